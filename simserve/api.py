@@ -1,0 +1,63 @@
+"""The public functions: load a scenario, run it, ask what fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from simserve.metrics.files import write_result
+from simserve.metrics.result import RunResult
+from simserve.scenario.fit import memory_report
+from simserve.scenario.folder import default_folder, staged_folder
+from simserve.scenario.load import load
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import Progress
+from simserve.scenario.run import run as run_scenario
+from simserve.scenario.schema import Scenario
+
+__all__ = ["Progress", "RunResult", "Scenario", "default_folder", "load", "memory", "run"]
+
+
+def run(
+    scenario: Scenario | str | Path,
+    *,
+    out: str | Path | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> RunResult:
+    """Return what happens when the scenario's traffic meets its deployment.
+
+    Args:
+        scenario: A loaded scenario, a path, or a bundled name.
+        out: Folder for `result.json`, `requests.parquet`, `timeseries.parquet`, `scenario.resolved.yaml` and
+            `report.html`, written all together or not at all; None: no file is written.
+        force: Whether ``out`` may hold the result of another scenario or seed, which is then replaced.
+        progress: Called now and then with the requests done and all requests.
+
+    Raises:
+        UsageError: ``out`` cannot be used; known before anything is simulated.
+        InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
+        InputError: A scenario, profile or trace is missing or invalid.
+    """
+    loaded = scenario if isinstance(scenario, Scenario) else load(scenario)
+    if out is None:
+        return run_scenario(loaded, progress=progress)
+    from simserve.report.html import write_report  # matplotlib: half a second, needed by runs that write
+
+    with staged_folder(Path(out), loaded, force=force) as folder:
+        result = run_scenario(loaded, progress=progress)
+        write_result(result, folder)
+        write_report(result, folder)
+    return result
+
+
+def memory(scenario: Scenario | str | Path) -> dict[str, Any]:
+    """Return what fits: bytes of one GPU by use, KV blocks, requests of full length at once, the arithmetic.
+
+    Args:
+        scenario: A loaded scenario, a path, or a bundled name.
+
+    Raises:
+        InputError: A scenario or profile is missing or invalid.
+    """
+    return memory_report(resolve(scenario if isinstance(scenario, Scenario) else load(scenario)))

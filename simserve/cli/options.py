@@ -1,0 +1,60 @@
+"""The options that several commands share, and JSON on stdout. Knows typer, no command."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+ScenarioArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SCENARIO", help="A scenario file, or the name of a bundled scenario.", show_default=False
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a key of the scenario, by dotted path; repeats."
+    ),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Folder of the result. Default: results/NAME-HASH."),
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Seed; short for --set run.seed=N.")]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print errors only (and the JSON of --json).")
+]
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object on stdout, keys in their order; an undefined number is null."""
+    json.dump(_plain(value), sys.stdout, indent=2, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def console() -> Console:
+    """Return the console that answers go to."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,193 @@
+"""`simserve gpus`, `models`, `engines`: the catalogues, and what an engine's knobs resolve to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simserve.cli.options import JsonOption, console, print_json
+from simserve.profiles import catalog
+from simserve.units import format_bandwidth, format_bytes, format_compute
+
+if TYPE_CHECKING:
+    from simserve.profiles.engine import ResolvedEngine
+    from simserve.profiles.hardware import GpuPrice, HardwareProfile
+    from simserve.profiles.model import ModelProfile
+
+_16_BIT_BYTES = 2.0
+
+
+def gpus(as_json: JsonOption = False) -> None:
+    """List the GPUs: memory, bandwidth, dense peaks, price with its date."""
+    from simserve.profiles.hardware import load_hardware
+
+    rows = [_gpu(load_hardware(name)) for name in catalog.names("hardware")]
+    if as_json:
+        print_json({"gpus": rows})
+        return
+    _print_table(
+        ("gpu", "memory", "bandwidth", "bf16", "fp8", "USD/h", "seen"),
+        [
+            (
+                row["name"],
+                format_bytes(row["memory_bytes"]),
+                format_bandwidth(row["bandwidth_bytes_per_s"]),
+                _peak(row["bf16_flops"]),
+                _peak(row["fp8_flops"]),
+                "-" if row["usd_per_hour"] is None else f"{row['usd_per_hour']:.2f}",
+                row["price_date"] or "-",
+            )
+            for row in rows
+        ],
+        "Peaks are dense. USD/h: the median on-demand price, and the date of the newest one.",
+    )
+
+
+def models(as_json: JsonOption = False) -> None:
+    """List the models: parameters, KV bytes a token, context. The path of a config.json works as well."""
+    from simserve.profiles.model import load_model
+
+    rows = [_model(load_model(name)) for name in catalog.names("model")]
+    if as_json:
+        print_json({"models": rows})
+        return
+    _print_table(
+        ("model", "parameters", "active", "layers", "KV bytes a token", "context"),
+        [
+            (
+                row["name"],
+                f"{row['num_parameters'] / 1e9:.2f} B",
+                f"{row['num_active_parameters'] / 1e9:.2f} B",
+                str(row["num_hidden_layers"]),
+                f"{row['kv_bytes_per_token']:,.0f}",
+                f"{row['max_position_embeddings']:,}",
+            )
+            for row in rows
+        ],
+        "KV bytes a token: all layers, 16-bit KV cache, one copy.",
+    )
+
+
+def engines(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="Print what this engine's knobs resolve to.", show_default=False
+        ),
+    ] = None,
+    version: Annotated[
+        str | None, typer.Option("--engine-version", help="Version; the newest if absent.")
+    ] = None,
+    hardware: Annotated[str, typer.Option(help="GPU that the defaults depend on.")] = "h100-sxm-80gb",
+    model: Annotated[str, typer.Option(help="Model that the longest request depends on.")] = "llama-3.1-8b",
+    as_json: JsonOption = False,
+) -> None:
+    """List the engines and their known versions, or print the resolved defaults of one."""
+    if name is not None:
+        resolved = _resolved(name, version, hardware, model)
+        if as_json:
+            print_json(asdict(resolved))
+        else:
+            _print_resolved(resolved)
+        return
+    from simserve.profiles.engine import load_engine
+
+    profiles = [load_engine(each) for each in catalog.names("engine")]
+    rows = [
+        {
+            "name": profile.name,
+            "description": profile.description,
+            "versions": [known.version for known in profile.versions],
+            "batching": profile.versions[-1].scheduling.batching,
+            "scheduler": profile.versions[-1].scheduling.scheduler,
+            "admission": profile.versions[-1].scheduling.admission,
+            "kv_allocation": profile.versions[-1].scheduling.kv_allocation,
+        }
+        for profile in profiles
+    ]
+    if as_json:
+        print_json({"engines": rows})
+        return
+    columns = ("name", "batching", "scheduler", "admission", "kv_allocation")
+    cells = [(*(str(row[column]) for column in columns), ", ".join(row["versions"])) for row in rows]
+    note = "Rules are those of the newest version; simserve engines NAME prints every resolved knob."
+    _print_table((*columns, "versions"), cells, note)
+
+
+def _gpu(profile: HardwareProfile) -> dict[str, Any]:
+    on_demand = [price for price in profile.prices if price.kind == "on_demand"]
+    newest: GpuPrice | None = max(on_demand, key=lambda price: price.date, default=None)
+    return {
+        "name": profile.name,
+        "description": profile.description,
+        "memory_bytes": profile.memory.total,
+        "bandwidth_bytes_per_s": profile.memory.bandwidth,
+        "bf16_flops": profile.peak_flops("bf16"),
+        "fp8_flops": profile.peak_flops("fp8"),
+        "gpus_per_node": profile.intra_node.gpus_per_node,
+        "usd_per_hour": profile.default_price,
+        "price_date": None if newest is None else newest.date,
+    }
+
+
+def _model(profile: ModelProfile) -> dict[str, Any]:
+    return {
+        "name": profile.name,
+        "family": profile.family,
+        "num_parameters": profile.num_parameters,
+        "num_active_parameters": profile.num_active_parameters,
+        "num_hidden_layers": profile.num_hidden_layers,
+        "kv_bytes_per_token": profile.kv_bytes_per_token(_16_BIT_BYTES),
+        "max_position_embeddings": profile.max_position_embeddings,
+    }
+
+
+def _resolved(name: str, version: str | None, hardware: str, model: str) -> ResolvedEngine:
+    from simserve.profiles.engine import load_engine, resolve_engine
+    from simserve.profiles.hardware import load_hardware
+    from simserve.profiles.model import load_model
+
+    gpu = load_hardware(hardware)
+    return resolve_engine(
+        load_engine(name),
+        version=version,
+        gpu_memory_bytes=gpu.memory.total,
+        gpu_name=gpu.name,
+        model_max_len=load_model(model).max_position_embeddings,
+        overrides={},
+    )
+
+
+def _print_resolved(resolved: ResolvedEngine) -> None:
+    settings = asdict(resolved)
+    sources = settings.pop("sources")
+    rows = [(key, _shown(value), sources.get(key, "")) for key, value in settings.items()]
+    _print_table(("knob", "value", "where it comes from"), rows)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple | list):
+        texts = [str(each) for each in value]
+        return (
+            ", ".join(texts) if len(texts) <= 8 else f"{', '.join(texts[:4])}, ... {texts[-1]} ({len(texts)})"
+        )
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _peak(flops: float | None) -> str:
+    return "-" if flops is None else format_compute(flops)
+
+
+def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], note: str = "") -> None:
+    from rich.table import Table
+
+    table = Table(*header, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    out = console()
+    out.print(table)
+    if note:
+        out.print(f"[dim]{note}[/dim]")

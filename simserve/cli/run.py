@@ -1,0 +1,197 @@
+"""`simserve run`: simulate a scenario, or a deployment given by flags."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simserve.cli.memory import show_memory
+from simserve.cli.options import (
+    JsonOption,
+    OutOption,
+    QuietOption,
+    SeedOption,
+    SetOption,
+    console,
+    print_json,
+)
+from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, InfeasibleError, InterruptedRunError, UsageError
+
+if TYPE_CHECKING:
+    from simserve.api import Progress, RunResult, Scenario
+
+_PROGRESS_AFTER_SECONDS = 2.0
+_DEFAULT_NUM_REQUESTS = 1000
+
+
+def run(
+    scenario: Annotated[
+        str | None,
+        typer.Argument(help="A scenario file, or the name of a bundled scenario.", show_default=False),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Without a scenario: the model.", show_default=False)
+    ] = None,
+    hardware: Annotated[
+        str | None, typer.Option(help="Without a scenario: the GPU.", show_default=False)
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Without a scenario: requests a second, Poisson.", show_default=False)
+    ] = None,
+    prompt_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Without a scenario: tokens of every prompt.", show_default=False),
+    ] = None,
+    output_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Without a scenario: tokens of every answer.", show_default=False),
+    ] = None,
+    num_requests: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"Without a scenario: requests, {_DEFAULT_NUM_REQUESTS} if absent.",
+            show_default=False,
+        ),
+    ] = None,
+    overrides: SetOption = None,
+    seed: SeedOption = None,
+    replications: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Independent runs; two or more give 95 % confidence intervals.", show_default=False
+        ),
+    ] = None,
+    out: OutOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the result of another scenario or seed.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Validate, resolve, print the memory, stop.")
+    ] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Simulate a scenario and say what happens: what binds, latencies, throughput, dollars.
+
+    simserve run chatbot
+
+    simserve run mine.yaml --set deployment.replicas=2 --out results/two
+
+    simserve run --model llama-3.1-8b --hardware l4-24gb --rate 2 --prompt-tokens 500 --output-tokens 200
+    """
+    changes = [*(overrides or ()), *_flag("run.seed", seed), *_flag("run.replications", replications)]
+    flags = {
+        "--model": model,
+        "--hardware": hardware,
+        "--rate": rate,
+        "--prompt-tokens": prompt_tokens,
+        "--output-tokens": output_tokens,
+    }
+    if scenario is not None:
+        _refuse_flags({**flags, "--num-requests": num_requests})
+    asked = _load(scenario, changes) if scenario is not None else _from_flags(flags, num_requests, changes)
+    if check:
+        from simserve.scenario.resolve import resolve
+
+        show_memory(resolve(asked), as_json=as_json, quiet=quiet)
+        return
+    raise typer.Exit(_run(asked, out, force=force, as_json=as_json, quiet=quiet))
+
+
+def _run(scenario: Scenario, out: Path | None, *, force: bool, as_json: bool, quiet: bool) -> int:
+    from simserve import api
+    from simserve.metrics.files import summary_text
+
+    folder = out if out is not None else api.default_folder(scenario)
+    try:
+        with _progress(is_shown=not quiet and sys.stderr.isatty()) as progress:
+            result = api.run(scenario, out=folder, force=force, progress=progress)
+    except InfeasibleError:
+        if as_json:
+            print_json(api.memory(scenario))
+        raise
+    if as_json:
+        sys.stdout.write(summary_text(result.summary))
+    elif not quiet:
+        from simserve.report.terminal import render_run
+
+        render_run(result, console(), folder)
+    return _outcome(result)
+
+
+def _outcome(result: RunResult) -> int:
+    for failure in result.threshold_failures:
+        print(f"simserve: threshold failed: {failure}", file=sys.stderr)
+    if result.simulation.was_interrupted:
+        raise InterruptedRunError("interrupted; what was finished until then is written")
+    return EXIT_THRESHOLD_FAILED if result.threshold_failures else EXIT_DONE
+
+
+def _flag(key: str, value: object) -> list[str]:
+    return [] if value is None else [f"{key}={value}"]
+
+
+def _load(scenario: str, changes: Sequence[str]) -> Scenario:
+    from simserve.scenario.load import load
+
+    return load(scenario, changes)
+
+
+def _refuse_flags(flags: dict[str, Any]) -> None:
+    given = [flag for flag, value in flags.items() if value is not None]
+    if given:
+        raise UsageError(
+            "is for a run without a scenario", key=given[0], remedy="change a scenario with --set KEY=VALUE"
+        )
+
+
+def _from_flags(flags: dict[str, Any], num_requests: int | None, changes: Sequence[str]) -> Scenario:
+    missing = [flag for flag, value in flags.items() if value is None]
+    if missing:
+        raise UsageError(
+            f"lacks {', '.join(missing)}",
+            key="run",
+            remedy="name a scenario (simserve scenarios lists them), or give all of " + ", ".join(flags),
+        )
+    from simserve.scenario.load import from_mapping
+
+    model, hardware, rate, prompt_tokens, output_tokens = flags.values()
+    mapping = {
+        "name": f"{Path(model).stem}-{Path(hardware).stem}",
+        "model": model,
+        "deployment": {"hardware": hardware},
+        "workload": {
+            "arrivals": {"process": "poisson", "rate": rate},
+            "prompt_tokens": {"distribution": "fixed", "value": prompt_tokens},
+            "output_tokens": {"distribution": "fixed", "value": output_tokens},
+            "num_requests": num_requests or _DEFAULT_NUM_REQUESTS,
+        },
+    }
+    return from_mapping(mapping, changes)
+
+
+@contextmanager
+def _progress(*, is_shown: bool) -> Iterator[Progress | None]:
+    """Yield what shows a bar on stderr once the run has lasted two seconds; None to show nothing."""
+    if not is_shown:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    start = time.monotonic()
+    with Bar(console=Console(stderr=True), transient=True, disable=False) as bar:
+        task = bar.add_task("simulating", total=None, visible=False)
+
+        def show(done: int, total: int) -> None:
+            is_long = time.monotonic() - start > _PROGRESS_AFTER_SECONDS
+            bar.update(task, completed=done, total=total, visible=is_long)
+
+        yield show

@@ -1,0 +1,41 @@
+"""`simserve scenarios`: list the bundled scenarios, or print one to start from."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from simserve.cli.options import JsonOption, console, print_json
+
+
+def scenarios(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Print this scenario instead of the list.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the scenarios that can be run by name, or print one to start from.
+
+    simserve scenarios chatbot > mine.yaml; simserve run mine.yaml
+    """
+    from simserve.scenario.bundled import question, scenario_names, text
+
+    if name is not None:
+        if as_json:
+            print_json({"name": name, "question": question(name), "yaml": text(name)})
+        else:
+            sys.stdout.write(text(name))
+        return
+    rows = [(each, question(each)) for each in scenario_names()]
+    if as_json:
+        print_json({"scenarios": [{"name": each, "question": asked} for each, asked in rows]})
+        return
+    from rich.table import Table
+
+    table = Table("scenario", "the question it answers", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)

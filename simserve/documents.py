@@ -1,0 +1,120 @@
+"""Reading YAML and JSON documents strictly: duplicate keys are refused, errors name the file and the line.
+
+Knows files, not what is in them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from simserve.errors import InputError
+
+
+class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """A safe loader that refuses a key written twice and reads ``1e9`` as the number it is."""
+
+
+def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: dict[Any, int] = {}
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if isinstance(key, list | dict):
+            raise yaml.constructor.ConstructorError(None, None, "a key must be a plain value", key_node.start_mark)
+        line = key_node.start_mark.line + 1
+        if key in seen:
+            raise _DuplicateKeyError(str(key), seen[key], line)
+        seen[key] = line
+    loader.flatten_mapping(node)
+    return {
+        loader.construct_object(key_node, deep=True): loader.construct_object(value_node, deep=True)
+        for key_node, value_node in node.value
+    }
+
+
+class _DuplicateKeyError(Exception):
+    def __init__(self, key: str, first: int, second: int) -> None:
+        super().__init__(key)
+        self.key, self.first, self.second = key, first, second
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+_StrictLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+"),
+    list("-+0123456789."),
+)
+
+
+def parse_yaml(text: str, file: object = None, error: type[InputError] = InputError) -> Any:
+    """Return the one document in ``text``.
+
+    Raises:
+        InputError: (or ``error``) the text is not valid YAML, or a key stands twice; with the line.
+    """
+    try:
+        return yaml.load(text, Loader=_StrictLoader)  # a subclass of SafeLoader
+    except _DuplicateKeyError as duplicate:
+        raise error(
+            f"stands twice, in lines {duplicate.first} and {duplicate.second}",
+            file=file,
+            key=duplicate.key,
+            remedy="keep one of them",
+        ) from None
+    except yaml.MarkedYAMLError as broken:
+        mark = broken.problem_mark or broken.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else None
+        raise error(f"not valid YAML: {broken.problem}", file=file, key=where) from None
+    except yaml.YAMLError as broken:
+        raise error(f"not valid YAML: {broken}".splitlines()[0], file=file) from None
+
+
+def read_text(path: Path, error: type[InputError] = InputError) -> str:
+    """Return the text of a file.
+
+    Raises:
+        InputError: (or ``error``) the file is missing, a folder, unreadable or not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise error("no such file", file=path) from None
+    except IsADirectoryError:
+        raise error("is a folder, not a file", file=path) from None
+    except UnicodeDecodeError:
+        raise error("is not UTF-8 text", file=path) from None
+    except OSError as failure:
+        raise error(f"cannot be read: {failure.strerror or failure}", file=path) from None
+
+
+def read_mapping(path: Path, error: type[InputError] = InputError) -> dict[str, Any]:
+    """Return the mapping that a YAML or JSON file holds.
+
+    Raises:
+        InputError: (or ``error``) the file cannot be read or parsed, or holds something else than a mapping.
+    """
+    text = read_text(path, error)
+    if path.suffix == ".json":
+        try:
+            document = json.loads(text, object_pairs_hook=lambda pairs: _unique(pairs, path, error))
+        except json.JSONDecodeError as broken:
+            where = f"line {broken.lineno}, column {broken.colno}"
+            raise error(f"not valid JSON: {broken.msg}", file=path, key=where) from None
+    else:
+        document = parse_yaml(text, path, error)
+    if not isinstance(document, dict):
+        raise error("must hold a mapping of keys to values", file=path)
+    return document
+
+
+def _unique(pairs: list[tuple[str, Any]], path: Path, error: type[InputError]) -> dict[str, Any]:
+    mapping: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in mapping:
+            raise error("stands twice", file=path, key=key, remedy="keep one of them")
+        mapping[key] = value
+    return mapping

@@ -1,0 +1,106 @@
+"""What admission requires of growing KV memory: blocks for the next chunk, or SGLang's decaying estimate.
+
+Knows the free blocks and what the running requests may still need, never the true output lengths.
+"""
+
+from __future__ import annotations
+
+from simserve.engine.state import ESTIMATE_CLIP, Replica, RequestTable
+
+
+def estimate_of(requests: RequestTable, index: int) -> int:
+    """Return the new tokens SGLang expects at most of a request that is not decoding yet."""
+    most = requests.max_tokens[index]
+    return ESTIMATE_CLIP if most > ESTIMATE_CLIP else most - requests.generated_tokens[index]
+
+
+def has_room(
+    replica: Replica, requests: RequestTable, index: int, need: int, free: int, uncommitted: int
+) -> bool:
+    """Return whether the head of the queue may be admitted as far as blocks go.
+
+    Args:
+        replica: The replica; its free blocks are passed as ``free`` because this step has taken some.
+        requests: The table.
+        index: The head of the queue.
+        need: Blocks of its first chunk.
+        free: Blocks free after all that this step takes already.
+        uncommitted: ``estimate``: tokens the prefilling requests may still take.
+    """
+    config = replica.config
+    if config.admission == "estimate":
+        if need > free:
+            return False
+        if not replica.num_running:
+            return True
+        target = requests.prompt_tokens[index] + requests.generated_tokens[index]
+        committed = replica.new_token_ratio * replica.estimate_sum + uncommitted
+        return target + estimate_of(requests, index) < free * config.block_size - committed
+    if config.reserve_full_prompt:
+        target = requests.prompt_tokens[index] + requests.generated_tokens[index]
+        need = -(-target // config.block_size)
+    return free - need >= (config.watermark_blocks if replica.num_running else 0)
+
+
+def steps_until_admitted(replica: Replica, requests: RequestTable, num_steps: int) -> int:
+    """Return after how many decode steps the estimate admits the blocked head, at most ``num_steps``.
+
+    With k steps the need is met when ``need < free(k) * block_size - ratio(k) * estimate(k)``. The right side is
+    at most a concave function of k (exact for blocks of one token), so bisection finds where it can first
+    hold; from there the exact condition is checked.
+    """
+    config = replica.config
+    index = replica.waiting[0]
+    target = requests.prompt_tokens[index] + requests.generated_tokens[index]
+    need_tokens = target + estimate_of(requests, index)
+    block_size, num_decoding = replica.block_size, replica.num_decoding
+    is_mixed = not replica.is_prefill_first
+    chunk = target
+    if config.enable_chunked_prefill:
+        chunk = min(target, config.max_chunk_tokens, replica.token_budget - num_decoding * is_mixed)
+    need_blocks = -(-chunk // block_size)
+    shrinking = replica.estimate_shrinking
+    start, decay, floor = replica.new_token_ratio, config.new_token_ratio_decay, config.new_token_ratio_minimum
+
+    def committed(steps: int) -> float:
+        return max(floor, start - decay * steps) * (replica.estimate_sum - shrinking * steps)
+
+    def bound(steps: int) -> float:
+        tokens = replica.free_blocks * block_size - num_decoding * (steps - block_size + 1)
+        return tokens - committed(steps)
+
+    peak = _peak(replica, num_steps, floor)
+    if bound(peak) <= need_tokens:
+        return num_steps
+    low, high = 0, peak  # bound(high) > need; the bound rises up to the peak
+    while high - low > 1:
+        middle = (low + high) // 2
+        if bound(middle) > need_tokens:
+            high = middle
+        else:
+            low = middle
+    steps = max(1, high - 1)
+    offset, residues = replica.step % block_size, replica.residues
+    while steps < num_steps and (steps <= peak or bound(steps) > need_tokens):
+        free = replica.free_blocks - (steps // block_size) * num_decoding
+        free -= sum(residues[offset : offset + steps % block_size])
+        if is_mixed:
+            free -= residues[(offset + steps) % block_size]
+        if need_blocks <= free and need_tokens < free * block_size - committed(steps):
+            return steps
+        steps += 1
+    return num_steps
+
+
+def _peak(replica: Replica, num_steps: int, floor: float) -> int:
+    """Return the step at which the concave bound of the free tokens is largest, in 1..num_steps."""
+    config = replica.config
+    start, decay = replica.new_token_ratio, config.new_token_ratio_decay
+    shrinking = replica.estimate_shrinking
+    if start <= floor or decay <= 0:
+        return 1
+    flat = int((start - floor) / decay) + 1
+    if shrinking:
+        rise = start * shrinking + decay * replica.estimate_sum - replica.num_decoding
+        flat = min(flat, int(rise / (2 * decay * shrinking)) + 1 if rise > 0 else 1)
+    return max(1, min(num_steps, flat))

@@ -1,0 +1,68 @@
+"""EngineConfig: what the scheduler of one replica obeys, as plain resolved numbers.
+
+Presets and versions live in ``engine_profiles/``; nothing here has a default that depends on an engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Batching = Literal["continuous", "static"]
+Scheduler = Literal["mixed", "prefill_first"]
+Admission = Literal["on_demand", "estimate", "reserve"]
+KVAllocation = Literal["paged", "static", "pow2", "oracle", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Limits and rules of one replica's scheduler.
+
+    Attributes:
+        batching: ``continuous`` (iteration level, Orca) or ``static`` (collect, pad, answer together).
+        scheduler: Who goes first in a step. ``mixed``: decodes, then prefill chunks, share one token budget
+            (vLLM V1, TensorRT-LLM). ``prefill_first``: a step is either prefill or decode, and prefill wins
+            (SGLang, TGI, vLLM V0).
+        admission: What admission requires. ``on_demand``: blocks for the next chunk. ``estimate``: SGLang's
+            decaying new-token ratio. ``reserve``: blocks for the prompt and all of ``max_tokens``.
+        kv_allocation: ``paged`` blocks; ``static`` slots of ``max_model_len``; ``pow2`` and ``oracle``
+            contiguous ranges, first fit (baselines of the vLLM paper); ``none``: no cache.
+        max_num_seqs: Seats: most requests that hold KV at once.
+        max_num_batched_tokens: Token budget of a step.
+        max_chunk_tokens: Most prefill tokens of one request in a step, <= ``max_num_batched_tokens``.
+        max_model_len: Longest prompt plus output, tokens.
+        enable_chunked_prefill: Whether a prompt may be split over steps.
+        reserve_full_prompt: ``on_demand`` admits only if the whole prompt fits in free blocks (vLLM's
+            ``scheduler_reserve_full_isl``).
+        block_size: Tokens a KV block.
+        num_blocks: KV blocks of the replica; ``num_blocks * block_size`` tokens of KV.
+        watermark_blocks: Blocks that ``on_demand`` admission leaves free (vLLM V0 kept 1 %).
+        static_batch_size: Most requests of a static batch.
+        static_max_wait: Longest wait of a static batch's first request, seconds.
+        new_token_ratio_initial: ``estimate``: share of ``max_tokens`` expected of a running request at first.
+        new_token_ratio_minimum: ``estimate``: where the ratio stops decaying.
+        new_token_ratio_decay: ``estimate``: fall of the ratio a decode step.
+        pipeline_parallel_size: Groups of requests in flight, DESIGN section 4.
+        frontend_latency: Seconds from arrival to the scheduler (HTTP, tokenisation).
+    """
+
+    batching: Batching = "continuous"
+    scheduler: Scheduler = "mixed"
+    admission: Admission = "on_demand"
+    kv_allocation: KVAllocation = "paged"
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_chunk_tokens: int
+    max_model_len: int
+    enable_chunked_prefill: bool = True
+    reserve_full_prompt: bool = False
+    block_size: int
+    num_blocks: int
+    watermark_blocks: int = 0
+    static_batch_size: int = 1
+    static_max_wait: float = 0.0
+    new_token_ratio_initial: float = 0.7
+    new_token_ratio_minimum: float = 0.098
+    new_token_ratio_decay: float = 0.602 / 600
+    pipeline_parallel_size: int = 1
+    frontend_latency: float = 0.0

@@ -1,0 +1,131 @@
+"""A mergeable, log-spaced histogram of durations: every inter-token gap of a run in 25 kB.
+
+Bins are 0.8 % wide, from 1 us to 28 hours, so a percentile is within 0.4 % of the exact one. It knows durations
+and weights, not where they come from.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+_LOWEST = 1e-6
+_GROWTH = math.log(1.008)
+_NUM_BINS = 3180
+
+
+class Histogram:
+    """Weighted durations in seconds.
+
+    Attributes:
+        counts: Weight in each bin, shape [num_bins], float64.
+        count: Sum of weights.
+        total: Weighted sum, seconds; exact, not from the bins.
+        total_squares: Weighted sum of squares, seconds^2; exact.
+        minimum: Smallest duration, NaN when empty.
+        maximum: Largest duration, NaN when empty.
+    """
+
+    __slots__ = ("count", "counts", "maximum", "minimum", "total", "total_squares")
+
+    def __init__(self) -> None:
+        self.counts: NDArray[np.float64] = np.zeros(_NUM_BINS)
+        self.count = 0.0
+        self.total = 0.0
+        self.total_squares = 0.0
+        self.minimum = math.nan
+        self.maximum = math.nan
+
+    def add(self, values: ArrayLike, weights: ArrayLike) -> None:
+        """Add durations (seconds, > 0) with their weights, arrays of one shape."""
+        durations = np.asarray(values, dtype=np.float64)
+        mass = np.asarray(weights, dtype=np.float64)
+        self.count += float(mass.sum())
+        self.total += float(durations @ mass)
+        self.total_squares += float((durations * durations) @ mass)
+        self._extend_range(durations[mass > 0])
+        self._fill(_bins(durations), mass)
+
+    def add_progressions(
+        self,
+        first: NDArray[np.float64],
+        increment: NDArray[np.float64],
+        length: NDArray[np.float64],
+        weight: NDArray[np.float64],
+    ) -> None:
+        """Add arithmetic progressions ``first + increment * k`` for ``k = 0 .. length - 1``, each with a weight.
+
+        All arrays have one shape; ``increment >= 0``, ``length >= 1``.
+        """
+        mass = weight * length
+        pairs = length * (length - 1) / 2
+        self.count += float(mass.sum())
+        self.total += float((weight * (first * length + increment * pairs)).sum())
+        squares = pairs * (2 * length - 1) / 3
+        self.total_squares += float(
+            (weight * (first**2 * length + 2 * first * increment * pairs + increment**2 * squares)).sum()
+        )
+        last = first + increment * (length - 1)
+        used = mass > 0
+        self._extend_range(first[used])
+        self._extend_range(last[used])
+        low, high = _bins(first), _bins(last)
+        narrow = low == high
+        self._fill(low[narrow], mass[narrow])
+        if not narrow.all():
+            self._spread(first[~narrow], increment[~narrow], length[~narrow], weight[~narrow], low[~narrow], high[~narrow])
+
+    def merge(self, other: Histogram) -> None:
+        """Add all of another histogram."""
+        self.counts += other.counts
+        self.count += other.count
+        self.total += other.total
+        self.total_squares += other.total_squares
+        self.minimum = float(np.fmin(self.minimum, other.minimum))
+        self.maximum = float(np.fmax(self.maximum, other.maximum))
+
+    def percentile(self, q: float) -> float:
+        """Return the q-th percentile in seconds (q in 0..100), within the width of a bin; NaN when empty."""
+        if self.count == 0:
+            return math.nan
+        cumulative = np.cumsum(self.counts)
+        rank = q / 100 * cumulative[-1]
+        index = int(np.searchsorted(cumulative, rank, side="left"))
+        index = min(index, int(np.flatnonzero(self.counts)[-1]))
+        value = _LOWEST * math.exp(_GROWTH * (index + 0.5))
+        return min(max(value, self.minimum), self.maximum)
+
+    def _extend_range(self, durations: NDArray[np.float64]) -> None:
+        if len(durations):
+            self.minimum = float(np.fmin(self.minimum, durations.min()))
+            self.maximum = float(np.fmax(self.maximum, durations.max()))
+
+    def _fill(self, bins: NDArray[np.int64], mass: NDArray[np.float64]) -> None:
+        self.counts += np.bincount(bins, weights=mass, minlength=_NUM_BINS)
+
+    def _spread(
+        self,
+        first: NDArray[np.float64],
+        increment: NDArray[np.float64],
+        length: NDArray[np.float64],
+        weight: NDArray[np.float64],
+        low: NDArray[np.int64],
+        high: NDArray[np.int64],
+    ) -> None:
+        """Fill progressions that cross bins: in closed form, how many terms lie below each bin's upper edge."""
+        spans = high - low + 1
+        rows = np.repeat(np.arange(len(first)), spans)
+        position = np.arange(len(rows)) - np.repeat(np.cumsum(spans) - spans, spans)
+        bins = low[rows] + position
+        edge = _LOWEST * np.exp(_GROWTH * (bins + 1))
+        below = np.ceil((edge - first[rows]) / increment[rows])
+        below = np.where(position == spans[rows] - 1, length[rows], np.clip(below, 0, length[rows]))
+        previous = np.where(position == 0, 0, np.concatenate(([0.0], below[:-1])))
+        self._fill(bins, np.maximum(below - previous, 0) * weight[rows])
+
+
+def _bins(durations: NDArray[np.float64]) -> NDArray[np.int64]:
+    index = np.log(np.maximum(durations, _LOWEST) / _LOWEST) / _GROWTH
+    return np.minimum(index.astype(np.int64), _NUM_BINS - 1)

@@ -1,0 +1,78 @@
+"""KV memory of one replica: what a request takes at admission, and how it comes back.
+
+Growing allocations (paged, on demand) are counted by the kernel in residues of the block size; here are the
+fixed ones: reservations of all of ``max_tokens``, slots, and contiguous ranges by first fit.
+"""
+
+from __future__ import annotations
+
+from simserve.engine.state import Replica, RequestTable
+
+
+def fixed_need(replica: Replica, requests: RequestTable, index: int) -> int:
+    """Return what a request takes at admission when its allocation does not grow: blocks, slots or tokens.
+
+    ``oracle`` is the one allocation that may look at the true output length (DESIGN section 3).
+    """
+    config = replica.config
+    prompt = requests.prompt_tokens[index]
+    if config.kv_allocation == "paged":
+        return -(-(prompt + requests.max_tokens[index]) // config.block_size)
+    if config.kv_allocation == "static":
+        return 1
+    if config.kv_allocation == "oracle":
+        return prompt + requests.output_tokens[index]
+    power = 1 << (requests.max_tokens[index] - 1).bit_length()
+    return min(prompt + power, config.max_model_len)
+
+
+def take_fixed(replica: Replica, requests: RequestTable, index: int) -> bool:
+    """Take a request's fixed allocation; return False, with nothing taken, if it is not free."""
+    need = fixed_need(replica, requests, index)
+    if replica.config.kv_allocation not in ("pow2", "oracle"):
+        if need > replica.free_blocks:
+            return False
+        replica.free_blocks -= need
+        return True
+    ranges = replica.free_ranges
+    for position, (start, length) in enumerate(ranges):
+        if length >= need:
+            if length == need:
+                del ranges[position]
+            else:
+                ranges[position] = (start + need, length - need)
+            requests.range_start[index] = start
+            return True
+    return False
+
+
+def release_fixed(replica: Replica, requests: RequestTable, index: int) -> None:
+    """Give back a request's fixed allocation; neighbouring free ranges merge."""
+    need = fixed_need(replica, requests, index)
+    if replica.config.kv_allocation not in ("pow2", "oracle"):
+        replica.free_blocks += need
+        return
+    start = requests.range_start[index]
+    ranges = replica.free_ranges
+    position = 0
+    while position < len(ranges) and ranges[position][0] < start:
+        position += 1
+    end = start + need
+    if position < len(ranges) and ranges[position][0] == end:
+        end += ranges.pop(position)[1]
+    if position and sum(ranges[position - 1]) == start:
+        start = ranges[position - 1][0]
+        ranges[position - 1] = (start, end - start)
+    else:
+        ranges.insert(position, (start, end - start))
+
+
+def used_tokens(replica: Replica) -> int:
+    """Return the KV tokens reserved now."""
+    config = replica.config
+    if config.kv_allocation == "none":
+        return 0
+    if config.kv_allocation in ("pow2", "oracle"):
+        return config.num_blocks * config.block_size - sum(length for _, length in replica.free_ranges)
+    per_block = config.max_model_len if config.kv_allocation == "static" else config.block_size
+    return (replica.num_blocks - replica.free_blocks) * per_block

@@ -1,0 +1,296 @@
+"""What the kernel reads and writes: one Replica with a few integers, and one RequestTable of columns.
+
+The state is flat (integers, floats, lists and typed arrays) so that the same kernel source can be compiled. It
+knows no clock but the times handed to it.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine.config import EngineConfig
+from simserve.engine.tables import StepTimes
+
+UNFINISHED, COMPLETED, FAILED = 4, 0, 3
+PROMPT_TOO_LONG = 1
+INFINITY = math.inf
+
+ESTIMATE_CLIP = 4096
+"""Most new tokens SGLang's admission expects of one request (``CLIP_MAX_NEW_TOKENS``)."""
+
+CONTINUOUS, STATIC, UNCACHED = range(3)
+"""How a replica batches: the hot path of the kernel is the first."""
+
+BLOCKED_BY_NOTHING, BLOCKED_BY_SEATS, BLOCKED_BY_BLOCKS, BLOCKED_BY_BUDGET = range(4)
+
+LEAP_FIELDS = (
+    "start_time",  # seconds
+    "num_steps",
+    "first_seconds",  # duration of the first step
+    "increment_seconds",  # by how much each further step is longer
+    "num_decoding",  # sequences that decode in the step
+    "context_tokens",  # their tokens in the KV cache, at the first step
+    "prefill_tokens",  # a step
+    "num_prefilling",  # requests with a chunk in the step
+    "priced_tokens",  # x of StepTimes
+    "attended_pairs",  # P of StepTimes, at the first step
+    "attended_keys",  # C of StepTimes, at the first step
+    "first_gaps",  # requests whose inter-token gap is the first step
+    "further_gaps",  # requests whose inter-token gap is each further step
+    "held_tokens",  # tokens in the KV cache before the leap
+    "used_before",  # KV tokens reserved before the leap
+    "used_after",  # KV tokens reserved in its last step
+    "num_waiting",
+    "blocked_by",  # what kept the head of the queue out
+)
+LEAP_WIDTH = len(LEAP_FIELDS)
+
+
+class RequestTable:
+    """Columns of all requests of a run, row i is request i.
+
+    =================  =====  ==============================================================================
+    prompt_tokens      int    the prompt
+    output_tokens      int    tokens it generates, after the length limits; read only to declare it finished
+    max_tokens         int    tokens it may generate, after the length limits; what admission sees
+    is_truncated       0/1    the model's length limit cut what was asked for
+    ready_time         s      when it reaches the scheduler
+    scheduled_time     s      start of its first step
+    first_token_time   s
+    finish_time        s
+    itl_max            s      largest gap between two of its tokens; negative: none yet
+    last_token_time    s      when it joined the decoding ones, or was preempted
+    generated_tokens   int    when it was last admitted, preempted or finished
+    computed_tokens    int    KV tokens computed while it prefills
+    context_base       int    while it decodes: its KV tokens minus the replica's step counter
+    finish_step        int    while it decodes: the step counter at which it finishes
+    joined_leap        int    first leap that counts towards its largest gap
+    range_start        int    contiguous KV allocation: first token of its range
+    num_preemptions    int
+    replica_id         int    -1: none
+    status, reason     int
+    =================  =====  ==============================================================================
+    """
+
+    __slots__ = (
+        "computed_tokens",
+        "context_base",
+        "finish_step",
+        "finish_time",
+        "first_token_time",
+        "generated_tokens",
+        "is_truncated",
+        "itl_max",
+        "joined_leap",
+        "last_token_time",
+        "max_tokens",
+        "num_preemptions",
+        "output_tokens",
+        "prompt_tokens",
+        "range_start",
+        "ready_time",
+        "reason",
+        "replica_id",
+        "scheduled_time",
+        "status",
+    )
+
+    def __init__(
+        self,
+        prompt_tokens: NDArray[np.int64],
+        output_tokens: NDArray[np.int64],
+        max_tokens: NDArray[np.int64],
+        config: EngineConfig,
+    ) -> None:
+        """Apply the length limits of ``config`` and lay out the columns.
+
+        Args:
+            prompt_tokens: >= 1, shape [N].
+            output_tokens: >= 1, shape [N].
+            max_tokens: >= 1, or -1 for the model's limit, shape [N].
+            config: The engine that all of them reach.
+        """
+        longest = np.maximum(config.max_model_len - prompt_tokens, 0)
+        allowed = np.where(max_tokens < 0, longest, np.minimum(max_tokens, longest))
+        generated = np.minimum(output_tokens, allowed)
+        wanted = np.where(max_tokens < 0, output_tokens, np.minimum(output_tokens, max_tokens))
+        truncated = (max_tokens > longest) | (wanted > longest)
+        prompt_limit = config.max_model_len - 1
+        if config.batching == "continuous" and not config.enable_chunked_prefill and config.kv_allocation != "none":
+            prompt_limit = min(prompt_limit, config.max_num_batched_tokens)
+        too_long = prompt_tokens > prompt_limit
+
+        self.prompt_tokens = _integers(prompt_tokens)
+        self.output_tokens = _integers(np.where(too_long, 0, generated))
+        self.max_tokens = _integers(allowed)
+        self.is_truncated = _typed("b", truncated & ~too_long)
+        self.status = _typed("b", np.where(too_long, FAILED, UNFINISHED))
+        self.reason = _typed("b", np.where(too_long, PROMPT_TOO_LONG, 0))
+        num_requests = len(prompt_tokens)
+        undefined = np.full(num_requests, np.nan)
+        zeros = np.zeros(num_requests, dtype=np.int64)
+        self.ready_time = _typed("d", undefined)
+        self.scheduled_time = _typed("d", undefined)
+        self.first_token_time = _typed("d", undefined)
+        self.finish_time = _typed("d", undefined)
+        self.itl_max = _typed("d", np.full(num_requests, -1.0))
+        self.last_token_time = _typed("d", undefined)
+        self.generated_tokens = _integers(zeros)
+        self.computed_tokens = _integers(zeros)
+        self.context_base = _integers(zeros)
+        self.finish_step = _integers(zeros)
+        self.joined_leap = _integers(zeros)
+        self.range_start = _integers(zeros)
+        self.num_preemptions = _typed("i", zeros)
+        self.replica_id = _typed("i", zeros - 1)
+
+
+class Replica:
+    """Scheduler state of one replica.
+
+    The *plan* is the running leap: ``num_steps`` steps from ``start_time`` to ``end_time``; step k ends at
+    ``start_time + first_seconds * k + increment_seconds * k * (k - 1) / 2``. ``num_steps == 0`` with a finite
+    ``end_time`` means a plan is due then; ``end_time == inf`` means idle.
+    """
+
+    __slots__ = (
+        "attended_keys",
+        "attended_pairs",
+        "blocked_by",
+        "block_size",
+        "chunk_requests",
+        "chunk_tokens",
+        "config",
+        "context_squares",
+        "context_sum",
+        "decode_attention_base",
+        "decode_base",
+        "decode_slope",
+        "end_time",
+        "estimate_shrinking",
+        "estimate_sum",
+        "finish_heap",
+        "finished",
+        "first_seconds",
+        "free_blocks",
+        "free_ranges",
+        "gap_leaps",
+        "gap_values",
+        "grows",
+        "identity",
+        "increment_seconds",
+        "irregular_gaps",
+        "is_open",
+        "is_prefill_first",
+        "last_decode_time",
+        "leap_index",
+        "leaps",
+        "max_num_seqs",
+        "mode",
+        "new_token_ratio",
+        "num_blocks",
+        "num_decoding",
+        "num_outstanding",
+        "num_running",
+        "num_scheduled_decodes",
+        "num_steps",
+        "ratio_steps_skipped",
+        "prefill_tokens",
+        "prefilled_tokens",
+        "prefilling",
+        "priced_tokens",
+        "residues",
+        "running",
+        "sequence_seconds",
+        "stalls",
+        "start_time",
+        "step",
+        "times",
+        "token_budget",
+        "token_seconds",
+        "waiting",
+    )
+
+    def __init__(self, identity: int, config: EngineConfig, times: StepTimes) -> None:
+        self.identity = identity
+        self.config = config
+        self.times = times
+        # The hot entries of config and times, one attribute access away.
+        self.max_num_seqs = config.max_num_seqs
+        self.token_budget = config.max_num_batched_tokens * config.pipeline_parallel_size
+        self.block_size = config.block_size
+        self.mode = CONTINUOUS
+        if config.batching == "static":
+            self.mode = STATIC
+        elif config.kv_allocation == "none":
+            self.mode = UNCACHED
+        self.is_prefill_first = config.scheduler == "prefill_first"
+        self.grows = config.kv_allocation == "paged" and config.admission != "reserve"
+        self.decode_base = list(times.decode_base)
+        self.decode_slope = list(times.decode_slope)
+        self.token_seconds = list(times.token_seconds)
+        self.sequence_seconds = list(times.sequence_seconds)
+        self.decode_attention_base = list(times.decode_attention_base)
+
+        self.waiting: deque[int] = deque()
+        self.running: list[int] = []
+        self.prefilling: list[int] = []
+        self.num_running = 0
+        self.num_outstanding = 0
+
+        self.num_decoding = 0
+        self.context_sum = 0
+        self.context_squares = 0
+        self.prefilled_tokens = 0
+        self.step = 0
+        self.finish_heap: list[int] = []
+
+        capacity = config.num_blocks * config.block_size
+        self.num_blocks = capacity // config.max_model_len if config.kv_allocation == "static" else config.num_blocks
+        self.free_blocks = self.num_blocks
+        self.residues = [0] * (2 * config.block_size)
+        self.free_ranges: list[tuple[int, int]] = [(0, capacity)]
+
+        self.estimate_sum = 0
+        self.estimate_shrinking = 0
+        self.new_token_ratio = config.new_token_ratio_initial
+        self.ratio_steps_skipped = 0
+
+        self.start_time = 0.0
+        self.num_steps = 0
+        self.first_seconds = 0.0
+        self.increment_seconds = 0.0
+        self.end_time = INFINITY
+        self.is_open = False
+        self.blocked_by = BLOCKED_BY_NOTHING
+        self.num_scheduled_decodes = 0
+        self.chunk_requests: list[int] = []
+        self.chunk_tokens: list[int] = []
+        self.prefill_tokens = 0
+        self.priced_tokens = 0
+        self.attended_pairs = 0.0
+        self.attended_keys = 0.0
+
+        self.leap_index = 0
+        self.gap_leaps: list[int] = []
+        self.gap_values: list[float] = []
+        self.stalls: list[list[float]] = []
+        self.last_decode_time = 0.0
+        self.leaps = array("d")
+        self.irregular_gaps = array("d")
+        self.finished: list[int] | None = None
+
+
+def _integers(values: NDArray[np.int64]) -> array[int]:
+    return _typed("q", values)
+
+
+def _typed(code: str, values: NDArray[np.generic]) -> array[int]:
+    column: array[int] = array(code)
+    column.frombytes(np.ascontiguousarray(values, dtype=np.dtype(code)).tobytes())
+    return column

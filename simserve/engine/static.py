@@ -1,0 +1,176 @@
+"""Static batching: collect up to a size or a wait, pad to the longest, answer together.
+
+A batch is one plan. It is recorded as one leap for its prefill and one for its decode steps; nobody gets a token
+before the end, so TTFT equals E2E and inter-token gaps are undefined.
+"""
+
+from __future__ import annotations
+
+from simserve.engine.state import (
+    BLOCKED_BY_BLOCKS,
+    BLOCKED_BY_NOTHING,
+    BLOCKED_BY_SEATS,
+    COMPLETED,
+    INFINITY,
+    Replica,
+    RequestTable,
+)
+from simserve.engine.uncached import uncached_seconds
+
+
+def submit_static(replica: Replica, requests: RequestTable, index: int, now: float) -> None:
+    """Queue a request; an idle replica starts now if the batch is full, else when its first has waited enough."""
+    replica.waiting.append(index)
+    replica.num_outstanding += 1
+    if not replica.num_steps and now < replica.end_time:
+        replica.end_time = now if _is_full(replica) else _latest_start(replica, requests)
+
+
+def plan_static(replica: Replica, requests: RequestTable) -> None:
+    """Start a batch at ``end_time`` if one is due, else wait for it."""
+    now = replica.end_time
+    waiting = replica.waiting
+    if not waiting:
+        replica.end_time = INFINITY
+        return
+    latest = _latest_start(replica, requests)
+    if not _is_full(replica) and now < latest:
+        replica.end_time = latest
+        return
+    replica.start_time = now
+    batch = replica.chunk_requests
+    batch.clear()
+    size = _batch_size(replica, requests)
+    for _ in range(size):
+        index = waiting.popleft()
+        batch.append(index)
+        requests.scheduled_time[index] = now
+        requests.replica_id[index] = replica.identity
+    replica.num_running = size
+    replica.blocked_by = BLOCKED_BY_NOTHING
+    if waiting:
+        full = size == min(replica.config.static_batch_size, replica.max_num_seqs)
+        replica.blocked_by = BLOCKED_BY_SEATS if full else BLOCKED_BY_BLOCKS
+    replica.num_steps = max(requests.output_tokens[index] for index in batch)
+    replica.end_time = now + _record_batch(replica, requests, size)
+
+
+def complete_static(replica: Replica, requests: RequestTable) -> int:
+    """Answer everyone in the batch; return how many."""
+    if not replica.num_steps:
+        return 0
+    for index in replica.chunk_requests:
+        requests.first_token_time[index] = requests.finish_time[index] = replica.end_time
+        requests.generated_tokens[index] = requests.output_tokens[index]
+        requests.status[index] = COMPLETED
+        if replica.finished is not None:
+            replica.finished.append(index)
+    size = len(replica.chunk_requests)
+    replica.num_steps = replica.num_running = 0
+    replica.num_outstanding -= size
+    replica.chunk_requests.clear()
+    return size
+
+
+def _is_full(replica: Replica) -> bool:
+    return len(replica.waiting) >= replica.config.static_batch_size
+
+
+def _latest_start(replica: Replica, requests: RequestTable) -> float:
+    return requests.ready_time[replica.waiting[0]] + replica.config.static_max_wait
+
+
+def _batch_size(replica: Replica, requests: RequestTable) -> int:
+    """Return how many from the head of the queue fit: seats, and KV for everyone padded to the longest."""
+    config = replica.config
+    most = min(config.static_batch_size, config.max_num_seqs)
+    capacity = config.num_blocks * config.block_size
+    longest_prompt = longest_output = size = 0
+    for index in replica.waiting:
+        longest_prompt = max(longest_prompt, requests.prompt_tokens[index])
+        longest_output = max(longest_output, requests.max_tokens[index])
+        slot = _slot(replica, longest_prompt, longest_output)
+        if size and (size >= most or (size + 1) * slot > capacity):
+            break
+        size += 1
+    return size
+
+
+def _slot(replica: Replica, prompt: int, output: int) -> int:
+    """Return the KV tokens of one padded sequence."""
+    config = replica.config
+    if config.kv_allocation == "none":
+        return 0
+    if config.kv_allocation == "static":
+        return config.max_model_len
+    return config.block_size * -(-(prompt + output) // config.block_size)
+
+
+def _record_batch(replica: Replica, requests: RequestTable, size: int) -> float:
+    """Record the batch as leaps; return its seconds."""
+    batch = replica.chunk_requests
+    prompt = max(requests.prompt_tokens[index] for index in batch)
+    slot = _slot(replica, prompt, max(requests.max_tokens[index] for index in batch))
+    held = sum(requests.prompt_tokens[index] for index in batch)
+    now, used = replica.start_time, size * slot
+    if replica.config.kv_allocation == "none":
+        for step in range(replica.num_steps):
+            length = prompt + step
+            tokens, pairs = size * length, size * length * (length + 1) * 0.5
+            seconds = uncached_seconds(replica, size, tokens, pairs)
+            _record(replica, now, 1, seconds, 0.0, 0, 0, tokens, size, tokens, pairs, tokens, 0, 0)
+            now += seconds
+        return now - replica.start_time
+    pipeline = replica.config.pipeline_parallel_size
+    tokens = size * prompt
+    priced = max(tokens, pipeline * prompt)
+    own = prompt * (prompt + 1) * 0.5
+    pairs, keys = max(size * own / pipeline, own), max(size * prompt / pipeline, prompt)
+    seconds = _prefill_seconds(replica, size, priced, pairs, keys)
+    _record(replica, now, 1, seconds, 0.0, 0, 0, tokens, size, priced, pairs, keys, held, used)
+    now += seconds
+    num_decodes = replica.num_steps - 1
+    if num_decodes:
+        slope = replica.decode_slope[size]
+        first = replica.decode_base[size] + slope * tokens
+        increment = slope * size
+        _record(replica, now, num_decodes, first, increment, size, tokens, 0, 0, size, 0.0, 0.0, held, used)
+        now += first * num_decodes + increment * (num_decodes * (num_decodes - 1) * 0.5)
+    return now - replica.start_time
+
+
+def _prefill_seconds(replica: Replica, size: int, priced: int, pairs: float, keys: float) -> float:
+    times, token_seconds = replica.times, replica.token_seconds
+    if priced < len(token_seconds):
+        seconds = token_seconds[priced]
+    else:
+        seconds = token_seconds[-1] + times.token_seconds_beyond * (priced - len(token_seconds) + 1)
+    return (
+        seconds
+        + replica.sequence_seconds[size]
+        + times.prefill_request_seconds * size
+        + times.prefill_pair_seconds * pairs
+        + times.prefill_context_seconds * keys
+    )
+
+
+def _record(
+    replica: Replica,
+    start: float,
+    num_steps: int,
+    first: float,
+    increment: float,
+    num_decoding: int,
+    context: int,
+    prefill_tokens: int,
+    num_prefilling: int,
+    priced: int,
+    pairs: float,
+    keys: float,
+    held: int,
+    used: int,
+) -> None:
+    replica.leaps.extend(
+        (start, num_steps, first, increment, num_decoding, context, prefill_tokens, num_prefilling)
+        + (priced, pairs, keys, 0, 0, held, used, used, len(replica.waiting), replica.blocked_by)
+    )

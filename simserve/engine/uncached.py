@@ -1,0 +1,145 @@
+"""Serving without a KV cache: every step computes the whole prefix of every request again.
+
+The context lengths enter squared, so a step is never affine: one step a plan.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from simserve.engine.state import (
+    BLOCKED_BY_NOTHING,
+    BLOCKED_BY_SEATS,
+    COMPLETED,
+    INFINITY,
+    Replica,
+    RequestTable,
+)
+
+SHIFT = 32
+MASK = (1 << SHIFT) - 1
+
+
+def plan_uncached(replica: Replica, requests: RequestTable) -> None:
+    """Plan one step over all running requests and those that find a seat."""
+    now = replica.start_time = replica.end_time
+    waiting, chunks = replica.waiting, replica.chunk_requests
+    chunks.clear()
+    tokens = replica.context_sum + replica.num_decoding
+    pairs = (replica.context_squares + 3 * replica.context_sum + 2 * replica.num_decoding) * 0.5
+    while waiting and replica.num_running < replica.max_num_seqs:
+        index = waiting.popleft()
+        chunks.append(index)
+        replica.num_running += 1
+        length = requests.prompt_tokens[index]
+        tokens += length
+        pairs += length * (length + 1) * 0.5
+        requests.scheduled_time[index] = now
+        requests.replica_id[index] = replica.identity
+    replica.blocked_by = BLOCKED_BY_SEATS if waiting else BLOCKED_BY_NOTHING
+    if not replica.num_running:
+        replica.end_time = INFINITY
+        replica.gap_leaps.clear()
+        replica.gap_values.clear()
+        return
+    replica.first_seconds = uncached_seconds(replica, replica.num_running, tokens, pairs)
+    replica.increment_seconds = 0.0
+    replica.num_steps = 1
+    replica.end_time = now + replica.first_seconds
+    replica.prefill_tokens = replica.priced_tokens = tokens
+    replica.attended_pairs, replica.attended_keys = pairs, float(tokens)
+
+
+def uncached_seconds(replica: Replica, num_sequences: int, tokens: int, pairs: float) -> float:
+    """Return the seconds of a step that computes ``tokens`` of ``num_sequences`` prefixes."""
+    times, token_seconds = replica.times, replica.token_seconds
+    if tokens < len(token_seconds):
+        seconds = token_seconds[tokens]
+    else:
+        seconds = token_seconds[-1] + times.token_seconds_beyond * (tokens - len(token_seconds) + 1)
+    return (
+        seconds
+        + replica.sequence_seconds[num_sequences]
+        + times.prefill_request_seconds * num_sequences
+        + times.prefill_pair_seconds * pairs
+        + times.prefill_context_seconds * tokens
+    )
+
+
+def complete_uncached(replica: Replica, requests: RequestTable) -> int:
+    """Apply the step: one token for every request in it; return how many finished."""
+    now, num_decoding = replica.end_time, replica.num_decoding
+    replica.leaps.extend(
+        (
+            replica.start_time,
+            1,
+            replica.first_seconds,
+            0.0,
+            0,
+            0,
+            replica.prefill_tokens,
+            replica.num_running,
+            replica.priced_tokens,
+            replica.attended_pairs,
+            replica.attended_keys,
+            num_decoding,
+            num_decoding,
+            0,
+            0,
+            0,
+            len(replica.waiting),
+            replica.blocked_by,
+        )
+    )
+    replica.num_steps = 0
+    leap = replica.leap_index
+    replica.leap_index = leap + 1
+    if num_decoding:
+        gap_values = replica.gap_values
+        while gap_values and gap_values[-1] <= replica.first_seconds:
+            gap_values.pop()
+            replica.gap_leaps.pop()
+        gap_values.append(replica.first_seconds)
+        replica.gap_leaps.append(leap)
+        replica.context_squares += 2 * replica.context_sum + num_decoding
+        replica.context_sum += num_decoding
+    replica.step += 1
+    num_finished = 0
+    for index in replica.chunk_requests:
+        requests.first_token_time[index] = now
+        remaining = requests.output_tokens[index] - 1
+        if not remaining:
+            _finish(replica, requests, index, 0)
+            num_finished += 1
+            continue
+        length = requests.prompt_tokens[index]
+        requests.joined_leap[index] = leap + 1
+        requests.context_base[index] = length - replica.step
+        heappush(replica.finish_heap, (replica.step + remaining) << SHIFT | index)
+        replica.num_decoding += 1
+        replica.context_sum += length
+        replica.context_squares += length * length
+    heap = replica.finish_heap
+    while heap and heap[0] >> SHIFT == replica.step:
+        index = heappop(heap) & MASK
+        _finish(replica, requests, index, requests.context_base[index] + replica.step)
+        num_finished += 1
+    return num_finished
+
+
+def _finish(replica: Replica, requests: RequestTable, index: int, context: int) -> None:
+    if context:
+        replica.num_decoding -= 1
+        replica.context_sum -= context
+        replica.context_squares -= context * context
+        joined = requests.joined_leap[index]
+        requests.itl_max[index] = max(
+            value for leap, value in zip(replica.gap_leaps, replica.gap_values, strict=True) if leap >= joined
+        )
+    requests.finish_time[index] = replica.end_time
+    requests.generated_tokens[index] = requests.output_tokens[index]
+    requests.status[index] = COMPLETED
+    replica.num_running -= 1
+    replica.num_outstanding -= 1
+    if replica.finished is not None:
+        replica.finished.append(index)

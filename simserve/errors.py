@@ -1,0 +1,113 @@
+"""The exceptions a user of simserve can meet, and the exit code each one ends the command with.
+
+    SimserveError              1    anything simserve raises on purpose
+    ├── UsageError             2    wrong flags, or an output folder that cannot be used
+    ├── InfeasibleError        3    the deployment does not fit, or no plan is feasible
+    ├── InputError           104    a file or a value given by the user
+    │   ├── ScenarioError           a scenario file or an override
+    │   ├── ProfileError            a hardware, model, engine or price profile
+    │   └── TraceError              a trace of requests or lengths
+    ├── InterruptedRunError  105    stopped by the user; what was finished is kept
+    └── InvariantError         1    a defect in simserve: a rule of its own is broken
+
+A failed threshold (exit code 99) is an outcome, not an exception. This module knows nothing else of simserve.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+EXIT_DONE = 0
+EXIT_THRESHOLD_FAILED = 99
+
+
+class SimserveError(Exception):
+    """Base of every error simserve raises on purpose: one line made of where, what, the rule and the remedy.
+
+    Args:
+        rule: What must hold, or what went wrong, as a clause: ``must be > 0``.
+        file: File the value came from.
+        key: Dotted key path, column or flag.
+        value: The offending value, shown as written.
+        remedy: What to do instead.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        rule: str,
+        *,
+        file: object = None,
+        key: str | None = None,
+        value: object = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.rule = rule
+        self.file = None if file is None else str(file)
+        self.key = key
+        self.value = value
+        self.remedy = remedy
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        parts = [part for part in (self.file, self.key) if part]
+        statement = self.rule if self.value is None else f"{_shown(self.value)} {self.rule}"
+        message = ": ".join([*parts, statement])
+        return f"{message}; {self.remedy}" if self.remedy else message
+
+
+class UsageError(SimserveError):
+    """Wrong flags, or an output folder that cannot be used."""
+
+    exit_code = 2
+
+
+class InfeasibleError(SimserveError):
+    """The deployment does not fit on its hardware, or no plan meets the objectives."""
+
+    exit_code = 3
+
+
+class InputError(SimserveError):
+    """A file or a value given by the user is missing, unreadable or invalid."""
+
+    exit_code = 104
+
+
+class ScenarioError(InputError):
+    """A scenario file or an override is invalid."""
+
+
+class ProfileError(InputError):
+    """A hardware, model, engine or price profile is missing or invalid."""
+
+
+class TraceError(InputError):
+    """A trace of requests, or a file of lengths, is missing or invalid."""
+
+
+class InterruptedRunError(SimserveError):
+    """The user stopped the run; everything finished until then is kept."""
+
+    exit_code = 105
+
+
+class InvariantError(SimserveError):
+    """A rule of simserve itself is broken: a defect, never the user's fault."""
+
+
+def nearest(name: str, choices: Iterable[str], count: int = 3) -> str:
+    """Return a remedy that names the choices nearest to ``name``: ``did you mean 'a' or 'b'?``."""
+    options = sorted(choices)
+    close = difflib.get_close_matches(name, options, n=count, cutoff=0.5)
+    if close:
+        return "did you mean " + " or ".join(f"'{choice}'" for choice in close) + "?"
+    return "choose from " + ", ".join(options) if options else "there is nothing to choose from"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,1 @@
+"""From the records of a run to its figures: latency, objectives, throughput, dollars, and what binds."""

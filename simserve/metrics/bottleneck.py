@@ -1,0 +1,103 @@
+"""Which constraint binds: from where the steps spent their time and what the waiting requests waited for.
+
+Knows totals of a run, not how they came about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+PARTS = {
+    "weights": "memory bandwidth (weights)",
+    "kv": "memory bandwidth (KV reads)",
+    "compute": "compute",
+    "communication": "communication",
+    "host": "host",
+}
+"""What a share of the step time is bound by."""
+LIMITS = {"seats": "max_num_seqs", "blocks": "KV memory", "budget": "max_num_batched_tokens"}
+"""What holds up the head of the queue. ``step``, that it arrived while a step was running, is no limit."""
+NONE = "none"
+
+_ACTIVITIES = {
+    "weights": "reading the weights",
+    "kv": "reading the KV cache",
+    "compute": "arithmetic",
+    "communication": "communication between GPUs",
+    "host": "the host",
+}
+_WAITING_SHARE = 0.2
+"""Waiting binds when it is a fifth of the time that requests spend in the system."""
+_PREEMPTIONS_PER_REQUEST = 0.1
+_IDLE_SHARE = 0.5
+
+
+def bottleneck(
+    *,
+    seconds_by_part: Mapping[str, float],
+    blocked_seconds: Mapping[str, float],
+    busy_share: float,
+    waiting_share: float,
+    preemptions_per_request: float,
+) -> dict[str, Any]:
+    """Return ``binding`` (a name), ``explanation`` (a sentence), ``step_shares`` and ``waiting_shares``.
+
+    In this order: KV memory, if there was a preemption for every tenth request; the limit that held up most
+    of the queue, if requests waited a fifth of their time in the system; nothing, if the fleet was idle for
+    half of the run; else the part that takes most of the step time, which is what a faster step must shorten.
+
+    Args:
+        seconds_by_part: Seconds of steps by part, keys of `PARTS`.
+        blocked_seconds: Waiting requests x seconds by what held up the head of the queue, keys of `LIMITS`
+            and ``step``.
+        busy_share: Share of the run in which the replicas ran a step, NaN if there was no run.
+        waiting_share: Share of the requests' time in the system before their first step; NaN if there was
+            none.
+        preemptions_per_request: Preemptions over completed requests, NaN if none was completed.
+    """
+    step_shares, waiting_shares = _shares(seconds_by_part), _shares(blocked_seconds)
+    reason = _largest(waiting_shares)
+    if math.isnan(busy_share) or busy_share == 0:
+        binding, explanation = NONE, "No step ran"
+    elif preemptions_per_request >= _PREEMPTIONS_PER_REQUEST:
+        binding = LIMITS["blocks"]
+        explanation = (
+            f"KV memory ran out: {preemptions_per_request:.2g} preemptions a completed request, each of them "
+            f"computed again"
+        )
+    elif waiting_share >= _WAITING_SHARE and reason in LIMITS:
+        binding = LIMITS[reason]
+        explanation = (
+            f"Requests waited {waiting_share:.0%} of their time in the system, "
+            f"{waiting_shares[reason]:.0%} of the queueing for {binding}"
+        )
+    elif busy_share < 1 - _IDLE_SHARE:
+        binding, explanation = NONE, f"The fleet is idle {1 - busy_share:.0%} of the time"
+    else:
+        binding = PARTS[_largest(step_shares)]
+        explanation = f"The fleet is busy {busy_share:.0%} of the time"
+    return {
+        "binding": binding,
+        "explanation": f"{explanation}{_step_clause(step_shares)}.",
+        "step_shares": step_shares,
+        "waiting_shares": waiting_shares,
+    }
+
+
+def _step_clause(shares: Mapping[str, float]) -> str:
+    largest = _largest(shares)
+    return (
+        f"; {_ACTIVITIES[largest]} takes {shares[largest]:.0%} of the step time" if largest in PARTS else ""
+    )
+
+
+def _largest(shares: Mapping[str, float]) -> str:
+    """Return the name of the largest share; ``none`` where shares are undefined."""
+    return max(shares, key=lambda name: shares[name]) if sum(shares.values()) > 0 else NONE
+
+
+def _shares(amounts: Mapping[str, float]) -> dict[str, float]:
+    total = sum(amounts.values())
+    return {name: amount / total if total > 0 else math.nan for name, amount in amounts.items()}

@@ -1,0 +1,47 @@
+"""Dollars of one deployment at the throughput reached. Knows GPU hours and rates, not whose price it is."""
+
+from __future__ import annotations
+
+import math
+
+from simserve.metrics.throughput import Throughput
+
+_SECONDS_PER_HOUR = 3600.0
+_MILLION = 1e6
+COST_KEYS = (
+    "usd_per_hour",
+    "usd_per_million_output_tokens",
+    "usd_per_million_tokens",
+    "usd_per_request",
+    "tokens_per_usd",
+    "requests_per_usd",
+)
+
+
+def cost(*, num_gpus: int, gpu_hour_usd: float | None, throughput: Throughput) -> dict[str, float]:
+    """Return the dollars of the run, every key of `COST_KEYS`; NaN without a price or any work.
+
+    Every GPU is paid for the whole time, busy or not. ``usd_per_million_output_tokens`` puts all of it on the
+    generated tokens; ``usd_per_million_tokens`` and ``tokens_per_usd`` count prompt tokens too.
+
+    Args:
+        num_gpus: GPUs of the fleet.
+        gpu_hour_usd: Price of one GPU for an hour; None if there is none.
+        throughput: Rates over the measured window.
+    """
+    if gpu_hour_usd is None:
+        return dict.fromkeys(COST_KEYS, math.nan)
+    usd_per_hour = num_gpus * gpu_hour_usd
+    usd_per_second = usd_per_hour / _SECONDS_PER_HOUR
+    return {
+        "usd_per_hour": usd_per_hour,
+        "usd_per_million_output_tokens": _ratio(usd_per_second * _MILLION, throughput.output_tokens),
+        "usd_per_million_tokens": _ratio(usd_per_second * _MILLION, throughput.tokens),
+        "usd_per_request": _ratio(usd_per_second, throughput.requests),
+        "tokens_per_usd": _ratio(throughput.tokens, usd_per_second),
+        "requests_per_usd": _ratio(throughput.requests, usd_per_second),
+    }
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator > 0 else math.nan

@@ -1,0 +1,100 @@
+"""Writing a result: `result.json`, `requests.parquet`, `timeseries.parquet`, `scenario.resolved.yaml`.
+
+The same result gives the same bytes. Knows where a result goes, not how it came about.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from simserve.metrics.result import RunResult
+from simserve.metrics.tables import Column, request_columns, series_columns
+
+RESULT_FILE = "result.json"
+REQUESTS_FILE = "requests.parquet"
+TIMESERIES_FILE = "timeseries.parquet"
+SCENARIO_FILE = "scenario.resolved.yaml"
+
+
+def write_result(result: RunResult, folder: Path) -> list[Path]:
+    """Write the files of a result into ``folder``, which is made if need be, and return their paths.
+
+    Each file appears whole or not at all; `result.json` is the last.
+
+    Raises:
+        OSError: The folder or a file cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    records, series = result.simulation.records, result.simulation.totals.series
+    writers: dict[str, Callable[[Path], None]] = {
+        SCENARIO_FILE: lambda path: _write_text(path, scenario_text(result.scenario)),
+        REQUESTS_FILE: lambda path: _write_parquet(path, request_columns(records, result.slo)),
+        TIMESERIES_FILE: lambda path: _write_parquet(path, series_columns(series)),
+        RESULT_FILE: lambda path: _write_text(path, summary_text(result.summary)),
+    }
+    for name, write in writers.items():
+        _write_whole(folder / name, write)
+    return [folder / name for name in writers]
+
+
+def summary_text(summary: Mapping[str, Any]) -> str:
+    """Return `result.json` as text; its keys in the order of the summary, no NaN."""
+    return json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def scenario_text(scenario: Mapping[str, Any]) -> str:
+    """Return `scenario.resolved.yaml` as text; its keys in the order of the scenario."""
+    return yaml.safe_dump(dict(scenario), sort_keys=False, allow_unicode=True, width=110)
+
+
+def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        write(unfinished)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _write_parquet(path: Path, columns: Sequence[Column]) -> None:
+    """Write a table with one thread, so that rows and bytes come in the same order every time."""
+    import duckdb  # lazy: only runs that write files need it
+
+    arrays = {
+        column.name: np.ascontiguousarray(column.cells) for column in columns if column.cells is not None
+    }
+    selected = ", ".join(_select(column) for column in columns)
+    target = str(path).replace("'", "''")
+    connection = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
+    try:
+        connection.register("rows_of_table", arrays)
+        connection.execute(
+            f"COPY (SELECT {selected} FROM rows_of_table) TO '{target}' (FORMAT parquet, COMPRESSION zstd)"
+        )
+    except duckdb.IOException as failure:
+        raise OSError(f"{path}: {failure}") from None
+    finally:
+        connection.close()
+
+
+def _select(column: Column) -> str:
+    name = f'"{column.name}"'
+    if column.cells is None:
+        return f"CAST(NULL AS {column.sql_type}) AS {name}"
+    if column.labels:
+        labels = ", ".join(f"'{label}'" for label in column.labels)
+        return f"[{labels}][{name} + 1] AS {name}"
+    if column.sql_type == "DOUBLE":
+        return f"CASE WHEN isnan({name}) THEN NULL ELSE {name} END AS {name}"
+    return f"CAST({name} AS {column.sql_type}) AS {name}"

@@ -1,0 +1,98 @@
+"""From records to TTFT, TPOT, ITL and E2E, a request and in summary. Knows no scheduler and no objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine.histogram import Histogram
+from simserve.sim.records import COMPLETED, RequestRecords
+
+PERCENTILES = (50, 90, 95, 99)
+LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
+"""The names of the latencies in results, as ``vllm bench serve`` writes them."""
+MS = 1e3
+"""Milliseconds a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLatencies:
+    """Latencies of every request, seconds, shape [requests]; NaN where undefined.
+
+    Attributes:
+        ttft: First token's time - arrival. Under static batching the whole answer arrives at once, so it is
+            E2E.
+        tpot: (E2E - TTFT) / (output tokens - 1). Undefined below two tokens, and where no gap between tokens
+            was seen (static batching).
+        e2e: Last token's time - arrival, of completed requests.
+        is_completed: Whether the request was answered in full.
+    """
+
+    ttft: NDArray[np.float64]
+    tpot: NDArray[np.float64]
+    e2e: NDArray[np.float64]
+    is_completed: NDArray[np.bool_]
+
+
+def request_latencies(records: RequestRecords) -> RequestLatencies:
+    """Return the latencies of every request, in the order of ``records``."""
+    is_completed = records.status == COMPLETED
+    ttft = records.first_token_time - records.arrival_time
+    e2e = np.where(is_completed, records.finish_time - records.arrival_time, np.nan)
+    has_gaps = (records.output_tokens >= 2) & np.isfinite(records.itl_max)
+    # The difference of the two times, not of the two latencies, so that a late arrival costs no digits.
+    decode_time = np.where(is_completed & has_gaps, records.finish_time - records.first_token_time, np.nan)
+    tpot = decode_time / np.maximum(records.output_tokens - 1, 1)
+    return RequestLatencies(ttft=ttft, tpot=tpot, e2e=e2e, is_completed=is_completed)
+
+
+def latency_summary(
+    latencies: RequestLatencies, in_window: NDArray[np.bool_], itl: Histogram
+) -> dict[str, float]:
+    """Return ``mean_ median_ std_ p50_ p90_ p95_ p99_`` of the four latencies, ms, NaN where undefined.
+
+    TTFT, TPOT and E2E are over the completed requests that arrived in the window (TPOT: those of them that
+    have one). ITL pools every gap between consecutive tokens over the whole run, from a histogram.
+    Percentiles are numpy's linear ones, standard deviations those of the population, as in ``vllm bench
+    serve``.
+
+    Args:
+        latencies: Seconds, one row a request.
+        in_window: Whether the request counts, shape [requests].
+        itl: The gaps, seconds.
+    """
+    counted = in_window & latencies.is_completed
+    summaries = (
+        _describe(latencies.ttft[counted]),
+        _describe(latencies.tpot[counted]),
+        _describe_histogram(itl),
+        _describe(latencies.e2e[counted]),
+    )
+    return {
+        f"{statistic}_{name}": value * MS
+        for name, summary in zip(LATENCIES, summaries, strict=True)
+        for statistic, value in summary.items()
+    }
+
+
+def _describe(values: NDArray[np.float64]) -> dict[str, float]:
+    defined = values[~np.isnan(values)]
+    if not len(defined):
+        return _statistics(np.nan, np.nan, [np.nan] * len(PERCENTILES))
+    percentiles = np.percentile(defined, PERCENTILES)
+    return _statistics(float(defined.mean()), float(defined.std()), [float(value) for value in percentiles])
+
+
+def _describe_histogram(histogram: Histogram) -> dict[str, float]:
+    if histogram.count == 0:
+        return _statistics(np.nan, np.nan, [np.nan] * len(PERCENTILES))
+    mean = histogram.total / histogram.count
+    variance = max(0.0, histogram.total_squares / histogram.count - mean**2)
+    return _statistics(mean, variance**0.5, [histogram.percentile(q) for q in PERCENTILES])
+
+
+def _statistics(mean: float, std: float, percentiles: list[float]) -> dict[str, float]:
+    named = {f"p{q}": value for q, value in zip(PERCENTILES, percentiles, strict=True)}
+    return {"mean": mean, "median": named["p50"], "std": std, **named}

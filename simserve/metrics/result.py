@@ -1,0 +1,110 @@
+"""RunResult: the figures of a run, the tables behind them, and the scenario. It knows no picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.metrics.slo import SLO
+from simserve.metrics.tables import Column, request_columns, series_columns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simserve.sim.simulate import Simulation
+
+_PANDAS_TYPES = MappingProxyType(
+    {"VARCHAR": "object", "BIGINT": "Int64", "INTEGER": "Int32", "BOOLEAN": "boolean"}
+)
+
+
+class FrozenDict(dict[str, Any]):
+    """A dictionary that cannot be changed, so that a summary stays what the run gave."""
+
+    def _refuse(self, *_arguments: Any, **_keywords: Any) -> NoReturn:
+        raise TypeError("a summary is read-only; copy it with copy.deepcopy or dict(...)")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenDict, (dict(self),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        return {key: _thaw(value) for key, value in self.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """The result of a run.
+
+    Attributes:
+        summary: Exactly what `result.json` holds; read-only at every level (lists are tuples).
+        scenario: The resolved scenario, as plain values.
+        simulation: What happened; of several replications, the first.
+        slo: The objective that ``slo_ok`` is judged by; None without one.
+    """
+
+    summary: Mapping[str, Any]
+    scenario: Mapping[str, Any]
+    simulation: Simulation = field(repr=False)
+    slo: SLO | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "summary", _freeze(self.summary))
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row a request, the columns of `requests.parquet`."""
+        return _frame(request_columns(self.simulation.records, self.slo))
+
+    @cached_property
+    def timeseries(self) -> pd.DataFrame:
+        """One row a time bin, the columns of `timeseries.parquet`."""
+        return _frame(series_columns(self.simulation.totals.series))
+
+    @property
+    def threshold_failures(self) -> list[str]:
+        """The thresholds that failed, each as ``metric expression: value``; empty if all hold."""
+        failed = [each for each in self.summary["simserve"]["thresholds"] if not each["ok"]]
+        return [f"{each['metric']} {each['expression']}: {_shown(each['value'])}" for each in failed]
+
+
+def _shown(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.6g}"
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return FrozenDict({key: _freeze(each) for key, each in value.items()})
+    if isinstance(value, list | tuple):
+        return tuple(_freeze(each) for each in value)
+    return value
+
+
+def _thaw(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _thaw(each) for key, each in value.items()}
+    return [_thaw(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _frame(columns: Sequence[Column]) -> pd.DataFrame:
+    import pandas as pd  # a fifth of a second, needed by notebooks only
+
+    num_rows = max(len(column.cells) for column in columns if column.cells is not None)
+    series: dict[str, Any] = {}
+    for column in columns:
+        if column.cells is None:
+            series[column.name] = pd.Series([None] * num_rows, dtype=_PANDAS_TYPES[column.sql_type])
+        elif column.labels:
+            codes: NDArray[np.int64] = column.cells.astype(np.int64)
+            series[column.name] = pd.Categorical.from_codes(codes, pd.Index(column.labels))
+        else:
+            series[column.name] = column.cells
+    return pd.DataFrame(series)

@@ -1,0 +1,109 @@
+"""Did the run keep up with its traffic: stable, backlogged or overloaded. Knows times, not causes."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.metrics.occupancy import Stays, num_present
+
+Stability = Literal["stable", "backlogged", "overloaded"]
+
+_MIN_ARRIVALS = 50
+"""Fewest arrivals that can show a trend."""
+_NUM_BLOCKS = 20
+_POINTS_PER_BLOCK = 10
+_SIGNIFICANCE = 3.0
+"""Growth over the period, in standard deviations of a queue without drift whose steps are as large."""
+_LEAST_QUEUE_GROWTH = 0.01
+"""Share of the arrivals that must pile up in the queue: the load exceeds the capacity by 1 %."""
+_LEAST_SYSTEM_GROWTH = 0.05
+"""The same for the number in the system, which grows a little wherever the load does."""
+_LEAST_END = 0.5
+"""Share of its peak at which a queue that grows to the end must end."""
+_LEAST_STEADINESS = 0.6
+"""Growth of the number in the system in the last quarter of the arrivals, over that in the quarter before: it
+falls while a system fills up, and does not under overload."""
+_LONGEST_STAY = 0.25
+"""The arrivals must last four times the typical stay, or the system is still filling up."""
+_WAITING_SHARE = 0.2
+_WAIT_OF_RUN = 0.05
+"""A run is backlogged when waiting is a fifth of the time in the system and the slowest twentieth of the
+requests waited a twentieth of the run (a closed loop, whose queue is bounded: the first condition alone)."""
+
+
+def stability(stays: Stays, *, is_open_loop: bool) -> Stability:
+    """Return the verdict on a run.
+
+    * ``overloaded``: open loop, and what waits (or what is in the system, over the second half of the
+      arrivals) grows through to the last arrival. The growth must exceed three standard deviations of what a
+      queue at exactly its capacity would show, estimated from the steps between the means of 20 blocks of the
+      period, be a noticeable share of the arrivals (1 % waiting, 5 % in the system), and end near its peak.
+    * ``backlogged``: not overloaded, but requests waited long: all came at once, a closed loop has more
+      clients than seats, a burst was worked off.
+    * ``stable``: neither.
+
+    The number in the system is tested too because a replica with free seats slows down before it queues; it
+    must not be levelling off, as it does while a system fills up.
+    """
+    if is_open_loop and _is_growing(stays):
+        return "overloaded"
+    return "backlogged" if _is_waiting(stays, is_open_loop) else "stable"
+
+
+def waiting_share(stays: Stays) -> float:
+    """Return the share of the time in the system that was waiting for a first step; NaN if there was none."""
+    total = float(stays.times_in_system().sum())
+    return float(stays.waits().sum()) / total if total > 0 else math.nan
+
+
+def _is_growing(stays: Stays) -> bool:
+    if len(stays) < _MIN_ARRIVALS:
+        return False
+    start, end = float(stays.arrival[0]), float(stays.arrival[-1])
+    if end <= start:
+        return False
+    if _has_trend(_levels(stays, stays.queue_exit, start, end), len(stays), _LEAST_QUEUE_GROWTH):
+        return True
+    middle = (start + end) / 2
+    num_early = int(np.searchsorted(stays.arrival, middle, side="right"))
+    if np.median(stays.times_in_system()[:num_early]) > _LONGEST_STAY * (end - start):
+        return False
+    levels = _levels(stays, stays.system_exit, middle, end)
+    return _is_unabated(levels) and _has_trend(levels, len(stays) - num_early, _LEAST_SYSTEM_GROWTH)
+
+
+def _levels(stays: Stays, leave: NDArray[np.float64], start: float, end: float) -> NDArray[np.float64]:
+    grid = np.linspace(start, end, _NUM_BLOCKS * _POINTS_PER_BLOCK + 1)[1:]
+    return num_present(stays.arrival, leave, grid).astype(np.float64)
+
+
+def _has_trend(levels: NDArray[np.float64], num_arrivals: int, least_growth: float) -> bool:
+    blocks = _block_means(levels)
+    growth = float(blocks[-1] - blocks[0])
+    steps = np.diff(blocks)
+    fluctuation = float(steps.std(ddof=1)) * math.sqrt(len(steps))
+    ends_high = float(blocks[-2:].mean()) >= _LEAST_END * float(levels.max())
+    return growth >= least_growth * num_arrivals and growth > _SIGNIFICANCE * fluctuation and ends_high
+
+
+def _is_unabated(levels: NDArray[np.float64]) -> bool:
+    blocks = _block_means(levels)
+    half = _NUM_BLOCKS // 2
+    return float(blocks[-1] - blocks[-1 - half]) >= _LEAST_STEADINESS * float(blocks[half] - blocks[0])
+
+
+def _block_means(levels: NDArray[np.float64]) -> NDArray[np.float64]:
+    means: NDArray[np.float64] = levels.reshape(_NUM_BLOCKS, _POINTS_PER_BLOCK).mean(axis=1)
+    return means
+
+
+def _is_waiting(stays: Stays, is_open_loop: bool) -> bool:
+    share = waiting_share(stays)
+    if math.isnan(share) or share < _WAITING_SHARE:
+        return False
+    run = stays.run_end - float(stays.arrival[0])
+    return not is_open_loop or float(np.quantile(stays.waits(), 0.95)) >= _WAIT_OF_RUN * run

@@ -1,0 +1,306 @@
+"""One run in figures: exactly what `result.json` holds. Knows records and totals; no file, no picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.metrics.bottleneck import bottleneck
+from simserve.metrics.cost import cost
+from simserve.metrics.latency import RequestLatencies, latency_summary, request_latencies
+from simserve.metrics.occupancy import Stays, stays
+from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
+from simserve.metrics.stability import Stability, stability, waiting_share
+from simserve.metrics.steady_state import Window, find_window
+from simserve.metrics.thresholds import Figures, evaluate_thresholds
+from simserve.metrics.throughput import throughput
+from simserve.sim.records import COMPLETED, REASONS, STATUSES, UNFINISHED, RequestRecords
+
+if TYPE_CHECKING:
+    from simserve.perf.memory import MemoryPlan
+    from simserve.sim.recorder import RunTotals
+    from simserve.sim.simulate import Simulation
+
+_MEMORY_KEYS = (
+    "fits",
+    "total_bytes",
+    "usable_bytes",
+    "weights_bytes",
+    "kv_bytes",
+    "activation_bytes",
+    "non_torch_bytes",
+    "cuda_graph_bytes",
+    "kv_bytes_per_token",
+    "num_kv_blocks",
+    "block_size",
+    "max_concurrent_full_length",
+    "longest_sequence",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What a summary says besides what happened in the run.
+
+    Attributes:
+        version: Of simserve.
+        seed: Of the run.
+        scenario_hash: Identifies the resolved scenario.
+        scenario_name: Its name.
+        fidelity: ``roofline``, ``fitted`` or ``measured``.
+        expected_error: Errors to expect, or ``unvalidated``.
+        engine_resolved: Every knob of the engine as it was used.
+        memory: Where the bytes of one GPU went.
+        num_gpus: GPUs of the fleet.
+        gpu_hour_usd: Price of one GPU for an hour, None if unknown.
+        gpu_hour_source: Where that price is from.
+        slo: Objective, None if there is none.
+        warmup: ``auto``, ``none`` or seconds.
+        peak_flops: Of one replica in the dtype it computes in, FLOP/s.
+        peak_bandwidth: Of one replica, bytes/s.
+        thresholds: Metric -> expressions.
+    """
+
+    version: str
+    seed: int
+    scenario_hash: str
+    scenario_name: str
+    fidelity: str
+    expected_error: dict[str, Any] | str
+    engine_resolved: dict[str, Any]
+    memory: MemoryPlan
+    num_gpus: int
+    gpu_hour_usd: float | None
+    gpu_hour_source: str
+    slo: SLO | None
+    warmup: str | float
+    peak_flops: float
+    peak_bandwidth: float
+    thresholds: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """The run as its figures need it."""
+
+    latencies: RequestLatencies
+    stays: Stays
+    verdict: Stability
+    window: Window
+    meets_slo: NDArray[np.bool_] | None
+
+
+def summarize(simulation: Simulation, facts: RunFacts) -> dict[str, Any]:
+    """Return the figures of one run, every key always there, None where a figure is undefined.
+
+    ``duration completed failed total_*`` cover the whole run: from the first arrival to the last departure,
+    and the tokens of completed requests; ``failed`` counts rejected, timed out and failed ones. Latencies,
+    rates, attainment and dollars cover ``simserve.window`` (see `simserve.metrics.steady_state.find_window`),
+    except ITL, which pools the whole run. Shares of the fleet and of its memory (``utilization``, ``kv``)
+    cover the simulation from 0 to its last event.
+    """
+    measured = _measure(simulation, facts)
+    summary = _headline(simulation, facts, measured)
+    return {key: _plain(value) for key, value in summary.items()}
+
+
+def _measure(simulation: Simulation, facts: RunFacts) -> _Measured:
+    records = simulation.records
+    latencies = request_latencies(records)
+    stayed = stays(records, simulation.end_time)
+    verdict = stability(stayed, is_open_loop=simulation.is_open_loop)
+    is_steady = simulation.is_stationary and verdict != "overloaded"
+    return _Measured(
+        latencies=latencies,
+        stays=stayed,
+        verdict=verdict,
+        window=find_window(records, latencies, stayed, warmup=facts.warmup, is_steady=is_steady),
+        meets_slo=None if facts.slo is None else requests_meeting(latencies, facts.slo),
+    )
+
+
+def _headline(simulation: Simulation, facts: RunFacts, measured: _Measured) -> dict[str, Any]:
+    records = simulation.records
+    rates = throughput(records, measured.window, measured.meets_slo)
+    totals = _whole_run(records, measured.stays) | {
+        "request_throughput": rates.requests,
+        "request_goodput": rates.good_requests,
+        "output_throughput": rates.output_tokens,
+        "total_token_throughput": rates.tokens,
+    }
+    in_window = measured.window.has_arrived
+    dollars = cost(num_gpus=facts.num_gpus, gpu_hour_usd=facts.gpu_hour_usd, throughput=rates)
+    objective = _slo(facts.slo, measured)
+    figures = Figures(
+        latencies=_latency_values(measured),
+        itl=simulation.totals.itl,
+        slo_attainment=objective["attainment"],
+        scalars=totals | dollars,
+    )
+    return {
+        **totals,
+        **latency_summary(measured.latencies, in_window, simulation.totals.itl),
+        "simserve": {
+            **_identity(facts),
+            "load": "open" if simulation.is_open_loop else "closed",
+            "stability": measured.verdict,
+            "bottleneck": _bottleneck(simulation, measured),
+            "utilization": _utilization(simulation, facts),
+            "kv": _kv(simulation, facts),
+            "window": _window(measured.window),
+            "slo": objective,
+            "cost": {**dollars, "gpu_hour_usd": facts.gpu_hour_usd, "gpu_hour_source": facts.gpu_hour_source},
+            "steps": _steps(simulation.totals),
+            "confidence_intervals": None,
+            "requests": _requests(records),
+            "rejected": {"by_reason": _reasons(records)},
+            "memory": {key: getattr(facts.memory, key) for key in _MEMORY_KEYS},
+            "thresholds": evaluate_thresholds(facts.thresholds, figures),
+        },
+    }
+
+
+def _identity(facts: RunFacts) -> dict[str, Any]:
+    return {
+        "version": facts.version,
+        "seed": facts.seed,
+        "scenario_name": facts.scenario_name,
+        "scenario_hash": facts.scenario_hash,
+        "fidelity": facts.fidelity,
+        "expected_error": facts.expected_error,
+        "engine_resolved": facts.engine_resolved,
+    }
+
+
+def _whole_run(records: RequestRecords, stayed: Stays) -> dict[str, float]:
+    completed = records.status == COMPLETED
+    sent = np.isfinite(records.arrival_time)
+    return {
+        "duration": stayed.run_end - float(stayed.arrival[0]) if len(stayed) else math.nan,
+        "completed": _count(completed),
+        "failed": _count(sent & ~completed & (records.status != UNFINISHED)),
+        "total_input_tokens": int(records.prompt_tokens[completed].sum()),
+        "total_output_tokens": int(records.output_tokens[completed].sum()),
+    }
+
+
+def _latency_values(measured: _Measured) -> dict[str, NDArray[np.float64]]:
+    counted = measured.window.has_arrived & measured.latencies.is_completed
+    columns = {
+        "ttft_ms": measured.latencies.ttft,
+        "tpot_ms": measured.latencies.tpot,
+        "e2el_ms": measured.latencies.e2e,
+    }
+    return {name: column[counted & ~np.isnan(column)] for name, column in columns.items()}
+
+
+def _slo(slo: SLO | None, measured: _Measured) -> dict[str, Any]:
+    if slo is None:
+        return {"attainment": math.nan, "by_metric": dict.fromkeys(TERMS, math.nan)}
+    shares = attainment(measured.latencies, slo, measured.window.has_arrived)
+    return {"attainment": shares.all_terms, "by_metric": shares.by_metric}
+
+
+def _bottleneck(simulation: Simulation, measured: _Measured) -> dict[str, Any]:
+    totals, records = simulation.totals, simulation.records
+    return bottleneck(
+        seconds_by_part=totals.seconds_by_part,
+        blocked_seconds=totals.blocked_seconds,
+        busy_share=_ratio(totals.busy_seconds, simulation.num_replicas * simulation.end_time),
+        waiting_share=waiting_share(measured.stays),
+        preemptions_per_request=_ratio(
+            float(records.num_preemptions.sum()), _count(records.status == COMPLETED)
+        ),
+    )
+
+
+def _utilization(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
+    """Return ``busy``, the share of the run with a step running, and ``mfu mbu``, of the peak while busy."""
+    totals = simulation.totals
+    return {
+        "busy": _ratio(totals.busy_seconds, simulation.num_replicas * simulation.end_time),
+        "mfu": _ratio(totals.flops, facts.peak_flops * totals.busy_seconds),
+        "mbu": _ratio(totals.bytes, facts.peak_bandwidth * totals.busy_seconds),
+    }
+
+
+def _kv(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
+    """Return the use of the KV pools, averaged over time.
+
+    ``usage_*``: share of the capacity that is reserved. ``internal_waste``: share of what is reserved that
+    holds no token. ``external_waste``: share of the capacity that is free, but in pieces too small for the
+    request that waits for it. ``prefix_hit_rate``: share of prompt tokens found in the prefix cache, over the
+    requests that were scheduled.
+    """
+    totals, records = simulation.totals, simulation.records
+    capacity_seconds = totals.kv_capacity_tokens * simulation.end_time
+    scheduled = np.isfinite(records.scheduled_time)
+    caches_prefixes = facts.engine_resolved.get("enable_prefix_caching") is not False
+    cached, prompt = records.cached_tokens[scheduled].sum(), records.prompt_tokens[scheduled].sum()
+    return {
+        "num_blocks": facts.memory.num_kv_blocks,
+        "usage_mean": _ratio(totals.kv_reserved_token_seconds, capacity_seconds),
+        "usage_peak": totals.kv_peak_share if totals.kv_capacity_tokens > 0 else math.nan,
+        "internal_waste": 1 - _ratio(totals.kv_held_token_seconds, totals.kv_reserved_token_seconds),
+        "external_waste": _ratio(totals.kv_unusable_token_seconds, capacity_seconds),
+        "prefix_hit_rate": _ratio(float(cached), float(prompt)) if caches_prefixes else math.nan,
+        "preemptions": int(records.num_preemptions.sum()),
+    }
+
+
+def _window(window: Window) -> dict[str, float]:
+    return {"start_s": window.start, "end_s": window.end, "requests": _count(window.has_arrived)}
+
+
+def _steps(totals: RunTotals) -> dict[str, Any]:
+    return {
+        "count": totals.num_steps,
+        "mean_batch": _ratio(totals.sequence_steps, totals.num_steps),
+        "seconds_by_part": dict(totals.seconds_by_part),
+    }
+
+
+def _requests(records: RequestRecords) -> dict[str, int]:
+    """Return how many requests were sent, how each ended, and how many the model's length limit cut."""
+    sent = np.isfinite(records.arrival_time)
+    counts = np.bincount(records.status[sent], minlength=len(STATUSES))
+    by_status = {status: int(count) for status, count in zip(STATUSES, counts, strict=True)}
+    truncated = _count(records.is_truncated & sent)
+    return {"submitted": _count(sent), **by_status, "truncated": truncated}
+
+
+def _reasons(records: RequestRecords) -> dict[str, int]:
+    """Return how many requests were lost for each known reason; without one, under their status."""
+    lost = np.isfinite(records.arrival_time) & (records.status != COMPLETED) & (records.status != UNFINISHED)
+    counts = np.bincount(records.reason[lost], minlength=len(REASONS))
+    by_reason = {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if reason}
+    unexplained = np.bincount(records.status[lost & (records.reason == 0)], minlength=len(STATUSES))
+    return by_reason | {STATUSES[index]: int(unexplained[index]) for index in np.flatnonzero(unexplained)}
+
+
+def _count(selected: NDArray[np.bool_]) -> int:
+    return int(np.count_nonzero(selected))
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return float(numerator) / float(denominator) if denominator > 0 else math.nan
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` in what JSON knows: undefined and unbounded numbers become None."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value

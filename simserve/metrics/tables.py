@@ -1,0 +1,78 @@
+"""The two tables of a result, requests and time series, as columns. Knows neither pandas nor files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.metrics.latency import MS, request_latencies
+from simserve.metrics.slo import SLO, requests_meeting
+from simserve.sim.records import STATUSES, RequestRecords
+
+if TYPE_CHECKING:
+    from simserve.sim.series import TimeSeries
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        name: As in the file; the unit is in the name.
+        cells: Shape [rows]; NaN is null. None: null throughout.
+        sql_type: Its type in the file.
+        labels: What the integers in ``cells`` stand for; empty if for themselves.
+    """
+
+    name: str
+    cells: NDArray[Any] | None
+    sql_type: str
+    labels: tuple[str, ...] = ()
+
+
+def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
+    """Return the columns of ``requests.parquet``, one row a request, in order of arrival.
+
+    ``class session_id turn`` are null without classes and sessions, ``slo_ok`` without an SLO. ``ttft_ms`` is
+    there as soon as a first token is; ``tpot_ms e2el_ms`` only for completed requests.
+    """
+    latencies = request_latencies(records)
+    return [
+        Column("request_id", np.arange(len(records)), "BIGINT"),
+        Column("class", None, "VARCHAR"),
+        Column("session_id", None, "BIGINT"),
+        Column("turn", None, "INTEGER"),
+        Column("replica_id", records.replica_id, "INTEGER"),
+        Column("status", records.status, "VARCHAR", STATUSES),
+        Column("arrival_s", records.arrival_time, "DOUBLE"),
+        Column("admitted_s", records.admitted_time, "DOUBLE"),
+        Column("scheduled_s", records.scheduled_time, "DOUBLE"),
+        Column("first_token_s", records.first_token_time, "DOUBLE"),
+        Column("finish_s", records.finish_time, "DOUBLE"),
+        Column("prompt_tokens", records.prompt_tokens, "BIGINT"),
+        Column("cached_tokens", records.cached_tokens, "BIGINT"),
+        Column("output_tokens", records.output_tokens, "BIGINT"),
+        Column("ttft_ms", latencies.ttft * MS, "DOUBLE"),
+        Column("tpot_ms", latencies.tpot * MS, "DOUBLE"),
+        Column("itl_max_ms", records.itl_max * MS, "DOUBLE"),
+        Column("e2el_ms", latencies.e2e * MS, "DOUBLE"),
+        Column("num_preemptions", records.num_preemptions, "INTEGER"),
+        Column("slo_ok", None if slo is None else requests_meeting(latencies, slo), "BOOLEAN"),
+    ]
+
+
+def series_columns(series: TimeSeries) -> list[Column]:
+    """Return the columns of ``timeseries.parquet``, one row a bin: its edges, and means over it."""
+    return [
+        Column("start_s", series.edges[:-1], "DOUBLE"),
+        Column("end_s", series.edges[1:], "DOUBLE"),
+        Column("running", series.running, "DOUBLE"),
+        Column("waiting", series.waiting, "DOUBLE"),
+        Column("kv_usage", series.kv_usage, "DOUBLE"),
+        Column("busy", series.busy, "DOUBLE"),
+        Column("prefill_tokens_per_s", series.prefill_tokens_per_s, "DOUBLE"),
+        Column("decode_tokens_per_s", series.decode_tokens_per_s, "DOUBLE"),
+    ]

@@ -1,0 +1,92 @@
+"""Seconds of attention: flash and standard kernels, prefill by attended pairs, decode by keys read.
+
+Sliding-window layers are priced as if they saw the whole context: an upper bound beyond the window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simserve.perf.efficiency import Machine, compute_efficiency, memory_efficiency
+from simserve.profiles.model import ModelProfile
+
+SCORE_PASSES = 4
+"""Times a standard kernel moves the score matrix: writes S, reads S, writes P, reads P (algorithm 0 of Dao
+et al., FlashAttention, 2022)."""
+
+SCORE_BYTES = 2.0
+"""Bytes of a score or probability that a standard kernel keeps in memory: 16 bit."""
+
+CAUSAL_WASTE = 2.0
+"""Pairs a standard kernel computes for each attended one: it fills the whole square and masks half of it."""
+
+TILE_PAIRS = 128 * 128 / 2
+"""Pairs a request computes beyond its own: half of a 128 x 128 tile of its last rows (FlashAttention-2
+tiles)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionShape:
+    """One attention layer on one rank.
+
+    Attributes:
+        num_heads: Query heads on the rank.
+        prefill_flops_per_pair: Flops a query-key pair in prefill, all heads of the rank.
+        decode_flops_per_key: Flops a key read in decode; MLA decodes against the compressed latent.
+        kv_bytes_per_token: Bytes of KV a token on the rank.
+    """
+
+    num_heads: float
+    prefill_flops_per_pair: float
+    decode_flops_per_key: float
+    kv_bytes_per_token: float
+
+
+def dot_product_flops(num_heads: float, key_dim: float, value_dim: float) -> float:
+    """Return the flops of one query-key pair: ``2 d`` for the score and ``2 d`` for the value, each head."""
+    return 2.0 * num_heads * (key_dim + value_dim)
+
+
+def attention_of(model: ModelProfile, tensor_parallel_size: int, kv_element_bytes: float) -> AttentionShape:
+    """Return one attention layer of a model on one rank; MLA decodes in its latent space (absorption)."""
+    heads = model.num_attention_heads / tensor_parallel_size
+    prefill = decode = dot_product_flops(heads, model.head_dim, model.head_dim)
+    if model.mla is not None:
+        latent, rotary = model.mla.kv_lora_rank, model.mla.qk_rope_head_dim
+        prefill = dot_product_flops(heads, model.head_dim, model.mla.v_head_dim)
+        decode = dot_product_flops(heads, latent + rotary, latent)
+    return AttentionShape(
+        num_heads=heads,
+        prefill_flops_per_pair=prefill,
+        decode_flops_per_key=decode,
+        kv_bytes_per_token=model.kv_bytes_per_token_per_layer(kv_element_bytes, tensor_parallel_size),
+    )
+
+
+def decode_key_seconds(shape: AttentionShape, machine: Machine, dtype: str, *, is_flash: bool) -> float:
+    """Return the seconds that one more key in the context costs a decode step, one layer."""
+    scores = 0.0 if is_flash else SCORE_PASSES * SCORE_BYTES * shape.num_heads
+    memory = (shape.kv_bytes_per_token + scores) / (
+        machine.bandwidth * memory_efficiency(machine, "attention_decode")
+    )
+    efficiency = float(compute_efficiency(machine, "attention_decode", dtype, 1.0))
+    return float(max(memory, shape.decode_flops_per_key / (machine.peak(dtype) * efficiency)))
+
+
+def prefill_pair_seconds(shape: AttentionShape, machine: Machine, dtype: str, *, is_flash: bool) -> float:
+    """Return the seconds of an attended query-key pair of a prefill, one layer.
+
+    A standard kernel computes the masked half too and moves the scores through memory.
+    """
+    efficiency = float(compute_efficiency(machine, "attention_prefill", dtype, 1.0))
+    compute = shape.prefill_flops_per_pair / (machine.peak(dtype) * efficiency)
+    if is_flash:
+        return compute
+    scores = SCORE_PASSES * SCORE_BYTES * shape.num_heads
+    memory = scores / (machine.bandwidth * memory_efficiency(machine, "attention_prefill"))
+    return CAUSAL_WASTE * max(compute, memory)
+
+
+def prefill_key_seconds(shape: AttentionShape, machine: Machine) -> float:
+    """Return the seconds of reading one key and value in a prefill, one layer."""
+    return shape.kv_bytes_per_token / (machine.bandwidth * memory_efficiency(machine, "attention_prefill"))

@@ -1,0 +1,64 @@
+"""Seconds of communication between the GPUs of one replica: all-reduce, all-gather, point to point."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from simserve.perf.efficiency import COLLECTIVE_SHARE, Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """The slowest link that a group of GPUs talks over.
+
+    Attributes:
+        bandwidth: Bytes/s a GPU, one direction.
+        latency: Seconds of an all-reduce too small for the bandwidth to matter, over ``reference_ranks``
+        GPUs.
+        reference_ranks: Ranks that ``latency`` is stated for.
+        skew: Seconds that ranks reach a collective apart, for each doubling of their number.
+    """
+
+    bandwidth: float
+    latency: float
+    reference_ranks: int = 8
+    skew: float = 0.0
+
+
+def ring_bandwidth_seconds(num_bytes: Array | float, num_ranks: int, bandwidth: float) -> Array:
+    """Return the bandwidth part of an all-reduce, ``2 (n-1)/n bytes / bandwidth`` (Patarasuk, Yuan 2009)."""
+    return np.asarray(2.0 * (num_ranks - 1) / num_ranks * np.asarray(num_bytes, dtype=np.float64) / bandwidth)
+
+
+def all_reduce_latency(num_ranks: int, link: Link) -> float:
+    """Return the seconds of an all-reduce of next to nothing; 0 for one rank.
+
+    ``latency * (1 + log2 n) / (1 + log2 reference) + skew * log2 n``: a fixed start, the depth of a tree, and
+    the wait for the last rank. The first term is 2 to 5 us for 2 to 8 ranks on NVLink (AIConfigurator tables,
+    H200, CUDA graphs).
+    """
+    if num_ranks < 2:
+        return 0.0
+    depth = math.log2(num_ranks)
+    reference = math.log2(max(link.reference_ranks, 2))
+    return link.latency * (1.0 + depth) / (1.0 + reference) + link.skew * depth
+
+
+def all_reduce_seconds(num_bytes: Array, num_ranks: int, link: Link) -> Array:
+    """Return ``latency(n) + 2 (n-1)/n bytes / bandwidth``: small messages are all latency; 0 for one rank."""
+    transfer = ring_bandwidth_seconds(num_bytes, num_ranks, link.bandwidth * COLLECTIVE_SHARE)
+    return all_reduce_latency(num_ranks, link) + transfer
+
+
+def all_gather_seconds(num_bytes: Array, num_ranks: int, link: Link) -> Array:
+    """Return the seconds until every rank holds all ``num_bytes``: half the traffic of an all-reduce."""
+    transfer = ring_bandwidth_seconds(num_bytes, num_ranks, link.bandwidth * COLLECTIVE_SHARE) / 2.0
+    return all_reduce_latency(num_ranks, link) + transfer
+
+
+def point_to_point_seconds(num_bytes: Array, link: Link) -> Array:
+    """Return the seconds of one message to the next pipeline stage; it starts like an all-reduce of two."""
+    return all_reduce_latency(2, link) + num_bytes / (link.bandwidth * COLLECTIVE_SHARE)

@@ -1,0 +1,120 @@
+"""Shares of the peaks that a kernel reaches, by operator class, dtype and size.
+
+The one place to replace when fitted curves or measured tables are at hand: operators state flops and bytes
+and ask here how fast they run. Every curve is such that time never falls with more work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import InvariantError
+
+Array = NDArray[np.float64]
+OperatorClass = Literal[
+    "gemm", "grouped_gemm", "attention_prefill", "attention_decode", "elementwise", "collective"
+]
+
+HALF_TILE_ROWS = 32.0
+"""Rows of padding a GEMM computes on average: half of the smallest tile, 64 rows (CUTLASS, Hopper wgmma
+m64)."""
+
+NARROW_DTYPE_SHARE: Mapping[str, float] = {"fp8": 0.75, "int8": 0.75, "fp32": 1.0}
+"""Share of the 16-bit GEMM efficiency that 8-bit GEMMs reach: ideal over measured is 0.3 to 0.55 against
+0.60 to 0.83 in NVIDIA's AIConfigurator tables, where part of the gap is small sizes (counted by the rows)
+and activation quantisation (counted as an operator of its own)."""
+
+DECODE_ATTENTION_SHARE = 0.9
+"""Share of the streaming bandwidth that decode attention reaches on long contexts (0.6 to 0.9 of the peak
+above 100 MB of KV in the same tables)."""
+
+COLLECTIVE_SHARE = 0.9
+"""Share of the link bandwidth that a large all-reduce reaches (NCCL bus bandwidth over NVLink peak: 0.8 to
+0.95)."""
+
+COLLECTIVE_SKEW_KERNELS = 4.0 / 3.0
+"""Kernel latencies that ranks reach a collective apart, for each doubling of their number: 4 us on an H100.
+Chosen on low-concurrency TPOT of 11 servers with TP 1 to 8 (H100, H200; Llama-3.1 8B and 70B; InferenceX and
+AIConfigurator figures), where bare all-reduce kernels leave 10 to 27 % of the step unexplained."""
+
+KERNEL_LATENCIES: Mapping[str, float] = {
+    "gemm": 1.0,
+    "grouped_gemm": 2.0,
+    "attention_prefill": 2.5,
+    "attention_decode": 2.5,
+    "elementwise": 0.5,
+}
+"""Start-up of a call, in units of the hardware's kernel latency: a GEMM call costs at least 2.5 to 4 us,
+attention 9 to 14 us (AIConfigurator tables, CUDA-graph replay); element-wise kernels are the shortest,
+grouped GEMMs sort first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One GPU as the operators see it: peaks and the shares of them that its class reaches.
+
+    Attributes:
+        name: Hardware profile, for messages.
+        peaks: Dense FLOP/s by dtype; unsupported dtypes are absent.
+        bandwidth: Memory bandwidth, bytes/s.
+        gemm_efficiency: Share of the peak FLOP/s of a large 16-bit GEMM.
+        attention_efficiency: Share of the peak FLOP/s of prefill attention on long prompts.
+        memory_efficiency: Share of the bandwidth of a kernel that streams weights.
+        kernel_latency: Seconds from one small kernel to the next in a CUDA graph.
+        engine_scale: How much better (above 1) or worse the engine's kernels are than the hardware's class.
+    """
+
+    name: str
+    peaks: Mapping[str, float]
+    bandwidth: float
+    gemm_efficiency: float
+    attention_efficiency: float
+    memory_efficiency: float
+    kernel_latency: float
+    engine_scale: float = 1.0
+
+    def peak(self, dtype: str) -> float:
+        """Return the dense peak of a dtype, FLOP/s.
+
+        Raises:
+            InvariantError: The dtype is unsupported; `simserve.perf.quantization` refuses such a choice
+            before.
+        """
+        if dtype not in self.peaks:
+            raise InvariantError(f"{self.name} has no {dtype} arithmetic")
+        return self.peaks[dtype]
+
+
+def compute_efficiency(machine: Machine, operator: OperatorClass, dtype: str, rows: Array | float) -> Array:
+    """Return the share of the peak FLOP/s that a call reaches.
+
+    Args:
+        machine: The GPU.
+        operator: Class of the operator.
+        dtype: Arithmetic dtype.
+        rows: Rows (tokens) a GEMM multiplies, or a group of a grouped GEMM; ignored elsewhere.
+
+    GEMMs pad their rows by half a tile: ``rows / (rows + 32)`` of the efficiency of a large call.
+    """
+    if operator in ("gemm", "grouped_gemm"):
+        size = np.asarray(rows, dtype=np.float64)
+        share = machine.gemm_efficiency * NARROW_DTYPE_SHARE.get(dtype, 1.0) * size / (size + HALF_TILE_ROWS)
+    else:
+        share = np.asarray(machine.attention_efficiency, dtype=np.float64)
+    return np.minimum(share * machine.engine_scale, 1.0)
+
+
+def memory_efficiency(machine: Machine, operator: OperatorClass) -> float:
+    """Return the share of the memory bandwidth that a call reaches, flat in its size."""
+    share = DECODE_ATTENTION_SHARE if operator in ("attention_decode", "attention_prefill") else 1.0
+    return min(machine.memory_efficiency * share * machine.engine_scale, 1.0)
+
+
+def start_latency(machine: Machine, operator: OperatorClass) -> float:
+    """Return the seconds a call takes at least, whatever its size."""
+    return KERNEL_LATENCIES[operator] * machine.kernel_latency

@@ -1,0 +1,195 @@
+"""What fits on a GPU: weights, activations, runtime, and the KV blocks in the rest, with the arithmetic.
+
+"Does not fit" is an answer. Sliding-window layers are charged like full ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simserve.perf.attention import SCORE_BYTES
+from simserve.perf.gemm import ACTIVATION_BYTES
+from simserve.perf.quantization import kv_element_bytes
+from simserve.perf.shape import ReplicaShape
+from simserve.perf.weights import weights_bytes_per_gpu
+from simserve.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """Where the memory of the fullest GPU goes. All bytes are per GPU.
+
+    Attributes:
+        fits: Whether the KV cache holds at least one request of ``max_model_len`` tokens (without a KV cache:
+            whether weights and activations fit).
+        total_bytes: Memory of the GPU.
+        usable_bytes: What the engine allows itself for weights, runtime, activations and KV.
+        weights_bytes: Weights.
+        kv_bytes: Left for KV; negative when the rest alone is too much.
+        activation_bytes: Peak of activations.
+        non_torch_bytes: CUDA context, libraries and communication buffers.
+        cuda_graph_bytes: Captured graphs.
+        kv_bytes_per_token: KV of one token.
+        num_kv_blocks: Whole blocks in ``kv_bytes``, 0 when nothing is left.
+        block_size: Tokens a block.
+        max_model_len: Longest request that the engine admits, tokens.
+        max_concurrent_full_length: KV tokens over ``max_model_len``.
+        longest_sequence: Tokens that one request can hold, 0 when nothing is left.
+        arithmetic: Lines a person can check.
+        parts: Name -> bytes: ``weights, kv, activations, runtime, cuda_graphs, unused``, which sum to
+            ``total_bytes``; what exceeds it is a negative ``unused``.
+    """
+
+    fits: bool
+    total_bytes: float
+    usable_bytes: float
+    weights_bytes: float
+    kv_bytes: float
+    activation_bytes: float
+    non_torch_bytes: float
+    cuda_graph_bytes: float
+    kv_bytes_per_token: float
+    num_kv_blocks: int
+    block_size: int
+    max_model_len: int
+    max_concurrent_full_length: float
+    longest_sequence: int
+    arithmetic: tuple[str, ...]
+    parts: Mapping[str, float]
+
+
+def plan_memory(shape: ReplicaShape) -> MemoryPlan:
+    """Return how the memory of the fullest GPU of a replica is used.
+
+    Raises:
+        InputError: A format is unknown or unsupported, or the heads do not divide over the ranks.
+    """
+    engine, total = shape.engine, shape.hardware.memory.total
+    needs = _needs(shape)
+    usable, left, line = _left_for_kv(shape, needs)
+    physical = total - sum(needs.values())
+    kv_bytes = min(left, physical)
+    lines = [_weight_line(shape, needs["weights"]), line]
+    if physical < left:
+        lines.append(
+            f"but only {format_bytes(total)} total{_subtracted(needs)} = {_signed(physical)} are there"
+        )
+    per_token = kv_bytes_per_token(shape)
+    num_blocks = max(int(kv_bytes // (per_token * engine.block_size)), 0)
+    num_tokens = num_blocks * engine.block_size
+    if engine.kv_allocation == "none":
+        num_tokens = engine.max_model_len if kv_bytes >= 0 else 0
+    parts = {**needs, "kv": max(kv_bytes, 0.0)}
+    return MemoryPlan(
+        fits=num_tokens >= engine.max_model_len,
+        total_bytes=total,
+        usable_bytes=usable,
+        weights_bytes=needs["weights"],
+        kv_bytes=kv_bytes,
+        activation_bytes=needs["activations"],
+        non_torch_bytes=needs["runtime"],
+        cuda_graph_bytes=needs["cuda_graphs"],
+        kv_bytes_per_token=per_token,
+        num_kv_blocks=num_blocks,
+        block_size=engine.block_size,
+        max_model_len=engine.max_model_len,
+        max_concurrent_full_length=num_tokens / engine.max_model_len,
+        longest_sequence=num_tokens,
+        arithmetic=(*lines, *_kv_lines(shape, kv_bytes, per_token, num_tokens)),
+        parts=parts | {"unused": total - sum(parts.values())},
+    )
+
+
+def _needs(shape: ReplicaShape) -> dict[str, float]:
+    """Return the bytes a GPU needs beside KV, by name."""
+    engine, ranks, stages = shape.engine, shape.tensor_parallel_size, shape.pipeline_parallel_size
+    is_parallel = ranks * stages > 1
+    return {
+        "weights": weights_bytes_per_gpu(shape.model, shape.precision.name, ranks, stages),
+        "activations": activation_bytes(shape),
+        "runtime": engine.non_torch_bytes_parallel if is_parallel else engine.non_torch_bytes_single,
+        "cuda_graphs": engine.cuda_graph_bytes,
+    }
+
+
+def kv_bytes_per_token(shape: ReplicaShape) -> float:
+    """Return the KV bytes of one token on the fullest GPU: its heads, in the layers of its stage."""
+    layers = shape.num_layers_per_stage
+    element = kv_element_bytes(shape.kv_cache_dtype)
+    return layers * shape.model.kv_bytes_per_token_per_layer(element, shape.tensor_parallel_size)
+
+
+def activation_bytes(shape: ReplicaShape) -> float:
+    """Return the peak of activations on one GPU.
+
+    The larger of a layer over the token budget, ``factor * tokens * (hidden + intermediate / TP)`` elements,
+    and of sampling, logits of every seat beside the hidden states. A standard attention kernel adds the
+    scores of the longest chunk against the longest context.
+    """
+    engine, model, ranks = shape.engine, shape.model, shape.tensor_parallel_size
+    widest = model.hidden_size + model.intermediate_size / ranks
+    layer = engine.activation_token_bytes_factor * engine.max_num_batched_tokens * widest * ACTIVATION_BYTES
+    hidden = engine.max_num_batched_tokens * model.hidden_size * ACTIVATION_BYTES
+    peak = max(layer, engine.activation_logit_bytes * engine.max_num_seqs * model.vocab_size + hidden)
+    if shape.attention == "standard":
+        queries = min(engine.max_chunk_tokens, engine.max_model_len)
+        peak += queries * engine.max_model_len * model.num_attention_heads / ranks * SCORE_BYTES
+    return peak
+
+
+def _left_for_kv(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float, float, str]:
+    """Return usable bytes, bytes left for KV by the engine's rule, and the rule in numbers."""
+    engine, total, share = shape.engine, shape.hardware.memory.total, shape.engine.gpu_memory_utilization
+    whole = f"{format_bytes(total)} total"
+    if engine.memory_rule == "static_fraction":
+        runtime, weights = needs["runtime"], needs["weights"]
+        left = share * (total - runtime) - weights
+        first, then = _subtracted({"runtime": runtime}), _subtracted({"weights": weights})
+        return left + runtime + weights, left, f"{share:g} x ({whole}{first}){then} = {_signed(left)} for KV"
+    counted = {
+        name: value for name, value in needs.items() if name != "cuda_graphs" or engine.counts_cuda_graphs
+    }
+    taken = sum(counted.values())
+    if engine.memory_rule == "total":
+        left = share * total - taken
+        return share * total, left, f"{share:g} x {whole}{_subtracted(counted)} = {_signed(left)} for KV"
+    free = total - taken
+    left = share * free if free > 0 else free
+    return (
+        taken + max(left, 0.0),
+        left,
+        f"{share:g} x ({whole}{_subtracted(counted)}) = {_signed(left)} for KV",
+    )
+
+
+def _subtracted(needs: Mapping[str, float]) -> str:
+    return "".join(
+        f" - {format_bytes(value)} {name.replace('_', ' ')}" for name, value in needs.items() if value
+    )
+
+
+def _weight_line(shape: ReplicaShape, weights: float) -> str:
+    sizes = f"TP {shape.tensor_parallel_size} x PP {shape.pipeline_parallel_size}"
+    linear = f"linear layers at {shape.precision.weight_bits:.4g} bit"
+    parameters = f"{shape.model.num_parameters / 1e9:.4g} B parameters"
+    return f"weights: {parameters}, {linear}: {format_bytes(weights)} on the fullest GPU of {sizes}"
+
+
+def _kv_lines(shape: ReplicaShape, kv_bytes: float, per_token: float, num_tokens: int) -> list[str]:
+    engine = shape.engine
+    if kv_bytes <= 0:
+        return ["nothing is left for KV"]
+    if engine.kv_allocation == "none":
+        return ["no KV cache: every step computes its prefixes anew"]
+    block, num_blocks = engine.block_size, num_tokens // engine.block_size
+    requests = f"{num_tokens / engine.max_model_len:.2f} requests of full length"
+    return [
+        f"{format_bytes(kv_bytes)} / ({per_token:,.0f} B a token x {block} tokens a block) = "
+        f"{num_blocks:,} blocks = {num_tokens:,} tokens",
+        f"{num_tokens:,} tokens / {engine.max_model_len:,} max_model_len = {requests}",
+    ]
+
+
+def _signed(value: float) -> str:
+    return f"-{format_bytes(-value)}" if value < 0 else format_bytes(value)

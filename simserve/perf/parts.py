@@ -1,0 +1,69 @@
+"""StepParts and PricedDeployment: what pricing a deployment leaves behind. Plain records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from simserve.engine.tables import StepTimes
+from simserve.perf.efficiency import Array
+
+Fidelity = Literal["roofline", "fitted", "measured"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepParts:
+    """The seconds of `StepTimes` by part, and the flops and bytes behind them, for the whole replica.
+
+    Rows are `simserve.perf.operators.PART_NAMES`; columns sum to the array of the same meaning.
+    ``decode_slope * S`` and the prefill's context seconds count as ``kv``, its pair and request seconds as
+    ``compute``.
+
+    Attributes:
+        decode: ``[5, max_num_seqs + 1]``, sums to ``decode_base``.
+        token: ``[5, T]``, sums to ``token_seconds``.
+        token_beyond: ``[5]``, sums to ``token_seconds_beyond``.
+        sequence: ``[5, max_num_seqs + 1]``, sums to ``sequence_seconds``.
+        decode_attention: ``[5, max_num_seqs + 1]``, sums to ``decode_attention_base``.
+        token_flops: FLOP a token in the layers.
+        sequence_flops: FLOP of the LM head a sampled sequence.
+        pair_flops: FLOP an attended query-key pair, all layers.
+        weight_bytes: ``[T]``, bytes of weights that a step of x tokens reads, LM head included; with p
+            pipeline stages each micro-batch of a round reads them.
+        token_bytes: Bytes that the activations of a token move.
+        kv_bytes_per_token: Bytes of KV a token, copies of replicated heads included.
+        peak_flops: Dense FLOP/s of all GPUs in the dtype of the linear layers.
+        peak_bandwidth: Bytes/s of all GPUs.
+    """
+
+    decode: Array
+    token: Array
+    token_beyond: Array
+    sequence: Array
+    decode_attention: Array
+    token_flops: float
+    sequence_flops: float
+    pair_flops: float
+    weight_bytes: Array
+    token_bytes: float
+    kv_bytes_per_token: float
+    peak_flops: float
+    peak_bandwidth: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedDeployment:
+    """What a step of one replica costs.
+
+    Attributes:
+        step_times: What the engine reads.
+        parts: The same by part, with flops and bytes.
+        fidelity: Best source of the figures: ``roofline`` (data sheet and class efficiencies), ``fitted``
+            curves, ``measured`` tables.
+        notes: What a reader of the result should know, such as arithmetic other than a format's name says.
+    """
+
+    step_times: StepTimes
+    parts: StepParts
+    fidelity: Fidelity
+    notes: tuple[str, ...] = ()

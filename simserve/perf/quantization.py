@@ -1,0 +1,255 @@
+"""Weight and KV formats: bits an element, the arithmetic they run in, and what the GPU must support.
+
+Knows bits and dtypes, no model shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from simserve.errors import InputError, nearest
+from simserve.perf.efficiency import Array
+
+DTYPE_BITS: Mapping[str, float] = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0}
+
+GROUP_SIZE = 128
+"""Weights that share a scale in the usual GPTQ and AWQ checkpoints."""
+
+INT4_SCALED_BITS = 4.0 + 16.0 / GROUP_SIZE
+"""4.125: 4-bit codes and an FP16 scale a group (GPTQ, symmetric)."""
+
+INT4_ZERO_POINT_BITS = INT4_SCALED_BITS + 4.0 / GROUP_SIZE
+"""4.156: with a 4-bit zero point a group as well (AWQ)."""
+
+Arithmetic = Literal["model", "fp32", "fp16", "bf16", "fp8", "int8"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFormat:
+    """How the weights of linear layers are stored and multiplied.
+
+    Attributes:
+        bits: Bits a weight with its share of group scales; None: the model's own dtype. Scales per output
+            channel or per tensor (fp8, int8, int4) are below 0.01 bit a weight and left out.
+        arithmetic: Dtype of the multiplication; ``model``: the model's 16-bit dtype.
+        is_everything_stored_so: Whether embeddings and LM head are stored in the format too.
+        can_be_weight_only: Whether it falls back to 16-bit arithmetic on GPUs without its dtype.
+        compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights inside the kernel (MARLIN,
+            Frantar et al. 2024, loses 10 to 20 % at large batch; GGUF kernels of llama.cpp about half).
+    """
+
+    bits: float | None
+    arithmetic: Arithmetic
+    is_everything_stored_so: bool = False
+    can_be_weight_only: bool = False
+    compute_share: float = 1.0
+
+
+WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
+    "none": WeightFormat(bits=None, arithmetic="model", is_everything_stored_so=True),
+    "fp32": WeightFormat(bits=32.0, arithmetic="fp32", is_everything_stored_so=True),
+    "fp16": WeightFormat(bits=16.0, arithmetic="fp16", is_everything_stored_so=True),
+    "bf16": WeightFormat(bits=16.0, arithmetic="bf16", is_everything_stored_so=True),
+    "fp8": WeightFormat(bits=8.0, arithmetic="fp8", can_be_weight_only=True),
+    "int8": WeightFormat(bits=8.0, arithmetic="int8"),
+    "int8-wo": WeightFormat(bits=8.0, arithmetic="model", compute_share=0.9),
+    "int4": WeightFormat(bits=4.0, arithmetic="model", compute_share=0.8),
+    "gptq-int4": WeightFormat(bits=INT4_SCALED_BITS, arithmetic="model", compute_share=0.8),
+    "awq-int4": WeightFormat(bits=INT4_ZERO_POINT_BITS, arithmetic="model", compute_share=0.8),
+    "gguf-q4_k_m": WeightFormat(
+        bits=4.8, arithmetic="model", is_everything_stored_so=True, compute_share=0.5
+    ),
+    "gguf-q2_k": WeightFormat(bits=2.6, arithmetic="model", is_everything_stored_so=True, compute_share=0.5),
+}
+"""Formats of the scenario key ``quantization``. GGUF bits: llama.cpp's k-quants, mean over the tensors of a
+model."""
+
+WEIGHT_ONLY_FP8_SHARE = 0.9
+"""Share of a 16-bit GEMM's FLOP/s left when FP8 weights are widened in the kernel (vLLM's Marlin FP8)."""
+
+ENGINES_WITHOUT_WEIGHT_ONLY_FP8 = ("tensorrt-llm",)
+"""Engines that refuse FP8 weights on a GPU without FP8 arithmetic."""
+
+KV_BITS: Mapping[str, float] = {
+    "auto": 16.0,
+    "fp16": 16.0,
+    "bf16": 16.0,
+    "fp8": 8.0,
+    "int8": 8.0,
+    "int4": INT4_SCALED_BITS,
+}
+"""Bits of a KV element of the scenario key ``kv_cache_dtype``; FP8 and INT8 with one scale a tensor, INT4
+with an FP16 scale for 128 elements (one head)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """A weight format as one model runs in it on one GPU under one engine.
+
+    Attributes:
+        name: The format as asked for.
+        weight_bits: Bits a weight of a linear layer.
+        other_bits: Bits a weight of embeddings, LM head, norms and routers.
+        arithmetic: Dtype of linear layers.
+        wide_arithmetic: 16-bit (or FP32) dtype of attention, LM head and routers.
+        input_bytes: Bytes of an activation element that a linear layer reads.
+        is_quantizing_activations: Whether a step quantises activations before every linear layer.
+        compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights.
+        note: What differs from what the name says, or "".
+    """
+
+    name: str
+    weight_bits: float
+    other_bits: float
+    arithmetic: str
+    wide_arithmetic: str
+    input_bytes: float
+    is_quantizing_activations: bool
+    compute_share: float
+    note: str
+
+
+def weight_format(name: str) -> WeightFormat:
+    """Return a weight format by the name a scenario uses.
+
+    Raises:
+        InputError: There is no such format; names the nearest.
+    """
+    if name not in WEIGHT_FORMATS:
+        raise InputError(
+            "is not a known weight format",
+            key="quantization",
+            value=name,
+            remedy=nearest(name, WEIGHT_FORMATS),
+        )
+    return WEIGHT_FORMATS[name]
+
+
+def weight_bits(name: str, model_dtype: str) -> tuple[float, float]:
+    """Return bits a weight of linear layers, and of embeddings, LM head, norms and routers.
+
+    The latter stay 16-bit in quantised checkpoints, except GGUF.
+    """
+    chosen = weight_format(name)
+    bits = DTYPE_BITS[model_dtype] if chosen.bits is None else chosen.bits
+    return bits, bits if chosen.is_everything_stored_so else 16.0
+
+
+def kv_element_bytes(name: str) -> float:
+    """Return the bytes of a KV element.
+
+    Raises:
+        InputError: There is no such format; names the nearest.
+    """
+    if name not in KV_BITS:
+        raise InputError(
+            "is not a known KV format", key="kv_cache_dtype", value=name, remedy=nearest(name, KV_BITS)
+        )
+    return KV_BITS[name] / 8
+
+
+def resolve_precision(
+    name: str,
+    *,
+    model_dtype: str,
+    peaks: Mapping[str, float],
+    hardware_name: str,
+    engine_name: str,
+    engine_formats: Sequence[str],
+) -> Precision:
+    """Return how a weight format runs on a GPU under an engine.
+
+    FP8 on a GPU without FP8 arithmetic is 8-bit weights with 16-bit arithmetic, as vLLM and SGLang do it
+    (Marlin); TensorRT-LLM refuses it.
+
+    Args:
+        name: Weight format, a key of `WEIGHT_FORMATS`.
+        model_dtype: ``bf16``, ``fp16`` or ``fp32``.
+        peaks: FLOP/s of the GPU by supported dtype.
+        hardware_name: For messages.
+        engine_name: Engine profile.
+        engine_formats: Weight formats that the engine runs.
+
+    Raises:
+        InputError: The format is unknown, the engine does not run it, or the GPU has no arithmetic for it; names
+            what they support.
+    """
+    chosen = weight_format(name)
+    usable = [
+        each
+        for each in WEIGHT_FORMATS
+        if each in engine_formats and _has_arithmetic(each, model_dtype, peaks)
+    ]
+    remedy = "choose from " + ", ".join(usable)
+    if name not in engine_formats:
+        raise InputError(f"does not run under {engine_name}", key="quantization", value=name, remedy=remedy)
+    wide = _wide_dtype(name, model_dtype)
+    arithmetic = wide if chosen.arithmetic == "model" else chosen.arithmetic
+    share, note = chosen.compute_share, ""
+    if (
+        arithmetic not in peaks
+        and chosen.can_be_weight_only
+        and engine_name not in ENGINES_WITHOUT_WEIGHT_ONLY_FP8
+    ):
+        note = f"{hardware_name} has no {arithmetic} arithmetic: 8-bit weights, {wide} arithmetic"
+        arithmetic, share = wide, WEIGHT_ONLY_FP8_SHARE
+    for dtype in (arithmetic, wide):
+        if dtype not in peaks:
+            rule = f"needs {dtype} arithmetic under {engine_name}, and {hardware_name} has {', '.join(peaks)}"
+            raise InputError(rule, key="quantization", value=name, remedy=remedy)
+    bits, other_bits = weight_bits(name, model_dtype)
+    is_narrow = arithmetic in ("fp8", "int8")
+    return Precision(
+        name=name,
+        weight_bits=bits,
+        other_bits=other_bits,
+        arithmetic=arithmetic,
+        wide_arithmetic=wide,
+        input_bytes=1.0 if is_narrow else 2.0,
+        is_quantizing_activations=is_narrow,
+        compute_share=share,
+        note=note,
+    )
+
+
+def _wide_dtype(name: str, model_dtype: str) -> str:
+    """Return the dtype of what is not quantised: the model's, 16-bit in quantised checkpoints."""
+    arithmetic = weight_format(name).arithmetic
+    if arithmetic in DTYPE_BITS:
+        return arithmetic
+    return "fp16" if model_dtype == "fp32" and name != "none" else model_dtype
+
+
+def _has_arithmetic(name: str, model_dtype: str, peaks: Mapping[str, float]) -> bool:
+    arithmetic, wide = weight_format(name).arithmetic, _wide_dtype(name, model_dtype)
+    return wide in peaks and (arithmetic == "model" or arithmetic in peaks)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedValues:
+    """Values rounded to signed integers with one scale.
+
+    Attributes:
+        scale: Value of one code step.
+        codes: Integers.
+        largest_error: Largest absolute difference between a value and ``code * scale``.
+    """
+
+    scale: float
+    codes: tuple[int, ...]
+    largest_error: float
+
+
+def quantize_symmetric(values: Sequence[float], bits: int) -> QuantizedValues:
+    """Return ``values`` rounded to signed integers with ``scale = max |value| / (2^(bits-1) - 1)``."""
+    array: Array = np.asarray(values, dtype=np.float64)
+    largest_code = 2 ** (bits - 1) - 1
+    scale = float(np.max(np.abs(array))) / largest_code or 1.0
+    codes = np.rint(array / scale)
+    return QuantizedValues(
+        scale, tuple(int(code) for code in codes), float(np.max(np.abs(array - codes * scale)))
+    )

@@ -1,0 +1,129 @@
+"""ReplicaShape: everything that fixes the seconds and bytes of a step of one replica.
+
+Knows profiles and parallel sizes; not how many replicas there are, nor what traffic they get.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from simserve.errors import InputError
+from simserve.perf.collectives import Link
+from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Machine
+from simserve.perf.quantization import Precision, resolve_precision
+from simserve.profiles.engine import ResolvedEngine
+from simserve.profiles.hardware import HardwareProfile
+from simserve.profiles.model import ModelProfile
+
+Attention = Literal["flash", "standard"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaShape:
+    """One replica: a model on ``tensor_parallel_size * pipeline_parallel_size`` GPUs under an engine.
+
+    Attributes:
+        hardware: The GPU and its links.
+        model: What is served.
+        engine: Limits, memory rule and host times, all resolved.
+        tensor_parallel_size: Ranks that share every layer.
+        pipeline_parallel_size: Stages that share the layers.
+        quantization: Weight format, a key of `simserve.perf.quantization.WEIGHT_FORMATS`.
+        kv_cache_dtype: KV format, a key of `simserve.perf.quantization.KV_BITS`.
+        attention: ``flash`` (scores stay on the chip) or ``standard`` (scores go through memory).
+    """
+
+    hardware: HardwareProfile
+    model: ModelProfile
+    engine: ResolvedEngine
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    quantization: str = "none"
+    kv_cache_dtype: str = "auto"
+    attention: Attention = "flash"
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the replica."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def num_layers_per_stage(self) -> int:
+        """Layers of the largest pipeline stage.
+
+        Raises:
+            InputError: There are more stages than layers.
+        """
+        if not 1 <= self.pipeline_parallel_size <= self.model.num_hidden_layers:
+            rule = f"must lie between 1 and the {self.model.num_hidden_layers} layers of the model"
+            raise InputError(rule, key="pipeline_parallel_size", value=self.pipeline_parallel_size)
+        return -(-self.model.num_hidden_layers // self.pipeline_parallel_size)
+
+    @property
+    def machine(self) -> Machine:
+        """One GPU as the operators see it."""
+        efficiency = self.hardware.efficiency
+        peaks = {dtype: self.hardware.peak_flops(dtype) for dtype in self.hardware.supported_dtypes}
+        return Machine(
+            name=self.hardware.name,
+            peaks={dtype: peak for dtype, peak in peaks.items() if peak is not None},
+            bandwidth=self.hardware.memory.bandwidth,
+            gemm_efficiency=efficiency.gemm,
+            attention_efficiency=efficiency.attention_prefill,
+            memory_efficiency=efficiency.memory,
+            kernel_latency=efficiency.kernel_latency,
+            engine_scale=self.engine.compute_efficiency,
+        )
+
+    @property
+    def precision(self) -> Precision:
+        """The weight format as it runs here.
+
+        Raises:
+            InputError: The engine does not run the format, or the GPU has no arithmetic for it.
+        """
+        return resolve_precision(
+            self.quantization,
+            model_dtype=self.model.dtype,
+            peaks=self.machine.peaks,
+            hardware_name=self.hardware.name,
+            engine_name=self.engine.name,
+            engine_formats=self.engine.supported_quantizations,
+        )
+
+    @property
+    def tensor_link(self) -> Link:
+        """What the tensor-parallel ranks talk over: the network once they span nodes.
+
+        Raises:
+            InputError: There is no such link.
+        """
+        return self._link(self.tensor_parallel_size, "tensor_parallel_size")
+
+    @property
+    def stage_link(self) -> Link:
+        """What pipeline stages talk over: the network once the replica spans nodes.
+
+        Raises:
+            InputError: There is no such link.
+        """
+        return self._link(self.num_gpus, "pipeline_parallel_size")
+
+    def _link(self, num_gpus: int, key: str) -> Link:
+        name, intra, inter = self.hardware.name, self.hardware.intra_node, self.hardware.inter_node
+        skew = COLLECTIVE_SKEW_KERNELS * self.hardware.efficiency.kernel_latency
+        ranks = intra.gpus_per_node
+        if num_gpus <= ranks:
+            if intra.kind == "none":
+                raise self._refuse(f"needs links between GPUs, and {name} has none", key)
+            return Link(bandwidth=intra.bandwidth, latency=intra.latency, reference_ranks=ranks, skew=skew)
+        if inter.kind == "none":
+            raise self._refuse(f"needs {num_gpus} GPUs; a node of {name} has {ranks} and no network", key)
+        local = intra.latency if intra.kind != "none" else 0.0
+        slowest = min(inter.bandwidth, intra.bandwidth or inter.bandwidth)
+        return Link(bandwidth=slowest, latency=inter.latency + local, reference_ranks=ranks, skew=skew)
+
+    def _refuse(self, rule: str, key: str) -> InputError:
+        sizes = f"tensor x pipeline is {self.tensor_parallel_size} x {self.pipeline_parallel_size}"
+        return InputError(rule, key=key, value=getattr(self, key), remedy=f"{sizes}: make it smaller")

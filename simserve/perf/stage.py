@@ -1,0 +1,211 @@
+"""The operators of one pipeline stage and of the LM head, priced for every number of tokens at once.
+
+Knows the layers of a model on one rank; not what requests a step holds, and not the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simserve.perf.collectives import all_gather_seconds, all_reduce_seconds, point_to_point_seconds
+from simserve.perf.efficiency import Array, Machine, start_latency
+from simserve.perf.gemm import ACTIVATION_BYTES, gemm_work
+from simserve.perf.moe import grouped_gemm_work, rows_per_expert
+from simserve.perf.operators import COMMUNICATION, COMPUTE, PART_NAMES, elementwise_parts, operator_parts
+from simserve.perf.quantization import Precision
+from simserve.perf.shape import ReplicaShape
+from simserve.profiles.model import Gemm, MixtureOfExperts, ModelProfile
+
+NORM_PASSES = 4
+"""Times a fused add-and-norm moves the hidden state: reads input and residual, writes both (vLLM's fused
+kernel)."""
+
+STANDARD_ATTENTION_CALLS = 3
+"""Kernels of standard attention: scores, softmax, weighted values; flash attention is one."""
+
+SAMPLING_PASSES = 4
+"""Times sampling moves the logits: cast, softmax, cumulate, pick."""
+
+LOGIT_BYTES = 4.0
+"""Bytes of a logit in sampling: FP32, as vLLM casts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The layers of one pipeline stage on one rank.
+
+    Attributes:
+        shape: The deployment.
+        machine: One GPU.
+        precision: Weight format as it runs.
+        num_layers: Layers of the largest stage, ``ceil(layers / stages)``.
+    """
+
+    shape: ReplicaShape
+    machine: Machine
+    precision: Precision
+    num_layers: int
+
+    def stored_bytes(self, gemms: Sequence[Gemm]) -> float:
+        """Return the bytes of weight matrices as they are stored."""
+        low, wide = self.precision.weight_bits / 8, self.precision.other_bits / 8
+        return sum(gemm.num_weights * (low if gemm.is_quantised else wide) for gemm in gemms)
+
+
+def stage_of(shape: ReplicaShape) -> Stage:
+    """Return the largest pipeline stage of a deployment.
+
+    Raises:
+        InputError: The GPU, the engine or the links do not support the deployment.
+    """
+    return Stage(shape, shape.machine, shape.precision, shape.num_layers_per_stage)
+
+
+def layer_kinds(model: ModelProfile) -> list[tuple[int, int]]:
+    """Return one layer of each kind (dense, with experts) and how many layers the model has of it."""
+    layers = range(model.num_hidden_layers)
+    counts = ((False, model.num_dense_layers), (True, model.num_moe_layers))
+    return [
+        (next(layer for layer in layers if model.is_moe_layer(layer) == is_moe), count)
+        for is_moe, count in counts
+        if count
+    ]
+
+
+def stage_parts(stage: Stage, tokens: Array) -> Array:
+    """Return the seconds by part of one stage for each number of tokens, ``[5, len(tokens)]``.
+
+    Everything that depends on the tokens of a micro-batch; attention only with its start-up time.
+    """
+    model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
+    parts = stage.num_layers * _attention_block(stage, tokens)
+    for layer, count in layer_kinds(model):
+        block = _mlp_block(stage, model.mlp_gemms(layer, num_ranks), tokens)
+        if model.moe is not None and model.is_moe_layer(layer):
+            block += _expert_block(stage, model.moe, tokens)
+        parts += stage.num_layers * (count / model.num_hidden_layers) * block
+    num_reductions = stage.num_layers * (1 if model.has_parallel_attention else 2)
+    if num_ranks > 1:
+        message = tokens * model.hidden_size * ACTIVATION_BYTES
+        parts[COMMUNICATION] += num_reductions * all_reduce_seconds(
+            message, num_ranks, stage.shape.tensor_link
+        )
+    return parts
+
+
+def _attention_block(stage: Stage, tokens: Array) -> Array:
+    """Return norms, projections, rotary embedding, KV write and the start-up of attention of one layer."""
+    model, machine = stage.shape.model, stage.machine
+    gemms = model.attention_gemms(stage.shape.tensor_parallel_size)
+    norm_bytes = model.num_norms_per_layer * NORM_PASSES * model.hidden_size * ACTIVATION_BYTES
+    parts = elementwise_parts(norm_bytes, tokens, machine, model.num_norms_per_layer)
+    for gemm in gemms:
+        parts += _projection(stage, gemm, tokens)
+    projected = sum(gemm.out_features for gemm in gemms if gemm.name != "output")
+    attended = sum(gemm.in_features for gemm in gemms if gemm.name == "output")
+    parts += elementwise_parts((2 * projected + attended) * ACTIVATION_BYTES, tokens, machine)
+    calls = 1 if stage.shape.attention == "flash" else STANDARD_ATTENTION_CALLS
+    parts[COMPUTE] += calls * start_latency(machine, "attention_decode")
+    return parts
+
+
+def _mlp_block(stage: Stage, gemms: list[Gemm], tokens: Array) -> Array:
+    """Return projections and activation function of an MLP (or of router and shared experts) of one layer."""
+    parts = np.zeros((len(PART_NAMES), len(tokens)))
+    for gemm in gemms:
+        parts += _projection(stage, gemm, tokens)
+        if gemm.name.endswith("down"):
+            wide = gemm.in_features * (3 if stage.shape.model.is_gated_mlp else 2)
+            parts += elementwise_parts(wide * ACTIVATION_BYTES, tokens, stage.machine)
+    return parts
+
+
+def _expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
+    """Return routing, grouped GEMMs, activation function and weighted sum of the experts of one layer."""
+    model, precision = stage.shape.model, stage.precision
+    chosen = moe.num_experts_per_tok
+    routing = (moe.num_experts * LOGIT_BYTES) + 2 * (1 + chosen) * model.hidden_size * ACTIVATION_BYTES
+    parts = elementwise_parts(routing, tokens, stage.machine, calls=3)
+    rows = rows_per_expert(moe.num_experts, chosen, tokens)
+    for gemm in model.expert_gemms(stage.shape.tensor_parallel_size):
+        work = grouped_gemm_work(
+            tokens,
+            gemm.out_features,
+            gemm.in_features,
+            num_experts=moe.num_experts,
+            num_experts_per_tok=chosen,
+            weight_bits=precision.weight_bits,
+            input_bytes=precision.input_bytes,
+        )
+        parts += operator_parts(
+            work,
+            stage.machine,
+            operator="grouped_gemm",
+            dtype=precision.arithmetic,
+            rows=rows,
+            compute_share=precision.compute_share,
+        )
+        parts += _activation_quantisation(stage, gemm, chosen * tokens)
+        if gemm.name.endswith("down"):
+            wide = chosen * gemm.in_features * (3 if model.is_gated_mlp else 2)
+            parts += elementwise_parts(wide * ACTIVATION_BYTES, tokens, stage.machine)
+    return parts
+
+
+def _projection(stage: Stage, gemm: Gemm, tokens: Array) -> Array:
+    """Return one linear layer, in the low-bit format or, where it stays out of it, in the wide dtype."""
+    precision = stage.precision
+    if not gemm.is_quantised:
+        return _wide_projection(stage, gemm, tokens)
+    work = gemm_work(
+        tokens,
+        gemm.out_features,
+        gemm.in_features,
+        weight_bits=precision.weight_bits,
+        input_bytes=precision.input_bytes,
+    )
+    parts = operator_parts(
+        work,
+        stage.machine,
+        operator="gemm",
+        dtype=precision.arithmetic,
+        rows=tokens,
+        compute_share=precision.compute_share,
+    )
+    return parts + _activation_quantisation(stage, gemm, tokens)
+
+
+def _wide_projection(stage: Stage, gemm: Gemm, rows: Array) -> Array:
+    work = gemm_work(rows, gemm.out_features, gemm.in_features, weight_bits=stage.precision.other_bits)
+    return operator_parts(
+        work, stage.machine, operator="gemm", dtype=stage.precision.wide_arithmetic, rows=rows
+    )
+
+
+def _activation_quantisation(stage: Stage, gemm: Gemm, rows: Array) -> Array | float:
+    """Return the seconds of rounding the inputs of a linear layer to 8 bits, where the format does."""
+    if not stage.precision.is_quantizing_activations:
+        return 0.0
+    moved = gemm.in_features * (ACTIVATION_BYTES + stage.precision.input_bytes)
+    return elementwise_parts(moved, rows, stage.machine)
+
+
+def head_parts(stage: Stage, sequences: Array) -> Array:
+    """Return the seconds by part of LM head, gathering of logits and sampling, by sequences sampled."""
+    model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
+    parts = _wide_projection(stage, model.lm_head_gemm(num_ranks), sequences)
+    logits = model.vocab_size * LOGIT_BYTES
+    parts += elementwise_parts(SAMPLING_PASSES * logits, sequences, stage.machine, SAMPLING_PASSES)
+    if num_ranks > 1:
+        gathered = sequences * model.vocab_size * ACTIVATION_BYTES
+        parts[COMMUNICATION] += all_gather_seconds(gathered, num_ranks, stage.shape.tensor_link)
+    return parts
+
+
+def transfer_seconds(shape: ReplicaShape, tokens: Array) -> Array:
+    """Return the seconds of handing a micro-batch to the next stage; each rank sends its share."""
+    message = tokens * shape.model.hidden_size * ACTIVATION_BYTES / shape.tensor_parallel_size
+    return point_to_point_seconds(message, shape.stage_link)

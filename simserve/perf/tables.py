@@ -1,0 +1,202 @@
+"""Everything a step costs, evaluated once per deployment into the arrays that the engine reads.
+
+Entries are for the whole replica. With p pipeline stages, x tokens travel as p micro-batches of x / p and a
+round takes ``p * stage(x / p) + (p - 1) * transfer``. Knows no requests.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simserve.engine.tables import StepTimes
+from simserve.errors import InputError
+from simserve.perf.attention import (
+    TILE_PAIRS,
+    AttentionShape,
+    attention_of,
+    decode_key_seconds,
+    prefill_key_seconds,
+    prefill_pair_seconds,
+)
+from simserve.perf.efficiency import Array
+from simserve.perf.operators import COMMUNICATION, HOST, KV, PART_NAMES
+from simserve.perf.parallelism import micro_batch, num_micro_batches
+from simserve.perf.parts import PricedDeployment, StepParts
+from simserve.perf.quantization import kv_element_bytes
+from simserve.perf.shape import ReplicaShape
+from simserve.perf.stage import Stage, head_parts, stage_of, stage_parts, transfer_seconds
+from simserve.perf.traffic import traffic_of
+
+MIN_TABLE_TOKENS = 8192
+"""Least tokens in the table: enough that arithmetic binds where the straight line takes over."""
+
+MAX_TABLE_TOKENS = 32768
+"""Most tokens in the table; beyond, the seconds of a step are a straight line in its tokens."""
+
+FAR_TOKENS = 2.0**26
+"""Tokens a micro-batch at which only the cost of one more token is left."""
+
+
+def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> PricedDeployment:
+    """Return the seconds of every step that a replica can take.
+
+    Args:
+        shape: The deployment.
+        max_tokens_in_table: Tokens up to which a step is tabulated; beyond, it grows by the compute-bound
+            cost of one more token. Default: token budget times pipeline stages, within 8,192 to 32,768.
+
+    Raises:
+        InputError: The GPU, the engine or the links do not support the deployment.
+    """
+    stage = stage_of(shape)
+    attention = attention_of(shape.model, shape.tensor_parallel_size, kv_element_bytes(shape.kv_cache_dtype))
+    tokens = np.arange(_last_token(shape, max_tokens_in_table) + 1.0)
+    sequences = np.arange(shape.engine.max_num_seqs + 1.0)
+    slope = _decode_slope(stage, attention, sequences)
+    parts = StepParts(
+        decode=_monotone(_decode_rounds(stage, sequences, slope)),
+        token=_monotone(_token_rounds(stage, tokens)),
+        token_beyond=_marginal_token(stage),
+        sequence=_monotone(_sequence_rounds(stage, sequences)),
+        decode_attention=_monotone(_new_keys(sequences, slope)),
+        **traffic_of(stage, tokens),
+    )
+    return PricedDeployment(
+        step_times=_step_times(stage, attention, parts, slope),
+        parts=parts,
+        fidelity="roofline",
+        notes=(stage.precision.note,) if stage.precision.note else (),
+    )
+
+
+def _last_token(shape: ReplicaShape, asked: int | None) -> int:
+    if asked is not None:
+        if asked < 1:
+            raise InputError("must be >= 1", key="max_tokens_in_table", value=asked)
+        return asked
+    budget = shape.engine.max_num_batched_tokens * shape.pipeline_parallel_size
+    return min(max(budget, MIN_TABLE_TOKENS), MAX_TABLE_TOKENS)
+
+
+def _step_times(stage: Stage, attention: AttentionShape, parts: StepParts, slope: Array) -> StepTimes:
+    is_flash = stage.shape.attention == "flash"
+    pair = prefill_pair_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
+    num_layers = stage.num_layers * stage.shape.pipeline_parallel_size
+    return StepTimes(
+        decode_base=_sums(parts.decode),
+        decode_slope=slope.tolist(),
+        token_seconds=_sums(parts.token),
+        token_seconds_beyond=float(parts.token_beyond.sum()),
+        sequence_seconds=_sums(parts.sequence),
+        decode_attention_base=_sums(parts.decode_attention),
+        prefill_request_seconds=TILE_PAIRS * pair * num_layers,
+        prefill_pair_seconds=pair * num_layers,
+        prefill_context_seconds=prefill_key_seconds(attention, stage.machine) * num_layers,
+    )
+
+
+def _token_rounds(stage: Stage, tokens: Array) -> Array:
+    """Return the seconds by part of a round of ``tokens`` (0 first), without attended keys."""
+    shape, num_stages = stage.shape, stage.shape.pipeline_parallel_size
+    travelling = micro_batch(tokens[1:], num_stages)
+    parts = stage_parts(stage, travelling)
+    parts[HOST] = _exposed_host_seconds(stage, parts.sum(axis=0), shape.engine.host_seconds_per_step)
+    parts *= num_stages
+    if num_stages > 1:
+        parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(shape, travelling)
+    return _with_empty_step(parts)
+
+
+def _sequence_rounds(stage: Stage, sequences: Array) -> Array:
+    """Return the seconds by part of LM head, sampling and host work a request, by sequences (0 first)."""
+    num_stages = stage.shape.pipeline_parallel_size
+    sampled = np.ceil(sequences[1:] / num_stages)
+    parts = head_parts(stage, sampled)
+    host = stage.shape.engine.host_seconds_per_request * sampled
+    parts[HOST] = _exposed_host_seconds(stage, parts.sum(axis=0), host)
+    return _with_empty_step(parts * num_micro_batches(sequences[1:], num_stages))
+
+
+def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
+    """Return the seconds by part of a round that only decodes, by sequences (0 first), contexts left out.
+
+    Batches are padded to the CUDA graph that holds them.
+    """
+    shape, num_stages = stage.shape, stage.shape.pipeline_parallel_size
+    decoding = np.ceil(sequences[1:] / num_stages)
+    padded = _graph_batch(decoding, shape.engine.cuda_graph_sizes)
+    groups = num_micro_batches(sequences[1:], num_stages) / num_stages
+    parts = stage_parts(stage, padded) + groups * head_parts(stage, padded)
+    parts[KV] += sequences[1:] * slope[1:] / num_stages
+    host = shape.engine.host_seconds_per_step + shape.engine.host_seconds_per_request * decoding
+    parts[HOST] = _exposed_host_seconds(stage, parts.sum(axis=0), host)
+    parts *= num_stages
+    if num_stages > 1:
+        parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(shape, padded)
+    return _with_empty_step(parts)
+
+
+def _decode_slope(stage: Stage, attention: AttentionShape, sequences: Array) -> Array:
+    """Return the seconds that a token of context costs a round, by sequences.
+
+    Contexts are spread evenly over the groups in flight, so each stage waits for its share of the sum; fewer
+    sequences than stages leave groups empty.
+    """
+    is_flash = stage.shape.attention == "flash"
+    key = decode_key_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
+    num_stages = stage.shape.pipeline_parallel_size
+    groups = num_micro_batches(np.maximum(sequences, 1.0), num_stages)
+    return np.asarray(key * stage.num_layers * num_stages / groups)
+
+
+def _new_keys(sequences: Array, slope: Array) -> Array:
+    """Return the seconds by part of reading the key that each decoding sequence has just written."""
+    parts = np.zeros((len(PART_NAMES), len(sequences)))
+    parts[KV] = sequences * slope
+    return parts
+
+
+def _marginal_token(stage: Stage) -> Array:
+    """Return the seconds by part of one more token in a round so large that arithmetic binds everywhere."""
+    num_stages = stage.shape.pipeline_parallel_size
+    far = np.array([FAR_TOKENS, 2.0 * FAR_TOKENS])
+    parts = stage_parts(stage, far) * num_stages
+    if num_stages > 1:
+        parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(stage.shape, far)
+    return np.asarray(np.maximum(parts[:, 1] - parts[:, 0], 0.0) / (FAR_TOKENS * num_stages))
+
+
+def _exposed_host_seconds(stage: Stage, gpu_seconds: Array, host_seconds: Array | float) -> Array:
+    """Return the host time that a step waits for.
+
+    The share ``host_overlap`` runs beside the GPU and shows only where it is longer; the rest is always seen:
+    ``step = max(gpu, overlap * host) + (1 - overlap) * host``.
+    """
+    overlap = stage.shape.engine.host_overlap
+    return np.maximum(overlap * host_seconds - gpu_seconds, 0.0) + (1.0 - overlap) * host_seconds
+
+
+def _graph_batch(sequences: Array, sizes: tuple[int, ...]) -> Array:
+    """Return the batch that runs: the next captured size, or the batch itself beyond the largest."""
+    if not sizes:
+        return sequences
+    captured = np.asarray(sizes, dtype=np.float64)
+    index = np.minimum(np.searchsorted(captured, sequences), len(sizes) - 1)
+    return np.maximum(sequences, captured[index])
+
+
+def _with_empty_step(parts: Array) -> Array:
+    """Return ``parts`` with a step of nothing, which takes no time, in front."""
+    return np.concatenate((np.zeros((len(PART_NAMES), 1)), parts), axis=1)
+
+
+def _monotone(parts: Array) -> Array:
+    """Return ``parts`` scaled so that their sums never fall from one column to the next."""
+    sums = parts.sum(axis=0)
+    raised = np.maximum.accumulate(sums)
+    return np.asarray(parts * np.divide(raised, sums, out=np.ones_like(sums), where=sums > 0))
+
+
+def _sums(parts: Array) -> list[float]:
+    """Return the sums over the parts, without the last-bit dips that summation leaves."""
+    return [float(value) for value in np.maximum.accumulate(parts.sum(axis=0))]

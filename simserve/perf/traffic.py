@@ -1,0 +1,86 @@
+"""Flops and bytes of a step of the whole replica: what utilisation is measured against. Knows no seconds."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import numpy as np
+
+from simserve.perf.attention import attention_of
+from simserve.perf.efficiency import Array
+from simserve.perf.gemm import ACTIVATION_BYTES
+from simserve.perf.moe import expected_distinct_experts
+from simserve.perf.parallelism import micro_batch, num_micro_batches
+from simserve.perf.quantization import kv_element_bytes
+from simserve.perf.stage import NORM_PASSES, Stage, layer_kinds
+from simserve.profiles.model import Gemm
+
+
+class Traffic(TypedDict):
+    """The flops and bytes of `simserve.perf.parts.StepParts`, by the names it gives them."""
+
+    token_flops: float
+    sequence_flops: float
+    pair_flops: float
+    weight_bytes: Array
+    token_bytes: float
+    kv_bytes_per_token: float
+    peak_flops: float
+    peak_bandwidth: float
+
+
+def traffic_of(stage: Stage, tokens: Array) -> Traffic:
+    """Return the flops and bytes of a replica, weights for each number of tokens of a step."""
+    shape = stage.shape
+    model, num_ranks = shape.model, shape.tensor_parallel_size
+    head = model.lm_head_gemm(num_ranks)
+    rounds = num_micro_batches(tokens, shape.pipeline_parallel_size)
+    read = _layer_weight_bytes(stage, micro_batch(tokens, shape.pipeline_parallel_size))
+    read += num_ranks * head.num_weights * stage.precision.other_bits / 8
+    element = kv_element_bytes(shape.kv_cache_dtype)
+    return Traffic(
+        token_flops=2.0 * sum(count * gemm.num_weights for count, gemm in _visited(stage, 1)),
+        sequence_flops=2.0 * num_ranks * head.num_weights,
+        pair_flops=attention_of(model, 1, element).prefill_flops_per_pair * model.num_hidden_layers,
+        weight_bytes=rounds * read,
+        token_bytes=_token_bytes(stage),
+        kv_bytes_per_token=num_ranks * model.kv_bytes_per_token(element, num_ranks),
+        peak_flops=stage.machine.peak(stage.precision.arithmetic) * shape.num_gpus,
+        peak_bandwidth=stage.machine.bandwidth * shape.num_gpus,
+    )
+
+
+def _visited(stage: Stage, num_ranks: int) -> list[tuple[float, Gemm]]:
+    """Return every matrix a token passes on one rank, with how often, over all layers."""
+    model = stage.shape.model
+    visited: list[tuple[float, Gemm]] = []
+    for layer, num_layers in layer_kinds(model):
+        gemms = model.attention_gemms(num_ranks) + model.mlp_gemms(layer, num_ranks)
+        visited += [(num_layers, gemm) for gemm in gemms]
+        if model.moe is not None and model.is_moe_layer(layer):
+            chosen = num_layers * model.moe.num_experts_per_tok
+            visited += [(chosen, gemm) for gemm in model.expert_gemms(num_ranks)]
+    return visited
+
+
+def _token_bytes(stage: Stage) -> float:
+    """Return the bytes that the activations of one token move on all ranks: products and norms."""
+    model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
+    products = sum(
+        count * (gemm.in_features + gemm.out_features) for count, gemm in _visited(stage, num_ranks)
+    )
+    norms = model.num_hidden_layers * model.num_norms_per_layer * NORM_PASSES * model.hidden_size
+    return num_ranks * (products + norms) * ACTIVATION_BYTES
+
+
+def _layer_weight_bytes(stage: Stage, tokens: Array) -> Array:
+    """Return the bytes of weights that a micro-batch reads on all ranks of all stages."""
+    model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
+    read = np.zeros(len(tokens))
+    for layer, num_layers in layer_kinds(model):
+        gemms = model.attention_gemms(num_ranks) + model.mlp_gemms(layer, num_ranks)
+        read += num_layers * stage.stored_bytes(gemms)
+        if model.moe is not None and model.is_moe_layer(layer):
+            distinct = expected_distinct_experts(model.moe.num_experts, model.moe.num_experts_per_tok, tokens)
+            read += num_layers * distinct * stage.stored_bytes(model.expert_gemms(num_ranks))
+    return num_ranks * read

@@ -1,0 +1,1 @@
+"""What things are: hardware, model and engine profiles, each number with its source."""

@@ -1,0 +1,72 @@
+"""Finding profiles and scenarios: a bundled name, a name in the user's folders, or a path.
+
+Knows folders and names, not what a profile holds.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from simserve.errors import InputError, ProfileError, ScenarioError, nearest
+
+Kind = Literal["hardware", "model", "engine", "scenario"]
+
+PROFILE_PATH_VARIABLE = "SIMSERVE_PROFILE_PATH"
+_FOLDERS: dict[Kind, str] = {
+    "hardware": "hardware_profiles",
+    "model": "model_profiles",
+    "engine": "engine_profiles",
+    "scenario": "scenarios",
+}
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def folders(kind: Kind) -> list[Path]:
+    """Return the folders searched for a kind, first match wins: the user's, then the bundled one.
+
+    The user's are ``<entry>/hardware_profiles`` (or ``model_profiles`` ...) and ``<entry>`` itself for every
+    entry of the environment variable ``SIMSERVE_PROFILE_PATH``.
+    """
+    entries = [Path(entry) for entry in os.environ.get(PROFILE_PATH_VARIABLE, "").split(os.pathsep) if entry]
+    user = [folder for entry in entries for folder in (entry / _FOLDERS[kind], entry)]
+    installed = _PACKAGE / "_bundled" / _FOLDERS[kind]
+    bundled = installed if installed.is_dir() else _PACKAGE.parent / _FOLDERS[kind]
+    return [folder for folder in [*user, bundled] if folder.is_dir()]
+
+
+def names(kind: Kind) -> list[str]:
+    """Return the names of a kind that can be asked for, sorted.
+
+    An entry of ``SIMSERVE_PROFILE_PATH`` without the sub-folders offers its files under every kind; only the
+    kind's own reader can tell whether a file fits.
+    """
+    return sorted({path.stem for folder in folders(kind) for path in folder.glob("*.yaml")})
+
+
+def find(kind: Kind, name: str, relative_to: Path | None = None) -> Path:
+    """Return the file of a profile or scenario.
+
+    Args:
+        kind: What is looked for.
+        name: A catalogue name (``h100-sxm-80gb``) or a path; a text with a separator or a ``.yaml``, ``.yml``
+            or ``.json`` ending is a path.
+        relative_to: Folder that a relative path is tried against first, then the working folder.
+
+    Raises:
+        ProfileError: (``ScenarioError`` for a scenario) there is no such file or name; names the nearest.
+    """
+    error: type[InputError] = ScenarioError if kind == "scenario" else ProfileError
+    if name.endswith((".yaml", ".yml", ".json")) or "/" in name or os.sep in name:
+        path = Path(name).expanduser()
+        candidates = [path] if path.is_absolute() or relative_to is None else [relative_to / path, path]
+        for candidate in candidates:
+            if candidate.is_file():
+                return candidate
+        raise error("no such file", file=name)
+    for folder in folders(kind):
+        path = folder / f"{name}.yaml"
+        if path.is_file():
+            return path
+    raise error(f"is not a known {kind}", value=name, remedy=nearest(name, names(kind)))

@@ -1,0 +1,187 @@
+"""ResolvedEngine: every knob of one deployment's engine as a plain number, and where each came from.
+
+Joins an engine profile with what the user set; knows neither the model's shapes nor what a step costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from simserve.profiles.engine_overrides import Choices, read_overrides
+from simserve.profiles.engine_profile import (
+    EngineProfile,
+    EngineVersion,
+    MemoryRule,
+    load_engine,
+    version_key,
+)
+from simserve.profiles.engine_resolution import (
+    Place,
+    resolve_host,
+    resolve_limits,
+    resolve_memory,
+    resolve_new_token_ratio,
+    resolve_scheduling,
+)
+
+__all__ = ["EngineProfile", "ResolvedEngine", "load_engine", "resolve_engine"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedEngine:
+    """An engine as deployed; times in seconds, memory in bytes a GPU, lengths in tokens.
+
+    Attributes:
+        name: Engine.
+        version: Known version whose defaults hold.
+        requested_version: What the user asked for; None: nothing.
+        batching: ``continuous`` or ``static``.
+        scheduler: ``mixed`` or ``prefill_first``.
+        admission: ``on_demand``, ``estimate`` or ``reserve``.
+        scheduling_policy: ``fcfs``.
+        preemption_mode: ``recompute``.
+        kv_allocation: ``paged``, ``static``, ``pow2``, ``oracle`` or ``none``.
+        max_num_seqs: Most requests that hold KV at once.
+        max_num_batched_tokens: Token budget of a step.
+        max_chunk_tokens: Most prefill tokens of one request in a step.
+        max_model_len: Longest prompt plus output.
+        enable_chunked_prefill: Whether a prompt may be split over steps.
+        enable_prefix_caching: Whether equal prefixes share blocks.
+        reserve_full_prompt: Whether ``on_demand`` admits only if the whole prompt fits.
+        watermark: Share of the blocks that admission leaves free.
+        block_size: Tokens a KV block.
+        static_batch_size: Most requests of a static batch.
+        static_max_wait: Longest wait of a static batch's first request.
+        new_token_ratio_initial: ``estimate``: share of ``max_tokens`` expected at first.
+        new_token_ratio_minimum: ``estimate``: where it stops decaying.
+        new_token_ratio_decay: ``estimate``: fall a decode step.
+        memory_rule: What ``gpu_memory_utilization`` is a share of: ``total``, ``free_after_load``, or
+            ``static_fraction`` (of the total, for weights and KV; the rest stays free for everything else).
+        gpu_memory_utilization: The share.
+        non_torch_bytes_single: CUDA context and libraries at tensor-parallel size 1.
+        non_torch_bytes_parallel: The same above 1.
+        activation_token_bytes_factor: Activation peak of a forward pass: this times
+            ``max_num_batched_tokens`` x (hidden + intermediate / TP) x bytes an element. 3 reproduces vLLM
+            issue 10517 within 1 %.
+        activation_logit_bytes: Peak of sampling: this times ``max_num_seqs`` x vocabulary, while the hidden
+            states of the step (``max_num_batched_tokens`` x hidden) still live. The two peaks do not add up:
+            the larger counts.
+        cuda_graph_bytes: Memory of the captured graphs.
+        counts_cuda_graphs: Whether that is subtracted before KV; otherwise it comes out of the unused share.
+        cuda_graph_sizes: Captured decode batches, ascending; a batch pads up to the next. Empty: no graphs.
+        cuda_graph_max_batch: The last of them, 0 without graphs.
+        async_scheduling: Whether the host prepares the next step while the GPU computes.
+        host_seconds_per_step: CPU time of a step.
+        host_seconds_per_request: CPU time a request of a step.
+        host_overlap: Share of both hidden behind the GPU; 0 without ``async_scheduling``.
+        frontend_latency: From arrival to the scheduler.
+        compute_efficiency: Scale on the hardware profile's kernel efficiencies.
+        supported_quantizations: Weight formats the version can run.
+        sources: Knob -> ``scenario`` or ``vllm 0.12 default on h100-sxm-80gb``, with what moved a default.
+    """
+
+    name: str
+    version: str
+    requested_version: str | None
+    batching: Literal["continuous", "static"]
+    scheduler: Literal["mixed", "prefill_first"]
+    admission: Literal["on_demand", "estimate", "reserve"]
+    scheduling_policy: str
+    preemption_mode: str
+    kv_allocation: Literal["paged", "static", "pow2", "oracle", "none"]
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_chunk_tokens: int
+    max_model_len: int
+    enable_chunked_prefill: bool
+    enable_prefix_caching: bool
+    reserve_full_prompt: bool
+    watermark: float
+    block_size: int
+    static_batch_size: int
+    static_max_wait: float
+    new_token_ratio_initial: float
+    new_token_ratio_minimum: float
+    new_token_ratio_decay: float
+    memory_rule: MemoryRule
+    gpu_memory_utilization: float
+    non_torch_bytes_single: float
+    non_torch_bytes_parallel: float
+    activation_token_bytes_factor: float
+    activation_logit_bytes: float
+    cuda_graph_bytes: float
+    counts_cuda_graphs: bool
+    cuda_graph_sizes: tuple[int, ...]
+    cuda_graph_max_batch: int
+    async_scheduling: bool
+    host_seconds_per_step: float
+    host_seconds_per_request: float
+    host_overlap: float
+    frontend_latency: float
+    compute_efficiency: float
+    supported_quantizations: tuple[str, ...]
+    sources: Mapping[str, str]
+
+
+def resolve_engine(
+    profile: EngineProfile,
+    *,
+    version: str | None,
+    gpu_memory_bytes: float,
+    gpu_name: str,
+    model_max_len: int,
+    overrides: Mapping[str, Any],
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+) -> ResolvedEngine:
+    """Return every knob of an engine as that version resolves it on that GPU.
+
+    Args:
+        profile: The engine.
+        version: Version asked for; the nearest older known one is used, the newest known without one.
+        gpu_memory_bytes: Total memory of a GPU, bytes.
+        gpu_name: Name of the GPU, for defaults that except one and for the sources.
+        model_max_len: Longest context of the model, tokens.
+        overrides: What the user set, by DESIGN's names, in SI; absent and None are the same.
+        tensor_parallel_size: For defaults that depend on it (SGLang).
+        pipeline_parallel_size: Likewise.
+
+    Raises:
+        InputError: A value is out of range or not supported, or two contradict each other.
+    """
+    known = profile.nearest_version(version)
+    ranks = tensor_parallel_size * pipeline_parallel_size
+    place = Place(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks)
+    choices = Choices(read_overrides(overrides), f"{profile.name} {known.version} default on {gpu_name}")
+    choices.sources["version"] = _version_source(known, version, profile.versions[0])
+    scheduling = resolve_scheduling(choices, known)
+    limits = resolve_limits(choices, known, place, model_max_len, scheduling["batching"])
+    settings = {
+        **scheduling,
+        **limits,
+        **resolve_new_token_ratio(choices, known),
+        **resolve_memory(choices, known, place, limits["max_num_batched_tokens"], limits["max_num_seqs"]),
+        **resolve_host(choices, known),
+    }
+    for key in set(settings) - set(choices.sources):
+        choices.default(key, settings[key])
+    return ResolvedEngine(
+        name=profile.name,
+        version=known.version,
+        requested_version=version,
+        sources=dict(sorted(choices.sources.items())),
+        **settings,
+    )
+
+
+def _version_source(known: EngineVersion, requested: str | None, oldest: EngineVersion) -> str:
+    if requested is None:
+        return "newest known version"
+    wanted = version_key(requested)
+    if wanted == version_key(known.version):
+        return "scenario"
+    if wanted < version_key(oldest.version):
+        return f"oldest known version; scenario asks for {requested}, which is older"
+    return f"nearest older known version to the {requested} of the scenario"

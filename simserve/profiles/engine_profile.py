@@ -1,0 +1,351 @@
+"""EngineProfile: the defaults of one serving engine, version by version, as its YAML file states them.
+
+Knows what an engine does when nobody sets a knob, not what a user set: that is `simserve.profiles.engine`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from simserve.documents import read_mapping
+from simserve.errors import InputError, ProfileError
+from simserve.profiles import catalog
+from simserve.units import Bytes, Seconds
+from simserve.validation import FrozenModel, validate
+
+MemoryRule = Literal["total", "free_after_load", "static_fraction"]
+_VERSION = re.compile(r"[vb]?(\d+(?:\.\d+)*)")
+
+
+class Tier(FrozenModel):
+    """One row of a default that depends on the GPU: the first row that fits the deployment counts."""
+
+    memory_at_least: Bytes = 0.0
+    """Total memory of the GPU from which the row holds, bytes."""
+    tensor_parallel_at_least: int = Field(default=1, ge=1)
+    """Tensor-parallel size from which the row holds."""
+    except_gpus: tuple[str, ...] = ()
+    """Parts of GPU names, lower case, for which the row does not hold."""
+    value: float = Field(gt=0)
+    """The default."""
+
+    def fits(self, gpu_memory_bytes: float, gpu_name: str, tensor_parallel_size: int) -> bool:
+        """Return whether the row holds for a GPU and a tensor-parallel size."""
+        is_excepted = any(part in gpu_name.lower() for part in self.except_gpus)
+        is_large = gpu_memory_bytes >= self.memory_at_least
+        return is_large and tensor_parallel_size >= self.tensor_parallel_at_least and not is_excepted
+
+
+Tiered = float | tuple[Tier, ...]
+
+
+class Scheduling(FrozenModel):
+    """Who goes first in a step, what admission requires, and how KV memory is given out."""
+
+    batching: Literal["continuous", "static"]
+    """`continuous` (iteration level) or `static` (collect, pad, answer together)."""
+    scheduler: Literal["mixed", "prefill_first"]
+    """`mixed`: decodes and prefill chunks share a step. `prefill_first`: a step is one or the other."""
+    admission: Literal["on_demand", "estimate", "reserve"]
+    """What a request needs to be admitted: blocks for the next chunk, an estimate, or all of `max_tokens`."""
+    kv_allocation: Literal["paged", "static", "none"]
+    """`paged` blocks, `static` slots of `max_model_len`, or no KV cache."""
+    enable_prefix_caching: bool
+    """Whether equal prefixes share KV blocks."""
+    async_scheduling: bool
+    """Whether the host prepares the next step while the GPU computes this one."""
+    reserve_full_prompt: bool = False
+    """`on_demand`: admit only if the whole prompt fits (vLLM's `scheduler_reserve_full_isl`)."""
+    watermark: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the blocks that admission leaves free."""
+    static_batch_size: int | None = Field(default=None, ge=1)
+    """Most requests of a static batch; absent: `max_num_seqs`."""
+    static_max_wait: Seconds = 0.0
+    """Longest wait of a static batch's first request, seconds."""
+    source: str
+    """Where the rules come from."""
+
+
+class ChunkedPrefill(FrozenModel):
+    """Whether a prompt may be split over steps, and what changes when it may."""
+
+    enable_chunked_prefill: bool
+    """The default."""
+    enable_above_model_len: int | None = None
+    """On by default for a longer `max_model_len` than this, tokens (vLLM V0)."""
+    scheduler: Literal["mixed", "prefill_first"] | None = None
+    """Scheduler while chunking is on, where it differs."""
+    max_num_batched_tokens: Tiered | None = None
+    """Token budget of a step while chunking is on, where it differs."""
+    must_cover_model_len: bool = False
+    """While chunking is off the engine insists on a budget of at least `max_model_len` tokens."""
+    source: str
+    """Where the rules come from."""
+
+
+class Limits(FrozenModel):
+    """Seats, token budget, block size and context length."""
+
+    max_num_seqs: Tiered
+    """Most requests that hold KV at once."""
+    max_num_batched_tokens: Tiered
+    """Token budget of a step."""
+    block_size: int = Field(ge=1)
+    """Tokens a KV block."""
+    max_model_len: Tiered | None = None
+    """Context length where the engine does not take the model's, tokens."""
+    is_model_len_shared: bool = False
+    """Whether the seats divide the context length among them (llama.cpp slots)."""
+    source: str
+    """Where the limits come from."""
+
+
+class NewTokenRatio(FrozenModel):
+    """SGLang's decaying share of `max_tokens` that a running request is expected to still need."""
+
+    initial: float = Field(ge=0, le=1)
+    """Share at first."""
+    minimum_factor: float = Field(ge=0, le=1)
+    """The share stops decaying at this factor of `initial`."""
+    decay_steps: int = Field(ge=1)
+    """Decode steps from `initial` to the minimum."""
+    source: str
+    """Where the constants come from."""
+
+
+class StaticReserve(FrozenModel):
+    """SGLang's estimate of what must stay free besides weights and KV; the rest is the static share."""
+
+    base: Bytes
+    """Bytes for metadata."""
+    chunk_token: Bytes
+    """Bytes a token of the prefill chunk."""
+    minimum_chunk_tokens: int
+    """The chunk is taken to be at least this long, tokens."""
+    graph_sequence: Bytes
+    """Bytes a sequence of the largest captured CUDA graph."""
+    rank: Bytes
+    """Bytes a rank (tensor x pipeline)."""
+    minimum: Bytes
+    """Least reserve, bytes, on GPUs above `minimum_above`."""
+    minimum_above: Bytes
+    """GPU memory above which `minimum` holds, bytes."""
+
+    def share(self, gpu_memory_bytes: float, chunk_tokens: int, graph_sequences: int, ranks: int) -> float:
+        """Return the share of GPU memory for weights and KV, rounded to 0.001 as SGLang does."""
+        reserved = self.base + self.chunk_token * max(chunk_tokens, self.minimum_chunk_tokens)
+        reserved += self.graph_sequence * graph_sequences + self.rank * ranks
+        if gpu_memory_bytes > self.minimum_above:
+            reserved = max(reserved, self.minimum)
+        return round((gpu_memory_bytes - reserved) / gpu_memory_bytes, 3)
+
+
+class Memory(FrozenModel):
+    """Which share of GPU memory the engine takes, and of what."""
+
+    rule: MemoryRule
+    """The share is of the `total` (vLLM), of what is `free_after_load`, or the `static_fraction` (SGLang)."""
+    gpu_memory_utilization: Tiered | None = None
+    """The share; absent: computed from `static_reserve`."""
+    static_reserve: StaticReserve | None = None
+    """The parts of SGLang's reserve."""
+    source: str
+    """Where the rule and the share come from."""
+
+    @model_validator(mode="after")
+    def _has_one_share(self) -> Self:
+        if (self.gpu_memory_utilization is None) == (self.static_reserve is None):
+            raise ValueError("needs either gpu_memory_utilization or static_reserve")
+        return self
+
+
+class RuntimeMemory(FrozenModel):
+    """Inputs of the rule for memory that is neither weights nor KV; `perf` computes the bytes."""
+
+    non_torch_single: Bytes
+    """CUDA context and libraries on one GPU, bytes."""
+    non_torch_parallel: Bytes
+    """The same a GPU under tensor parallelism, with communication buffers, bytes."""
+    activation_token_factor: float = Field(ge=0)
+    """Peak activations: times `max_num_batched_tokens` x (hidden + intermediate / TP) x bytes an element."""
+    activation_logit: Bytes
+    """Peak of sampling: bytes a logit, times `max_num_seqs` x vocabulary."""
+    source: str
+    """Where the figures come from."""
+
+
+class SizeRange(FrozenModel):
+    """Equally spaced batch sizes, both ends included."""
+
+    start: int = Field(alias="from", ge=1)
+    """First size."""
+    stop: int = Field(alias="to", ge=1)
+    """Last size."""
+    step: int = Field(ge=1)
+    """Distance."""
+
+
+class CudaGraphs(FrozenModel):
+    """Decode batch sizes that are captured; a batch between two of them is padded to the larger."""
+
+    sizes: tuple[int | SizeRange, ...] = ()
+    """Captured sizes, ascending; empty: no graphs."""
+    max_batch: Tiered | None = None
+    """Largest captured size; absent: the last of `sizes`."""
+    max_batch_per_seq: int | None = Field(default=None, ge=1)
+    """Largest captured size as a multiple of `max_num_seqs`, where lower."""
+    memory: Bytes
+    """Memory of the captured graphs, bytes."""
+    is_budgeted: bool
+    """Whether that memory is subtracted before KV (vLLM from 0.21) or comes out of the rest."""
+    source: str
+    """Where the sizes come from."""
+
+
+class Host(FrozenModel):
+    """Time of the CPU side that a step and a request cost."""
+
+    seconds_per_step: Seconds
+    """Scheduling and input preparation of a step, seconds."""
+    seconds_per_request: Seconds
+    """Bookkeeping, sampling and output a request of a step, seconds."""
+    overlap: float = Field(ge=0, le=1)
+    """Share of both that asynchronous scheduling hides behind the GPU; 0: the engine has none."""
+    frontend_latency: Seconds = Field(gt=0)
+    """From arrival to the scheduler: HTTP, tokenisation, queue hand-over, seconds."""
+    source: str
+    """Where the figures come from."""
+
+
+class Kernels(FrozenModel):
+    """How good the engine's kernels are, and which weight formats they run."""
+
+    compute_efficiency: float = Field(gt=0, le=1.5)
+    """Scale on the hardware profile's kernel efficiencies; 1: as there."""
+    quantizations: tuple[str, ...]
+    """Weight formats the version can run."""
+    source: str
+    """Where scale and formats come from."""
+
+
+class EngineVersion(FrozenModel):
+    """Every default of one version; the file writes only what changed."""
+
+    version: str
+    """Version from which these defaults hold."""
+    scheduling: Scheduling
+    """Scheduler family and rules."""
+    chunked_prefill: ChunkedPrefill
+    """Splitting prompts over steps."""
+    limits: Limits
+    """Seats, budget, blocks."""
+    new_token_ratio: NewTokenRatio | None = None
+    """Constants of `estimate` admission; absent: the engine does not estimate."""
+    memory: Memory
+    """Share of GPU memory."""
+    runtime_memory: RuntimeMemory
+    """Memory that is neither weights nor KV."""
+    cuda_graphs: CudaGraphs
+    """Captured decode batches."""
+    host: Host
+    """CPU time."""
+    kernels: Kernels
+    """Kernel quality and weight formats."""
+
+
+class EngineProfile(FrozenModel):
+    """A serving engine: its versions, oldest first, each with every default."""
+
+    name: str
+    """Catalogue name."""
+    description: str
+    """What it is and what the profile leaves out."""
+    versions: tuple[EngineVersion, ...] = Field(min_length=1)
+    """Known versions, oldest first."""
+
+    def nearest_version(self, requested: str | None) -> EngineVersion:
+        """Return the defaults of the nearest version that is not newer than ``requested``.
+
+        The newest known without a request; the oldest known for anything older.
+
+        Raises:
+            InputError: ``requested`` is not a version number.
+        """
+        if requested is None:
+            return self.versions[-1]
+        wanted = version_key(requested, [known.version for known in self.versions])
+        fitting = [known for known in self.versions if version_key(known.version) <= wanted]
+        return fitting[-1] if fitting else self.versions[0]
+
+
+def version_key(version: str, known: list[str] | None = None) -> tuple[int, ...]:
+    """Return a version as numbers that compare as versions do: ``"0.10.2"`` -> ``(0, 10, 2)``.
+
+    A leading ``v`` or ``b`` (llama.cpp builds) and what follows the numbers (``rc2``) are ignored.
+
+    Raises:
+        InputError: The text does not begin with a number.
+    """
+    match = _VERSION.match(version.strip())
+    if match is None:
+        remedy = f"known are {', '.join(known)}" if known else None
+        raise InputError(
+            "is not a version number", key="deployment.engine.version", value=version, remedy=remedy
+        )
+    numbers = [int(part) for part in match[1].split(".")]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def load_engine(name: str, relative_to: Path | None = None) -> EngineProfile:
+    """Return an engine profile by catalogue name or path.
+
+    The file holds ``name``, ``description``, ``defaults`` (every block, as of the oldest version) and
+    ``versions``, oldest first, each with the keys that changed since the one before. A changed block says its
+    own ``source``.
+
+    Raises:
+        ProfileError: There is no such profile, or the file is invalid.
+    """
+    file = catalog.find("engine", name, relative_to)
+    document = read_mapping(file, ProfileError)
+    versions = _complete_versions(document, file)
+    header = {key: value for key, value in document.items() if key not in ("defaults", "versions")}
+    profile = validate(EngineProfile, {**header, "versions": versions}, file=file, error=ProfileError)
+    keys = [version_key(known.version) for known in profile.versions]
+    if keys != sorted(set(keys)):
+        raise ProfileError("must be in ascending order, each version once", file=file, key="versions")
+    if profile.name != file.stem:
+        raise ProfileError("must be the name of the file", file=file, key="name", value=profile.name)
+    return profile
+
+
+def _complete_versions(document: Mapping[str, Any], file: Path) -> list[dict[str, Any]]:
+    blocks = document.get("defaults")
+    changes = document.get("versions")
+    if not isinstance(blocks, dict):
+        raise ProfileError("must be a mapping of blocks", file=file, key="defaults")
+    if not isinstance(changes, list) or not all(isinstance(change, dict) for change in changes):
+        raise ProfileError("must be a list of mappings", file=file, key="versions")
+    complete: list[dict[str, Any]] = []
+    for change in changes:
+        merged = dict(blocks)
+        for block, values in change.items():
+            if isinstance(values, dict):
+                if "source" not in values:
+                    key = f"versions.{change.get('version')}.{block}.source"
+                    raise ProfileError(
+                        "is missing", file=file, key=key, remedy="say where the numbers come from"
+                    )
+                merged[block] = {**merged.get(block, {}), **values}
+            else:
+                merged[block] = values
+        complete.append(merged)
+        blocks = {block: values for block, values in merged.items() if block != "version"}
+    return complete

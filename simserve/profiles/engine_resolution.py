@@ -1,0 +1,237 @@
+"""How the knobs of an engine resolve: the user's value, else the version's default on that GPU.
+
+Knows one version of one engine and one place; not which version was meant, nor the model beyond its length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.profiles.engine_overrides import Choices, refuse, refuse_admission, refuse_static_keys
+from simserve.profiles.engine_profile import CudaGraphs, EngineVersion, NewTokenRatio, SizeRange, Tiered
+
+_SGLANG_RATIO = NewTokenRatio(
+    initial=0.7, minimum_factor=0.14, decay_steps=600, source="SGLang 0.5's, as this engine does not estimate"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an engine runs, as far as its defaults depend on it.
+
+    Attributes:
+        gpu_memory_bytes: Total memory of a GPU, bytes.
+        gpu_name: Name of the GPU.
+        tensor_parallel_size: Tensor-parallel ranks.
+        num_ranks: Tensor- times pipeline-parallel ranks.
+    """
+
+    gpu_memory_bytes: float
+    gpu_name: str
+    tensor_parallel_size: int
+    num_ranks: int
+
+    def value(self, tiered: Tiered) -> float:
+        """Return the default that holds here."""
+        if not isinstance(tiered, tuple):
+            return tiered
+        fitting = (
+            tier.value
+            for tier in tiered
+            if tier.fits(self.gpu_memory_bytes, self.gpu_name, self.tensor_parallel_size)
+        )
+        return next(fitting, tiered[-1].value)
+
+    def count(self, tiered: Tiered) -> int:
+        """Return the default that holds here, a whole number."""
+        return round(self.value(tiered))
+
+
+def resolve_scheduling(choices: Choices, known: EngineVersion) -> dict[str, Any]:
+    """Return who goes first, what admission requires and how KV memory is given out.
+
+    Raises:
+        ScenarioError: A key of static batching without it, or an admission rule that does not fit the KV.
+    """
+    rules = known.scheduling
+    batching = choices.pick("batching", rules.batching)
+    refuse_static_keys(choices.asked, batching)
+    kv_allocation = choices.pick("kv_allocation", str(rules.kv_allocation))
+    refuse_admission(choices.asked, kv_allocation)
+    admission, note = rules.admission, ""
+    if kv_allocation != "paged" and admission != "on_demand":
+        admission, note = "on_demand", f"as {kv_allocation} KV reserves by itself"
+    return {
+        "batching": batching,
+        "kv_allocation": kv_allocation,
+        "admission": choices.pick("admission", admission, note),
+        "scheduling_policy": choices.pick("scheduling_policy", "fcfs"),
+        "preemption_mode": choices.pick("preemption_mode", "recompute"),
+        "enable_prefix_caching": choices.pick("enable_prefix_caching", rules.enable_prefix_caching),
+        "reserve_full_prompt": rules.reserve_full_prompt,
+        "watermark": rules.watermark,
+        "static_max_wait": choices.pick("static_max_wait", rules.static_max_wait),
+    }
+
+
+def resolve_limits(
+    choices: Choices, known: EngineVersion, place: Place, model_max_len: int, batching: str
+) -> dict[str, Any]:
+    """Return seats, budget, chunking, context length, block size and static batch size.
+
+    Raises:
+        ScenarioError: The budget the user set cannot hold a prompt that may not be split.
+    """
+    seats = _seats(choices, known, place, batching)
+    max_model_len = _max_model_len(choices, known, place, model_max_len, seats)
+    chunking = known.chunked_prefill
+    is_long = chunking.enable_above_model_len is not None and max_model_len > chunking.enable_above_model_len
+    is_chunked = choices.pick(
+        "enable_chunked_prefill",
+        chunking.enable_chunked_prefill or is_long,
+        f"as max_model_len exceeds {chunking.enable_above_model_len}" if is_long else "",
+    )
+    scheduler, note = known.scheduling.scheduler, ""
+    if is_chunked and chunking.scheduler is not None:
+        scheduler, note = chunking.scheduler, "with chunked prefill"
+    budget = _budget(choices, known, place, seats, max_model_len if not is_chunked else 0, batching)
+    if seats > budget:  # the user set the budget only, or both defaults
+        seats = choices.default("max_num_seqs", budget, "capped at max_num_batched_tokens")
+    size = seats
+    if batching == "static":
+        usual = None if choices.is_set("max_num_seqs") else known.scheduling.static_batch_size
+        size = choices.pick("static_batch_size", min(seats, usual or seats), "" if usual else "max_num_seqs")
+    return {
+        "max_num_seqs": seats,
+        "max_num_batched_tokens": budget,
+        "max_chunk_tokens": budget,
+        "max_model_len": max_model_len,
+        "enable_chunked_prefill": is_chunked,
+        "scheduler": choices.pick("scheduler", scheduler, note),
+        "block_size": choices.pick("block_size", known.limits.block_size),
+        "static_batch_size": size,
+    }
+
+
+def _seats(choices: Choices, known: EngineVersion, place: Place, batching: str) -> int:
+    default, note = place.count(known.limits.max_num_seqs), ""
+    size = choices.asked.static_batch_size
+    if batching == "static" and size is not None:
+        default, note = size, "set to static_batch_size"
+    return choices.pick("max_num_seqs", default, note)
+
+
+def _max_model_len(
+    choices: Choices, known: EngineVersion, place: Place, model_max_len: int, seats: int
+) -> int:
+    limits = known.limits
+    default, note = model_max_len, "the model's"
+    if limits.max_model_len is not None:
+        default, note = place.count(limits.max_model_len), ""
+    if limits.is_model_len_shared:
+        default, note = max(default // seats, 1), f"shared by {seats} slots"
+    if default > model_max_len:
+        default, note = model_max_len, "capped at the model's"
+    chosen = choices.pick("max_model_len", default, note)
+    if chosen > model_max_len:
+        choices.sources["max_model_len"] = f"scenario, capped at the model's {model_max_len}"
+    return min(chosen, model_max_len)
+
+
+def _budget(
+    choices: Choices, known: EngineVersion, place: Place, seats: int, unchunked_len: int, batching: str
+) -> int:
+    """Return the token budget; ``unchunked_len`` is ``max_model_len`` while chunking is off, else 0."""
+    chunking = known.chunked_prefill
+    default, note = place.count(known.limits.max_num_batched_tokens), ""
+    if not unchunked_len and chunking.max_num_batched_tokens is not None:
+        default, note = place.count(chunking.max_num_batched_tokens), "with chunked prefill"
+    if chunking.must_cover_model_len and unchunked_len > default:
+        default, note = unchunked_len, "raised to max_model_len, as chunked prefill is off"
+    is_asked = choices.is_set("max_num_seqs") or choices.is_set("static_batch_size")
+    if is_asked and seats > default:
+        default, note = seats, "raised to max_num_seqs"
+    budget = choices.pick("max_num_batched_tokens", default, note)
+    if chunking.must_cover_model_len and budget < unchunked_len and batching == "continuous":
+        rule = f"must be at least max_model_len ({unchunked_len}) while chunked prefill is off"
+        remedy = "set enable_chunked_prefill to true, raise it, or lower max_model_len"
+        raise refuse("max_num_batched_tokens", budget, rule, remedy)
+    return budget
+
+
+def resolve_new_token_ratio(choices: Choices, known: EngineVersion) -> dict[str, float]:
+    """Return the constants of `estimate` admission."""
+    ratio = known.new_token_ratio or _SGLANG_RATIO
+    minimum = ratio.initial * ratio.minimum_factor
+    constants = {
+        "new_token_ratio_initial": ratio.initial,
+        "new_token_ratio_minimum": minimum,
+        "new_token_ratio_decay": (ratio.initial - minimum) / ratio.decay_steps,
+    }
+    for key, value in constants.items():
+        choices.default(key, value, "" if known.new_token_ratio else ratio.source)
+    return constants
+
+
+def _graph_sizes(graphs: CudaGraphs, place: Place, max_num_seqs: int) -> tuple[int, ...]:
+    sizes = {
+        size
+        for entry in graphs.sizes
+        for size in (
+            range(entry.start, entry.stop + 1, entry.step) if isinstance(entry, SizeRange) else (entry,)
+        )
+    }
+    if graphs.max_batch is not None:
+        sizes = {size for size in sizes if size <= place.count(graphs.max_batch)}
+    if graphs.max_batch_per_seq is not None:
+        sizes = {size for size in sizes if size <= graphs.max_batch_per_seq * max_num_seqs}
+    return tuple(sorted(sizes))
+
+
+def resolve_memory(
+    choices: Choices, known: EngineVersion, place: Place, budget: int, max_num_seqs: int
+) -> dict[str, Any]:
+    """Return the share of GPU memory and the inputs of the rule for what is neither weights nor KV."""
+    memory, runtime, graphs = known.memory, known.runtime_memory, known.cuda_graphs
+    graph_sizes = _graph_sizes(graphs, place, max_num_seqs)
+    largest = graph_sizes[-1] if graph_sizes else 0
+    share = 0.0
+    if memory.gpu_memory_utilization is not None:
+        share = place.value(memory.gpu_memory_utilization)
+    elif memory.static_reserve is not None:
+        share = memory.static_reserve.share(place.gpu_memory_bytes, budget, largest, place.num_ranks)
+    return {
+        "memory_rule": memory.rule,
+        "gpu_memory_utilization": choices.pick("gpu_memory_utilization", share),
+        "non_torch_bytes_single": runtime.non_torch_single,
+        "non_torch_bytes_parallel": runtime.non_torch_parallel,
+        "activation_token_bytes_factor": runtime.activation_token_factor,
+        "activation_logit_bytes": runtime.activation_logit,
+        "cuda_graph_bytes": graphs.memory if graph_sizes else 0.0,
+        "counts_cuda_graphs": graphs.is_budgeted,
+        "cuda_graph_sizes": graph_sizes,
+        "cuda_graph_max_batch": largest,
+    }
+
+
+def resolve_host(choices: Choices, known: EngineVersion) -> dict[str, Any]:
+    """Return CPU times, their overlap, and what the kernels can do.
+
+    Raises:
+        ScenarioError: Asynchronous scheduling of a version that has none.
+    """
+    host = known.host
+    is_async = choices.pick("async_scheduling", known.scheduling.async_scheduling)
+    if is_async and not host.overlap:
+        rule = f"is not possible: version {known.version} of this engine has no asynchronous scheduling"
+        raise refuse("async_scheduling", is_async, rule, "leave it out or use a newer version")
+    return {
+        "async_scheduling": is_async,
+        "host_seconds_per_step": host.seconds_per_step,
+        "host_seconds_per_request": host.seconds_per_request,
+        "host_overlap": host.overlap if is_async else 0.0,
+        "frontend_latency": choices.pick("frontend_latency", host.frontend_latency),
+        "compute_efficiency": known.kernels.compute_efficiency,
+        "supported_quantizations": known.kernels.quantizations,
+    }

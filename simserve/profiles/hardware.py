@@ -1,0 +1,261 @@
+"""What one GPU and its links can do at most: memory, peaks, bandwidths, power, prices.
+
+Knows data sheets and class defaults, not what an operator, a model or an engine makes of them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from simserve.documents import read_mapping
+from simserve.errors import ProfileError, nearest
+from simserve.profiles import catalog
+from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
+from simserve.validation import FrozenModel, validate
+
+DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4")
+
+
+def _as_date_text(value: Any) -> Any:
+    """Return a date as text: YAML reads an unquoted 2026-08-06 as a date."""
+    return value.isoformat() if isinstance(value, datetime.date) else value
+
+
+Source = Annotated[str, Field(min_length=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Peak = Annotated[FlopsPerSecond, Field(gt=0)]
+PositiveBytes = Annotated[Bytes, Field(gt=0)]
+PositiveBytesPerSecond = Annotated[BytesPerSecond, Field(gt=0)]
+PositiveSeconds = Annotated[Seconds, Field(gt=0)]
+PositiveWatts = Annotated[Watts, Field(gt=0)]
+Date = Annotated[str, Field(pattern=r"^\d{4}(-\d{2}(-\d{2})?)?$"), BeforeValidator(_as_date_text)]
+
+
+class Memory(FrozenModel):
+    """Device memory of one GPU."""
+
+    total: PositiveBytes
+    """Memory the CUDA driver offers to one process, which is what engines multiply by their utilisation."""
+    bandwidth: PositiveBytesPerSecond
+    """Peak read bandwidth."""
+    source: Source
+    """Where the numbers of this block come from."""
+
+
+class Compute(FrozenModel):
+    """Dense peak rates of one GPU, a multiply-add being two operations; an absent dtype is unsupported."""
+
+    fp32: Peak | None = None
+    """FP32 on the ordinary cores."""
+    tf32: Peak | None = None
+    """TF32 on the tensor cores."""
+    fp16: Peak | None = None
+    """FP16 on the tensor cores, accumulated in FP32."""
+    bf16: Peak | None = None
+    """BF16 on the tensor cores, accumulated in FP32."""
+    fp8: Peak | None = None
+    """FP8 on the tensor cores, accumulated in FP32."""
+    int8: Peak | None = None
+    """INT8 on the tensor cores, accumulated in INT32."""
+    int4: Peak | None = None
+    """INT4 on the tensor cores: 4-bit weights and activations, which no weight-only format uses."""
+    source: Source
+    """Where the numbers of this block come from."""
+
+    @model_validator(mode="after")
+    def _has_a_peak(self) -> Self:
+        if all(getattr(self, dtype) is None for dtype in DTYPES):
+            raise ValueError("must give the peak of at least one dtype")
+        return self
+
+
+class _Link(FrozenModel):
+    """A link of one GPU; ``none`` has neither bandwidth nor latency, any other kind has both."""
+
+    kind: str
+    """What the link is."""
+    bandwidth: BytesPerSecond = 0.0
+    """Peak bandwidth per direction and per GPU."""
+    latency: Seconds = 0.0
+    """Time a message takes that is too small for the bandwidth to matter."""
+    source: Source
+    """Where the numbers of this block come from."""
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if self.kind == "none" and (self.bandwidth or self.latency):
+            raise ValueError("must have no bandwidth and no latency where kind is none")
+        if self.kind != "none" and not (self.bandwidth > 0 and self.latency > 0):
+            raise ValueError(f"must have a bandwidth and a latency above 0 where kind is {self.kind}")
+        return self
+
+
+class IntraNodeLink(_Link):
+    """Links between the GPUs of one node. The latency is that of a small all-reduce."""
+
+    kind: Literal["nvlink", "pcie", "none"]
+    """NVLink, PCIe, or no path between the GPUs."""
+    gpus_per_node: int = Field(ge=1)
+    """GPUs of a typical node."""
+
+
+class InterNodeLink(_Link):
+    """Network between nodes. The latency is that of one small message between GPUs of two nodes."""
+
+    kind: Literal["infiniband", "ethernet", "none"]
+    """InfiniBand, Ethernet, or no network."""
+
+
+class HostLink(FrozenModel):
+    """Link between one GPU and host memory."""
+
+    kind: Literal["pcie"]
+    """What the link is."""
+    bandwidth: PositiveBytesPerSecond
+    """Peak bandwidth per direction."""
+    source: Source
+    """Where the numbers of this block come from."""
+
+
+class Power(FrozenModel):
+    """Electric power of one GPU board."""
+
+    board: PositiveWatts
+    """The most the board draws by default."""
+    idle: PositiveWatts
+    """What the driver reports while no process uses the GPU."""
+    source: Source
+    """Where the numbers of this block come from."""
+
+    @model_validator(mode="after")
+    def _idle_below_board(self) -> Self:
+        if self.idle > self.board:
+            raise ValueError("must have an idle power at most as high as the board power")
+        return self
+
+
+class Efficiency(FrozenModel):
+    """Shares of the peaks that large kernels reach: class defaults, until kernels are measured or fitted."""
+
+    gemm: Share
+    """Share of the compute peak in large matrix products."""
+    attention_prefill: Share
+    """Share of the compute peak in flash attention over long prompts."""
+    memory: Share
+    """Share of the bandwidth peak in kernels that stream weights or KV."""
+    kernel_latency: PositiveSeconds
+    """Least time of one kernel inside a CUDA graph."""
+    source: Source
+    """Where the numbers of this block come from."""
+
+
+class GpuPrice(FrozenModel):
+    """What one GPU cost at one provider on one date."""
+
+    usd_per_hour: float = Field(gt=0)
+    """Dollars an hour for one GPU, its share of the host included."""
+    provider: str = Field(min_length=1)
+    """Who sells it."""
+    kind: Literal["on_demand", "reserved", "spot"]
+    """Terms of the offer."""
+    date: Date
+    """When the price was seen: YYYY-MM-DD, YYYY-MM, or YYYY where no more is known."""
+    source: Source
+    """Where the price was read."""
+
+
+class HardwareProfile(FrozenModel):
+    """One GPU, the node it sits in and what it costs."""
+
+    name: str = Field(min_length=1)
+    """Catalogue name, which is also the name of the file."""
+    vendor: str = Field(min_length=1)
+    """Maker of the GPU."""
+    description: str = Field(min_length=1)
+    """One line a person recognises the GPU by."""
+    memory: Memory
+    """Device memory."""
+    compute: Compute
+    """Dense compute peaks."""
+    compute_capability: str | None = Field(default=None, pattern=r"^\d+\.\d+$")
+    """CUDA compute capability as text (``"9.0"``); none for other makers."""
+    intra_node: IntraNodeLink
+    """Links between the GPUs of a node."""
+    inter_node: InterNodeLink
+    """Network between nodes."""
+    host_link: HostLink
+    """Link to host memory."""
+    power: Power
+    """Electric power."""
+    efficiency: Efficiency
+    """Default efficiencies of its class."""
+    prices: tuple[GpuPrice, ...] = ()
+    """Prices seen, each with its date and source."""
+
+    @property
+    def supported_dtypes(self) -> tuple[str, ...]:
+        """Dtypes that have a compute peak, in the order of `DTYPES`."""
+        return tuple(dtype for dtype in DTYPES if self.peak_flops(dtype) is not None)
+
+    @property
+    def default_price(self) -> float | None:
+        """Median of the on-demand prices, in dollars per GPU-hour; none where the profile has no such price.
+
+        The median, because list prices of one GPU differ by a factor of five between providers: it is neither
+        the bargain nor the hyperscaler. A scenario's ``pricing.gpu_hour_usd`` replaces it.
+        """
+        on_demand = [price.usd_per_hour for price in self.prices if price.kind == "on_demand"]
+        return statistics.median(on_demand) if on_demand else None
+
+    def peak_flops(self, dtype: str) -> float | None:
+        """Return the dense compute peak in FLOP/s (OP/s for integers), or none where the GPU lacks the dtype.
+
+        Raises:
+            ProfileError: ``dtype`` is not one of `DTYPES`.
+        """
+        if dtype not in DTYPES:
+            raise ProfileError(
+                "is not a known dtype", key="dtype", value=dtype, remedy=nearest(dtype, DTYPES)
+            )
+        peak: float | None = getattr(self.compute, dtype)
+        return peak
+
+    def ridge_point(self, dtype: str) -> float | None:
+        """Return the arithmetic intensity, in FLOP/byte, above which compute limits; none without the dtype.
+
+        The peak rate over the peak bandwidth, as in the roofline model (Williams, Waterman and Patterson,
+        CACM 52(4), 2009); efficiencies are left out.
+
+        Raises:
+            ProfileError: ``dtype`` is not one of `DTYPES`.
+        """
+        peak = self.peak_flops(dtype)
+        return None if peak is None else peak / self.memory.bandwidth
+
+
+def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile:
+    """Return the profile of a catalogue name or a path.
+
+    Args:
+        name: A catalogue name (``h100-sxm-80gb``) or the path of a profile file.
+        relative_to: Folder that a relative path is tried against first.
+
+    Raises:
+        ProfileError: There is no such profile, or the file is invalid; names file, key and remedy.
+    """
+    path = catalog.find("hardware", name, relative_to)
+    profile = validate(HardwareProfile, read_mapping(path, ProfileError), file=path, error=ProfileError)
+    if path.stem == name and profile.name != name:
+        raise ProfileError(
+            "must equal the name of the file",
+            file=path,
+            key="name",
+            value=profile.name,
+            remedy=f"write {name}",
+        )
+    return profile

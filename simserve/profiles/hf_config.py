@@ -1,0 +1,281 @@
+"""From a Hugging Face ``config.json`` to a model profile: aliases, defaults of the family, refusals by name.
+
+Reads raw JSON, never through transformers, which renames fields on the way. Knows no weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simserve.errors import ProfileError
+from simserve.profiles.architecture import ModelProfile
+from simserve.profiles.hf_families import FAMILIES, UNSUPPORTED_KEYS, Family
+from simserve.profiles.hf_layers import dense_layers, sliding_layers
+from simserve.profiles.hf_reader import ConfigReader
+from simserve.validation import validate
+
+_EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts")
+_WIDTH_KEYS = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
+_PLAIN_MLP_FACTOR = 4  # width of the MLP over hidden_size where GPT-2, GPT-J, BLOOM and Falcon leave it out
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "auto": "bf16"}
+_QUANTISED_NAMES = {"gptq": "gptq-int4", "awq": "awq-int4"}
+# What a config of an unknown architecture must say before it is read as a Llama with other sizes.
+_GENERIC_KEYS = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+)
+
+
+def from_hf_config(mapping: Mapping[str, Any], file: object = None) -> ModelProfile:
+    """Return the profile of a Hugging Face configuration.
+
+    The text part of a multimodal model is read (``text_config``, ``thinker_config.text_config``). A
+    ``model_type`` outside `FAMILIES` is read as a Llama with other sizes if it gives every size.
+
+    Args:
+        mapping: The parsed ``config.json``.
+        file: Where it was read from; gives the profile its name, and errors their place.
+
+    Raises:
+        ProfileError: A field is missing, has a wrong type, or means layers there is no formula for.
+    """
+    config = _text_part(mapping, file)
+    model_type = str(config.get("model_type") or "")
+    family = FAMILIES.get(model_type)
+    if family is None:
+        _check_generic(config, model_type, file)
+        family = Family()
+    reader = ConfigReader({**family.defaults, **_present(config)}, file)
+    for key in UNSUPPORTED_KEYS:
+        if reader.value(key):
+            raise reader.refusal("means layers that simserve has no formula for", key)
+    fields = {
+        "name": _name(config, file),
+        "family": model_type or "unknown",
+        "source": _source(model_type, file),
+        **_sizes(reader),
+        **_attention(reader, family),
+        **_biases(reader, family),
+        **family.fields,
+        **_falcon(reader),
+        "moe": _experts(reader),
+    }
+    return validate(ModelProfile, fields, file=file, error=ProfileError)
+
+
+def _present(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if value is not None}
+
+
+def _text_part(mapping: Mapping[str, Any], file: object) -> dict[str, Any]:
+    """Return the language model's fields, over those of the whole (``tie_word_embeddings``, ``dtype``)."""
+    config = dict(mapping)
+    for key in ("thinker_config", "text_config", "llm_config", "language_config"):
+        inner = config.pop(key, None)
+        if inner is None:
+            continue
+        if not isinstance(inner, Mapping):
+            raise ProfileError("must be a mapping", file=file, key=key, value=inner)
+        config |= inner
+    return config
+
+
+def _check_generic(config: Mapping[str, Any], model_type: str, file: object) -> None:
+    missing = [key for key in _GENERIC_KEYS if config.get(key) is None]
+    if missing:
+        raise ProfileError(
+            "is not a known architecture, and to read it as a Llama with other sizes the file lacks "
+            + ", ".join(missing),
+            file=file,
+            key="model_type",
+            value=model_type or None,
+            remedy="known are " + ", ".join(sorted(FAMILIES)) + "; or write a model profile",
+        )
+
+
+def _name(config: Mapping[str, Any], file: object) -> str:
+    if file is None:
+        return str(config.get("_name_or_path") or config.get("model_type") or "model").rsplit("/", 1)[-1]
+    path = Path(str(file))
+    stem = path.resolve().parent.name if path.name == "config.json" else path.stem.removesuffix("_config")
+    return stem.rsplit("--", 1)[-1] or "model"
+
+
+def _source(model_type: str, file: object) -> str:
+    where = Path(str(file)).name if file is not None else "config.json"
+    if model_type in FAMILIES:
+        return f"{where} (Hugging Face, model_type {model_type})"
+    return f"{where} (Hugging Face, unknown model_type {model_type!r} read as a Llama with other sizes)"
+
+
+def _sizes(reader: ConfigReader) -> dict[str, Any]:
+    hidden_size = reader.integer("hidden_size", "n_embd", "n_embed", "d_model")
+    if reader.integer("word_embed_proj_dim", default=hidden_size) != hidden_size:
+        raise reader.refusal("must equal hidden_size; other widths have no formula", "word_embed_proj_dim")
+    positions = reader.integer("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
+    is_plain = reader.value("model_type") in (
+        "gpt2",
+        "gptj",
+        "bloom",
+        "falcon",
+        "RefinedWeb",
+        "RefinedWebModel",
+    )
+    width = _PLAIN_MLP_FACTOR * hidden_size if is_plain else None
+    width = reader.integer("intermediate_size_mlp", *_WIDTH_KEYS, default=width)
+    has_learned_positions = reader.flag("has_learned_positions")
+    return {
+        "dtype": reader.choice(_DTYPES, "dtype", "torch_dtype", default="bfloat16"),
+        "checkpoint_quantization": _quantization(reader),
+        "hidden_size": hidden_size,
+        "num_hidden_layers": reader.integer("num_hidden_layers", "n_layer", "num_layers"),
+        "intermediate_size": width,
+        "vocab_size": reader.integer("vocab_size"),
+        "max_position_embeddings": positions,
+        "tie_word_embeddings": reader.flag("tie_word_embeddings"),
+        "num_learned_positions": (
+            positions + reader.integer("num_extra_positions", default=0, minimum=0)
+            if has_learned_positions
+            else 0
+        ),
+    }
+
+
+def _quantization(reader: ConfigReader) -> str | None:
+    block = reader.mapping("quantization_config") or reader.mapping("compression_config")
+    if block is None:
+        return None
+    method = str(block.get("quant_method") or block.get("quant_algo") or "unknown").lower()
+    bits = [
+        f"{weights.get('type', '')}{weights.get('num_bits', '')}"
+        for group in (block.get("config_groups") or {}).values()
+        if isinstance(weights := group.get("weights"), Mapping)
+    ]
+    if bits:
+        return bits[0].replace("float8", "fp8").replace("float4", "fp4")
+    return _QUANTISED_NAMES.get(method, method)
+
+
+def _attention(reader: ConfigReader, family: Family) -> dict[str, Any]:
+    heads = reader.integer("num_attention_heads", "n_head")
+    window, num_sliding_layers = sliding_layers(reader, family.sliding)
+    fields: dict[str, Any] = {
+        "num_attention_heads": heads,
+        "num_key_value_heads": reader.integer(
+            "num_key_value_heads", "num_kv_heads", "n_head_kv", default=heads
+        ),
+        "sliding_window": window,
+        "num_sliding_layers": num_sliding_layers,
+    }
+    if reader.value("kv_lora_rank") is not None:
+        return fields | _latent(reader, heads)
+    if reader.flag("use_qk_norm") and reader.value("qk_norm_type") is not None:
+        fields["qk_norm"] = reader.choice({"per_layer": "full", "per_head": "per_head"}, "qk_norm_type")
+    head_dim = reader.integer("head_dim", default=0, minimum=0)
+    if not head_dim:
+        hidden_size = reader.integer("hidden_size", "n_embd", "n_embed", "d_model")
+        if hidden_size % heads:
+            raise reader.refusal(
+                f"is missing, and {heads} attention heads do not divide the hidden_size {hidden_size}",
+                "head_dim",
+            )
+        head_dim = hidden_size // heads
+    return fields | {"head_dim": head_dim}
+
+
+def _latent(reader: ConfigReader, heads: int) -> dict[str, Any]:
+    if reader.flag("attention_bias"):
+        raise reader.refusal("with latent attention has no formula", "attention_bias")
+    rope, nope = reader.integer("qk_rope_head_dim"), reader.integer("qk_nope_head_dim")
+    q_lora_rank = reader.integer("q_lora_rank", default=0, minimum=0)
+    fields: dict[str, Any] = {
+        "num_key_value_heads": heads,
+        "head_dim": rope + nope,
+        "mla": {
+            "kv_lora_rank": reader.integer("kv_lora_rank"),
+            "q_lora_rank": q_lora_rank or None,
+            "qk_rope_head_dim": rope,
+            "qk_nope_head_dim": nope,
+            "v_head_dim": reader.integer("v_head_dim"),
+        },
+    }
+    if reader.value("index_topk") is not None:
+        fields["indexer"] = {
+            "num_heads": reader.integer("index_n_heads"),
+            "head_dim": reader.integer("index_head_dim"),
+            "topk": reader.integer("index_topk"),
+        }
+    return fields
+
+
+def _biases(reader: ConfigReader, family: Family) -> dict[str, Any]:
+    attention = family.has_attention_bias_flag and reader.flag("attention_bias")
+    return {
+        "has_qkv_bias": attention,
+        "has_output_bias": attention,
+        "has_mlp_bias": reader.flag("mlp_bias"),
+    }
+
+
+def _falcon(reader: ConfigReader) -> dict[str, Any]:
+    """Return what the Falcon switches mean: ``configuration_falcon.py`` and ``modeling_falcon.py``."""
+    if FAMILIES.get(str(reader.value("model_type"))) is not FAMILIES["falcon"]:
+        return {}
+    is_new = reader.flag("new_decoder_architecture") or reader.value("model_type") == "RefinedWeb"
+    is_parallel = is_new or reader.flag("parallel_attn", default=True)
+    norms = reader.integer("num_ln_in_parallel_attn", default=2 if is_new or not is_parallel else 1)
+    has_bias = reader.flag("bias")
+    fields: dict[str, Any] = {
+        "has_parallel_attention": is_parallel,
+        "num_norms_per_layer": norms,
+        **dict.fromkeys(("has_qkv_bias", "has_output_bias", "has_mlp_bias"), has_bias),
+    }
+    if not is_new and reader.flag("multi_query", default=True):
+        fields["num_key_value_heads"] = 1
+    return fields
+
+
+def _experts(reader: ConfigReader) -> dict[str, Any] | None:
+    num_experts = reader.integer(*_EXPERT_KEYS, default=0, minimum=0)
+    if not num_experts:
+        return None
+    if reader.value("moe_layer_freq") not in (None, 1):
+        raise reader.refusal("must be 1; other spacings have no formula", "moe_layer_freq")
+    width = reader.integer("moe_intermediate_size", "intermediate_size")
+    shared, shared_width = _shared_experts(reader, width)
+    return {
+        "num_experts": num_experts,
+        "num_experts_per_tok": reader.integer("num_experts_per_tok", "experts_per_token"),
+        "moe_intermediate_size": width,
+        "num_shared_experts": shared,
+        "shared_intermediate_size": shared_width,
+        "first_dense_layers": reader.integer("first_k_dense_replace", default=0, minimum=0),
+        "layer_step": reader.integer("decoder_sparse_step", "interleave_moe_layer_step", default=1),
+        "dense_layers": dense_layers(reader),
+        "has_router_bias": (
+            reader.flag("has_router_bias")
+            or reader.flag("use_routing_bias")
+            or reader.value("topk_method") == "noaux_tc"
+        ),
+        "has_expert_bias": reader.flag("has_expert_bias"),
+        "has_shared_expert_gate": reader.flag("has_shared_expert_gate"),
+    }
+
+
+def _shared_experts(reader: ConfigReader, width: int) -> tuple[int, int]:
+    """Return how many shared experts a layer has, and the width of one."""
+    own_width = reader.integer(
+        "shared_expert_intermediate_size", "shared_intermediate_size", default=0, minimum=0
+    )
+    default = 1 if own_width else 0
+    count = reader.integer("n_shared_experts", "num_shared_experts", default=default, minimum=0)
+    return count, (own_width or width) if count else 0

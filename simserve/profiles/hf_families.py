@@ -1,0 +1,157 @@
+"""What a Hugging Face ``model_type`` implies that its ``config.json`` does not say. A table, no reading.
+
+Sources: ``configuration_*.py`` and ``modeling_*.py`` of huggingface/transformers for each type, and for
+``minimax_m2``, ``kimi_k2`` and ``deepseek_v32`` the modelling files beside their checkpoints and vLLM's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+SlidingRule = Literal["all", "above_max_window_layers", "alternating", "pattern", "chunked"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Facts of one architecture family.
+
+    Attributes:
+        fields: Fields of `ModelProfile` that are fixed for the family.
+        defaults: Values of configuration keys that files of this family leave out. ``has_*`` and
+            ``num_extra_positions`` stand for what the family's code does and no file says.
+        has_attention_bias_flag: Whether ``attention_bias`` switches the biases of all four projections.
+        sliding: Which layers slide where ``layer_types`` does not say: ``all``; those from
+            ``max_window_layers`` on (Qwen); every second one (gpt-oss, Gemma 2); all but every
+            ``sliding_window_pattern``-th (Gemma 3); all but every fourth, in chunks (Llama 4).
+    """
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    has_attention_bias_flag: bool = True
+    sliding: SlidingRule = "all"
+
+
+_TIED = {"tie_word_embeddings": True}
+_PLAIN = {"is_gated_mlp": False, "norm": "layer"}
+_ALL_BIASES = {"has_qkv_bias": True, "has_output_bias": True, "has_mlp_bias": True}
+_QWEN_BIAS = Family(
+    fields={"has_qkv_bias": True}, has_attention_bias_flag=False, sliding="above_max_window_layers"
+)
+_QWEN3 = Family(fields={"qk_norm": "per_head"}, sliding="above_max_window_layers")
+_DEEPSEEK = Family()
+_GEMMA = {"max_position_embeddings": 8192, **_TIED}
+_GEMMA3 = Family(
+    fields={"qk_norm": "per_head", "num_norms_per_layer": 4},
+    defaults={
+        "vocab_size": 262208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+        **_TIED,
+    },
+    sliding="pattern",
+)
+_LLAMA4 = Family(
+    defaults={"attention_chunk_size": 8192, "interleave_moe_layer_step": 1, "n_shared_experts": 1},
+    sliding="chunked",
+)
+_FALCON = Family(
+    fields={**_PLAIN, "has_parallel_attention": True},
+    defaults={"max_position_embeddings": 2048, **_TIED},
+    has_attention_bias_flag=False,
+)
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "llama": Family(),
+        "mistral": Family(has_attention_bias_flag=False),
+        "mixtral": Family(has_attention_bias_flag=False),
+        "qwen2": _QWEN_BIAS,
+        "qwen2_moe": Family(
+            fields={"has_qkv_bias": True},
+            has_attention_bias_flag=False,
+            sliding="above_max_window_layers",
+            defaults={"num_shared_experts": 1, "has_shared_expert_gate": True},
+        ),
+        "qwen3": _QWEN3,
+        "qwen3_moe": _QWEN3,
+        "deepseek_v2": _DEEPSEEK,
+        "deepseek_v3": _DEEPSEEK,
+        "deepseek_v32": _DEEPSEEK,
+        "kimi_k2": _DEEPSEEK,
+        "glm_moe_dsa": _DEEPSEEK,
+        "llama4": _LLAMA4,
+        "llama4_text": _LLAMA4,
+        "gpt_oss": Family(
+            fields={"has_attention_sinks": True},
+            defaults={"has_router_bias": True, "has_expert_bias": True},
+            sliding="alternating",
+        ),
+        "minimax_m2": Family(has_attention_bias_flag=False),
+        "phi3": Family(has_attention_bias_flag=False),
+        "gemma": Family(defaults=_GEMMA),
+        "gemma2": Family(
+            fields={"num_norms_per_layer": 4},
+            defaults={**_GEMMA, "sliding_window": 4096},
+            sliding="alternating",
+        ),
+        "gemma3": _GEMMA3,
+        "gemma3_text": _GEMMA3,
+        "falcon": _FALCON,
+        "RefinedWeb": _FALCON,
+        "RefinedWebModel": _FALCON,
+        "gpt2": Family(
+            fields={**_PLAIN, **_ALL_BIASES},
+            defaults={"has_learned_positions": True, **_TIED},
+            has_attention_bias_flag=False,
+        ),
+        "gptj": Family(
+            fields={
+                **_PLAIN,
+                "has_mlp_bias": True,
+                "has_lm_head_bias": True,
+                "num_norms_per_layer": 1,
+                "has_parallel_attention": True,
+            },
+            has_attention_bias_flag=False,
+        ),
+        "opt": Family(
+            fields={**_PLAIN, **_ALL_BIASES},
+            defaults={"has_learned_positions": True, "num_extra_positions": 2, **_TIED},
+            has_attention_bias_flag=False,
+        ),
+        "bloom": Family(
+            fields={**_PLAIN, **_ALL_BIASES, "has_embedding_norm": True},
+            defaults={"max_position_embeddings": 2048, **_TIED},
+            has_attention_bias_flag=False,
+        ),
+    }
+)
+
+# Keys that mean layers this module has no formula for, when present and not null, false, 0 or empty.
+UNSUPPORTED_KEYS = (
+    "is_encoder_decoder",
+    "encoder_layers",
+    "num_encoder_layers",
+    "cross_attention_layers",
+    "linear_num_value_heads",
+    "linear_attn_config",
+    "mamba_d_state",
+    "mamba_num_heads",
+    "ssm_state_size",
+    "ssm_cfg",
+    "state_size",
+    "hybrid_override_pattern",
+    "attn_layer_period",
+    "attn_type_list",
+    "compress_ratios",
+    "num_kv_shared_layers",
+    "num_key_value_heads_per_layer",
+    "block_configs",
+)

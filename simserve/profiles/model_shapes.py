@@ -1,0 +1,200 @@
+"""Matrix shapes and byte counts of transformer layers, from plain integers. Knows no profile or hardware."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from simserve.errors import InputError
+
+Split = Literal["column", "row", "replicated"]
+
+_INDEXER_SCALE_GROUP = 128
+_INDEXER_SCALE_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """One weight matrix as one rank holds it: ``y[m, out_features] = x[m, in_features] W^T``.
+
+    Attributes:
+        name: Which projection, as engines fuse them: ``qkv``, ``output``, ``gate_up``, ``down`` ...
+        out_features: Width of the result on one rank.
+        in_features: Width of the input on one rank.
+        split: Which dimension tensor parallelism divides: ``column`` the result (no communication), ``row``
+            the input (the results are summed over the ranks), ``replicated`` none.
+        has_bias: Whether a bias of ``out_features`` is added.
+        is_quantised: Whether quantised checkpoints store it in the low-bit format; routers and the head stay
+            16-bit.
+    """
+
+    name: str
+    out_features: int
+    in_features: int
+    split: Split
+    has_bias: bool = False
+    is_quantised: bool = True
+
+    @property
+    def num_weights(self) -> int:
+        """Elements of the matrix, without the bias."""
+        return self.out_features * self.in_features
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements of the matrix and of the bias."""
+        return self.num_weights + (self.out_features if self.has_bias else 0)
+
+
+def heads_per_rank(num_heads: int, tensor_parallel_size: int) -> int:
+    """Return the query heads of one rank.
+
+    Raises:
+        InputError: The heads do not divide evenly; names the sizes that do.
+    """
+    if tensor_parallel_size < 1 or num_heads % tensor_parallel_size:
+        sizes = [str(size) for size in range(1, min(num_heads, 64) + 1) if num_heads % size == 0]
+        raise InputError(
+            f"must divide the {num_heads} attention heads of the model",
+            key="tensor_parallel_size",
+            value=tensor_parallel_size,
+            remedy="choose from " + ", ".join(sizes),
+        )
+    return num_heads // tensor_parallel_size
+
+
+def kv_heads_per_rank(num_kv_heads: int, tensor_parallel_size: int) -> int:
+    """Return the key-value heads of one rank: at least one, so ranks beyond their number hold copies.
+
+    Raises:
+        InputError: Neither number divides the other, which vLLM, SGLang and TensorRT-LLM refuse.
+    """
+    if num_kv_heads % tensor_parallel_size == 0:
+        return num_kv_heads // tensor_parallel_size
+    if tensor_parallel_size % num_kv_heads == 0:
+        return 1
+    raise InputError(
+        f"must divide the {num_kv_heads} key-value heads of the model, or be a multiple of them",
+        key="tensor_parallel_size",
+        value=tensor_parallel_size,
+    )
+
+
+def attention_gemms(
+    *,
+    hidden_size: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    has_qkv_bias: bool = False,
+    has_output_bias: bool = False,
+    tensor_parallel_size: int = 1,
+) -> list[Gemm]:
+    """Return the projections of one MHA, GQA or MQA layer on one rank: fused ``qkv`` and ``output``."""
+    query_heads = heads_per_rank(num_heads, tensor_parallel_size)
+    kv_heads = kv_heads_per_rank(num_kv_heads, tensor_parallel_size)
+    width = query_heads * head_dim
+    return [
+        Gemm("qkv", width + 2 * kv_heads * head_dim, hidden_size, "column", has_qkv_bias),
+        Gemm("output", hidden_size, width, "row", has_output_bias),
+    ]
+
+
+def latent_attention_gemms(
+    *,
+    hidden_size: int,
+    num_heads: int,
+    kv_lora_rank: int,
+    q_lora_rank: int | None,
+    qk_rope_head_dim: int,
+    qk_nope_head_dim: int,
+    v_head_dim: int,
+    tensor_parallel_size: int = 1,
+) -> list[Gemm]:
+    """Return the projections of one MLA layer on one rank (DeepSeek-V2, arXiv 2405.04434, section 2.1).
+
+    The down-projections ``q_a`` and ``kv_a`` are replicated. ``kv_b`` is listed as one matrix; decode kernels
+    multiply by its two halves instead (absorption), which reads the same weights.
+    """
+    heads = heads_per_rank(num_heads, tensor_parallel_size)
+    query_width = heads * (qk_nope_head_dim + qk_rope_head_dim)
+    if q_lora_rank is None:
+        query = [Gemm("q", query_width, hidden_size, "column")]
+    else:
+        query = [
+            Gemm("q_a", q_lora_rank, hidden_size, "replicated"),
+            Gemm("q_b", query_width, q_lora_rank, "column"),
+        ]
+    return [
+        *query,
+        Gemm("kv_a", kv_lora_rank + qk_rope_head_dim, hidden_size, "replicated"),
+        Gemm("kv_b", heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank, "column"),
+        Gemm("output", hidden_size, heads * v_head_dim, "row"),
+    ]
+
+
+def indexer_gemms(*, hidden_size: int, query_width: int, num_heads: int, head_dim: int) -> list[Gemm]:
+    """Return the projections of one sparse-attention indexer, replicated on every rank (DeepSeek-V3.2).
+
+    Args:
+        hidden_size: Width of the layer.
+        query_width: Width of the low-rank query it reads.
+        num_heads: Heads of the indexer.
+        head_dim: Width of one of them; the key is one head shared by all.
+    """
+    return [
+        Gemm("index_q", num_heads * head_dim, query_width, "replicated"),
+        Gemm("index_k", head_dim, hidden_size, "replicated"),
+        Gemm("index_weights", num_heads, hidden_size, "replicated", is_quantised=False),
+    ]
+
+
+def mlp_gemms(
+    *,
+    hidden_size: int,
+    intermediate_size: int,
+    is_gated: bool,
+    has_bias: bool = False,
+    tensor_parallel_size: int = 1,
+    prefix: str = "",
+) -> list[Gemm]:
+    """Return the two matrices of one MLP or expert on one rank: fused ``gate_up`` (or ``up``) and ``down``.
+
+    A width that the ranks do not divide is padded, as engines do.
+    """
+    width = -(-intermediate_size // tensor_parallel_size)
+    first = ("gate_up", 2 * width) if is_gated else ("up", width)
+    return [
+        Gemm(prefix + first[0], first[1], hidden_size, "column", has_bias),
+        Gemm(prefix + "down", hidden_size, width, "row", has_bias),
+    ]
+
+
+def indexer_key_bytes(head_dim: int) -> int:
+    """Return the bytes a token and layer of the indexer's key cache: FP8 with one FP32 scale a group of 128.
+
+    vLLM, ``DeepseekV32IndexerCache``: 132 bytes at a width of 128, whatever the type of the main cache.
+    """
+    return head_dim + -(-head_dim // _INDEXER_SCALE_GROUP) * _INDEXER_SCALE_BYTES
+
+
+def attention_score_bytes(num_tokens: int, num_heads: int, bytes_per_element: float) -> float:
+    """Return the bytes of the score matrices that a standard (not flash) kernel writes for one sequence.
+
+    ``num_heads * num_tokens ** 2`` elements (FlashAttention, arXiv 2205.14135, algorithm 0): exact for
+    prefill from an empty cache; flash kernels never write them.
+    """
+    return num_heads * num_tokens * num_tokens * bytes_per_element
+
+
+def num_token_computations(num_prompt_tokens: int, num_output_tokens: int, has_kv_cache: bool = True) -> int:
+    """Return how many tokens pass through the layers until one request is answered.
+
+    With a KV cache the prompt passes once, then each generated token but the last, which nobody reads again.
+    Without one every step computes the whole prefix anew: ``P + (P + 1) + ... + (P + N - 1)``.
+    """
+    if num_output_tokens == 0:
+        return 0
+    if has_kv_cache:
+        return num_prompt_tokens + num_output_tokens - 1
+    return num_output_tokens * num_prompt_tokens + num_output_tokens * (num_output_tokens - 1) // 2

@@ -1,0 +1,109 @@
+"""Why a deployment does not fit, and what would: the arithmetic, more GPUs, fewer bits, shorter requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from simserve.errors import InfeasibleError, InputError
+from simserve.perf.memory import MemoryPlan, plan_memory
+from simserve.scenario.resolve import ResolvedScenario, replica_shape
+from simserve.scenario.schema import Scenario
+
+_LARGEST_TENSOR_PARALLEL = 64
+_QUANTIZATIONS = ("fp8", "int8", "gptq-int4", "gguf-q4_k_m", "gguf-q2_k")
+"""Tried in this order: the most bits first."""
+
+
+def check_fit(resolved: ResolvedScenario) -> None:
+    """Do nothing if the deployment fits.
+
+    Raises:
+        InfeasibleError: It does not; the message carries the arithmetic and what would fit.
+    """
+    if not resolved.memory.fits:
+        raise InfeasibleError(_reason(resolved), remedy=_remedy(resolved))
+
+
+def remedies(resolved: ResolvedScenario) -> list[str]:
+    """Return changes of one key that make the deployment fit, as ``KEY=VALUE``, the mildest of each kind."""
+    found = [next(_fitting(resolved.scenario, variants), None) for variants in _variants(resolved)]
+    return [change for change in found if change is not None]
+
+
+def _reason(resolved: ResolvedScenario) -> str:
+    memory, shape = resolved.memory, resolved.shape
+    arithmetic = "; ".join(memory.arithmetic)
+    if memory.longest_sequence == 0:
+        return f"{shape.model.name} does not fit on {shape.num_gpus} x {shape.hardware.name} ({arithmetic})"
+    return (
+        f"KV cache smaller than one full-length request of {memory.max_model_len:,} tokens: the longest that "
+        f"fits is {memory.longest_sequence:,} ({arithmetic})"
+    )
+
+
+def _remedy(resolved: ResolvedScenario) -> str:
+    changes = remedies(resolved)
+    if not changes:
+        return "no change of one key makes it fit; take a GPU with more memory"
+    return "what fits: --set " + " or --set ".join(changes)
+
+
+def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
+    size = resolved.shape.tensor_parallel_size
+    sizes = [size * factor for factor in (2, 4, 8, 16, 32) if size * factor <= _LARGEST_TENSOR_PARALLEL]
+    yield [("tensor_parallel_size", each) for each in sizes]
+    known = resolved.shape.engine.supported_quantizations
+    yield [("quantization", each) for each in _QUANTIZATIONS if each in known]
+    if resolved.memory.longest_sequence >= 2:
+        yield [("engine.max_model_len", resolved.memory.longest_sequence)]
+
+
+def _fitting(scenario: Scenario, variants: list[tuple[str, Any]]) -> Iterator[str]:
+    for key, value in variants:
+        plan = _plan(scenario, key, value)
+        if plan is not None and plan.fits:
+            yield f"deployment.{key}={value}"
+
+
+def _plan(scenario: Scenario, key: str, value: Any) -> MemoryPlan | None:
+    """Return the memory of the scenario with one key changed, None where it cannot be deployed so."""
+    deployment = scenario.deployment
+    if key.startswith("engine."):
+        engine = deployment.engine.model_copy(update={key.removeprefix("engine."): value})
+        changed = deployment.model_copy(update={"engine": engine})
+    else:
+        changed = deployment.model_copy(update={key: value})
+    try:
+        return plan_memory(replica_shape(scenario.model_copy(update={"deployment": changed})))
+    except InputError:
+        return None
+
+
+def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
+    """Return what `simserve memory` answers, as plain values; bytes are those of the fullest GPU."""
+    memory, shape = resolved.memory, resolved.shape
+    return {
+        "fits": memory.fits,
+        "model": shape.model.name,
+        "hardware": shape.hardware.name,
+        "num_gpus": resolved.num_gpus,
+        "total_bytes": memory.total_bytes,
+        "usable_bytes": memory.usable_bytes,
+        "weights_bytes": memory.weights_bytes,
+        "activation_bytes": memory.activation_bytes,
+        "non_torch_bytes": memory.non_torch_bytes,
+        "cuda_graph_bytes": memory.cuda_graph_bytes,
+        "kv_bytes": memory.kv_bytes,
+        "kv_bytes_per_token": memory.kv_bytes_per_token,
+        "block_size": memory.block_size,
+        "num_kv_blocks": memory.num_kv_blocks,
+        "max_model_len": memory.max_model_len,
+        "longest_sequence": memory.longest_sequence,
+        "max_concurrent_full_length": memory.max_concurrent_full_length,
+        "parts": dict(memory.parts),
+        "arithmetic": list(memory.arithmetic),
+        "what_fits": [] if memory.fits else remedies(resolved),
+        "engine_resolved": asdict(shape.engine),
+    }

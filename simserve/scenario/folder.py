@@ -1,0 +1,111 @@
+"""The folder of a result: where it is, whether it may be written, filling it all at once or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from simserve.errors import UsageError
+from simserve.metrics.files import RESULT_FILE
+from simserve.scenario.schema import Scenario
+
+RESULTS_FOLDER = Path("results")
+
+
+def default_folder(scenario: Scenario) -> Path:
+    """Return ``results/NAME-HASH`` below the working folder."""
+    return RESULTS_FOLDER / f"{scenario.name}-{scenario.hash}"
+
+
+@contextmanager
+def staged_folder(folder: Path, scenario: Scenario, *, force: bool = False) -> Iterator[Path]:
+    """Yield an empty folder beside ``folder``; its files are moved in when the block ends without an error.
+
+    Whether ``folder`` can be written is known before the block begins; after an error nothing is left of it.
+
+    Args:
+        folder: Where the result goes; made if need be.
+        scenario: Whose result it is.
+        force: Whether the result of another scenario or seed may be replaced.
+
+    Raises:
+        UsageError: ``folder`` cannot be made or written, or holds another result and ``force`` is false.
+    """
+    _check_content(folder, scenario, force)
+    staging = folder.parent / f".{folder.name}.{os.getpid()}.partial"
+    made = _make(staging, folder)
+    try:
+        yield staging
+        _move(staging, folder)
+    except BaseException:
+        _remove(made)
+        raise
+
+
+def _check_content(folder: Path, scenario: Scenario, force: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise UsageError("is a file, not a folder", file=folder, key="--out")
+    if force or not (folder / RESULT_FILE).exists():
+        return
+    try:
+        held = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))["simserve"]["scenario_hash"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(
+            f"holds a {RESULT_FILE} that is no result of simserve",
+            file=folder,
+            key="--out",
+            remedy="choose another folder, or --force to replace it",
+        ) from None
+    if held != scenario.hash:
+        raise UsageError(
+            f"holds the result of another scenario or seed ({held}, this is {scenario.hash})",
+            file=folder,
+            key="--out",
+            remedy="choose another folder, or --force to replace it",
+        )
+
+
+def _make(staging: Path, folder: Path) -> list[Path]:
+    """Make the folders that are missing and return them, outermost first; ``staging`` is the last."""
+    missing = [staging, *(parent for parent in staging.parents if not parent.exists())]
+    made: list[Path] = []
+    try:
+        for each in reversed(missing):
+            each.mkdir()
+            made.append(each)
+        if folder.is_dir():
+            _probe(folder)
+    except OSError as failure:
+        _remove(made)
+        reason = failure.strerror or str(failure)
+        raise UsageError(f"cannot be written: {reason}", file=folder, key="--out") from None
+    return made
+
+
+def _probe(folder: Path) -> None:
+    """Make and remove a file in ``folder``: permissions alone do not tell."""
+    probe = folder / f".{os.getpid()}.probe"
+    probe.touch()
+    probe.unlink()
+
+
+def _move(staging: Path, folder: Path) -> None:
+    if not folder.exists():
+        staging.rename(folder)
+        return
+    # The result names its scenario: it goes last, so that a folder never claims files it does not have.
+    for file in sorted(staging.iterdir(), key=lambda each: each.name == RESULT_FILE):
+        file.replace(folder / file.name)
+    staging.rmdir()
+
+
+def _remove(made: list[Path]) -> None:
+    if made:
+        shutil.rmtree(made[-1], ignore_errors=True)
+    for folder in reversed(made[:-1]):
+        with suppress(OSError):  # somebody else put a file there meanwhile
+            folder.rmdir()

@@ -1,0 +1,175 @@
+"""From a file or a bundled name, with overrides, to a Scenario. Knows keys and files, runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simserve.documents import parse_yaml, read_mapping
+from simserve.errors import InputError, ScenarioError
+from simserve.profiles import catalog
+from simserve.scenario.schema import Scenario, Source
+from simserve.validation import validate
+
+Overrides = Sequence[str] | Mapping[str, Any]
+
+_TEXT_KEYS = ("deployment.engine.version",)
+"""Keys whose value is text even where it looks like a number: version 0.10 is not version 0.1."""
+
+
+_DISCRIMINATORS = ("process", "distribution")
+"""Keys that choose the member of a union, so that changing one alone leaves keys of the old member behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Override:
+    key: str
+    value: Any
+    label: str
+
+    @property
+    def parts(self) -> list[str]:
+        return self.key.split(".")
+
+
+def load(path_or_name: str | Path, overrides: Overrides = ()) -> Scenario:
+    """Return the scenario of a file or of a bundled name, with every default filled in.
+
+    Args:
+        path_or_name: A path (with a separator or a ``.yaml``, ``.yml`` or ``.json`` ending), or a name that
+            `simserve scenarios` lists.
+        overrides: Applied before validation, in order: texts ``"deployment.replicas=2"`` whose value is YAML,
+            or a mapping of dotted keys to values. An element of a list is addressed by its number.
+
+    Raises:
+        ScenarioError: The file or an override is missing, unreadable or invalid; names file or flag, key,
+            value, rule and remedy.
+    """
+    path = catalog.find("scenario", str(path_or_name))
+    return from_mapping(read_mapping(path, ScenarioError), overrides, file=path, folder=path.parent)
+
+
+def from_mapping(
+    mapping: Mapping[str, Any], overrides: Overrides = (), *, file: object = None, folder: Path | None = None
+) -> Scenario:
+    """Return the scenario that a plain mapping describes.
+
+    Args:
+        mapping: What a scenario file would hold.
+        overrides: As for `load`.
+        file: Named in errors.
+        folder: Where relative paths of the scenario start from; None: the working folder.
+
+    Raises:
+        ScenarioError: The mapping or an override is invalid.
+    """
+    parsed = _parse(overrides)
+    document: Any = dict(mapping)
+    for override in parsed:
+        document = _with(document, override.parts, override, ())
+    try:
+        scenario = validate(Scenario, document, file=file, error=ScenarioError)
+    except ScenarioError as failure:
+        raise _attributed(failure, parsed, document) from None
+    labels = {override.key: override.label for override in reversed(parsed)}
+    return scenario.read_from(Source(None if file is None else str(file), folder, labels))
+
+
+def _parse(overrides: Overrides) -> list[_Override]:
+    if isinstance(overrides, Mapping):
+        return [_Override(key, value, f"override {key}") for key, value in overrides.items()]
+    return [_parse_text(text) for text in overrides]
+
+
+def _parse_text(text: str) -> _Override:
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not all(key.split(".")):
+        raise ScenarioError(
+            "must be KEY=VALUE with a dotted key",
+            file="--set",
+            value=text,
+            remedy="for example deployment.replicas=2",
+        )
+    label = f"--set {key}"
+    parsed = parse_yaml(value, label, ScenarioError)
+    is_number = isinstance(parsed, int | float) and not isinstance(parsed, bool)
+    return _Override(key, value.strip() if is_number and key in _TEXT_KEYS else parsed, label)
+
+
+def _with(container: Any, parts: Sequence[str], override: _Override, path: tuple[str, ...]) -> Any:
+    """Return a copy of ``container`` in which the override's value stands at ``parts``."""
+    if not parts:
+        return override.value
+    part, rest = parts[0], parts[1:]
+    if isinstance(container, list):
+        index = _index(part, container, override, path)
+        return [
+            _with(item, rest, override, (*path, part)) if i == index else item
+            for i, item in enumerate(container)
+        ]
+    if container is None:
+        container = {}
+    if not isinstance(container, Mapping):
+        raise ScenarioError(
+            f"holds {container!r} and has no keys below it",
+            file=override.label,
+            key=".".join(path),
+            remedy=f"set it as a whole: --set '{'.'.join(path)}={{{part}: ...}}'",
+        )
+    return {**container, part: _with(container.get(part), rest, override, (*path, part))}
+
+
+def _index(part: str, items: list[Any], override: _Override, path: tuple[str, ...]) -> int:
+    if part.isdecimal() and int(part) < len(items):
+        return int(part)
+    choices = f"use a number from 0 to {len(items) - 1}" if items else "set it as a whole"
+    raise ScenarioError(
+        "is not an element of the list", file=override.label, key=".".join((*path, part)), remedy=choices
+    )
+
+
+def _attributed(
+    failure: InputError, overrides: Sequence[_Override], document: Mapping[str, Any]
+) -> ScenarioError:
+    """Return the failure under the name of the override that caused it, if one did."""
+    if failure.key is None:
+        return ScenarioError(failure.rule, file=failure.file, value=failure.value, remedy=failure.remedy)
+    key = _real_key(failure.key, document)
+    cause = next((each for each in reversed(overrides) if _is_same_branch(each.key, key)), None)
+    remedy = failure.remedy
+    if cause is None:
+        cause = next((each for each in reversed(overrides) if _is_discriminator_beside(each.key, key)), None)
+        if cause is not None:
+            block = key.rpartition(".")[0]
+            remedy = f"replace the whole block: --set '{block}={{{cause.parts[-1]}: {cause.value}, ...}}'"
+    file = cause.label if cause else failure.file
+    shown_key = None if cause is not None and cause.key == key else key
+    return ScenarioError(failure.rule, file=file, key=shown_key, value=failure.value, remedy=remedy)
+
+
+def _real_key(key: str, document: Any) -> str:
+    """Return ``key`` without the parts that name a member of a union instead of a key of the document."""
+    parts = key.split(".")
+    real: list[str] = []
+    for position, part in enumerate(parts):
+        is_last = position == len(parts) - 1
+        if isinstance(document, Mapping) and part in document:
+            document = document[part]
+        elif isinstance(document, list) and part.isdecimal() and int(part) < len(document):
+            document = document[int(part)]
+        elif not is_last:
+            continue
+        real.append(part)
+    return ".".join(real)
+
+
+def _is_same_branch(one: str, other: str) -> bool:
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+
+
+def _is_discriminator_beside(override_key: str, key: str) -> bool:
+    block, _, last = override_key.rpartition(".")
+    return last in _DISCRIMINATORS and key.rpartition(".")[0] == block

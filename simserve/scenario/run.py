@@ -1,0 +1,111 @@
+"""From a scenario to its result: resolve, price, draw the traffic, simulate, summarise. Writes no file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+
+from simserve import __version__
+from simserve.metrics.replications import pool
+from simserve.metrics.result import RunResult
+from simserve.metrics.slo import SLO
+from simserve.metrics.summary import RunFacts, summarize
+from simserve.perf.tables import PricedDeployment, price
+from simserve.scenario.fit import check_fit
+from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.scenario.schema import Scenario
+from simserve.sim.simulate import Deployment, Simulation, simulate
+from simserve.workload.generate import generate
+
+Progress = Callable[[int, int], None]
+"""Called now and then with the requests done and all requests of the run."""
+
+_UNVALIDATED = "unvalidated"
+
+
+def run(scenario: Scenario, *, progress: Progress | None = None) -> RunResult:
+    """Return what happens when the scenario's traffic meets its deployment.
+
+    An interrupt (Ctrl-C) ends the run early: the result then holds what was finished, and says so in
+    ``simulation.was_interrupted``. Of several replications the interrupted one is left out, except the first.
+
+    Args:
+        scenario: What to run.
+        progress: Called now and then.
+
+    Raises:
+        InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
+        InputError: A profile or a trace is missing or invalid, or they do not go together.
+    """
+    resolved = resolve(scenario)
+    check_fit(resolved)
+    with scenario.blaming("deployment"):
+        priced = price(resolved.shape)
+    simulations = _simulate(resolved, priced, progress)
+    facts = _facts(resolved, priced)
+    summaries = [summarize(simulation, facts) for simulation in simulations]
+    first = simulations[0]
+    if len(simulations) < scenario.run.replications:
+        first = replace(first, was_interrupted=True)
+    return RunResult(
+        summary=summaries[0] if scenario.run.replications == 1 else pool(summaries),
+        scenario=scenario.as_mapping(),
+        simulation=first,
+        slo=facts.slo,
+    )
+
+
+def _simulate(
+    resolved: ResolvedScenario, priced: PricedDeployment, progress: Progress | None
+) -> Sequence[Simulation]:
+    scenario = resolved.scenario
+    deployment = Deployment(
+        num_replicas=scenario.deployment.replicas,
+        engine=resolved.engine,
+        priced=priced,
+        routing=scenario.deployment.routing.policy,
+    )
+    simulations: list[Simulation] = []
+    for replication in range(scenario.run.replications):
+        with scenario.blaming("workload"):
+            specs = generate(
+                scenario.workload, seed=scenario.run.seed, replication=replication, base_path=scenario.folder
+            )
+        shown = None if progress is None else _shifted(progress, replication, scenario.run.replications)
+        simulation = simulate(deployment, specs, progress=shown)
+        if not simulation.was_interrupted or not simulations:
+            simulations.append(simulation)
+        if simulation.was_interrupted:
+            break
+    return simulations
+
+
+def _shifted(progress: Progress, replication: int, replications: int) -> Progress:
+    """Return the progress of one replication as a part of all of them."""
+    return lambda done, total: progress(replication * total + done, replications * total)
+
+
+def _facts(resolved: ResolvedScenario, priced: PricedDeployment) -> RunFacts:
+    scenario = resolved.scenario
+    return RunFacts(
+        version=__version__,
+        seed=scenario.run.seed,
+        scenario_hash=scenario.hash,
+        scenario_name=scenario.name,
+        fidelity=priced.fidelity,
+        expected_error=_UNVALIDATED,
+        engine_resolved={**asdict(resolved.shape.engine), "notes": list(priced.notes)},
+        memory=resolved.memory,
+        num_gpus=resolved.num_gpus,
+        gpu_hour_usd=resolved.gpu_hour_usd,
+        gpu_hour_source=resolved.gpu_hour_source,
+        slo=_slo(scenario),
+        warmup=scenario.run.warmup,
+        peak_flops=priced.parts.peak_flops,
+        peak_bandwidth=priced.parts.peak_bandwidth,
+        thresholds=scenario.thresholds,
+    )
+
+
+def _slo(scenario: Scenario) -> SLO | None:
+    return None if scenario.slo is None else SLO(**scenario.slo.model_dump())

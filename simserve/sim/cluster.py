@@ -1,0 +1,149 @@
+"""Cluster: replicas behind a router, advanced event by event to the next decision.
+
+Ties at one instant are ordered finish, arrival, plan. It is the data plane: it knows the scheduler's records and the
+arrivals, and leaves every decision over time (clients, later autoscaling and faults) to SimPy's side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Literal
+
+import numpy as np
+
+from simserve.engine.kernel import complete, plan, submit
+from simserve.engine.state import FAILED, INFINITY, LEAP_WIDTH, Replica, RequestTable
+from simserve.sim.recorder import FLUSH_ROWS, Recorder
+
+Routing = Literal["round_robin", "least_outstanding"]
+PROGRESS_EVENTS = 20_000
+
+
+class Cluster:
+    """Replicas, their queue of arrivals, and the router between them.
+
+    Args:
+        replicas: At least one.
+        requests: The table of all requests of the run.
+        recorder: Takes the leaps.
+        routing: ``round_robin``, or ``least_outstanding`` (ties: the lowest replica).
+        on_progress: Called now and then with the number of requests that have finished.
+    """
+
+    def __init__(
+        self,
+        replicas: list[Replica],
+        requests: RequestTable,
+        recorder: Recorder,
+        routing: Routing,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.replicas = replicas
+        self.requests = requests
+        self.num_finished = 0
+        self._recorder = recorder
+        self._routes_least = routing == "least_outstanding" and len(replicas) > 1
+        self._ends = [INFINITY] * len(replicas)
+        self._loads = [0] * len(replicas)
+        self._turn = 0
+        self._cursor = 0
+        self._num_scheduled = 0
+        self._sent: list[tuple[float, int]] = []
+        self._on_progress = on_progress
+
+    def schedule_all(self) -> None:
+        """Open loop: every request of the table arrives at its ``ready_time`` (ascending)."""
+        self._num_scheduled = len(self.requests.ready_time)
+
+    def send(self, index: int, ready_time: float) -> None:
+        """Closed loop: one request reaches the cluster at ``ready_time``, not before the time driven to."""
+        self.requests.ready_time[index] = ready_time
+        heappush(self._sent, (ready_time, index))
+
+    def drive(self, until: float) -> list[int]:
+        """Advance to ``until`` (exclusive), or to the first instant at which a request finishes that is listened to.
+
+        Returns:
+            The requests that finished then, ascending; empty if ``until`` was reached or nothing is left to do. In a
+            listened-to instant the arrivals and plans of that instant are still to come: call again.
+        """
+        ends, replicas, requests = self._ends, self.replicas, self.requests
+        ready_times = requests.ready_time
+        limit = FLUSH_ROWS * LEAP_WIDTH
+        countdown = PROGRESS_EVENTS
+        is_single = len(replicas) == 1
+        ready = self._next_ready()
+        while True:
+            end = ends[0] if is_single else min(ends)
+            if ready < end:
+                if ready >= until:
+                    return []
+                self._admit(ready)
+                ready = ready_times[self._cursor] if self._cursor < self._num_scheduled else self._next_ready()
+                continue
+            if end >= until or end == INFINITY:
+                return []
+            due = (0,) if is_single else [number for number, time in enumerate(ends) if time == end]
+            listened: list[int] = []
+            for number in due:
+                replica = replicas[number]
+                num_finished = complete(replica, requests)
+                if num_finished:
+                    self._loads[number] -= num_finished
+                    self.num_finished += num_finished
+                    if replica.finished:
+                        listened += replica.finished
+                        replica.finished = []
+                if len(replica.leaps) >= limit:
+                    self._recorder.flush(replica)
+            if listened:
+                return sorted(listened)
+            while ready == end:
+                self._admit(ready)
+                ready = self._next_ready()
+            for number in due:
+                replica = replicas[number]
+                plan(replica, requests)
+                ends[number] = replica.end_time
+            countdown -= 1
+            if not countdown:
+                countdown = PROGRESS_EVENTS
+                if self._on_progress is not None:
+                    self._on_progress(self.num_finished)
+
+    def flush(self) -> None:
+        """Hand all leaps to the recorder."""
+        for replica in self.replicas:
+            self._recorder.flush(replica)
+
+    def _next_ready(self) -> float:
+        if self._cursor < self._num_scheduled:
+            return self.requests.ready_time[self._cursor]
+        return self._sent[0][0] if self._sent else INFINITY
+
+    def _admit(self, ready: float) -> None:
+        """Route the next arrival and hand it to its replica."""
+        if self._cursor < self._num_scheduled:
+            index = self._cursor
+            self._cursor += 1
+        else:
+            index = heappop(self._sent)[1]
+        requests = self.requests
+        if requests.status[index] == FAILED:
+            return
+        if self._routes_least:
+            number = self._loads.index(min(self._loads))
+        else:
+            number = self._turn
+            self._turn = number + 1 if number + 1 < len(self.replicas) else 0
+        self._loads[number] += 1
+        replica = self.replicas[number]
+        submit(replica, requests, index, ready)
+        self._ends[number] = replica.end_time
+
+
+def end_of(requests: RequestTable) -> float:
+    """Return the last instant at which anything happened to a request, seconds."""
+    times = np.concatenate([np.frombuffer(column) for column in (requests.ready_time, requests.finish_time)])
+    return float(np.nanmax(times)) if not np.isnan(times).all() else 0.0

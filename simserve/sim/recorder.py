@@ -1,0 +1,231 @@
+"""Recorder: what the leaps of a run add up to, in closed form and column by column.
+
+The kernel writes one row a leap; here blocks of rows become totals by part, an inter-token-latency histogram,
+KV integrals and time series. It knows no request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine.config import EngineConfig
+from simserve.engine.histogram import Histogram
+from simserve.engine.state import (
+    BLOCKED_BY_BLOCKS,
+    BLOCKED_BY_BUDGET,
+    BLOCKED_BY_NOTHING,
+    BLOCKED_BY_SEATS,
+    LEAP_WIDTH,
+    Replica,
+)
+from simserve.engine.tables import StepTimes
+from simserve.perf.tables import PricedDeployment
+from simserve.sim.records import RequestRecords
+from simserve.sim.series import BinnedSums, TimeSeries, mean_count
+
+FLUSH_ROWS = 8192
+"""Leaps that gather before they are added up: enough to amortise numpy, small enough to stay in cache."""
+
+BLOCKED_NAMES = {
+    BLOCKED_BY_SEATS: "seats",
+    BLOCKED_BY_BLOCKS: "blocks",
+    BLOCKED_BY_BUDGET: "budget",
+    BLOCKED_BY_NOTHING: "step",
+}
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTotals:
+    """What a run adds up to over all replicas.
+
+    Attributes:
+        num_steps: Engine steps.
+        sequence_steps: Sum over steps of the sequences in the step.
+        busy_seconds: Sum of step durations.
+        seconds_by_part: Keys ``weights, kv, compute, communication, host``; sums to ``busy_seconds``.
+        flops: Arithmetic done.
+        bytes: Bytes of weights, KV and activations moved.
+        blocked_seconds: Waiting requests times seconds, by what kept the head of the queue out: ``seats, blocks,
+            budget``, or ``step`` (it arrived while a step was running).
+        kv_capacity_tokens: KV capacity of all replicas; 0 without a KV cache.
+        kv_reserved_token_seconds: Integral of KV tokens reserved by requests.
+        kv_held_token_seconds: Integral of KV tokens that hold a token.
+        kv_unusable_token_seconds: Integral of KV tokens that are free but too scattered for the blocked head.
+        kv_peak_share: Largest share of one replica's KV memory that was reserved.
+        itl: Every gap between consecutive tokens of a request.
+        series: The run over time.
+    """
+
+    num_steps: int
+    sequence_steps: float
+    busy_seconds: float
+    seconds_by_part: dict[str, float]
+    flops: float
+    bytes: float
+    blocked_seconds: dict[str, float]
+    kv_capacity_tokens: float
+    kv_reserved_token_seconds: float
+    kv_held_token_seconds: float
+    kv_unusable_token_seconds: float
+    kv_peak_share: float
+    itl: Histogram
+    series: TimeSeries
+
+
+class Recorder:
+    """Adds up the leaps of the replicas of one run."""
+
+    def __init__(self, config: EngineConfig, times: StepTimes, priced: PricedDeployment | None) -> None:
+        self._config = config
+        self._times = times
+        self._priced = priced
+        self._slope = np.asarray(times.decode_slope, dtype=np.float64)
+        self._parts = np.zeros(5)
+        self._histogram = Histogram()
+        self._sums = BinnedSums(("busy", "kv", "prefill", "decode"))
+        self._blocked = np.zeros(len(BLOCKED_NAMES))
+        self._num_steps = 0
+        self._sequence_steps = self._busy = self._flops = self._bytes = 0.0
+        self._reserved = self._held = self._unusable = self._peak = 0.0
+        uses_cache = config.kv_allocation != "none"
+        per_slot = config.max_model_len if config.kv_allocation == "static" else 0
+        capacity = config.num_blocks * config.block_size
+        self._usable = float((capacity // per_slot) * per_slot if per_slot else capacity)
+        self._capacity = float(capacity) if uses_cache else 0.0
+
+    def flush(self, replica: Replica) -> None:
+        """Add up and clear the rows that a replica has written."""
+        if len(replica.irregular_gaps):
+            gaps = np.array(replica.irregular_gaps).reshape(-1, 2)
+            self._histogram.add(gaps[:, 0], gaps[:, 1])
+            del replica.irregular_gaps[:]
+        if len(replica.leaps):
+            rows = np.array(replica.leaps).reshape(-1, LEAP_WIDTH).T
+            del replica.leaps[:]
+            self._add(rows)
+
+    def totals(self, num_replicas: int, records: RequestRecords, end_time: float) -> RunTotals:
+        """Return the sums; every replica has been flushed."""
+        part_names = ("weights", "kv", "compute", "communication", "host")
+        edges, means = self._sums.means(end_time)
+        capacity = self._capacity * num_replicas
+        series = TimeSeries(
+            edges=edges,
+            running=mean_count(records.scheduled_time, records.finish_time, edges),
+            waiting=mean_count(records.admitted_time, records.scheduled_time, edges),
+            kv_usage=means["kv"] / capacity if capacity else np.zeros(len(edges) - 1),
+            busy=means["busy"] / num_replicas,
+            prefill_tokens_per_s=means["prefill"],
+            decode_tokens_per_s=means["decode"],
+        )
+        return RunTotals(
+            num_steps=self._num_steps,
+            sequence_steps=self._sequence_steps,
+            busy_seconds=self._busy,
+            seconds_by_part={name: float(value) for name, value in zip(part_names, self._parts, strict=True)},
+            flops=self._flops,
+            bytes=self._bytes,
+            blocked_seconds={name: float(self._blocked[code]) for code, name in BLOCKED_NAMES.items()},
+            kv_capacity_tokens=capacity,
+            kv_reserved_token_seconds=self._reserved,
+            kv_held_token_seconds=self._held,
+            kv_unusable_token_seconds=self._unusable,
+            kv_peak_share=self._peak / self._capacity if self._capacity else 0.0,
+            itl=self._histogram,
+            series=series,
+        )
+
+    def _add(self, rows: Floats) -> None:
+        (start, steps, first, increment, decoding, context, prefill, prefilling, priced) = rows[:9]
+        (pairs, keys, first_gaps, further_gaps, held, before, after, waiting, blocked) = rows[9:]
+        later = steps * (steps - 1) / 2
+        seconds = first * steps + increment * later
+        self._num_steps += int(steps.sum())
+        self._sequence_steps += float(((decoding + prefilling) * steps).sum())
+        self._busy += float(seconds.sum())
+        self._add_gaps(first, increment, steps, first_gaps, further_gaps)
+        self._blocked += np.bincount(blocked.astype(np.int64), weights=waiting * seconds, minlength=len(BLOCKED_NAMES))
+
+        used = np.where(steps > 1, (before + after) / 2, after)
+        self._reserved += float((used * seconds).sum())
+        self._held += float(((held + (decoding + prefill) * (steps + 1) / 2) * seconds).sum())
+        if self._config.kv_allocation in ("pow2", "oracle"):
+            is_stuck = (blocked == BLOCKED_BY_BLOCKS) & (waiting > 0)
+            self._unusable += float(((self._usable - after) * seconds)[is_stuck].sum())
+        self._peak = max(self._peak, float(after.max()))
+        self._sums.add(start, seconds, (seconds, used * seconds, prefill * steps, decoding * steps))
+
+        if self._priced is not None:
+            all_pairs = pairs * steps + prefill**2 * later * (prefilling > 0)
+            all_keys = keys * steps + prefill * later * (prefilling > 0)
+            all_contexts = context * steps + decoding * later
+            self._add_parts(steps, decoding, prefilling, priced, all_pairs, all_keys, all_contexts)
+            self._add_work(steps, decoding, prefill, prefilling, priced, all_pairs, all_keys, all_contexts)
+
+    def _add_gaps(self, first: Floats, increment: Floats, steps: Floats, first_gaps: Floats, gaps: Floats) -> None:
+        is_regular = (first_gaps == gaps) & (gaps > 0)
+        if is_regular.any():
+            self._histogram.add_progressions(
+                first[is_regular], increment[is_regular], steps[is_regular], gaps[is_regular]
+            )
+        has_tail = (first_gaps != gaps) & (steps > 1)
+        if has_tail.any():
+            second = first[has_tail] + increment[has_tail]
+            self._histogram.add_progressions(second, increment[has_tail], steps[has_tail] - 1, gaps[has_tail])
+
+    def _add_parts(
+        self,
+        steps: Floats,
+        decoding: Floats,
+        prefilling: Floats,
+        priced_tokens: Floats,
+        pairs: Floats,
+        keys: Floats,
+        contexts: Floats,
+    ) -> None:
+        assert self._priced is not None
+        parts, times = self._priced.parts, self._times
+        num_decoding, num_prefilling = decoding.astype(np.int64), prefilling.astype(np.int64)
+        tokens = priced_tokens.astype(np.int64)
+        is_decode = num_prefilling == 0
+        self._parts += parts.decode[:, num_decoding[is_decode]] @ steps[is_decode]
+        mixed = ~is_decode
+        if mixed.any():
+            last = parts.token.shape[1] - 1
+            repeated = steps[mixed]
+            self._parts += parts.token[:, np.minimum(tokens[mixed], last)] @ repeated
+            self._parts += parts.token_beyond * float(np.maximum(tokens[mixed] - last, 0) @ repeated)
+            self._parts += parts.sequence[:, (num_decoding + num_prefilling)[mixed]] @ repeated
+            self._parts += parts.decode_attention[:, num_decoding[mixed]] @ repeated
+        kv = float(self._slope[num_decoding] @ contexts) + times.prefill_context_seconds * float(keys.sum())
+        compute = times.prefill_pair_seconds * float(pairs.sum())
+        compute += times.prefill_request_seconds * float(prefilling @ steps)
+        self._parts[1] += kv
+        self._parts[2] += compute
+
+    def _add_work(
+        self,
+        steps: Floats,
+        decoding: Floats,
+        prefill: Floats,
+        prefilling: Floats,
+        priced_tokens: Floats,
+        pairs: Floats,
+        keys: Floats,
+        contexts: Floats,
+    ) -> None:
+        assert self._priced is not None
+        parts = self._priced.parts
+        tokens = (decoding + prefill) * steps
+        attended = pairs.sum() + contexts.sum() + (decoding * steps).sum()
+        self._flops += float(parts.token_flops * tokens.sum() + parts.pair_flops * attended)
+        self._flops += float(parts.sequence_flops * ((decoding + prefilling) * steps).sum())
+        last = len(parts.weight_bytes) - 1
+        weights = parts.weight_bytes[np.minimum(priced_tokens.astype(np.int64), last)]
+        kv_tokens = contexts.sum() + keys.sum() + tokens.sum()
+        self._bytes += float(weights @ steps + parts.token_bytes * tokens.sum() + parts.kv_bytes_per_token * kv_tokens)

@@ -1,0 +1,54 @@
+"""RequestRecords: what happened to every request, as columns, one row a request in order of arrival."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+STATUSES = ("completed", "rejected", "timed_out", "failed", "unfinished")
+COMPLETED, REJECTED, TIMED_OUT, FAILED, UNFINISHED = range(5)
+REASONS = ("", "prompt_too_long")
+PROMPT_TOO_LONG = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRecords:
+    """The outcome of every request; times are seconds on the simulation clock, NaN where undefined.
+
+    Attributes:
+        arrival_time: When the client sent it; NaN if it never did (a closed loop that was interrupted).
+        admitted_time: When it reached the scheduler's queue.
+        scheduled_time: Start of the first step that worked on it.
+        first_token_time: When its first token was there.
+        finish_time: When its last token was there.
+        prompt_tokens: Tokens of its prompt.
+        output_tokens: Tokens generated.
+        cached_tokens: Prompt tokens found in the prefix cache.
+        num_preemptions: How often it lost its KV cache.
+        replica_id: Replica that served it; -1 if none did.
+        itl_max: Largest gap between two of its tokens, seconds; NaN below two tokens.
+        status: Index into `STATUSES`.
+        reason: Index into `REASONS`, why it was not completed.
+        is_truncated: Whether the model's length limit cut what the client asked for.
+    """
+
+    arrival_time: NDArray[np.float64]
+    admitted_time: NDArray[np.float64]
+    scheduled_time: NDArray[np.float64]
+    first_token_time: NDArray[np.float64]
+    finish_time: NDArray[np.float64]
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    cached_tokens: NDArray[np.int64]
+    num_preemptions: NDArray[np.int32]
+    replica_id: NDArray[np.int32]
+    itl_max: NDArray[np.float64]
+    status: NDArray[np.int8]
+    reason: NDArray[np.int8]
+    is_truncated: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        """Return the number of requests."""
+        return len(self.arrival_time)

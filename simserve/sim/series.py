@@ -1,0 +1,94 @@
+"""Time series of a run in at most a thousand bins, whatever its length: exact means, one pass, no list of events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_NUM_BINS = 1024
+_FIRST_WIDTH = 1e-3
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSeries:
+    """Means over bins of time.
+
+    Attributes:
+        edges: Seconds, shape [B + 1].
+        running: Requests being served, shape [B] as all below.
+        waiting: Requests queued for the first time.
+        kv_usage: Share of KV memory reserved.
+        busy: Share of replicas in a step.
+        prefill_tokens_per_s: Prompt tokens computed a second.
+        decode_tokens_per_s: Tokens decoded a second.
+    """
+
+    edges: Floats
+    running: Floats
+    waiting: Floats
+    kv_usage: Floats
+    busy: Floats
+    prefill_tokens_per_s: Floats
+    decode_tokens_per_s: Floats
+
+
+class BinnedSums:
+    """Sums over bins whose width doubles whenever the run outgrows them.
+
+    Args:
+        names: What is summed.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+        self._width = _FIRST_WIDTH
+        self._sums: Floats = np.zeros((len(names), _NUM_BINS))
+
+    def add(self, start: Floats, seconds: Floats, amounts: tuple[Floats, ...]) -> None:
+        """Spread amounts evenly over the intervals ``[start, start + seconds]``, ascending and disjoint."""
+        end = float(start[-1] + seconds[-1])
+        while end > self._width * _NUM_BINS:
+            halves = self._sums.reshape(len(self._names), _NUM_BINS // 2, 2).sum(axis=2)
+            self._sums = np.concatenate((halves, np.zeros_like(halves)), axis=1)
+            self._width *= 2
+        low = int(start[0] / self._width)
+        high = min(int(end / self._width) + 1, _NUM_BINS)
+        edges = self._width * np.arange(low, high + 1)
+        times = np.empty(2 * len(start))
+        times[0::2], times[1::2] = start, start + seconds
+        for row, amount in enumerate(amounts):
+            reached = np.zeros(2 * len(start))
+            reached[1::2] = np.cumsum(amount)
+            reached[2::2] = reached[1:-1:2]
+            self._sums[row, low:high] += np.diff(np.interp(edges, times, reached))
+
+    def means(self, end_time: float) -> tuple[Floats, dict[str, Floats]]:
+        """Return the edges of the bins up to ``end_time`` and the mean rate of each sum in them."""
+        count = min(max(1, int(np.ceil(end_time / self._width))), _NUM_BINS)
+        edges = self._width * np.arange(count + 1)
+        if end_time > 0:
+            edges[-1] = min(edges[-1], end_time) if end_time > edges[-2] else edges[-1]
+        widths = np.diff(edges)
+        return edges, {name: self._sums[row, :count] / widths for row, name in enumerate(self._names)}
+
+
+def mean_count(entered: Floats, left: Floats, edges: Floats) -> Floats:
+    """Return the mean number inside over each bin, from the times of entering and leaving.
+
+    Entries that never entered (NaN) do not count; those that never left stay to the end.
+    """
+    integral = _area(entered, edges) - _area(left[~np.isnan(entered)], edges)
+    return np.maximum(np.diff(integral) / np.diff(edges), 0.0)
+
+
+def _area(times: Floats, at: Floats) -> Floats:
+    """Return the integral up to ``at`` of the number of ``times`` that have passed."""
+    ordered = np.sort(times[~np.isnan(times)])
+    passed = np.searchsorted(ordered, at, side="right")
+    before = np.concatenate(([0.0], np.cumsum(ordered)))[passed]
+    area: Floats = at * passed - before
+    return area

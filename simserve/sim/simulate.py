@@ -1,0 +1,179 @@
+"""One run: requests through a deployment on SimPy's clock.
+
+SimPy holds everything that decides over time; one data-plane process drives the cluster to the next such decision,
+so a run costs SimPy events per decision, not per request or token. It knows no YAML and no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import simpy
+
+from simserve.engine.config import EngineConfig
+from simserve.engine.state import Replica, RequestTable
+from simserve.engine.tables import StepTimes
+from simserve.perf.tables import PricedDeployment
+from simserve.sim.clients import ClosedLoop
+from simserve.sim.cluster import Cluster, Routing, end_of
+from simserve.sim.recorder import Recorder, RunTotals
+from simserve.sim.records import RequestRecords
+from simserve.workload.requests import RequestSpecs
+
+Progress = Callable[[int, int], None]
+"""Called with the number of finished requests and of all requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """What serves the requests: equal replicas behind one router."""
+
+    num_replicas: int
+    engine: EngineConfig
+    priced: PricedDeployment
+    routing: Routing = "least_outstanding"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What a run produced.
+
+    Attributes:
+        records: One row a request.
+        totals: Sums over all replicas.
+        end_time: The last event, seconds.
+        num_replicas: Replicas that served.
+        is_open_loop: Arrivals did not wait for answers.
+        is_stationary: Open-loop arrivals at a constant mean rate, so that a warm-up may be cut.
+        offered_rate: Requests/s asked for; NaN where undefined.
+        was_interrupted: The user stopped it; requests may be unfinished.
+    """
+
+    records: RequestRecords
+    totals: RunTotals
+    end_time: float
+    num_replicas: int
+    is_open_loop: bool
+    is_stationary: bool
+    offered_rate: float
+    was_interrupted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What one replica did with a list of requests: `replay`."""
+
+    records: RequestRecords
+    totals: RunTotals
+
+
+def simulate(deployment: Deployment, specs: RequestSpecs, *, progress: Progress | None = None) -> Simulation:
+    """Serve ``specs`` to the end.
+
+    Args:
+        deployment: What serves them.
+        specs: What arrives.
+        progress: Called now and then.
+    """
+    engine, priced = deployment.engine, deployment.priced
+    records, totals, end_time, was_interrupted = _run(
+        engine, priced.step_times, priced, deployment.num_replicas, deployment.routing, specs, progress
+    )
+    return Simulation(
+        records=records,
+        totals=totals,
+        end_time=end_time,
+        num_replicas=deployment.num_replicas,
+        is_open_loop=specs.concurrency is None,
+        is_stationary=specs.is_stationary,
+        offered_rate=specs.offered_rate,
+        was_interrupted=was_interrupted,
+    )
+
+
+def replay(config: EngineConfig, step_times: StepTimes, specs: RequestSpecs) -> Replay:
+    """Serve ``specs`` on one replica whose step times are given, without a priced deployment behind them."""
+    records, totals, _, _ = _run(config, step_times, None, 1, "round_robin", specs, None)
+    return Replay(records=records, totals=totals)
+
+
+def _run(
+    config: EngineConfig,
+    times: StepTimes,
+    priced: PricedDeployment | None,
+    num_replicas: int,
+    routing: Routing,
+    specs: RequestSpecs,
+    progress: Progress | None,
+) -> tuple[RequestRecords, RunTotals, float, bool]:
+    requests = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config)
+    recorder = Recorder(config, times, priced)
+    replicas = [Replica(number, config, times) for number in range(num_replicas)]
+    on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
+    cluster = Cluster(replicas, requests, recorder, routing, on_progress)
+    env = simpy.Environment()
+    arrival_time = np.array(specs.arrival_time, dtype=np.float64)
+    clients = None
+    if specs.concurrency is None:
+        np.frombuffer(requests.ready_time)[:] = arrival_time + config.frontend_latency
+        cluster.schedule_all()
+    else:
+        clients = ClosedLoop(env, cluster, specs.think_time, config.frontend_latency, arrival_time)
+        clients.start(specs.concurrency)
+    env.process(_data_plane(env, cluster, clients))
+    was_interrupted = False
+    try:
+        env.run()
+    except KeyboardInterrupt:
+        was_interrupted = True
+    cluster.flush()
+    records = _records(requests, arrival_time)
+    end_time = end_of(requests)
+    return records, recorder.totals(num_replicas, records, end_time), end_time, was_interrupted
+
+
+def _data_plane(
+    env: simpy.Environment, cluster: Cluster, clients: ClosedLoop | None
+) -> Generator[simpy.Event, Any, None]:
+    """Drive the cluster from decision to decision."""
+    # Whoever starts at time 0 comes first.
+    yield env.timeout(0)
+    while True:
+        until = env.peek()
+        finished = cluster.drive(until)
+        if finished and clients is not None:
+            time = cluster.requests.finish_time[finished[0]]
+            if time > env.now:
+                yield env.timeout(time - env.now)
+            clients.answer(finished)
+            # Everyone who reacts at this very instant does so before the next step is planned.
+            yield env.timeout(0)
+        elif until == float("inf"):
+            return
+        else:
+            yield env.timeout(max(until - env.now, 0.0))
+
+
+def _records(requests: RequestTable, arrival_time: np.ndarray[Any, np.dtype[np.float64]]) -> RequestRecords:
+    itl_max = np.frombuffer(requests.itl_max).copy()
+    itl_max[itl_max < 0] = np.nan
+    num_requests = len(arrival_time)
+    return RequestRecords(
+        arrival_time=arrival_time,
+        admitted_time=np.where(np.frombuffer(requests.status, dtype=np.int8) == 3, np.nan, np.frombuffer(requests.ready_time)),
+        scheduled_time=np.frombuffer(requests.scheduled_time),
+        first_token_time=np.frombuffer(requests.first_token_time),
+        finish_time=np.frombuffer(requests.finish_time),
+        prompt_tokens=np.frombuffer(requests.prompt_tokens, dtype=np.int64),
+        output_tokens=np.frombuffer(requests.generated_tokens, dtype=np.int64),
+        cached_tokens=np.zeros(num_requests, dtype=np.int64),
+        num_preemptions=np.frombuffer(requests.num_preemptions, dtype=np.int32),
+        replica_id=np.frombuffer(requests.replica_id, dtype=np.int32),
+        itl_max=itl_max,
+        status=np.frombuffer(requests.status, dtype=np.int8),
+        reason=np.frombuffer(requests.reason, dtype=np.int8),
+        is_truncated=np.frombuffer(requests.is_truncated, dtype=np.bool_),
+    )

@@ -1,0 +1,142 @@
+"""From a plain mapping to a frozen model, with errors a user can act on. Knows pydantic, no schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from simserve.errors import InputError, nearest
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+class FrozenModel(BaseModel):
+    """Base of every configuration class: immutable, unknown keys refused, fields documented by docstrings."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+    )
+
+
+def validate(
+    model: type[ModelT],
+    mapping: Mapping[str, Any],
+    *,
+    file: object = None,
+    error: type[InputError] = InputError,
+) -> ModelT:
+    """Return ``mapping`` as ``model``.
+
+    Raises:
+        InputError: (or ``error``) naming the file, the dotted key, the value, the rule and the remedy of the
+            first violation, and how many more there are.
+    """
+    try:
+        return model.model_validate(mapping)
+    except ValidationError as failure:
+        raise _as_input_error(model, failure, file, error) from None
+
+
+def _as_input_error(
+    model: type[BaseModel], failure: ValidationError, file: object, error: type[InputError]
+) -> InputError:
+    details = failure.errors(include_url=False)
+    # An unknown key explains a missing one beside it: report it first.
+    detail = min(details, key=lambda item: item["type"] != "extra_forbidden")
+    path, models = _resolve(model, detail["loc"])
+    key = ".".join(str(part) for part in path) or None
+    remedy: str | None = f"and {len(details) - 1} more" if len(details) > 1 else None
+    kind, message, value = detail["type"], detail["msg"], detail.get("input")
+    if kind == "extra_forbidden":
+        siblings = {name for each in models for name in each.model_fields}
+        return error("is not a known key", file=file, key=key, remedy=nearest(str(path[-1]), siblings))
+    if kind == "missing":
+        return error("is missing", file=file, key=key, remedy=remedy)
+    if kind in ("union_tag_not_found", "union_tag_invalid"):
+        return _union_error(detail, key, models, file, error)
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return error("must be a mapping of keys to values", file=file, key=key, value=value, remedy=remedy)
+    rule = message.removeprefix("Value error, ")
+    rule = rule[0].lower() + rule[1:] if rule[:1].isupper() and not rule[:2].isupper() else rule
+    rule = rule.replace("input should", "must")
+    if isinstance(value, Mapping | list) or (kind == "value_error" and not path):
+        value = None
+    return error(rule, file=file, key=key, value=value, remedy=remedy)
+
+
+def _union_error(
+    detail: ErrorDetails,
+    key: str | None,
+    models: list[type[BaseModel]],
+    file: object,
+    error: type[InputError],
+) -> InputError:
+    """Return the error about the key that chooses the member of a union: absent, or without such a member."""
+    discriminator = str(detail["ctx"]["discriminator"]).strip("'")
+    choices = _tags(models, discriminator)
+    path = f"{key}.{discriminator}" if key else discriminator
+    if detail["type"] == "union_tag_not_found":
+        return error("is missing", file=file, key=path, remedy="choose from " + ", ".join(sorted(choices)))
+    tag = str(detail["ctx"]["tag"])
+    return error(
+        f"is not a known {discriminator}", file=file, key=path, value=tag, remedy=nearest(tag, choices)
+    )
+
+
+def _resolve(
+    model: type[BaseModel], location: tuple[int | str, ...]
+) -> tuple[list[int | str], list[type[BaseModel]]]:
+    """Return the key path of a pydantic location, without tags of unions, and the models at its last mapping.
+
+    The models are those whose keys stand beside the last key; for an error on a union as a whole its members.
+    """
+    path: list[int | str] = []
+    models, inner, discriminator = [model], [model], None
+    for part in location:
+        if discriminator is not None and part in _tags(inner, discriminator):
+            inner = [each for each in inner if part in _tags([each], discriminator)]
+            discriminator = None
+            continue
+        if _is_union_tag(part):
+            continue
+        path.append(part)
+        models = inner
+        fields = [
+            each.model_fields[part] for each in models if isinstance(part, str) and part in each.model_fields
+        ]
+        found = [each for field in fields for each in _models_in(field.annotation)]
+        if fields:
+            inner = found or models
+            discriminator = next((name for field in fields for name in _discriminators_in(field)), None)
+    return path, inner if discriminator is not None else models
+
+
+def _tags(models: list[type[BaseModel]], discriminator: str) -> set[str]:
+    fields = [each.model_fields[discriminator] for each in models if discriminator in each.model_fields]
+    return {str(tag) for field in fields for tag in get_args(field.annotation)}
+
+
+def _discriminators_in(annotation: Any) -> list[str]:
+    """Return the names of the keys that choose between the members of the unions in an annotation."""
+    if isinstance(annotation, FieldInfo):
+        own = [annotation.discriminator] if isinstance(annotation.discriminator, str) else []
+        return own or _discriminators_in(annotation.annotation)
+    return [name for inner in get_args(annotation) for name in _discriminators_in(inner)]
+
+
+def _is_union_tag(part: int | str) -> bool:
+    return isinstance(part, str) and (part.startswith(("function-", "tagged-union")) or "[" in part)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models_in(inner)]

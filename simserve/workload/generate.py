@@ -1,0 +1,124 @@
+"""From a specification to the requests of one run; all chance is drawn here, from named streams."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve import rng
+from simserve.errors import InvariantError, ScenarioError, TraceError
+from simserve.workload.arrivals import arrival_times
+from simserve.workload.lengths import length_distribution
+from simserve.workload.requests import RequestSpecs
+from simserve.workload.spec import AllAtOnceArrivals, ClosedLoopArrivals, TraceSpec, WorkloadSpec
+from simserve.workload.traces.azure import read_azure
+from simserve.workload.traces.csv import read_csv
+from simserve.workload.traces.table import find_file
+from simserve.workload.traces.trace import Trace
+
+MODEL_LIMIT = -1
+"""Stands in `RequestSpecs.max_tokens` for what the prompt leaves of the model's length."""
+
+_READERS = {"azure": read_azure, "csv": read_csv}
+
+
+def generate(
+    spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: Path | None = None
+) -> RequestSpecs:
+    """Return the requests of one run.
+
+    The streams are ``arrivals``, ``prompt_tokens`` and ``output_tokens``, and every draw takes one uniform of
+    its own: changing one part of the workload leaves the draws of the others as they were.
+
+    Args:
+        spec: What to draw or read.
+        seed: Seed of the run, >= 0. A trace does not depend on it.
+        replication: Index of the replication, >= 0.
+        base_path: Folder that relative paths are tried against before the working folder.
+
+    Raises:
+        TraceError: A trace or a file of lengths cannot be used.
+        ScenarioError: No request arrives within the duration.
+    """
+    if spec.trace is not None:
+        return _from_trace(spec, spec.trace, base_path)
+    if spec.arrivals is None or spec.prompt_tokens is None or spec.output_tokens is None:
+        raise InvariantError("a workload without a trace has arrivals, prompt_tokens and output_tokens")
+    arrival_time = _arrival_time(spec, seed, replication)
+    num_requests = len(arrival_time)
+    prompt_lengths = length_distribution(spec.prompt_tokens, base_path)
+    output_lengths = length_distribution(spec.output_tokens, base_path)
+    output_tokens = output_lengths.sample(rng.stream(seed, "output_tokens", replication), num_requests)
+    is_closed = isinstance(spec.arrivals, ClosedLoopArrivals)
+    is_open = not isinstance(spec.arrivals, ClosedLoopArrivals | AllAtOnceArrivals)
+    return RequestSpecs(
+        arrival_time=arrival_time,
+        prompt_tokens=prompt_lengths.sample(rng.stream(seed, "prompt_tokens", replication), num_requests),
+        output_tokens=output_tokens,
+        max_tokens=_max_tokens(spec.max_tokens, output_tokens),
+        think_time=np.full(num_requests if is_closed else 0, getattr(spec.arrivals, "think_time", 0.0)),
+        concurrency=getattr(spec.arrivals, "concurrency", None),
+        is_stationary=is_open,
+        offered_rate=float(getattr(spec.arrivals, "rate", np.nan)),
+    )
+
+
+def _arrival_time(spec: WorkloadSpec, seed: int, replication: int) -> NDArray[np.float64]:
+    match spec.arrivals:
+        case ClosedLoopArrivals():
+            return np.full(spec.num_requests or 0, np.nan)
+        case AllAtOnceArrivals():
+            return np.zeros(spec.num_requests or 0)
+        case None:
+            raise InvariantError("a workload without a trace has arrivals")
+    generator = rng.stream(seed, "arrivals", replication)
+    times = arrival_times(spec.arrivals, generator, num_requests=spec.num_requests, duration=spec.duration)
+    return _some(times)
+
+
+def _from_trace(spec: WorkloadSpec, source: TraceSpec, base_path: Path | None) -> RequestSpecs:
+    file = find_file(source.path, base_path)
+    trace = _READERS[source.format](file)
+    num_requests = _num_replayed(spec, trace, file)
+    arrival_time = _some(trace.arrival_time[:num_requests])
+    output_tokens = trace.output_tokens[:num_requests]
+    asked = output_tokens if trace.max_tokens is None else trace.max_tokens[:num_requests]
+    span = float(arrival_time[-1] - arrival_time[0])
+    return RequestSpecs(
+        arrival_time=arrival_time,
+        prompt_tokens=trace.prompt_tokens[:num_requests],
+        output_tokens=output_tokens,
+        max_tokens=_max_tokens(spec.max_tokens, asked),
+        think_time=np.empty(0),
+        concurrency=None,
+        is_stationary=False,
+        offered_rate=(num_requests - 1) / span if span > 0 else np.nan,
+    )
+
+
+def _num_replayed(spec: WorkloadSpec, trace: Trace, file: Path) -> int:
+    available = len(trace.arrival_time)
+    if spec.num_requests is not None and spec.num_requests > available:
+        rule = f"asks for {spec.num_requests} requests, the trace holds {available}"
+        raise TraceError(rule, file=file, key="workload.num_requests", remedy="lower it or leave it out")
+    if spec.duration is not None:
+        return int(np.searchsorted(trace.arrival_time, spec.duration, side="right"))
+    return spec.num_requests or available
+
+
+def _some(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    if not len(times):
+        remedy = "lengthen it or raise the rate"
+        raise ScenarioError(
+            "is over before the first request arrives", key="workload.duration", remedy=remedy
+        )
+    return times
+
+
+def _max_tokens(asked: int | Literal["exact", "model_limit"], exact: NDArray[np.int64]) -> NDArray[np.int64]:
+    if asked == "exact":
+        return exact
+    return np.full(len(exact), MODEL_LIMIT if asked == "model_limit" else asked, dtype=np.int64)

@@ -1,0 +1,154 @@
+"""Lengths in whole tokens: distributions as tables of probabilities, whose mean is the mean asked for.
+
+A continuous distribution is rounded to whole tokens (the mass between k - 1/2 and k + 1/2), truncated to the
+bounds, and its location or scale is solved so that the mean of what remains is exact; the shape is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.workload.normal import log_masses
+from simserve.workload.root import increasing_root
+from simserve.workload.spec import (
+    MAX_TABULATED_TOKENS,
+    EmpiricalLength,
+    ExponentialLength,
+    FixedLength,
+    GeometricLength,
+    Length,
+    LognormalLength,
+    NormalLength,
+    UniformLength,
+)
+from simserve.workload.traces.table import read_lengths
+
+_TAIL = 1e-9
+"""Share of requests that the default `max` of an exponential cuts off."""
+
+_TAIL_SCORE = 6.0
+"""Standard score beyond which a normal distribution holds the same share."""
+
+_MEAN_TOLERANCE = 1e-12
+"""Relative error left in the mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class LengthDistribution:
+    """A distribution on whole numbers of tokens.
+
+    Attributes:
+        values: Lengths that can occur, ascending, tokens, int64.
+        probabilities: Probability of each, float64; sum to 1.
+    """
+
+    values: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+
+    @property
+    def mean(self) -> float:
+        """Mean length, tokens."""
+        return float(self.probabilities @ self.values)
+
+    @property
+    def standard_deviation(self) -> float:
+        """Standard deviation of the length, tokens."""
+        return math.sqrt(float(self.probabilities @ (self.values - self.mean) ** 2))
+
+    def sample(self, generator: np.random.Generator, num_requests: int) -> NDArray[np.int64]:
+        """Return independent lengths by inversion, one uniform each."""
+        cumulative = np.cumsum(self.probabilities)
+        uniforms = generator.random(num_requests) * cumulative[-1]
+        indices = np.searchsorted(cumulative, uniforms, side="right")
+        return np.asarray(self.values[np.minimum(indices, len(self.values) - 1)])
+
+
+def length_distribution(spec: Length, base_path: Path | None = None) -> LengthDistribution:
+    """Return the distribution that a specification describes.
+
+    Args:
+        spec: The specification; its mean is known to be within reach.
+        base_path: Folder that the path of an empirical distribution is tried against first.
+
+    Raises:
+        TraceError: The file of an empirical distribution cannot be used.
+    """
+    match spec:
+        case FixedLength():
+            return LengthDistribution(np.array([spec.value], dtype=np.int64), np.ones(1))
+        case UniformLength():
+            values = np.arange(spec.min, spec.max + 1, dtype=np.int64)
+            return LengthDistribution(values, np.full(len(values), 1.0 / len(values)))
+        case NormalLength():
+            return _normal(spec)
+        case LognormalLength():
+            return _lognormal(spec)
+        case ExponentialLength():
+            return _exponential(spec)
+        case GeometricLength():
+            return _exponential(spec.as_exponential())
+        case EmpiricalLength():
+            lengths, counts = np.unique(read_lengths(spec.path, spec.column, base_path), return_counts=True)
+            return LengthDistribution(lengths, counts / counts.sum())
+
+
+def _normal(spec: NormalLength) -> LengthDistribution:
+    values = _support(spec.min, spec.max, spec.mean + _TAIL_SCORE * spec.std)
+    edges = _edges(values) / spec.std
+    start = spec.mean / spec.std
+    return _with_mean(spec.mean, values, lambda location: log_masses(edges, location), start=start, step=1.0)
+
+
+def _lognormal(spec: LognormalLength) -> LengthDistribution:
+    sigma = math.sqrt(math.log1p(spec.cv**2))
+    start = math.log(spec.mean) - sigma**2 / 2
+    values = _support(spec.min, spec.max, math.exp(start + _TAIL_SCORE * sigma))
+    edges = np.log(_edges(values)) / sigma
+    start = start / sigma
+    return _with_mean(spec.mean, values, lambda location: log_masses(edges, location), start=start, step=1.0)
+
+
+def _exponential(spec: ExponentialLength) -> LengthDistribution:
+    # Rounded to whole tokens an exponential is a geometric distribution: masses fall by one ratio a token.
+    excess = spec.mean - spec.min
+    log_ratio = -math.log1p(1.0 / excess)
+    values = _support(spec.min, spec.max, spec.min + math.log(_TAIL) / log_ratio)
+    steps = (values - spec.min).astype(np.float64)
+    return _with_mean(spec.mean, values, lambda slope: slope * steps, start=log_ratio, step=-0.5 * log_ratio)
+
+
+def _support(shortest: int, longest: int | None, tail: float) -> NDArray[np.int64]:
+    """Return every length from the shortest to the longest, or to where the tail ends if that is shorter."""
+    limit = MAX_TABULATED_TOKENS if longest is None else longest
+    return np.arange(shortest, min(limit, math.ceil(tail) + 1) + 1, dtype=np.int64)
+
+
+def _edges(values: NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.append(values - 0.5, values[-1] + 0.5)
+
+
+def _with_mean(
+    mean: float,
+    values: NDArray[np.int64],
+    logarithms: Callable[[float], NDArray[np.float64]],
+    *,
+    start: float,
+    step: float,
+) -> LengthDistribution:
+    """Return the member of a family with the mean asked for; the mean grows with the family's parameter."""
+
+    def probabilities(parameter: float) -> NDArray[np.float64]:
+        shifted = logarithms(parameter)
+        masses = np.exp(shifted - shifted.max())
+        return np.asarray(masses / masses.sum())
+
+    parameter = increasing_root(
+        lambda parameter: float(probabilities(parameter) @ values) - mean, start, step, _MEAN_TOLERANCE * mean
+    )
+    return LengthDistribution(values, probabilities(parameter))

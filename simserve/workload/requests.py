@@ -1,0 +1,40 @@
+"""RequestSpecs: what arrives, as columns, one row a request in order of arrival."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSpecs:
+    """The requests of one run, in order of arrival (row i is request i).
+
+    Attributes:
+        arrival_time: Seconds from the start of the run, ascending, float64. In a closed loop (``concurrency``
+            not None) all NaN: a client sends request i when an earlier one is answered.
+        prompt_tokens: >= 1, int64.
+        output_tokens: Tokens the model would generate before it stops, >= 1, int64.
+        max_tokens: What the client asks for at most, >= 1, int64. ``-1`` stands for the model's limit
+            (``max_model_len - prompt_tokens``).
+        think_time: Closed loop: seconds between the answer a client got and its sending of request i, float64;
+            empty in an open loop.
+        concurrency: Closed loop: number of clients; the first ``concurrency`` requests arrive at 0. None: open.
+        is_stationary: Whether arrivals are open-loop and stationary, so that a warm-up may be cut.
+        offered_rate: Requests/s that the scenario asks for, or NaN (closed loop, all at once).
+    """
+
+    arrival_time: NDArray[np.float64]
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    max_tokens: NDArray[np.int64]
+    think_time: NDArray[np.float64]
+    concurrency: int | None
+    is_stationary: bool
+    offered_rate: float
+
+    def __len__(self) -> int:
+        """Return the number of requests."""
+        return len(self.prompt_tokens)

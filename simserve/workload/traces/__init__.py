@@ -1,0 +1,1 @@
+"""Readers of recorded traffic, one module a format."""

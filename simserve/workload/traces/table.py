@@ -1,0 +1,221 @@
+"""Text tables of the user: found, decompressed, split into columns and checked, naming the wrong row.
+
+Rows are counted as lines of the file, the header being row 1. Knows columns, not what a trace is.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import TraceError
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,18}\s*", re.ASCII)
+_NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCII)
+_MAX_TOKENS = 1_000_000_000
+_LATEST = 1e8
+"""Seconds; three years. A later arrival is a date, not a time from the start of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns of text cells.
+
+    Attributes:
+        file: Where it was read.
+        text: The whole file.
+        columns: Cells by column name, from the first row below the header.
+        num_header_rows: 1, or 0 for a file without a header.
+    """
+
+    file: Path
+    text: str
+    columns: dict[str, Sequence[str]]
+    num_header_rows: int = 1
+
+    def error(self, index: int, column: str, rule: str, remedy: str | None = None) -> TraceError:
+        """Return the error about one cell; ``index`` counts the rows below the header from 0."""
+        line = _line_of(self.text, index + self.num_header_rows)
+        key = f"row {line}, {column}"
+        return TraceError(rule, file=self.file, key=key, value=self.columns[column][index], remedy=remedy)
+
+    def whole_numbers(self, column: str) -> NDArray[np.int64]:
+        """Return a column of token counts, >= 1.
+
+        Raises:
+            TraceError: A cell is not a whole number of tokens.
+        """
+        cells = self.columns[column]
+        self._require(_WHOLE_NUMBER, column, "is not a whole number")
+        values = np.array([int(cell) for cell in cells], dtype=np.int64)
+        wrong = np.flatnonzero((values < 1) | (values > _MAX_TOKENS))
+        if len(wrong):
+            index = int(wrong[0])
+            if values[index] > _MAX_TOKENS:
+                raise self.error(index, column, f"must be <= {_MAX_TOKENS}")
+            raise self.error(
+                index, column, "must be >= 1", "correct the row or remove it: nothing was served"
+            )
+        return values
+
+    def seconds(self, column: str) -> NDArray[np.float64]:
+        """Return a column of times from the start of the run, >= 0.
+
+        Raises:
+            TraceError: A cell is not a number of seconds, or is a date.
+        """
+        self._require(_NUMBER, column, "is not a number of seconds")
+        values = np.array([float(cell) for cell in self.columns[column]], dtype=np.float64)
+        wrong = np.flatnonzero((values < 0) | (values > _LATEST))
+        if len(wrong):
+            index = int(wrong[0])
+            if values[index] < 0:
+                raise self.error(index, column, "must be >= 0")
+            rule = "must be in seconds from the start of the run"
+            raise self.error(index, column, rule, "subtract the first arrival from every row")
+        return values
+
+    def require_ascending(self, column: str, values: NDArray[np.float64] | NDArray[np.int64]) -> None:
+        """Check that no value is below the one above it.
+
+        Raises:
+            TraceError: One is.
+        """
+        falls = np.flatnonzero(values[1:] < values[:-1])
+        if len(falls):
+            index = int(falls[0]) + 1
+            rule = f"is earlier than the row before it ({self.columns[column][index - 1]})"
+            raise self.error(index, column, rule, f"sort the file by {column}")
+
+    def _require(self, pattern: re.Pattern[str], column: str, rule: str) -> None:
+        matches = pattern.fullmatch
+        for index, cell in enumerate(self.columns[column]):
+            if matches(cell) is None:
+                raise self.error(index, column, rule)
+
+
+def find_file(path: str, base_path: Path | None = None) -> Path:
+    """Return the file a path means: in ``base_path`` first, then in the working folder.
+
+    Raises:
+        TraceError: There is no such file, or it is a folder.
+    """
+    given = Path(path).expanduser()
+    candidates = [given] if given.is_absolute() or base_path is None else [base_path / given, given]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    if any(candidate.is_dir() for candidate in candidates):
+        raise TraceError("is a folder, not a file", file=path)
+    places = "" if base_path is None or given.is_absolute() else f" in {base_path} or the working folder"
+    raise TraceError(f"no such file{places}", file=path)
+
+
+def read_table(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Table:
+    """Return the named columns of a CSV file with a header; other columns are ignored.
+
+    Raises:
+        TraceError: The file cannot be read, is empty, lacks a column, or has a row of another
+            length than its header.
+    """
+    text = _read_text(path)
+    rows = _rows(path, text)
+    header = [name.strip() for name in rows[0]]
+    for name in required:
+        if name not in header:
+            raise TraceError("is missing", file=path, key=name, remedy="the columns are " + ", ".join(header))
+    wanted = [name for name in header if name in required or name in optional]
+    for name in wanted:
+        if wanted.count(name) > 1:
+            raise TraceError("stands twice in the header", file=path, key=name, remedy="keep one of them")
+    if len(rows) == 1:
+        raise TraceError("has a header but no rows", file=path, remedy="a trace needs at least one request")
+    _require_equal_lengths(path, text, rows)
+    cells = list(zip(*rows[1:], strict=True))
+    return Table(path, text, {name: cells[header.index(name)] for name in wanted})
+
+
+def read_lengths(path: str, column: str | None, base_path: Path | None = None) -> NDArray[np.int64]:
+    """Return lengths in tokens from one column of a CSV or text file.
+
+    Args:
+        path: The file, see `find_file`.
+        column: Name of the column; None: the file has only one, with or without a header.
+        base_path: Folder that a relative path is tried against first.
+
+    Raises:
+        TraceError: The file cannot be read, or a cell is not a whole number >= 1.
+    """
+    file = find_file(path, base_path)
+    if column is not None:
+        return read_table(file, required=(column,)).whole_numbers(column)
+    text = _read_text(file)
+    rows = _rows(file, text)
+    if len(rows[0]) > 1:
+        names = ", ".join(cell.strip() for cell in rows[0])
+        raise TraceError("has several columns", file=file, remedy=f"name one with column: {names}")
+    if _WHOLE_NUMBER.fullmatch(rows[0][0]) is None:
+        name = rows[0][0].strip()
+        return read_table(file, required=(name,)).whole_numbers(name)
+    _require_equal_lengths(file, text, rows)
+    return Table(file, text, {"length": [row[0] for row in rows]}, num_header_rows=0).whole_numbers("length")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+        if content.startswith(_GZIP_MAGIC):
+            content = gzip.decompress(content)
+        text = content.decode("utf-8-sig")
+    except EOFError:
+        raise TraceError("is a truncated gzip file", file=path, remedy="copy or download it again") from None
+    except (gzip.BadGzipFile, zlib.error):
+        raise TraceError("is a damaged gzip file", file=path, remedy="copy or download it again") from None
+    except UnicodeDecodeError:
+        raise TraceError("is not UTF-8 text", file=path) from None
+    except OSError as failure:
+        raise TraceError(f"cannot be read: {failure.strerror or failure}", file=path) from None
+    if not text.strip():
+        raise TraceError("is empty", file=path)
+    return text
+
+
+def _rows(path: Path, text: str) -> list[list[str]]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        return [row for row in reader if row]
+    except csv.Error as broken:
+        raise TraceError(f"is not valid CSV: {broken}", file=path, key=f"row {reader.line_num}") from None
+
+
+def _require_equal_lengths(path: Path, text: str, rows: list[list[str]]) -> None:
+    width = len(rows[0])
+    for index, row in enumerate(rows):
+        if len(row) != width:
+            rule = f"has {len(row)} fields, the first row has {width}"
+            raise TraceError(rule, file=path, key=f"row {_line_of(text, index)}")
+
+
+def _line_of(text: str, index: int) -> int:
+    """Return the line of a row of the file, both counted from the top, the line from 1 and the row from 0."""
+    for number, line in enumerate(_filled_lines(text)):
+        if number == index:
+            return line
+    return 0
+
+
+def _filled_lines(text: str) -> Iterator[int]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    for row in reader:
+        if row:
+            yield reader.line_num

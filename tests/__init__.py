@@ -1,0 +1,1 @@
+"""The tests of simserve, laid out as the package is."""

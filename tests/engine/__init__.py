@@ -1,0 +1,1 @@
+"""Tests of the scheduler: the kernel, and the walker that it must agree with."""

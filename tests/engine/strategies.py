@@ -1,0 +1,178 @@
+"""Hypothesis strategies: small replicas and workloads in which every rule of the scheduler comes into play.
+
+Seconds are integers times square roots and other irrational units, one a source of time, so that an arrival
+never falls on the end of a step by accident.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from simserve.engine.config import EngineConfig
+from simserve.engine.tables import StepTimes
+from simserve.workload.requests import RequestSpecs
+
+# batching, scheduler, admission, kv_allocation; those with the most to go wrong come more often.
+SCHEDULERS = ("mixed", "prefill_first")
+GROWING_RULES = [
+    ("continuous", scheduler, admission, "paged")
+    for scheduler in SCHEDULERS
+    for admission in ("on_demand", "estimate")
+]
+RULES = [
+    *GROWING_RULES * 3,
+    *(("continuous", scheduler, "reserve", "paged") for scheduler in SCHEDULERS),
+    *(
+        ("continuous", scheduler, "on_demand", kv_allocation)
+        for scheduler in SCHEDULERS
+        for kv_allocation in ("static", "pow2", "oracle", "none")
+    ),
+    *(("static", "mixed", "on_demand", kv_allocation) for kv_allocation in ("paged", "static", "none")),
+]
+ARRIVAL_UNIT = math.sqrt(2.0) / 8.0
+FRONTEND_UNIT = math.sqrt(5.0) / 64.0
+THINK_UNIT = math.sqrt(3.0) / 8.0
+WAIT_UNIT = math.sqrt(7.0) / 4.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One replica and what arrives at it."""
+
+    config: EngineConfig
+    times: StepTimes
+    specs: RequestSpecs
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Draw a replica, its step times and its requests."""
+    config = draw(configs())
+    return Case(config, draw(step_times(config)), draw(request_specs(config)))
+
+
+@st.composite
+def pressed_cases(draw: st.DrawFn) -> Case:
+    """Draw a replica whose memory runs out: many seats, few blocks, long outputs, requests in clusters."""
+    config = draw(configs(is_pressed=True))
+    return Case(config, draw(step_times(config)), draw(request_specs(config, is_pressed=True)))
+
+
+@st.composite
+def configs(draw: st.DrawFn, is_pressed: bool = False) -> EngineConfig:
+    """Draw a replica that the specification allows."""
+    rules = GROWING_RULES if is_pressed else RULES
+    batching, scheduler, admission, kv_allocation = draw(st.sampled_from(rules))
+    is_growing = batching == "continuous" and kv_allocation == "paged" and admission != "reserve"
+    block_size = draw(st.sampled_from([1, 2, 3, 4, 16]))
+    max_model_len = draw(st.integers(20 if is_pressed else 4, 40))
+    num_blocks = math.ceil(max_model_len / block_size)
+    num_blocks += draw(st.integers(0, num_blocks // 2 if is_pressed else 2 * num_blocks))
+    max_num_seqs = draw(st.integers(3 if is_pressed else 1, 6))
+    is_chunked = draw(st.booleans())
+    most = max(4, max_num_seqs, max_model_len if is_growing and not is_chunked else 0)
+    max_num_batched_tokens = draw(st.integers(most, 64))
+    chunk = draw(st.integers(1, max_num_batched_tokens)) if is_chunked else max_num_batched_tokens
+    initial = draw(st.sampled_from([0.0, 0.1, 0.31830988] if is_pressed else [0.0, 0.31830988, 0.7, 1.0]))
+    return EngineConfig(
+        batching=batching,
+        scheduler=scheduler,
+        admission=admission,
+        kv_allocation=kv_allocation,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_chunk_tokens=chunk,
+        max_model_len=max_model_len,
+        enable_chunked_prefill=is_chunked,
+        reserve_full_prompt=draw(st.booleans()),
+        block_size=block_size,
+        num_blocks=num_blocks,
+        watermark_blocks=draw(st.sampled_from([0, 1, 3])) if is_growing and not is_pressed else 0,
+        static_batch_size=draw(st.integers(1, 8)),
+        static_max_wait=draw(st.integers(0, 12)) * WAIT_UNIT,
+        new_token_ratio_initial=initial,
+        new_token_ratio_minimum=initial * draw(st.sampled_from([0.0, 0.14142136, 1.0])),
+        new_token_ratio_decay=draw(st.sampled_from([0.0010033333, 0.017320508, 0.22360680])),
+        pipeline_parallel_size=1 if kv_allocation == "none" else draw(st.sampled_from([1, 1, 2, 3, 4])),
+        frontend_latency=draw(st.integers(0, 2)) * FRONTEND_UNIT,
+    )
+
+
+@st.composite
+def step_times(draw: st.DrawFn, config: EngineConfig) -> StepTimes:
+    """Draw tables that rise with what a step holds: constant, affine, or in uneven steps."""
+    seats = config.max_num_seqs
+    base = draw(st.integers(1, 8)) * math.pi / 32.0
+    uneven = st.integers(0, 5)
+
+    def rising(unit: float, size: int, start: float = 0.0) -> list[float]:
+        kind = draw(st.sampled_from(["flat", "straight", "uneven"]))
+        if kind == "uneven":
+            rises = draw(st.lists(uneven, min_size=size, max_size=size))
+        else:
+            rises = [0 if kind == "flat" else draw(uneven)] * size
+        return (start + unit * np.concatenate([[0.0], np.cumsum(rises)])).tolist()
+
+    slope_unit = math.e / 1024.0
+    return StepTimes(
+        decode_base=[0.0, *rising(math.e / 64.0, seats, base)[1:]],
+        decode_slope=[0.0, *rising(slope_unit / 4.0, seats, draw(uneven) * slope_unit)[1:]],
+        token_seconds=rising(math.log(2.0) / 64.0, draw(st.integers(1, 80)), base),
+        token_seconds_beyond=draw(uneven) * math.log(3.0) / 64.0,
+        sequence_seconds=rising(math.sqrt(11.0) / 256.0, seats),
+        decode_attention_base=rising(math.sqrt(13.0) / 256.0, seats),
+        prefill_request_seconds=draw(uneven) * math.sqrt(17.0) / 512.0,
+        prefill_pair_seconds=draw(uneven) * math.sqrt(19.0) / 4096.0,
+        prefill_context_seconds=draw(uneven) * math.sqrt(23.0) / 2048.0,
+    )
+
+
+@st.composite
+def request_specs(draw: st.DrawFn, config: EngineConfig, is_pressed: bool = False) -> RequestSpecs:
+    """Draw an open or a closed loop, with lengths up to and above what the model takes."""
+    count = draw(st.integers(6 if is_pressed else 1, 16))
+    longest = config.max_model_len
+    short, middling, long = st.integers(1, 6), st.integers(1, longest), st.integers(longest // 2, longest + 1)
+    several = [short, st.one_of(short, middling), middling, long]
+    prompt_lengths = draw(st.sampled_from(several[:2] if is_pressed else several))
+    output_lengths = draw(st.sampled_from(several[2:] if is_pressed else several))
+    prompts = np.array(draw(st.lists(prompt_lengths, min_size=count, max_size=count)), dtype=np.int64)
+    outputs = np.array(draw(st.lists(output_lengths, min_size=count, max_size=count)), dtype=np.int64)
+    changes = draw(st.lists(max_tokens_changes(), min_size=count, max_size=count))
+    asked = [
+        -1 if change is None else max(1, output + change)
+        for output, change in zip(outputs.tolist(), changes, strict=True)
+    ]
+    columns: dict[str, Any] = {
+        "prompt_tokens": prompts,
+        "output_tokens": outputs,
+        "max_tokens": np.array(asked, dtype=np.int64),
+        "is_stationary": False,
+        "offered_rate": math.nan,
+    }
+    if draw(st.integers(0, 3)) == 0:
+        thinks = draw(st.lists(st.sampled_from([0, 0, 1, 7]), min_size=count, max_size=count))
+        return RequestSpecs(
+            arrival_time=np.full(count, math.nan),
+            think_time=np.array(thinks) * THINK_UNIT,
+            concurrency=draw(st.integers(1, 8)),
+            **columns,
+        )
+    scale = draw(st.sampled_from([1, 1, 2] if is_pressed else [1, 1, 8]))
+    pauses = draw(st.lists(st.sampled_from([0, 0, 0, 1, 1, 2, 5, 40]), min_size=count, max_size=count))
+    return RequestSpecs(
+        arrival_time=np.cumsum(np.array(pauses) * scale) * ARRIVAL_UNIT,
+        think_time=np.empty(0),
+        concurrency=None,
+        **columns,
+    )
+
+
+def max_tokens_changes() -> st.SearchStrategy[int | None]:
+    """Draw what the client asks for beyond the true output; None stands for the model's limit."""
+    return st.one_of(st.just(0), st.integers(-4, 12), st.just(5000), st.none())

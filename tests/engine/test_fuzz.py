@@ -1,0 +1,47 @@
+"""The kernel against the walker: random replicas and workloads go through both and must agree.
+
+Cases in which rounding decides who comes first are discarded: an arrival within 1e-9 s of the end of a step, or
+an ``estimate`` that admits by less than 1e-9 tokens. Exact ties are in ``test_ties.py``.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.agreement import NEAR, assert_agrees, closest_tie
+from tests.engine.strategies import Case, cases, pressed_cases
+from tests.oracle import walk
+
+CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+
+@given(cases())
+@settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker(case: Case) -> None:
+    """Any replica and any workload: every count and every time agree."""
+    agree_or_discard(case)
+
+
+@given(pressed_cases())
+@settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker_when_memory_runs_out(case: Case) -> None:
+    """The same where blocks are scarce and preemption is common."""
+    agree_or_discard(case)
+
+
+@pytest.mark.slow
+@given(st.one_of(cases(), pressed_cases()))
+@settings(max_examples=5000, deadline=None, database=None, print_blob=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker_at_length(case: Case) -> None:
+    """The same with ten times the examples, other ones every time."""
+    agree_or_discard(case)
+
+
+def agree_or_discard(case: Case) -> None:
+    """Compare kernel and walker, unless rounding decides an order."""
+    outcome = walk(case.config, case.times, case.specs)
+    assume(outcome.closest_estimate > NEAR)
+    assume(closest_tie(outcome, case.config, case.specs) > NEAR)
+    assert_agrees(case.config, case.times, case.specs, outcome)

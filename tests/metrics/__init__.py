@@ -1,0 +1,1 @@
+"""Tests of the figures: definitions, statistics, verdicts and files."""

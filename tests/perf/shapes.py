@@ -1,0 +1,107 @@
+"""Small builders of deployments: catalogue ones, and the nominal ones of worked examples."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from simserve.perf.shape import ReplicaShape
+from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
+from simserve.profiles.hardware import HardwareProfile, load_hardware
+from simserve.profiles.model import ModelProfile, load_model
+
+
+def make_hardware(name: str = "h100-sxm-80gb", **blocks: dict[str, Any]) -> HardwareProfile:
+    """Return a catalogue GPU with values of its blocks replaced: ``memory={"bandwidth": 2.0e12}``."""
+    profile = load_hardware(name)
+    replaced = {block: getattr(profile, block).model_copy(update=values) for block, values in blocks.items()}
+    return profile.model_copy(update=replaced)
+
+
+def nominal_a100() -> HardwareProfile:
+    """Return an A100 with the round 80 GB and 2.0 TB/s of the worked examples."""
+    return make_hardware("a100-sxm-80gb", memory={"total": 80e9, "bandwidth": 2.0e12})
+
+
+def make_model(name: str = "llama-3.1-8b", **fields: Any) -> ModelProfile:
+    """Return a catalogue model with fields replaced: ``num_parameters_nominal=7e9``."""
+    return ModelProfile.model_validate({**load_model(name).model_dump(), **fields})
+
+
+def make_engine(
+    hardware: HardwareProfile,
+    model: ModelProfile,
+    name: str = "vllm",
+    *,
+    version: str | None = None,
+    tensor_parallel_size: int = 1,
+    **overrides: Any,
+) -> ResolvedEngine:
+    """Return an engine as it resolves for a GPU and a model."""
+    return resolve_engine(
+        load_engine(name),
+        version=version,
+        gpu_memory_bytes=hardware.memory.total,
+        gpu_name=hardware.name,
+        model_max_len=model.max_position_embeddings,
+        overrides=overrides,
+        tensor_parallel_size=tensor_parallel_size,
+    )
+
+
+def make_shape(
+    hardware: str | HardwareProfile = "h100-sxm-80gb",
+    model: str | ModelProfile = "llama-3.1-8b",
+    *,
+    engine: str = "vllm",
+    version: str | None = None,
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+    quantization: str = "none",
+    kv_cache_dtype: str = "auto",
+    attention: Any = "flash",
+    engine_fields: dict[str, Any] | None = None,
+    **overrides: Any,
+) -> ReplicaShape:
+    """Return a deployment; ``overrides`` are engine keys, ``engine_fields`` replace what they resolve to."""
+    gpu = load_hardware(hardware) if isinstance(hardware, str) else hardware
+    served = load_model(model) if isinstance(model, str) else model
+    resolved = make_engine(
+        gpu, served, engine, version=version, tensor_parallel_size=tensor_parallel_size, **overrides
+    )
+    return ReplicaShape(
+        hardware=gpu,
+        model=served,
+        engine=dataclasses.replace(resolved, **(engine_fields or {})),
+        tensor_parallel_size=tensor_parallel_size,
+        pipeline_parallel_size=pipeline_parallel_size,
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
+        attention=attention,
+    )
+
+
+def bare_shape(
+    model: ModelProfile,
+    *,
+    overhead_bytes: float = 0.0,
+    hardware: HardwareProfile | None = None,
+    gpu_memory_utilization: float = 1.0,
+    **rest: Any,
+) -> ReplicaShape:
+    """Return a deployment whose engine takes nothing but weights, KV and ``overhead_bytes`` of a GPU."""
+    nothing = {
+        "activation_token_bytes_factor": 0.0,
+        "activation_logit_bytes": 0.0,
+        "cuda_graph_bytes": 0.0,
+        "max_num_batched_tokens": 0,
+        "non_torch_bytes_single": overhead_bytes,
+        "non_torch_bytes_parallel": overhead_bytes,
+    }
+    return make_shape(
+        hardware or nominal_a100(),
+        model,
+        engine_fields=nothing,
+        gpu_memory_utilization=gpu_memory_utilization,
+        **rest,
+    )

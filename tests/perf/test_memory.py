@@ -1,0 +1,152 @@
+"""The memory plan: every engine's rule, the split over ranks, and what it says when nothing fits."""
+
+from __future__ import annotations
+
+import pytest
+
+from simserve.errors import InputError
+from simserve.perf.memory import kv_bytes_per_token, plan_memory
+from simserve.perf.weights import weights_bytes, weights_bytes_per_gpu
+from tests.perf.shapes import bare_shape, make_hardware, make_model, make_shape
+
+
+def test_vllm_takes_a_share_of_the_total() -> None:
+    """KV is utilisation x total - weights - activations - runtime - budgeted graphs."""
+    shape = make_shape(engine="vllm", gpu_memory_utilization=0.9)
+
+    plan = plan_memory(shape)
+
+    graphs = plan.cuda_graph_bytes if shape.engine.counts_cuda_graphs else 0.0
+    taken = plan.weights_bytes + plan.activation_bytes + plan.non_torch_bytes + graphs
+    assert plan.kv_bytes == pytest.approx(0.9 * plan.total_bytes - taken)
+    assert plan.num_kv_blocks == int(plan.kv_bytes // (131072 * 16))
+
+
+def test_tensorrt_llm_takes_a_share_of_what_is_free_after_load() -> None:
+    """KV is share x (total - everything else)."""
+    plan = plan_memory(make_shape(engine="tensorrt-llm", gpu_memory_utilization=0.5, max_model_len=4096))
+
+    free = plan.total_bytes - plan.weights_bytes - plan.activation_bytes - plan.non_torch_bytes
+    assert plan.kv_bytes <= 0.5 * free
+    assert plan.kv_bytes == pytest.approx(0.5 * free, rel=0.02)
+
+
+def test_sglang_share_holds_weights_and_kv() -> None:
+    """KV is share x (total - runtime) - weights."""
+    plan = plan_memory(make_shape(engine="sglang", gpu_memory_utilization=0.8, max_model_len=4096))
+
+    assert plan.kv_bytes == pytest.approx(
+        0.8 * (plan.total_bytes - plan.non_torch_bytes) - plan.weights_bytes
+    )
+
+
+def test_kv_never_takes_memory_that_is_not_there() -> None:
+    """At a utilisation of 1 the graphs that vLLM 0.12 does not budget still need room."""
+    plan = plan_memory(make_shape(version="0.12", gpu_memory_utilization=1.0))
+
+    assert plan.parts["unused"] == pytest.approx(0.0, abs=1.0)
+    assert any(line.startswith("but only") for line in plan.arithmetic)
+
+
+def test_parts_sum_to_the_total() -> None:
+    """Nothing is counted twice, nothing is lost."""
+    plan = plan_memory(make_shape(tensor_parallel_size=2))
+
+    assert sum(plan.parts.values()) == pytest.approx(plan.total_bytes)
+    assert plan.parts["kv"] == plan.kv_bytes
+
+
+def test_one_request_of_full_length_must_fit() -> None:
+    """Llama-3.1-8B on 24 GB holds no 131,072 tokens; the plan says how many, and that many fit."""
+    plan = plan_memory(make_shape("l4-24gb"))
+
+    assert not plan.fits
+    assert 0 < plan.longest_sequence < 131072
+    assert plan_memory(make_shape("l4-24gb", max_model_len=8192)).fits
+
+
+def test_kv_heads_are_replicated_beyond_their_number() -> None:
+    """Llama-3.1-70B has 8 KV heads: 16 ranks hold as much each as 8."""
+    sizes = [
+        kv_bytes_per_token(make_shape(model="llama-3.1-70b", tensor_parallel_size=ranks))
+        for ranks in (1, 8, 16)
+    ]
+
+    assert sizes == [327680, 40960, 40960]
+
+
+def test_pipeline_stages_hold_their_layers() -> None:
+    """Half of 80 layers, and 41 of 81 where they do not divide."""
+    model = make_model("llama-3.1-70b", num_hidden_layers=81)
+
+    assert kv_bytes_per_token(make_shape(model="llama-3.1-70b", pipeline_parallel_size=2)) == 163840
+    assert kv_bytes_per_token(make_shape(model=model, pipeline_parallel_size=2)) == 41 * 4096
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "llama-3.2-1b", "mixtral-8x7b", "falcon-40b", "qwen3-8b"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_together_hold_the_model(name: str, ranks: int) -> None:
+    """Never less than the model, and more only by what is replicated (norms, routers, KV heads)."""
+    model = make_model(name)
+
+    held = ranks * weights_bytes_per_gpu(model, "none", ranks)
+
+    assert weights_bytes(model) <= held < 1.02 * weights_bytes(model)
+
+
+def test_pipeline_stages_split_the_layers_of_untied_models() -> None:
+    """Each of two stages of Llama-3.1-70B holds half the layers and one of embedding and head."""
+    model = make_model("llama-3.1-70b")
+
+    assert 2 * weights_bytes_per_gpu(model, "fp8", 1, 2) == pytest.approx(
+        weights_bytes(model, "fp8"), rel=1e-3
+    )
+
+
+def test_quantised_checkpoints_keep_embeddings_in_16_bit() -> None:
+    """Llama-3.1-8B in INT4: embedding and head, 2.1 GB, stay; in GGUF they shrink too."""
+    model = make_model()
+
+    assert weights_bytes(model, "int4") == pytest.approx(
+        model.num_linear_parameters / 2 + 2 * model.num_unquantised_parameters
+    )
+    assert weights_bytes(model, "gguf-q2_k") == pytest.approx(model.num_parameters * 2.6 / 8)
+
+
+def test_standard_attention_needs_room_for_its_scores() -> None:
+    """4,096 queries x 4,096 keys x 32 heads x 2 B: 1.07 GB more."""
+    model = make_model("llama-2-7b")
+    flash, standard = (
+        plan_memory(make_shape(model=model, max_num_batched_tokens=4096, attention=kernel)).activation_bytes
+        for kernel in ("flash", "standard")
+    )
+
+    assert standard - flash == pytest.approx(4096 * 4096 * 32 * 2)
+
+
+def test_without_a_kv_cache_only_weights_and_activations_must_fit() -> None:
+    """No KV: fits, and the arithmetic says why."""
+    plan = plan_memory(bare_shape(make_model("llama-2-7b"), kv_allocation="none"))
+
+    assert plan.fits
+    assert "no KV cache" in plan.arithmetic[-1]
+
+
+def test_heads_that_do_not_divide_are_refused() -> None:
+    """3 ranks do not share 32 heads."""
+    with pytest.raises(InputError, match="tensor_parallel_size"):
+        plan_memory(make_shape(tensor_parallel_size=3))
+
+
+def test_gpus_without_links_are_refused() -> None:
+    """Tensor parallelism needs a link."""
+    lonely = make_hardware(intra_node={"kind": "none", "bandwidth": 0.0, "latency": 0.0})
+
+    with pytest.raises(InputError, match="needs links between GPUs"):
+        _ = make_shape(lonely, tensor_parallel_size=2).tensor_link
+
+
+def test_more_stages_than_layers_are_refused() -> None:
+    """32 layers make at most 32 stages."""
+    with pytest.raises(InputError, match="32 layers"):
+        plan_memory(make_shape(pipeline_parallel_size=33))

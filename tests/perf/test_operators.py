@@ -1,0 +1,122 @@
+"""The roofline formula, its parts, and the operators' flops and bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simserve.errors import InvariantError
+from simserve.perf.attention import attention_of, decode_key_seconds, prefill_pair_seconds
+from simserve.perf.collectives import Link, all_gather_seconds, all_reduce_latency, all_reduce_seconds
+from simserve.perf.efficiency import Machine
+from simserve.perf.gemm import gemm_work
+from simserve.perf.moe import expected_distinct_experts, grouped_gemm_work
+from simserve.perf.operators import COMPUTE, WEIGHTS, elementwise_parts, operator_parts
+from tests.perf.shapes import make_model
+
+MACHINE = Machine(
+    name="unit",
+    peaks={"bf16": 100e12},
+    bandwidth=1e12,
+    gemm_efficiency=1.0,
+    attention_efficiency=1.0,
+    memory_efficiency=1.0,
+    kernel_latency=1e-6,
+)
+
+
+def test_small_gemm_is_weights_and_large_gemm_is_compute() -> None:
+    """One row reads 200 MB in 0.2 ms; 10,000 rows compute 2e12 FLOP, padded by half a tile, in 20 ms."""
+    rows = np.array([1.0, 10_000.0])
+    work = gemm_work(rows, 10_000, 10_000, weight_bits=16)
+
+    parts = operator_parts(work, MACHINE, operator="gemm", dtype="bf16", rows=rows)
+
+    assert parts[WEIGHTS] == pytest.approx([0.2e-3, 0.0])
+    assert parts[COMPUTE, 0] == pytest.approx(1e-6 + 40e-9)
+    assert parts[COMPUTE, 1] == pytest.approx(1e-6 + 2e12 / 100e12 * (10_032 / 10_000))
+
+
+def test_gemm_work_counts_group_scales_and_activations() -> None:
+    """4.125 bits a weight; inputs of one byte, outputs of two."""
+    work = gemm_work(np.array([3.0]), 256, 128, weight_bits=4.125, input_bytes=1.0)
+
+    assert work.flops[0] == 2 * 3 * 256 * 128
+    assert work.weight_bytes[0] == 256 * 128 * 4.125 / 8
+    assert work.activation_bytes[0] == 3 * (128 * 1 + 256 * 2)
+
+
+def test_elementwise_calls_each_start() -> None:
+    """Two calls over 1 MB: 1 us of traffic and twice half a kernel latency."""
+    parts = elementwise_parts(1e6, np.array([1.0]), MACHINE, calls=2)
+
+    assert parts.sum() == pytest.approx(2e-6)
+
+
+def test_unsupported_dtype_is_a_defect() -> None:
+    """Precision resolution refuses it before."""
+    with pytest.raises(InvariantError, match="no fp8 arithmetic"):
+        MACHINE.peak("fp8")
+
+
+@pytest.mark.parametrize(("tokens", "distinct"), [(0, 0.0), (1, 2.0), (2, 8 * (1 - 0.75**2)), (1e6, 8.0)])
+def test_expected_distinct_experts(tokens: float, distinct: float) -> None:
+    """One token visits k experts, many visit all."""
+    assert float(expected_distinct_experts(8, 2, tokens)) == pytest.approx(distinct)
+
+
+def test_grouped_gemm_reads_each_expert_once() -> None:
+    """A million tokens read all 8 experts and do the flops of 2 each."""
+    work = grouped_gemm_work(np.array([1e6]), 10, 20, num_experts=8, num_experts_per_tok=2, weight_bits=8)
+
+    assert work.weight_bytes[0] == pytest.approx(8 * 200)
+    assert work.flops[0] == 2 * 200 * 2e6
+
+
+def test_decode_attention_reads_keys_and_values() -> None:
+    """Llama-3.1-8B: 4,096 B a token and layer over 0.9 of the bandwidth."""
+    attention = attention_of(make_model(), 1, 2.0)
+
+    assert decode_key_seconds(attention, MACHINE, "bf16", is_flash=True) == pytest.approx(4096 / 0.9e12)
+
+
+def test_standard_attention_moves_the_scores() -> None:
+    """Four passes over 16-bit scores of 32 heads cost more than flash, in prefill and in decode."""
+    attention = attention_of(make_model(), 1, 2.0)
+
+    decode = decode_key_seconds(attention, MACHINE, "bf16", is_flash=False)
+    flash = prefill_pair_seconds(attention, MACHINE, "bf16", is_flash=True)
+    standard = prefill_pair_seconds(attention, MACHINE, "bf16", is_flash=False)
+
+    assert decode == pytest.approx((4096 + 4 * 2 * 32) / 0.9e12)
+    assert flash == pytest.approx(4 * 32 * 128 / 100e12)
+    assert standard == pytest.approx(2 * 4 * 2 * 32 / 0.9e12)
+
+
+def test_latent_attention_decodes_in_its_latent_space() -> None:
+    """16 heads of a latent of 512 and a rotary part of 64: 2 x 16 x (576 + 512) FLOP a key, 1,152 B."""
+    latent = {
+        "kv_lora_rank": 512,
+        "q_lora_rank": None,
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 128,
+        "v_head_dim": 128,
+    }
+    model = make_model(num_attention_heads=16, num_key_value_heads=16, head_dim=192, mla=latent)
+
+    attention = attention_of(model, 1, 2.0)
+
+    assert attention.decode_flops_per_key == 2 * 16 * (576 + 512)
+    assert attention.prefill_flops_per_pair == 2 * 16 * (192 + 128)
+    assert attention.kv_bytes_per_token == 1152
+
+
+def test_all_reduce_is_latency_then_bandwidth() -> None:
+    """One rank costs nothing; 8 ranks start in the link's latency and 3 skews, then move 7/4 of the bytes."""
+    link = Link(bandwidth=1e9, latency=5e-6, reference_ranks=8, skew=1e-6)
+
+    assert all_reduce_latency(1, link) == 0.0
+    assert all_reduce_latency(8, link) == pytest.approx(8e-6)
+    seconds = all_reduce_seconds(np.array([0.0, 9e8]), 8, link)
+    assert seconds - 8e-6 == pytest.approx([0.0, 1.75])
+    assert all_gather_seconds(np.array([9e8]), 8, link) - 8e-6 == pytest.approx([0.875])

@@ -1,0 +1,174 @@
+"""Pricing a deployment: complete, additive, monotone, fast, and sane where figures are known."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from simserve.engine.tables import StepTimes
+from simserve.perf.operators import PART_NAMES
+from simserve.perf.parts import PricedDeployment
+from simserve.perf.tables import price
+from tests.perf.shapes import make_shape
+
+
+def decode_milliseconds(priced: PricedDeployment, sequences: int, context: int) -> float:
+    """Return a step that decodes ``sequences`` of ``context`` tokens each."""
+    times = priced.step_times
+    return 1e3 * (times.decode_base[sequences] + times.decode_slope[sequences] * sequences * context)
+
+
+def prefill_seconds(times: StepTimes, tokens: int) -> float:
+    """Return a step that prefills one prompt."""
+    x = min(tokens, len(times.token_seconds) - 1)
+    seconds = times.token_seconds[x] + times.token_seconds_beyond * (tokens - x) + times.sequence_seconds[1]
+    pairs = tokens * (tokens + 1) / 2
+    seconds += times.prefill_request_seconds + times.prefill_pair_seconds * pairs
+    return seconds + times.prefill_context_seconds * tokens
+
+
+@pytest.mark.parametrize(
+    ("shape", "sequences", "context", "low", "high"),
+    [
+        ({}, 1, 100, 6, 8),
+        ({}, 64, 1000, 9, 12),
+        ({"model": "llama-3.1-70b", "quantization": "fp8", "tensor_parallel_size": 4}, 1, 100, 10, 13),
+    ],
+)
+def test_decode_steps_on_h100_are_where_servers_measure_them(
+    shape: dict[str, object], sequences: int, context: int, low: float, high: float
+) -> None:
+    """Milliseconds of a decode step under vLLM."""
+    priced = price(make_shape("h100-sxm-80gb", **shape))  # type: ignore[arg-type]
+
+    assert low < decode_milliseconds(priced, sequences, context) < high
+
+
+def test_prefill_of_a_long_prompt_reaches_half_the_peak() -> None:
+    """8,192 tokens of Llama-3.1-8B are 0.14 PFLOP: 40 to 75 % of 989 TFLOP/s on an H100."""
+    priced = price(make_shape())
+
+    flops = 8192 * priced.parts.token_flops + priced.parts.pair_flops * 8192 * 8193 / 2
+    achieved = flops / prefill_seconds(priced.step_times, 8192)
+
+    assert 0.40 < achieved / priced.parts.peak_flops < 0.75
+
+
+def test_parts_sum_to_the_step_times() -> None:
+    """To 1e-12, for every array; rows are the five parts."""
+    priced = price(make_shape(model="mixtral-8x7b", tensor_parallel_size=2, pipeline_parallel_size=2))
+    times, parts = priced.step_times, priced.parts
+
+    for split, whole in (
+        (parts.decode, times.decode_base),
+        (parts.token, times.token_seconds),
+        (parts.sequence, times.sequence_seconds),
+        (parts.decode_attention, times.decode_attention_base),
+        (parts.token_beyond[:, None], [times.token_seconds_beyond]),
+    ):
+        assert split.shape == (len(PART_NAMES), len(whole))
+        assert np.all(split >= 0)
+        assert split.sum(axis=0) == pytest.approx(whole, rel=1e-12, abs=0)
+
+
+def test_a_step_of_nothing_takes_no_time() -> None:
+    """Index 0 of every array."""
+    times = price(make_shape()).step_times
+
+    assert times.decode_base[0] == times.token_seconds[0] == times.sequence_seconds[0] == 0.0
+    assert times.decode_attention_base[0] == 0.0
+    assert len(times.decode_base) == len(times.decode_slope) == make_shape().engine.max_num_seqs + 1
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b"])
+@pytest.mark.parametrize("stages", [1, 2])
+def test_the_line_beyond_the_table_is_the_compute_bound_cost(model: str, stages: int) -> None:
+    """A table of 8,192 tokens and one of 32,768 agree on 30,000 tokens to 2 %."""
+    shape = make_shape(model=model, tensor_parallel_size=2, pipeline_parallel_size=stages)
+    short, long = (price(shape, size).step_times for size in (8192, 32768))
+
+    extrapolated = short.token_seconds[-1] + short.token_seconds_beyond * (30_000 - 8192)
+
+    assert extrapolated == pytest.approx(long.token_seconds[30_000], rel=0.02)
+
+
+def test_decode_batches_are_padded_to_cuda_graphs() -> None:
+    """Between two captured sizes a batch takes the time of the larger, but for its own host time and keys."""
+    sizes = {"cuda_graph_sizes": (8, 16), "host_seconds_per_request": 0.0, "host_seconds_per_step": 0.0}
+    times = price(make_shape(engine_fields=sizes, max_num_seqs=32)).step_times
+
+    bare = np.array(times.decode_base) - np.array(times.decode_attention_base)
+    assert bare[9:17] == pytest.approx(bare[16])
+    assert bare[8] < bare[9]
+    assert bare[17] > bare[16]
+
+
+def test_asynchronous_scheduling_hides_host_time_behind_the_gpu() -> None:
+    """Host time shows in full without overlap, by its exposed share with it, in full if it is longer."""
+    hosts = {"host_seconds_per_request": 0.0, "cuda_graph_sizes": ()}
+    bare, seen, hidden, longer = (
+        price(make_shape(engine_fields={**hosts, "host_seconds_per_step": host, "host_overlap": share}), 64)
+        for host, share in ((0.0, 0.0), (1e-3, 0.0), (1e-3, 0.9), (1.0, 1.0))
+    )
+
+    base = bare.step_times.decode_base[1]
+    assert seen.step_times.decode_base[1] - base == pytest.approx(1e-3)
+    assert hidden.step_times.decode_base[1] - base == pytest.approx(1e-4)
+    assert longer.step_times.decode_base[1] == pytest.approx(1.0)
+    assert longer.step_times.token_seconds[1] == pytest.approx(1.0)
+
+
+def test_a_lone_request_passes_every_pipeline_stage() -> None:
+    """Two stages of TP 1 take a single request as long as one stage of all layers, and a transfer."""
+    whole, piped = (price(make_shape(pipeline_parallel_size=stages), 64) for stages in (1, 2))
+
+    assert decode_milliseconds(piped, 1, 1000) == pytest.approx(decode_milliseconds(whole, 1, 1000), rel=0.03)
+    assert piped.step_times.prefill_pair_seconds == whole.step_times.prefill_pair_seconds
+
+
+def test_pipeline_groups_share_the_reading_of_contexts() -> None:
+    """With both groups filled, each stage reads half the contexts while the other works on its own."""
+    whole, piped = (price(make_shape(pipeline_parallel_size=stages), 64).step_times for stages in (1, 2))
+
+    assert piped.decode_slope[1] == pytest.approx(whole.decode_slope[1])
+    assert piped.decode_slope[64] == pytest.approx(whole.decode_slope[64] / 2)
+
+
+def test_flops_and_bytes_follow_the_architecture() -> None:
+    """Llama-3.1-8B: 2 FLOP a linear parameter, 4 x heads x head_dim a pair, 16 GB of weights a step."""
+    shape = make_shape(tensor_parallel_size=2)
+    parts = price(shape, 64).parts
+
+    head = 128256 * 4096
+    assert parts.token_flops == 2 * shape.model.num_linear_parameters
+    assert parts.sequence_flops == 2 * head
+    assert parts.pair_flops == 4 * 32 * 128 * 32
+    assert parts.kv_bytes_per_token == 131072
+    assert parts.weight_bytes[0] == 0
+    assert parts.weight_bytes[1:] == pytest.approx(2 * (shape.model.num_linear_parameters + head))
+    assert parts.peak_flops == 2 * 989.4e12 or parts.peak_flops == pytest.approx(2 * 989e12, rel=1e-3)
+
+
+def test_experts_are_read_as_they_are_visited() -> None:
+    """Mixtral reads 2 of 8 experts for one token and all for many."""
+    shape = make_shape(model="mixtral-8x7b", tensor_parallel_size=2)
+    read = price(shape, 8192).parts.weight_bytes
+
+    assert read[-1] > 3 * read[1]
+    assert read[-1] == pytest.approx(2 * (shape.model.num_parameters - 32000 * 4096), rel=1e-3)
+
+
+def test_pricing_is_fast() -> None:
+    """Under 100 ms for the largest table, best of three."""
+    shape = make_shape(
+        model="llama-3.1-70b", tensor_parallel_size=4, quantization="fp8", max_num_batched_tokens=32768
+    )
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        price(shape)
+        seconds.append(time.perf_counter() - start)
+
+    assert min(seconds) < 0.1

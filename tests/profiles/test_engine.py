@@ -1,0 +1,506 @@
+"""Engine profiles: defaults by version and GPU, what the user sets, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simserve.documents import read_mapping
+from simserve.errors import InputError, ProfileError
+from simserve.profiles import catalog
+from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
+from simserve.profiles.engine_profile import version_key
+
+GIB = 2.0**30
+GPUS = {
+    "rtx-4090-24gb": 24564 * 2.0**20,
+    "a100-sxm-40gb": 40960 * 2.0**20,
+    "l40s-48gb": 46068 * 2.0**20,
+    "a100-sxm-80gb": 81920 * 2.0**20,
+    "h100-sxm-80gb": 81559 * 2.0**20,
+    "h200-sxm-141gb": 143771 * 2.0**20,
+    "mi300x-192gb": 192e9,
+}
+ENGINES = [
+    "fastertransformer",
+    "llama.cpp",
+    "ollama",
+    "orca",
+    "sglang",
+    "tensorrt-llm",
+    "tgi",
+    "transformers",
+    "vllm",
+]
+STATIC = {"batching": "static"}
+
+
+def resolve(
+    name: str = "vllm",
+    version: str | None = "0.12",
+    gpu: str = "h100-sxm-80gb",
+    model_max_len: int = 8192,
+    tensor_parallel_size: int = 1,
+    **overrides: Any,
+) -> ResolvedEngine:
+    """Resolve an engine on a GPU of the catalogue with the user's keys."""
+    return resolve_engine(
+        load_engine(name),
+        version=version,
+        gpu_memory_bytes=GPUS[gpu],
+        gpu_name=gpu,
+        model_max_len=model_max_len,
+        overrides=overrides,
+        tensor_parallel_size=tensor_parallel_size,
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "gpu", "budget", "seats", "share"),
+    [
+        ("0.2.7", "h100-sxm-80gb", 8192, 256, 0.90),
+        ("0.5.5", "a100-sxm-80gb", 8192, 256, 0.90),
+        ("0.6.6", "h100-sxm-80gb", 8192, 256, 0.90),
+        ("0.8.5", "h100-sxm-80gb", 8192, 1024, 0.90),
+        ("0.8.5", "a100-sxm-80gb", 8192, 1024, 0.90),
+        ("0.8.5", "rtx-4090-24gb", 2048, 256, 0.90),
+        ("0.10.2", "h200-sxm-141gb", 8192, 1024, 0.90),
+        ("0.10.2", "a100-sxm-80gb", 2048, 256, 0.90),
+        ("0.12", "h100-sxm-80gb", 8192, 1024, 0.90),
+        ("0.12", "a100-sxm-80gb", 2048, 256, 0.90),
+        ("0.12", "l40s-48gb", 2048, 256, 0.90),
+        ("0.17", "h100-sxm-80gb", 8192, 1024, 0.90),
+        ("0.20", "h100-sxm-80gb", 8192, 1024, 0.92),
+        ("0.20", "mi300x-192gb", 8192, 1024, 0.92),
+        ("0.33", "h100-sxm-80gb", 8192, 1024, 0.92),
+        ("0.33", "mi300x-192gb", 16384, 1024, 0.92),
+        ("0.33", "a100-sxm-80gb", 2048, 256, 0.92),
+    ],
+)
+def test_vllm_limits_follow_version_and_gpu(
+    version: str, gpu: str, budget: int, seats: int, share: float
+) -> None:
+    """Budget, seats and memory share are those of the version on that GPU; V0 covers the model length."""
+    engine = resolve(version=version, gpu=gpu)
+
+    assert engine.max_num_batched_tokens == budget
+    assert engine.max_num_seqs == seats
+    assert engine.gpu_memory_utilization == share
+    assert engine.block_size == 16
+
+
+@pytest.mark.parametrize(
+    ("version", "scheduler", "is_chunked", "has_prefix_cache", "watermark", "is_async"),
+    [
+        ("0.2.7", "prefill_first", False, False, 0.01, False),
+        ("0.6.6", "prefill_first", False, False, 0.01, False),
+        ("0.8.5", "mixed", True, True, 0.0, False),
+        ("0.12", "mixed", True, True, 0.0, False),
+        ("0.17", "mixed", True, True, 0.0, True),
+        ("0.33", "mixed", True, True, 0.0, True),
+    ],
+)
+def test_vllm_scheduler_follows_version(
+    version: str, scheduler: str, is_chunked: bool, has_prefix_cache: bool, watermark: float, is_async: bool
+) -> None:
+    """V0 runs whole prompts first and keeps a watermark; V1 mixes chunks; 0.17 overlaps the host."""
+    engine = resolve(version=version)
+
+    assert engine.scheduler == scheduler
+    assert engine.enable_chunked_prefill is is_chunked
+    assert engine.enable_prefix_caching is has_prefix_cache
+    assert engine.watermark == watermark
+    assert engine.async_scheduling is is_async
+    assert (engine.host_overlap > 0) is is_async
+    assert engine.admission == "on_demand"
+
+
+@pytest.mark.parametrize(("version", "budget"), [("0.5.5", 512), ("0.6.6", 2048)])
+def test_vllm_v0_chunks_long_models_by_default(version: str, budget: int) -> None:
+    """Above 32k V0 splits prompts, mixes steps and shrinks the budget; below it covers the model length."""
+    long, short = (
+        resolve(version=version, model_max_len=131072),
+        resolve(version=version, model_max_len=32768),
+    )
+
+    assert (long.enable_chunked_prefill, long.scheduler, long.max_num_batched_tokens) == (
+        True,
+        "mixed",
+        budget,
+    )
+    assert (short.enable_chunked_prefill, short.max_num_batched_tokens) == (False, 32768)
+
+
+def test_vllm_v0_with_chunking_asked_for_mixes_steps() -> None:
+    """Chunked prefill turned on by the user changes scheduler and budget as V0 does."""
+    engine = resolve(version="0.6.6", enable_chunked_prefill=True)
+
+    assert (engine.scheduler, engine.max_num_batched_tokens) == ("mixed", 2048)
+    assert engine.sources["enable_chunked_prefill"] == "scenario"
+
+
+def test_vllm_v1_without_chunking_covers_the_model_length() -> None:
+    """With chunking off the default budget is max(max_model_len, default)."""
+    assert resolve(enable_chunked_prefill=False, model_max_len=131072).max_num_batched_tokens == 131072
+    assert resolve(enable_chunked_prefill=False, model_max_len=4096).max_num_batched_tokens == 8192
+
+
+def test_vllm_budgets_graph_memory_from_0_21() -> None:
+    """CUDA graphs come out of the unused share until the version that budgets them."""
+    counted = [resolve(version=version).counts_cuda_graphs for version in ("0.12", "0.20", "0.21", "0.33")]
+
+    assert counted == [False, False, True, True]
+
+
+def test_vllm_graph_sizes_are_capped_at_twice_the_seats() -> None:
+    """Sizes are 1, 2, 4, then every 8 to 256 and every 16 to min(2 * max_num_seqs, 512)."""
+    full, small = resolve(), resolve(max_num_seqs=20)
+
+    assert len(full.cuda_graph_sizes) == 51
+    assert full.cuda_graph_max_batch == 512
+    assert small.cuda_graph_sizes == (1, 2, 4, 8, 16, 24, 32, 40)
+
+
+def test_activation_inputs_reproduce_measured_peaks() -> None:
+    """Sampling dominates vLLM 0.11's activation peak, the forward pass that of a long unsplit prompt."""
+    hidden, vocabulary, intermediate = 4096, 128256, 14336
+    engine = resolve(version="0.11", gpu="h100-sxm-80gb")
+    sampling = engine.activation_logit_bytes * engine.max_num_seqs * vocabulary
+    sampling += 2.6 * engine.max_num_batched_tokens * hidden
+    older = resolve(version="0.6.6", gpu="rtx-4090-24gb", model_max_len=20000)
+    forward = older.activation_token_bytes_factor * older.max_num_batched_tokens * (hidden + intermediate) * 2
+
+    assert sampling == pytest.approx(4.76 * GIB, rel=0.01)
+    assert forward == pytest.approx((17.06 - 14.99) * GIB, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tensor_parallel_size", "chunk", "largest_graph", "share"),
+    [
+        ("rtx-4090-24gb", 1, 2048, 24, 0.847),
+        ("l40s-48gb", 1, 4096, 32, 0.851),
+        ("h100-sxm-80gb", 1, 8192, 256, 0.835),
+        ("h100-sxm-80gb", 8, 8192, 512, 0.818),
+        ("h200-sxm-141gb", 1, 8192, 256, 0.907),
+        ("mi300x-192gb", 1, 16384, 512, 0.857),
+    ],
+)
+def test_sglang_derives_chunk_and_static_share_from_memory(
+    gpu: str, tensor_parallel_size: int, chunk: int, largest_graph: int, share: float
+) -> None:
+    """Chunk, graphs and mem_fraction_static come from the GPU's memory; each share is worked out by hand."""
+    engine = resolve("sglang", None, gpu, tensor_parallel_size=tensor_parallel_size)
+
+    assert engine.max_num_batched_tokens == chunk
+    assert engine.cuda_graph_max_batch == largest_graph
+    assert engine.gpu_memory_utilization == share
+    assert engine.memory_rule == "static_fraction"
+
+
+def test_sglang_admits_by_a_decaying_estimate() -> None:
+    """Ratio 0.7 falls to 0.7 x 0.14 over 600 steps; prefill goes first; pages hold one token."""
+    engine = resolve("sglang", None)
+
+    assert (engine.scheduler, engine.admission, engine.block_size) == ("prefill_first", "estimate", 1)
+    assert engine.new_token_ratio_initial == 0.7
+    assert engine.new_token_ratio_minimum == pytest.approx(0.098)
+    assert engine.new_token_ratio_decay == pytest.approx(0.602 / 600)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "tensorrt-llm",
+            {
+                "scheduler": "mixed",
+                "admission": "reserve",
+                "max_num_batched_tokens": 8192,
+                "max_num_seqs": 2048,
+                "enable_chunked_prefill": False,
+                "block_size": 32,
+                "memory_rule": "free_after_load",
+                "gpu_memory_utilization": 0.9,
+            },
+        ),
+        (
+            "tgi",
+            {
+                "scheduler": "prefill_first",
+                "admission": "reserve",
+                "max_num_batched_tokens": 4096,
+                "block_size": 1,
+            },
+        ),
+        (
+            "llama.cpp",
+            {
+                "kv_allocation": "static",
+                "max_num_seqs": 4,
+                "max_model_len": 2048,
+                "max_num_batched_tokens": 2048,
+            },
+        ),
+        ("ollama", {"kv_allocation": "static", "max_num_seqs": 1, "batching": "continuous"}),
+        ("transformers", {"batching": "static", "static_batch_size": 8, "enable_prefix_caching": False}),
+        ("fastertransformer", {"batching": "static", "kv_allocation": "static"}),
+        ("orca", {"batching": "continuous", "kv_allocation": "static", "scheduler": "mixed"}),
+    ],
+)
+def test_other_engines_resolve_their_family(name: str, expected: dict[str, Any]) -> None:
+    """The newest version of each engine has the scheduler family and limits it is known for."""
+    engine = resolve(name, None)
+
+    assert {key: getattr(engine, key) for key in expected} == expected
+
+
+def test_ollama_slots_and_context_follow_version_and_memory() -> None:
+    """Four slots until 0.10, one since; the context grew to a size by memory, at most the model's."""
+    old, new = (
+        resolve("ollama", "0.5", model_max_len=131072),
+        resolve("ollama", None, "rtx-4090-24gb", 131072),
+    )
+
+    assert (old.max_num_seqs, old.max_model_len) == (4, 2048)
+    assert (new.max_num_seqs, new.max_model_len) == (1, 32768)
+    assert resolve("ollama", None, model_max_len=131072).max_model_len == 131072
+
+
+def test_llama_cpp_slots_share_the_context() -> None:
+    """More slots mean a shorter context each, unless the user says how long."""
+    assert resolve("llama.cpp", None, max_num_seqs=8).max_model_len == 1024
+    assert resolve("llama.cpp", None, max_num_seqs=8, max_model_len=4096).max_model_len == 4096
+
+
+@pytest.mark.parametrize(
+    ("requested", "used", "source"),
+    [
+        ("0.12", "0.12", "scenario"),
+        ("0.12.0", "0.12", "scenario"),
+        ("v0.8.5.post1", "0.8.5", "scenario"),
+        ("0.9.1", "0.8.5", "nearest older known version to the 0.9.1 of the scenario"),
+        ("0.11.2", "0.10.2", "nearest older known version to the 0.11.2 of the scenario"),
+        ("0.40", "0.33", "nearest older known version to the 0.40 of the scenario"),
+        ("0.1.4", "0.2.7", "oldest known version; scenario asks for 0.1.4, which is older"),
+        (None, "0.33", "newest known version"),
+    ],
+)
+def test_version_resolves_to_the_nearest_older_known(requested: str | None, used: str, source: str) -> None:
+    """Versions compare as numbers; what was asked for is kept beside what is used."""
+    engine = resolve(version=requested)
+
+    assert (engine.version, engine.requested_version) == (used, requested)
+    assert engine.sources["version"] == source
+
+
+def test_versions_compare_as_numbers() -> None:
+    """0.10.2 is newer than 0.8.5, builds and trailing zeros are understood, words are refused."""
+    assert version_key("0.10.2") > version_key("0.8.5")
+    assert version_key("b8123") > version_key("b4000")
+    assert version_key("1.1.0rc2.post2") == version_key("1.1")
+    with pytest.raises(InputError, match=r"version: 'latest' is not a version number; known are 0\.2\.7"):
+        resolve(version="latest")
+
+
+def test_overrides_win_and_are_recorded() -> None:
+    """A set key holds the user's value and says so; the others cite version and GPU."""
+    engine = resolve(max_num_seqs=64, gpu_memory_utilization=0.8, frontend_latency=0.0, max_model_len=4096)
+
+    assert (engine.max_num_seqs, engine.gpu_memory_utilization, engine.max_model_len) == (64, 0.8, 4096)
+    assert engine.frontend_latency == 0.0
+    for key in ("max_num_seqs", "gpu_memory_utilization", "frontend_latency", "max_model_len"):
+        assert engine.sources[key] == "scenario"
+    assert engine.sources["max_num_batched_tokens"] == "vllm 0.12 default on h100-sxm-80gb"
+
+
+def test_a_key_that_is_none_counts_as_absent() -> None:
+    """None resolves like an omitted key."""
+    assert resolve(max_num_seqs=None, swap_space=None) == resolve()
+
+
+def test_defaults_bend_around_what_is_set_and_say_so() -> None:
+    """Seats shrink to a smaller budget, the budget grows to more seats, the context stops at the model's."""
+    small, large = resolve(max_num_batched_tokens=512), resolve(max_num_seqs=10000)
+
+    assert small.max_num_seqs == small.max_chunk_tokens == 512
+    assert small.sources["max_num_seqs"].endswith("capped at max_num_batched_tokens")
+    assert large.max_num_batched_tokens == 10000
+    assert large.sources["max_num_batched_tokens"].endswith("raised to max_num_seqs")
+    assert resolve(max_model_len=100000).max_model_len == 8192
+    assert resolve(max_model_len=100000).sources["max_model_len"] == "scenario, capped at the model's 8192"
+
+
+def test_admission_follows_a_kv_allocation_that_reserves() -> None:
+    """SGLang and TensorRT-LLM with contiguous KV admit on demand: the allocation reserves by itself."""
+    assert resolve("sglang", None, kv_allocation="static").admission == "on_demand"
+    assert resolve("tensorrt-llm", None, kv_allocation="oracle").admission == "on_demand"
+
+
+def test_static_batching_takes_its_size_from_the_seats_or_the_other_way_round() -> None:
+    """Any engine can be run in static batches; one number is enough."""
+    assert resolve(max_num_seqs=16, **STATIC).static_batch_size == 16
+    assert resolve(static_batch_size=16, **STATIC).max_num_seqs == 16
+    assert resolve("transformers", None, static_batch_size=32, static_max_wait=0.5).max_num_seqs == 32
+    assert resolve("transformers", None, max_num_seqs=32).static_batch_size == 32
+
+
+def test_asynchronous_scheduling_can_be_switched_where_it_exists() -> None:
+    """vLLM 0.12 has it off by default; switched on it hides host time, switched off it hides none."""
+    assert resolve(async_scheduling=True).host_overlap > 0.5
+    assert resolve(version="0.33", async_scheduling=False).host_overlap == 0.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"max_num_seqs": 512, "max_num_batched_tokens": 256},
+            r"max_num_batched_tokens: 256 must be at least",
+        ),
+        (
+            {"enable_chunked_prefill": False, "max_num_batched_tokens": 2048},
+            r"2048 must be at least max_model_len \(8192\) while chunked prefill is off",
+        ),
+        (
+            {"version": "0.6.6", "max_num_batched_tokens": 2048},
+            r"max_num_batched_tokens: 2048 must be at least max_model_len",
+        ),
+        ({"static_batch_size": 8}, r"static_batch_size: 8 needs batching static, not continuous"),
+        ({"static_max_wait": 0.5}, r"static_max_wait: 0.5 needs batching static, not continuous"),
+        ({"static_batch_size": 8, "max_num_seqs": 4, **STATIC}, r"static_batch_size: 8 must be at most"),
+        (
+            {"static_batch_size": 8, "max_num_batched_tokens": 4, **STATIC},
+            r"max_num_batched_tokens: 4 must be at least static_batch_size",
+        ),
+        (
+            {"admission": "reserve", "kv_allocation": "static"},
+            r"admission: 'reserve' needs kv_allocation paged",
+        ),
+        (
+            {"admission": "estimate", "kv_allocation": "pow2"},
+            r"admission: 'estimate' needs kv_allocation paged",
+        ),
+        ({"name": "orca", "version": None, "admission": "reserve"}, r"not this engine's static"),
+        (
+            {"scheduling_policy": "priority"},
+            r"scheduling_policy: 'priority' is not a queue order .* use fcfs",
+        ),
+        ({"preemption_mode": "swap"}, r"preemption_mode: 'swap' is not a preemption mode .* use recompute"),
+        ({"swap_space": 4 * GIB}, r"swap_space: 4294967296.0 must be 0"),
+        ({"gpu_memory_utilization": 0.0}, r"gpu_memory_utilization: 0.0 must be greater than 0"),
+        ({"gpu_memory_utilization": 1.1}, r"gpu_memory_utilization: 1.1 must be less than or equal to 1"),
+        ({"max_num_seqs": 0}, r"max_num_seqs: 0 must be greater than or equal to 1"),
+        ({"block_size": -16}, r"block_size: -16 must be"),
+        ({"frontend_latency": -1.0}, r"frontend_latency: -1.0 must be"),
+        ({"batching": "dynamic"}, r"batching: 'dynamic' must be 'continuous' or 'static'"),
+        (
+            {"version": "0.8.5", "async_scheduling": True},
+            r"async_scheduling: True is not possible: version 0.8.5",
+        ),
+        ({"max_batch": 3}, r"max_batch: is not a known key"),
+    ],
+)
+def test_contradictions_are_refused(arguments: dict[str, Any], message: str) -> None:
+    """Each error names the key below deployment.engine, the value, the rule and the remedy."""
+    with pytest.raises(InputError, match=r"^deployment\.engine\..*" + message):
+        resolve(**arguments)
+
+
+def test_settings_at_their_bounds_are_accepted() -> None:
+    """The values next to the refused ones pass."""
+    engine = resolve(
+        max_num_seqs=256,
+        max_num_batched_tokens=256,
+        gpu_memory_utilization=1,
+        swap_space=0.0,
+        scheduling_policy="fcfs",
+        preemption_mode="recompute",
+        admission="reserve",
+        kv_allocation="paged",
+    )
+
+    assert engine.admission == "reserve"
+    assert resolve(enable_chunked_prefill=False, max_num_batched_tokens=8192).max_num_batched_tokens == 8192
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("gpu", sorted(GPUS))
+@pytest.mark.parametrize("model_max_len", [2048, 131072])
+def test_every_version_of_every_engine_resolves(name: str, gpu: str, model_max_len: int) -> None:
+    """On every GPU the resolved numbers are sane and every knob says where it came from."""
+    for known in load_engine(name).versions:
+        engine = resolve(name, known.version, gpu, model_max_len)
+
+        assert 0 < engine.gpu_memory_utilization <= 1
+        assert 1 <= engine.static_batch_size <= engine.max_num_seqs <= engine.max_num_batched_tokens
+        assert engine.max_chunk_tokens <= engine.max_num_batched_tokens
+        assert 1 <= engine.max_model_len <= model_max_len
+        assert 0 < engine.frontend_latency < 0.1
+        assert engine.host_seconds_per_step > 0
+        assert engine.admission == "on_demand" or engine.kv_allocation == "paged"
+        assert engine.cuda_graph_sizes == tuple(sorted(set(engine.cuda_graph_sizes)))
+        assert "none" in engine.supported_quantizations
+        unsourced = {field.name for field in dataclasses.fields(engine)} - set(engine.sources)
+        assert unsourced == {"name", "requested_version", "sources"}
+
+
+def test_the_catalogue_holds_the_promised_engines() -> None:
+    """Nine engines are bundled."""
+    assert set(ENGINES) <= set(catalog.names("engine"))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_block_of_numbers_has_a_source(name: str) -> None:
+    """Each block of the file, also one that states a change, says where its numbers come from."""
+    document = read_mapping(catalog.find("engine", name))
+    blocks = [*document["defaults"].values()]
+    blocks += [
+        value for version in document["versions"] for value in version.values() if isinstance(value, dict)
+    ]
+
+    assert blocks
+    assert all(block["source"].strip() for block in blocks)
+
+
+def _write(folder: Path, old: str, new: str) -> Path:
+    text = catalog.find("engine", "orca").read_text()
+    assert old in text
+    path = folder / "orca.yaml"
+    path.write_text(text.replace(old, new, 1))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("name: orca", "name: orka", r"name: 'orka' must be the name of the file"),
+        ("    block_size: 16", "    block_sise: 16", r"limits\.block_sise: is not a known key; did you mean"),
+        ("    frontend_latency: 2 ms", "    frontend_latency: 2", r"host\.frontend_latency: 2 needs a unit"),
+        ("    frontend_latency: 2 ms", "    frontend_latency: 0 ms", r"must be greater than 0"),
+        ("    rule: free_after_load", "    rule: total\n    static_reserve: null\n    x: 1", r"memory\.x"),
+        ("    gpu_memory_utilization: 0.95\n", "", r"needs either gpu_memory_utilization or static_reserve"),
+        (
+            '  - version: "2022"',
+            '  - version: "2022"\n    limits: {block_size: 8}',
+            r"limits\.source: is missing",
+        ),
+        ('  - version: "2022"', '  - version: "2022"\n  - version: "2021"', r"ascending order"),
+        ("defaults:", "standards:", r"defaults: must be a mapping"),
+    ],
+)
+def test_a_broken_profile_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    """The error names the file, the key and the rule."""
+    with pytest.raises(ProfileError, match=message) as caught:
+        load_engine(str(_write(tmp_path, old, new)))
+
+    assert "orca.yaml" in str(caught.value)
+
+
+def test_a_profile_of_the_user_is_read_by_path(tmp_path: Path) -> None:
+    """A file outside the catalogue works in the same place."""
+    path = _write(tmp_path, "block_size: 16", "block_size: 32")
+
+    assert load_engine(str(path)).versions[0].limits.block_size == 32

@@ -1,0 +1,330 @@
+"""Hugging Face configurations become model profiles, or an error that names the field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simserve.errors import ProfileError
+from simserve.profiles.hf_config import from_hf_config
+from simserve.profiles.model import ModelProfile, load_model
+
+CONFIGS = Path(__file__).resolve().parents[2] / "../shared/data/model_configs"
+
+LLAMA_3_8B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+
+# Name of the file, parameters without the vision tower or multi-token prediction, 16-bit KV bytes a token.
+PUBLISHED = [
+    ("deepseek-ai--DeepSeek-R1", 671_026_419_200, 70_272),
+    ("Qwen--Qwen3-30B-A3B-FP8", 30_532_122_624, 98_304),
+    ("Qwen--Qwen3-235B-A22B-FP8", 235_093_634_560, 192_512),
+    ("Qwen--Qwen3-32B-FP8-Static-PerTensor", 32_762_123_264, 262_144),
+    ("mistralai--Mixtral-8x7B-v0.1", 46_702_792_704, 131_072),
+    ("meta-llama--Llama-4-Scout-17B-16E-Instruct", 107_769_861_120, 196_608),
+    ("openai--gpt-oss-120b", 116_829_156_672, 73_728),
+    ("openai--gpt-oss-20b", 20_914_757_184, 49_152),
+    ("moonshotai--Kimi-K2-Instruct", 1_026_408_232_448, 70_272),
+    ("moonshotai--Kimi-K2.5", 1_026_408_232_448, 70_272),
+    ("MiniMaxAI--MiniMax-M2.5", 228_689_764_864, 253_952),
+]
+
+# What publishers state, with the tolerance of their rounding: total and active, billions.
+ADVERTISED = [
+    ("zai-org--GLM-5-FP8", 744, 40, 0.05),
+    ("deepseek-ai--DeepSeek-R1", 671, 37, 0.02),
+    ("Qwen--Qwen3-30B-A3B-FP8", 30.5, 3.3, 0.02),
+    ("Qwen--Qwen3-235B-A22B-FP8", 235, 22, 0.01),
+    ("meta-llama--Llama-4-Scout-17B-16E-Instruct", 108, 17, 0.02),
+    ("moonshotai--Kimi-K2-Instruct", 1026, 32, 0.03),
+    ("MiniMaxAI--MiniMax-M2.5", 229, 11, 0.01),
+]
+
+
+def read(name: str) -> ModelProfile:
+    """Return the profile of a configuration file of the reference data."""
+    path = CONFIGS / f"{name}_config.json"
+    if not path.is_file():
+        pytest.skip(f"no reference configuration at {path}")
+    return load_model(str(path))
+
+
+def make_config(**fields: Any) -> dict[str, Any]:
+    """Return the configuration of Llama-3-8B with fields replaced; ``...`` removes one."""
+    return {key: value for key, value in (LLAMA_3_8B | fields).items() if value is not ...}
+
+
+@pytest.mark.parametrize(("name", "parameters", "kv_bytes"), PUBLISHED)
+def test_published_configurations_count_exactly(name: str, parameters: int, kv_bytes: int) -> None:
+    """Parameters equal the published checkpoint's, and KV bytes the golden vectors."""
+    model = read(name)
+
+    assert model.num_parameters == parameters
+    assert model.kv_bytes_per_token(2) == kv_bytes
+
+
+@pytest.mark.parametrize(("name", "total", "active", "tolerance"), ADVERTISED)
+def test_total_and_active_sizes_are_the_advertised_ones(
+    name: str, total: float, active: float, tolerance: float
+) -> None:
+    """Totals within 1 %, active parameters within the publisher's rounding."""
+    model = read(name)
+
+    assert model.num_parameters == pytest.approx(total * 1e9, rel=0.01)
+    assert model.num_active_parameters == pytest.approx(active * 1e9, rel=tolerance)
+
+
+def test_latent_attention_is_the_same_on_every_rank() -> None:
+    """DeepSeek caches one latent vector for all heads: 70,272 bytes on each of eight ranks."""
+    model = read("deepseek-ai--DeepSeek-R1")
+
+    assert [model.kv_bytes_per_token(2, ranks) for ranks in (1, 2, 8, 128)] == [70_272] * 4
+
+
+def test_latent_attention_projections_split_over_ranks() -> None:
+    """Down-projections are replicated; heads are divided over the ranks."""
+    gemms = {gemm.name: gemm for gemm in read("deepseek-ai--DeepSeek-R1").attention_gemms(8)}
+
+    assert {name: (gemm.out_features, gemm.in_features, gemm.split) for name, gemm in gemms.items()} == {
+        "q_a": (1536, 7168, "replicated"),
+        "q_b": (16 * 192, 1536, "column"),
+        "kv_a": (576, 7168, "replicated"),
+        "kv_b": (16 * 256, 512, "column"),
+        "output": (7168, 16 * 128, "row"),
+    }
+
+
+def test_the_first_layers_of_deepseek_are_dense() -> None:
+    """Three dense layers, then 58 with 256 experts and a shared one."""
+    model = read("deepseek-ai--DeepSeek-R1")
+
+    assert (model.num_dense_layers, model.num_moe_layers) == (3, 58)
+    assert [gemm.name for gemm in model.mlp_gemms(0)] == ["gate_up", "down"]
+    assert [gemm.name for gemm in model.mlp_gemms(3)] == ["router", "shared_gate_up", "shared_down"]
+
+
+def test_a_sparse_indexer_caches_a_key_of_its_own() -> None:
+    """DeepSeek-V3.2: 132 bytes a token and layer beside the latent vector, in FP8 whatever the cache."""
+    dense, sparse = read("deepseek-ai--DeepSeek-R1"), read("deepseek-ai--DeepSeek-V3.2")
+
+    assert sparse.kv_bytes_per_token(2) - dense.kv_bytes_per_token(2) == 61 * 132
+    assert sparse.kv_bytes_per_token(1) - dense.kv_bytes_per_token(1) == 61 * 132
+    assert sparse.indexer is not None
+    assert sparse.indexer.topk == 2048
+
+
+def test_gpt_oss_alternates_and_keeps_its_head_dim() -> None:
+    """gpt-oss-120b: every second layer sees 128 tokens; heads of 64, not 2880 / 64; stored in MXFP4."""
+    model = read("openai--gpt-oss-120b")
+
+    assert (model.sliding_window, model.num_sliding_layers, model.head_dim) == (128, 18, 64)
+    assert model.checkpoint_quantization == "mxfp4"
+
+
+def test_llama_4_reads_the_text_part() -> None:
+    """Llama-4 Scout: nested text_config; three of four layers attend in chunks of 8,192."""
+    model = read("meta-llama--Llama-4-Scout-17B-16E-Instruct")
+
+    assert (model.sliding_window, model.num_sliding_layers, model.num_moe_layers) == (8192, 36, 48)
+    assert model.intermediate_size == 16_384
+
+
+def test_a_configuration_agrees_with_the_bundled_profile() -> None:
+    """Mixtral's config.json gives the bundled profile, except for name and source."""
+    model, bundled = read("mistralai--Mixtral-8x7B-v0.1"), load_model("mixtral-8x7b")
+
+    ignored = {"name", "source", "num_parameters_advertised"}
+    assert model.model_dump(exclude=ignored) == bundled.model_dump(exclude=ignored)
+
+
+def test_a_folder_with_a_config_is_a_model(tmp_path: Path) -> None:
+    """The folder of a downloaded model names the profile."""
+    folder = tmp_path / "my-llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA_3_8B))
+
+    by_folder, by_file = load_model(str(folder)), load_model("my-llama/config.json", relative_to=tmp_path)
+
+    assert by_folder == by_file
+    assert by_folder.name == "my-llama"
+    assert by_folder.num_parameters == 8_030_261_248
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
+    """The error says what the folder lacks."""
+    with pytest.raises(ProfileError, match=r"without a config\.json"):
+        load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("absent", [..., None])
+def test_missing_kv_heads_mean_multi_head(absent: object) -> None:
+    """No num_key_value_heads, or a null, means as many as query heads."""
+    assert from_hf_config(make_config(num_key_value_heads=absent)).num_key_value_heads == 32
+
+
+def test_head_dim_is_read_before_it_is_derived() -> None:
+    """A stated head_dim wins over hidden_size / heads; a missing one or 0 is derived."""
+    assert from_hf_config(make_config(head_dim=256)).head_dim == 256
+    assert from_hf_config(make_config(head_dim=0)).head_dim == 128
+
+
+def test_newer_names_of_fields_are_read() -> None:
+    """``dtype`` replaced ``torch_dtype``."""
+    assert from_hf_config(make_config(torch_dtype=..., dtype="float16")).dtype == "fp16"
+
+
+def test_nested_text_configurations_are_read() -> None:
+    """``thinker_config.text_config`` and ``text_config`` give the same model as the plain file."""
+    plain = from_hf_config(LLAMA_3_8B)
+
+    for nested in ({"text_config": LLAMA_3_8B}, {"thinker_config": {"text_config": LLAMA_3_8B}}):
+        model = from_hf_config({"model_type": "omni", **nested})
+        assert model.num_parameters == plain.num_parameters
+
+
+def test_qwen_ignores_a_window_it_does_not_use() -> None:
+    """``use_sliding_window: false`` wins over ``sliding_window``."""
+    config = make_config(model_type="qwen2", sliding_window=4096, use_sliding_window=False)
+
+    model = from_hf_config(config)
+
+    assert model.sliding_window is None
+    assert model.has_qkv_bias
+
+
+def test_qwen_slides_above_its_window_layers() -> None:
+    """With ``use_sliding_window`` the layers from ``max_window_layers`` on slide."""
+    config = make_config(
+        model_type="qwen2", sliding_window=4096, use_sliding_window=True, max_window_layers=28
+    )
+
+    assert from_hf_config(config).num_sliding_layers == 4
+
+
+def test_falcon_switches_are_read() -> None:
+    """Falcon-40B from its own field names gives the bundled profile; the old architecture has one KV head."""
+    config = {
+        "model_type": "falcon",
+        "hidden_size": 8192,
+        "num_attention_heads": 128,
+        "num_hidden_layers": 60,
+        "num_kv_heads": 8,
+        "new_decoder_architecture": True,
+        "vocab_size": 65024,
+        "bias": False,
+        "torch_dtype": "bfloat16",
+    }
+    old = {"hidden_size": 4544, "num_attention_heads": 71, "num_hidden_layers": 32, "num_kv_heads": 71}
+
+    model = from_hf_config(config)
+    falcon_7b = from_hf_config(config | old | {"new_decoder_architecture": False, "multi_query": True})
+
+    ignored = {"name", "source", "num_parameters_advertised"}
+    assert model.model_dump(exclude=ignored) == load_model("falcon-40b").model_dump(exclude=ignored)
+    assert falcon_7b.num_parameters == 6_921_720_704
+    assert falcon_7b.kv_bytes_per_token(2) == 32 * 2 * 64 * 2
+
+
+def test_gpt_2_style_names_are_read() -> None:
+    """GPT-2: other field names, a 4x MLP that is not stated, learned positions, tied head."""
+    config = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024}
+
+    assert from_hf_config(config | {"vocab_size": 50257}).num_parameters == 124_439_808
+
+
+def test_opt_is_read() -> None:
+    """OPT-13B: biases everywhere, two positions more than the context, tied head."""
+    config = {
+        "model_type": "opt",
+        "hidden_size": 5120,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 40,
+        "ffn_dim": 20480,
+        "vocab_size": 50272,
+        "max_position_embeddings": 2048,
+        "word_embed_proj_dim": 5120,
+        "torch_dtype": "float16",
+    }
+
+    assert from_hf_config(config).num_parameters == 12_853_473_280
+
+
+def test_gemma_2_is_read() -> None:
+    """Gemma-2-27B: four norms a layer, tied head, alternating window."""
+    config = {
+        "model_type": "gemma2",
+        "hidden_size": 4608,
+        "num_hidden_layers": 46,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 16,
+        "head_dim": 128,
+        "intermediate_size": 36864,
+        "vocab_size": 256000,
+    }
+
+    model = from_hf_config(config)
+
+    assert model.num_parameters == 27_227_128_320
+    assert (model.sliding_window, model.num_sliding_layers) == (4096, 23)
+
+
+@pytest.mark.parametrize(
+    ("fields", "key"),
+    [
+        ({"hidden_size": ...}, "hidden_size"),
+        ({"num_hidden_layers": "32"}, "num_hidden_layers"),
+        ({"num_hidden_layers": True}, "num_hidden_layers"),
+        ({"vocab_size": -1}, "vocab_size"),
+        ({"hidden_size": 4100}, "head_dim"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings"),
+        ({"torch_dtype": "int3"}, "torch_dtype"),
+        ({"layer_types": ["linear_attention"] * 32}, "layer_types"),
+        ({"layer_types": ["full_attention"] * 3, "sliding_window": 128}, "layer_types"),
+        ({"layer_types": ["sliding_attention"] * 32}, "sliding_window"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder"),
+        ({"linear_num_value_heads": 32}, "linear_num_value_heads"),
+        ({"num_local_experts": 8}, "num_experts_per_tok"),
+        ({"num_local_experts": 8, "num_experts_per_tok": 2, "moe_layer_freq": 2}, "moe_layer_freq"),
+        ({"num_local_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": [32]}, "mlp_only_layers"),
+        ({"kv_lora_rank": 512}, "qk_rope_head_dim"),
+        ({"text_config": 3}, "text_config"),
+    ],
+)
+def test_what_is_not_understood_is_named(fields: dict[str, Any], key: str) -> None:
+    """A missing, wrong or unknown field is an error in one line that names it."""
+    with pytest.raises(ProfileError) as refused:
+        from_hf_config(make_config(**fields), "config.json")
+
+    assert refused.value.key == key
+    assert "\n" not in str(refused.value)
+
+
+def test_an_unknown_type_with_every_size_is_read_as_a_llama() -> None:
+    """The source says that the architecture was assumed."""
+    model = from_hf_config(make_config(model_type="novel"))
+
+    assert model.num_parameters == 8_030_261_248
+    assert "unknown model_type 'novel'" in model.source
+
+
+def test_an_unknown_type_without_every_size_is_refused() -> None:
+    """The error names the type and what is missing."""
+    with pytest.raises(ProfileError, match=r"'novel'.*lacks num_key_value_heads, rms_norm_eps") as refused:
+        from_hf_config(make_config(model_type="novel", num_key_value_heads=..., rms_norm_eps=...))
+
+    assert refused.value.key == "model_type"

@@ -1,0 +1,278 @@
+"""Model profiles: parameter counts, KV bytes and matrix shapes follow from the architecture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from simserve.errors import InputError, ProfileError
+from simserve.profiles import catalog
+from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.model_shapes import Gemm
+from simserve.validation import validate
+
+EXACT_PARAMETERS = {
+    "llama-2-7b": 6_738_415_616,
+    "llama-2-13b": 13_015_864_320,
+    "llama-2-70b": 68_976_648_192,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800,
+    "llama-3.2-1b": 1_235_814_400,
+    "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-32b": 32_762_123_264,
+    "gpt-3-175b": 174_604_259_328,
+    "falcon-40b": 41_303_293_952,
+}
+
+KV_BYTES_PER_TOKEN_16_BIT = {
+    "llama-2-7b": 524_288,
+    "llama-2-13b": 819_200,
+    "llama-2-70b": 327_680,
+    "llama-3-8b": 131_072,
+    "llama-3-70b": 327_680,
+    "llama-3.1-405b": 516_096,
+    "llama-3.2-1b": 32_768,
+    "mistral-7b": 131_072,
+    "mixtral-8x7b": 131_072,
+    "qwen2.5-7b": 57_344,
+    "qwen3-32b": 262_144,
+    "gpt-3-175b": 4_718_592,
+    "falcon-40b": 122_880,
+}
+
+
+def make_model(**fields: Any) -> ModelProfile:
+    """Return a small dense model with the fields given."""
+    defaults: dict[str, Any] = {
+        "name": "small",
+        "family": "llama",
+        "source": "test",
+        "dtype": "fp16",
+        "hidden_size": 64,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 128,
+        "vocab_size": 100,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": False,
+    }
+    return validate(ModelProfile, defaults | fields, error=ProfileError)
+
+
+@pytest.mark.parametrize("name", sorted(EXACT_PARAMETERS))
+def test_parameters_are_counted_exactly(name: str) -> None:
+    """The count from the architecture is that of the published checkpoint, to the last norm and bias."""
+    assert load_model(name).num_parameters == EXACT_PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", catalog.names("model"))
+def test_parameters_are_within_one_percent_of_the_advertised_size(name: str) -> None:
+    """Every count agrees with the size its publisher states, which counts a head as often as it is stored."""
+    model = load_model(name)
+    stored_twice = model.lm_head_gemm().num_weights if name == "falcon-40b" else 0
+
+    assert model.num_parameters_advertised is not None
+    assert model.num_parameters + stored_twice == pytest.approx(model.num_parameters_advertised, rel=0.01)
+
+
+@pytest.mark.parametrize("name", sorted(KV_BYTES_PER_TOKEN_16_BIT))
+def test_kv_bytes_per_token_are_golden(name: str) -> None:
+    """KV bytes of one token at two bytes an element."""
+    assert load_model(name).kv_bytes_per_token(2) == KV_BYTES_PER_TOKEN_16_BIT[name]
+
+
+def test_every_bundled_profile_is_tested() -> None:
+    """A new profile needs its exact count here."""
+    assert set(catalog.names("model")) <= set(EXACT_PARAMETERS)
+
+
+def test_mixtral_activates_two_of_eight_experts() -> None:
+    """Mixtral 8x7B: 12.9 of 46.7 billion parameters a token."""
+    assert load_model("mixtral-8x7b").num_active_parameters == pytest.approx(12.9e9, rel=0.005)
+
+
+def test_every_parameter_of_a_dense_model_is_active() -> None:
+    """Without experts the active parameters are all parameters."""
+    model = load_model("llama-3-8b")
+
+    assert model.num_active_parameters == model.num_parameters
+
+
+def test_linear_and_unquantised_parameters_add_up() -> None:
+    """Llama-3-8B: embedding, head and 65 norms stay 16-bit, the other 6.98 billion weights are linear."""
+    model = load_model("llama-3-8b")
+
+    assert model.num_unquantised_parameters == 2 * 128_256 * 4096 + 65 * 4096
+    assert model.num_linear_parameters + model.num_unquantised_parameters == model.num_parameters
+
+
+def test_a_tied_head_is_counted_once() -> None:
+    """Tying removes exactly the head's vocabulary x hidden weights."""
+    tied = make_model(tie_word_embeddings=True)
+
+    assert make_model().num_parameters - tied.num_parameters == 100 * 64
+    assert tied.lm_head_gemm().num_weights == 100 * 64
+
+
+def test_routers_stay_unquantised() -> None:
+    """Routers are not among the linear weights of a mixture of experts."""
+    model = load_model("mixtral-8x7b")
+
+    assert model.num_unquantised_parameters == 2 * 32_000 * 4096 + 65 * 4096 + 32 * 8 * 4096
+
+
+def test_learned_positions_and_biases_count() -> None:
+    """GPT-3: 12 d^2 + 13 d a layer, embeddings once, 2,048 positions, one final norm."""
+    hidden = 12_288
+    expected = 96 * (12 * hidden**2 + 13 * hidden) + (50_257 + 2048) * hidden + 2 * hidden
+
+    assert load_model("gpt-3-175b").num_parameters == expected
+
+
+def test_a_nominal_size_replaces_the_count() -> None:
+    """A worked example's "70 B model" has exactly 70e9 weights, all of them linear."""
+    model = make_model(num_parameters_nominal=70e9)
+
+    assert model.num_parameters == model.num_linear_parameters == model.num_active_parameters == 70e9
+    assert model.num_unquantised_parameters == 0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "share"), [(1, 327_680), (2, 163_840), (8, 40_960), (16, 40_960), (64, 40_960)]
+)
+def test_kv_heads_are_replicated_when_ranks_outnumber_them(ranks: int, share: int) -> None:
+    """Eight KV heads: a rank's share halves up to eight ranks, and stays one head beyond."""
+    assert load_model("llama-3-70b").kv_bytes_per_token(2, ranks) == share
+
+
+def test_fused_qkv_shrinks_with_ranks_but_keeps_one_kv_head() -> None:
+    """Llama-3-70B: (64 + 2 x 8) heads of 128 at one rank; 4 + 2 x 1 heads at sixteen."""
+    model = load_model("llama-3-70b")
+
+    assert model.attention_gemms()[0] == Gemm("qkv", 80 * 128, 8192, "column")
+    assert model.attention_gemms(16) == [
+        Gemm("qkv", 6 * 128, 8192, "column"),
+        Gemm("output", 8192, 4 * 128, "row"),
+    ]
+
+
+def test_mlp_is_split_by_column_then_row() -> None:
+    """The gated MLP of Llama-3-70B on four ranks, gate and up fused."""
+    assert load_model("llama-3-70b").mlp_gemms(0, 4) == [
+        Gemm("gate_up", 2 * 7168, 8192, "column"),
+        Gemm("down", 8192, 7168, "row"),
+    ]
+
+
+def test_a_plain_mlp_has_two_matrices() -> None:
+    """Falcon-40B's MLP has no gate."""
+    gemms = load_model("falcon-40b").mlp_gemms()
+
+    assert [(gemm.name, gemm.out_features) for gemm in gemms] == [("up", 32_768), ("down", 8192)]
+
+
+def test_layers_with_experts_have_a_router_and_experts() -> None:
+    """Mixtral: every token passes the router; an expert is a gated MLP of 14,336."""
+    model = load_model("mixtral-8x7b")
+
+    assert [gemm.name for gemm in model.mlp_gemms(0)] == ["router"]
+    assert model.expert_gemms(2) == [
+        Gemm("expert_gate_up", 14_336, 4096, "column"),
+        Gemm("expert_down", 4096, 7168, "row"),
+    ]
+    assert load_model("llama-3-8b").expert_gemms() == []
+
+
+def test_dense_and_moe_layers_are_told_apart() -> None:
+    """Two dense layers at the bottom, then every second layer with experts except a named one."""
+    moe = {
+        "num_experts": 4,
+        "num_experts_per_tok": 1,
+        "moe_intermediate_size": 32,
+        "num_shared_experts": 1,
+        "shared_intermediate_size": 16,
+        "first_dense_layers": 2,
+        "layer_step": 2,
+        "dense_layers": [5],
+    }
+    model = make_model(num_hidden_layers=8, moe=moe)
+
+    assert [model.is_moe_layer(layer) for layer in range(8)] == [False] * 3 + [True] + [False] * 3 + [True]
+    assert (model.num_dense_layers, model.num_moe_layers) == (6, 2)
+    assert [gemm.name for gemm in model.mlp_gemms(3)] == ["router", "shared_gate_up", "shared_down"]
+    assert model.num_parameters - model.num_active_parameters == 2 * 3 * 3 * 64 * 32
+
+
+def test_a_sliding_window_is_recorded() -> None:
+    """Mistral-7B v0.1 sees 4,096 tokens in every layer; its KV is charged like full attention."""
+    model = load_model("mistral-7b")
+
+    assert (model.sliding_window, model.num_sliding_layers) == (4096, 32)
+    assert model.kv_bytes_per_token(2) == load_model("llama-3-8b").kv_bytes_per_token(2)
+
+
+@pytest.mark.parametrize(("ranks", "named"), [(3, "64 attention heads"), (0, "64 attention heads")])
+def test_heads_that_do_not_divide_are_refused(ranks: int, named: str) -> None:
+    """The error names the heads and the sizes that work."""
+    with pytest.raises(InputError, match=named) as refused:
+        load_model("llama-3-70b").attention_gemms(ranks)
+
+    assert refused.value.remedy == "choose from 1, 2, 4, 8, 16, 32, 64"
+
+
+def test_kv_heads_that_do_not_divide_are_refused() -> None:
+    """Four KV heads over six ranks is what engines refuse too."""
+    with pytest.raises(InputError, match="4 key-value heads"):
+        load_model("qwen2.5-7b").kv_bytes_per_token(2, 6)
+
+
+def test_a_profile_loads_from_a_path(tmp_path: Path) -> None:
+    """A user's YAML profile by path, relative to the file that names it."""
+    profile = make_model().model_dump(mode="json")
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(profile))
+
+    assert load_model("./mine.yaml", relative_to=tmp_path) == make_model()
+
+
+def test_an_unknown_name_lists_the_nearest() -> None:
+    """A misspelt name is answered with names that exist."""
+    with pytest.raises(ProfileError, match=r"llama-3\.1-70b"):
+        load_model("llama-31-70b")
+
+
+@pytest.mark.parametrize(
+    ("fields", "key"),
+    [
+        ({"source": None}, "source"),
+        ({"hidden_sizes": 64}, "hidden_sizes"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"sliding_window": 8}, "sliding_window"),
+        ({"dtype": "int8"}, "dtype"),
+    ],
+)
+def test_invalid_fields_are_named(fields: dict[str, Any], key: str) -> None:
+    """The error names the field that breaks a rule."""
+    with pytest.raises(ProfileError, match=key):
+        make_model(**fields)
+
+
+def test_a_profile_must_carry_the_name_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copied profile that kept its old name is refused."""
+    profile = make_model().model_dump(mode="json")
+    (tmp_path / "copy.yaml").write_text(yaml.safe_dump(profile))
+    monkeypatch.setenv(catalog.PROFILE_PATH_VARIABLE, str(tmp_path))
+
+    with pytest.raises(ProfileError, match="name of its file"):
+        load_model("copy")

@@ -1,0 +1,158 @@
+"""generate: columns, streams, reproducibility, the shape of each arrival process."""
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from simserve.errors import ScenarioError
+from simserve.validation import validate
+from simserve.workload.generate import generate
+from simserve.workload.spec import WorkloadSpec
+
+COLUMNS = ("arrival_time", "prompt_tokens", "output_tokens", "max_tokens", "think_time")
+
+
+def make_workload(**changes):
+    """Return a small Poisson workload with some keys changed; None removes one."""
+    keys = {
+        "arrivals": {"process": "poisson", "rate": 4.0},
+        "prompt_tokens": {"distribution": "lognormal", "mean": 1155, "cv": 1.0, "max": 8000},
+        "output_tokens": {"distribution": "lognormal", "mean": 211, "cv": 0.8, "max": 1000},
+        "num_requests": 500,
+    } | changes
+    return validate(WorkloadSpec, {key: value for key, value in keys.items() if value is not None})
+
+
+def bytes_of(requests):
+    """Return the bytes of every column by its name."""
+    return {column: getattr(requests, column).tobytes() for column in COLUMNS}
+
+
+def test_the_same_seed_gives_the_same_bytes():
+    """Twice the same call, twice the same columns; another seed or replication gives others."""
+    first = bytes_of(generate(make_workload(), seed=1))
+
+    assert bytes_of(generate(make_workload(), seed=1)) == first
+    for other in (generate(make_workload(), seed=2), generate(make_workload(), seed=1, replication=1)):
+        assert all(bytes_of(other)[column] != first[column] for column in COLUMNS[:4])
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("arrivals", {"process": "gamma", "rate": 9.0, "cv": 3.0}),
+        ("prompt_tokens", {"distribution": "uniform", "min": 5, "max": 50}),
+        ("output_tokens", {"distribution": "geometric", "mean": 40}),
+    ],
+)
+def test_changing_one_part_moves_no_other(part, value):
+    """Common random numbers: the other columns keep their bytes."""
+    before = bytes_of(generate(make_workload(), seed=3))
+    after = bytes_of(generate(make_workload(**{part: value}), seed=3))
+
+    moved = {column for column in COLUMNS if before[column] != after[column]}
+    expected = {"arrivals": {"arrival_time"}, "prompt_tokens": {"prompt_tokens"}}
+    assert moved == expected.get(part, {"output_tokens", "max_tokens"})
+
+
+def test_more_requests_begin_with_the_same_requests():
+    """A longer run is the shorter one continued."""
+    short, long = generate(make_workload(), seed=1), generate(make_workload(num_requests=900), seed=1)
+
+    assert np.array_equal(long.prompt_tokens[:500], short.prompt_tokens)
+    assert np.allclose(long.arrival_time[:500], short.arrival_time, rtol=1e-12)
+
+
+def test_streams_are_uncorrelated():
+    """Arrivals, prompts and answers are independent, within 4 standard errors."""
+    requests = generate(make_workload(num_requests=20_000), seed=1)
+
+    columns = [np.diff(requests.arrival_time, prepend=0.0), requests.prompt_tokens, requests.output_tokens]
+    correlations = np.corrcoef(columns) - np.eye(3)
+    assert np.abs(correlations).max() < 4 / np.sqrt(20_000)
+
+
+def test_an_open_loop_is_stationary_with_its_rate():
+    """Every column is full, think times are empty, the client asks for the answer's exact length."""
+    requests = generate(make_workload(), seed=1)
+
+    assert len(requests) == 500
+    assert requests.is_stationary
+    assert requests.offered_rate == 4.0
+    assert requests.concurrency is None
+    assert len(requests.think_time) == 0
+    assert (np.diff(requests.arrival_time) >= 0).all()
+    assert np.array_equal(requests.max_tokens, requests.output_tokens)
+
+
+def test_a_closed_loop_has_clients_instead_of_arrival_times():
+    """Arrival times are undefined until a client sends; the think time is fixed."""
+    arrivals = {"process": "closed_loop", "concurrency": 16, "think_time": "250 ms"}
+
+    requests = generate(make_workload(arrivals=arrivals), seed=1)
+    assert np.isnan(requests.arrival_time).all()
+    assert requests.think_time.tolist() == [0.25] * 500
+    assert requests.concurrency == 16
+    assert not requests.is_stationary
+    assert np.isnan(requests.offered_rate)
+
+
+def test_all_at_once_arrives_at_zero():
+    """An offline batch has no rate and no steady state."""
+    requests = generate(make_workload(arrivals={"process": "all_at_once"}), seed=1)
+
+    assert requests.arrival_time.tolist() == [0.0] * 500
+    assert not requests.is_stationary
+    assert np.isnan(requests.offered_rate)
+
+
+@pytest.mark.parametrize(("asked", "column"), [(64, 64), ("model_limit", -1)])
+def test_max_tokens_is_what_the_client_asks_for(asked, column):
+    """A number for everyone, or the model's limit; the answers the model would give stay."""
+    requests = generate(make_workload(max_tokens=asked), seed=1)
+
+    assert set(requests.max_tokens.tolist()) == {column}
+    assert np.array_equal(requests.output_tokens, generate(make_workload(), seed=1).output_tokens)
+
+
+def test_a_duration_ends_the_arrivals():
+    """As many requests as arrive in time, all columns equally long."""
+    requests = generate(make_workload(num_requests=None, duration="10 min"), seed=1)
+
+    assert requests.arrival_time[-1] <= 600.0
+    assert abs(len(requests) - 2400) < 4 * np.sqrt(2400)
+    assert len(requests.prompt_tokens) == len(requests.max_tokens) == len(requests.arrival_time)
+
+
+def test_a_duration_without_any_arrival_is_an_error():
+    """An empty run has no result to report."""
+    arrivals = {"process": "constant", "rate": 0.01}
+
+    with pytest.raises(ScenarioError, match=r"workload.duration: is over before the first request arrives"):
+        generate(make_workload(arrivals=arrivals, num_requests=None, duration="10 s"), seed=1)
+
+
+def test_a_million_requests_take_about_a_second():
+    """Drawing is vectorised; the bound is several times what it takes on a slow machine."""
+    start = time.process_time()
+    requests = generate(make_workload(num_requests=1_000_000), seed=1)
+
+    assert len(requests) == 1_000_000
+    assert time.process_time() - start < 3.0
+
+
+def test_importing_and_drawing_the_usual_workload_needs_neither_scipy_nor_pandas():
+    """They would cost every run a good part of its start-up."""
+    program = (
+        "import sys; from simserve.workload.generate import generate; "
+        "from simserve.workload.spec import *; lengths = LognormalLength(mean=100, cv=1, max=1000); "
+        "generate(WorkloadSpec(arrivals=PoissonArrivals(rate=1), prompt_tokens=lengths, "
+        "output_tokens=lengths, num_requests=10), seed=1); "
+        "print([name for name in ('scipy', 'pandas') if name in sys.modules])"
+    )
+
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert output.stdout.strip() == "[]"
