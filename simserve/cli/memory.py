@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from simserve.cli.options import JsonOption, QuietOption, ScenarioArgument, SetOption, console, print_json
-from simserve.units import format_bytes
+from simserve.cli.options import (
+    JsonOption,
+    QuietOption,
+    ScenarioArgument,
+    SetOption,
+    console,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from simserve.scenario.resolve import ResolvedScenario
 
 
@@ -42,23 +47,20 @@ def show_memory(resolved: ResolvedScenario, *, as_json: bool, quiet: bool = Fals
     if as_json:
         print_json(report)
     elif not quiet:
-        _render(report, console())
+        _render(report)
     check_fit(resolved)
 
 
-def _render(report: Mapping[str, Any], out: Console) -> None:
-    from rich.table import Table
+def _render(report: Mapping[str, Any]) -> None:
+    from simserve.units import format_bytes
 
-    title = f"{report['model']} on {report['num_gpus']} x {report['hardware']}"
-    out.print(f"[bold]{title}[/bold]: {'fits' if report['fits'] else '[red]does not fit[/red]'}")
-    table = Table("a GPU", "bytes", "share", box=None, pad_edge=False)
-    for part, size in report["parts"].items():
-        table.add_row(part.removesuffix("_bytes"), format_bytes(size), f"{size / report['total_bytes']:.1%}")
-    out.print(table)
+    verdict = "fits" if report["fits"] else "[red]does not fit[/red]"
+    out = console()
+    out.print(f"[bold]{report['model']} on {report['num_gpus']} x {report['hardware']}[/bold]: {verdict}")
+    rows = [
+        (part.replace("_", " "), format_bytes(size), f"{size / report['total_bytes']:.1%}")
+        for part, size in report["parts"].items()
+    ]
+    print_table(("a GPU", "bytes", "share"), rows)
     for line in report["arithmetic"]:
-        out.print(line, highlight=False, markup=False)
-    out.print(
-        f"{report['num_kv_blocks']:,} KV blocks of {report['block_size']} tokens: "
-        f"{report['max_concurrent_full_length']:.1f} requests of full length "
-        f"({report['max_model_len']:,} tokens) at once"
-    )
+        out.print(line, markup=False, soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,8 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_PIPE_WIDTH = 160
 
 ScenarioArgument = Annotated[
     str,
@@ -46,10 +48,25 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def console() -> Console:
-    """Return the console that answers go to."""
+    """Return the console that answers go to; a pipe gets lines wide enough for every table."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> None:
+    """Print a plain table whose first column is never cut, and a note below it."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for position, title in enumerate(header):
+        table.add_column(title, no_wrap=position == 0)
+    for row in rows:
+        table.add_row(*row)
+    out = console()
+    out.print(table)
+    if note:
+        out.print(f"[dim]{note}[/dim]")
 
 
 def _plain(value: Any) -> Any:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.options import JsonOption, console, print_json
-from simserve.profiles import catalog
-from simserve.units import format_bandwidth, format_bytes, format_compute
+from simserve.cli.options import JsonOption, print_json, print_table
 
 if TYPE_CHECKING:
     from simserve.profiles.engine import ResolvedEngine
@@ -22,13 +19,15 @@ _16_BIT_BYTES = 2.0
 
 def gpus(as_json: JsonOption = False) -> None:
     """List the GPUs: memory, bandwidth, dense peaks, price with its date."""
+    from simserve.profiles import catalog
     from simserve.profiles.hardware import load_hardware
+    from simserve.units import format_bandwidth, format_bytes
 
     rows = [_gpu(load_hardware(name)) for name in catalog.names("hardware")]
     if as_json:
         print_json({"gpus": rows})
         return
-    _print_table(
+    print_table(
         ("gpu", "memory", "bandwidth", "bf16", "fp8", "USD/h", "seen"),
         [
             (
@@ -48,13 +47,14 @@ def gpus(as_json: JsonOption = False) -> None:
 
 def models(as_json: JsonOption = False) -> None:
     """List the models: parameters, KV bytes a token, context. The path of a config.json works as well."""
+    from simserve.profiles import catalog
     from simserve.profiles.model import load_model
 
     rows = [_model(load_model(name)) for name in catalog.names("model")]
     if as_json:
         print_json({"models": rows})
         return
-    _print_table(
+    print_table(
         ("model", "parameters", "active", "layers", "KV bytes a token", "context"),
         [
             (
@@ -91,8 +91,9 @@ def engines(
         if as_json:
             print_json(asdict(resolved))
         else:
-            _print_resolved(resolved)
+            print_resolved(resolved)
         return
+    from simserve.profiles import catalog
     from simserve.profiles.engine import load_engine
 
     profiles = [load_engine(each) for each in catalog.names("engine")]
@@ -114,7 +115,7 @@ def engines(
     columns = ("name", "batching", "scheduler", "admission", "kv_allocation")
     cells = [(*(str(row[column]) for column in columns), ", ".join(row["versions"])) for row in rows]
     note = "Rules are those of the newest version; simserve engines NAME prints every resolved knob."
-    _print_table((*columns, "versions"), cells, note)
+    print_table((*columns, "versions"), cells, note)
 
 
 def _gpu(profile: HardwareProfile) -> dict[str, Any]:
@@ -161,11 +162,12 @@ def _resolved(name: str, version: str | None, hardware: str, model: str) -> Reso
     )
 
 
-def _print_resolved(resolved: ResolvedEngine) -> None:
+def print_resolved(resolved: ResolvedEngine) -> None:
+    """Print every knob of an engine, its value, and where the value comes from."""
     settings = asdict(resolved)
     sources = settings.pop("sources")
     rows = [(key, _shown(value), sources.get(key, "")) for key, value in settings.items()]
-    _print_table(("knob", "value", "where it comes from"), rows)
+    print_table(("knob", "value", "where it comes from"), rows)
 
 
 def _shown(value: object) -> str:
@@ -178,16 +180,6 @@ def _shown(value: object) -> str:
 
 
 def _peak(flops: float | None) -> str:
+    from simserve.units import format_compute
+
     return "-" if flops is None else format_compute(flops)
-
-
-def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], note: str = "") -> None:
-    from rich.table import Table
-
-    table = Table(*header, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    out = console()
-    out.print(table)
-    if note:
-        out.print(f"[dim]{note}[/dim]")

@@ -21,6 +21,7 @@ from simserve.cli.options import (
     console,
     print_json,
 )
+from simserve.cli.profiles import print_resolved
 from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, InfeasibleError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
@@ -100,7 +101,10 @@ def run(
     if check:
         from simserve.scenario.resolve import resolve
 
-        show_memory(resolve(asked), as_json=as_json, quiet=quiet)
+        resolved = resolve(asked)
+        if not as_json and not quiet:
+            print_resolved(resolved.shape.engine)
+        show_memory(resolved, as_json=as_json, quiet=quiet)
         return
     raise typer.Exit(_run(asked, out, force=force, as_json=as_json, quiet=quiet))
 
@@ -164,7 +168,7 @@ def _from_flags(flags: dict[str, Any], num_requests: int | None, changes: Sequen
 
     model, hardware, rate, prompt_tokens, output_tokens = flags.values()
     mapping = {
-        "name": f"{Path(model).stem}-{Path(hardware).stem}",
+        "name": f"{_last_part(model)}-{_last_part(hardware)}",
         "model": model,
         "deployment": {"hardware": hardware},
         "workload": {
@@ -175,6 +179,12 @@ def _from_flags(flags: dict[str, Any], num_requests: int | None, changes: Sequen
         },
     }
     return from_mapping(mapping, changes)
+
+
+def _last_part(name_or_path: str) -> str:
+    """Return what names a model or GPU in the name of a result: no folder, no ending."""
+    path = Path(name_or_path)
+    return path.stem if path.suffix in (".yaml", ".yml", ".json") else path.name
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simserve.cli.options import JsonOption, console, print_json
+from simserve.cli.options import JsonOption, print_json, print_table
 
 
 def scenarios(
@@ -33,9 +33,4 @@ def scenarios(
     if as_json:
         print_json({"scenarios": [{"name": each, "question": asked} for each, asked in rows]})
         return
-    from rich.table import Table
-
-    table = Table("scenario", "the question it answers", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    console().print(table)
+    print_table(("scenario", "the question it answers"), rows)

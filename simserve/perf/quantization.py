@@ -175,8 +175,8 @@ def resolve_precision(
         engine_formats: Weight formats that the engine runs.
 
     Raises:
-        InputError: The format is unknown, the engine does not run it, or the GPU has no arithmetic for it; names
-            what they support.
+        InputError: The format is unknown, the engine does not run it, or the GPU has no arithmetic for it;
+            names what they support.
     """
     chosen = weight_format(name)
     usable = [

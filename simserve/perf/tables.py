@@ -27,6 +27,8 @@ from simserve.perf.shape import ReplicaShape
 from simserve.perf.stage import Stage, head_parts, stage_of, stage_parts, transfer_seconds
 from simserve.perf.traffic import traffic_of
 
+__all__ = ["PART_NAMES", "PricedDeployment", "StepParts", "price"]
+
 MIN_TABLE_TOKENS = 8192
 """Least tokens in the table: enough that arithmetic binds where the straight line takes over."""
 

@@ -10,7 +10,8 @@ from simserve.metrics.replications import pool
 from simserve.metrics.result import RunResult
 from simserve.metrics.slo import SLO
 from simserve.metrics.summary import RunFacts, summarize
-from simserve.perf.tables import PricedDeployment, price
+from simserve.perf.parts import PricedDeployment
+from simserve.perf.tables import price
 from simserve.scenario.fit import check_fit
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario

@@ -74,10 +74,10 @@ def test_grouped_gemm_reads_each_expert_once() -> None:
 
 
 def test_decode_attention_reads_keys_and_values() -> None:
-    """Llama-3.1-8B: 4,096 B a token and layer over 0.9 of the bandwidth."""
+    """Llama-3.1-8B: 4,096 B a token and layer at the full bandwidth."""
     attention = attention_of(make_model(), 1, 2.0)
 
-    assert decode_key_seconds(attention, MACHINE, "bf16", is_flash=True) == pytest.approx(4096 / 0.9e12)
+    assert decode_key_seconds(attention, MACHINE, "bf16", is_flash=True) == pytest.approx(4096 / 1e12)
 
 
 def test_standard_attention_moves_the_scores() -> None:
@@ -88,9 +88,9 @@ def test_standard_attention_moves_the_scores() -> None:
     flash = prefill_pair_seconds(attention, MACHINE, "bf16", is_flash=True)
     standard = prefill_pair_seconds(attention, MACHINE, "bf16", is_flash=False)
 
-    assert decode == pytest.approx((4096 + 4 * 2 * 32) / 0.9e12)
+    assert decode == pytest.approx((4096 + 4 * 2 * 32) / 1e12)
     assert flash == pytest.approx(4 * 32 * 128 / 100e12)
-    assert standard == pytest.approx(2 * 4 * 2 * 32 / 0.9e12)
+    assert standard == pytest.approx(2 * 4 * 2 * 32 / 1e12)
 
 
 def test_latent_attention_decodes_in_its_latent_space() -> None:

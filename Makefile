@@ -1,0 +1,55 @@
+# simserve: everything a checkout needs. `make run` and `make test` set up what they use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-slow lint format check bench clean
+
+help:
+	@echo "make run     simulate scenarios/chatbot.yaml and leave the report under results/"
+	@echo "make test    run the tests"
+	@echo "make check   formatting, lint, types and tests, as CI does"
+	@echo "make bench   measure speed and memory, write benchmarks/RESULTS.md"
+	@echo "make clean   remove environments, caches and results"
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "simserve needs Python 3.11 or newer; run: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.created pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(VENV)/.installed $@
+
+run: $(VENV)/.installed
+	$(BIN)/simserve run scenarios/chatbot.yaml
+
+test: $(VENV)/.installed-dev
+	$(BIN)/pytest -n auto
+
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/pytest -n auto -m slow
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+check: lint test
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/throughput.py --write benchmarks/RESULTS.md
+
+clean:
+	rm -rf $(VENV) results build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
