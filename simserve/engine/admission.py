@@ -14,9 +14,7 @@ def estimate_of(requests: RequestTable, index: int) -> int:
     return ESTIMATE_CLIP if most > ESTIMATE_CLIP else most - requests.generated_tokens[index]
 
 
-def has_room(
-    replica: Replica, requests: RequestTable, index: int, need: int, free: int, uncommitted: int
-) -> bool:
+def has_room(replica: Replica, requests: RequestTable, index: int, need: int, free: int, uncommitted: int) -> bool:
     """Return whether the head of the queue may be admitted as far as blocks go.
 
     Args:
@@ -60,7 +58,11 @@ def steps_until_admitted(replica: Replica, requests: RequestTable, num_steps: in
         chunk = min(target, config.max_chunk_tokens, replica.token_budget - num_decoding * is_mixed)
     need_blocks = -(-chunk // block_size)
     shrinking = replica.estimate_shrinking
-    start, decay, floor = replica.new_token_ratio, config.new_token_ratio_decay, config.new_token_ratio_minimum
+    start, decay, floor = (
+        replica.new_token_ratio,
+        config.new_token_ratio_decay,
+        config.new_token_ratio_minimum,
+    )
 
     def committed(steps: int) -> float:
         return max(floor, start - decay * steps) * (replica.estimate_sum - shrinking * steps)

@@ -75,7 +75,14 @@ class Histogram:
         narrow = low == high
         self._fill(low[narrow], mass[narrow])
         if not narrow.all():
-            self._spread(first[~narrow], increment[~narrow], length[~narrow], weight[~narrow], low[~narrow], high[~narrow])
+            self._spread(
+                first[~narrow],
+                increment[~narrow],
+                length[~narrow],
+                weight[~narrow],
+                low[~narrow],
+                high[~narrow],
+            )
 
     def merge(self, other: Histogram) -> None:
         """Add all of another histogram."""

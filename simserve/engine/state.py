@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,10 @@ CONTINUOUS, STATIC, UNCACHED = range(3)
 """How a replica batches: the hot path of the kernel is the first."""
 
 BLOCKED_BY_NOTHING, BLOCKED_BY_SEATS, BLOCKED_BY_BLOCKS, BLOCKED_BY_BUDGET = range(4)
+
+SHIFT = 32
+"""An entry of the finish heap is ``finish_step << SHIFT | index``: one integer orders by step, then by request."""
+MASK = (1 << SHIFT) - 1
 
 LEAP_FIELDS = (
     "start_time",  # seconds
@@ -134,12 +139,12 @@ class RequestTable:
         num_requests = len(prompt_tokens)
         undefined = np.full(num_requests, np.nan)
         zeros = np.zeros(num_requests, dtype=np.int64)
-        self.ready_time = _typed("d", undefined)
-        self.scheduled_time = _typed("d", undefined)
-        self.first_token_time = _typed("d", undefined)
-        self.finish_time = _typed("d", undefined)
-        self.itl_max = _typed("d", np.full(num_requests, -1.0))
-        self.last_token_time = _typed("d", undefined)
+        self.ready_time = _floats(undefined)
+        self.scheduled_time = _floats(undefined)
+        self.first_token_time = _floats(undefined)
+        self.finish_time = _floats(undefined)
+        self.itl_max = _floats(np.full(num_requests, -1.0))
+        self.last_token_time = _floats(undefined)
         self.generated_tokens = _integers(zeros)
         self.computed_tokens = _integers(zeros)
         self.context_base = _integers(zeros)
@@ -161,8 +166,8 @@ class Replica:
     __slots__ = (
         "attended_keys",
         "attended_pairs",
-        "blocked_by",
         "block_size",
+        "blocked_by",
         "chunk_requests",
         "chunk_tokens",
         "config",
@@ -182,6 +187,7 @@ class Replica:
         "gap_leaps",
         "gap_values",
         "grows",
+        "has_plain_admission",
         "identity",
         "increment_seconds",
         "irregular_gaps",
@@ -199,11 +205,11 @@ class Replica:
         "num_running",
         "num_scheduled_decodes",
         "num_steps",
-        "ratio_steps_skipped",
         "prefill_tokens",
         "prefilled_tokens",
         "prefilling",
         "priced_tokens",
+        "ratio_steps_skipped",
         "residues",
         "running",
         "sequence_seconds",
@@ -213,6 +219,7 @@ class Replica:
         "times",
         "token_budget",
         "token_seconds",
+        "uses_estimate",
         "waiting",
     )
 
@@ -231,6 +238,10 @@ class Replica:
             self.mode = UNCACHED
         self.is_prefill_first = config.scheduler == "prefill_first"
         self.grows = config.kv_allocation == "paged" and config.admission != "reserve"
+        self.has_plain_admission = (
+            config.admission == "on_demand" and not config.reserve_full_prompt and config.watermark_blocks == 0
+        )
+        self.uses_estimate = self.grows and config.admission == "estimate"
         self.decode_base = list(times.decode_base)
         self.decode_slope = list(times.decode_slope)
         self.token_seconds = list(times.token_seconds)
@@ -281,8 +292,8 @@ class Replica:
         self.gap_values: list[float] = []
         self.stalls: list[list[float]] = []
         self.last_decode_time = 0.0
-        self.leaps = array("d")
-        self.irregular_gaps = array("d")
+        self.leaps: list[float] = []
+        self.irregular_gaps: list[float] = []
         self.finished: list[int] | None = None
 
 
@@ -290,7 +301,13 @@ def _integers(values: NDArray[np.int64]) -> array[int]:
     return _typed("q", values)
 
 
-def _typed(code: str, values: NDArray[np.generic]) -> array[int]:
+def _typed(code: Literal["b", "i", "q"], values: NDArray[np.generic]) -> array[int]:
     column: array[int] = array(code)
     column.frombytes(np.ascontiguousarray(values, dtype=np.dtype(code)).tobytes())
+    return column
+
+
+def _floats(values: NDArray[np.float64]) -> array[float]:
+    column = array("d")
+    column.frombytes(values.tobytes())
     return column

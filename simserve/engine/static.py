@@ -167,10 +167,8 @@ def _record(
     priced: int,
     pairs: float,
     keys: float,
-    held: int,
+    held: float,
     used: int,
 ) -> None:
-    replica.leaps.extend(
-        (start, num_steps, first, increment, num_decoding, context, prefill_tokens, num_prefilling)
-        + (priced, pairs, keys, 0, 0, held, used, used, len(replica.waiting), replica.blocked_by)
-    )
+    row = (start, num_steps, first, increment, num_decoding, context, prefill_tokens, num_prefilling, priced)
+    replica.leaps.extend((*row, pairs, keys, 0, 0, held, used, used, len(replica.waiting), replica.blocked_by))

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+from simserve.engine.gaps import keep_largest_gap, push_gap
 from simserve.engine.state import (
     BLOCKED_BY_NOTHING,
     BLOCKED_BY_SEATS,
     COMPLETED,
     INFINITY,
+    MASK,
+    SHIFT,
     Replica,
     RequestTable,
 )
-
-SHIFT = 32
-MASK = (1 << SHIFT) - 1
 
 
 def plan_uncached(replica: Replica, requests: RequestTable) -> None:
@@ -95,12 +95,7 @@ def complete_uncached(replica: Replica, requests: RequestTable) -> int:
     leap = replica.leap_index
     replica.leap_index = leap + 1
     if num_decoding:
-        gap_values = replica.gap_values
-        while gap_values and gap_values[-1] <= replica.first_seconds:
-            gap_values.pop()
-            replica.gap_leaps.pop()
-        gap_values.append(replica.first_seconds)
-        replica.gap_leaps.append(leap)
+        push_gap(replica, leap, replica.first_seconds)
         replica.context_squares += 2 * replica.context_sum + num_decoding
         replica.context_sum += num_decoding
     replica.step += 1
@@ -132,10 +127,7 @@ def _finish(replica: Replica, requests: RequestTable, index: int, context: int) 
         replica.num_decoding -= 1
         replica.context_sum -= context
         replica.context_squares -= context * context
-        joined = requests.joined_leap[index]
-        requests.itl_max[index] = max(
-            value for leap, value in zip(replica.gap_leaps, replica.gap_values, strict=True) if leap >= joined
-        )
+        keep_largest_gap(replica, requests, index)
     requests.finish_time[index] = replica.end_time
     requests.generated_tokens[index] = requests.output_tokens[index]
     requests.status[index] = COMPLETED

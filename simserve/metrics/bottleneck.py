@@ -88,9 +88,7 @@ def bottleneck(
 
 def _step_clause(shares: Mapping[str, float]) -> str:
     largest = _largest(shares)
-    return (
-        f"; {_ACTIVITIES[largest]} takes {shares[largest]:.0%} of the step time" if largest in PARTS else ""
-    )
+    return f"; {_ACTIVITIES[largest]} takes {shares[largest]:.0%} of the step time" if largest in PARTS else ""
 
 
 def _largest(shares: Mapping[str, float]) -> str:

@@ -71,9 +71,7 @@ def _write_parquet(path: Path, columns: Sequence[Column]) -> None:
     """Write a table with one thread, so that rows and bytes come in the same order every time."""
     import duckdb  # lazy: only runs that write files need it
 
-    arrays = {
-        column.name: np.ascontiguousarray(column.cells) for column in columns if column.cells is not None
-    }
+    arrays = {column.name: np.ascontiguousarray(column.cells) for column in columns if column.cells is not None}
     selected = ", ".join(_select(column) for column in columns)
     target = str(path).replace("'", "''")
     connection = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})

@@ -48,9 +48,7 @@ def request_latencies(records: RequestRecords) -> RequestLatencies:
     return RequestLatencies(ttft=ttft, tpot=tpot, e2e=e2e, is_completed=is_completed)
 
 
-def latency_summary(
-    latencies: RequestLatencies, in_window: NDArray[np.bool_], itl: Histogram
-) -> dict[str, float]:
+def latency_summary(latencies: RequestLatencies, in_window: NDArray[np.bool_], itl: Histogram) -> dict[str, float]:
     """Return ``mean_ median_ std_ p50_ p90_ p95_ p99_`` of the four latencies, ms, NaN where undefined.
 
     TTFT, TPOT and E2E are over the completed requests that arrived in the window (TPOT: those of them that

@@ -56,9 +56,7 @@ def confidence_intervals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, di
     names = (*_RATES, *(f"{statistic}_{latency}" for latency in LATENCIES for statistic in _STATISTICS))
     columns = {name: [summary[name] for summary in summaries] for name in names}
     columns["slo_attainment"] = [summary["simserve"]["slo"]["attainment"] for summary in summaries]
-    return {
-        name: _interval([value for value in values if value is not None]) for name, values in columns.items()
-    }
+    return {name: _interval([value for value in values if value is not None]) for name, values in columns.items()}
 
 
 def pool(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
     from simserve.sim.simulate import Simulation
 
-_PANDAS_TYPES = MappingProxyType(
-    {"VARCHAR": "object", "BIGINT": "Int64", "INTEGER": "Int32", "BOOLEAN": "boolean"}
-)
+_PANDAS_TYPES = MappingProxyType({"VARCHAR": "object", "BIGINT": "Int64", "INTEGER": "Int32", "BOOLEAN": "boolean"})
 
 
 class FrozenDict(dict[str, Any]):

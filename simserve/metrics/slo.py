@@ -45,9 +45,7 @@ class Attainment:
     by_metric: dict[str, float]
 
 
-def requests_meeting(
-    latencies: RequestLatencies, slo: SLO, terms: tuple[str, ...] = TERMS
-) -> NDArray[np.bool_]:
+def requests_meeting(latencies: RequestLatencies, slo: SLO, terms: tuple[str, ...] = TERMS) -> NDArray[np.bool_]:
     """Return whether each request was completed within every bound of ``terms``, shape [requests].
 
     A latency on its bound meets it. Where TPOT is undefined (a single token, or an answer that arrives in one
@@ -73,9 +71,7 @@ def attainment(latencies: RequestLatencies, slo: SLO, submitted: NDArray[np.bool
         submitted: Whether the request counts, shape [requests]: it was sent, and in the measured window.
     """
     by_metric = {
-        term: np.nan
-        if getattr(slo, term) is None
-        else _share(requests_meeting(latencies, slo, (term,)), submitted)
+        term: np.nan if getattr(slo, term) is None else _share(requests_meeting(latencies, slo, (term,)), submitted)
         for term in TERMS
     }
     return Attainment(all_terms=_share(requests_meeting(latencies, slo), submitted), by_metric=by_metric)

@@ -213,9 +213,7 @@ def _bottleneck(simulation: Simulation, measured: _Measured) -> dict[str, Any]:
         blocked_seconds=totals.blocked_seconds,
         busy_share=_ratio(totals.busy_seconds, simulation.num_replicas * simulation.end_time),
         waiting_share=waiting_share(measured.stays),
-        preemptions_per_request=_ratio(
-            float(records.num_preemptions.sum()), _count(records.status == COMPLETED)
-        ),
+        preemptions_per_request=_ratio(float(records.num_preemptions.sum()), _count(records.status == COMPLETED)),
     )
 
 

@@ -106,8 +106,7 @@ def parse_threshold(metric: str, expression: str) -> Threshold:
     if aggregation not in _aggregations(metric) or (percentile is not None) != (aggregation == "p"):
         written = ", ".join("p(N)" if name == "p" else name for name in _aggregations(metric))
         raise ValueError(
-            f"'{expression}' is not a threshold of {metric}, which has {written}; "
-            f'write for example "{example}"'
+            f"'{expression}' is not a threshold of {metric}, which has {written}; write for example \"{example}\""
         )
     return Threshold(
         metric=metric,
@@ -130,9 +129,7 @@ def evaluate_thresholds(thresholds: Mapping[str, Sequence[str]], figures: Figure
         for expression in expressions:
             threshold = parse_threshold(metric, expression)
             value = _value(threshold, figures)
-            results.append(
-                {"metric": metric, "expression": expression, "value": value, "ok": threshold.holds(value)}
-            )
+            results.append({"metric": metric, "expression": expression, "value": value, "ok": threshold.holds(value)})
     return results
 
 
@@ -191,6 +188,4 @@ def _of_values(threshold: Threshold, values: NDArray[np.float64]) -> float:
         case "max":
             return float(values.max())
         case _:
-            return float(
-                np.percentile(values, 50.0 if threshold.percentile is None else threshold.percentile)
-            )
+            return float(np.percentile(values, 50.0 if threshold.percentile is None else threshold.percentile))

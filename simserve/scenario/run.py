@@ -78,6 +78,8 @@ def _simulate(
             simulations.append(simulation)
         if simulation.was_interrupted:
             break
+        if shown is not None:
+            shown(len(specs), len(specs))
     return simulations
 
 

@@ -337,8 +337,22 @@ class Scenario(FrozenModel):
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a scenario file; field descriptions are the docstrings above."""
-    return {
+    """Return the JSON Schema of a scenario file; the descriptions are the docstrings of the fields."""
+    schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Scenario.model_json_schema(mode="validation"),
     }
+    _drop_defaults_in_si(schema)
+    return schema
+
+
+def _drop_defaults_in_si(part: Any) -> None:
+    """Remove defaults that are numbers in SI where the file takes a text with a unit."""
+    if isinstance(part, list):
+        for each in part:
+            _drop_defaults_in_si(each)
+    elif isinstance(part, dict):
+        if part.get("type") == "string" and isinstance(part.get("default"), int | float):
+            del part["default"]
+        for each in part.values():
+            _drop_defaults_in_si(each)

@@ -70,12 +70,16 @@ class Cluster:
         """
         ends, replicas, requests = self._ends, self.replicas, self.requests
         ready_times = requests.ready_time
+        loads = self._loads
         limit = FLUSH_ROWS * LEAP_WIDTH
+        due = [0]
+        has_news = False
         countdown = PROGRESS_EVENTS
         is_single = len(replicas) == 1
+        only = replicas[0]
         ready = self._next_ready()
         while True:
-            end = ends[0] if is_single else min(ends)
+            end = only.end_time if is_single else min(ends)
             if ready < end:
                 if ready >= until:
                     return []
@@ -84,21 +88,19 @@ class Cluster:
                 continue
             if end >= until or end == INFINITY:
                 return []
-            due = (0,) if is_single else [number for number, time in enumerate(ends) if time == end]
-            listened: list[int] = []
+            if not is_single:
+                due = [number for number, time in enumerate(ends) if time == end]
             for number in due:
                 replica = replicas[number]
                 num_finished = complete(replica, requests)
                 if num_finished:
-                    self._loads[number] -= num_finished
+                    loads[number] -= num_finished
                     self.num_finished += num_finished
-                    if replica.finished:
-                        listened += replica.finished
-                        replica.finished = []
+                    has_news = replica.finished is not None
                 if len(replica.leaps) >= limit:
                     self._recorder.flush(replica)
-            if listened:
-                return sorted(listened)
+            if has_news:
+                return self._collect_finished()
             while ready == end:
                 self._admit(ready)
                 ready = self._next_ready()
@@ -111,6 +113,15 @@ class Cluster:
                 countdown = PROGRESS_EVENTS
                 if self._on_progress is not None:
                     self._on_progress(self.num_finished)
+
+    def _collect_finished(self) -> list[int]:
+        """Return, ascending, the requests that finished at this instant, and forget them."""
+        finished: list[int] = []
+        for replica in self.replicas:
+            if replica.finished:
+                finished += replica.finished
+                replica.finished = []
+        return sorted(finished)
 
     def flush(self) -> None:
         """Hand all leaps to the recorder."""

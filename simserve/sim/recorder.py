@@ -151,7 +151,8 @@ class Recorder:
         self._add_gaps(first, increment, steps, first_gaps, further_gaps)
         self._blocked += np.bincount(blocked.astype(np.int64), weights=waiting * seconds, minlength=len(BLOCKED_NAMES))
 
-        used = np.where(steps > 1, (before + after) / 2, after)
+        # A step's blocks are taken before it runs; over a leap they grow evenly from `before` to `after`.
+        used = before + (after - before) * (steps + 1) / (2 * steps)
         self._reserved += float((used * seconds).sum())
         self._held += float(((held + (decoding + prefill) * (steps + 1) / 2) * seconds).sum())
         if self._config.kv_allocation in ("pow2", "oracle"):

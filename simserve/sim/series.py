@@ -69,7 +69,7 @@ class BinnedSums:
     def means(self, end_time: float) -> tuple[Floats, dict[str, Floats]]:
         """Return the edges of the bins up to ``end_time`` and the mean rate of each sum in them."""
         count = min(max(1, int(np.ceil(end_time / self._width))), _NUM_BINS)
-        edges = self._width * np.arange(count + 1)
+        edges: Floats = self._width * np.arange(count + 1, dtype=np.float64)
         if end_time > 0:
             edges[-1] = min(edges[-1], end_time) if end_time > edges[-2] else edges[-1]
         widths = np.diff(edges)

@@ -163,7 +163,9 @@ def _records(requests: RequestTable, arrival_time: np.ndarray[Any, np.dtype[np.f
     num_requests = len(arrival_time)
     return RequestRecords(
         arrival_time=arrival_time,
-        admitted_time=np.where(np.frombuffer(requests.status, dtype=np.int8) == 3, np.nan, np.frombuffer(requests.ready_time)),
+        admitted_time=np.where(
+            np.frombuffer(requests.status, dtype=np.int8) == 3, np.nan, np.frombuffer(requests.ready_time)
+        ),
         scheduled_time=np.frombuffer(requests.scheduled_time),
         first_token_time=np.frombuffer(requests.first_token_time),
         finish_time=np.frombuffer(requests.finish_time),

@@ -20,9 +20,7 @@ from simserve.workload.requests import RequestSpecs
 # batching, scheduler, admission, kv_allocation; those with the most to go wrong come more often.
 SCHEDULERS = ("mixed", "prefill_first")
 GROWING_RULES = [
-    ("continuous", scheduler, admission, "paged")
-    for scheduler in SCHEDULERS
-    for admission in ("on_demand", "estimate")
+    ("continuous", scheduler, admission, "paged") for scheduler in SCHEDULERS for admission in ("on_demand", "estimate")
 ]
 RULES = [
     *GROWING_RULES * 3,

@@ -300,9 +300,7 @@ def test_oracle_allocation_knows_the_true_length() -> None:
 def test_prompts_and_outputs_are_cut_by_the_model() -> None:
     """A prompt that leaves no room fails; max_tokens beyond the model is cut, with or without effect."""
     config = make_config(max_model_len=16)
-    outcome = walk(
-        config, SECOND, make_specs([0.0] * 5, [16, 15, 8, 8, 8], [1, 9, 2, 9, 9], [1, 9, 9, 2, -1])
-    )
+    outcome = walk(config, SECOND, make_specs([0.0] * 5, [16, 15, 8, 8, 8], [1, 9, 2, 9, 9], [1, 9, 9, 2, -1]))
 
     assert outcome.status == ["failed", "completed", "completed", "completed", "completed"]
     assert outcome.generated_tokens.tolist() == [0, 1, 2, 2, 8]

@@ -52,9 +52,7 @@ def make_records(
 def make_series(num_bins: int = 3) -> TimeSeries:
     """Return a series of ones over bins of a second."""
     names = ("running", "waiting", "kv_usage", "busy", "prefill_tokens_per_s", "decode_tokens_per_s")
-    return TimeSeries(
-        edges=np.arange(num_bins + 1, dtype=np.float64), **{name: np.ones(num_bins) for name in names}
-    )
+    return TimeSeries(edges=np.arange(num_bins + 1, dtype=np.float64), **{name: np.ones(num_bins) for name in names})
 
 
 def make_totals(**overrides: Any) -> RunTotals:
@@ -131,9 +129,7 @@ def make_memory() -> MemoryPlan:
     )
 
 
-def make_slo(
-    ttft: float | None = None, tpot: float | None = None, e2e: float | None = None, share: float = 0.9
-) -> SLO:
+def make_slo(ttft: float | None = None, tpot: float | None = None, e2e: float | None = None, share: float = 0.9) -> SLO:
     """Return an objective; bounds in seconds."""
     return SLO(ttft=ttft, tpot=tpot, e2e=e2e, attainment=share)
 

@@ -51,9 +51,7 @@ def test_every_request_is_accounted_for(case: Case) -> None:
 
     assert len(records) == len(specs)
     assert np.array_equal(~is_completed, records.status == FAILED)
-    assert np.array_equal(
-        records.output_tokens, np.where(is_completed, np.minimum(specs.output_tokens, asked), 0)
-    )
+    assert np.array_equal(records.output_tokens, np.where(is_completed, np.minimum(specs.output_tokens, asked), 0))
     assert np.array_equal(records.prompt_tokens, specs.prompt_tokens)
     assert is_completed[records.num_preemptions > 0].all()
 
@@ -138,11 +136,7 @@ def test_what_comes_later_changes_nothing_before(case: Case) -> None:
     specs = case.specs
     assume(specs.concurrency is None)
     first = replay(case.config, case.times, specs).records
-    end = (
-        np.nanmax(np.concatenate([first.finish_time, first.arrival_time]))
-        + case.config.frontend_latency
-        + 1.0
-    )
+    end = np.nanmax(np.concatenate([first.finish_time, first.arrival_time])) + case.config.frontend_latency + 1.0
     repeated = RequestSpecs(
         arrival_time=np.concatenate([specs.arrival_time, specs.arrival_time + end]),
         prompt_tokens=np.tile(specs.prompt_tokens, 2),
@@ -164,9 +158,7 @@ def test_what_comes_later_changes_nothing_before(case: Case) -> None:
 @few
 def test_replays_repeat_and_leave_their_inputs_alone(case: Case) -> None:
     """Two replays of one case are equal to the last bit; neither writes to the columns it was given."""
-    before = {
-        name: np.copy(getattr(case.specs, name)) for name in ("arrival_time", "prompt_tokens", "max_tokens")
-    }
+    before = {name: np.copy(getattr(case.specs, name)) for name in ("arrival_time", "prompt_tokens", "max_tokens")}
     first, second = (replay(case.config, case.times, case.specs).records for _ in range(2))
 
     assert columns(first) == columns(second)

@@ -1,0 +1,269 @@
+"""Prefill chunks of a step: which requests get how many tokens, what the step takes, and what follows from it."""
+
+from __future__ import annotations
+
+from simserve.engine.admission import estimate_of, has_room
+from simserve.engine.decoding import finish, join_decoding
+from simserve.engine.gaps import note_stall
+from simserve.engine.kv import take_fixed
+from simserve.engine.preemption import preempt
+from simserve.engine.state import (
+    BLOCKED_BY_BLOCKS,
+    BLOCKED_BY_BUDGET,
+    BLOCKED_BY_SEATS,
+    SHIFT,
+    Replica,
+    RequestTable,
+)
+
+
+def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, may_admit: bool) -> bool:
+    """Choose the prefill chunks of the next step; return whether a request was preempted for them."""
+    chunks, sizes = replica.chunk_requests, replica.chunk_tokens
+    chunks.clear()
+    sizes.clear()
+    config = replica.config
+    budget = replica.token_budget - num_decodes
+    max_chunk = config.max_chunk_tokens
+    grows, block_size = replica.grows, replica.block_size
+    # Blocks that the decodes of this step take come first.
+    growth = replica.residues[replica.step % block_size] if num_decodes and grows else 0
+    free = replica.free_blocks - growth
+    prompt_tokens, generated_tokens = requests.prompt_tokens, requests.generated_tokens
+    computed_tokens = requests.computed_tokens
+    uncommitted = 0  # estimate: new tokens and prompt tokens still to come of the prefilling ones
+    taken = total = 0
+    has_preempted = False
+
+    if replica.prefilling:
+        for index in tuple(replica.prefilling):
+            if index not in replica.prefilling:
+                continue
+            done = computed_tokens[index]
+            remaining = prompt_tokens[index] + generated_tokens[index] - done
+            chunk = min(remaining, max_chunk, budget)
+            if chunk > 0 and grows:
+                need = -(-(done + chunk) // block_size) + (-done // block_size)
+                while need > free:
+                    victim = preempt(replica, requests)
+                    has_preempted = True
+                    growth = replica.residues[replica.step % block_size] if num_decodes else 0
+                    free = replica.free_blocks - growth - taken
+                    if victim == index:
+                        chunk = -1
+                        break
+                if chunk < 0:
+                    continue
+                free -= need
+                taken += need
+            if replica.uses_estimate:
+                uncommitted += estimate_of(requests, index) + remaining - max(chunk, 0)
+            if chunk > 0:
+                chunks.append(index)
+                sizes.append(chunk)
+                budget -= chunk
+                total += chunk
+
+    waiting = replica.waiting
+    if may_admit and waiting and not has_preempted:
+        is_plain = replica.has_plain_admission
+        is_chunked = config.enable_chunked_prefill
+        scheduled_time = requests.scheduled_time
+        while waiting:
+            if replica.num_running >= replica.max_num_seqs:
+                replica.blocked_by = BLOCKED_BY_SEATS
+                break
+            index = waiting[0]
+            target = prompt_tokens[index] + generated_tokens[index]
+            chunk = target
+            if is_chunked:
+                if chunk > max_chunk:
+                    chunk = max_chunk
+                if chunk > budget:
+                    chunk = budget
+            if chunk > budget or chunk == 0:
+                replica.blocked_by = BLOCKED_BY_BUDGET
+                break
+            if grows:
+                need = -(-chunk // block_size)
+                if is_plain:
+                    has_space = need <= free
+                else:
+                    has_space = has_room(replica, requests, index, need, free, uncommitted)
+                if not has_space:
+                    replica.blocked_by = BLOCKED_BY_BLOCKS
+                    break
+                free -= need
+                replica.running.append(index)
+                if replica.uses_estimate:
+                    uncommitted += estimate_of(requests, index) + target - chunk
+            elif not take_fixed(replica, requests, index):
+                replica.blocked_by = BLOCKED_BY_BLOCKS
+                break
+            waiting.popleft()
+            replica.num_running += 1
+            chunks.append(index)
+            sizes.append(chunk)
+            budget -= chunk
+            total += chunk
+            if not scheduled_time[index] >= 0.0:
+                scheduled_time[index] = replica.start_time
+                requests.replica_id[index] = replica.identity
+    replica.prefill_tokens = total
+    return has_preempted
+
+
+def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_preempted: bool) -> None:
+    """Price the step that holds the scheduled chunks beside ``num_decodes`` decodes; leap over equal chunks.
+
+    After a preemption nobody was admitted, so the next step may differ: no leap.
+    """
+    times, chunks = replica.times, replica.chunk_requests
+    total = replica.prefill_tokens
+    if num_decodes:
+        # A preemption for the chunks may have taken a decoding request out of this step.
+        num_decodes = replica.num_decoding
+    num_chunks = len(chunks)
+    pairs = keys = 0.0
+    if num_chunks == 1:
+        done = requests.computed_tokens[chunks[0]]
+        pairs = total * done + total * (total + 1) * 0.5
+        keys = float(done + total)
+        priced = num_decodes + total
+        pipeline = replica.config.pipeline_parallel_size
+        if pipeline > 1:
+            priced = max(priced, pipeline * total)
+    else:
+        priced, pairs, keys = _sum_chunks(replica, requests, num_decodes)
+    token_seconds = replica.token_seconds
+    if priced < len(token_seconds):
+        first = token_seconds[priced]
+    else:
+        first = token_seconds[-1] + times.token_seconds_beyond * (priced - len(token_seconds) + 1)
+    first += (
+        replica.sequence_seconds[num_decodes + num_chunks]
+        + times.prefill_request_seconds * num_chunks
+        + times.prefill_pair_seconds * pairs
+        + times.prefill_context_seconds * keys
+    )
+    increment = 0.0
+    num_steps = 1
+    if num_decodes:
+        slope = replica.decode_slope[num_decodes]
+        first += replica.decode_attention_base[num_decodes] + slope * replica.context_sum
+    if num_chunks == 1 and not has_preempted:
+        num_steps = _equal_chunks(replica, requests, num_decodes)
+        if num_steps > 1:
+            increment = times.prefill_pair_seconds * (total * total) + times.prefill_context_seconds * total
+            if num_decodes:
+                increment += slope * num_decodes
+    replica.num_steps = num_steps
+    replica.first_seconds = first
+    replica.increment_seconds = increment
+    replica.end_time = replica.start_time + first * num_steps + increment * (num_steps * (num_steps - 1) * 0.5)
+    replica.num_scheduled_decodes = num_decodes
+    replica.priced_tokens = priced
+    replica.attended_pairs = pairs
+    replica.attended_keys = keys
+    replica.is_open = (
+        num_steps > 1
+        and not replica.waiting
+        and replica.num_running < replica.max_num_seqs
+        and replica.token_budget - num_decodes > total
+    )
+
+
+def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) -> int:
+    """Return how many steps the one scheduled chunk repeats: before its last one, a finish, or a dry pool."""
+    index, chunk = replica.chunk_requests[0], replica.chunk_tokens[0]
+    done = requests.computed_tokens[index]
+    num_steps = (requests.prompt_tokens[index] + requests.generated_tokens[index] - done - 1) // chunk
+    if num_steps < 2 or (replica.prefilling and replica.prefilling != [index]):
+        return 1
+    if replica.waiting and replica.uses_estimate:
+        return 1
+    if num_decodes:
+        num_steps = min(num_steps, (replica.finish_heap[0] >> SHIFT) - replica.step)
+    if replica.grows:
+        block_size = replica.block_size
+        need = -(-(done + num_steps * chunk) // block_size) + (-done // block_size)
+        if need + num_decodes * (num_steps // block_size + 1) > replica.free_blocks:
+            return 1
+    return num_steps
+
+
+def _sum_chunks(replica: Replica, requests: RequestTable, num_decodes: int) -> tuple[int, float, float]:
+    """Return x, P and C of StepTimes for several chunks."""
+    pairs = keys = largest_pairs = largest_keys = 0.0
+    computed_tokens = requests.computed_tokens
+    for index, chunk in zip(replica.chunk_requests, replica.chunk_tokens, strict=True):
+        done = computed_tokens[index]
+        own = chunk * done + chunk * (chunk + 1) * 0.5
+        pairs += own
+        keys += done + chunk
+        if own > largest_pairs:
+            largest_pairs = own
+        if done + chunk > largest_keys:
+            largest_keys = done + chunk
+    priced = num_decodes + replica.prefill_tokens
+    pipeline = replica.config.pipeline_parallel_size
+    if pipeline > 1:
+        priced = max(priced, pipeline * max(replica.chunk_tokens))
+        pairs = max(pairs / pipeline, largest_pairs)
+        keys = max(keys / pipeline, largest_keys)
+    return priced, pairs, keys
+
+
+def book_chunk_blocks(replica: Replica, requests: RequestTable, num_steps: int) -> int:
+    """Take the blocks of the chunks that ran; return how many."""
+    block_size = replica.block_size
+    taken = 0
+    if len(replica.chunk_requests) == 1:
+        done = requests.computed_tokens[replica.chunk_requests[0]]
+        taken = -(-(done + replica.chunk_tokens[0] * num_steps) // block_size) + (-done // block_size)
+        replica.free_blocks -= taken
+        return taken
+    for index, chunk in zip(replica.chunk_requests, replica.chunk_tokens, strict=True):
+        done = requests.computed_tokens[index]
+        taken += -(-(done + chunk * num_steps) // block_size) + (-done // block_size)
+    replica.free_blocks -= taken
+    return taken
+
+
+def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) -> int:
+    """Move the chunks' requests on: further prefill, decoding, or finished; return how many finished."""
+    now = replica.end_time
+    num_finished = num_joined = 0
+    for index, chunk in zip(replica.chunk_requests, replica.chunk_tokens, strict=True):
+        done = requests.computed_tokens[index]
+        computed = done + chunk * num_steps
+        generated = requests.generated_tokens[index]
+        if computed < requests.prompt_tokens[index] + generated:
+            requests.computed_tokens[index] = computed
+            replica.prefilled_tokens += computed - done
+            if not done:
+                replica.prefilling.append(index)
+            continue
+        if done:
+            replica.prefilling.remove(index)
+            replica.prefilled_tokens -= done
+            requests.computed_tokens[index] = 0
+        if generated:
+            gap = now - requests.last_token_time[index]
+            replica.irregular_gaps.extend((gap, 1.0))
+            if gap > requests.itl_max[index]:
+                requests.itl_max[index] = gap
+        else:
+            requests.first_token_time[index] = now
+        generated += 1
+        if generated == requests.output_tokens[index]:
+            if replica.grows:
+                replica.free_blocks += -(-computed // replica.block_size)
+            finish(replica, requests, index)
+            num_finished += 1
+        else:
+            join_decoding(replica, requests, index, computed, generated)
+            num_joined += 1
+    if replica.is_prefill_first:
+        note_stall(replica, num_joined)
+    return num_finished

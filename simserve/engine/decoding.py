@@ -1,0 +1,95 @@
+"""Joining and leaving the decoding requests of a replica: the aggregates that let a leap skip over tokens."""
+
+from __future__ import annotations
+
+from heapq import heappush
+
+from simserve.engine.gaps import keep_largest_gap
+from simserve.engine.kv import release_fixed
+from simserve.engine.state import COMPLETED, ESTIMATE_CLIP, SHIFT, Replica, RequestTable
+
+
+def join_decoding(replica: Replica, requests: RequestTable, index: int, context: int, generated: int) -> None:
+    """Let a request decode from the next step on.
+
+    Args:
+        replica: The replica.
+        requests: The table.
+        index: The request.
+        context: Its tokens in the KV cache.
+        generated: Its tokens generated, at least one and fewer than all.
+    """
+    step = replica.step
+    base = context - step
+    finish_step = step + requests.output_tokens[index] - generated
+    requests.context_base[index] = base
+    requests.finish_step[index] = finish_step
+    requests.joined_leap[index] = replica.leap_index
+    requests.last_token_time[index] = replica.end_time
+    replica.num_decoding += 1
+    replica.context_sum += context
+    heappush(replica.finish_heap, finish_step << SHIFT | index)
+    if replica.grows:
+        block_size = replica.block_size
+        residue = -base % block_size
+        replica.residues[residue] += 1
+        replica.residues[residue + block_size] += 1
+        if replica.uses_estimate:
+            most = requests.max_tokens[index]
+            if most > ESTIMATE_CLIP:
+                replica.estimate_sum += ESTIMATE_CLIP
+            else:
+                replica.estimate_sum += most - generated
+                replica.estimate_shrinking += 1
+
+
+def finish_decoding(replica: Replica, requests: RequestTable, index: int) -> None:
+    """Let a request leave the decoding ones: it has all its tokens."""
+    context = requests.context_base[index] + replica.step
+    keep_largest_gap(replica, requests, index)
+    leave_decoding(replica, requests, index, context, requests.output_tokens[index])
+    finish(replica, requests, index)
+
+
+def leave_decoding(replica: Replica, requests: RequestTable, index: int, context: int, generated: int) -> None:
+    """Take a request out of the aggregates of the decoding ones, and its growing blocks with it."""
+    replica.num_decoding -= 1
+    replica.context_sum -= context
+    if replica.grows:
+        block_size = replica.block_size
+        replica.free_blocks += -(-context // block_size)
+        residue = -requests.context_base[index] % block_size
+        replica.residues[residue] -= 1
+        replica.residues[residue + block_size] -= 1
+        if replica.uses_estimate:
+            most = requests.max_tokens[index]
+            if most > ESTIMATE_CLIP:
+                replica.estimate_sum -= ESTIMATE_CLIP
+            else:
+                replica.estimate_sum -= most - generated
+                replica.estimate_shrinking -= 1
+
+
+def finish(replica: Replica, requests: RequestTable, index: int) -> None:
+    """Declare a request completed at the end of the step."""
+    requests.finish_time[index] = replica.end_time
+    requests.generated_tokens[index] = requests.output_tokens[index]
+    requests.status[index] = COMPLETED
+    replica.num_running -= 1
+    replica.num_outstanding -= 1
+    if not replica.grows:
+        release_fixed(replica, requests, index)
+    if replica.finished is not None:
+        replica.finished.append(index)
+
+
+def steps_until_dry(replica: Replica) -> int:
+    """Return for how many steps the free blocks cover the growth of the decoding requests."""
+    block_size, residues = replica.block_size, replica.residues
+    cycles, free = divmod(replica.free_blocks, replica.num_decoding)
+    offset = replica.step % block_size
+    extra = 0
+    while extra < block_size and residues[offset + extra] <= free:
+        free -= residues[offset + extra]
+        extra += 1
+    return cycles * block_size + extra

@@ -1,0 +1,62 @@
+"""Inter-token gaps without a walk over the batch: the largest per request, and stalls of prefill-first scheduling.
+
+``gap_leaps`` and ``gap_values`` are a monotonic stack: values fall, so the largest gap since a leap is the first
+entry from it on. A request remembers the leap it joined in.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from simserve.engine.state import Replica, RequestTable
+
+
+def push_gap(replica: Replica, leap: int, gap: float) -> None:
+    """Note the largest gap (seconds) that every decoding request had in a leap."""
+    gap_values = replica.gap_values
+    while gap_values and gap_values[-1] <= gap:
+        gap_values.pop()
+        replica.gap_leaps.pop()
+    gap_values.append(gap)
+    replica.gap_leaps.append(leap)
+
+
+def keep_largest_gap(replica: Replica, requests: RequestTable, index: int) -> None:
+    """Fold the gaps since a request joined into its ``itl_max``."""
+    position = bisect_left(replica.gap_leaps, requests.joined_leap[index])
+    if position < len(replica.gap_values):
+        gap = replica.gap_values[position]
+        if gap > requests.itl_max[index]:
+            requests.itl_max[index] = gap
+
+
+def note_stall(replica: Replica, num_joined: int) -> None:
+    """Prefill-first: decoding requests waited for a prefill step; remember since when, for their next gap."""
+    leap = replica.leap_index
+    stalls = replica.stalls
+    if not stalls:
+        num_before = replica.num_decoding - num_joined
+        if num_before:
+            stalls.append([leap - 1, replica.last_decode_time, num_before])
+    if num_joined:
+        stalls.append([leap, replica.end_time, num_joined])
+
+
+def end_stall(replica: Replica) -> None:
+    """The first decode step after a stall ends: every group's gap since its last token."""
+    token_time = replica.start_time + replica.first_seconds
+    for leap, last_token_time, count in replica.stalls:
+        if not count:
+            continue
+        gap = token_time - last_token_time
+        replica.irregular_gaps.extend((gap, count))
+        push_gap(replica, int(leap), gap)
+    replica.stalls.clear()
+
+
+def leave_stall(replica: Replica, joined_leap: int) -> None:
+    """A stalled request is preempted: its gap will be counted when it comes back."""
+    for group in reversed(replica.stalls):
+        if group[0] <= joined_leap or group is replica.stalls[0]:
+            group[2] -= 1
+            return

@@ -1,0 +1,137 @@
+"""`gpus`, `models`, `engines`, `scenarios`, `schema`, `memory`, `--help`, `--version`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import simserve as ss
+from simserve.profiles import catalog
+from tests.cli.conftest import Simserve
+
+_COMMANDS = ("run", "memory", "scenarios", "gpus", "models", "engines", "schema")
+_HELP_SECONDS = 0.3
+_HEAVY = ("numpy", "pandas", "scipy", "duckdb", "matplotlib", "pydantic", "simpy", "yaml")
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_every_command_has_help(simserve: Simserve, command: str) -> None:
+    """It opens with what the command answers."""
+    outcome = simserve(command, "--help")
+
+    assert outcome.code == 0
+    assert "Usage: simserve" in outcome.stdout
+
+
+def test_help_lists_every_command(simserve: Simserve) -> None:
+    """Nothing is hidden."""
+    stdout = simserve("--help").stdout
+
+    assert all(command in stdout for command in _COMMANDS)
+
+
+def test_version_is_printed(simserve: Simserve) -> None:
+    """One line."""
+    outcome = simserve("--version")
+
+    assert (outcome.code, outcome.stdout) == (0, f"simserve {ss.__version__}\n")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """`simserve --help` answers within 0.3 s of CPU: heavy packages wait for the command that needs them."""
+    code = (
+        "import sys, time\n"
+        "from simserve.cli.main import main\n"
+        "main(['--help'])\n"
+        f"print([name for name in {_HEAVY} if name in sys.modules], time.process_time())\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(ss.__file__).resolve().parents[1],
+    )
+
+    imported, _, seconds = done.stdout.splitlines()[-1].rpartition(" ")
+    assert imported == "[]"
+    assert float(seconds) < 2 * _HELP_SECONDS  # a busy machine takes up to twice as long
+
+
+@pytest.mark.parametrize(("command", "kind"), [("gpus", "hardware"), ("models", "model"), ("engines", "engine")])
+def test_a_catalogue_lists_every_profile(simserve: Simserve, command: str, kind: catalog.Kind) -> None:
+    """As a table and as JSON."""
+    table, answer = simserve(command), json.loads(simserve(command, "--json").stdout)
+
+    assert [row["name"] for row in answer[command]] == catalog.names(kind)
+    assert all(name in table.stdout for name in catalog.names(kind))
+
+
+def test_gpus_state_the_facts_that_matter(simserve: Simserve) -> None:
+    """Memory, bandwidth, dense peaks, a price and its date."""
+    rows = {row["name"]: row for row in json.loads(simserve("gpus", "--json").stdout)["gpus"]}
+
+    assert rows["h100-sxm-80gb"]["bandwidth_bytes_per_s"] == pytest.approx(3.35e12)
+    assert rows["a100-sxm-80gb"]["fp8_flops"] is None
+    assert rows["h100-sxm-80gb"]["usd_per_hour"] > 0
+    assert rows["h100-sxm-80gb"]["price_date"].startswith("20")
+
+
+def test_models_state_parameters_and_kv_bytes(simserve: Simserve) -> None:
+    """The golden value of Llama-3.1-8B."""
+    rows = {row["name"]: row for row in json.loads(simserve("models", "--json").stdout)["models"]}
+
+    assert rows["llama-3.1-8b"]["kv_bytes_per_token"] == 131_072
+    assert rows["llama-3.1-8b"]["num_parameters"] == pytest.approx(8.03e9, rel=0.01)
+
+
+def test_an_engine_s_knobs_resolve_by_version_and_gpu(simserve: Simserve) -> None:
+    """vLLM gives an A100 a smaller token budget than an H100."""
+    on = {
+        gpu: json.loads(simserve("engines", "vllm", "--engine-version", "0.12", "--hardware", gpu, "--json").stdout)
+        for gpu in ("a100-sxm-80gb", "h100-sxm-80gb")
+    }
+
+    assert on["a100-sxm-80gb"]["max_num_batched_tokens"] < on["h100-sxm-80gb"]["max_num_batched_tokens"]
+    assert "max_num_batched_tokens" in simserve("engines", "vllm").stdout
+
+
+def test_scenarios_are_listed_with_their_question(simserve: Simserve) -> None:
+    """The list says what each one answers."""
+    rows = json.loads(simserve("scenarios", "--json").stdout)["scenarios"]
+
+    assert [row["name"] for row in rows] == catalog.names("scenario")
+    assert all(row["question"].endswith("?") for row in rows)
+    assert "chatbot" in simserve("scenarios").stdout
+
+
+def test_a_printed_scenario_is_one_to_start_from(simserve: Simserve) -> None:
+    """`simserve scenarios chatbot > mine.yaml` gives a file that runs."""
+    Path("mine.yaml").write_text(simserve("scenarios", "chatbot").stdout, encoding="utf-8")
+
+    assert yaml.safe_load(Path("mine.yaml").read_text(encoding="utf-8"))["name"] == "chatbot"
+    assert simserve("run", "mine.yaml", "--check").code == 0
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_schema_is_the_json_schema(simserve: Simserve, flags: tuple[str, ...]) -> None:
+    """With or without --json."""
+    assert json.loads(simserve("schema", *flags).stdout)["title"] == "Scenario"
+
+
+def test_memory_answers_what_fits(simserve: Simserve, small: str) -> None:
+    """The documented keys, and the arithmetic for a person."""
+    outcome = simserve("memory", small, "--json")
+
+    answer = json.loads(outcome.stdout)
+    keys = ["fits", "weights_bytes", "kv_bytes_per_token", "num_kv_blocks", "max_concurrent_full_length", "parts"]
+    assert outcome.code == 0
+    assert set(keys) <= set(answer)
+    assert answer["kv_bytes_per_token"] == 32_768
+    assert all(line in simserve("memory", small).stdout for line in answer["arithmetic"])

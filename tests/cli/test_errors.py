@@ -1,0 +1,194 @@
+"""Bad input: one clear line on stderr, the documented exit code, an empty stdout, nothing left on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.conftest import Simserve
+from tests.scenario.builders import scenario_mapping
+
+
+def write_scenario(text: str | None = None, **changes: object) -> str:
+    """Write the small scenario with changes, or ``text``, into the working folder and return its path."""
+    Path("bad.yaml").write_text(text or yaml.safe_dump(scenario_mapping(**changes)), encoding="utf-8")
+    return "bad.yaml"
+
+
+def workload(**changes: object) -> dict[str, object]:
+    """Return the small workload with some keys replaced."""
+    return {**scenario_mapping()["workload"], **changes}
+
+
+def assert_nothing_is_written(*inputs: str) -> None:
+    """Check that the working folder holds the inputs and nothing else."""
+    assert sorted(path.name for path in Path().iterdir()) == sorted(inputs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"deploymnt": {}}, "bad.yaml: deploymnt: is not a known key; did you mean 'deployment'?"),
+        (
+            {"slo": {"ttft": 1000}},
+            'bad.yaml: slo.ttft: 1000 needs a unit of time; write it as a string, for example "500 ms"',
+        ),
+        (
+            {"workload": workload(arrivals={"process": "poisson", "rate": -1})},
+            "bad.yaml: workload.arrivals.rate: -1 must be greater than 0",
+        ),
+        (
+            {"model": "llama-3.1-8bb"},
+            "bad.yaml: model: 'llama-3.1-8bb' is not a known model; did you mean 'llama-3.1-8b'",
+        ),
+        ({"name": ""}, "bad.yaml: name:"),
+    ],
+)
+def test_a_bad_scenario_is_one_line_and_104(simserve: Simserve, changes: dict[str, object], line: str) -> None:
+    """File, key, value, rule and remedy."""
+    outcome = simserve("run", write_scenario(**changes), "--json")
+
+    assert outcome.code == 104
+    assert outcome.stdout == ""
+    assert outcome.error_line.startswith(line)
+    assert_nothing_is_written("bad.yaml")
+
+
+def test_a_duplicate_key_is_one_line_and_104(simserve: Simserve) -> None:
+    """Both lines are named."""
+    outcome = simserve("run", write_scenario("name: a\nname: b\n"))
+
+    assert outcome.code == 104
+    assert outcome.error_line == "bad.yaml: name: stands twice, in lines 1 and 2; keep one of them"
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ("arrival_time,prompt_tokens,output_tokens\n", "trace.csv"),
+        ("arrival_time,prompt_tokens,output_tokens\n0.0,10,5\n0.5,ten,5\n", "3"),
+    ],
+)
+def test_a_bad_trace_is_one_line_and_104(simserve: Simserve, rows: str, expected: str) -> None:
+    """An empty trace is named, a broken row by its number."""
+    Path("trace.csv").write_text(rows, encoding="utf-8")
+    scenario = write_scenario(workload={"trace": {"path": "trace.csv", "format": "csv"}})
+
+    outcome = simserve("run", scenario, "--json")
+
+    assert outcome.code == 104
+    assert outcome.stdout == ""
+    assert "trace.csv" in outcome.error_line
+    assert expected in outcome.error_line
+    assert_nothing_is_written("bad.yaml", "trace.csv")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("run", "missing.yaml"), "missing.yaml: no such file"),
+        (("memory", "./missing.yaml"), "./missing.yaml: no such file"),
+        (("run", "chatbt"), "'chatbt' is not a known scenario; did you mean 'chatbot'"),
+        (("scenarios", "chatbt"), "'chatbt' is not a known scenario; did you mean 'chatbot'"),
+        (("run", "chatbot", "--set", "workload.trace={path: no.csv, format: csv}"), "--set workload.trace"),
+        (("run", "chatbot", "--set", "run.sed=1"), "--set run.sed: is not a known key; did you mean 'seed'?"),
+        (("memory", "chatbot", "--set", "run.seed"), "--set: 'run.seed' must be KEY=VALUE"),
+        (("engines", "vlm"), "'vlm' is not a known engine; did you mean 'vllm'?"),
+        (("engines", "vllm", "--hardware", "h100-sxm-80g"), "'h100-sxm-80g' is not a known hardware"),
+    ],
+)
+def test_what_does_not_exist_is_one_line_and_104(simserve: Simserve, arguments: tuple[str, ...], line: str) -> None:
+    """A file, a name, a key."""
+    outcome = simserve(*arguments)
+
+    assert outcome.code == 104
+    assert outcome.stdout == ""
+    assert outcome.error_line.startswith(line)
+    assert_nothing_is_written()
+
+
+def test_a_trace_that_does_not_exist_is_104(simserve: Simserve) -> None:
+    """The path is named as it was written."""
+    outcome = simserve("run", write_scenario(workload={"trace": {"path": "no.csv", "format": "csv"}}))
+
+    assert outcome.code == 104
+    assert "no.csv" in outcome.error_line
+    assert_nothing_is_written("bad.yaml")
+
+
+@pytest.mark.parametrize("command", ["run", "memory"])
+def test_a_model_that_does_not_fit_is_3_with_json(simserve: Simserve, small: str, command: str) -> None:
+    """The arithmetic and what would fit in one line; the JSON is still printed."""
+    import json
+
+    outcome = simserve(command, small, "--set", "model=llama-3.1-70b", "--json")
+
+    answer = json.loads(outcome.stdout)
+    assert outcome.code == 3
+    assert answer["fits"] is False
+    assert answer["what_fits"]
+    assert "141.1 GB" in outcome.error_line
+    assert "what fits: --set deployment.tensor_parallel_size=" in outcome.error_line
+    assert_nothing_is_written("small.yaml")
+
+
+@pytest.mark.parametrize("out", ["small.yaml", "small.yaml/below", "/dev/null/below"])
+def test_an_unusable_out_is_2_before_anything_runs(simserve: Simserve, small: str, out: str) -> None:
+    """Flags are checked first: the model that does not fit is not reached."""
+    outcome = simserve("run", small, "--out", out, "--json", "--set", "model=llama-3.1-70b")
+
+    assert outcome.code == 2
+    assert outcome.stdout == ""
+    assert outcome.error_line.startswith(f"{out}: --out: ")
+    assert_nothing_is_written("small.yaml")
+
+
+def test_the_result_of_another_seed_is_refused_without_force(simserve: Simserve, small: str) -> None:
+    """A folder keeps its result until it is told otherwise."""
+    simserve("run", small, "--out", "held")
+
+    refused = simserve("run", small, "--out", "held", "--seed", "2")
+    forced = simserve("run", small, "--out", "held", "--seed", "2", "--force")
+
+    assert refused.code == 2
+    assert "another scenario or seed" in refused.error_line
+    assert forced.code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nosuch",), "No such command"),
+        (("run", "chatbot", "--nosuch"), "No such option"),
+        (("run", "chatbot", "--seed", "-1"), "--seed"),
+        (("run", "chatbot", "--rate", "2"), "--rate: is for a run without a scenario"),
+        (("run", "--model", "llama-3.1-8b"), "run: lacks --hardware, --rate, --prompt-tokens, --output-tokens"),
+        (("memory",), "Missing"),
+    ],
+)
+def test_wrong_flags_are_one_line_and_2(simserve: Simserve, arguments: tuple[str, ...], message: str) -> None:
+    """Usage errors look like all others."""
+    outcome = simserve(*arguments)
+
+    assert outcome.code == 2
+    assert outcome.stdout == ""
+    assert message in outcome.error_line
+
+
+def test_a_defect_is_one_line_and_1(simserve: Simserve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A traceback is for those who ask for it."""
+
+    def broken(name: str) -> str:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr("simserve.scenario.bundled.text", broken)
+
+    outcome = simserve("scenarios")
+
+    assert outcome.code == 1
+    assert "a defect in simserve: ZeroDivisionError: by zero" in outcome.error_line
+    monkeypatch.setenv("SIMSERVE_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        simserve("scenarios")

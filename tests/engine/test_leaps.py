@@ -1,0 +1,54 @@
+"""Leaps that end where nothing finishes, arrives or runs dry: the step at which the estimate admits the head."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.agreement import assert_agrees
+from tests.builders import constant_step_times, make_config, make_specs
+
+SECOND = constant_step_times(1.0)
+
+
+def test_a_leap_ends_where_the_decayed_estimate_admits_the_head() -> None:
+    """After one decode step 1 + 2 < 4 - 7/8 x 1 first holds, a step before the running request finishes."""
+    config = make_config(
+        scheduler="prefill_first",
+        admission="estimate",
+        max_num_seqs=2,
+        max_model_len=8,
+        block_size=1,
+        num_blocks=8,
+        new_token_ratio_initial=1.0,
+        new_token_ratio_minimum=0.0,
+        new_token_ratio_decay=0.125,
+    )
+    records = assert_agrees(config, SECOND, make_specs([0.0, 0.5], [3, 1], [3, 1], [3, 2])).records
+
+    assert records.scheduled_time.tolist() == [0.0, 2.0]
+
+
+@pytest.mark.parametrize("scheduler", ["mixed", "prefill_first"])
+@pytest.mark.parametrize("block_size", [1, 2, 4])
+@pytest.mark.parametrize("initial", [0.375, 0.75, 1.0])
+@pytest.mark.parametrize("decay", [0.03125, 0.125, 0.25])
+def test_the_estimate_admits_at_the_first_step_it_can(
+    scheduler: str, block_size: int, initial: float, decay: float
+) -> None:
+    """One request decodes and one waits: every pair of lengths, ratios exact in binary."""
+    for extra in (0, 1, 3):
+        config = make_config(
+            scheduler=scheduler,
+            admission="estimate",
+            max_num_seqs=2,
+            max_model_len=16,
+            block_size=block_size,
+            num_blocks=16 // block_size + extra,
+            new_token_ratio_initial=initial,
+            new_token_ratio_minimum=0.0625,
+            new_token_ratio_decay=decay,
+        )
+        for output in (3, 7, 13):
+            for prompt, asked in ((1, 2), (2, 9), (4, 2), (7, 8), (10, 1)):
+                specs = make_specs([0.0, 0.5], [3, prompt], [output, 1], [output, asked])
+                assert_agrees(config, SECOND, specs)

@@ -1,0 +1,81 @@
+"""Tests of what binds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from simserve.metrics.bottleneck import PARTS, bottleneck
+
+_PARTS = {"weights": 5.0, "kv": 2.0, "compute": 1.0, "communication": 1.0, "host": 1.0}
+_BLOCKED = {"seats": 0.0, "blocks": 0.0, "budget": 0.0, "step": 0.0}
+
+
+def binding(**overrides: Any) -> dict[str, Any]:
+    """Return the answer for a busy replica without a queue that reads weights half of its time."""
+    values: dict[str, Any] = {
+        "seconds_by_part": _PARTS,
+        "blocked_seconds": _BLOCKED,
+        "busy_share": 0.9,
+        "waiting_share": 0.01,
+        "preemptions_per_request": 0.0,
+    }
+    return bottleneck(**(values | overrides))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_without_a_queue_the_longest_part_of_the_step_binds(part: str) -> None:
+    """The largest share of the step time has a name."""
+    answer = binding(seconds_by_part={**_PARTS, part: 100.0})
+
+    assert answer["binding"] == PARTS[part]
+    assert answer["step_shares"][part] > 0.9
+    assert sum(answer["step_shares"].values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "name"),
+    [("seats", "max_num_seqs"), ("blocks", "KV memory"), ("budget", "max_num_batched_tokens")],
+)
+def test_a_queue_binds_by_what_it_waits_for(reason: str, name: str) -> None:
+    """The limit that held up most of the queue."""
+    answer = binding(waiting_share=0.6, blocked_seconds={**_BLOCKED, reason: 8.0, "step": 2.0})
+
+    assert answer["binding"] == name
+    assert answer["waiting_shares"][reason] == 0.8
+    assert "waited 60%" in answer["explanation"]
+    assert "80% of the queueing" in answer["explanation"]
+
+
+def test_waiting_for_the_running_step_is_no_limit() -> None:
+    """Then it is the step that must become shorter."""
+    answer = binding(waiting_share=0.6, blocked_seconds={**_BLOCKED, "step": 5.0})
+
+    assert answer["binding"] == "memory bandwidth (weights)"
+
+
+def test_many_preemptions_mean_kv_memory() -> None:
+    """Whatever the queue waits for."""
+    answer = binding(preemptions_per_request=0.5, waiting_share=0.6, blocked_seconds={**_BLOCKED, "seats": 8.0})
+
+    assert answer["binding"] == "KV memory"
+    assert "0.5 preemptions" in answer["explanation"]
+
+
+def test_an_idle_fleet_is_bound_by_nothing() -> None:
+    """It says how idle."""
+    answer = binding(busy_share=0.2)
+
+    assert answer["binding"] == "none"
+    assert "idle 80% of the time" in answer["explanation"]
+
+
+def test_no_step_no_shares() -> None:
+    """An empty run has an answer too."""
+    answer = binding(seconds_by_part=dict.fromkeys(_PARTS, 0.0), busy_share=math.nan, waiting_share=math.nan)
+
+    assert answer["binding"] == "none"
+    assert answer["explanation"] == "No step ran."
+    assert all(math.isnan(share) for share in answer["step_shares"].values())

@@ -1,0 +1,96 @@
+"""Tests of several runs together."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.metrics.replications import confidence_intervals, pool
+from simserve.metrics.summary import summarize
+from tests.metrics.builders import make_facts, make_records, make_simulation, make_slo, single_server_queue
+
+
+def summary_of(seed: int, load: float = 0.5) -> dict[str, Any]:
+    """Return the summary of an M/M/1 run."""
+    facts = make_facts(slo=make_slo(e2e=2.0), thresholds={"e2el_ms": ["avg<2500"]}, warmup="none")
+    return summarize(make_simulation(single_server_queue(load=load, num_requests=300, seed=seed)), facts)
+
+
+def test_intervals_are_students() -> None:
+    """Mean, t s / sqrt(n), and the number of runs: 2.776 is the 97.5 % point for four degrees of freedom."""
+    summaries = [summary_of(seed) for seed in range(5)]
+    values = [summary["mean_e2el_ms"] for summary in summaries]
+
+    interval = confidence_intervals(summaries)["mean_e2el_ms"]
+
+    half_width = 2.7764451 * np.std(values, ddof=1) / np.sqrt(5)
+    assert interval["mean"] == pytest.approx(np.mean(values))
+    assert interval["half_width"] == pytest.approx(half_width)
+    assert interval["high"] == pytest.approx(np.mean(values) + half_width)
+    assert interval["replications"] == 5
+
+
+def test_intervals_cover_the_truth() -> None:
+    """Of 60 intervals for the throughput of a queue at half load, 95 % and 4 standard errors less hold it."""
+    covered = 0
+    for block in range(60):
+        summaries = [summary_of(seed) for seed in range(4 * block, 4 * block + 4)]
+        interval = confidence_intervals(summaries)["request_throughput"]
+        assert interval["low"] is not None
+        assert interval["high"] is not None
+        covered += interval["low"] <= 0.5 <= interval["high"]
+
+    assert covered / 60 > 0.95 - 4 * np.sqrt(0.95 * 0.05 / 60)
+
+
+def test_an_undefined_figure_has_no_interval() -> None:
+    """Without a completed request there is nothing to average; one run has no spread."""
+    empty = summarize(make_simulation(make_records([])), make_facts())
+
+    assert confidence_intervals([empty, empty])["mean_ttft_ms"]["replications"] == 0
+    assert confidence_intervals([empty, summary_of(1)])["mean_ttft_ms"]["half_width"] is None
+
+
+def test_totals_add_up_and_figures_are_means() -> None:
+    """So that totals over duration stay close to the rates."""
+    summaries = [summary_of(seed) for seed in range(3)]
+
+    pooled = pool(summaries)
+
+    assert pooled["completed"] == 900
+    assert isinstance(pooled["completed"], int)
+    assert pooled["duration"] == pytest.approx(sum(each["duration"] for each in summaries))
+    assert pooled["p99_e2el_ms"] == pytest.approx(np.mean([each["p99_e2el_ms"] for each in summaries]))
+    assert pooled["simserve"]["steps"]["count"] == 30
+    assert pooled["simserve"]["requests"]["submitted"] == 900
+    assert pooled["simserve"]["memory"] == summaries[0]["simserve"]["memory"]
+    assert pooled["simserve"]["seed"] == 1
+    assert pooled["simserve"]["confidence_intervals"]["request_throughput"]["replications"] == 3
+
+
+def test_the_worst_stability_is_the_one_told() -> None:
+    """One overloaded run is enough."""
+    assert pool([summary_of(1), summary_of(1, load=3.0)])["simserve"]["stability"] == "overloaded"
+
+
+def test_thresholds_are_judged_on_the_pooled_figure() -> None:
+    """A condition that one run misses can hold over all of them."""
+    summaries = [summary_of(seed) for seed in range(6)]
+
+    (result,) = pool(summaries)["simserve"]["thresholds"]
+
+    assert result["value"] == pytest.approx(np.mean([each["mean_e2el_ms"] for each in summaries]))
+    assert result["ok"] is (result["value"] < 2500)
+
+
+def test_pooling_keeps_every_key_and_one_run_as_it_is() -> None:
+    """The shape of a result does not depend on the number of runs."""
+    summary = summary_of(1)
+
+    pooled = pool([summary])
+
+    pooled["simserve"]["confidence_intervals"] = None
+    assert json.dumps(pooled, sort_keys=True) == json.dumps(summary, sort_keys=True)

@@ -1,0 +1,128 @@
+"""Tests of the verdict, on queues whose load is known."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+import pytest
+
+from simserve.metrics.occupancy import stays
+from simserve.metrics.stability import stability, waiting_share
+from simserve.sim.records import RequestRecords
+from tests.metrics.builders import make_records, single_server_queue
+
+_SEEDS = range(20)
+
+
+def verdict(records: RequestRecords, *, is_open_loop: bool = True) -> str:
+    """Return the verdict on records that end with their last departure."""
+    return stability(stays(records, float(np.nanmax(records.finish_time))), is_open_loop=is_open_loop)
+
+
+@pytest.mark.parametrize("is_deterministic", [False, True])
+@pytest.mark.parametrize("load", [0.5, 0.9])
+def test_a_queue_below_its_capacity_is_stable(load: float, is_deterministic: bool) -> None:
+    """M/M/1 and M/D/1 at half load and at 90 %, 5,000 requests: at least 19 of 20 runs."""
+    verdicts = [
+        verdict(single_server_queue(load=load, num_requests=5000, seed=seed, is_deterministic=is_deterministic))
+        for seed in _SEEDS
+    ]
+
+    assert verdicts.count("stable") >= 19
+
+
+@pytest.mark.parametrize("is_deterministic", [False, True])
+@pytest.mark.parametrize("load", [1.2, 3.0])
+def test_a_queue_above_its_capacity_is_overloaded(load: float, is_deterministic: bool) -> None:
+    """M/M/1 and M/D/1 at 1.2 and 3 times the capacity, 5,000 requests: every run."""
+    verdicts = {
+        verdict(single_server_queue(load=load, num_requests=5000, seed=seed, is_deterministic=is_deterministic))
+        for seed in _SEEDS
+    }
+
+    assert verdicts == {"overloaded"}
+
+
+def test_bursty_arrivals_are_no_overload() -> None:
+    """Gamma arrivals of cv 3 at 70 % load queue a lot and drift nowhere."""
+    verdicts = [
+        verdict(single_server_queue(load=0.7, num_requests=5000, seed=seed, interarrival_cv=3.0)) for seed in _SEEDS
+    ]
+
+    assert verdicts.count("overloaded") == 0
+
+
+def processor_sharing(rate: float, num_requests: int, seed: int) -> RequestRecords:
+    """Return a batch without a seat limit: N requests are served at N / (5 + 0.1 N) a second."""
+    generator = np.random.default_rng(seed)
+    arrival = np.cumsum(generator.exponential(1 / rate, num_requests))
+    work = generator.exponential(1.0, num_requests)
+    finish = np.zeros(num_requests)
+    present: list[tuple[float, int]] = []
+    time = progress = 0.0
+    index = 0
+    while index < num_requests or present:
+        speed = 1 / (5 + 0.1 * len(present))
+        departure = time + (present[0][0] - progress) / speed if present else np.inf
+        if index < num_requests and arrival[index] <= departure:
+            progress += (arrival[index] - time) * speed if present else 0.0
+            time = arrival[index]
+            heapq.heappush(present, (progress + work[index], index))
+            index += 1
+        else:
+            progress, done = heapq.heappop(present)
+            time = finish[done] = departure
+    return make_records(arrival, ttft=0.1, e2e=np.maximum(finish - arrival, 0.1))
+
+
+def test_a_batch_that_slows_down_is_overloaded_before_anything_waits() -> None:
+    """With seats to spare an overload shows in the number in the system, not in the queue."""
+    assert verdict(processor_sharing(6.0, 4000, seed=1)) == "stable"
+    assert verdict(processor_sharing(12.0, 4000, seed=1)) == "overloaded"
+
+
+@pytest.mark.parametrize("stay", [5.0, 60.0, 500.0])
+def test_filling_up_is_no_overload(stay: float) -> None:
+    """Where nobody waits for anybody, the number in the system grows only until the first ones leave."""
+    generator = np.random.default_rng(3)
+    arrival = np.cumsum(generator.exponential(0.1, 2000))
+
+    assert verdict(make_records(arrival, e2e=stay + np.zeros(2000))) == "stable"
+    assert verdict(make_records(arrival, ttft=0.0, e2e=generator.exponential(stay, 2000))) == "stable"
+
+
+def test_a_burst_that_was_worked_off_is_a_backlog() -> None:
+    """A crowd at 200 s that is served by 500 s of 1,000 s."""
+    generator = np.random.default_rng(3)
+    arrival = np.sort(np.concatenate((generator.uniform(0, 1000, 700), generator.uniform(200, 260, 300))))
+    before = 0.8 * np.arange(1000)
+    start = before + np.maximum.accumulate(arrival - before)
+
+    assert verdict(make_records(arrival, wait=start - arrival, e2e=start + 0.8 - arrival)) == "backlogged"
+
+
+def test_all_at_once_beyond_the_seats_is_a_backlog() -> None:
+    """Everything arrives at 0 and is served one after the other."""
+    wait = 0.5 * np.arange(500)
+
+    assert verdict(make_records(np.zeros(500), wait=wait, ttft=wait + 0.1, e2e=wait + 2.0)) == "backlogged"
+
+
+def test_a_closed_loop_is_never_overloaded() -> None:
+    """Its queue is bounded: beyond the seats it is backlogged, within them stable."""
+    arrival = np.arange(0.0, 100.0, 0.1)
+
+    assert verdict(make_records(arrival, wait=5.0, ttft=6.0, e2e=10.0), is_open_loop=False) == "backlogged"
+    assert verdict(make_records(arrival, wait=0.1, ttft=1.0, e2e=10.0), is_open_loop=False) == "stable"
+
+
+def test_waiting_share_is_a_share_of_the_time_in_the_system() -> None:
+    """Two seconds of eight; undefined without a request."""
+    assert waiting_share(stays(make_records([0.0, 1.0], wait=1.0, e2e=4.0), 5.0)) == pytest.approx(0.25)
+    assert np.isnan(waiting_share(stays(make_records([]), 0.0)))
+
+
+def test_an_empty_run_is_stable() -> None:
+    """Nothing waits."""
+    assert stability(stays(make_records([]), 0.0), is_open_loop=True) == "stable"

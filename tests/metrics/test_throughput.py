@@ -1,0 +1,61 @@
+"""Tests of the rates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simserve.metrics.latency import request_latencies
+from simserve.metrics.occupancy import stays
+from simserve.metrics.steady_state import find_window
+from simserve.metrics.throughput import throughput
+from simserve.sim.records import FAILED
+from tests.metrics.builders import make_records, single_server_queue
+
+
+def test_a_whole_run_is_total_over_duration() -> None:
+    """As ``vllm bench serve`` divides: what was completed over first arrival to last departure."""
+    records = make_records([0.0, 1.0, 2.0], e2e=[3.0, 3.0, np.nan], status=[0, 0, FAILED])
+    window = find_window(records, request_latencies(records), stays(records, 4.0), warmup="auto", is_steady=False)
+
+    rates = throughput(records, window, np.array([True, False, False]))
+
+    assert rates.requests == pytest.approx(2 / 4)
+    assert rates.good_requests == pytest.approx(1 / 4)
+    assert rates.output_tokens == pytest.approx(10 / 4)
+    assert rates.tokens == pytest.approx(30 / 4)
+
+
+@pytest.mark.parametrize("warmup", ["none", 500.0])
+def test_littles_law_holds_in_the_window(warmup: str | float) -> None:
+    """Mean number in the system = throughput x mean E2E: exact over a whole run, 3 % in a cut window."""
+    records = single_server_queue(load=0.7, num_requests=4000, seed=4)
+    latencies = request_latencies(records)
+    window = find_window(records, latencies, stays(records, 1e9), warmup=warmup, is_steady=warmup != "none")
+    rates = throughput(records, window, None)
+    overlap = np.minimum(records.finish_time, window.end) - np.maximum(records.arrival_time, window.start)
+    mean_number = np.maximum(overlap, 0).sum() / window.seconds
+
+    mean_e2e = latencies.e2e[window.has_arrived].mean()
+
+    assert rates.requests * mean_e2e == pytest.approx(mean_number, rel=1e-9 if warmup == "none" else 0.03)
+
+
+def test_the_steady_rate_is_the_arrival_rate() -> None:
+    """Neither filling up nor draining biases the window: within 4 standard errors over 20 runs."""
+    rates = []
+    for seed in range(20):
+        arrival = np.cumsum(np.random.default_rng(seed).exponential(0.1, 3000))
+        records = make_records(arrival, e2e=15.0)
+        window = find_window(records, request_latencies(records), stays(records, 1e9), warmup="auto", is_steady=True)
+        rates.append(throughput(records, window, None).requests)
+
+    assert abs(np.mean(rates) - 10.0) < 4 * np.std(rates, ddof=1) / np.sqrt(20)
+
+
+def test_a_moment_has_no_rate() -> None:
+    """A window without length divides by nothing."""
+    records = make_records([1.0], e2e=0.0)
+    window = find_window(records, request_latencies(records), stays(records, 1.0), warmup="none", is_steady=False)
+
+    assert np.isnan(throughput(records, window, None).requests)

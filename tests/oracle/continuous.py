@@ -1,0 +1,295 @@
+"""Continuous batching, one step at a time: decodes, chunks, admission, preemption."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from simserve.engine.config import EngineConfig
+from simserve.engine.tables import StepTimes
+from simserve.workload.requests import RequestSpecs
+from tests.oracle.replica import Replica, Request
+from tests.oracle.seconds import mixed_seconds, uncached_seconds
+
+MAX_ESTIMATED_TOKENS = 4096
+RATIO_LOOKAHEAD_TOKENS = 20
+
+
+@dataclass
+class Step:
+    """What one step holds; ``chunks`` pairs a prefilling request with its tokens."""
+
+    start: float
+    budget: int
+    decoding: list[Request] = field(default_factory=list)
+    chunks: list[tuple[Request, int]] = field(default_factory=list)
+    has_preempted: bool = False
+
+    @property
+    def requests(self) -> list[Request]:
+        """The requests that take part."""
+        return self.decoding + [request for request, _ in self.chunks]
+
+
+class ContinuousReplica(Replica):
+    """The batch may change with every step."""
+
+    def __init__(self, config: EngineConfig, times: StepTimes, specs: RequestSpecs) -> None:
+        super().__init__(config, times, specs)
+        self.ratio = config.new_token_ratio_initial
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether requests take blocks as they grow (and may therefore be preempted)."""
+        return self.config.kv_allocation == "paged" and self.config.admission in ("on_demand", "estimate")
+
+    def serve(self, now: float) -> float:
+        """Run one step from ``now`` and return its end; without work, return the next ready time."""
+        if not self.running and not self.waiting:
+            self.ratio = self.config.new_token_ratio_initial
+            return self.upcoming[0][0] if self.upcoming else math.inf
+        step = Step(now, self.config.max_num_batched_tokens * self.config.pipeline_parallel_size)
+        if self.config.kv_allocation == "none":
+            self.schedule_uncached(step)
+        elif self.config.scheduler == "mixed":
+            self.schedule_decodes(step)
+            self.schedule_chunks(step)
+            self.admit(step)
+        else:
+            self.schedule_chunks(step)
+            self.admit(step)
+            if not step.chunks:
+                self.schedule_decodes(step)
+        self.check(step)
+        self.update_ratio(step)
+        end = now + self.seconds(step)
+        self.receive(end, is_end=False)
+        self.complete(step, end)
+        return end
+
+    def schedule_decodes(self, step: Step) -> None:
+        """Give every decoding request its token, and the block it may need for it."""
+        while True:
+            decoding = [request for request in self.running if request.is_decoding]
+            growing = [request for request in decoding if self.needs_block(request)]
+            if len(growing) <= self.free:
+                break
+            self.preempt(step)
+        for request in growing:
+            self.take(request, 1)
+        step.decoding = decoding
+        if self.config.scheduler == "mixed":
+            step.budget -= len(decoding)
+
+    def needs_block(self, request: Request) -> bool:
+        """Whether the next token of a decoding request opens a block."""
+        return self.is_growing and request.computed % self.config.block_size == 0
+
+    def schedule_chunks(self, step: Step) -> None:
+        """Give the prefilling requests their next chunks, in order of admission."""
+        for request in [request for request in self.running if not request.is_decoding]:
+            if request not in self.running:
+                continue
+            chunk = min(request.target - request.computed, self.config.max_chunk_tokens, step.budget)
+            if chunk == 0:
+                continue
+            blocks = 0
+            if self.is_growing:
+                blocks = self.blocks_of(request.computed + chunk) - self.blocks_of(request.computed)
+            while request in self.running and blocks > self.free:
+                self.preempt(step)
+            if request in self.running:
+                self.take(request, blocks)
+                step.chunks.append((request, chunk))
+                step.budget -= chunk
+
+    def admit(self, step: Step) -> None:
+        """Admit from the head of the queue until a limit says stop."""
+        while not step.has_preempted and self.waiting:
+            chunk = self.head_chunk(step)
+            if chunk == 0:
+                break
+            request = self.enter(step)
+            if self.is_growing:
+                self.take(request, self.blocks_of(chunk))
+            elif self.config.kv_allocation == "paged":
+                self.take(request, self.blocks_of(request.prompt_tokens + request.max_tokens))
+            elif self.config.kv_allocation == "static":
+                self.take(request, 1)
+            else:
+                address, size = self.first_fit(self.span_of(request)), self.span_of(request)
+                assert address is not None
+                request.span = (address, address + size)
+                self.spans.append(request.span)
+            step.chunks.append((request, chunk))
+            step.budget -= chunk
+
+    def enter(self, step: Step) -> Request:
+        """Move the head of the queue into the batch."""
+        request = self.waiting.popleft()
+        request.target = request.prompt_tokens + request.generated
+        if math.isnan(request.scheduled):
+            request.scheduled = step.start
+        self.running.append(request)
+        return request
+
+    def head_chunk(self, step: Step) -> int:
+        """Return the tokens that the head of the queue would compute in this step; 0 if it must wait."""
+        if len(self.running) == self.config.max_num_seqs or step.budget == 0:
+            return 0
+        head = self.waiting[0]
+        target = head.prompt_tokens + head.generated
+        if not self.config.enable_chunked_prefill:
+            chunk = target if target <= step.budget else 0
+        else:
+            chunk = min(target, self.config.max_chunk_tokens, step.budget)
+        return chunk if chunk and self.has_space(step, head, target, chunk) else 0
+
+    def has_space(self, step: Step, head: Request, target: int, chunk: int) -> bool:
+        """Whether the admission rule finds room for the head."""
+        if self.config.kv_allocation == "static":
+            return self.free >= 1
+        if self.config.kv_allocation in ("pow2", "oracle"):
+            return self.first_fit(self.span_of(head)) is not None
+        if self.config.admission == "reserve":
+            return self.free >= self.blocks_of(head.prompt_tokens + head.max_tokens)
+        if self.config.admission == "on_demand":
+            checked = self.blocks_of(target if self.config.reserve_full_prompt else chunk)
+            return self.free - checked >= self.config.watermark_blocks or (not self.running and self.free >= checked)
+        if self.free < self.blocks_of(chunk):
+            return False
+        return not self.running or self.is_within_estimate(step, head, target)
+
+    def is_within_estimate(self, step: Step, head: Request, target: int) -> bool:
+        """Whether the expected new tokens of all leave room for the head (``estimate``)."""
+        chunk_of = {request.index: chunk for request, chunk in step.chunks}
+        decoding = sum(estimated_tokens(request) for request in self.running if request.is_decoding)
+        prefilling = sum(
+            estimated_tokens(request) + request.target - request.computed - chunk_of.get(request.index, 0)
+            for request in self.running
+            if not request.is_decoding
+        )
+        asked = target + estimated_tokens(head)
+        room = self.free * self.config.block_size - self.ratio * decoding - prefilling
+        if self.ratio * decoding != round(self.ratio) * decoding:
+            self.closest_estimate = min(self.closest_estimate, abs(asked - room))
+        return asked < room
+
+    def preempt(self, step: Step) -> None:
+        """Take everything from the victim and queue it again."""
+        victim = self.running[-1]
+        decoding = [request for request in self.running if request.is_decoding]
+        if self.config.admission == "estimate" and decoding:
+            victim = min(decoding, key=lambda one: (one.generated, -one.prompt_tokens, -self.running.index(one)))
+        assert all(victim is not request for request, _ in step.chunks)
+        self.running.remove(victim)
+        if victim in step.decoding:
+            step.decoding.remove(victim)
+        self.release(victim)
+        victim.computed = 0
+        victim.num_preemptions += 1
+        step.has_preempted = True
+        if self.config.admission == "estimate":
+            self.waiting.append(victim)
+        else:
+            self.waiting.appendleft(victim)
+
+    def schedule_uncached(self, step: Step) -> None:
+        """Without a KV cache: only seats limit, and everything is computed again."""
+        step.decoding = list(self.running)
+        while self.waiting and len(self.running) < self.config.max_num_seqs:
+            request = self.enter(step)
+            step.chunks.append((request, request.target))
+
+    def update_ratio(self, step: Step) -> None:
+        """``estimate``: let the ratio fall with every decode step, and reset it when it was too low."""
+        decoding = [request for request in self.running if request.is_decoding]
+        if step.has_preempted and decoding:
+            generated = sum(request.generated for request in decoding) + RATIO_LOOKAHEAD_TOKENS * len(decoding)
+            self.ratio = min(1.0, generated / (sum(request.max_tokens for request in decoding) + 1))
+        elif step.decoding and not step.has_preempted:
+            self.ratio = max(self.config.new_token_ratio_minimum, self.ratio - self.config.new_token_ratio_decay)
+
+    def span_of(self, request: Request) -> int:
+        """Return the tokens of the contiguous range that a request takes (``pow2`` and ``oracle``)."""
+        if self.config.kv_allocation == "oracle":
+            return request.prompt_tokens + request.output_tokens
+        power = 1
+        while power < request.max_tokens:
+            power *= 2
+        return min(request.prompt_tokens + power, self.config.max_model_len)
+
+    def seconds(self, step: Step) -> float:
+        """Return the seconds of a planned step, and note what it holds."""
+        prefill_tokens = sum(chunk for _, chunk in step.chunks)
+        indices = tuple(request.index for request in step.requests)
+        self.batches.append((step.start, len(step.decoding), prefill_tokens, indices))
+        self.num_steps += 1
+        if self.config.kv_allocation == "none":
+            lengths = [request.computed + 1 for request in step.decoding]
+            return uncached_seconds(self.times, lengths + [chunk for _, chunk in step.chunks])
+        contexts = [request.computed for request in step.decoding]
+        chunks = [(request.computed, chunk) for request, chunk in step.chunks]
+        return mixed_seconds(self.times, contexts, chunks, self.config.pipeline_parallel_size)
+
+    def complete(self, step: Step, end: float) -> None:
+        """Bring the effects of a step about: tokens, finishes, and the next requests of the clients."""
+        self.step_ends.append(end)
+        for request in step.decoding:
+            request.computed += 1
+        for request, chunk in step.chunks:
+            request.computed += chunk
+        finished = []
+        for request in step.requests:
+            if request.is_decoding:
+                request.generated += 1
+                request.token_times.append(end)
+            if request.generated == request.output_tokens:
+                self.running.remove(request)
+                self.finish(request, end)
+                finished.append(request.index)
+        for _ in sorted(finished):
+            self.send_follower(end)
+
+    def check(self, step: Step) -> None:
+        """Assert what must hold of every planned step."""
+        config, held = self.config, sum(request.blocks for request in self.running)
+        assert step.requests, "a step that holds nothing"
+        assert len(set(step.requests)) == len(step.requests)
+        assert all(request in self.running for request in step.requests)
+        assert held + self.free == self.capacity
+        assert len(self.running) <= config.max_num_seqs
+        assert all(request.blocks == 0 for request in self.waiting)
+        if config.kv_allocation == "none":
+            return
+        self.check_space(step)
+        tokens = len(step.decoding) + sum(chunk for _, chunk in step.chunks)
+        assert tokens <= config.max_num_batched_tokens * config.pipeline_parallel_size
+        assert all(0 < chunk <= config.max_chunk_tokens for _, chunk in step.chunks)
+        if config.scheduler == "prefill_first":
+            assert not (step.chunks and step.decoding)
+        if self.waiting and not step.has_preempted:
+            assert self.head_chunk(step) == 0, "the head of the queue would be admitted"
+
+    def check_space(self, step: Step) -> None:
+        """Assert that every token of the step has a place, and no place has two owners."""
+        for request in self.running:
+            chunk = sum(tokens for one, tokens in step.chunks if one is request)
+            after = request.computed + chunk + (request in step.decoding)
+            assert after <= request.prompt_tokens + request.output_tokens - 1
+            if self.is_growing:
+                assert request.blocks == self.blocks_of(after)
+            elif self.config.kv_allocation == "paged":
+                assert request.blocks * self.config.block_size >= after
+            elif self.config.kv_allocation != "static":
+                assert request.span[1] - request.span[0] >= after
+        edges = [edge for span in sorted(self.spans) for edge in span]
+        assert edges == sorted(edges)
+        assert not edges or (edges[0] >= 0 and edges[-1] <= self.kv_tokens)
+
+
+def estimated_tokens(request: Request) -> int:
+    """Return the new tokens that ``estimate`` expects of a request at most."""
+    if request.max_tokens > MAX_ESTIMATED_TOKENS:
+        return MAX_ESTIMATED_TOKENS
+    return request.max_tokens - request.generated

@@ -1,0 +1,49 @@
+"""The seconds of a step, written out from the formulas in the docstring of StepTimes."""
+
+from __future__ import annotations
+
+from simserve.engine.tables import StepTimes
+
+
+def mixed_seconds(times: StepTimes, contexts: list[int], chunks: list[tuple[int, int]], pipeline: int) -> float:
+    """Return the seconds of a step.
+
+    Args:
+        times: The tables.
+        contexts: Tokens in the KV cache of each decoding request.
+        chunks: Of each prefilling request the tokens computed before and the tokens of this step.
+        pipeline: Pipeline-parallel size.
+    """
+    decoding, context = len(contexts), sum(contexts)
+    if not chunks:
+        return times.decode_base[decoding] + times.decode_slope[decoding] * context
+    pairs = [chunk * done + chunk * (chunk + 1) / 2 for done, chunk in chunks]
+    keys = [done + chunk for done, chunk in chunks]
+    largest = max(chunk for _, chunk in chunks)
+    tokens = max(decoding + sum(chunk for _, chunk in chunks), pipeline * largest)
+    return (
+        token_seconds(times, tokens)
+        + times.sequence_seconds[decoding + len(chunks)]
+        + times.decode_attention_base[decoding]
+        + times.decode_slope[decoding] * context
+        + times.prefill_request_seconds * len(chunks)
+        + times.prefill_pair_seconds * max(sum(pairs) / pipeline, max(pairs))
+        + times.prefill_context_seconds * max(sum(keys) / pipeline, max(keys))
+    )
+
+
+def uncached_seconds(times: StepTimes, lengths: list[int]) -> float:
+    """Return the seconds of a step without a KV cache, in which every sequence is computed anew."""
+    return (
+        token_seconds(times, sum(lengths))
+        + times.sequence_seconds[len(lengths)]
+        + times.prefill_request_seconds * len(lengths)
+        + times.prefill_pair_seconds * sum(length * (length + 1) / 2 for length in lengths)
+        + times.prefill_context_seconds * sum(lengths)
+    )
+
+
+def token_seconds(times: StepTimes, tokens: int) -> float:
+    """Return what depends on the tokens of a step, beyond the end of the table too."""
+    last = len(times.token_seconds) - 1
+    return times.token_seconds[min(tokens, last)] + times.token_seconds_beyond * max(0, tokens - last)

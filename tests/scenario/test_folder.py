@@ -1,0 +1,103 @@
+"""The result folder: all files or none, never over somebody else's result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simserve.errors import UsageError
+from simserve.scenario.folder import default_folder, staged_folder
+from tests.scenario.builders import make_scenario
+
+
+def hold_result(folder: Path, scenario_hash: str) -> None:
+    """Put a result of a scenario into ``folder``."""
+    folder.mkdir()
+    (folder / "result.json").write_text(json.dumps({"simserve": {"scenario_hash": scenario_hash}}))
+
+
+def test_default_folder_is_name_and_hash() -> None:
+    """Two scenarios never share a folder by default."""
+    scenario = make_scenario()
+
+    assert default_folder(scenario) == Path("results") / f"small-{scenario.hash}"
+
+
+def test_files_appear_together(tmp_path: Path) -> None:
+    """Nothing is in the folder until all is."""
+    folder = tmp_path / "new" / "deep"
+
+    with staged_folder(folder, make_scenario()) as staging:
+        (staging / "result.json").write_text("{}")
+        assert not folder.exists()
+
+    assert [path.name for path in folder.iterdir()] == ["result.json"]
+    assert [path.name for path in folder.parent.iterdir()] == ["deep"]
+
+
+def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Not even the folders that were made on the way."""
+
+    def write_half_of_it() -> None:
+        with staged_folder(tmp_path / "a" / "b", make_scenario()) as staging:
+            (staging / "result.json").write_text("{")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_half_of_it()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_files_in_the_folder_stay(tmp_path: Path) -> None:
+    """A folder may hold a reader's notes."""
+    (tmp_path / "notes.txt").write_text("mine")
+
+    with staged_folder(tmp_path, make_scenario()) as staging:
+        (staging / "result.json").write_text("{}")
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", "result.json"]
+
+
+def test_the_result_of_another_scenario_or_seed_is_refused(tmp_path: Path) -> None:
+    """A result is replaced only by its own scenario, or by force."""
+    folder = tmp_path / "held"
+    hold_result(folder, make_scenario(["run.seed=2"]).hash)
+
+    with pytest.raises(UsageError, match="holds the result of another scenario or seed") as caught:
+        staged_folder(folder, make_scenario()).__enter__()
+
+    assert "--force" in str(caught.value)
+
+
+@pytest.mark.parametrize(("seed", "force"), [(1, False), (2, True)])
+def test_the_same_scenario_or_force_overwrites(tmp_path: Path, seed: int, force: bool) -> None:
+    """Running again is not an error."""
+    folder = tmp_path / "held"
+    hold_result(folder, make_scenario([f"run.seed={seed}"]).hash)
+
+    with staged_folder(folder, make_scenario(), force=force) as staging:
+        (staging / "result.json").write_text("new")
+
+    assert (folder / "result.json").read_text() == "new"
+
+
+def test_a_foreign_result_file_is_refused(tmp_path: Path) -> None:
+    """A result.json of another tool is not ours to replace."""
+    (tmp_path / "result.json").write_text("[]")
+
+    with pytest.raises(UsageError, match="is no result of simserve"):
+        staged_folder(tmp_path, make_scenario()).__enter__()
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_file_in_the_way_is_refused(tmp_path: Path, name: str) -> None:
+    """Known before anything is simulated."""
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(UsageError, match="--out"):
+        staged_folder(tmp_path / name, make_scenario()).__enter__()
+
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -1,0 +1,157 @@
+"""Loading: files, bundled names, and overrides by dotted path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simserve.errors import ScenarioError
+from simserve.scenario.load import load
+from tests.scenario.builders import make_scenario, scenario_mapping
+
+
+def write_scenario(folder: Path, text: str | None = None) -> Path:
+    """Write the small scenario, or ``text``, and return its path."""
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(scenario_mapping()) if text is None else text, encoding="utf-8")
+    return path
+
+
+def test_a_file_and_its_folder_are_remembered(tmp_path: Path) -> None:
+    """Relative paths inside a scenario start from its own folder."""
+    assert load(write_scenario(tmp_path)).folder == tmp_path
+
+
+def test_a_bundled_scenario_is_found_by_name() -> None:
+    """No path is needed for what ships with the package."""
+    assert load("chatbot").name == "chatbot"
+
+
+def test_an_unknown_name_gets_the_nearest() -> None:
+    """A slip of the finger is answered with what was meant."""
+    with pytest.raises(ScenarioError, match="did you mean 'chatbot'"):
+        load("chatbt")
+
+
+def test_a_duplicate_key_is_refused_with_both_lines(tmp_path: Path) -> None:
+    """The second of two equal keys would win silently."""
+    path = write_scenario(tmp_path, "name: a\nmodel: b\nname: c\n")
+
+    with pytest.raises(ScenarioError, match="name: stands twice, in lines 1 and 3"):
+        load(path)
+
+
+def test_broken_yaml_names_the_line(tmp_path: Path) -> None:
+    """What cannot be parsed is shown where it is."""
+    with pytest.raises(ScenarioError, match="line 3, column 1: not valid YAML"):
+        load(write_scenario(tmp_path, "name: a\nmodel: [b\n"))
+
+
+def test_an_unknown_key_names_file_key_and_nearest(tmp_path: Path) -> None:
+    """File, key and remedy stand in one line."""
+    path = write_scenario(tmp_path, yaml.safe_dump({**scenario_mapping(), "deploymnt": {}}))
+
+    with pytest.raises(ScenarioError) as caught:
+        load(path)
+
+    assert str(caught.value) == f"{path}: deploymnt: is not a known key; did you mean 'deployment'?"
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("deployment.replicas=3", ("deployment", "replicas"), 3),
+        ("deployment.engine.max_num_seqs=8", ("deployment", "engine", "max_num_seqs"), 8),
+        ("deployment.engine.version=0.10", ("deployment", "engine", "version"), "0.10"),
+        ('deployment.engine.version="0.5.5"', ("deployment", "engine", "version"), "0.5.5"),
+        ("deployment.engine.version=null", ("deployment", "engine", "version"), None),
+        ("slo.ttft=250 ms", ("slo", "ttft"), 0.25),
+        ("workload.arrivals={process: all_at_once}", ("workload", "arrivals", "process"), "all_at_once"),
+        ("thresholds.ttft_ms=['p(95)<1']", ("thresholds",), {"ttft_ms": ["p(95)<1"]}),
+    ],
+)
+def test_an_override_reaches_its_key(override: str, key: tuple[str, ...], value: object) -> None:
+    """Values are YAML; a block that is absent is made."""
+    found: object = make_scenario([override])
+    for part in key:
+        found = getattr(found, part)
+
+    assert found == value
+
+
+def test_a_list_is_indexed_by_number() -> None:
+    """An element of a list is a key like any other."""
+    scenario = make_scenario(["thresholds.ttft_ms.1=avg<2"], thresholds={"ttft_ms": ["p(95)<1", "avg<1"]})
+
+    assert scenario.thresholds == {"ttft_ms": ["p(95)<1", "avg<2"]}
+
+
+def test_null_removes_a_block() -> None:
+    """An optional block can be switched off."""
+    assert make_scenario(["slo=null"], slo={"ttft": "1 s"}).slo is None
+
+
+def test_the_last_of_two_overrides_wins() -> None:
+    """Overrides are applied in the order written."""
+    assert make_scenario(["deployment.replicas=2", "deployment.replicas=4"]).deployment.replicas == 4
+
+
+def test_overrides_are_applied_before_validation() -> None:
+    """Two overrides may be valid only together."""
+    scenario = make_scenario(["workload.num_requests=null", "workload.duration=10 s"])
+
+    assert scenario.workload.duration == 10.0
+
+
+def test_a_mapping_of_overrides_takes_values_as_they_are() -> None:
+    """Python callers need no YAML."""
+    from simserve.scenario.load import from_mapping
+
+    scenario = from_mapping(scenario_mapping(), {"deployment.engine.version": "0.10", "run.seed": 7})
+
+    assert (scenario.deployment.engine.version, scenario.run.seed) == ("0.10", 7)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("deployment.replicas", "--set: 'deployment.replicas' must be KEY=VALUE"),
+        (".a=1", "--set: '.a=1' must be KEY=VALUE"),
+        ("deployment.replica=2", "--set deployment.replica: is not a known key; did you mean 'replicas'?"),
+        ("deploy.replicas=2", "--set deploy.replicas: deploy: is not a known key"),
+        ("deployment.replicas=-1", "--set deployment.replicas: -1 must be greater than or equal to 1"),
+        ("name.x=3", "--set name.x: name: holds 'small' and has no keys below it"),
+        ("thresholds.ttft_ms.4=avg<1", "is not an element of the list; use a number from 0 to 0"),
+        ("deployment.engine=[1", "--set deployment.engine: line 2, column 1: not valid YAML"),
+        ("workload.arrivals.rate=-1", "--set workload.arrivals.rate: -1 must be greater than 0"),
+        ("workload.duration=10 min", "--set workload.duration: workload: has num_requests and duration"),
+    ],
+)
+def test_a_bad_override_is_named_by_its_flag(override: str, message: str) -> None:
+    """The line says which flag to mend, not which file."""
+    with pytest.raises(ScenarioError) as caught:
+        make_scenario([override], thresholds={"ttft_ms": ["p(95)<1"]})
+
+    assert message in str(caught.value)
+
+
+def test_changing_only_the_kind_of_a_union_asks_for_the_whole_block() -> None:
+    """Keys of the old kind are not dropped silently."""
+    with pytest.raises(ScenarioError) as caught:
+        make_scenario(["workload.arrivals.process=closed_loop"])
+
+    message = str(caught.value)
+    assert message.startswith("--set workload.arrivals.process: workload.arrivals.rate: is not a known key")
+    assert "--set 'workload.arrivals={process: closed_loop, ...}'" in message
+
+
+def test_a_mistake_in_the_file_is_not_blamed_on_an_override() -> None:
+    """An override beside a misspelt key is innocent."""
+    deployment = {"hardware": "h100-sxm-80gb", "replica": 2}
+
+    with pytest.raises(ScenarioError) as caught:
+        make_scenario(["deployment.tensor_parallel_size=1"], deployment=deployment)
+
+    assert str(caught.value).startswith("deployment.replica: is not a known key")

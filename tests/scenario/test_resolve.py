@@ -1,0 +1,147 @@
+"""Resolving: names become numbers, and what does not go together is refused with its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simserve.errors import InfeasibleError, SimserveError
+from simserve.scenario.fit import check_fit, memory_report, remedies
+from simserve.scenario.load import from_mapping
+from simserve.scenario.resolve import resolve
+from tests.scenario.builders import make_scenario, scenario_mapping
+
+_LARGE = {"model": "llama-3.1-70b"}
+_SHORT_OF_KV = ["deployment.quantization=fp8", "deployment.engine.gpu_memory_utilization=0.96"]
+
+
+def test_engine_limits_are_those_of_scenario_and_version() -> None:
+    """A knob that is set is kept; one that is not is the version's on that GPU."""
+    engine = resolve(make_scenario(["deployment.engine.max_num_seqs=8"])).engine
+
+    assert engine.max_num_seqs == 8
+    assert engine.max_num_batched_tokens == 8192
+    assert engine.num_blocks > 0
+
+
+def test_gpus_are_replicas_times_ranks_times_stages() -> None:
+    """The bill counts every GPU of every replica."""
+    overrides = [f"deployment.{key}=2" for key in ("replicas", "tensor_parallel_size", "pipeline_parallel_size")]
+
+    assert resolve(make_scenario(overrides)).num_gpus == 8
+
+
+def test_the_scenario_s_price_wins_over_the_profile_s() -> None:
+    """Without one, the profile's is used, and the result says when it was seen."""
+    own = resolve(make_scenario(["pricing.gpu_hour_usd=1.5"]))
+    default = resolve(make_scenario())
+
+    assert (own.gpu_hour_usd, own.gpu_hour_source) == (1.5, "scenario")
+    assert default.gpu_hour_usd == default.shape.hardware.default_price
+    assert "median on-demand price of h100-sxm-80gb, seen" in default.gpu_hour_source
+
+
+def test_a_profile_path_is_relative_to_the_scenario(tmp_path: Path) -> None:
+    """A folder with scenario and profile can be moved as a whole."""
+    from simserve.profiles import catalog
+
+    text = catalog.find("model", "llama-3.2-1b").read_text(encoding="utf-8")
+    (tmp_path / "own.yaml").write_text(text.replace("llama-3.2-1b", "own"), encoding="utf-8")
+
+    resolved = resolve(from_mapping(scenario_mapping(model="./own.yaml"), folder=tmp_path))
+
+    assert resolved.shape.model.name == "own"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model=llama-9-8b", "--set model: 'llama-9-8b' is not a known model; did you mean"),
+        ("deployment.hardware=h100-sxm", "--set deployment.hardware: 'h100-sxm' is not a known hardware"),
+        ("deployment.engine.name=vlm", "--set deployment.engine.name: 'vlm' is not a known engine"),
+        ("deployment.engine.version=new", "--set deployment.engine.version: 'new' is not a version number"),
+        ("deployment.tensor_parallel_size=3", "3 must divide the 32 attention heads"),
+        ("deployment.pipeline_parallel_size=17", "17 must be at most the 16 layers of llama-3.2-1b"),
+        ("deployment.engine.static_batch_size=4", "needs batching static"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_with_its_flag(override: str, message: str) -> None:
+    """One line: the flag, the value, the rule, the remedy."""
+    with pytest.raises(SimserveError) as caught:
+        resolve(make_scenario([override]))
+
+    assert caught.value.exit_code == 104
+    assert message in str(caught.value)
+
+
+def test_no_kv_cache_needs_a_single_stage() -> None:
+    """Without a cache every step recomputes everything, which stages in flight cannot share."""
+    overrides = ["deployment.engine.kv_allocation=none", "deployment.pipeline_parallel_size=2"]
+
+    with pytest.raises(SimserveError, match="must be 1 without a KV cache"):
+        resolve(make_scenario(overrides))
+
+
+def test_the_file_is_named_when_a_profile_is_unknown() -> None:
+    """A wrong name in a file points to file and key."""
+    scenario = from_mapping(scenario_mapping(model="llama-9-8b"), file="mine.yaml")
+
+    with pytest.raises(SimserveError, match=r"^mine.yaml: model: 'llama-9-8b' is not a known model"):
+        resolve(scenario)
+
+
+def test_weights_that_do_not_fit_say_the_arithmetic_and_what_would() -> None:
+    """141 GB of weights on 85 GB: the answer is a sum and a way out."""
+    resolved = resolve(make_scenario(**_LARGE))
+
+    with pytest.raises(InfeasibleError) as caught:
+        check_fit(resolved)
+
+    message = str(caught.value)
+    assert caught.value.exit_code == 3
+    assert message.startswith("llama-3.1-70b does not fit on 1 x h100-sxm-80gb (weights: 70.55 B parameters")
+    assert "141.1 GB" in message
+    assert "--set deployment.tensor_parallel_size=" in message
+
+
+def test_a_kv_cache_below_one_full_request_says_the_longest_that_fits() -> None:
+    """The weights fit, one request of full length does not."""
+    resolved = resolve(make_scenario(_SHORT_OF_KV, **_LARGE))
+
+    with pytest.raises(InfeasibleError, match="KV cache smaller than one full-length request") as caught:
+        check_fit(resolved)
+
+    longest = resolved.memory.longest_sequence
+    assert f"the longest that fits is {longest:,}" in str(caught.value)
+    assert f"deployment.engine.max_model_len={longest}" in str(caught.value)
+
+
+@pytest.mark.parametrize("overrides", [[], _SHORT_OF_KV])
+def test_every_remedy_works(overrides: list[str]) -> None:
+    """A change that is offered makes the deployment fit."""
+    offered = remedies(resolve(make_scenario(overrides, **_LARGE)))
+
+    assert offered
+    for change in offered:
+        assert resolve(make_scenario([*overrides, change], **_LARGE)).memory.fits, change
+
+
+def test_what_fits_is_not_refused() -> None:
+    """A deployment that fits raises nothing, and its report offers nothing."""
+    resolved = resolve(make_scenario())
+
+    check_fit(resolved)
+
+    report = memory_report(resolved)
+    assert report["fits"]
+    assert report["what_fits"] == []
+
+
+def test_memory_report_adds_up() -> None:
+    """The parts of a GPU sum to its memory, and blocks to the KV cache."""
+    report = memory_report(resolve(make_scenario()))
+
+    assert sum(report["parts"].values()) == pytest.approx(report["total_bytes"])
+    block_bytes = report["block_size"] * report["kv_bytes_per_token"]
+    assert 0 <= report["kv_bytes"] - report["num_kv_blocks"] * block_bytes < block_bytes

@@ -1,0 +1,92 @@
+"""Running a scenario: a result with its inputs, replications, progress, interruption."""
+
+from __future__ import annotations
+
+import pytest
+
+from simserve.errors import InfeasibleError
+from simserve.metrics.files import summary_text
+from simserve.scenario.run import run
+from tests.scenario.builders import make_scenario
+
+
+def test_a_run_serves_every_request() -> None:
+    """All that arrive are finished, and the result carries its inputs."""
+    scenario = make_scenario()
+
+    result = run(scenario)
+
+    assert result.summary["completed"] == 20
+    assert result.summary["simserve"]["scenario_hash"] == scenario.hash
+    assert result.scenario == scenario.as_mapping()
+
+
+def test_the_same_seed_gives_the_same_summary() -> None:
+    """Byte for byte."""
+    assert summary_text(run(make_scenario()).summary) == summary_text(run(make_scenario()).summary)
+
+
+def test_another_seed_gives_another_summary() -> None:
+    """Chance comes from the seed alone."""
+    assert summary_text(run(make_scenario(["run.seed=2"])).summary) != summary_text(run(make_scenario()).summary)
+
+
+def test_replications_give_confidence_intervals() -> None:
+    """Independent runs are pooled; one run has no interval."""
+    pooled = run(make_scenario(["run.replications=3"])).summary
+    single = run(make_scenario()).summary
+
+    interval = pooled["simserve"]["confidence_intervals"]["mean_ttft_ms"]
+    assert pooled["completed"] == 60
+    assert interval["low"] < interval["mean"] < interval["high"]
+    assert single["simserve"]["confidence_intervals"] is None
+
+
+def test_the_first_replication_is_the_single_run() -> None:
+    """Asking for intervals does not change the first run."""
+    first = run(make_scenario(["run.replications=2"])).simulation
+    single = run(make_scenario()).simulation
+
+    assert (first.records.arrival_time == single.records.arrival_time).all()
+
+
+def test_progress_counts_over_all_replications() -> None:
+    """The bar reaches its end once, not once a replication."""
+    seen: list[tuple[int, int]] = []
+
+    run(make_scenario(["run.replications=2"]), progress=lambda done, total: seen.append((done, total)))
+
+    assert seen == [(20, 40), (40, 40)]
+
+
+def test_an_interrupted_run_keeps_what_was_finished() -> None:
+    """Ctrl-C ends the run, not the result."""
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    result = run(make_scenario(["workload.num_requests=30000"]), progress=interrupt)
+
+    assert result.simulation.was_interrupted
+    assert result.summary["completed"] < 30000
+
+
+def test_what_does_not_fit_is_not_simulated() -> None:
+    """The run ends with the arithmetic."""
+    with pytest.raises(InfeasibleError, match="does not fit"):
+        run(make_scenario(model="llama-3.1-70b"))
+
+
+def test_an_slo_is_judged() -> None:
+    """Limits that nobody can miss are attained, thresholds on them hold."""
+    result = run(make_scenario(slo={"ttft": "1 h"}, thresholds={"slo_attainment": ["rate>=0.95"]}))
+
+    assert result.summary["simserve"]["slo"]["attainment"] == 1.0
+    assert result.threshold_failures == []
+
+
+def test_replicas_share_the_load() -> None:
+    """Round robin over two replicas gives each half of the requests."""
+    result = run(make_scenario(["deployment.replicas=2", "deployment.routing=round_robin"]))
+
+    assert (result.simulation.records.replica_id == 0).sum() == 10

@@ -1,0 +1,142 @@
+"""The scenario schema: what it accepts, what it refuses, what it says of itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from simserve.errors import ScenarioError
+from simserve.perf.quantization import KV_BITS, WEIGHT_FORMATS
+from simserve.scenario import schema
+from simserve.scenario.load import from_mapping
+from simserve.scenario.schema import Scenario, json_schema
+from simserve.validation import FrozenModel
+from tests.scenario.builders import make_scenario, scenario_mapping
+
+_COMMITTED_SCHEMA = Path(__file__).resolve().parents[2] / "scenarios/schema.json"
+
+
+def test_committed_schema_is_the_code_s() -> None:
+    """`simserve schema > scenarios/schema.json` regenerates the file."""
+    assert json.loads(_COMMITTED_SCHEMA.read_text(encoding="utf-8")) == json_schema()
+
+
+def test_every_field_is_documented() -> None:
+    """The text below a field is its entry in the reference, so none may lack it."""
+    models = [each for each in vars(schema).values() if isinstance(each, type) and issubclass(each, FrozenModel)]
+    undocumented = [
+        f"{model.__name__}.{name}"
+        for model in models
+        for name, field in model.model_fields.items()
+        if not field.description
+    ]
+
+    assert undocumented == []
+
+
+def test_weight_formats_are_those_that_can_be_priced() -> None:
+    """A scenario may ask for every weight format the step-time model knows, and for no other."""
+    assert set(get_args(schema.Quantization)) == set(WEIGHT_FORMATS)
+
+
+def test_kv_formats_are_those_that_can_be_priced() -> None:
+    """A scenario may ask for every KV format the step-time model knows, and for no other."""
+    assert set(get_args(schema.KVCacheDtype)) == set(KV_BITS)
+
+
+def test_resolved_mapping_gives_the_same_scenario_back() -> None:
+    """What is stored with a result can be run again, with the same hash."""
+    scenario = make_scenario(
+        ["run.warmup=10 s", "deployment.engine.frontend_latency=2 ms"],
+        slo={"ttft": "1 s"},
+        thresholds={"ttft_ms": ["p(95)<1000"]},
+    )
+
+    again = from_mapping(scenario.as_mapping())
+
+    assert again.as_mapping() == scenario.as_mapping()
+    assert again.hash == scenario.hash
+
+
+def test_a_default_written_out_does_not_change_the_hash() -> None:
+    """The hash is that of the resolved scenario, not of the text."""
+    assert make_scenario(["deployment.replicas=1"]).hash == make_scenario().hash
+
+
+@pytest.mark.parametrize("override", ["run.seed=2", "deployment.replicas=2", "slo.ttft=1 s"])
+def test_the_hash_sees_every_change(override: str) -> None:
+    """Seed, deployment and objective are part of what a result belongs to."""
+    assert make_scenario([override]).hash != make_scenario().hash
+
+
+def test_routing_may_be_a_name_or_a_block() -> None:
+    """The policy alone is short for the block."""
+    short = make_scenario(["deployment.routing=round_robin"])
+    long = make_scenario(["deployment.routing={policy: round_robin}"])
+
+    assert short.hash == long.hash
+    assert short.deployment.routing.policy == "round_robin"
+
+
+def test_scenario_is_frozen() -> None:
+    """A scenario cannot change after it was checked."""
+    with pytest.raises(ValueError, match="frozen"):
+        make_scenario().name = "other"
+
+
+@pytest.mark.parametrize(
+    "block",
+    ["speculative", "pools", "autoscaling", "admission", "disaggregation", "streaming", "overflow", "faults"],
+)
+def test_a_block_without_effect_is_an_unknown_key(block: str) -> None:
+    """A key is accepted once it does something."""
+    deployment = {**scenario_mapping()["deployment"], block: {}}
+
+    with pytest.raises(ScenarioError, match=f"deployment.{block}: is not a known key"):
+        make_scenario(deployment=deployment)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("deployment.enable_expert_parallel=true", "is not supported"),
+        ("deployment.data_parallel_size=2", "raise replicas instead"),
+        ("deployment.engine.swap_space=4 GiB", "recomputed, never swapped"),
+        ("deployment.engine.scheduling_policy=priority", "must be 'fcfs'"),
+        ("deployment.routing=prefix", "'round_robin' or 'least_outstanding'"),
+        ("slo.attainment=0.9", "at least one limit"),
+        ("slo.ttft=1000", "needs a unit of time"),
+        ("run.warmup=10", "or auto, or none"),
+        ("run.seed=-1", "greater than or equal to 0"),
+        ("name=a b", "pattern"),
+        ("thresholds.ttft=[p(95)<1]", "is not a metric; did you mean 'ttft_ms'"),
+        ("thresholds.ttft_ms=[95<1]", "write for example"),
+        ("thresholds.slo_attainment=[rate>=0.9]", "needs an slo block"),
+        ("pricing.gpu_hour_usd=-1", "greater than or equal to 0"),
+    ],
+)
+def test_a_value_that_cannot_be_used_says_what_can(override: str, message: str) -> None:
+    """Every refusal carries the rule and, where there is one, the remedy."""
+    with pytest.raises(ScenarioError) as caught:
+        make_scenario([override])
+
+    assert message in str(caught.value)
+
+
+def test_a_version_that_yaml_reads_as_a_number_asks_for_quotes() -> None:
+    """0.10 and 0.1 are different versions and the same number."""
+    deployment = {"hardware": "h100-sxm-80gb", "engine": {"version": 0.12}}
+
+    with pytest.raises(ScenarioError, match=r'put it in quotes: version: "0.12"'):
+        make_scenario(deployment=deployment)
+
+
+def test_json_schema_describes_a_whole_scenario() -> None:
+    """Editors complete from it: required keys and descriptions are there."""
+    described = json_schema()
+
+    assert set(described["required"]) == {"name", "model", "deployment", "workload"}
+    assert set(described["properties"]) == set(Scenario.model_fields)

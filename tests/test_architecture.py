@@ -1,0 +1,96 @@
+"""The stack of DESIGN section 2: imports point down only, and heavy packages stay where they belong."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_PACKAGE = Path(__file__).resolve().parents[1] / "simserve"
+_LEVELS = (
+    ("errors", "units", "rng", "documents", "validation"),
+    ("profiles", "workload", "engine"),
+    ("perf",),
+    ("sim",),
+    ("metrics",),
+    ("scenario",),
+    ("planner", "calibrate"),
+    ("report",),
+    ("api",),
+    ("explore",),
+    ("cli",),
+)
+"""Bottom first; packages on one level do not know each other, except on the lowest."""
+_LEVEL = {name: level for level, names in enumerate(_LEVELS) for name in names}
+_HOME = {"simpy": "sim", "matplotlib": "report", "typer": "cli", "torch": "calibrate", "starlette": "explore"}
+_RANDOM = {"random", "numpy.random", "simserve.rng"}
+
+_MODULES = sorted(_PACKAGE.rglob("*.py"))
+
+
+def component(path: Path) -> str:
+    """Return the part of the stack that a module belongs to; "" for the package's own two files."""
+    first = path.relative_to(_PACKAGE).parts[0].removesuffix(".py")
+    return "" if first in ("__init__", "__main__") else first
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield every module or name that a file imports, dotted, wherever in the file it does."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def imported_components(path: Path) -> set[str]:
+    """Return the parts of the stack that a module imports."""
+    own = {name.split(".")[1] for name in imports(path) if name.startswith("simserve.")}
+    return own & {each.name.removesuffix(".py") for each in _PACKAGE.iterdir()}
+
+
+def test_every_module_has_a_level() -> None:
+    """A new package is placed in the stack before anything may import it."""
+    assert {component(path) for path in _MODULES} - {""} <= set(_LEVEL)
+
+
+@pytest.mark.parametrize("path", _MODULES, ids=lambda path: str(path.relative_to(_PACKAGE)))
+def test_imports_point_down(path: Path) -> None:
+    """No module knows what stands above or beside it."""
+    home = component(path)
+    if not home:
+        pytest.skip("the package itself offers names of every level")
+    level = _LEVEL[home]
+    wrong = {
+        other
+        for other in imported_components(path) - {home}
+        if _LEVEL[other] > level or (_LEVEL[other] == level and level > 0)
+    }
+
+    assert not wrong
+
+
+@pytest.mark.parametrize(("package", "home"), _HOME.items())
+def test_a_package_is_imported_in_its_home_only(package: str, home: str) -> None:
+    """SimPy is the clock of `sim`, typer the face of `cli`, and so on."""
+    users = {component(path) for path in _MODULES if package in {name.split(".")[0] for name in imports(path)}}
+
+    assert users <= {home}
+
+
+def test_engine_knows_no_randomness() -> None:
+    """All chance is drawn before the engine sees a request."""
+    modules = [path for path in _MODULES if component(path) == "engine"]
+
+    for path in modules:
+        assert not [name for name in imports(path) if any(name.startswith(each) for each in _RANDOM)], path
+
+
+def test_no_module_passes_the_stop_sign() -> None:
+    """400 lines are a stop sign; the kernel is the one place where longer may be clearer."""
+    long = {str(path.relative_to(_PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in _MODULES}
+
+    assert [name for name, lines in long.items() if lines > 400 and name != "engine/kernel.py"] == []

@@ -1,0 +1,99 @@
+"""The public names: what `import simserve` offers, and that it costs nothing until it is used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import simserve as ss
+from simserve.errors import UsageError
+from tests.scenario.builders import make_scenario, scenario_mapping
+
+_PUBLIC = ["RunResult", "Scenario", "SimserveError", "__version__", "load", "memory", "run"]
+
+
+def test_the_public_names_are_these() -> None:
+    """A new one is a decision, not an accident."""
+    assert sorted(ss.__all__) == _PUBLIC
+    assert dir(ss) == _PUBLIC
+
+
+@pytest.mark.parametrize("name", _PUBLIC)
+def test_every_public_name_is_there_and_documented(name: str) -> None:
+    """Each resolves, and what can be called says what it does."""
+    value = getattr(ss, name)
+
+    assert isinstance(value, str) or value.__doc__
+
+
+def test_another_name_is_an_attribute_error() -> None:
+    """As of any module."""
+    with pytest.raises(AttributeError, match="no attribute 'rnu'"):
+        ss.rnu  # noqa: B018
+
+
+def test_importing_simserve_imports_nothing_heavy() -> None:
+    """Names are imported when they are first used."""
+    code = "import sys, simserve; print([n for n in ('numpy', 'pydantic', 'simpy', 'yaml') if n in sys.modules])"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).resolve().parents[1],
+    )
+
+    assert done.stdout == "[]\n"
+
+
+def test_run_takes_a_scenario_a_path_or_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And writes no file unless it is asked to."""
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(scenario_mapping()), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    results = [ss.run(make_scenario()), ss.run("small.yaml"), ss.run(tmp_path / "small.yaml")]
+
+    assert [result.summary["completed"] for result in results] == [20, 20, 20]
+    assert [path.name for path in tmp_path.iterdir()] == ["small.yaml"]
+
+
+def test_run_writes_where_it_is_told(tmp_path: Path) -> None:
+    """All files of a result, and no others."""
+    ss.run(make_scenario(), out=tmp_path / "out")
+
+    assert len(list((tmp_path / "out").iterdir())) == 5
+
+
+def test_run_refuses_an_unusable_folder(tmp_path: Path) -> None:
+    """With the exception that the command line turns into exit code 2."""
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(UsageError):
+        ss.run(make_scenario(), out=tmp_path / "file")
+
+
+def test_load_takes_overrides_as_texts_or_values() -> None:
+    """`--set` and keyword-like values do the same."""
+    texts = ss.load("chatbot", ["deployment.replicas=2", "slo.ttft=2 s"])
+    values = ss.load("chatbot", {"deployment.replicas": 2, "slo.ttft": "2 s"})
+
+    assert texts.hash == values.hash
+
+
+def test_memory_says_what_fits() -> None:
+    """The same keys as the command's JSON."""
+    report = ss.memory("chatbot")
+
+    assert report["fits"]
+    assert report["num_kv_blocks"] > 0
+
+
+def test_the_summary_is_read_only() -> None:
+    """A result stays what the run gave."""
+    with pytest.raises(TypeError):
+        ss.run(make_scenario()).summary["completed"] = 0  # type: ignore[index]

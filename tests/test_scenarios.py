@@ -1,0 +1,139 @@
+"""The bundled scenarios: each opens with its question, fits, runs in seconds, and shows what it promises."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from simserve.profiles import catalog
+from simserve.scenario.bundled import question, text
+from simserve.scenario.load import load
+from simserve.scenario.run import run
+
+_NAMES = catalog.names("scenario")
+_EXPECTED = [
+    "batch-size-sweet-spot",
+    "chatbot",
+    "code-completion",
+    "long-context",
+    "offline-batch",
+    "paged-vs-static",
+    "single-gpu-7b",
+    "static-vs-continuous",
+]
+_PROMISED = re.compile(r"--set ('[^']*'|\S+)")
+
+
+def summary(name: str, *overrides: str) -> dict[str, Any]:
+    """Return the figures of a bundled scenario."""
+    return dict(run(load(name, overrides)).summary)
+
+
+def suggestions(name: str) -> list[list[str]]:
+    """Return the overrides that a scenario's comment suggests, those of one line together."""
+    comment = [line for line in text(name).splitlines() if line.startswith("#")]
+    found = [[match.strip("'") for match in _PROMISED.findall(line)] for line in comment]
+    return [each for each in found if each]
+
+
+def test_these_are_bundled() -> None:
+    """Adding one adds it here."""
+    assert _NAMES == _EXPECTED
+
+
+@pytest.mark.parametrize("name", _EXPECTED)
+def test_a_scenario_opens_with_its_question(name: str) -> None:
+    """The first line says what running it answers; the name is the file's."""
+    assert question(name).endswith("?")
+    assert text(name).startswith("# ")
+    assert load(name).name == name
+
+
+@pytest.mark.parametrize("name", _EXPECTED)
+def test_a_scenario_serves_everything_it_sends(name: str) -> None:
+    """Nothing is lost, and an open loop is stable as it ships."""
+    result = summary(name)
+
+    inner = result["simserve"]
+    assert result["completed"] == inner["requests"]["submitted"] > 0
+    if load(name).workload.arrivals.process in ("poisson", "gamma"):
+        assert inner["stability"] == "stable"
+        assert inner["slo"]["attainment"] >= load(name).slo.attainment
+
+
+@pytest.mark.parametrize("name", _EXPECTED)
+def test_every_suggested_change_runs(name: str) -> None:
+    """What the comment says to try can be tried, in a small version here."""
+    assert suggestions(name)
+    for overrides in suggestions(name):
+        assert summary(name, *overrides, "workload.num_requests=50")["completed"] == 50, overrides
+
+
+def test_littles_law_holds() -> None:
+    """Requests in the system = arrival rate x time in the system, over the whole of every open-loop scenario."""
+    for name in ("chatbot", "code-completion", "long-context"):
+        records = run(load(name)).simulation.records
+        stay = records.finish_time - records.arrival_time
+        end = records.finish_time.max()
+        in_system = sum(stay) / end
+        events = sorted([(t, 1) for t in records.arrival_time] + [(t, -1) for t in records.finish_time])
+        area, count, last = 0.0, 0, 0.0
+        for time, change in events:
+            area += count * (time - last)
+            count, last = count + change, time
+
+        assert area / end == pytest.approx(in_system, rel=1e-9)
+        assert count == 0
+
+
+def test_continuous_batching_wins_on_uneven_answers() -> None:
+    """Three times and more; on equal answers the two forms agree."""
+    continuous = ["deployment.engine.batching=continuous", "deployment.engine.static_batch_size=null"]
+    equal = ["workload.output_tokens={distribution: fixed, value: 250}", "workload.num_requests=320"]
+
+    uneven_gain = (
+        summary("static-vs-continuous", *continuous)["output_throughput"]
+        / summary("static-vs-continuous")["output_throughput"]
+    )
+    equal_gain = (
+        summary("static-vs-continuous", *continuous, *equal)["output_throughput"]
+        / summary("static-vs-continuous", *equal)["output_throughput"]
+    )
+
+    assert uneven_gain >= 3
+    assert equal_gain == pytest.approx(1, abs=0.1)
+
+
+def test_paging_fills_the_kv_memory_that_it_reserves() -> None:
+    """The share of reserved KV memory that holds tokens: paged above 95 %, then oracle, pow2, static."""
+    used = {
+        allocation: 1
+        - summary("paged-vs-static", f"deployment.engine.kv_allocation={allocation}")["simserve"]["kv"][
+            "internal_waste"
+        ]
+        for allocation in ("paged", "oracle", "pow2", "static")
+    }
+
+    assert used["paged"] > 0.95
+    assert used["paged"] > used["oracle"] > used["pow2"] > used["static"]
+
+
+def test_throughput_rises_flattens_and_falls_with_the_seats() -> None:
+    """Preemption begins where throughput turns, and the report names KV memory from there on."""
+    runs = {
+        seats: summary("batch-size-sweet-spot", f"deployment.engine.max_num_seqs={seats}")
+        for seats in (8, 16, 32, 48, 128)
+    }
+    rate = {seats: result["output_throughput"] for seats, result in runs.items()}
+    preempted = {seats: result["simserve"]["kv"]["preemptions"] for seats, result in runs.items()}
+
+    assert rate[8] < 0.75 * rate[16] < 0.75 * rate[32]
+    assert rate[32] / rate[16] < rate[16] / rate[8]
+    assert rate[48] < 0.95 * rate[32]
+    assert rate[128] < 0.95 * rate[32]
+    assert preempted[16] == 0
+    assert preempted[48] > 10 * preempted[32]
+    assert runs[16]["simserve"]["bottleneck"]["binding"] == "max_num_seqs"
+    assert runs[48]["simserve"]["bottleneck"]["binding"] == "KV memory"
