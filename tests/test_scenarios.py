@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simserve.profiles import catalog
@@ -71,21 +72,29 @@ def test_every_suggested_change_runs(name: str) -> None:
         assert summary(name, *overrides, "workload.num_requests=50")["completed"] == 50, overrides
 
 
-def test_littles_law_holds() -> None:
-    """Requests in the system = arrival rate x time in the system, over the whole of every open-loop scenario."""
-    for name in ("chatbot", "code-completion", "long-context"):
-        records = run(load(name)).simulation.records
-        stay = records.finish_time - records.arrival_time
-        end = records.finish_time.max()
-        in_system = sum(stay) / end
-        events = sorted([(t, 1) for t in records.arrival_time] + [(t, -1) for t in records.finish_time])
-        area, count, last = 0.0, 0, 0.0
-        for time, change in events:
-            area += count * (time - last)
-            count, last = count + change, time
+@pytest.mark.parametrize("name", _EXPECTED)
+def test_littles_law_holds(name: str) -> None:
+    """Requests in the system, integrated over time by the engine, are the stays of all requests together."""
+    simulation = run(load(name)).simulation
+    series, records = simulation.totals.series, simulation.records
 
-        assert area / end == pytest.approx(in_system, rel=1e-9)
-        assert count == 0
+    in_system = float(np.sum((series.running + series.waiting) * np.diff(series.edges)))
+
+    assert in_system == pytest.approx(float(np.sum(records.finish_time - records.admitted_time)), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", _EXPECTED)
+def test_shares_are_shares(name: str) -> None:
+    """What is called a share lies between 0 and 1, in every scenario."""
+    inner = summary(name)["simserve"]
+    shares = {
+        **inner["utilization"],
+        **{key: value for key, value in inner["kv"].items() if key not in ("num_blocks", "preemptions")},
+        **inner["bottleneck"]["step_shares"],
+        **inner["bottleneck"]["waiting_shares"],
+    }
+
+    assert {key: value for key, value in shares.items() if value is not None and not 0 <= value <= 1} == {}
 
 
 def test_continuous_batching_wins_on_uneven_answers() -> None:

@@ -63,9 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What stands after ``simserve``; None: the process's own.
     """
     try:
-        code = app(
-            args=None if arguments is None else list(arguments), prog_name="simserve", standalone_mode=False
-        )
+        code = app(args=None if arguments is None else list(arguments), prog_name="simserve", standalone_mode=False)
     except SimserveError as error:
         return _report(error)
     except _ClickUsageError as error:

@@ -18,27 +18,19 @@ _PIPE_WIDTH = 160
 
 ScenarioArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="SCENARIO", help="A scenario file, or the name of a bundled scenario.", show_default=False
-    ),
+    typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of a bundled scenario.", show_default=False),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Override a key of the scenario, by dotted path; repeats."
-    ),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario, by dotted path; repeats."),
 ]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")
-]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
 OutOption = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Folder of the result. Default: results/NAME-HASH."),
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Seed; short for --set run.seed=N.")]
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print errors only (and the JSON of --json).")
-]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only (and the JSON of --json).")]
 
 
 def print_json(value: Mapping[str, Any]) -> None:

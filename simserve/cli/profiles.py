@@ -74,13 +74,9 @@ def models(as_json: JsonOption = False) -> None:
 def engines(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[NAME]", help="Print what this engine's knobs resolve to.", show_default=False
-        ),
+        typer.Argument(metavar="[NAME]", help="Print what this engine's knobs resolve to.", show_default=False),
     ] = None,
-    version: Annotated[
-        str | None, typer.Option("--engine-version", help="Version; the newest if absent.")
-    ] = None,
+    version: Annotated[str | None, typer.Option("--engine-version", help="Version; the newest if absent.")] = None,
     hardware: Annotated[str, typer.Option(help="GPU that the defaults depend on.")] = "h100-sxm-80gb",
     model: Annotated[str, typer.Option(help="Model that the longest request depends on.")] = "llama-3.1-8b",
     as_json: JsonOption = False,
@@ -173,9 +169,7 @@ def print_resolved(resolved: ResolvedEngine) -> None:
 def _shown(value: object) -> str:
     if isinstance(value, tuple | list):
         texts = [str(each) for each in value]
-        return (
-            ", ".join(texts) if len(texts) <= 8 else f"{', '.join(texts[:4])}, ... {texts[-1]} ({len(texts)})"
-        )
+        return ", ".join(texts) if len(texts) <= 8 else f"{', '.join(texts[:4])}, ... {texts[-1]} ({len(texts)})"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -36,12 +36,8 @@ def run(
         str | None,
         typer.Argument(help="A scenario file, or the name of a bundled scenario.", show_default=False),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Without a scenario: the model.", show_default=False)
-    ] = None,
-    hardware: Annotated[
-        str | None, typer.Option(help="Without a scenario: the GPU.", show_default=False)
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="Without a scenario: the model.", show_default=False)] = None,
+    hardware: Annotated[str | None, typer.Option(help="Without a scenario: the GPU.", show_default=False)] = None,
     rate: Annotated[
         float | None, typer.Option(help="Without a scenario: requests a second, Poisson.", show_default=False)
     ] = None,
@@ -65,17 +61,11 @@ def run(
     seed: SeedOption = None,
     replications: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Independent runs; two or more give 95 % confidence intervals.", show_default=False
-        ),
+        typer.Option(min=1, help="Independent runs; two or more give 95 % confidence intervals.", show_default=False),
     ] = None,
     out: OutOption = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the result of another scenario or seed.")
-    ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Validate, resolve, print the memory, stop.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the result of another scenario or seed.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Validate, resolve, print the memory, stop.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:

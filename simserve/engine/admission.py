@@ -72,6 +72,8 @@ def steps_until_admitted(replica: Replica, requests: RequestTable, num_steps: in
         return tokens - committed(steps)
 
     peak = _peak(replica, num_steps, floor)
+    if peak > 1 and bound(peak - 1) > bound(peak):
+        peak -= 1
     if bound(peak) <= need_tokens:
         return num_steps
     low, high = 0, peak  # bound(high) > need; the bound rises up to the peak
@@ -95,7 +97,7 @@ def steps_until_admitted(replica: Replica, requests: RequestTable, num_steps: in
 
 
 def _peak(replica: Replica, num_steps: int, floor: float) -> int:
-    """Return the step at which the concave bound of the free tokens is largest, in 1..num_steps."""
+    """Return the step at or just behind which the concave bound of the free tokens is largest, in 1..num_steps."""
     config = replica.config
     start, decay = replica.new_token_ratio, config.new_token_ratio_decay
     shrinking = replica.estimate_shrinking

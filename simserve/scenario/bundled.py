@@ -32,8 +32,4 @@ def question(name: str) -> str:
         if not line.startswith("#"):
             break
         comment.append(line.lstrip("# ").rstrip())
-    return (
-        " ".join(comment).partition("?")[0] + "?"
-        if any("?" in line for line in comment)
-        else " ".join(comment[:1])
-    )
+    return " ".join(comment).partition("?")[0] + "?" if any("?" in line for line in comment) else " ".join(comment[:1])

@@ -106,10 +106,7 @@ def _with(container: Any, parts: Sequence[str], override: _Override, path: tuple
     part, rest = parts[0], parts[1:]
     if isinstance(container, list):
         index = _index(part, container, override, path)
-        return [
-            _with(item, rest, override, (*path, part)) if i == index else item
-            for i, item in enumerate(container)
-        ]
+        return [_with(item, rest, override, (*path, part)) if i == index else item for i, item in enumerate(container)]
     if container is None:
         container = {}
     if not isinstance(container, Mapping):
@@ -131,9 +128,7 @@ def _index(part: str, items: list[Any], override: _Override, path: tuple[str, ..
     )
 
 
-def _attributed(
-    failure: InputError, overrides: Sequence[_Override], document: Mapping[str, Any]
-) -> ScenarioError:
+def _attributed(failure: InputError, overrides: Sequence[_Override], document: Mapping[str, Any]) -> ScenarioError:
     """Return the failure under the name of the override that caused it, if one did."""
     if failure.key is None:
         return ScenarioError(failure.rule, file=failure.file, value=failure.value, remedy=failure.remedy)

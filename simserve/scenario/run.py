@@ -56,9 +56,7 @@ def run(scenario: Scenario, *, progress: Progress | None = None) -> RunResult:
     )
 
 
-def _simulate(
-    resolved: ResolvedScenario, priced: PricedDeployment, progress: Progress | None
-) -> Sequence[Simulation]:
+def _simulate(resolved: ResolvedScenario, priced: PricedDeployment, progress: Progress | None) -> Sequence[Simulation]:
     scenario = resolved.scenario
     deployment = Deployment(
         num_replicas=scenario.deployment.replicas,

@@ -144,13 +144,11 @@ class DeploymentSpec(FrozenModel):
     """GPUs that share every layer."""
     pipeline_parallel_size: Annotated[int, Field(ge=1)] = 1
     """Groups of GPUs that hold consecutive layers."""
-    data_parallel_size: Annotated[
-        int, _only(1, "data-parallel attention is always 1 here; raise replicas instead")
-    ] = 1
+    data_parallel_size: Annotated[int, _only(1, "data-parallel attention is always 1 here; raise replicas instead")] = 1
     """Data-parallel attention inside a replica; only 1 is supported."""
-    enable_expert_parallel: Annotated[
-        bool, _only(False, "experts are split by tensor_parallel_size; write false")
-    ] = False
+    enable_expert_parallel: Annotated[bool, _only(False, "experts are split by tensor_parallel_size; write false")] = (
+        False
+    )
     """Whether experts are placed whole on GPUs; only false is supported."""
     quantization: Quantization = "none"
     """Format of the linear weights. `none`: as the model is published. fp8 and int8 also compute in 8 bit."""
@@ -279,9 +277,7 @@ class Scenario(FrozenModel):
     @model_validator(mode="after")
     def _check_objective(self) -> Self:
         if ATTAINMENT in self.thresholds and self.slo is None:
-            raise ValueError(
-                f"thresholds.{ATTAINMENT} needs an slo block: without limits nothing is attained"
-            )
+            raise ValueError(f"thresholds.{ATTAINMENT} needs an slo block: without limits nothing is attained")
         return self
 
     _source: Source = PrivateAttr(default_factory=lambda: Source())

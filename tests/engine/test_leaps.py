@@ -52,3 +52,41 @@ def test_the_estimate_admits_at_the_first_step_it_can(
             for prompt, asked in ((1, 2), (2, 9), (4, 2), (7, 8), (10, 1)):
                 specs = make_specs([0.0, 0.5], [3, prompt], [output, 1], [output, asked])
                 assert_agrees(config, SECOND, specs)
+
+
+@pytest.mark.parametrize(("prompt", "scheduled"), [(63, 1.0), (64, 8.0)])
+def test_the_estimate_of_a_very_long_answer_is_clipped(prompt: int, scheduled: float) -> None:
+    """Of max_tokens 5,000 the estimate sets 4,096 aside, and no less with each token: 63 + 4,000 < 8,160 - 4,096."""
+    config = make_config(
+        admission="estimate",
+        max_num_batched_tokens=128,
+        max_model_len=8192,
+        block_size=16,
+        num_blocks=512,
+        new_token_ratio_initial=1.0,
+        new_token_ratio_minimum=1.0,
+    )
+    records = assert_agrees(config, SECOND, make_specs([0.0, 0.5], [16, prompt], [8, 1], [5000, 4000])).records
+
+    assert records.scheduled_time.tolist() == [0.0, scheduled]
+
+
+def test_the_ratio_after_a_preemption_looks_twenty_tokens_ahead() -> None:
+    """Long answers, so that the ratio stays below 1: some prompt is the last one let in."""
+    config = make_config(
+        admission="estimate",
+        max_num_batched_tokens=128,
+        max_model_len=200,
+        num_blocks=52,
+        new_token_ratio_initial=0.0,
+        new_token_ratio_minimum=0.0,
+        new_token_ratio_decay=2.0**-10,
+    )
+    scheduled = set()
+    for prompt in range(32, 64):
+        specs = make_specs([0.0, 0.5, 99.5], [4, 4, prompt], [190, 150, 1])
+        records = assert_agrees(config, SECOND, specs).records
+        assert records.num_preemptions.tolist() == [0, 1, 0]
+        scheduled.add(float(records.scheduled_time[2]))
+
+    assert {102.0, 190.0} <= scheduled

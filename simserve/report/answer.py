@@ -1,0 +1,95 @@
+"""The answer of a run in one sentence, and what a reader must know before believing it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from simserve.metrics.result import RunResult
+from simserve.report.preemption import preemption_statement
+from simserve.report.quantities import count, counted, listed, number, share
+
+Verdict = Literal["holds", "missed", "none"]
+
+_NOTHING = "none"
+_LOST = ("failed", "rejected", "timed_out", "unfinished")
+
+
+def verdict(result: RunResult) -> Verdict:
+    """Return whether the SLO ``holds`` or is ``missed``; ``none`` without an SLO, or without a request."""
+    attainment = result.summary["simserve"]["slo"]["attainment"]
+    if result.slo is None or attainment is None:
+        return "none"
+    return "holds" if attainment >= result.slo.attainment else "missed"
+
+
+def answer(result: RunResult) -> str:
+    """Return one sentence: does the SLO hold, is the run stable, what binds."""
+    summary, simserve = result.summary, result.summary["simserve"]
+    if not summary["completed"]:
+        return f"No request was completed: {_fates(simserve) or 'none was sent'}."
+    binding = simserve["bottleneck"]["binding"]
+    binds = "nothing binds" if binding == _NOTHING else f"{binding} binds"
+    state = f"the run is {simserve['stability']} and {binds}"
+    if result.slo is None:
+        return f"No SLO is set; {state}."
+    held = "holds" if verdict(result) == "holds" else "does not hold"
+    asked = share_asked(result.slo.attainment)
+    return f"The SLO {held}: {share(simserve['slo']['attainment'])} of requests met it ({asked} asked); {state}."
+
+
+def share_asked(value: float) -> str:
+    """Return a share that somebody wrote, with the digits it was written with: ``'95%'``."""
+    return f"{100 * value:.10g}%"
+
+
+def steady_state_caveat(result: RunResult) -> str | None:
+    """Return why latencies are not those of a steady state; None for a stable run."""
+    simserve = result.summary["simserve"]
+    if simserve["stability"] == "overloaded":
+        return "not steady state: the queue grows as long as requests arrive, so a longer run shows worse latencies"
+    if simserve["stability"] == "backlogged":
+        if simserve["load"] == "closed":
+            return "clients outnumber what is served at once: queueing is part of every latency"
+        return "not steady state: a queue was worked off, so latencies depend on how much came at once"
+    return None
+
+
+def warnings(result: RunResult) -> list[str]:
+    """Return what limits the answer, the worst first: one sentence each."""
+    simserve = result.summary["simserve"]
+    found: list[str | None] = []
+    if result.simulation.was_interrupted:
+        found.append("Interrupted: only what was finished until then is counted.")
+    if simserve["stability"] == "overloaded":
+        found.append(_overload(result))
+    fates = _fates(simserve)
+    if fates:
+        missed = "; they count as missing the SLO" if result.slo is not None else ""
+        found.append(f"Of {counted(simserve['requests']['submitted'], 'request')}, {fates}{missed}.")
+    if simserve["requests"]["truncated"]:
+        cut = counted(simserve["requests"]["truncated"], "request")
+        found.append(f"max_model_len cut the answers of {cut}.")
+    found.append(preemption_statement(result))
+    found += [f"Threshold failed: {failure}." for failure in result.threshold_failures]
+    found += [_sentence(note) for note in simserve["engine_resolved"].get("notes", ())]
+    return [each for each in found if each is not None]
+
+
+def _overload(result: RunResult) -> str:
+    served, offered = result.summary["request_throughput"], result.simulation.offered_rate
+    if not math.isfinite(offered):
+        return f"Overloaded: more requests arrive than the {number(served)} a second that are served."
+    return f"Overloaded: {number(offered)} requests/s arrive, {number(served)} are served."
+
+
+def _fates(simserve: Any) -> str:
+    """Return how many requests were lost, and how: ``'12 failed (prompt too long)'``."""
+    requests, reasons = simserve["requests"], simserve["rejected"]["by_reason"]
+    fates = listed([f"{count(requests[fate])} {fate.replace('_', ' ')}" for fate in _LOST if requests[fate]])
+    known = listed([name.replace("_", " ") for name, lost in reasons.items() if lost and name not in _LOST])
+    return f"{fates} ({known})" if known else fates
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."

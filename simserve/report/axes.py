@@ -1,0 +1,159 @@
+"""Axes of the house: size, type, grid and colours; logarithmic time, shares, clock time, limits. Knows no run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.units import format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+
+INK = "#1f2430"
+GRID = "#d9dde3"
+BLUE = "#0072b2"
+VERMILION = "#d55e00"
+ORANGE = "#e69f00"
+GREEN = "#009e73"
+SKY = "#56b4e9"
+GREY = "#8b929c"
+
+_WIDTH_INCHES = 4.6
+_TEXT_POINTS = 9.0
+_MAX_TICKS = 7
+_EVEN_STEPS = ((1.0, 2.0, 5.0), (1.0, 3.0), (1.0,))
+"""Ticks a decade, from short ranges to long ones."""
+_DIFFERENT = 0.25
+
+
+def canvas(
+    *, height: float = 3.1, left: float = 0.13, right: float = 0.97, bottom: float = 0.16, top: float = 0.86
+) -> tuple[Figure, Axes]:
+    """Return an empty figure and its axes; margins are fixed, so that no layout has to be computed.
+
+    Args:
+        height: Inches; the width is always 4.6.
+        left: Share of the width, as ``right``.
+        right: Right end of the axes.
+        bottom: Share of the height, as ``top``.
+        top: Upper end of the axes.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_WIDTH_INCHES, height), facecolor="none")
+    axes = figure.add_axes((left, bottom, right - left, top - bottom), facecolor="none")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(INK)
+    axes.tick_params(colors=INK, labelsize=_TEXT_POINTS, length=3)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.label.set(color=INK, fontsize=_TEXT_POINTS)
+    axes.grid(True, color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def legend(figure: Figure, axes: Axes) -> None:
+    """Name the curves above the axes, where none of them can run."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(
+            handles,
+            labels,
+            loc="upper left",
+            bbox_to_anchor=(0.0, 1.02),
+            ncols=len(handles),
+            frameon=False,
+            fontsize=_TEXT_POINTS,
+            labelcolor=INK,
+        )
+
+
+def key_below(figure: Figure, axes: Axes, *, num_columns: int) -> None:
+    """Name the parts of a bar at the lower end of the figure."""
+    figure.legend(
+        *axes.get_legend_handles_labels(),
+        loc="lower left",
+        bbox_to_anchor=(0.0, -0.03),
+        ncols=num_columns,
+        frameon=False,
+        fontsize=_TEXT_POINTS,
+        labelcolor=INK,
+        handlelength=0.9,
+        handleheight=0.9,
+    )
+
+
+def share_axis(axes: Axes) -> None:
+    """Make y a share, 0 to 100 %."""
+    axes.set_ylim(0, 1)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 0.9, 1], ["0%", "25%", "50%", "75%", "90%", "100%"])
+
+
+def log_time_axis(axes: Axes, reach: Sequence[float]) -> None:
+    """Make x a logarithmic time whose ticks carry their unit.
+
+    Args:
+        axes: What to change.
+        reach: Seconds that must be seen; those that are not positive cannot be.
+    """
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    seen = [value for value in reach if value > 0] or [0.01, 1.0]
+    low, high = min(seen) / 1.1, max(seen) * 1.1
+    if high < 3 * low:
+        low, high = low / 2, high * 2
+    ticks = log_ticks(low, high)
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticklabels([format_seconds(tick) for tick in ticks])
+    axes.set_xlabel("time, logarithmic")
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return at most seven round values from ``low`` to ``high`` (> 0), evenly spread on a logarithmic axis."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in _EVEN_STEPS:
+        ticks = [step * 10.0**decade for decade in decades for step in steps]
+        inside = [tick for tick in ticks if low <= tick <= high]
+        if len(inside) <= _MAX_TICKS:
+            return inside
+    return inside[:: -(-len(inside) // _MAX_TICKS)]
+
+
+def clock(edges: Floats) -> tuple[Floats, str]:
+    """Return seconds in the unit a person would choose for their span, and the label of their axis."""
+    span = float(edges[-1])
+    for limit, factor, unit in ((120.0, 1.0, "s"), (7200.0, 60.0, "min")):
+        if span < limit:
+            return edges / factor, f"simulated time, {unit}"
+    return edges / 3600.0, "simulated time, h"
+
+
+def mark_limits(axes: Axes, limits: Sequence[tuple[float, str]]) -> None:
+    """Draw a line at each bound (seconds, colour), named above the axes on the side where there is room."""
+    low, high = axes.get_xlim()
+    for position, (limit, color) in enumerate(limits):
+        axes.axvline(limit, color=color, linewidth=1.0, linestyle=":")
+        place = math.log(limit / low) / math.log(high / low)
+        to_left = place > 1 - _DIFFERENT or (place > _DIFFERENT and position < len(limits) - 1)
+        axes.annotate(
+            f"SLO {format_seconds(limit)}",
+            (limit, 1.0),
+            xytext=(-2 if to_left else 2, 3),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            ha="right" if to_left else "left",
+            color=color,
+            fontsize=_TEXT_POINTS,
+            annotation_clip=False,
+        )

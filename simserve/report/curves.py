@@ -1,0 +1,102 @@
+"""Curves a person can read, from any number of points: pure arrays, no picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine.histogram import Histogram
+
+Floats = NDArray[np.float64]
+
+_NUM_LEVELS = 240
+_NUM_BINS = 300
+_PLATEAU = 0.02
+"""Two values closer than this share of the larger one count as equal: the noise of one run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurningPoint:
+    """Where a curve that rises stops rising.
+
+    Attributes:
+        at: x of the largest y; of equal ones the first.
+        value: That y.
+        flat_from: Smallest x whose y is within 2 % of it: what lies beyond gains nothing.
+        falls_after: Whether some later y is more than 2 % below it.
+    """
+
+    at: int
+    value: float
+    flat_from: int
+    falls_after: bool
+
+
+def turning_point(points: Sequence[tuple[int, float]]) -> TurningPoint:
+    """Return the turning point of a curve, such as throughput against ``max_num_seqs``.
+
+    Args:
+        points: (x, y) in any order, each x once, at least one.
+
+    Raises:
+        ValueError: There is no point, or an x stands twice.
+    """
+    ordered = sorted(points)
+    if not ordered:
+        raise ValueError("needs at least one point")
+    positions = [x for x, _ in ordered]
+    if len(set(positions)) < len(positions):
+        raise ValueError("needs every x once")
+    values = [y for _, y in ordered]
+    best = values.index(max(values))
+    enough = (1 - _PLATEAU) * values[best]
+    return TurningPoint(
+        at=positions[best],
+        value=values[best],
+        flat_from=next(x for x, y in ordered if y >= enough),
+        falls_after=any(y < enough for y in values[best + 1 :]),
+    )
+
+
+def cumulative_levels() -> Floats:
+    """Return the shares at which a cumulative curve is drawn, 0 to 1, denser where the tail is."""
+    body = np.linspace(0.0, 0.9, _NUM_LEVELS // 2, endpoint=False)
+    return np.concatenate((body, np.linspace(0.9, 1.0, _NUM_LEVELS // 2)))
+
+
+def cumulative(values: Floats) -> tuple[Floats, Floats]:
+    """Return a cumulative curve: values ascending, and the share of ``values`` up to each.
+
+    Empty without values; NaN does not count.
+    """
+    ordered = np.sort(values[np.isfinite(values)])
+    if not len(ordered):
+        return np.empty(0), np.empty(0)
+    levels = cumulative_levels()
+    return np.interp(levels * (len(ordered) - 1), np.arange(len(ordered)), ordered), levels
+
+
+def cumulative_histogram(histogram: Histogram) -> tuple[Floats, Floats]:
+    """Return the cumulative curve of a histogram, seconds; empty where it is."""
+    if histogram.count == 0:
+        return np.empty(0), np.empty(0)
+    levels = cumulative_levels()
+    return np.array([histogram.percentile(100 * level) for level in levels]), levels
+
+
+def thinned(edges: Floats, *series: Floats) -> tuple[Floats, list[Floats]]:
+    """Return at most 300 bins and the mean of each series over them, weighted by time.
+
+    Args:
+        edges: Seconds, shape [B + 1], ascending.
+        series: Means over the bins, shape [B].
+    """
+    group = -(-(len(edges) - 1) // _NUM_BINS)
+    starts = np.arange(0, len(edges) - 1, group)
+    widths = np.diff(edges)
+    weights = np.add.reduceat(widths, starts)
+    means = [np.add.reduceat(each * widths, starts) / weights for each in series]
+    return np.append(edges[starts], edges[-1]), means

@@ -1,0 +1,69 @@
+"""Numbers as a reader wants them: three digits that mean something, a unit, and a dash where undefined."""
+
+from __future__ import annotations
+
+import math
+
+UNDEFINED = "–"
+_SECONDS_FROM_MS = 10_000.0
+"""From here on, milliseconds are written as seconds."""
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return ``value`` with ``digits`` significant digits, never in powers of ten: ``'1,130'``, ``'0.0427'``."""
+    if value is None or not math.isfinite(value):
+        return UNDEFINED
+    if value == 0:
+        return "0"
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
+    return f"{value:,.{max(0, digits - 1 - exponent)}f}"
+
+
+def count(value: float | None) -> str:
+    """Return a whole number with separators; a mean over replications keeps one decimal."""
+    if value is None or not math.isfinite(value):
+        return UNDEFINED
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+def counted(value: float, noun: str) -> str:
+    """Return a count with its noun: ``'1 request'``, ``'2 requests'``."""
+    return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}s"
+
+
+def share(value: float | None) -> str:
+    """Return a share of one as a percentage with two digits of the smaller side: ``'43%'``, ``'99.96%'``.
+
+    Only nothing is 0%, and only everything is 100%.
+    """
+    if value is None or not math.isfinite(value):
+        return UNDEFINED
+    percent = 100 * value
+    smaller = min(abs(percent), abs(100 - percent))
+    if smaller == 0:
+        return f"{percent:.0f}%"
+    if smaller < 0.01:
+        return "<0.01%" if percent < 50 else ">99.99%"
+    decimals = 0 if smaller >= 10 else 1 if smaller >= 1 else 2
+    return f"{percent:.{decimals}f}%"
+
+
+def dollars(value: float | None) -> str:
+    """Return dollars: cents from a dollar on, three digits below: ``'$15.96'``, ``'$0.000818'``."""
+    if value is None or not math.isfinite(value):
+        return UNDEFINED
+    if value >= 1000:
+        return f"${value:,.0f}"
+    return f"${value:.2f}" if value >= 1 else f"${number(value)}"
+
+
+def latency_unit(milliseconds: float | None) -> tuple[str, float]:
+    """Return the unit in which latencies of about this size are written, and its milliseconds."""
+    if milliseconds is not None and milliseconds >= _SECONDS_FROM_MS:
+        return "s", 1000.0
+    return "ms", 1.0
+
+
+def listed(items: list[str]) -> str:
+    """Return ``'a, b and c'``."""
+    return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)

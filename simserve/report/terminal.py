@@ -1,0 +1,126 @@
+"""The answer of a run on a terminal: what matters first, readable at 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simserve.metrics.result import RunResult
+from simserve.report import facts
+from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
+from simserve.report.knobs import engine_lines
+from simserve.report.tables import STATISTICS, latency_rows, slo_rows
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_WIDEST = 100
+"""Columns used at most: longer lines are hard to follow."""
+_LABEL_WIDTH = 11
+_STYLES = {"holds": "bold green", "missed": "bold red", "none": "bold"}
+_FILES = ("report.html", "result.json", "requests.parquet", "timeseries.parquet", "scenario.resolved.yaml")
+
+
+def render_run(result: RunResult, console: Console, folder: Path | None) -> None:
+    """Print the answer of a run: the sentence, SLO, latencies, throughput, memory, dollars, and how far to trust it.
+
+    Args:
+        result: The run.
+        console: Where to.
+        folder: Where its files were written; None: nowhere.
+    """
+    from rich.text import Text
+
+    width = min(console.width, _WIDEST)
+    console.print(Text(answer(result), style=_STYLES[verdict(result)]), width=width)
+    if result.summary["completed"]:
+        console.print(Text(result.summary["simserve"]["bottleneck"]["explanation"]), width=width)
+    console.print(Text(f"{facts.title(result)}; {facts.traffic(result)}", style="dim"), width=width)
+    for section in (_latencies(result), _facts(result), _trust(result, folder)):
+        console.print()
+        console.print(section, width=width)
+
+
+def _latencies(result: RunResult) -> Table:
+    """Return the SLO and the latency table."""
+    from rich.console import Group
+    from rich.text import Text
+
+    section = _section()
+    bounds = _columns(2, left=1)
+    for row in slo_rows(result):
+        bounds.add_row(row.label, row.cells[0].text)
+    if bounds.row_count:
+        section.add_row("SLO", bounds)
+    caveat = steady_state_caveat(result)
+    heading = Text(facts.measured(result))
+    notes = [Text(caveat, style="bold yellow")] if caveat else []
+    section.add_row("Latency", Group(heading, *notes, _latency_table(result)))
+    return section
+
+
+def _latency_table(result: RunResult) -> Table:
+    table = _columns(2 + len(STATISTICS), left=2, header=("", "", *STATISTICS))
+    for row in latency_rows(result.summary):
+        table.add_row(row.label, row.unit, *(cell.text for cell in row.cells))
+    return table
+
+
+def _facts(result: RunResult) -> Table:
+    return _listed(
+        {
+            "Throughput": facts.throughput_lines(result),
+            "Memory": facts.memory_lines(result),
+            "Dollars": facts.cost_lines(result),
+            "Step time": facts.step_lines(result),
+            "Queue": facts.waiting_lines(result),
+        }
+    )
+
+
+def _trust(result: RunResult, folder: Path | None) -> Table:
+    sections = {"Engine": engine_lines(result), "Fidelity": facts.fidelity_lines(result)}
+    table = _listed(sections)
+    cautions = warnings(result)
+    if cautions:
+        _add(table, "Warnings", cautions, style="yellow")
+    if folder is not None:
+        written = [name for name in _FILES if (folder / name).exists()]
+        _add(table, "Files", [f"{folder}/", *([" ".join(written)] if written else [])])
+    return table
+
+
+def _listed(sections: dict[str, list[str]]) -> Table:
+    table = _section()
+    for label, lines in sections.items():
+        _add(table, label, lines)
+    return table
+
+
+def _add(table: Table, label: str, lines: Sequence[str], style: str = "") -> None:
+    from rich.text import Text
+
+    for position, line in enumerate(lines):
+        table.add_row("" if position else label, Text(line, style=style, overflow="fold"))
+
+
+def _section() -> Table:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold", width=_LABEL_WIDTH, no_wrap=True)
+    table.add_column()
+    return table
+
+
+def _columns(num_columns: int, *, left: int, header: Sequence[str] = ()) -> Table:
+    """Return a borderless table whose first ``left`` columns are flush left and the others flush right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_header=bool(header), padding=(0, 2, 0, 0), header_style="dim")
+    titles = header or ("",) * num_columns
+    for position, name in enumerate(titles):
+        table.add_column(name, justify="left" if position < left else "right", no_wrap=True)
+    return table

@@ -1,0 +1,1 @@
+"""The simulator against queueing theory: what follows from arithmetic must come out of a run."""
