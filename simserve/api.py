@@ -1,9 +1,10 @@
-"""The public functions: load a scenario, run it, ask what fits."""
+"""The public functions: load a scenario, run it, ask what fits, compare with measurements."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simserve.metrics.files import write_result
 from simserve.metrics.result import RunResult
@@ -15,7 +16,10 @@ from simserve.scenario.run import Progress
 from simserve.scenario.run import run as run_scenario
 from simserve.scenario.schema import Scenario
 
-__all__ = ["Progress", "RunResult", "Scenario", "default_folder", "load", "memory", "run"]
+if TYPE_CHECKING:
+    from simserve.planner.validate import Validation
+
+__all__ = ["Progress", "RunResult", "Scenario", "default_folder", "load", "memory", "run", "validate"]
 
 
 def run(
@@ -61,3 +65,27 @@ def memory(scenario: Scenario | str | Path) -> dict[str, Any]:
         InputError: A scenario or profile is missing or invalid.
     """
     return memory_report(resolve(scenario if isinstance(scenario, Scenario) else load(scenario)))
+
+
+def validate(
+    data: str | Path | None = None,
+    sources: Sequence[str] = (),
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> Validation:
+    """Return measured servers beside what the simulator says of them: ``.summary`` and ``.points``.
+
+    Args:
+        data: Folder of measurements; None: the published figures that ship with simserve.
+        sources: Names of the sources to take; empty: all that are there.
+        jobs: Worker processes.
+        progress: Called now and then with the points done and all points.
+
+    Raises:
+        UsageError: A source is unknown, or ``data`` is no folder.
+        InputError: A file is missing or cannot be read.
+    """
+    from simserve.planner.validate import validate as replay_measurements  # joblib: needed by this function only
+
+    return replay_measurements(data, sources, jobs=jobs, progress=progress)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from simserve import __version__
-from simserve.cli import memory, profiles, run, scenarios, schema
+from simserve.cli import memory, profiles, run, scenarios, schema, validate
 from simserve.errors import EXIT_DONE, InterruptedRunError, InvariantError, SimserveError, UsageError
 
 DEBUG_VARIABLE = "SIMSERVE_DEBUG"
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("memory")(memory.memory)
+app.command("validate")(validate.validate)
 app.command("scenarios")(scenarios.scenarios)
 app.command("gpus")(profiles.gpus)
 app.command("models")(profiles.models)

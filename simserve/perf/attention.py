@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simserve.perf.efficiency import Machine, compute_efficiency, memory_efficiency
+from simserve.perf.efficiency import Machine, attention_efficiency, memory_efficiency
 from simserve.profiles.model import ModelProfile
 
 SCORE_PASSES = 4
@@ -69,7 +69,7 @@ def decode_key_seconds(shape: AttentionShape, machine: Machine, dtype: str, *, i
     memory = (shape.kv_bytes_per_token + scores) / (
         machine.bandwidth * memory_efficiency(machine, "attention_decode")
     )
-    efficiency = float(compute_efficiency(machine, "attention_decode", dtype, 1.0))
+    efficiency = attention_efficiency(machine)
     return float(max(memory, shape.decode_flops_per_key / (machine.peak(dtype) * efficiency)))
 
 
@@ -78,7 +78,7 @@ def prefill_pair_seconds(shape: AttentionShape, machine: Machine, dtype: str, *,
 
     A standard kernel computes the masked half too and moves the scores through memory.
     """
-    efficiency = float(compute_efficiency(machine, "attention_prefill", dtype, 1.0))
+    efficiency = attention_efficiency(machine)
     compute = shape.prefill_flops_per_pair / (machine.peak(dtype) * efficiency)
     if is_flash:
         return compute

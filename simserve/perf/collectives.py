@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simserve.perf.collective_curve import all_reduce_curve_seconds, transfer_curve_seconds
 from simserve.perf.efficiency import COLLECTIVE_SHARE, Array
+from simserve.profiles.kernel_curves import CollectiveCurves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +22,16 @@ class Link:
         GPUs.
         reference_ranks: Ranks that ``latency`` is stated for.
         skew: Seconds that ranks reach a collective apart, for each doubling of their number.
+        curves: Fitted collectives of this link; none: latency and bandwidth.
+        engine: Whose all-reduce of them.
     """
 
     bandwidth: float
     latency: float
     reference_ranks: int = 8
     skew: float = 0.0
+    curves: CollectiveCurves | None = None
+    engine: str = ""
 
 
 def ring_bandwidth_seconds(num_bytes: Array | float, num_ranks: int, bandwidth: float) -> Array:
@@ -48,13 +54,28 @@ def all_reduce_latency(num_ranks: int, link: Link) -> float:
 
 
 def all_reduce_seconds(num_bytes: Array, num_ranks: int, link: Link) -> Array:
-    """Return ``latency(n) + 2 (n-1)/n bytes / bandwidth``: small messages are all latency; 0 for one rank."""
+    """Return the seconds of an all-reduce; 0 for one rank.
+
+    The fitted curve and the wait for the last rank, or ``latency(n) + 2 (n-1)/n bytes / bandwidth``.
+    """
+    if link.curves is not None and num_ranks > 1:
+        kernel = all_reduce_curve_seconds(
+            link.curves.all_reduce_of(link.engine), num_bytes, num_ranks, link.bandwidth
+        )
+        return np.asarray(kernel + link.skew * math.log2(num_ranks))
     transfer = ring_bandwidth_seconds(num_bytes, num_ranks, link.bandwidth * COLLECTIVE_SHARE)
     return all_reduce_latency(num_ranks, link) + transfer
 
 
 def all_gather_seconds(num_bytes: Array, num_ranks: int, link: Link) -> Array:
-    """Return the seconds until every rank holds all ``num_bytes``: half the traffic of an all-reduce."""
+    """Return the seconds until every rank holds all ``num_bytes``; 0 for one rank.
+
+    The fitted curve and the wait for the last rank, or half the traffic of an all-reduce.
+    """
+    curve = link.curves.transfer_of("all_gather") if link.curves is not None else None
+    if curve is not None and num_ranks > 1:
+        kernel = transfer_curve_seconds(curve, num_bytes, num_ranks, link.bandwidth)
+        return np.asarray(kernel + link.skew * math.log2(num_ranks))
     transfer = ring_bandwidth_seconds(num_bytes, num_ranks, link.bandwidth * COLLECTIVE_SHARE) / 2.0
     return all_reduce_latency(num_ranks, link) + transfer
 

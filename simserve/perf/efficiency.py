@@ -7,20 +7,17 @@ and ask here how fast they run. Every curve is such that time never falls with m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import InvariantError
+from simserve.profiles.gemm_curves import ActivationQuantisation, GemmClass, GemmCurve, GroupedGemmCurve
 
 Array = NDArray[np.float64]
 OperatorClass = Literal["gemm", "grouped_gemm", "attention_prefill", "attention_decode", "elementwise"]
-
-HALF_TILE_ROWS = 32.0
-"""Rows of padding a GEMM computes on average: half of the smallest tile, 64 rows (CUTLASS, Hopper wgmma
-m64)."""
 
 NARROW_DTYPE_SHARE: Mapping[str, float] = {"fp8": 0.75, "int8": 0.75}
 """Share of the 16-bit GEMM efficiency that 8-bit GEMMs reach: ideal over measured is 0.3 to 0.55 against
@@ -66,6 +63,10 @@ class Machine:
         memory_efficiency: Share of the bandwidth of a kernel that streams weights.
         kernel_latency: Seconds from one small kernel to the next in a CUDA graph.
         engine_scale: How much better (above 1) or worse the engine's kernels are than the hardware's class.
+        num_multiprocessors: Streaming multiprocessors; 1 where unknown.
+        gemm_curves: Fitted matrix products of the engine by number format.
+        grouped_gemm_curves: Fitted routed experts of the engine by number format.
+        activation_quantisation: Fitted rounding of activations to 8 bits.
     """
 
     name: str
@@ -76,6 +77,10 @@ class Machine:
     memory_efficiency: float
     kernel_latency: float
     engine_scale: float = 1.0
+    num_multiprocessors: int = 1
+    gemm_curves: Mapping[GemmClass, GemmCurve] = field(default_factory=dict)
+    grouped_gemm_curves: Mapping[GemmClass, GroupedGemmCurve] = field(default_factory=dict)
+    activation_quantisation: ActivationQuantisation | None = None
 
     def peak(self, dtype: str) -> float:
         """Return the dense peak of a dtype, FLOP/s.
@@ -89,23 +94,9 @@ class Machine:
         return self.peaks[dtype]
 
 
-def compute_efficiency(machine: Machine, operator: OperatorClass, dtype: str, rows: Array | float) -> Array:
-    """Return the share of the peak FLOP/s that a call reaches.
-
-    Args:
-        machine: The GPU.
-        operator: Class of the operator.
-        dtype: Arithmetic dtype.
-        rows: Rows (tokens) a GEMM multiplies, or a group of a grouped GEMM; ignored elsewhere.
-
-    GEMMs pad their rows by half a tile: ``rows / (rows + 32)`` of the efficiency of a large call.
-    """
-    if operator in ("gemm", "grouped_gemm"):
-        size = np.asarray(rows, dtype=np.float64)
-        share = machine.gemm_efficiency * NARROW_DTYPE_SHARE.get(dtype, 1.0) * size / (size + HALF_TILE_ROWS)
-    else:
-        share = np.asarray(machine.attention_efficiency, dtype=np.float64)
-    return np.minimum(share * machine.engine_scale, 1.0)
+def attention_efficiency(machine: Machine) -> float:
+    """Return the share of the peak FLOP/s that prefill attention reaches where nothing was fitted."""
+    return min(machine.attention_efficiency * machine.engine_scale, 1.0)
 
 
 def memory_efficiency(machine: Machine, operator: OperatorClass) -> float:

@@ -1,14 +1,39 @@
-"""Flops and bytes of matrix products with weights: ``y[m, n] = x[m, k] W[k, n]``."""
+"""Matrix products with weights, ``y[m, n] = x[m, k] W[k, n]``: flops, bytes and seconds of a call."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from simserve.perf.efficiency import Array
+from simserve.perf.efficiency import KERNEL_LATENCIES, NARROW_DTYPE_SHARE, Array, Machine
+from simserve.perf.gemm_curve import GemmDevice, GemmSeconds, gemm_seconds
 from simserve.perf.operators import Work
+from simserve.perf.quantization import Precision
+from simserve.profiles.gemm_curves import GemmClass, GemmCurve
 
 ACTIVATION_BYTES = 2.0
 """Bytes of an activation element: engines keep them in 16 bit."""
+
+WIDE_DTYPES = ("bf16", "fp16")
+"""Dtypes that share the 16-bit kernels."""
+
+INT4_BITS = (4.0, 4.5)
+"""Bits a weight, scales included, of formats that 4-bit weight-only kernels multiply."""
+
+CLASS_LOOP_OVERHEAD = 170.0
+"""Columns of k that a tile spends outside its main loop where nothing was fitted: 150 to 180 in the 16-bit fits
+of H100 and H200 (calibration/operators.md)."""
+
+CLASS_WAVE_QUANTISATION = 0.25
+"""Share of a partly filled round that a call waits for where nothing was fitted; 0.19 to 0.28 in those fits."""
+
+CLASS_OVERLAP = 3.0
+"""Exponent of the overlap of arithmetic and memory where nothing was fitted; 2.5 to 3.1 in those fits."""
+
+CLASS_SPLIT_LATENCIES = 0.7
+"""Kernel latencies that a split reduction adds where nothing was fitted: 2.1 to 2.4 us in those fits."""
+
+CLASS_MAX_SPLITS = 8
+"""SMs that share a tile's reduction at most."""
 
 
 def gemm_work(
@@ -33,4 +58,98 @@ def gemm_work(
         flops=2.0 * weights * rows,
         weight_bytes=np.full(len(rows), weights * weight_bits / 8),
         activation_bytes=rows * (in_features * input_bytes + out_features * ACTIVATION_BYTES),
+    )
+
+
+def gemm_class(precision: Precision) -> GemmClass | None:
+    """Return the kernels that multiply quantised weights; none for formats that no curve is fitted for."""
+    if precision.arithmetic == "fp8":
+        return "fp8_block" if "block" in precision.name else "fp8"
+    if precision.arithmetic == "int8":
+        return "int8"
+    if precision.arithmetic not in WIDE_DTYPES:
+        return None
+    if "mxfp4" in precision.name:
+        return "mxfp4_weight_only"
+    if precision.weight_bits == 16.0:
+        return "bf16"
+    if precision.weight_bits == 8.0:
+        return "int8_weight_only"
+    low, high = INT4_BITS
+    return "int4_weight_only" if low <= precision.weight_bits <= high else None
+
+
+def wide_class(dtype: str) -> GemmClass | None:
+    """Return the kernels that multiply weights which are not quantised; none for FP32."""
+    return "bf16" if dtype in WIDE_DTYPES else None
+
+
+def gemm_curve(machine: Machine, kernels: GemmClass | None, dtype: str, compute_share: float = 1.0) -> GemmCurve:
+    """Return how fast a GPU multiplies in a number format.
+
+    The fitted curve of the format; or the 16-bit one with ``compute_share`` of its FLOP/s where weights are
+    unpacked in the kernel; or one from the class efficiencies. Only the first has a ``fit``.
+    """
+    curve = machine.gemm_curves.get(kernels) if kernels else None
+    if curve is None and dtype in WIDE_DTYPES and "bf16" in machine.gemm_curves:
+        curve = _slowed(machine.gemm_curves["bf16"], compute_share, 1.0).model_copy(update={"fit": None})
+    if curve is None:
+        curve = _slowed(class_curve(machine, dtype), compute_share, 1.0)
+    return _slowed(curve, machine.engine_scale, machine.engine_scale)
+
+
+def class_curve(machine: Machine, dtype: str) -> GemmCurve:
+    """Return the curve of a GPU without measurements: its class efficiencies, the usual shape."""
+    efficiency = machine.gemm_efficiency * NARROW_DTYPE_SHARE.get(dtype, 1.0)
+    return GemmCurve.model_construct(
+        start_latency=KERNEL_LATENCIES["gemm"] * machine.kernel_latency,
+        efficiency=efficiency,
+        sustained_efficiency=efficiency,
+        loop_overhead=CLASS_LOOP_OVERHEAD,
+        wave_quantisation=CLASS_WAVE_QUANTISATION,
+        overlap=CLASS_OVERLAP,
+        memory_efficiency=machine.memory_efficiency,
+        split_latency=CLASS_SPLIT_LATENCIES * machine.kernel_latency,
+        max_splits=CLASS_MAX_SPLITS,
+    )
+
+
+def gemm_call(curve: GemmCurve, machine: Machine, work: Work, dtype: str, rows: Array, columns: float) -> GemmSeconds:
+    """Return the seconds of a call whose work is known.
+
+    Args:
+        curve: From `gemm_curve`.
+        machine: The GPU.
+        work: From `gemm_work`.
+        dtype: Arithmetic dtype.
+        rows: Tokens m.
+        columns: Columns n; k follows from the flops.
+    """
+    return gemm_seconds(
+        curve,
+        device_of(machine, dtype),
+        rows=rows,
+        out_features=columns,
+        in_features=float(work.flops[0] / (2.0 * rows[0] * columns)),
+        num_bytes=work.weight_bytes + work.activation_bytes,
+    )
+
+
+def device_of(machine: Machine, dtype: str) -> GemmDevice:
+    """Return what of a GPU a GEMM in a dtype sees."""
+    return GemmDevice(
+        peak=machine.peak(dtype), bandwidth=machine.bandwidth, num_multiprocessors=machine.num_multiprocessors
+    )
+
+
+def _slowed(curve: GemmCurve, compute: float, memory: float) -> GemmCurve:
+    """Return the curve with its shares of the peaks scaled, at most to 1."""
+    if compute == memory == 1.0:
+        return curve
+    return curve.model_copy(
+        update={
+            "efficiency": min(curve.efficiency * compute, 1.0),
+            "sustained_efficiency": min(curve.sustained_efficiency * compute, 1.0),
+            "memory_efficiency": min(curve.memory_efficiency * memory, 1.0),
+        }
     )

@@ -1,51 +1,219 @@
-"""Mixture-of-experts layers under tensor parallelism: which experts a step reads, and the grouped GEMM.
+"""Mixture-of-experts layers on one rank: which experts a step uses, and the seconds of their grouped GEMMs.
 
-Routing is taken as uniform; every rank holds a slice of every expert. Expert parallelism and skewed routing
-are not modelled here.
+Every rank holds a slice of every expert (tensor parallelism) or some of the experts whole; who holds what is
+the caller's.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from simserve.perf.efficiency import Array
-from simserve.perf.gemm import ACTIVATION_BYTES
-from simserve.perf.operators import Work
+from simserve.perf.efficiency import KERNEL_LATENCIES, NARROW_DTYPE_SHARE, Array, Machine
+from simserve.perf.gemm import ACTIVATION_BYTES, CLASS_LOOP_OVERHEAD, WIDE_DTYPES, device_of
+from simserve.perf.gemm_curve import GemmDevice, GemmSeconds, grouped_gemm_seconds
+from simserve.perf.operators import Work, bound_parts
+from simserve.profiles.gemm_curves import GemmClass, GroupedGemmCurve
+from simserve.profiles.model import Gemm
+
+CLASS_OVERLAP = 2.0
+"""Exponent of the overlap of arithmetic and memory where nothing was fitted; 1.4 to 2.4 in most fits."""
+
+CLASS_START_LATENCIES = 8.0
+"""Kernel latencies of a layer's routed experts where nothing was fitted: 20 to 40 us in the fits (sorting, two
+GEMMs, activation, weighted sum)."""
+
+CLASS_EXPERT_LATENCIES = 0.01
+"""Kernel latencies an expert adds where nothing was fitted: 30 ns in the median of the fits."""
+
+CLASS_ROUTED_PASSES, CLASS_LOCAL_PASSES = 0.3, 4.0
+"""Times the activations of a pair move where nothing was fitted (TensorRT-LLM's kernels: 0.3 and 4.3)."""
 
 
-def expected_distinct_experts(num_experts: int, num_experts_per_tok: int, tokens: Array | float) -> Array:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertShape:
+    """Sizes of one expert on one rank; fields may be arrays that go with the loads.
+
+    Attributes:
+        hidden_size: Width of the model.
+        intermediate_size: Width of the expert on the rank.
+        up_projections: 2 with a gate, 1 without.
+        weight_bits: Bits a weight with its share of scales.
+        input_bytes: Bytes of an activation element that a GEMM reads.
+    """
+
+    hidden_size: Array | float
+    intermediate_size: Array | float
+    up_projections: Array | float
+    weight_bits: float
+    input_bytes: float = ACTIVATION_BYTES
+
+    @property
+    def weights_bytes(self) -> Array | float:
+        """Bytes of the matrices of one expert on the rank."""
+        weights = (self.up_projections + 1) * self.intermediate_size * self.hidden_size
+        return weights * self.weight_bits / 8
+
+    @property
+    def pair_bytes(self) -> Array | float:
+        """Bytes of the activations of one token in one expert: hidden state and both sides of the activation."""
+        return (self.hidden_size + (self.up_projections + 1) * self.intermediate_size) * ACTIVATION_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertLoad:
+    """What routing gives one rank.
+
+    Attributes:
+        pairs: Token-expert pairs that the rank computes.
+        distinct: Experts among them.
+        routed: Pairs of all ranks, which every rank sorts.
+        held: Experts that the rank holds.
+    """
+
+    pairs: Array
+    distinct: Array
+    routed: Array
+    held: Array | float
+
+
+def expected_distinct_experts(
+    num_experts: int, num_experts_per_tok: int, tokens: Array | float, skew: float = 0.0
+) -> Array:
     """Return the expected number of experts that at least one of ``tokens`` is routed to.
 
-    ``E (1 - (1 - k/E)^M)``: each token picks k of E experts, uniformly and independently of the others.
+    ``sum over experts of 1 - (1 - q_i)^M``: each token picks expert i with probability q_i, independently of
+    the others. ``q_i = min(1, c i^-skew)`` with c such that they add up to k; without skew that is
+    ``E (1 - (1 - k/E)^M)``.
+
+    Args:
+        num_experts: Experts E.
+        num_experts_per_tok: Experts a token visits, k.
+        tokens: Tokens M.
+        skew: Exponent of the experts' popularity by rank; 0: all alike.
     """
-    missed = 1.0 - num_experts_per_tok / num_experts
-    return num_experts * (1.0 - np.power(missed, np.asarray(tokens, dtype=np.float64)))
+    chance = _chances(num_experts, num_experts_per_tok, skew)
+    missed = np.power.outer(1.0 - chance, np.asarray(tokens, dtype=np.float64))
+    return np.asarray(num_experts * (1.0 - missed.mean(axis=0)) if skew else num_experts * (1.0 - missed[0]))
 
 
-def rows_per_expert(num_experts: int, num_experts_per_tok: int, tokens: Array) -> Array:
-    """Return the mean rows that an expert which is used at all multiplies."""
-    return tokens * num_experts_per_tok / expected_distinct_experts(num_experts, num_experts_per_tok, tokens)
+def _chances(num_experts: int, num_experts_per_tok: int, skew: float) -> Array:
+    """Return the probability of each expert; one value stands for all where they are alike."""
+    if skew == 0:
+        return np.array([num_experts_per_tok / num_experts])
+    popularity = np.arange(1.0, num_experts + 1.0) ** -skew
+    chance = np.zeros(num_experts)
+    for capped in range(num_experts_per_tok + 1):
+        rest = popularity[capped:]
+        chance = np.concatenate((np.ones(capped), (num_experts_per_tok - capped) * rest / rest.sum()))
+        if chance[capped] <= 1.0:
+            break
+    return chance
 
 
-def grouped_gemm_work(
-    tokens: Array,
-    out_features: float,
-    in_features: float,
-    *,
-    num_experts: int,
-    num_experts_per_tok: int,
-    weight_bits: float,
-    input_bytes: float = ACTIVATION_BYTES,
-) -> Work:
-    """Return flops and bytes of one projection of all routed experts on one rank.
+def expert_seconds(curve: GroupedGemmCurve, device: GemmDevice, shape: ExpertShape, load: ExpertLoad) -> GemmSeconds:
+    """Return the seconds of the routed experts of one layer: sorting, GEMMs, activation, weighted sum.
 
-    Every token is multiplied by k experts; weights are read once for each distinct expert.
+    ``start + held * latency + passes * bytes / bandwidth + up and gate + down``.
     """
-    weights = float(out_features) * float(in_features)
+    up = _projection(curve, device, load, shape, shape.up_projections * shape.intermediate_size, shape.hidden_size)
+    down = _projection(curve, device, load, shape, shape.hidden_size, shape.intermediate_size)
+    passes = curve.routed_passes * load.routed + curve.local_passes * load.pairs
+    moved = passes * shape.pair_bytes / device.bandwidth
+    start = curve.start_latency + curve.expert_latency * load.held
+    return GemmSeconds(
+        arithmetic=up.arithmetic + down.arithmetic,
+        memory=up.memory + down.memory,
+        total=start + moved + up.total + down.total,
+    )
+
+
+def shape_of_experts(up: Gemm, down: Gemm, weight_bits: float, input_bytes: float) -> ExpertShape:
+    """Return the sizes of an expert from its two matrices on one rank."""
+    return ExpertShape(
+        hidden_size=float(down.out_features),
+        intermediate_size=float(down.in_features),
+        up_projections=up.out_features / down.in_features,
+        weight_bits=weight_bits,
+        input_bytes=input_bytes,
+    )
+
+
+def routed_load(num_experts: int, num_experts_per_tok: int, tokens: Array) -> ExpertLoad:
+    """Return what a rank gets that holds a slice of every expert: every pair, routed uniformly."""
+    pairs = tokens * num_experts_per_tok
     distinct = expected_distinct_experts(num_experts, num_experts_per_tok, tokens)
-    rows = tokens * num_experts_per_tok
-    return Work(
-        flops=2.0 * weights * rows,
-        weight_bytes=distinct * weights * weight_bits / 8,
-        activation_bytes=rows * (in_features * input_bytes + out_features * ACTIVATION_BYTES),
+    return ExpertLoad(pairs=pairs, distinct=distinct, routed=pairs, held=float(num_experts))
+
+
+def expert_curve(
+    machine: Machine, kernels: GemmClass | None, dtype: str, compute_share: float = 1.0
+) -> GroupedGemmCurve:
+    """Return how fast a GPU runs routed experts in a number format: fitted, 16-bit, or from its class.
+
+    As `simserve.perf.gemm.gemm_curve`; only a curve of the format itself has a ``fit``.
+    """
+    curve = machine.grouped_gemm_curves.get(kernels) if kernels else None
+    if curve is None and dtype in WIDE_DTYPES and "bf16" in machine.grouped_gemm_curves:
+        curve = _slowed(machine.grouped_gemm_curves["bf16"], compute_share, 1.0).model_copy(update={"fit": None})
+    if curve is None:
+        curve = _slowed(_class_curve(machine, dtype), compute_share, 1.0)
+    return _slowed(curve, machine.engine_scale, machine.engine_scale)
+
+
+def _class_curve(machine: Machine, dtype: str) -> GroupedGemmCurve:
+    return GroupedGemmCurve.model_construct(
+        start_latency=CLASS_START_LATENCIES * KERNEL_LATENCIES["gemm"] * machine.kernel_latency,
+        efficiency=machine.gemm_efficiency * NARROW_DTYPE_SHARE.get(dtype, 1.0),
+        loop_overhead=CLASS_LOOP_OVERHEAD,
+        overlap=CLASS_OVERLAP,
+        memory_efficiency=machine.memory_efficiency,
+        expert_latency=CLASS_EXPERT_LATENCIES * machine.kernel_latency,
+        routed_passes=CLASS_ROUTED_PASSES,
+        local_passes=CLASS_LOCAL_PASSES,
+    )
+
+
+def _slowed(curve: GroupedGemmCurve, compute: float, memory: float) -> GroupedGemmCurve:
+    return curve.model_copy(
+        update={
+            "efficiency": min(curve.efficiency * compute, 1.0),
+            "memory_efficiency": min(curve.memory_efficiency * memory, 1.0),
+        }
+    )
+
+
+def layer_parts(curve: GroupedGemmCurve, machine: Machine, dtype: str, shape: ExpertShape, load: ExpertLoad) -> Array:
+    """Return the seconds of the routed experts of one layer by part."""
+    call = expert_seconds(curve, device_of(machine, dtype), shape, load)
+    weights = load.distinct * shape.weights_bytes
+    inputs = (shape.hidden_size + shape.intermediate_size) * shape.input_bytes
+    outputs = (shape.hidden_size + shape.up_projections * shape.intermediate_size) * ACTIVATION_BYTES
+    work = Work(
+        flops=2.0 * load.pairs * shape.weights_bytes * 8 / shape.weight_bits,
+        weight_bytes=np.asarray(weights),
+        activation_bytes=np.asarray(load.pairs * (inputs + outputs)),
+    )
+    return bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=call.total)
+
+
+def _projection(
+    curve: GroupedGemmCurve,
+    device: GemmDevice,
+    load: ExpertLoad,
+    shape: ExpertShape,
+    out_features: Array | float,
+    in_features: Array | float,
+) -> GemmSeconds:
+    weights = load.distinct * out_features * in_features * shape.weight_bits / 8
+    activations = load.pairs * (in_features * shape.input_bytes + out_features * ACTIVATION_BYTES)
+    return grouped_gemm_seconds(
+        curve,
+        device,
+        rows=load.pairs,
+        experts=load.distinct,
+        out_features=out_features,
+        in_features=in_features,
+        num_bytes=np.asarray(weights + activations),
     )

@@ -1,7 +1,6 @@
-"""The one time formula of every operator, and where its seconds are booked.
+"""What a call does, which of its limits its seconds are booked to, and the element-wise kernels.
 
-``seconds = latency + max(flops / (peak * compute share), bytes / (bandwidth * memory share))``: the roofline
-of Williams, Waterman and Patterson (2009) with a start-up time. Knows no model and no engine.
+Knows no model, no engine and no GEMM curve.
 """
 
 from __future__ import annotations
@@ -10,14 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simserve.perf.efficiency import (
-    Array,
-    Machine,
-    OperatorClass,
-    compute_efficiency,
-    memory_efficiency,
-    start_latency,
-)
+from simserve.perf.efficiency import Array, Machine, memory_efficiency, start_latency
 
 PART_NAMES = ("weights", "kv", "compute", "communication", "host")
 """What the seconds of a step are spent on: reading weights, reading KV, arithmetic with activations and
@@ -57,40 +49,22 @@ def arithmetic_intensity(work: Work) -> Array:
     return work.flops / (work.weight_bytes + work.activation_bytes)
 
 
-def operator_parts(
-    work: Work,
-    machine: Machine,
-    *,
-    operator: OperatorClass,
-    dtype: str,
-    rows: Array,
-    compute_share: float = 1.0,
-) -> Array:
-    """Return the seconds of a call by part, shape ``[5, len(rows)]`` (rows as in `PART_NAMES`).
+def bound_parts(work: Work, *, arithmetic: Array, memory: Array, total: Array) -> Array:
+    """Return the seconds of a call by part, shape ``[5, tokens]`` (rows as in `PART_NAMES`).
 
-    What binds gets the seconds: flops go to compute; bytes go to weights and, for activations, to compute in
-    proportion. The start-up time is compute.
+    Where the bytes take longer than the arithmetic, the weights get the time of their bytes. All else is
+    compute: arithmetic, activations, start-up, and what tiles and imperfect overlap cost.
 
     Args:
-        work: Flops and bytes.
-        machine: The GPU it runs on.
-        operator: Class that the efficiencies are looked up by.
-        dtype: Arithmetic dtype; of no account where ``work.flops`` is 0.
-        rows: Size that the compute efficiency depends on.
-        compute_share: Further share of the peak, for kernels that also unpack their weights.
+        work: Bytes of the call.
+        arithmetic: Seconds of the flops alone.
+        memory: Seconds of the bytes alone; at most ``total``.
+        total: Seconds of the call.
     """
-    num_bytes = work.weight_bytes + work.activation_bytes
-    memory_seconds = num_bytes / (machine.bandwidth * memory_efficiency(machine, operator))
-    parts = np.zeros((len(PART_NAMES), len(rows)))
-    if operator == "elementwise":
-        parts[COMPUTE] = start_latency(machine, operator) + memory_seconds
-        return parts
-    efficiency = compute_efficiency(machine, operator, dtype, rows) * compute_share
-    compute_seconds = work.flops / (machine.peak(dtype) * efficiency)
-    bound_by_memory = memory_seconds > compute_seconds
-    weights = np.where(bound_by_memory, memory_seconds * (work.weight_bytes / num_bytes), 0.0)
-    parts[WEIGHTS] = weights
-    parts[COMPUTE] = start_latency(machine, operator) + np.maximum(memory_seconds, compute_seconds) - weights
+    parts = np.zeros((len(PART_NAMES), len(total)))
+    share = work.weight_bytes / (work.weight_bytes + work.activation_bytes)
+    parts[WEIGHTS] = np.where(memory > arithmetic, memory * share, 0.0)
+    parts[COMPUTE] = total - parts[WEIGHTS]
     return parts
 
 
@@ -99,8 +73,7 @@ def elementwise_parts(bytes_per_token: float, tokens: Array, machine: Machine, c
 
     Norms, activations, rotary embedding, residuals, quantisation of activations: their flops never bind.
     """
-    zero = np.zeros(len(tokens))
-    work = Work(flops=zero, weight_bytes=zero, activation_bytes=bytes_per_token * tokens)
-    parts = operator_parts(work, machine, operator="elementwise", dtype="", rows=tokens)
-    parts[COMPUTE] += (calls - 1) * start_latency(machine, "elementwise")
+    memory = bytes_per_token * tokens / (machine.bandwidth * memory_efficiency(machine, "elementwise"))
+    parts = np.zeros((len(PART_NAMES), len(tokens)))
+    parts[COMPUTE] = memory + calls * start_latency(machine, "elementwise")
     return parts

@@ -60,9 +60,7 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
     "int4": WeightFormat(bits=4.0, arithmetic="model", compute_share=0.8),
     "gptq-int4": WeightFormat(bits=INT4_SCALED_BITS, arithmetic="model", compute_share=0.8),
     "awq-int4": WeightFormat(bits=INT4_ZERO_POINT_BITS, arithmetic="model", compute_share=0.8),
-    "gguf-q4_k_m": WeightFormat(
-        bits=4.8, arithmetic="model", is_everything_stored_so=True, compute_share=0.5
-    ),
+    "gguf-q4_k_m": WeightFormat(bits=4.8, arithmetic="model", is_everything_stored_so=True, compute_share=0.5),
     "gguf-q2_k": WeightFormat(bits=2.6, arithmetic="model", is_everything_stored_so=True, compute_share=0.5),
 }
 """Formats of the scenario key ``quantization``. GGUF bits: llama.cpp's k-quants, mean over the tensors of a
@@ -146,9 +144,7 @@ def kv_element_bytes(name: str) -> float:
         InputError: There is no such format; names the nearest.
     """
     if name not in KV_BITS:
-        raise InputError(
-            "is not a known KV format", key="kv_cache_dtype", value=name, remedy=nearest(name, KV_BITS)
-        )
+        raise InputError("is not a known KV format", key="kv_cache_dtype", value=name, remedy=nearest(name, KV_BITS))
     return KV_BITS[name] / 8
 
 
@@ -164,7 +160,8 @@ def resolve_precision(
     """Return how a weight format runs on a GPU under an engine.
 
     FP8 on a GPU without FP8 arithmetic is 8-bit weights with 16-bit arithmetic, as vLLM and SGLang do it
-    (Marlin); TensorRT-LLM refuses it.
+    (Marlin); TensorRT-LLM refuses it. A BF16 model on a GPU without BF16 runs in FP16, as vLLM and llama.cpp
+    do it, unless ``bf16`` is asked for.
 
     Args:
         name: Weight format, a key of `WEIGHT_FORMATS`.
@@ -179,22 +176,15 @@ def resolve_precision(
             names what they support.
     """
     chosen = weight_format(name)
-    usable = [
-        each
-        for each in WEIGHT_FORMATS
-        if each in engine_formats and _has_arithmetic(each, model_dtype, peaks)
-    ]
+    usable = [each for each in WEIGHT_FORMATS if each in engine_formats and _has_arithmetic(each, model_dtype, peaks)]
     remedy = "choose from " + ", ".join(usable)
     if name not in engine_formats:
         raise InputError(f"does not run under {engine_name}", key="quantization", value=name, remedy=remedy)
-    wide = _wide_dtype(name, model_dtype)
+    wide = _wide_dtype(name, model_dtype, peaks)
     arithmetic = wide if chosen.arithmetic == "model" else chosen.arithmetic
-    share, note = chosen.compute_share, ""
-    if (
-        arithmetic not in peaks
-        and chosen.can_be_weight_only
-        and engine_name not in ENGINES_WITHOUT_WEIGHT_ONLY_FP8
-    ):
+    share = chosen.compute_share
+    note = _conversion_note(wide, _wide_dtype(name, model_dtype), hardware_name)
+    if arithmetic not in peaks and chosen.can_be_weight_only and engine_name not in ENGINES_WITHOUT_WEIGHT_ONLY_FP8:
         note = f"{hardware_name} has no {arithmetic} arithmetic: 8-bit weights, {wide} arithmetic"
         arithmetic, share = wide, WEIGHT_ONLY_FP8_SHARE
     for dtype in (arithmetic, wide):
@@ -216,16 +206,24 @@ def resolve_precision(
     )
 
 
-def _wide_dtype(name: str, model_dtype: str) -> str:
-    """Return the dtype of what is not quantised: the model's, 16-bit in quantised checkpoints."""
+def _wide_dtype(name: str, model_dtype: str, peaks: Mapping[str, float] | None = None) -> str:
+    """Return the dtype of what is not quantised: the model's, 16-bit in quantised checkpoints.
+
+    With ``peaks``, FP16 in place of a BF16 that the GPU lacks.
+    """
     arithmetic = weight_format(name).arithmetic
     if arithmetic in DTYPE_BITS:
         return arithmetic
-    return "fp16" if model_dtype == "fp32" and name != "none" else model_dtype
+    wide = "fp16" if model_dtype == "fp32" and name != "none" else model_dtype
+    return "fp16" if wide == "bf16" and peaks is not None and "bf16" not in peaks else wide
+
+
+def _conversion_note(wide: str, stored: str, hardware_name: str) -> str:
+    return "" if wide == stored else f"{hardware_name} has no {stored} arithmetic: converted to {wide}"
 
 
 def _has_arithmetic(name: str, model_dtype: str, peaks: Mapping[str, float]) -> bool:
-    arithmetic, wide = weight_format(name).arithmetic, _wide_dtype(name, model_dtype)
+    arithmetic, wide = weight_format(name).arithmetic, _wide_dtype(name, model_dtype, peaks)
     return wide in peaks and (arithmetic == "model" or arithmetic in peaks)
 
 
@@ -250,6 +248,4 @@ def quantize_symmetric(values: Sequence[float], bits: int) -> QuantizedValues:
     largest_code = 2 ** (bits - 1) - 1
     scale = float(np.max(np.abs(array))) / largest_code or 1.0
     codes = np.rint(array / scale)
-    return QuantizedValues(
-        scale, tuple(int(code) for code in codes), float(np.max(np.abs(array - codes * scale)))
-    )
+    return QuantizedValues(scale, tuple(int(code) for code in codes), float(np.max(np.abs(array - codes * scale))))

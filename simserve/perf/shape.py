@@ -74,6 +74,10 @@ class ReplicaShape:
             memory_efficiency=efficiency.memory,
             kernel_latency=efficiency.kernel_latency,
             engine_scale=self.engine.compute_efficiency,
+            num_multiprocessors=self.hardware.compute.num_multiprocessors or 1,
+            gemm_curves=self.hardware.gemm_curves_of(self.engine.name),
+            grouped_gemm_curves=self.hardware.grouped_gemm_curves_of(self.engine.name),
+            activation_quantisation=self.hardware.activation_quantisation,
         )
 
     @property
@@ -117,7 +121,14 @@ class ReplicaShape:
         if num_gpus <= ranks:
             if intra.kind == "none":
                 raise self._refuse(f"needs links between GPUs, and {name} has none", key)
-            return Link(bandwidth=intra.bandwidth, latency=intra.latency, reference_ranks=ranks, skew=skew)
+            return Link(
+                bandwidth=intra.bandwidth,
+                latency=intra.latency,
+                reference_ranks=ranks,
+                skew=skew,
+                curves=self.hardware.collective_curves,
+                engine=self.engine.name,
+            )
         if inter.kind == "none":
             raise self._refuse(f"needs {num_gpus} GPUs; a node of {name} has {ranks} and no network", key)
         local = intra.latency if intra.kind != "none" else 0.0

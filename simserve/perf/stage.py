@@ -12,9 +12,10 @@ import numpy as np
 
 from simserve.perf.collectives import all_gather_seconds, all_reduce_seconds, point_to_point_seconds
 from simserve.perf.efficiency import Array, Machine, start_latency
-from simserve.perf.gemm import ACTIVATION_BYTES, gemm_work
-from simserve.perf.moe import grouped_gemm_work, rows_per_expert
-from simserve.perf.operators import COMMUNICATION, COMPUTE, PART_NAMES, elementwise_parts, operator_parts
+from simserve.perf.fitted_attention import FittedAttention, fitted_attention
+from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, wide_class
+from simserve.perf.moe import expert_curve, layer_parts, routed_load, shape_of_experts
+from simserve.perf.operators import COMMUNICATION, COMPUTE, PART_NAMES, bound_parts, elementwise_parts
 from simserve.perf.quantization import Precision
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.model import Gemm, MixtureOfExperts, ModelProfile
@@ -25,6 +26,9 @@ kernel)."""
 
 STANDARD_ATTENTION_CALLS = 3
 """Kernels of standard attention: scores, softmax, weighted values; flash attention is one."""
+
+ROUTING_PASSES = 2
+"""Times choosing experts moves the router's logits: read them, write weights and choices (one fused kernel)."""
 
 SAMPLING_PASSES = 4
 """Times sampling moves the logits: cast, softmax, cumulate, pick."""
@@ -42,12 +46,14 @@ class Stage:
         machine: One GPU.
         precision: Weight format as it runs.
         num_layers: Layers of the largest stage, ``ceil(layers / stages)``.
+        attention: Fitted attention of a layer; none: class efficiencies.
     """
 
     shape: ReplicaShape
     machine: Machine
     precision: Precision
     num_layers: int
+    attention: FittedAttention | None = None
 
     def stored_bytes(self, gemms: Sequence[Gemm]) -> float:
         """Return the bytes of weight matrices as they are stored."""
@@ -61,7 +67,8 @@ def stage_of(shape: ReplicaShape) -> Stage:
     Raises:
         InputError: The GPU, the engine or the links do not support the deployment.
     """
-    return Stage(shape, shape.machine, shape.precision, shape.num_layers_per_stage)
+    attention = fitted_attention(shape) if shape.attention == "flash" else None
+    return Stage(shape, shape.machine, shape.precision, shape.num_layers_per_stage, attention)
 
 
 def layer_kinds(model: ModelProfile) -> list[tuple[int, int]]:
@@ -75,13 +82,16 @@ def layer_kinds(model: ModelProfile) -> list[tuple[int, int]]:
     ]
 
 
-def stage_parts(stage: Stage, tokens: Array) -> Array:
+def stage_parts(stage: Stage, tokens: Array, *, has_prompts: bool = True) -> Array:
     """Return the seconds by part of one stage for each number of tokens, ``[5, len(tokens)]``.
 
-    Everything that depends on the tokens of a micro-batch; attention only with its start-up time.
+    Everything that depends on the tokens of a micro-batch. Attention only with its start-up time; where it is
+    fitted, with start, rows and waves of prompts, and not at all without prompts.
     """
     model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
     parts = stage.num_layers * _attention_block(stage, tokens)
+    if stage.attention is not None and has_prompts:
+        parts[COMPUTE] += stage.num_layers * stage.attention.prompt_seconds(tokens)
     for layer, count in layer_kinds(model):
         block = _mlp_block(stage, model.mlp_gemms(layer, num_ranks), tokens)
         if model.moe is not None and model.is_moe_layer(layer):
@@ -107,8 +117,9 @@ def _attention_block(stage: Stage, tokens: Array) -> Array:
     projected = sum(gemm.out_features for gemm in gemms if gemm.name != "output")
     attended = sum(gemm.in_features for gemm in gemms if gemm.name == "output")
     parts += elementwise_parts((2 * projected + attended) * ACTIVATION_BYTES, tokens, machine)
-    calls = 1 if stage.shape.attention == "flash" else STANDARD_ATTENTION_CALLS
-    parts[COMPUTE] += calls * start_latency(machine, "attention_decode")
+    if stage.attention is None:
+        calls = 1 if stage.shape.attention == "flash" else STANDARD_ATTENTION_CALLS
+        parts[COMPUTE] += calls * start_latency(machine, "attention_decode")
     return parts
 
 
@@ -124,40 +135,19 @@ def _mlp_block(stage: Stage, gemms: list[Gemm], tokens: Array) -> Array:
 
 
 def _expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
-    """Return routing, grouped GEMMs, activation function and weighted sum of the experts of one layer."""
-    model, precision = stage.shape.model, stage.precision
-    chosen = moe.num_experts_per_tok
-    routing = (moe.num_experts * LOGIT_BYTES) + 2 * (1 + chosen) * model.hidden_size * ACTIVATION_BYTES
-    parts = elementwise_parts(routing, tokens, stage.machine, calls=3)
-    rows = rows_per_expert(moe.num_experts, chosen, tokens)
-    for gemm in model.expert_gemms(stage.shape.tensor_parallel_size):
-        work = grouped_gemm_work(
-            tokens,
-            gemm.out_features,
-            gemm.in_features,
-            num_experts=moe.num_experts,
-            num_experts_per_tok=chosen,
-            weight_bits=precision.weight_bits,
-            input_bytes=precision.input_bytes,
-        )
-        parts += operator_parts(
-            work,
-            stage.machine,
-            operator="grouped_gemm",
-            dtype=precision.arithmetic,
-            rows=rows,
-            compute_share=precision.compute_share,
-        )
-        parts += _activation_quantisation(stage, gemm, chosen * tokens)
-        if gemm.name.endswith("down"):
-            wide = chosen * gemm.in_features * (3 if model.is_gated_mlp else 2)
-            parts += elementwise_parts(wide * ACTIVATION_BYTES, tokens, stage.machine)
-    return parts
+    """Return choosing, sorting, grouped GEMMs, activation function and weighted sum of the experts of one layer."""
+    model, precision, machine = stage.shape.model, stage.precision, stage.machine
+    parts = elementwise_parts(ROUTING_PASSES * moe.num_experts * LOGIT_BYTES, tokens, machine)
+    up, down = model.expert_gemms(stage.shape.tensor_parallel_size)
+    shape = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
+    curve = expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share)
+    load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens)
+    return parts + layer_parts(curve, machine, precision.arithmetic, shape, load)
 
 
 def _projection(stage: Stage, gemm: Gemm, tokens: Array) -> Array:
     """Return one linear layer, in the low-bit format or, where it stays out of it, in the wide dtype."""
-    precision = stage.precision
+    precision, machine = stage.precision, stage.machine
     if not gemm.is_quantised:
         return _wide_projection(stage, gemm, tokens)
     work = gemm_work(
@@ -167,22 +157,18 @@ def _projection(stage: Stage, gemm: Gemm, tokens: Array) -> Array:
         weight_bits=precision.weight_bits,
         input_bytes=precision.input_bytes,
     )
-    parts = operator_parts(
-        work,
-        stage.machine,
-        operator="gemm",
-        dtype=precision.arithmetic,
-        rows=tokens,
-        compute_share=precision.compute_share,
-    )
+    curve = gemm_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share)
+    call = gemm_call(curve, machine, work, precision.arithmetic, tokens, gemm.out_features)
+    parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=call.total)
     return parts + _activation_quantisation(stage, gemm, tokens)
 
 
 def _wide_projection(stage: Stage, gemm: Gemm, rows: Array) -> Array:
+    dtype = stage.precision.wide_arithmetic
     work = gemm_work(rows, gemm.out_features, gemm.in_features, weight_bits=stage.precision.other_bits)
-    return operator_parts(
-        work, stage.machine, operator="gemm", dtype=stage.precision.wide_arithmetic, rows=rows
-    )
+    curve = gemm_curve(stage.machine, wide_class(dtype), dtype)
+    call = gemm_call(curve, stage.machine, work, dtype, rows, gemm.out_features)
+    return bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=call.total)
 
 
 def _activation_quantisation(stage: Stage, gemm: Gemm, rows: Array) -> Array | float:
@@ -190,7 +176,24 @@ def _activation_quantisation(stage: Stage, gemm: Gemm, rows: Array) -> Array | f
     if not stage.precision.is_quantizing_activations:
         return 0.0
     moved = gemm.in_features * (ACTIVATION_BYTES + stage.precision.input_bytes)
-    return elementwise_parts(moved, rows, stage.machine)
+    fitted, machine = stage.machine.activation_quantisation, stage.machine
+    if fitted is None:
+        return elementwise_parts(moved, rows, machine)
+    parts = np.zeros((len(PART_NAMES), len(rows)))
+    parts[COMPUTE] = fitted.start_latency + moved * rows / (machine.bandwidth * fitted.memory_efficiency)
+    return parts
+
+
+def has_fitted_gemms(stage: Stage) -> bool:
+    """Return whether every matrix product of the stage runs on a fitted curve."""
+    machine, precision = stage.machine, stage.precision
+    used = [
+        gemm_curve(machine, gemm_class(precision), precision.arithmetic).fit,
+        gemm_curve(machine, wide_class(precision.wide_arithmetic), precision.wide_arithmetic).fit,
+    ]
+    if stage.shape.model.moe is not None:
+        used.append(expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share).fit)
+    return None not in used
 
 
 def head_parts(stage: Stage, sequences: Array) -> Array:

@@ -19,12 +19,12 @@ from simserve.perf.attention import (
     prefill_pair_seconds,
 )
 from simserve.perf.efficiency import Array
-from simserve.perf.operators import COMMUNICATION, HOST, KV, PART_NAMES
+from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES
 from simserve.perf.parallelism import micro_batch, num_micro_batches
-from simserve.perf.parts import PricedDeployment, StepParts
+from simserve.perf.parts import Fidelity, PricedDeployment, StepParts
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.stage import Stage, head_parts, stage_of, stage_parts, transfer_seconds
+from simserve.perf.stage import Stage, has_fitted_gemms, head_parts, stage_of, stage_parts, transfer_seconds
 from simserve.perf.traffic import traffic_of
 
 __all__ = ["PART_NAMES", "PricedDeployment", "StepParts", "price"]
@@ -60,15 +60,23 @@ def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> Priced
         token=_monotone(_token_rounds(stage, tokens)),
         token_beyond=_marginal_token(stage),
         sequence=_monotone(_sequence_rounds(stage, sequences)),
-        decode_attention=_monotone(_new_keys(sequences, slope)),
+        decode_attention=_monotone(_decode_attention(stage, sequences, slope)),
         **traffic_of(stage, tokens),
     )
     return PricedDeployment(
         step_times=_step_times(stage, attention, parts, slope),
         parts=parts,
-        fidelity="roofline",
+        fidelity=_fidelity(stage),
         notes=(stage.precision.note,) if stage.precision.note else (),
     )
+
+
+def _fidelity(stage: Stage) -> Fidelity:
+    """Return ``fitted`` where products, attention and collectives all are, else ``roofline``."""
+    shape = stage.shape
+    has_collectives = shape.num_gpus == 1 or shape.hardware.collective_curves is not None
+    is_fitted = stage.attention is not None and has_collectives and has_fitted_gemms(stage)
+    return "fitted" if is_fitted else "roofline"
 
 
 def _last_token(shape: ReplicaShape, asked: int | None) -> int:
@@ -81,8 +89,7 @@ def _last_token(shape: ReplicaShape, asked: int | None) -> int:
 
 
 def _step_times(stage: Stage, attention: AttentionShape, parts: StepParts, slope: Array) -> StepTimes:
-    is_flash = stage.shape.attention == "flash"
-    pair = prefill_pair_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
+    request, pair, key = _prefill_seconds(stage, attention)
     num_layers = stage.num_layers * stage.shape.pipeline_parallel_size
     return StepTimes(
         decode_base=_sums(parts.decode),
@@ -91,10 +98,19 @@ def _step_times(stage: Stage, attention: AttentionShape, parts: StepParts, slope
         token_seconds_beyond=float(parts.token_beyond.sum()),
         sequence_seconds=_sums(parts.sequence),
         decode_attention_base=_sums(parts.decode_attention),
-        prefill_request_seconds=TILE_PAIRS * pair * num_layers,
+        prefill_request_seconds=request * num_layers,
         prefill_pair_seconds=pair * num_layers,
-        prefill_context_seconds=prefill_key_seconds(attention, stage.machine) * num_layers,
+        prefill_context_seconds=key * num_layers,
     )
+
+
+def _prefill_seconds(stage: Stage, attention: AttentionShape) -> tuple[float, float, float]:
+    """Return the seconds of a prefilling request, an attended pair and a key read, one layer."""
+    if stage.attention is not None:
+        return stage.attention.request_seconds, stage.attention.pair_seconds, stage.attention.prompt_key_seconds
+    is_flash = stage.shape.attention == "flash"
+    pair = prefill_pair_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
+    return TILE_PAIRS * pair, pair, prefill_key_seconds(attention, stage.machine)
 
 
 def _token_rounds(stage: Stage, tokens: Array) -> Array:
@@ -128,7 +144,9 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
     decoding = np.ceil(sequences[1:] / num_stages)
     padded = _graph_batch(decoding, shape.engine.cuda_graph_sizes)
     groups = num_micro_batches(sequences[1:], num_stages) / num_stages
-    parts = stage_parts(stage, padded) + groups * head_parts(stage, padded)
+    parts = stage_parts(stage, padded, has_prompts=False) + groups * head_parts(stage, padded)
+    if stage.attention is not None:
+        parts[COMPUTE] += stage.num_layers * stage.attention.decode_base_seconds(decoding)
     parts[KV] += sequences[1:] * slope[1:] / num_stages
     host = shape.engine.host_seconds_per_step + shape.engine.host_seconds_per_request * decoding
     parts[HOST] = _exposed_host_seconds(stage, parts.sum(axis=0), host)
@@ -144,17 +162,28 @@ def _decode_slope(stage: Stage, attention: AttentionShape, sequences: Array) -> 
     Contexts are spread evenly over the groups in flight, so each stage waits for its share of the sum; fewer
     sequences than stages leave groups empty.
     """
-    is_flash = stage.shape.attention == "flash"
-    key = decode_key_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
+    if stage.attention is not None:
+        key = stage.attention.decode_key_seconds
+    else:
+        is_flash = stage.shape.attention == "flash"
+        key = decode_key_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
     num_stages = stage.shape.pipeline_parallel_size
     groups = num_micro_batches(np.maximum(sequences, 1.0), num_stages)
     return np.asarray(key * stage.num_layers * num_stages / groups)
 
 
-def _new_keys(sequences: Array, slope: Array) -> Array:
-    """Return the seconds by part of reading the key that each decoding sequence has just written."""
+def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> Array:
+    """Return the seconds by part of decode attention in a step that prefills too, contexts left out.
+
+    The key that each sequence has just written, and waves; the start is that of the prompts.
+    """
     parts = np.zeros((len(PART_NAMES), len(sequences)))
     parts[KV] = sequences * slope
+    if stage.attention is not None:
+        num_stages = stage.shape.pipeline_parallel_size
+        decoding = np.ceil(np.maximum(sequences, 1.0) / num_stages)
+        base = stage.attention.decode_base_seconds(decoding)
+        parts[COMPUTE] = stage.num_layers * num_stages * (base - base[0])
     return parts
 
 

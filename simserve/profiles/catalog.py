@@ -11,7 +11,7 @@ from typing import Literal
 
 from simserve.errors import InputError, ProfileError, ScenarioError, nearest
 
-Kind = Literal["hardware", "model", "engine", "scenario"]
+Kind = Literal["hardware", "model", "engine", "scenario", "published"]
 
 PROFILE_PATH_VARIABLE = "SIMSERVE_PROFILE_PATH"
 _FOLDERS: dict[Kind, str] = {
@@ -19,6 +19,7 @@ _FOLDERS: dict[Kind, str] = {
     "model": "model_profiles",
     "engine": "engine_profiles",
     "scenario": "scenarios",
+    "published": "calibration/published",
 }
 _PACKAGE = Path(__file__).resolve().parent.parent
 

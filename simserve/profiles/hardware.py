@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import datetime
 import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
+from simserve.profiles.gemm_curves import ActivationQuantisation, GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
+from simserve.profiles.kernel_curves import AttentionCurves, CollectiveCurves
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
 from simserve.validation import FrozenModel, validate
 
@@ -64,6 +67,9 @@ class Compute(FrozenModel):
     """INT8 on the tensor cores, accumulated in INT32."""
     int4: Peak | None = None
     """INT4 on the tensor cores: 4-bit weights and activations, which no weight-only format uses."""
+    num_multiprocessors: int | None = Field(default=None, ge=1)
+    """Streaming multiprocessors that the tiles of a kernel are dealt to; none: unknown, and no kernel waits for a
+    partly filled round of tiles."""
     source: Source
     """Where the numbers of this block come from."""
 
@@ -98,8 +104,8 @@ class _Link(FrozenModel):
 class IntraNodeLink(_Link):
     """Links between the GPUs of one node. The latency is that of a small all-reduce."""
 
-    kind: Literal["nvlink", "pcie", "none"]
-    """NVLink, PCIe, or no path between the GPUs."""
+    kind: Literal["nvlink", "infinity_fabric", "pcie", "none"]
+    """NVLink, Infinity Fabric (AMD), PCIe, or no path between the GPUs."""
     gpus_per_node: int = Field(ge=1)
     """GPUs of a typical node."""
 
@@ -114,8 +120,8 @@ class InterNodeLink(_Link):
 class HostLink(FrozenModel):
     """Link between one GPU and host memory."""
 
-    kind: Literal["pcie"]
-    """What the link is."""
+    kind: Literal["pcie", "nvlink_c2c", "unified"]
+    """PCIe, NVLink-C2C (Grace), or one memory that both share, where nothing is copied."""
     bandwidth: PositiveBytesPerSecond
     """Peak bandwidth per direction."""
     source: Source
@@ -194,6 +200,16 @@ class HardwareProfile(FrozenModel):
     """Electric power."""
     efficiency: Efficiency
     """Default efficiencies of its class."""
+    gemm_curves: dict[GemmClass, tuple[GemmCurve, ...]] = Field(default_factory=dict)
+    """Fitted matrix products by number format; a format without a curve runs at the class efficiencies."""
+    grouped_gemm_curves: dict[GemmClass, tuple[GroupedGemmCurve, ...]] = Field(default_factory=dict)
+    """Fitted routed experts by number format."""
+    activation_quantisation: ActivationQuantisation | None = None
+    """Fitted rounding of activations to 8 bits."""
+    attention_curves: AttentionCurves | None = None
+    """Fitted attention kernels; none: class efficiencies."""
+    collective_curves: CollectiveCurves | None = None
+    """Fitted collectives inside a node; none: latency and bandwidth of the link."""
     prices: tuple[GpuPrice, ...] = ()
     """Prices seen, each with its date and source."""
 
@@ -212,6 +228,14 @@ class HardwareProfile(FrozenModel):
         on_demand = [price.usd_per_hour for price in self.prices if price.kind == "on_demand"]
         return statistics.median(on_demand) if on_demand else None
 
+    def gemm_curves_of(self, engine: str) -> dict[GemmClass, GemmCurve]:
+        """Return the curve of each number format whose kernels an engine runs."""
+        return _of_engine(self.gemm_curves, engine)
+
+    def grouped_gemm_curves_of(self, engine: str) -> dict[GemmClass, GroupedGemmCurve]:
+        """Return the curve of routed experts of each number format whose kernels an engine runs."""
+        return _of_engine(self.grouped_gemm_curves, engine)
+
     def peak_flops(self, dtype: str) -> float | None:
         """Return the dense compute peak in FLOP/s (OP/s for integers), or none where the GPU lacks the dtype.
 
@@ -219,9 +243,7 @@ class HardwareProfile(FrozenModel):
             ProfileError: ``dtype`` is not one of `DTYPES`.
         """
         if dtype not in DTYPES:
-            raise ProfileError(
-                "is not a known dtype", key="dtype", value=dtype, remedy=nearest(dtype, DTYPES)
-            )
+            raise ProfileError("is not a known dtype", key="dtype", value=dtype, remedy=nearest(dtype, DTYPES))
         peak: float | None = getattr(self.compute, dtype)
         return peak
 
@@ -236,6 +258,20 @@ class HardwareProfile(FrozenModel):
         """
         peak = self.peak_flops(dtype)
         return None if peak is None else peak / self.memory.bandwidth
+
+
+_Curve = TypeVar("_Curve", bound=TileCurve)
+
+
+def _of_engine(curves: Mapping[GemmClass, Sequence[_Curve]], engine: str) -> dict[GemmClass, _Curve]:
+    """Return for each class the curve that names the engine, or else the one that names none."""
+    chosen = {}
+    for name, candidates in curves.items():
+        own = [curve for curve in candidates if engine in curve.engines]
+        anyones = [curve for curve in candidates if not curve.engines]
+        if own or anyones:
+            chosen[name] = (own or anyones)[0]
+    return chosen
 
 
 def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile:

@@ -9,9 +9,9 @@ from simserve.errors import InvariantError
 from simserve.perf.attention import attention_of, decode_key_seconds, prefill_pair_seconds
 from simserve.perf.collectives import Link, all_gather_seconds, all_reduce_latency, all_reduce_seconds
 from simserve.perf.efficiency import Machine
-from simserve.perf.gemm import gemm_work
-from simserve.perf.moe import expected_distinct_experts, grouped_gemm_work
-from simserve.perf.operators import COMPUTE, WEIGHTS, elementwise_parts, operator_parts
+from simserve.perf.gemm import gemm_call, gemm_curve, gemm_work
+from simserve.perf.moe import expected_distinct_experts
+from simserve.perf.operators import COMPUTE, WEIGHTS, bound_parts, elementwise_parts
 from tests.perf.shapes import make_model
 
 MACHINE = Machine(
@@ -26,15 +26,16 @@ MACHINE = Machine(
 
 
 def test_small_gemm_is_weights_and_large_gemm_is_compute() -> None:
-    """One row reads 200 MB in 0.2 ms; 10,000 rows compute 2e12 FLOP, padded by half a tile, in 20 ms."""
-    rows = np.array([1.0, 10_000.0])
-    work = gemm_work(rows, 10_000, 10_000, weight_bits=16)
+    """One row reads 200 MB in 0.2 ms; 10,048 rows, whole tiles, compute 2e12 FLOP and some in 20 ms."""
+    rows = np.array([1.0, 10_048.0])
+    work = gemm_work(rows, 10_048, 10_000, weight_bits=16)
 
-    parts = operator_parts(work, MACHINE, operator="gemm", dtype="bf16", rows=rows)
+    call = gemm_call(gemm_curve(MACHINE, "bf16", "bf16"), MACHINE, work, "bf16", rows, 10_048)
+    parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=call.total)
 
-    assert parts[WEIGHTS] == pytest.approx([0.2e-3, 0.0])
-    assert parts[COMPUTE, 0] == pytest.approx(1e-6 + 40e-9)
-    assert parts[COMPUTE, 1] == pytest.approx(1e-6 + 2e12 / 100e12 * (10_032 / 10_000))
+    assert parts[WEIGHTS] == pytest.approx([0.20096e-3, 0.0])
+    assert 0.20096e-3 < parts.sum(axis=0)[0] < 0.22e-3
+    assert parts[COMPUTE, 1] == pytest.approx(2 * 10_048**2 * 10_000 / 100e12, rel=0.03)
 
 
 def test_gemm_work_counts_group_scales_and_activations() -> None:
@@ -65,12 +66,13 @@ def test_expected_distinct_experts(tokens: float, distinct: float) -> None:
     assert float(expected_distinct_experts(8, 2, tokens)) == pytest.approx(distinct)
 
 
-def test_grouped_gemm_reads_each_expert_once() -> None:
-    """A million tokens read all 8 experts and do the flops of 2 each."""
-    work = grouped_gemm_work(np.array([1e6]), 10, 20, num_experts=8, num_experts_per_tok=2, weight_bits=8)
+def test_popular_experts_leave_others_unread() -> None:
+    """Chances add up to k whatever the skew, none above 1; with skew, few tokens visit fewer experts."""
+    even, skewed = (float(expected_distinct_experts(64, 6, 32.0, skew)) for skew in (0.0, 1.0))
 
-    assert work.weight_bytes[0] == pytest.approx(8 * 200)
-    assert work.flops[0] == 2 * 200 * 2e6
+    assert float(expected_distinct_experts(64, 6, 1.0, 1.0)) == pytest.approx(6.0)
+    assert float(expected_distinct_experts(8, 4, 1.0, 3.0)) == pytest.approx(4.0)
+    assert skewed < even <= 64
 
 
 def test_decode_attention_reads_keys_and_values() -> None:

@@ -24,7 +24,18 @@ BUNDLED = (
     "l4-24gb",
     "l40s-48gb",
     "rtx-4090-24gb",
+    "a40-48gb",
+    "b200-sxm-180gb",
+    "gh200-96gb",
+    "m2-max-96gb",
+    "mi300x-192gb",
+    "rtx-3090-24gb",
+    "rtx-pro-6000-96gb",
+    "t4-16gb",
+    "v100s-32gb",
 )
+WITHOUT_BF16 = ("m2-max-96gb", "t4-16gb", "v100s-32gb")
+WITHOUT_PRICE = ("m2-max-96gb", "v100s-32gb")
 BLOCKS = ("memory", "compute", "intra_node", "inter_node", "host_link", "power", "efficiency")
 GIB = 2.0**30
 
@@ -88,7 +99,7 @@ def price(usd: float, kind: str = "on_demand") -> dict[str, Any]:
 
 
 def test_the_catalogue_holds_the_bundled_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All ten GPUs can be asked for by name."""
+    """All GPUs can be asked for by name."""
     monkeypatch.delenv(catalog.PROFILE_PATH_VARIABLE, raising=False)
 
     assert set(BUNDLED) <= set(catalog.names("hardware"))
@@ -106,12 +117,12 @@ def test_every_profile_is_complete(name: str) -> None:
 
 @pytest.mark.parametrize("name", BUNDLED)
 def test_peaks_are_ordered_by_width(name: str) -> None:
-    """Narrower dtypes are never slower, and both 16-bit dtypes have one peak."""
+    """Narrower dtypes are never slower, and both 16-bit dtypes have one peak where both exist."""
     profile = load_hardware(name)
     fp16 = profile.peak_flops("fp16")
     assert fp16 is not None
 
-    assert profile.peak_flops("bf16") == fp16
+    assert profile.peak_flops("bf16") == (None if name in WITHOUT_BF16 else fp16)
     for narrow, wide in (
         ("fp8", "fp16"),
         ("int8", "fp16"),
@@ -123,13 +134,18 @@ def test_peaks_are_ordered_by_width(name: str) -> None:
         assert peak is None or wider is None or peak >= wider, (narrow, wide)
 
 
-@pytest.mark.parametrize("name", BUNDLED)
+@pytest.mark.parametrize("name", [name for name in BUNDLED if name != "m2-max-96gb"])
 def test_memory_is_what_cuda_shows_not_what_the_box_says(name: str) -> None:
     """The total lies a little below the advertised size read as GiB: driver and ECC take their part."""
     advertised = float(name.rsplit("-", 1)[1].removesuffix("gb"))
     total = load_hardware(name).memory.total / GIB
 
     assert 0.90 * advertised < total < advertised
+
+
+def test_unified_memory_leaves_a_quarter_to_the_rest_of_the_machine() -> None:
+    """Metal recommends three quarters of what CPU and GPU share."""
+    assert load_hardware("m2-max-96gb").memory.total == 0.75 * 96 * GIB
 
 
 @pytest.mark.parametrize(
@@ -145,6 +161,17 @@ def test_memory_is_what_cuda_shows_not_what_the_box_says(name: str) -> None:
         ("l4-24gb", "bf16", 121e12),
         ("a10-24gb", "bf16", 125e12),
         ("rtx-4090-24gb", "bf16", 165.2e12),
+        ("t4-16gb", "fp16", 65e12),
+        ("v100s-32gb", "fp16", 130e12),
+        ("rtx-3090-24gb", "bf16", 71e12),
+        ("a40-48gb", "bf16", 149.7e12),
+        ("rtx-pro-6000-96gb", "fp8", 935.6e12),
+        ("b200-sxm-180gb", "bf16", 2250e12),
+        ("b200-sxm-180gb", "fp8", 4500e12),
+        ("mi300x-192gb", "bf16", 1307.4e12),
+        ("mi300x-192gb", "fp8", 2614.9e12),
+        ("gh200-96gb", "bf16", 989.4e12),
+        ("m2-max-96gb", "fp32", 13.6e12),
     ],
 )
 def test_peaks_are_dense(name: str, dtype: str, flops: float) -> None:
@@ -165,6 +192,15 @@ def test_peaks_are_dense(name: str, dtype: str, flops: float) -> None:
         ("l4-24gb", 0.3),
         ("a10-24gb", 0.6),
         ("rtx-4090-24gb", 1.008),
+        ("t4-16gb", 0.32),
+        ("v100s-32gb", 1.134),
+        ("rtx-3090-24gb", 0.936),
+        ("a40-48gb", 0.696),
+        ("rtx-pro-6000-96gb", 1.792),
+        ("b200-sxm-180gb", 7.7),
+        ("mi300x-192gb", 5.3),
+        ("gh200-96gb", 4.0),
+        ("m2-max-96gb", 0.4),
     ],
 )
 def test_bandwidth_is_that_of_the_data_sheet(name: str, terabytes: float) -> None:
@@ -185,7 +221,21 @@ def test_unsupported_dtypes_are_absent() -> None:
     assert load_hardware("l4-24gb").supported_dtypes == DTYPES
 
 
-@pytest.mark.parametrize("name", BUNDLED)
+def test_turing_and_volta_multiply_in_fp16_only() -> None:
+    """The T4 has integer tensor cores besides, the V100S nothing else."""
+    assert load_hardware("t4-16gb").supported_dtypes == ("fp32", "fp16", "int8", "int4")
+    assert load_hardware("v100s-32gb").supported_dtypes == ("fp32", "fp16")
+
+
+def test_links_are_of_the_makers_kind() -> None:
+    """Infinity Fabric between MI300X, NVLink-C2C to Grace, and no copy at all on unified memory."""
+    assert load_hardware("mi300x-192gb").intra_node.kind == "infinity_fabric"
+    assert load_hardware("gh200-96gb").host_link.kind == "nvlink_c2c"
+    assert load_hardware("m2-max-96gb").host_link.kind == "unified"
+    assert load_hardware("mi300x-192gb").compute_capability is None
+
+
+@pytest.mark.parametrize("name", [name for name in BUNDLED if name not in WITHOUT_PRICE])
 def test_every_gpu_has_a_price_within_what_was_seen(name: str) -> None:
     """The default price is the median on-demand price: between the cheapest and the dearest."""
     profile = load_hardware(name)
@@ -193,6 +243,12 @@ def test_every_gpu_has_a_price_within_what_was_seen(name: str) -> None:
     assert profile.default_price is not None
 
     assert min(on_demand) <= profile.default_price <= max(on_demand)
+
+
+@pytest.mark.parametrize("name", WITHOUT_PRICE)
+def test_a_gpu_that_nobody_was_seen_to_rent_out_has_no_price(name: str) -> None:
+    """Undefined, not 0 and not a guess."""
+    assert load_hardware(name).default_price is None
 
 
 # What a profile answers
@@ -216,9 +272,7 @@ def test_an_unknown_dtype_is_an_error_that_names_the_nearest() -> None:
 
 def test_default_price_is_the_median_of_the_on_demand_prices() -> None:
     """Spot and reserved prices do not move it."""
-    profile = make_profile(
-        prices=[price(1.0), price(2.0), price(9.0), price(0.1, "spot"), price(0.5, "reserved")]
-    )
+    profile = make_profile(prices=[price(1.0), price(2.0), price(9.0), price(0.1, "spot"), price(0.5, "reserved")])
 
     assert profile.default_price == 2.0
 
@@ -247,9 +301,7 @@ def test_a_profile_loads_by_path(tmp_path: Path) -> None:
     assert load_hardware("somewhere-else.yaml", relative_to=tmp_path).name == "my-gpu"
 
 
-def test_a_profile_loads_by_name_from_the_users_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_profile_loads_by_name_from_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``SIMSERVE_PROFILE_PATH`` adds names."""
     (tmp_path / "hardware_profiles").mkdir()
     write_profile(tmp_path / "hardware_profiles")
@@ -286,7 +338,10 @@ def test_an_unquoted_date_is_read(tmp_path: Path) -> None:
         ({"memory.source": ""}, "memory.source: '' "),
         ({"efficiency.gemm": 1.2}, "efficiency.gemm: 1.2 must be less than or equal to 1"),
         ({"efficiency.gemm": 0}, "efficiency.gemm: 0 must be greater than 0"),
-        ({"intra_node.kind": "nvlnk"}, "intra_node.kind: 'nvlnk' must be 'nvlink', 'pcie' or 'none'"),
+        (
+            {"intra_node.kind": "nvlnk"},
+            "intra_node.kind: 'nvlnk' must be 'nvlink', 'infinity_fabric', 'pcie' or 'none'",
+        ),
         (
             {"intra_node.latency": None},
             "intra_node: must have a bandwidth and a latency above 0 where kind is nvlink",
@@ -316,9 +371,7 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, changes: dict[str, An
     assert caught.value.exit_code == 104
 
 
-def test_a_name_that_differs_from_the_file_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_differs_from_the_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by name, a profile must carry that name: results print it."""
     path = write_profile(tmp_path, stem="other-gpu")
     monkeypatch.setenv(catalog.PROFILE_PATH_VARIABLE, str(tmp_path))

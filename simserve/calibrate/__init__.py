@@ -1,0 +1,1 @@
+"""Fits of the model's constants to measurements. Knows no command and no picture."""

@@ -1,0 +1,206 @@
+"""Seconds of attention from fitted curves: free forms over batch and lengths, and the engine's affine ones.
+
+Knows kernels and sizes of one layer on one rank; no model, no step. Every form is monotone in batch, context,
+heads and width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simserve.perf.efficiency import Array
+from simserve.profiles.kernel_curves import DecodeAttentionCurve, PrefillAttentionCurve
+
+TILE = 128.0
+"""Tokens of a tile of queries, and the head width that constants are stated for (FlashAttention-3)."""
+
+ROW_TILE = 64.0
+"""Rows that the tensor cores of a decode step are padded to (wgmma m64; query heads of a group are rows)."""
+
+GROUP = 4.0
+"""Query heads to a key-value head that the time of a wave is stated for."""
+
+L2_FILLED, L2_SPILLED = 0.7, 1.2
+"""KV over L2 capacity up to which repeated reads hit, and from which they all miss; seen as a step between 0.67
+and 1.34 in the tables of every framework."""
+
+REFERENCE_CONTEXT = 512.0
+"""Context whose splits the affine form charges. H200 tables, contexts from 128 on, all kernels: mean of the median
+errors 8.6, 8.1, 8.0 and 8.5 % for 256, 512, 1,024 and 2,048; over all contexts 256 is best (10.6 against 10.9 %)."""
+
+CRITICAL_SHARE = 0.25
+"""Share of the longest tile that each request of a step adds in the affine form, which knows sums of lengths only.
+H200 tables, up to 8 prompts of 128 tokens and more: mean of the median errors 6.8, 6.1, 7.3 and 11.2 % for 0, 0.25,
+0.5 and 1; over all calls, most of them of many prompts, 0 is best (7.0 against 7.8 %)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """What the curves need of a GPU.
+
+    Attributes:
+        peak: Dense 16-bit FLOP/s.
+        bandwidth: Memory bandwidth, bytes/s.
+        num_multiprocessors: Streaming multiprocessors.
+        l2_cache: Bytes of L2 that still hold the KV of the call before; 0 in a server, where the weights of all
+            layers pass between two visits of a layer.
+    """
+
+    peak: float
+    bandwidth: float
+    num_multiprocessors: int
+    l2_cache: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """Attention heads of one layer on one rank; every field may be an array.
+
+    Attributes:
+        num_heads: Query heads.
+        num_kv_heads: Key-value heads; 1 for latent decoding.
+        width: Mean of key and value width of a head.
+        kv_bytes: Bytes of one key and value, all heads.
+    """
+
+    num_heads: Array | float
+    num_kv_heads: Array | float
+    width: Array | float
+    kv_bytes: Array | float
+
+    @property
+    def group(self) -> Array:
+        """Query heads to a key-value head."""
+        return np.asarray(self.num_heads, dtype=np.float64) / self.num_kv_heads
+
+
+def key_seconds(curve: DecodeAttentionCurve, heads: Heads, gpu: Gpu) -> Array:
+    """Return the seconds of one more key of one sequence at full occupancy: bytes or padded flops."""
+    memory = np.asarray(heads.kv_bytes) / (gpu.bandwidth * curve.memory)
+    return np.maximum(memory, _products(curve, heads, gpu))
+
+
+def _products(curve: DecodeAttentionCurve, heads: Heads, gpu: Gpu) -> Array:
+    width = np.asarray(heads.width, dtype=np.float64)
+    rows = np.ceil(heads.group / ROW_TILE) * ROW_TILE
+    flops = 4.0 * heads.num_kv_heads * rows * (width + curve.extra_width)
+    return np.asarray(np.where(width > TILE, curve.wide_penalty, 1.0) * flops / (gpu.peak * curve.compute))
+
+
+def decode_seconds(
+    curve: DecodeAttentionCurve, heads: Heads, gpu: Gpu, batch: Array | float, context: Array | float
+) -> Array:
+    """Return the seconds of a decode step of ``batch`` sequences of ``context`` keys each.
+
+    ``start + doubling * log2(1 + context / 128) + (waves^p + keys^p)^(1/p)``; waves beyond the first of
+    ``batch * kv_heads / multiprocessors`` blocks; keys the longer of bytes and products.
+    """
+    keys = np.asarray(batch, dtype=np.float64) * context
+    num_bytes = keys * heads.kv_bytes
+    missed = _missed(num_bytes, gpu)
+    main = gpu.bandwidth * curve.memory
+    memory = num_bytes * (missed / main + (1.0 - missed) / max(curve.cache_bandwidth, main))
+    waves = _waves(curve, heads, gpu, batch)
+    work = np.maximum(memory, keys * _products(curve, heads, gpu))
+    return _start(curve, heads, context) + (waves**curve.overlap + work**curve.overlap) ** (1.0 / curve.overlap)
+
+
+def _missed(num_bytes: Array, gpu: Gpu) -> Array:
+    if gpu.l2_cache == 0:
+        return np.ones_like(num_bytes)
+    return np.clip((num_bytes / gpu.l2_cache - L2_FILLED) / (L2_SPILLED - L2_FILLED), 0.0, 1.0)
+
+
+def decode_base_seconds(curve: DecodeAttentionCurve, heads: Heads, gpu: Gpu, batch: Array | float) -> Array:
+    """Return the ``base`` of the affine form ``base[n] + key_seconds * sum of contexts``.
+
+    The start at `REFERENCE_CONTEXT` and the waves as they show beside keys that take as long. The slope is that
+    of full occupancy for every batch, so that no sequence ever speeds a step up, and no bandwidth slows it down.
+    """
+    start = _start(curve, heads, REFERENCE_CONTEXT)
+    return np.asarray(start + (2.0 ** (1.0 / curve.overlap) - 1.0) * _waves(curve, heads, gpu, batch))
+
+
+def _start(curve: DecodeAttentionCurve, heads: Heads, context: Array | float) -> Array:
+    width = np.asarray(heads.width, dtype=np.float64) / TILE
+    doublings = np.log2(1.0 + np.asarray(context, dtype=np.float64) / TILE)
+    return np.asarray(curve.start + curve.start_per_width * width + curve.context_doubling * doublings)
+
+
+def _waves(curve: DecodeAttentionCurve, heads: Heads, gpu: Gpu, batch: Array | float) -> Array:
+    width = np.asarray(heads.width, dtype=np.float64) / TILE
+    waves = np.maximum(batch * np.asarray(heads.num_kv_heads) / gpu.num_multiprocessors - 1.0, 0.0)
+    return np.asarray(waves * (curve.wave + curve.wave_per_width * width * np.sqrt(heads.group / GROUP)))
+
+
+def pair_seconds(curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu) -> Array:
+    """Return the seconds of one attended query-key pair, all heads."""
+    flops = 4.0 * np.asarray(heads.num_heads) * (np.asarray(heads.width) + curve.extra_width)
+    return np.asarray(flops / (gpu.peak * curve.compute))
+
+
+def row_seconds(curve: PrefillAttentionCurve, heads: Heads) -> Array:
+    """Return the seconds of loading, storing and caching the rows of one token."""
+    elements = np.asarray(heads.num_heads) * curve.query_element + np.asarray(heads.num_kv_heads) * curve.kv_element
+    return np.asarray(heads.width * elements)
+
+
+def tile_key_seconds(curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu) -> Array:
+    """Return the seconds a key takes of the longest tile, which one multiprocessor computes."""
+    flops = 4.0 * TILE * (np.asarray(heads.width) + curve.extra_width)
+    return np.asarray(flops / (gpu.peak / gpu.num_multiprocessors * curve.tile_compute))
+
+
+def wave_seconds(curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu, tiles: Array | float) -> Array:
+    """Return the seconds of the waves after the first that ``tiles`` tiles of tokens take, all heads."""
+    waves = np.asarray(tiles, dtype=np.float64) * heads.num_heads / gpu.num_multiprocessors - 1.0
+    return np.maximum(waves, 0.0) * curve.wave
+
+
+def prefill_seconds(
+    curve: PrefillAttentionCurve,
+    heads: Heads,
+    gpu: Gpu,
+    batch: Array | float,
+    tokens: Array | float,
+    window: Array | float = np.inf,
+) -> Array:
+    """Return the seconds of causal attention of ``batch`` prompts of ``tokens`` each.
+
+    ``start + rows + pairs + longest tile + waves``. A token attends to itself and the ``window - 1`` before it.
+    """
+    num_tokens = np.asarray(tokens, dtype=np.float64)
+    reach = np.minimum(num_tokens, window)
+    pairs = batch * (reach * num_tokens - reach * (reach - 1.0) / 2.0)
+    rows = batch * num_tokens * row_seconds(curve, heads)
+    tiles = batch * np.ceil(num_tokens / TILE)
+    return np.asarray(
+        curve.start
+        + rows
+        + pairs * pair_seconds(curve, heads, gpu)
+        + reach * tile_key_seconds(curve, heads, gpu)
+        + wave_seconds(curve, heads, gpu, tiles)
+    )
+
+
+def affine_prefill_seconds(
+    curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu, batch: Array | float, tokens: Array | float
+) -> Array:
+    """Return what the engine's sums make of the same call: tokens, requests, pairs and keys only."""
+    num_tokens = np.asarray(tokens, dtype=np.float64)
+    total = batch * num_tokens
+    return np.asarray(
+        curve.start
+        + total * row_seconds(curve, heads)
+        + wave_seconds(curve, heads, gpu, total / TILE)
+        + batch * request_seconds(curve, heads, gpu)
+        + total * CRITICAL_SHARE * tile_key_seconds(curve, heads, gpu)
+        + batch * num_tokens * (num_tokens + 1.0) / 2.0 * pair_seconds(curve, heads, gpu)
+    )
+
+
+def request_seconds(curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu) -> Array:
+    """Return the seconds of the half tile that a prompt leaves unfilled at its end."""
+    return np.asarray(0.5 * np.asarray(heads.num_heads) / gpu.num_multiprocessors * curve.wave)

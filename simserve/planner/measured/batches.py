@@ -1,0 +1,149 @@
+"""Batches of equal requests on engines that report the time of a prompt phase and of a token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from simserve.planner.measured import build
+from simserve.planner.measured.names import (
+    engine_name,
+    hardware_name,
+    model_name,
+    quantization_name,
+    version_number,
+)
+from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
+from simserve.planner.measured.table import Row, read_rows
+
+SPLITWISE_VERSION = "0.2.7"
+"""The release nearest to the vLLM of late 2023 that Splitwise forked."""
+
+
+CLOSURE_TOLERANCE = 0.10
+"""Share by which E2E may differ from the sum of its parts."""
+
+_CLOSURE: tuple[Metric, ...] = ("ttft", "tpot", "e2e")
+
+
+def read_splitwise(folder: Path) -> list[MeasuredPoint]:
+    """Return Splitwise's iteration times: prompt phase of the whole batch, and a token after it."""
+    return [_splitwise_point(row) for row in read_rows(folder / "splitwise_iteration_times.csv")]
+
+
+def _splitwise_point(row: Row) -> MeasuredPoint:
+    prompt, output, batch = row.count("isl", 1), row.count("osl", 1), row.count("load_value", 1)
+    deployed = build.deployment(
+        hardware_name(row.text("hardware")),
+        engine={
+            "name": "vllm",
+            "version": SPLITWISE_VERSION,
+            "max_num_seqs": batch,
+            "max_num_batched_tokens": max(batch * prompt, prompt + output),
+            "max_model_len": prompt + output,
+        },
+        tensor_parallel_size=row.count("tp", 1),
+    )
+    workload = build.all_at_once(batch, build.fixed(prompt), build.fixed(output))
+    model = model_name(row.text("model"))
+    measured = row.latencies("ttft", "tpot", "e2e")
+    return MeasuredPoint(
+        source="splitwise_iterations",
+        label=row.label,
+        engine="vllm",
+        version=SPLITWISE_VERSION,
+        hardware=hardware_name(row.text("hardware")),
+        model=model,
+        load_kind="batch",
+        load=batch,
+        scenario=build.scenario(row.label, model, deployed, workload),
+        measured=measured,
+        shown_only=_contradicted(measured, output),
+        protocol=Protocol(is_server_side=True, is_batch_time=True),
+    )
+
+
+def _contradicted(measured: dict[Metric, float], output: int) -> frozenset[Metric]:
+    """Return the figures of a row whose E2E is not TTFT + (tokens - 1) TPOT.
+
+    A shorter E2E says that answers ended before their nominal length; a longer one that the batch ran in
+    several parts, of which TTFT is the first's.
+    """
+    if len(measured) < len(_CLOSURE):
+        return frozenset()
+    ratio = measured["e2e"] / (measured["ttft"] + (output - 1) * measured["tpot"])
+    if ratio > 1 + CLOSURE_TOLERANCE:
+        return frozenset(_CLOSURE)
+    return frozenset({"e2e"}) if ratio < 1 - CLOSURE_TOLERANCE else frozenset()
+
+
+def read_lmdeploy(folder: Path) -> list[MeasuredPoint]:
+    """Return LMDeploy's tables: batches of fixed lengths, output tokens/s; others are counted."""
+    return [_lmdeploy_point(row) for row in read_rows(folder / "lmdeploy_a100_4090.csv")]
+
+
+def _lmdeploy_point(row: Row) -> MeasuredPoint:
+    prompt, output, clients = row.count("isl", 1), row.count("osl", 128), row.count("load_value", 1)
+    engine, model = engine_name(row.text("framework")), model_name(row.text("model"))
+    hardware, version = hardware_name(row.text("hardware")), version_number(row.text("version"))
+    deployed = build.deployment(
+        hardware,
+        engine={"name": engine, "version": version, "max_num_seqs": clients, "max_model_len": prompt + output + 64},
+        tensor_parallel_size=row.count("tp", 1),
+        quantization=quantization_name(row.text("precision")),
+    )
+    workload = build.closed_loop(clients, build.fixed(prompt), build.fixed(output))
+    throughput = row.number_of("throughput_tok_s")
+    measured: dict[Metric, float] = {"throughput": throughput} if throughput > 0 else {}
+    is_fixed = row.number_of("isl") > 0 and row.number_of("osl") > 0
+    return MeasuredPoint(
+        source="lmdeploy",
+        label=row.label,
+        engine=engine,
+        version=version,
+        hardware=hardware,
+        model=model,
+        load_kind="concurrency" if is_fixed else "offline",
+        load=clients,
+        scenario=build.scenario(row.label, model, deployed, workload),
+        measured=measured,
+        reason="" if is_fixed else "its lengths (ShareGPT, tokenised by the model) are not recorded",
+    )
+
+
+def read_single_stream(folder: Path) -> list[MeasuredPoint]:
+    """Return tables of number formats: a fixed batch, output tokens/s."""
+    return [_single_stream_point(row) for row in read_rows(folder / "quantization_and_single_stream_tables.csv")]
+
+
+def _single_stream_point(row: Row) -> MeasuredPoint:
+    prompt, output, batch = row.count("isl", 0), row.count("osl", 0), row.count("load_value", 1)
+    engine, model = engine_name(row.text("framework")), model_name(row.text("model"))
+    hardware, version = hardware_name(row.text("hardware")), version_number(row.text("version"))
+    deployed = build.deployment(
+        hardware,
+        engine={
+            "name": engine,
+            "version": version,
+            "max_num_seqs": batch,
+            "max_model_len": prompt + output + build.LENGTH_SLACK,
+            "enable_prefix_caching": False,
+        },
+        tensor_parallel_size=row.count("tp", row.count("gpus", 1)),
+        quantization=quantization_name(row.text("precision").partition(" (")[0]),
+    )
+    has_lengths = prompt > 0 and output > 0
+    workload = build.all_at_once(batch, build.fixed(prompt), build.fixed(output)) if has_lengths else {}
+    throughput = row.number_of("throughput_tok_s")
+    return MeasuredPoint(
+        source="single_stream",
+        label=row.label,
+        engine=engine,
+        version=version,
+        hardware=hardware,
+        model=model,
+        load_kind="batch",
+        load=batch,
+        scenario=build.scenario(row.label, model, deployed, workload),
+        measured={"throughput": throughput} if throughput > 0 else {},
+        reason="" if has_lengths else "the source does not say its lengths",
+    )

@@ -1,0 +1,97 @@
+"""Scenario mappings of measured servers: deployment and workload blocks. Knows no file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+PROMPTS_PER_CLIENT = 10
+"""Closed-loop benchmarks send this many prompts a client (InferenceX benchmark protocol)."""
+
+LENGTH_SLACK = 200
+"""Tokens of ``max_model_len`` above prompt and output ("little above isl+osl")."""
+
+
+def deployment(
+    hardware: str,
+    *,
+    engine: Mapping[str, Any],
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+    data_parallel_size: int = 1,
+    expert_parallel_size: int = 1,
+    replicas: int = 1,
+    quantization: str = "none",
+    kv_cache_dtype: str = "auto",
+) -> dict[str, Any]:
+    """Return a deployment block; sizes of one are left out."""
+    sizes = {
+        "replicas": replicas,
+        "tensor_parallel_size": tensor_parallel_size,
+        "pipeline_parallel_size": pipeline_parallel_size,
+        "data_parallel_size": data_parallel_size,
+    }
+    block: dict[str, Any] = {"hardware": hardware, **{key: size for key, size in sizes.items() if size != 1}}
+    if expert_parallel_size > 1:
+        block["enable_expert_parallel"] = True
+    block |= {"quantization": quantization, "kv_cache_dtype": kv_cache_dtype}
+    return {**block, "engine": {key: value for key, value in engine.items() if value not in (None, "")}}
+
+
+def fixed(tokens: int) -> dict[str, Any]:
+    """Return a length that all requests have."""
+    return {"distribution": "fixed", "value": tokens}
+
+
+def uniform_below(tokens: int, low_share: float) -> dict[str, Any]:
+    """Return lengths uniform from ``low_share`` of the nominal length to it."""
+    return {"distribution": "uniform", "min": max(1, int(low_share * tokens)), "max": tokens}
+
+
+def around(mean: float, cv: float, longest: int) -> dict[str, Any]:
+    """Return lognormal lengths with a known mean, where only that and the limit are known."""
+    return {"distribution": "lognormal", "mean": mean, "cv": cv, "max": longest}
+
+
+def closed_loop(
+    concurrency: int, prompt: Mapping[str, Any], output: Mapping[str, Any], num_requests: int | None = None
+) -> dict[str, Any]:
+    """Return clients that each send a request when the last one is answered."""
+    return {
+        "arrivals": {"process": "closed_loop", "concurrency": concurrency},
+        "prompt_tokens": dict(prompt),
+        "output_tokens": dict(output),
+        "num_requests": num_requests or PROMPTS_PER_CLIENT * concurrency,
+    }
+
+
+def poisson(rate: float, num_requests: int, prompt: Mapping[str, Any], output: Mapping[str, Any]) -> dict[str, Any]:
+    """Return independent arrivals."""
+    return {
+        "arrivals": {"process": "poisson", "rate": rate},
+        "prompt_tokens": dict(prompt),
+        "output_tokens": dict(output),
+        "num_requests": num_requests,
+    }
+
+
+def all_at_once(num_requests: int, prompt: Mapping[str, Any], output: Mapping[str, Any]) -> dict[str, Any]:
+    """Return requests that all wait at 0."""
+    return {
+        "arrivals": {"process": "all_at_once"},
+        "prompt_tokens": dict(prompt),
+        "output_tokens": dict(output),
+        "num_requests": num_requests,
+    }
+
+
+def scenario(name: str, model: str, deployed: Mapping[str, Any], workload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a scenario whose every request counts; ``name`` is made a valid one."""
+    return {
+        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100],
+        "model": model,
+        "deployment": dict(deployed),
+        "workload": dict(workload),
+        "run": {"warmup": "none"},
+    }

@@ -1,0 +1,177 @@
+"""InferenceX and NVIDIA's own sweeps: closed-loop clients, TTFT and TPOT against concurrency.
+
+Server settings by family are those of the public InferenceX launch scripts; what a script leaves out resolves
+as the engine's version sets it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from simserve.planner.measured import build
+from simserve.planner.measured.names import (
+    engine_name,
+    hardware_name,
+    model_name,
+    quantization_name,
+    version_number,
+)
+from simserve.planner.measured.point import MeasuredPoint, Metric
+from simserve.planner.measured.table import Row, read_rows
+
+SHORTEST_SHARE = 0.8
+"""InferenceX draws lengths uniformly in [0.8 L, L] (random_range_ratio 0.8)."""
+
+_VERSION_IN_USE = {
+    ("vllm", "2025"): "0.11.0",
+    ("tensorrt-llm", "2025"): "1.1.0",
+    ("tensorrt-llm", "2026"): "1.2.0",
+    ("sglang", "2026"): "0.5.9",
+}
+"""Engine and year of measurement -> release taken to be in use, where a row names none: an assumption."""
+
+_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
+    ("vllm", "llama-3.1-70b"): {"seats": "concurrency", "max_num_batched_tokens": 8192, "share": 0.90},
+    ("vllm", "gpt-oss-120b"): {"seats": "concurrency", "max_num_batched_tokens": 8192, "share": 0.90},
+    ("tensorrt-llm", "gpt-oss-120b"): {"seats": "concurrency", "max_num_batched_tokens": 20000, "share": 0.85},
+    ("sglang", "deepseek-r1"): {"seats": 512, "max_num_batched_tokens": 32768, "share": 0.82},
+    ("sglang", "deepseek-v3"): {"seats": 512, "max_num_batched_tokens": 32768, "share": 0.82},
+    ("tensorrt-llm", "deepseek-r1"): {"seats": "concurrency", "share": 0.75, "kv": "fp8"},
+    ("tensorrt-llm", "deepseek-v3"): {"seats": "concurrency", "share": 0.75, "kv": "fp8"},
+    ("vllm", "kimi-k2"): {"share": 0.95},
+}
+"""Engine and model -> what the launch script sets."""
+
+_MINIMAX_H200 = {"seats": 512, "max_num_batched_tokens": 32768, "share": 0.95, "kv": "fp8"}
+_DISAGGREGATED = "separate prefill and decode pools cannot be simulated yet"
+_MIXED_EXPERTS = "experts both split and placed (expert- and tensor-parallel at once) cannot be simulated"
+
+
+def read_inferencex(folder: Path) -> list[MeasuredPoint]:
+    """Return the points of ``inferencex_agg.csv``, scored in TTFT and TPOT (means)."""
+    return [_point(row, "inferencex_agg", is_public=True) for row in read_rows(folder / "inferencex_agg.csv")]
+
+
+def read_inhouse(folder: Path) -> list[MeasuredPoint]:
+    """Return the points of ``nvidia_aic_inhouse_agg.csv``: fixed lengths; TTFT is shown, not scored.
+
+    Their TTFT carries warm-up artefacts: it falls with concurrency and grows with output length.
+    """
+    rows = read_rows(folder / "nvidia_aic_inhouse_agg.csv")
+    return [_point(row, "nvidia_aic_inhouse_agg", is_public=False) for row in rows]
+
+
+def read_disaggregated(folder: Path) -> list[MeasuredPoint]:
+    """Return the points of ``inferencex_disagg.csv``, none of which can be replayed."""
+    return [
+        MeasuredPoint(
+            source="inferencex_disagg",
+            label=row.label,
+            engine=engine_name(row.text("framework")),
+            version=row.text("version"),
+            hardware=hardware_name(row.text("hardware")),
+            model=model_name(row.text("model")),
+            load_kind="concurrency",
+            load=row.number_of("load_value"),
+            scenario={},
+            measured=row.latencies("tpot", "ttft"),
+            reason=_DISAGGREGATED,
+        )
+        for row in read_rows(folder / "inferencex_disagg.csv")
+    ]
+
+
+def engine_version(row: Row, engine: str) -> str:
+    """Return the version a row names, else the release in use in the year it was measured, else ""."""
+    named = version_number(row.text("version"))
+    if named:
+        return named
+    year = row.text("commit_or_date").removeprefix("measured ")[:4]
+    return _VERSION_IN_USE.get((engine, year), "")
+
+
+def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
+    engine = engine_name(row.text("framework"))
+    model, hardware = model_name(row.text("model")), hardware_name(row.text("hardware"))
+    prompt, output = row.count("isl", 0), row.count("osl", 0)
+    clients = row.count("load_value", 1)
+    low = SHORTEST_SHARE if is_public else 1.0
+    lengths = build.uniform_below(prompt, low), build.uniform_below(output, low)
+    has_script = is_public and not _is_dynamo(row)
+    settings = _settings(engine, model, hardware) if has_script else {}
+    workload = build.closed_loop(clients, *lengths)
+    tensor, expert = row.count("tp", 1), row.count("ep", 1)
+    deployed = build.deployment(
+        hardware,
+        engine={
+            "name": engine,
+            "version": engine_version(row, engine),
+            "enable_prefix_caching": False,
+            "max_model_len": prompt + output + build.LENGTH_SLACK,
+            **_knobs(engine, settings, clients, prompt),
+        },
+        tensor_parallel_size=tensor,
+        pipeline_parallel_size=row.count("pp", 1),
+        data_parallel_size=row.count("dp", 1),
+        expert_parallel_size=expert,
+        quantization=_weight_format(row, model),
+        kv_cache_dtype=_kv_dtype(settings, model, hardware),
+    )
+    is_mixed = expert > 1 and row.note("moe_tp") not in ("", "1")
+    return MeasuredPoint(
+        source=source,
+        label=row.label,
+        engine=engine,
+        version=engine_version(row, engine),
+        hardware=hardware,
+        model=model,
+        load_kind="concurrency",
+        load=clients,
+        scenario=build.scenario(row.label, model, deployed, workload),
+        measured=row.latencies("tpot", "ttft"),
+        shown_only=_shown_only(row, is_public=is_public),
+        reason=_MIXED_EXPERTS if is_mixed and expert != tensor else "",
+    )
+
+
+def _is_dynamo(row: Row) -> bool:
+    """Return whether NVIDIA Dynamo served: another recipe than the launch scripts, and workers are not counted."""
+    return "ai-dynamo" in row.text("notes")
+
+
+def _shown_only(row: Row, *, is_public: bool) -> frozenset[Metric]:
+    if is_public and _is_dynamo(row):
+        return frozenset({"ttft", "tpot"})  # how many workers shared the clients is not said
+    return frozenset() if is_public else frozenset({"ttft"})
+
+
+def _weight_format(row: Row, model: str) -> str:
+    """Return the weight format; gpt-oss is published in mxfp4 only, whatever arithmetic a row names."""
+    return "mxfp4" if model.startswith("gpt-oss") else quantization_name(row.text("precision"))
+
+
+def _settings(engine: str, model: str, hardware: str) -> dict[str, Any]:
+    if (engine, model) == ("vllm", "minimax-m2") and hardware.startswith("h200"):
+        return _MINIMAX_H200
+    return _SETTINGS.get((engine, model), {})
+
+
+def _knobs(engine: str, settings: dict[str, Any], clients: int, prompt: int) -> dict[str, Any]:
+    seats = settings.get("seats")
+    budget = settings.get("max_num_batched_tokens")
+    if engine == "tensorrt-llm" and budget is None:
+        # As the launch script computes it: every running request's token and a whole prompt, in steps of 64.
+        budget = max(8192, -(-(clients + prompt + 64) // 64) * 64)
+    return {
+        "max_num_seqs": clients if seats == "concurrency" else seats,
+        "max_num_batched_tokens": budget,
+        "gpu_memory_utilization": settings.get("share"),
+    }
+
+
+def _kv_dtype(settings: dict[str, Any], model: str, hardware: str) -> str:
+    if model == "llama-3.1-70b":
+        # The points that starve for KV say FP8 on H200 and 16 bit on H100.
+        return "fp8" if hardware.startswith("h200") else "auto"
+    return str(settings.get("kv", "auto"))

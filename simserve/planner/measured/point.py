@@ -1,0 +1,88 @@
+"""MeasuredPoint: one measured server, as a scenario to replay and the figures it gave. Reads and runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Metric = Literal["tpot", "ttft", "e2e", "throughput"]
+METRICS: tuple[Metric, ...] = ("tpot", "ttft", "e2e", "throughput")
+"""Latencies in seconds, throughput in tokens/s of the whole deployment."""
+
+LoadKind = Literal["concurrency", "rate", "batch", "offline", "trace"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """How a benchmark turned its requests into one figure.
+
+    Attributes:
+        statistic: Over requests.
+        is_server_side: TTFT and E2E start when the scheduler has the request, not when the client sends it.
+        is_token_weighted: TPOT is the decode time of all requests over all their generated tokens (first one
+            included), not the mean of each request's (E2E - TTFT) / (tokens - 1).
+        is_total_throughput: Throughput counts prompt tokens too.
+        is_batch_time: TTFT is the prompt phase of the whole batch: the last request's, not the mean.
+    """
+
+    statistic: Literal["mean", "median"] = "mean"
+    is_server_side: bool = False
+    is_token_weighted: bool = False
+    is_total_throughput: bool = False
+    is_batch_time: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRequests:
+    """The requests of a run whose arrivals and lengths were recorded.
+
+    Attributes:
+        arrival_time: Seconds from the start, ascending.
+        prompt_tokens: Tokens of each prompt.
+        output_tokens: Tokens of each answer.
+    """
+
+    arrival_time: NDArray[np.float64]
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPoint:
+    """One measured deployment under one load.
+
+    Attributes:
+        source: Family of measurements.
+        label: File and row, or the figure's own name.
+        engine: Engine, as the catalogue names it.
+        version: Its version as the source writes it, or the one in use at the date of the measurement.
+        hardware: GPU, as the catalogue names it.
+        model: Model, as the catalogue names it.
+        load_kind: What ``load`` counts.
+        load: Clients, requests/s or requests in a batch; NaN offline and for traces.
+        scenario: What a scenario file would hold; empty where ``reason`` says why there is none.
+        measured: Metric -> seconds or tokens/s.
+        shown_only: Metrics that are compared but not scored, as the source's figure carries artefacts.
+        protocol: How the figures were taken.
+        requests: The very requests, where they were recorded; they replace the scenario's workload.
+        reason: Why the point cannot be replayed; empty where it can be tried.
+    """
+
+    source: str
+    label: str
+    engine: str
+    version: str
+    hardware: str
+    model: str
+    load_kind: LoadKind
+    load: float
+    scenario: Mapping[str, Any]
+    measured: Mapping[Metric, float]
+    shown_only: frozenset[Metric] = frozenset()
+    protocol: Protocol = field(default_factory=Protocol)
+    requests: RecordedRequests | None = None
+    reason: str = ""

@@ -1,0 +1,93 @@
+"""The families of measurements by name: which reader, which files. Knows no figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simserve.errors import InputError, UsageError, nearest
+from simserve.planner.measured import batches, community, inferencex, mlperf, replays, tensorrt_llm
+from simserve.planner.measured.point import MeasuredPoint
+from simserve.planner.measured.published import read_published
+
+PUBLISHED = "published"
+"""The figures that ship with simserve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A family of measurements.
+
+    Attributes:
+        files: What the folder must hold.
+        read: Reads the points in that folder.
+    """
+
+    files: tuple[str, ...]
+    read: Callable[[Path], list[MeasuredPoint]]
+
+
+_SOURCES = {
+    "inferencex_agg": Source(("inferencex_agg.csv",), inferencex.read_inferencex),
+    "nvidia_aic_inhouse_agg": Source(("nvidia_aic_inhouse_agg.csv",), inferencex.read_inhouse),
+    "inferencex_disagg": Source(("inferencex_disagg.csv",), inferencex.read_disaggregated),
+    "apex_plus": Source(("apex_plus_vllm_sglang_h100.csv", "apex_plus_replay_requests.csv.gz"), replays.read_apex),
+    "llmservingsim": Source(("llmservingsim_vllm_summary.csv",), replays.read_llmservingsim),
+    "trtllm_perf_overview": Source(("trtllm_perf_overview_throughput.csv",), tensorrt_llm.read_offline),
+    "trtllm_online_serving": Source(("trtllm_online_serving_v0.14.csv",), tensorrt_llm.read_online),
+    "trtllm_static_batch": Source(("trtllm_static_batch_v0.5-0.9.csv",), tensorrt_llm.read_static),
+    "splitwise_iterations": Source(("splitwise_iteration_times.csv",), batches.read_splitwise),
+    "lmdeploy": Source(("lmdeploy_a100_4090.csv",), batches.read_lmdeploy),
+    "accelmark": Source(("accelmark_results.csv",), community.read_accelmark),
+    "mlperf": Source(("mlperf_v4.1_v5.1_llm_logs.csv",), mlperf.read_mlperf),
+    "single_stream": Source(("quantization_and_single_stream_tables.csv",), batches.read_single_stream),
+    "kaito": Source(("kaito_a10_a100_phi4mini.csv",), community.read_kaito),
+}
+
+
+def source_names() -> list[str]:
+    """Return the names that can be asked for, the published figures first."""
+    return [PUBLISHED, *_SOURCES]
+
+
+def read_points(data: Path | None, sources: Sequence[str] = ()) -> list[MeasuredPoint]:
+    """Return the points of the sources asked for.
+
+    Args:
+        data: Folder of measurements, or one that holds them below ``measured``; None: only what ships.
+        sources: Names; empty: every one whose files are there.
+
+    Raises:
+        UsageError: A name is unknown, or ``data`` is no folder.
+        InputError: A source asked for by name has no files, or a file cannot be read.
+    """
+    for name in sources:
+        if name not in source_names():
+            raise UsageError("is not a known source", key="--source", value=name, remedy=_remedy(name))
+    folder = None if data is None else _measured_folder(data)
+    points = read_published() if not sources or PUBLISHED in sources else []
+    for name, source in _SOURCES.items():
+        if sources and name not in sources:
+            continue
+        missing = list(source.files) if folder is None else [f for f in source.files if not (folder / f).is_file()]
+        if folder is not None and not missing:
+            points.extend(source.read(folder))
+        elif sources:
+            raise InputError(
+                f"needs {' and '.join(missing)}",
+                file=folder,
+                key=f"--source {name}",
+                remedy="name the folder that holds them with --data",
+            )
+    return points
+
+
+def _remedy(name: str) -> str:
+    return f"{nearest(name, source_names())} known: {', '.join(source_names())}"
+
+
+def _measured_folder(data: Path) -> Path:
+    if not data.is_dir():
+        raise UsageError("is not a folder", file=data, key="--data")
+    return data / "measured" if (data / "measured").is_dir() else data

@@ -1,0 +1,181 @@
+"""What the simulator says of one measured point, by the point's own protocol. Scores nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import InputError, SimserveError
+from simserve.metrics.latency import request_latencies
+from simserve.perf.parts import PricedDeployment
+from simserve.perf.tables import price
+from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
+from simserve.scenario.load import from_mapping
+from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.scenario.schema import Scenario
+from simserve.sim.records import RequestRecords
+from simserve.sim.simulate import Deployment, simulate
+from simserve.workload.generate import generate
+from simserve.workload.requests import RequestSpecs
+
+Adjustment = Callable[[ResolvedScenario, PricedDeployment], PricedDeployment]
+"""Changes the seconds of a deployment's steps, for fitting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A measured point beside what was simulated.
+
+    Attributes:
+        point: What was measured.
+        predicted: Metric -> seconds or tokens/s, of the metrics that were measured and are defined here.
+        reason: Why it could not be run; empty where it was.
+    """
+
+    point: MeasuredPoint
+    predicted: Mapping[Metric, float] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the point was simulated."""
+        return not self.reason
+
+
+@dataclass(slots=True)
+class Pricer:
+    """Resolves and prices deployments, each once.
+
+    Attributes:
+        adjust: Applied to the seconds of every deployment; None: as they are priced.
+    """
+
+    adjust: Adjustment | None = None
+    _known: dict[str, tuple[ResolvedScenario, PricedDeployment]] = field(default_factory=dict)
+
+    def of(self, scenario: Scenario) -> tuple[ResolvedScenario, PricedDeployment]:
+        """Return the deployment of a scenario with its seconds.
+
+        Raises:
+            InputError: A profile is missing or does not go with the rest, or the model does not fit.
+        """
+        key = deployment_key(scenario)
+        if key not in self._known:
+            resolved = resolve(scenario)
+            if not resolved.memory.fits:
+                raise InputError("does not fit in the memory left", key="deployment")
+            resolved = _long_enough(resolved)
+            priced = price(resolved.shape)
+            self._known[key] = (resolved, priced)
+        resolved, priced = self._known[key]
+        return resolved, self.adjust(resolved, priced) if self.adjust else priced
+
+    def adjusted(self, adjust: Adjustment) -> Pricer:
+        """Return a pricer with another adjustment that shares what has been priced."""
+        return replace(self, adjust=adjust)
+
+
+def deployment_key(scenario: Scenario) -> str:
+    """Return what two scenarios share that are served by the same deployment."""
+    return json.dumps([scenario.model, scenario.deployment.model_dump(mode="json")], sort_keys=True)
+
+
+def _long_enough(resolved: ResolvedScenario) -> ResolvedScenario:
+    """Return the deployment with the length that was measured, also where the model's own limit is shorter.
+
+    Benchmarks send random tokens, and go beyond the positions that a model was trained on.
+    """
+    asked = resolved.scenario.deployment.engine.max_model_len
+    if asked is None or asked <= resolved.engine.max_model_len:
+        return resolved
+    return replace(resolved, engine=replace(resolved.engine, max_model_len=asked))
+
+
+def predict(point: MeasuredPoint, pricer: Pricer) -> Prediction:
+    """Return the figures of a point; a point that cannot be run says why.
+
+    Args:
+        point: What to replay.
+        pricer: Prices deployments, and keeps them.
+    """
+    if point.reason:
+        return Prediction(point=point, reason=point.reason)
+    try:
+        scenario = from_mapping(point.scenario)
+        resolved, priced = pricer.of(scenario)
+        specs = _specs(point, scenario)
+    except SimserveError as failure:
+        return Prediction(point=point, reason=_reason(failure))
+    deployment = Deployment(
+        num_replicas=scenario.deployment.replicas,
+        engine=resolved.engine,
+        priced=priced,
+        routing=scenario.deployment.routing.policy,
+    )
+    simulation = simulate(deployment, specs)
+    if simulation.was_interrupted:
+        raise KeyboardInterrupt
+    return _compared(point, simulation.records)
+
+
+def _specs(point: MeasuredPoint, scenario: Scenario) -> RequestSpecs:
+    recorded = point.requests
+    if recorded is None:
+        return generate(scenario.workload, seed=scenario.run.seed)
+    return RequestSpecs(
+        arrival_time=recorded.arrival_time,
+        prompt_tokens=recorded.prompt_tokens,
+        output_tokens=recorded.output_tokens,
+        max_tokens=recorded.output_tokens,
+        think_time=np.empty(0),
+        concurrency=None,
+        is_stationary=False,
+        offered_rate=float("nan"),
+    )
+
+
+def _reason(failure: SimserveError) -> str:
+    """Return what stopped a point, without the name of the point in it."""
+    key = f"{failure.key}: " if failure.key else ""
+    value = "" if failure.value is None else f"{failure.value} "
+    return f"{key}{value}{failure.rule}"
+
+
+def _compared(point: MeasuredPoint, records: RequestRecords) -> Prediction:
+    all_metrics = figures(records, point.protocol)
+    predicted = {metric: all_metrics[metric] for metric in point.measured if np.isfinite(all_metrics[metric])}
+    is_complete = np.isfinite(records.finish_time).all()
+    if predicted and is_complete:
+        return Prediction(point=point, predicted=predicted)
+    rejected = int(np.isnan(records.finish_time).sum())
+    return Prediction(point=point, reason=f"{rejected} of {len(records)} requests cannot be served")
+
+
+def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:
+    """Return TPOT, TTFT, E2E (seconds) and throughput (tokens/s) of a run as the protocol takes them."""
+    latencies = request_latencies(records)
+    late = records.admitted_time - records.arrival_time if protocol.is_server_side else 0.0
+    ttft = latencies.ttft - late
+    decode_time = records.finish_time - records.first_token_time
+    tpot = _statistic(latencies.tpot, protocol)
+    if protocol.is_token_weighted:
+        tpot = float(decode_time.sum() / records.output_tokens.sum())
+    tokens = records.output_tokens + (records.prompt_tokens if protocol.is_total_throughput else 0)
+    duration = float(np.nanmax(records.finish_time) - np.nanmin(records.arrival_time))
+    return {
+        "tpot": tpot,
+        "ttft": float(np.nanmax(ttft)) if protocol.is_batch_time else _statistic(ttft, protocol),
+        "e2e": _statistic(latencies.e2e - late, protocol),
+        "throughput": float(tokens.sum()) / duration if duration > 0 else float("nan"),
+    }
+
+
+def _statistic(values: NDArray[np.float64], protocol: Protocol) -> float:
+    defined = values[np.isfinite(values)]
+    if not len(defined):
+        return float("nan")
+    return float(np.median(defined)) if protocol.statistic == "median" else float(np.mean(defined))

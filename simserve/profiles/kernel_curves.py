@@ -1,0 +1,195 @@
+"""Fitted curves of attention kernels and collectives of one GPU: constants with source, no arithmetic.
+
+The formulas are in `simserve.perf.attention_curve` and `simserve.perf.collective_curve`; the fits in
+`simserve.calibrate`. Curves of matrix products are in `simserve.profiles.gemm_curves`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from simserve.units import Bytes, BytesPerSecond, Seconds
+from simserve.validation import FrozenModel
+
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+PositiveBandwidth = Annotated[BytesPerSecond, Field(gt=0)]
+CurveEngine = Literal["vllm", "sglang", "tensorrt-llm"]
+
+
+class CurveFit(FrozenModel):
+    """How good a fit is."""
+
+    points: int = Field(ge=1)
+    """Rows of the table; a fit sees at most 5,000 of them."""
+    median_error: NotNegative
+    """Median absolute error over the calls of the table above 10 us, in sample."""
+    valid_to: str = Field(min_length=1)
+    """Largest sizes in the table."""
+
+
+class DecodeAttentionCurve(FrozenModel):
+    """One decode step of one layer: start, waves of thread blocks, and bytes or flops of the keys."""
+
+    start: Seconds
+    """Time of a call over next to no keys."""
+    start_per_width: Seconds
+    """Further start for each 128 of head width."""
+    context_doubling: Seconds
+    """Further start each time the context doubles beyond 128: more splits to combine."""
+    wave: Seconds
+    """Time of a wave of blocks, one key-value head of one sequence a multiprocessor, after the first."""
+    wave_per_width: Seconds
+    """Further time of a wave for each 128 of head width and four query heads to a key-value head."""
+    overlap: float = Field(ge=1)
+    """How waves and keys overlap: the p of ``(waves^p + keys^p)^(1/p)``; 1 adds, large takes the longer."""
+    compute: Positive
+    """Share of the 16-bit peak that the padded products over the keys reach."""
+    extra_width: NotNegative
+    """Head width that a key costs beyond its own: softmax, and conversion of 8-bit KV."""
+    wide_penalty: float = Field(ge=1)
+    """Factor on the products of heads wider than 128."""
+    memory: Annotated[float, Field(gt=0, le=1)]
+    """Share of the memory bandwidth that reading keys and values reaches."""
+    cache_bandwidth: PositiveBandwidth
+    """Bandwidth of keys and values that the L2 cache still holds."""
+
+
+class PrefillAttentionCurve(FrozenModel):
+    """Attention over prompts of one layer: start, rows, attended pairs, the longest tile, and waves."""
+
+    start: Seconds
+    """Time of a call over next to no tokens."""
+    compute: Positive
+    """Share of the 16-bit peak that the products of attended pairs reach, extra width included."""
+    extra_width: NotNegative
+    """Head width that a pair costs beyond its own: softmax."""
+    query_element: Seconds
+    """Time of loading and storing one element of the queries of a token."""
+    kv_element: Seconds
+    """Time of loading (and caching) one element of the keys of a token."""
+    tile_compute: Positive
+    """Share of one multiprocessor's peak at which the longest tile runs: what a lone short prompt waits for."""
+    wave: Seconds
+    """Time of a wave of tiles (128 tokens of a head) after the first."""
+
+
+class AttentionKernel(FrozenModel):
+    """The curves of one engine's kernels for one kind of attention and one width of KV elements."""
+
+    engine: CurveEngine
+    """Whose kernels."""
+    kind: Literal["heads", "latent"]
+    """``heads`` (MHA, GQA, MQA) or ``latent`` (MLA)."""
+    kv_bits: Literal[16, 8]
+    """Bits of a KV element."""
+    min_group: int = Field(default=1, ge=1)
+    """Fewest query heads to a key-value head that the kernel serves."""
+    decode: DecodeAttentionCurve
+    """Decode."""
+    decode_fit: CurveFit
+    """How good it is."""
+    prefill: PrefillAttentionCurve
+    """Prefill."""
+    prefill_fit: CurveFit
+    """How good it is."""
+
+
+class AttentionCurves(FrozenModel):
+    """Attention on one GPU."""
+
+    num_multiprocessors: int = Field(ge=1)
+    """Streaming multiprocessors."""
+    l2_cache: Bytes
+    """Capacity of the L2 cache."""
+    kernels: tuple[AttentionKernel, ...] = Field(min_length=1)
+    """One entry an engine, kind and width; other engines take the first of the kind."""
+    source: str = Field(min_length=1)
+    """Where the constants come from."""
+
+    def kernel(self, engine: str, kind: str, kv_bits: int, group: float) -> AttentionKernel | None:
+        """Return the kernel of an engine, or of the first engine that has one of the kind; none without.
+
+        Args:
+            engine: Name of the engine.
+            kind: ``heads`` or ``latent``.
+            kv_bits: 16 or 8.
+            group: Query heads to a key-value head.
+        """
+        fitting = [each for each in self.kernels if each.kind == kind and each.min_group <= group]
+        if not fitting:
+            return None
+        home = engine if any(each.engine == engine for each in fitting) else fitting[0].engine
+        return min(fitting, key=lambda each: (each.engine != home, each.kv_bits != kv_bits, -each.min_group))
+
+
+class AllReduceCurve(FrozenModel):
+    """All-reduce of one engine: the quickest of one-shot, two-shot, ring, and reduction in the switch."""
+
+    engine: CurveEngine
+    """Whose kernels."""
+    start: Seconds
+    """Time of a small all-reduce over two ranks, less one doubling."""
+    start_per_doubling: Seconds
+    """Further time for each doubling of the ranks."""
+    one_shot: Positive
+    """Share of the link bandwidth at which every rank reads the messages of all others."""
+    two_shot_start_per_doubling: Seconds
+    """Further start of reduce-scatter and all-gather in one kernel, for each doubling of the ranks."""
+    two_shot: Positive
+    """Share of the link bandwidth of that kernel."""
+    ring_start: Seconds
+    """Further start of NCCL's all-reduce."""
+    ring: Positive
+    """Share of the link bandwidth of NCCL's ring."""
+    switch: Positive | None = None
+    """Share of the link bandwidth of reduction in the NVSwitch (NVLS), 8 ranks and more; none without it."""
+    fit: CurveFit
+    """How good it is."""
+
+
+class TransferCurve(FrozenModel):
+    """Another collective: the quicker of a low-latency and a high-bandwidth protocol."""
+
+    kind: Literal["all_gather", "reduce_scatter", "all_to_all"]
+    """Which."""
+    start: Seconds
+    """Time of a small one over two ranks, less one doubling."""
+    start_per_doubling: Seconds
+    """Further time for each doubling of the ranks."""
+    small: Positive
+    """Share of the link bandwidth of the low-latency protocol."""
+    large_start: Seconds
+    """Further start of the high-bandwidth protocol."""
+    large: Positive
+    """Share of the link bandwidth of that protocol."""
+    fit: CurveFit
+    """How good it is."""
+
+
+class CollectiveCurves(FrozenModel):
+    """Collectives between the GPUs of one node."""
+
+    all_reduce: tuple[AllReduceCurve, ...] = Field(min_length=1)
+    """One entry an engine; other engines take the first."""
+    transfers: tuple[TransferCurve, ...] = ()
+    """NCCL's other collectives."""
+    source: str = Field(min_length=1)
+    """Where the constants come from."""
+
+    @model_validator(mode="after")
+    def _no_two_of_a_kind(self) -> Self:
+        kinds = [each.kind for each in self.transfers]
+        if len(set(kinds)) != len(kinds):
+            raise ValueError("must have at most one entry a kind")
+        return self
+
+    def all_reduce_of(self, engine: str) -> AllReduceCurve:
+        """Return the all-reduce of an engine, or the first."""
+        return next((each for each in self.all_reduce if each.engine == engine), self.all_reduce[0])
+
+    def transfer_of(self, kind: str) -> TransferCurve | None:
+        """Return the curve of another collective; none where it was not fitted."""
+        return next((each for each in self.transfers if each.kind == kind), None)

@@ -1,0 +1,88 @@
+"""`simserve validate`: the JSON of the design, the tables, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simserve.cli.main import main
+from tests.planner.builders import agg_row, write_csv
+
+
+def test_the_json_holds_the_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    """One object on stdout; without a folder, the published figures."""
+    code = main(["validate", "--json", "--jobs", "1"])
+
+    answer = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert {"groups", "bands", "sources", "not_covered", "points", "covered"} == set(answer)
+    group = answer["groups"][0]
+    assert {"source", "engine", "hardware", "model", "points", "covered", "metrics"} <= set(group)
+    assert {"median_ape", "mean_ape", "p90_ape", "bias"} <= set(group["metrics"]["tpot"])
+
+
+def test_a_source_of_a_folder_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And only that one."""
+    write_csv(tmp_path, "inferencex_agg.csv", [agg_row(), agg_row(model="no-such-model")])
+
+    code = main(["validate", "--data", str(tmp_path), "--source", "inferencex_agg", "--json"])
+
+    answer = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert (answer["points"], answer["covered"]) == (2, 1)
+    assert answer["not_covered"][0]["points"] == 1
+
+
+def test_the_table_says_what_was_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the reason and how many."""
+    write_csv(tmp_path, "inferencex_agg.csv", [agg_row(), agg_row(model="no-such-model")])
+
+    main(["validate", "--data", str(tmp_path), "--source", "inferencex_agg"])
+
+    printed = capsys.readouterr().out
+    assert "1 of 2 points were run" in printed
+    assert "no-such-model" in printed
+
+
+def test_points_and_page_are_written(tmp_path: Path) -> None:
+    """CSV or Parquet by the ending; the page carries the date of the flag."""
+    arguments = ["validate", "--quiet", "--accuracy", str(tmp_path / "A.md"), "--date", "2026-11-30"]
+
+    codes = [main([*arguments, "--out", str(tmp_path / f"points.{ending}")]) for ending in ("csv", "parquet")]
+
+    assert codes == [0, 0]
+    assert "2026-11-30" in (tmp_path / "A.md").read_text(encoding="utf-8")
+    assert (tmp_path / "points.csv").read_text(encoding="utf-8").startswith("source,")
+    assert (tmp_path / "points.parquet").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--source", "nowhere"], "not a known source"),
+        (["--data", "no-such-folder"], "not a folder"),
+        (["--out", "points.xlsx"], ".parquet or .csv"),
+        (["--accuracy", "A.md"], "--date"),
+        (["--out", "no-such-folder/points.csv"], "cannot be written"),
+    ],
+)
+def test_wrong_flags_are_refused_before_anything_runs(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, nothing on stdout."""
+    code = main(["validate", *arguments])
+
+    captured = capsys.readouterr()
+    assert code == 2
+    assert captured.out == ""
+    assert said in captured.err
+
+
+def test_a_source_without_data_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 104: an input is missing."""
+    code = main(["validate", "--source", "inferencex_agg"])
+
+    assert code == 104
+    assert "inferencex_agg.csv" in capsys.readouterr().err

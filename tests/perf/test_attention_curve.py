@@ -1,0 +1,98 @@
+"""Fitted attention: monotone in every size, affine where the engine is, and right for the kernel asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simserve.perf.attention_curve import Gpu, Heads, decode_base_seconds, decode_seconds, key_seconds, prefill_seconds
+from simserve.perf.fitted_attention import fitted_attention
+from simserve.profiles.hardware import load_hardware
+from simserve.profiles.kernel_curves import AttentionKernel
+from tests.perf.shapes import make_shape
+
+GPU = Gpu(peak=989.4e12, bandwidth=3.35e12, num_multiprocessors=132, l2_cache=50e6)
+FEW = settings(max_examples=60, deadline=None)
+
+PROFILES = ("h100-sxm-80gb", "h200-sxm-141gb", "a100-sxm-80gb")
+KERNELS = [
+    kernel
+    for curves in (load_hardware(name).attention_curves for name in PROFILES)
+    if curves is not None
+    for kernel in curves.kernels
+]
+sizes = st.fixed_dictionaries(
+    {
+        "batch": st.integers(1, 2048),
+        "length": st.integers(1, 131072),
+        "kv_heads": st.sampled_from([1, 2, 4, 8, 32]),
+        "group": st.integers(1, 64),
+        "width": st.sampled_from([64, 128, 256]),
+    }
+)
+
+
+def heads(kv_heads: int, group: int, width: int) -> Heads:
+    """Return heads with 16-bit keys and values."""
+    return Heads(num_heads=kv_heads * group, num_kv_heads=kv_heads, width=width, kv_bytes=4.0 * kv_heads * width)
+
+
+def both(kernel: AttentionKernel, size: dict[str, int]) -> tuple[float, float]:
+    """Return the seconds of a decode step and of a prefill of a size."""
+    layer = heads(size["kv_heads"], size["group"], size["width"])
+    decode = decode_seconds(kernel.decode, layer, GPU, size["batch"], size["length"])
+    return float(decode), float(prefill_seconds(kernel.prefill, layer, GPU, size["batch"], size["length"]))
+
+
+@FEW
+@given(st.sampled_from(KERNELS), sizes, st.sampled_from(["batch", "length", "kv_heads", "group", "width"]))
+def test_more_work_never_takes_less_time(kernel: AttentionKernel, size: dict[str, int], grown: str) -> None:
+    """Twice the batch, length, heads or width takes at least as long, in decode and prefill."""
+    before, after = both(kernel, size), both(kernel, {**size, grown: 2 * size[grown]})
+
+    assert all(later >= earlier > 0 for earlier, later in zip(before, after, strict=True))
+
+
+@FEW
+@given(st.sampled_from(KERNELS), sizes, st.floats(1.0, 4.0), st.floats(1.0, 4.0))
+def test_a_better_gpu_never_takes_longer(
+    kernel: AttentionKernel, size: dict[str, int], peak: float, bandwidth: float
+) -> None:
+    """Base and slope of the affine form fall with peak and bandwidth, or stay."""
+    layer = heads(size["kv_heads"], size["group"], size["width"])
+    better = Gpu(peak=GPU.peak * peak, bandwidth=GPU.bandwidth * bandwidth, num_multiprocessors=132)
+
+    assert key_seconds(kernel.decode, layer, better) <= key_seconds(kernel.decode, layer, GPU)
+    assert decode_base_seconds(kernel.decode, layer, better, 64) <= decode_base_seconds(kernel.decode, layer, GPU, 64)
+
+
+def test_a_window_bounds_the_pairs_of_a_prompt() -> None:
+    """A window as long as the prompt changes nothing; a shorter one saves time."""
+    layer, curve = heads(8, 4, 128), KERNELS[0].prefill
+    full, same, short = (prefill_seconds(curve, layer, GPU, 4, 8192, window) for window in (np.inf, 8192, 1024))
+
+    assert same == pytest.approx(full)
+    assert short < full
+
+
+def test_an_engine_gets_its_own_kernel_and_width_of_kv() -> None:
+    """vLLM with FP8 KV; an engine without a curve takes the first; a latent model its latent kernel."""
+    plain, narrow, other = (
+        fitted_attention(make_shape(engine=engine, kv_cache_dtype=kv))
+        for engine, kv in (("vllm", "auto"), ("vllm", "fp8"), ("tgi", "auto"))
+    )
+
+    assert plain is not None
+    assert narrow is not None
+    assert other is not None
+    assert (plain.kernel.engine, plain.kernel.kv_bits) == ("vllm", 16)
+    assert narrow.kernel.kv_bits == 8
+    assert other.kernel == plain.kernel
+    assert narrow.decode_key_seconds < plain.decode_key_seconds
+
+
+def test_a_gpu_without_curves_keeps_its_class() -> None:
+    """An L4 has no fitted attention."""
+    assert fitted_attention(make_shape("l4-24gb")) is None

@@ -1,0 +1,140 @@
+"""The GEMM and expert curves: monotone in every size, bounded by the peaks, scaled as stated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simserve.perf.gemm import gemm_curve
+from simserve.perf.gemm_curve import GemmDevice, gemm_seconds
+from simserve.perf.moe import ExpertLoad, ExpertShape, expert_seconds, routed_load
+from simserve.perf.tables import price
+from simserve.profiles.gemm_curves import GemmCurve, GroupedGemmCurve
+from simserve.profiles.hardware import load_hardware
+from tests.perf.shapes import make_shape
+
+MANY = settings(max_examples=200, deadline=None)
+DEVICE = GemmDevice(peak=989.4e12, bandwidth=3.35e12, num_multiprocessors=132)
+FITTED = ("h100-sxm-80gb", "h200-sxm-141gb", "a100-sxm-80gb")
+ENGINES = ("vllm", "sglang", "tensorrt-llm")
+EXPERTS = ExpertShape(hidden_size=4096.0, intermediate_size=1536.0, up_projections=2.0, weight_bits=16.0)
+
+curves = st.builds(
+    GemmCurve.model_construct,
+    start_latency=st.floats(0.0, 1e-5),
+    efficiency=st.floats(0.5, 1.0),
+    sustained_efficiency=st.floats(0.1, 0.5),
+    loop_overhead=st.floats(0.0, 1000.0),
+    wave_quantisation=st.floats(0.01, 1.0),
+    overlap=st.floats(1.0, 8.0),
+    memory_efficiency=st.floats(0.2, 1.0),
+    split_latency=st.floats(0.0, 1e-5),
+    max_splits=st.sampled_from([1, 2, 8]),
+    max_tile_rows=st.sampled_from([64, 128, 256]),
+)
+sizes = st.integers(1, 70_000)
+
+
+def seconds(curve: GemmCurve, m: int, n: int, k: int, device: GemmDevice = DEVICE) -> float:
+    """Return the seconds of one 16-bit product."""
+    num_bytes = np.array([2.0 * (n * k + m * k + m * n)])
+    call = gemm_seconds(
+        curve, device, rows=np.array([float(m)]), out_features=float(n), in_features=float(k), num_bytes=num_bytes
+    )
+    return float(call.total[0])
+
+
+@MANY
+@given(curves, sizes, sizes, sizes, st.sampled_from("mnk"), st.integers(1, 5000))
+def test_no_product_gets_faster_with_more_work(curve: GemmCurve, m: int, n: int, k: int, grown: str, step: int) -> None:
+    """More rows, columns or reduction never take less time, whatever the parameters."""
+    larger = {"m": m, "n": n, "k": k, grown: {"m": m, "n": n, "k": k}[grown] + step}
+
+    assert seconds(curve, **larger) >= seconds(curve, m, n, k) * (1 - 1e-12)
+
+
+@MANY
+@given(curves, sizes, sizes, sizes)
+def test_no_product_beats_the_roofline(curve: GemmCurve, m: int, n: int, k: int) -> None:
+    """Never faster than the peak FLOP/s or the bandwidth."""
+    ideal = max(2.0 * m * n * k / DEVICE.peak, 2.0 * (n * k + m * k + m * n) / DEVICE.bandwidth)
+
+    assert seconds(curve, m, n, k) >= ideal
+
+
+@pytest.mark.parametrize("name", FITTED)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fitted_curves_are_monotone_over_tokens(name: str, engine: str) -> None:
+    """Token by token up to 4,096, and in steps of whole tiles beyond, for every curve of the catalogue."""
+    hardware = load_hardware(name)
+    tokens = np.concatenate((np.arange(1.0, 4097.0), np.arange(4160.0, 65_537.0, 64.0)))
+
+    for kernels, curve in hardware.gemm_curves_of(engine).items():
+        num_bytes = 4096.0 * 4096.0 + 8192.0 * tokens
+        call = gemm_seconds(curve, DEVICE, rows=tokens, out_features=4096.0, in_features=4096.0, num_bytes=num_bytes)
+        assert np.all(np.diff(call.total) >= 0), kernels
+        assert np.all(call.total >= call.memory), kernels
+
+
+@pytest.mark.parametrize("name", FITTED)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fitted_experts_are_monotone_over_tokens(name: str, engine: str) -> None:
+    """More tokens never take less time, with 128 experts of which 8 are visited."""
+    load = routed_load(128, 8, np.arange(1.0, 4097.0))
+
+    for kernels, curve in load_hardware(name).grouped_gemm_curves_of(engine).items():
+        total = expert_seconds(curve, DEVICE, EXPERTS, load).total
+        assert np.all(np.diff(total) >= 0), kernels
+
+
+def test_experts_cost_more_with_each_thing_they_have_more_of() -> None:
+    """Pairs, distinct experts, routed pairs and held experts each add time."""
+    curve = GroupedGemmCurve(
+        start_latency="20 us",
+        efficiency=0.7,
+        loop_overhead=200,
+        overlap=2,
+        memory_efficiency=0.9,
+        expert_latency="30 ns",
+        routed_passes=0.3,
+        local_passes=4,
+    )
+    plain = {"pairs": 512.0, "distinct": 60.0, "routed": 1024.0, "held": 128.0}
+
+    def total(**load: float) -> float:
+        arrays = {name: np.array([value]) for name, value in {**plain, **load}.items()}
+        return float(expert_seconds(curve, DEVICE, EXPERTS, ExpertLoad(**arrays)).total[0])
+
+    assert all(total(**{name: 2 * value}) > total() for name, value in plain.items())
+
+
+def test_fewer_multiprocessors_wait_for_whole_rounds() -> None:
+    """133 tiles on 132 SMs take two rounds where the last one counts whole; one big SM never waits."""
+    curve = load_hardware("h100-sxm-80gb").gemm_curves_of("vllm")["fp8"]
+    one = GemmDevice(peak=DEVICE.peak, bandwidth=DEVICE.bandwidth, num_multiprocessors=1)
+
+    assert seconds(curve, 256, 64 * 133, 8192) > 1.3 * seconds(curve, 256, 64 * 132, 8192)
+    assert seconds(curve, 256, 64 * 133, 8192, one) < 1.05 * seconds(curve, 256, 64 * 132, 8192, one)
+
+
+def test_engines_have_kernels_of_their_own() -> None:
+    """vLLM and SGLang multiply FP8 in CUTLASS tiles of up to 256 rows; TensorRT-LLM and all others call cuBLAS."""
+    hardware = load_hardware("h100-sxm-80gb")
+    rows = {engine: hardware.gemm_curves_of(engine)["fp8"].max_tile_rows for engine in (*ENGINES, "tgi")}
+
+    assert rows == {"vllm": 256, "sglang": 256, "tensorrt-llm": 64, "tgi": 64}
+
+
+@pytest.mark.parametrize(
+    ("quantization", "fidelity"), [("none", "fitted"), ("fp8", "fitted"), ("awq-int4", "roofline")]
+)
+def test_fidelity_is_fitted_where_every_operator_is(quantization: str, fidelity: str) -> None:
+    """4-bit weights on an H100 run on the 16-bit curve with a share of its FLOP/s: no measurements, so roofline."""
+    shape = make_shape(hardware="h100-sxm-80gb", quantization=quantization)
+    curve = gemm_curve(shape.machine, "int4_weight_only", "bf16", 0.8)
+
+    assert price(shape, 64).fidelity == fidelity
+    assert curve.fit is None
+    assert curve.efficiency == pytest.approx(0.8 * shape.machine.gemm_curves["bf16"].efficiency)

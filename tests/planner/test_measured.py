@@ -1,0 +1,262 @@
+"""Readers: rows written by hand become the scenarios that the protocols describe."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simserve.errors import InputError, TraceError, UsageError
+from simserve.planner.measured.batches import read_splitwise
+from simserve.planner.measured.inferencex import read_disaggregated, read_inferencex, read_inhouse
+from simserve.planner.measured.names import hardware_name, model_name, quantization_name, version_number
+from simserve.planner.measured.replays import read_apex, read_llmservingsim
+from simserve.planner.measured.sources import read_points, source_names
+from simserve.planner.measured.table import read_rows
+from simserve.planner.measured.tensorrt_llm import read_offline, read_online, read_static
+from tests.planner.builders import agg_row, write_csv
+
+
+def test_inferencex_is_a_closed_loop_with_lengths_below_nominal(tmp_path: Path) -> None:
+    """C clients, 10 C prompts, [0.8 L, L], C seats, no prefix caching, 16-bit KV on H100."""
+    write_csv(tmp_path, "inferencex_agg.csv", [agg_row()])
+
+    (point,) = read_inferencex(tmp_path)
+
+    assert (point.engine, point.version, point.hardware, point.model) == (
+        "vllm",
+        "0.11.0",
+        "h100-sxm-80gb",
+        "llama-3.1-70b",
+    )
+    assert point.measured == pytest.approx({"tpot": 0.020, "ttft": 0.050})
+    workload, deployment = point.scenario["workload"], point.scenario["deployment"]
+    assert workload["arrivals"] == {"process": "closed_loop", "concurrency": 4}
+    assert workload["num_requests"] == 40
+    assert workload["prompt_tokens"] == {"distribution": "uniform", "min": 80, "max": 100}
+    assert deployment["tensor_parallel_size"] == 2
+    assert deployment["kv_cache_dtype"] == "auto"
+    engine = deployment["engine"]
+    assert (engine["max_num_seqs"], engine["max_num_batched_tokens"]) == (4, 8192)
+    assert engine["enable_prefix_caching"] is False
+    assert engine["max_model_len"] > 120
+
+
+def test_the_kv_cache_of_the_70b_is_fp8_on_h200_only(tmp_path: Path) -> None:
+    """The KV-starved points say so."""
+    write_csv(tmp_path, "inferencex_agg.csv", [agg_row(hardware="h200_sxm")])
+
+    assert read_inferencex(tmp_path)[0].scenario["deployment"]["kv_cache_dtype"] == "fp8"
+
+
+def test_the_budget_of_tensorrt_llm_holds_all_clients_and_a_prompt(tmp_path: Path) -> None:
+    """max(8192, C + prompt + 64 rounded up to 64); 0.75 of what is free; FP8 KV."""
+    row = agg_row(framework="trtllm", model="deepseek-ai/DeepSeek-R1", hardware="h200_sxm", isl=8192, load_value=8)
+    write_csv(tmp_path, "inferencex_agg.csv", [row])
+
+    deployment = read_inferencex(tmp_path)[0].scenario["deployment"]
+
+    assert deployment["engine"]["max_num_batched_tokens"] == 8320
+    assert deployment["engine"]["gpu_memory_utilization"] == 0.75
+    assert deployment["kv_cache_dtype"] == "fp8"
+
+
+def test_experts_split_and_placed_at_once_have_a_reason(tmp_path: Path) -> None:
+    """They are counted, not guessed."""
+    row = agg_row(model="Qwen/Qwen3-235B-A22B-FP8", tp=4, ep=2, notes="moe_tp=2")
+    write_csv(tmp_path, "inferencex_agg.csv", [row])
+
+    assert "experts" in read_inferencex(tmp_path)[0].reason
+
+
+def test_inhouse_sweeps_have_fixed_lengths_and_an_unscored_ttft(tmp_path: Path) -> None:
+    """Their TTFT carries warm-up artefacts."""
+    write_csv(tmp_path, "nvidia_aic_inhouse_agg.csv", [agg_row()])
+
+    (point,) = read_inhouse(tmp_path)
+
+    assert point.shown_only == {"ttft"}
+    assert point.scenario["workload"]["prompt_tokens"]["min"] == 100
+
+
+def test_separate_pools_are_counted(tmp_path: Path) -> None:
+    """With the reason."""
+    write_csv(tmp_path, "inferencex_disagg.csv", [agg_row()])
+
+    assert "pools" in read_disaggregated(tmp_path)[0].reason
+
+
+def _apex_files(folder: Path, **changes: object) -> None:
+    row = agg_row(version="0.6.0", precision="BF16", run_id="a", e2e_ms=900, tpot_ms=20.8, **changes)
+    write_csv(folder, "apex_plus_vllm_sglang_h100.csv", [row])
+    text = "run_id,arrival_offset_s,input_tokens_actual,output_tokens_actual\na,1.5,30,7\nb,2.0,1,1\na,2.5,40,9\n"
+    (folder / "apex_plus_replay_requests.csv.gz").write_bytes(gzip.compress(text.encode()))
+
+
+def test_apex_replays_the_requests_of_its_run(tmp_path: Path) -> None:
+    """Server-side, TPOT over generated tokens, no chunked prefill, 0.97 of the memory."""
+    _apex_files(tmp_path)
+
+    (point,) = read_apex(tmp_path)
+
+    assert point.requests is not None
+    assert np.array_equal(point.requests.arrival_time, [1.5, 2.5])
+    assert np.array_equal(point.requests.output_tokens, [7, 9])
+    assert point.protocol.is_server_side
+    assert point.protocol.is_token_weighted
+    assert point.scenario["deployment"]["engine"]["enable_chunked_prefill"] is False
+
+
+def test_corrected_columns_are_used_where_filled(tmp_path: Path) -> None:
+    """And the others where they are not."""
+    _apex_files(tmp_path, tpot_ms_corr=19.0, ttft_ms_corr="")
+
+    assert read_apex(tmp_path)[0].measured == pytest.approx({"tpot": 0.019, "ttft": 0.050, "e2e": 0.9})
+
+
+def test_llmservingsim_counts_from_the_queue(tmp_path: Path) -> None:
+    """Arrivals are queue times, in their order, from the first; limits stand in the notes."""
+    notes = "max_num_seqs=128 max_num_batched_tokens=2048 max_model_len=None"
+    row = agg_row(
+        hardware="RTX4090", model="meta-llama/Llama-3.1-8B", version="0.19.0", throughput_tok_s=9, notes=notes
+    )
+    write_csv(tmp_path, "llmservingsim_vllm_summary.csv", [row])
+    requests = [
+        {"queued_ts": 12.0, "input_toks": 5, "output_toks": 6},
+        {"queued_ts": 10.0, "input_toks": 7, "output_toks": 8},
+    ]
+    write_csv(tmp_path, "llmservingsim_vllm_requests_RTX4090_Llama-3.1-8B.csv", requests)
+
+    (point,) = read_llmservingsim(tmp_path)
+
+    assert point.requests is not None
+    assert np.array_equal(point.requests.arrival_time, [0.0, 2.0])
+    assert np.array_equal(point.requests.prompt_tokens, [7, 5])
+    assert point.scenario["deployment"]["engine"]["max_num_seqs"] == 128
+    assert "max_model_len" not in point.scenario["deployment"]["engine"]
+
+
+def test_throughput_of_a_gpu_is_that_of_the_system(tmp_path: Path) -> None:
+    """Tables say one or the other."""
+    row = agg_row(framework="TensorRT-LLM", version="0.8.0", load_type="static_batch", gpus=2, throughput_tok_s=100)
+    rows = [{**row, "throughput_kind": kind} for kind in ("output_per_gpu", "output_per_system")]
+    write_csv(tmp_path, "trtllm_static_batch_v0.5-0.9.csv", rows)
+
+    points = read_static(tmp_path)
+
+    assert [point.measured["throughput"] for point in points] == [200.0, 100.0]
+    assert points[0].scenario["deployment"]["engine"]["batching"] == "static"
+
+
+def test_offline_points_queue_everything_at_once(tmp_path: Path) -> None:
+    """With an FP8 KV cache where weights are FP8, and a budget that holds the prompt."""
+    row = agg_row(precision="FP8", isl=20000, num_requests=50, throughput_tok_s=10, throughput_kind="output_per_system")
+    write_csv(tmp_path, "trtllm_perf_overview_throughput.csv", [row])
+
+    (point,) = read_offline(tmp_path)
+
+    assert point.scenario["workload"]["arrivals"] == {"process": "all_at_once"}
+    assert point.scenario["deployment"]["kv_cache_dtype"] == "fp8"
+    assert point.scenario["deployment"]["engine"]["max_num_batched_tokens"] == 20000
+
+
+def test_an_infinite_rate_is_all_at_once(tmp_path: Path) -> None:
+    """A finite one is Poisson."""
+    rows = [agg_row(load_value=value, itl_ms=20, num_requests=50) for value in ("inf", 8)]
+    write_csv(tmp_path, "trtllm_online_serving_v0.14.csv", rows)
+
+    processes = [point.scenario["workload"]["arrivals"]["process"] for point in read_online(tmp_path)]
+
+    assert processes == ["all_at_once", "poisson"]
+
+
+def test_an_end_to_end_time_that_its_parts_contradict_is_shown_only(tmp_path: Path) -> None:
+    """Answers ended early (E2E too short), or the batch ran in parts (too long)."""
+    rows = [agg_row(ttft_ms=100, tpot_ms=10, osl=11, e2e_ms=e2e) for e2e in (200, 100, 400)]
+    write_csv(tmp_path, "splitwise_iteration_times.csv", rows)
+
+    shown = [point.shown_only for point in read_splitwise(tmp_path)]
+
+    assert shown == [frozenset(), {"e2e"}, {"e2e", "ttft", "tpot"}]
+
+
+@pytest.mark.parametrize(
+    ("hardware", "name"),
+    [
+        ("h100_sxm", "h100-sxm-80gb"),
+        ("NVIDIA H200-SXM-141GB", "h200-sxm-141gb"),
+        ("A100-SXM4-80GB", "a100-sxm-80gb"),
+        ("RTXPRO6000", "rtx-pro-6000-96gb"),
+        ("Abacus", "abacus"),
+    ],
+)
+def test_hardware_names(hardware: str, name: str) -> None:
+    """Sources write one GPU in many ways."""
+    assert hardware_name(hardware) == name
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("LLaMA v3.1 8B", "llama-3.1-8b"),
+        ("Llama 3.3 70B", "llama-3.3-70b"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b"),
+        ("LLaMA 70B", "llama-2-70b"),
+        ("llama2-13b", "llama-2-13b"),
+        ("MiniMaxAI/MiniMax-M2.5", "minimax-m2"),
+    ],
+)
+def test_model_names(model: str, name: str) -> None:
+    """And one model too."""
+    assert model_name(model) == name
+
+
+def test_formats_and_versions() -> None:
+    """FP4 on Hopper is mxfp4; a release candidate is its release."""
+    assert [quantization_name(text) for text in ("", "FP8", "fp4", "W8A16")] == ["none", "fp8", "mxfp4", "int8-wo"]
+    assert [version_number(text) for text in ("1.2.0rc6.post1", "glm5-hopper", "0.20.1+x")] == ["1.2.0", "", "0.20.1"]
+
+
+def test_without_a_folder_only_the_published_figures_are_read() -> None:
+    """They ship."""
+    points = read_points(None)
+
+    assert {point.source for point in points} == {"published"}
+    assert all(point.measured for point in points)
+
+
+def test_an_unknown_source_names_the_known() -> None:
+    """A wrong flag."""
+    with pytest.raises(UsageError, match="inferencex_agg"):
+        read_points(None, ["inferencex"])
+
+
+def test_a_source_without_its_files_says_which(tmp_path: Path) -> None:
+    """Asked for by name it must be there."""
+    with pytest.raises(InputError, match=r"inferencex_agg\.csv"):
+        read_points(tmp_path, ["inferencex_agg"])
+
+
+def test_sources_that_are_not_there_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+    """A folder may hold some of them, also below `measured`."""
+    (tmp_path / "measured").mkdir()
+    write_csv(tmp_path / "measured", "inferencex_agg.csv", [agg_row()])
+
+    assert {point.source for point in read_points(tmp_path)} == {"published", "inferencex_agg"}
+    assert "inferencex_agg" in source_names()
+
+
+def test_a_folder_that_is_not_there_is_a_wrong_flag(tmp_path: Path) -> None:
+    """Known before anything runs."""
+    with pytest.raises(UsageError, match="not a folder"):
+        read_points(tmp_path / "nowhere")
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    """With its path."""
+    (tmp_path / "x.csv.gz").write_bytes(b"no gzip")
+
+    with pytest.raises(TraceError, match=r"x\.csv\.gz"):
+        read_rows(tmp_path / "x.csv.gz")

@@ -1,0 +1,176 @@
+"""Every model and every GPU of the catalogue can be priced and its memory planned, under every engine."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from simserve.errors import InputError
+from simserve.perf.memory import MemoryPlan, plan_memory
+from simserve.perf.shape import ReplicaShape
+from simserve.perf.tables import price
+from simserve.profiles import catalog
+from simserve.profiles.hardware import load_hardware
+from simserve.profiles.model import ModelProfile, load_model
+from tests.perf.shapes import make_shape
+
+CONTEXT = 2048
+TABLE_TOKENS = 256
+
+# Tensor and pipeline sizes in the order they are tried.
+SIZES = [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 4), (8, 6)]
+
+# Engines that set KV aside for every seat get one seat, so that the largest models fit a few nodes.
+STATIC_KV_SEATS = {"llama.cpp": 1, "fastertransformer": 1, "orca": 1, "transformers": 1}
+
+# A model that fits one GPU of the kind in 16 bits; where there is no BF16 it runs in FP16.
+ON_ONE_GPU = {
+    "t4-16gb": "llama-3.2-3b",
+    "rtx-3090-24gb": "llama-3.1-8b",
+    "v100s-32gb": "llama-3.1-8b",
+    "a40-48gb": "phi-4",
+    "rtx-pro-6000-96gb": "qwen2.5-32b",
+    "gh200-96gb": "qwen3-32b",
+    "m2-max-96gb": "gpt-oss-20b",
+    "b200-sxm-180gb": "llama-3.3-70b",
+    "mi300x-192gb": "llama-3.3-70b",
+}
+SMALL_MODEL = "llama-3.2-1b"
+
+
+def make_shape_of(
+    gpu: str, model: str, engine: str, tensor_parallel_size: int = 1, pipeline_parallel_size: int = 1, **rest: str
+) -> ReplicaShape:
+    """Return a deployment for requests of up to 2,048 tokens, or as many as the model takes."""
+    seats = {"max_num_seqs": STATIC_KV_SEATS[engine]} if engine in STATIC_KV_SEATS else {}
+    return make_shape(
+        gpu,
+        model,
+        engine=engine,
+        tensor_parallel_size=tensor_parallel_size,
+        pipeline_parallel_size=pipeline_parallel_size,
+        max_model_len=min(CONTEXT, load_model(model).max_position_embeddings),
+        **seats,
+        **rest,
+    )
+
+
+def smallest_fit(gpu: str, model: str, engine: str) -> tuple[ReplicaShape, MemoryPlan]:
+    """Return the first of the sizes tried that holds the model in its own 16-bit dtype, with its plan."""
+    for ranks, stages in SIZES:
+        if not divides(load_model(model), ranks):
+            continue
+        shape = make_shape_of(gpu, model, engine, ranks, stages)
+        plan = plan_memory(shape)
+        if plan.fits:
+            return shape, plan
+    raise AssertionError(f"{model} fits no size tried on {gpu} under {engine}")
+
+
+def divides(model: ModelProfile, ranks: int) -> bool:
+    """Return whether an engine accepts so many tensor-parallel ranks."""
+    try:
+        model.attention_gemms(ranks)
+    except InputError:
+        return False
+    return True
+
+
+def assert_priced(shape: ReplicaShape) -> None:
+    """Assert that every step costs a finite, positive time that never falls with more work."""
+    times = price(shape, TABLE_TOKENS).step_times
+    for table in (times.decode_base, times.token_seconds):
+        assert all(math.isfinite(seconds) and seconds > 0 for seconds in table[1:])
+        assert list(table) == sorted(table)
+    assert times.decode_slope[1] > 0
+    assert times.prefill_pair_seconds > 0
+
+
+@pytest.mark.parametrize("engine", catalog.names("engine"))
+@pytest.mark.parametrize("model", catalog.names("model"))
+def test_every_model_runs_under_every_engine(model: str, engine: str) -> None:
+    """In 16 bits, on as many H200 as it takes, up to six nodes."""
+    shape, plan = smallest_fit("h200-sxm-141gb", model, engine)
+
+    assert_priced(shape)
+    assert plan.weights_bytes > 0
+    assert plan.longest_sequence >= plan.max_model_len
+
+
+@pytest.mark.parametrize("engine", catalog.names("engine"))
+@pytest.mark.parametrize("gpu", catalog.names("hardware"))
+def test_every_gpu_runs_under_every_engine(gpu: str, engine: str) -> None:
+    """One GPU of every kind holds a model of its size."""
+    shape = make_shape_of(gpu, ON_ONE_GPU.get(gpu, SMALL_MODEL), engine)
+
+    assert_priced(shape)
+    assert plan_memory(shape).fits
+
+
+@pytest.mark.parametrize("gpu", catalog.names("hardware"))
+def test_every_gpu_with_links_runs_in_parallel(gpu: str) -> None:
+    """Two ranks over whatever link the kind has, and a refusal by name where it has none."""
+    shape = make_shape_of(gpu, SMALL_MODEL, "vllm", tensor_parallel_size=2)
+    hardware = load_hardware(gpu)
+
+    if hardware.intra_node.kind == hardware.inter_node.kind == "none":
+        with pytest.raises(InputError, match="tensor_parallel_size"):
+            price(shape, TABLE_TOKENS)
+    else:
+        assert_priced(shape)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "engine", "quantization"),
+    [
+        ("t4-16gb", "llama-3.1-8b", "vllm", "gptq-int4"),
+        ("v100s-32gb", "llama-3.1-8b", "vllm", "gptq-int4"),
+        ("v100s-32gb", "mixtral-8x7b", "vllm", "gptq-int4"),
+        ("rtx-3090-24gb", "codellama-34b", "llama.cpp", "gguf-q4_k_m"),
+        ("a40-48gb", "llama-3-70b", "llama.cpp", "gguf-q4_k_m"),
+        ("m2-max-96gb", "llama-3.3-70b", "llama.cpp", "gguf-q4_k_m"),
+        ("m2-max-96gb", "llama-3.3-70b", "ollama", "gguf-q4_k_m"),
+        ("rtx-pro-6000-96gb", "llama-3.3-70b", "vllm", "fp8"),
+        ("gh200-96gb", "qwen2.5-72b", "tensorrt-llm", "fp8"),
+        ("mi300x-192gb", "mixtral-8x22b", "vllm", "fp8"),
+        ("b200-sxm-180gb", "gpt-oss-120b", "sglang", "fp8"),
+    ],
+)
+def test_quantised_models_run_on_one_gpu(gpu: str, model: str, engine: str, quantization: str) -> None:
+    """What makes a large model fit a small GPU; weights take less than the GPU's memory."""
+    shape = make_shape_of(gpu, model, engine, quantization=quantization)
+
+    assert_priced(shape)
+    assert plan_memory(shape).weights_bytes < shape.hardware.memory.total
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "ranks"),
+    [
+        ("h200-sxm-141gb", "deepseek-r1", 8),
+        ("h200-sxm-141gb", "glm-5", 8),
+        ("b200-sxm-180gb", "kimi-k2", 8),
+        ("mi300x-192gb", "deepseek-v3", 8),
+        ("h200-sxm-141gb", "qwen3-235b-a22b", 4),
+        ("h100-sxm-80gb", "minimax-m2", 4),
+        ("h100-sxm-80gb", "llama-4-scout", 2),
+    ],
+)
+def test_large_mixtures_of_experts_fit_a_node_in_fp8(gpu: str, model: str, ranks: int) -> None:
+    """The deployments that publishers and benchmarks name."""
+    shape = make_shape_of(gpu, model, "sglang", ranks, quantization="fp8")
+
+    assert_priced(shape)
+    assert plan_memory(shape).fits
+
+
+@pytest.mark.parametrize("gpu", ["t4-16gb", "v100s-32gb", "m2-max-96gb"])
+def test_bf16_models_run_in_fp16_where_there_is_no_bf16(gpu: str) -> None:
+    """The result says so; the bytes are the same; asking for BF16 by name is refused."""
+    precision = make_shape(gpu, SMALL_MODEL).precision
+
+    assert (precision.arithmetic, precision.wide_arithmetic, precision.weight_bits) == ("fp16", "fp16", 16.0)
+    assert precision.note == f"{gpu} has no bf16 arithmetic: converted to fp16"
+    with pytest.raises(InputError, match="needs bf16 arithmetic"):
+        _ = make_shape(gpu, SMALL_MODEL, quantization="bf16").precision
