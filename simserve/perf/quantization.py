@@ -60,9 +60,7 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
     "int4": WeightFormat(bits=4.0, arithmetic="model", compute_share=0.8),
     "gptq-int4": WeightFormat(bits=INT4_SCALED_BITS, arithmetic="model", compute_share=0.8),
     "awq-int4": WeightFormat(bits=INT4_ZERO_POINT_BITS, arithmetic="model", compute_share=0.8),
-    "gguf-q4_k_m": WeightFormat(
-        bits=4.8, arithmetic="model", is_everything_stored_so=True, compute_share=0.5
-    ),
+    "gguf-q4_k_m": WeightFormat(bits=4.8, arithmetic="model", is_everything_stored_so=True, compute_share=0.5),
     "gguf-q2_k": WeightFormat(bits=2.6, arithmetic="model", is_everything_stored_so=True, compute_share=0.5),
 }
 """Formats of the scenario key ``quantization``. GGUF bits: llama.cpp's k-quants, mean over the tensors of a
@@ -146,9 +144,7 @@ def kv_element_bytes(name: str) -> float:
         InputError: There is no such format; names the nearest.
     """
     if name not in KV_BITS:
-        raise InputError(
-            "is not a known KV format", key="kv_cache_dtype", value=name, remedy=nearest(name, KV_BITS)
-        )
+        raise InputError("is not a known KV format", key="kv_cache_dtype", value=name, remedy=nearest(name, KV_BITS))
     return KV_BITS[name] / 8
 
 
@@ -179,22 +175,14 @@ def resolve_precision(
             names what they support.
     """
     chosen = weight_format(name)
-    usable = [
-        each
-        for each in WEIGHT_FORMATS
-        if each in engine_formats and _has_arithmetic(each, model_dtype, peaks)
-    ]
+    usable = [each for each in WEIGHT_FORMATS if each in engine_formats and _has_arithmetic(each, model_dtype, peaks)]
     remedy = "choose from " + ", ".join(usable)
     if name not in engine_formats:
         raise InputError(f"does not run under {engine_name}", key="quantization", value=name, remedy=remedy)
     wide = _wide_dtype(name, model_dtype)
     arithmetic = wide if chosen.arithmetic == "model" else chosen.arithmetic
     share, note = chosen.compute_share, ""
-    if (
-        arithmetic not in peaks
-        and chosen.can_be_weight_only
-        and engine_name not in ENGINES_WITHOUT_WEIGHT_ONLY_FP8
-    ):
+    if arithmetic not in peaks and chosen.can_be_weight_only and engine_name not in ENGINES_WITHOUT_WEIGHT_ONLY_FP8:
         note = f"{hardware_name} has no {arithmetic} arithmetic: 8-bit weights, {wide} arithmetic"
         arithmetic, share = wide, WEIGHT_ONLY_FP8_SHARE
     for dtype in (arithmetic, wide):
@@ -250,6 +238,4 @@ def quantize_symmetric(values: Sequence[float], bits: int) -> QuantizedValues:
     largest_code = 2 ** (bits - 1) - 1
     scale = float(np.max(np.abs(array))) / largest_code or 1.0
     codes = np.rint(array / scale)
-    return QuantizedValues(
-        scale, tuple(int(code) for code in codes), float(np.max(np.abs(array - codes * scale)))
-    )
+    return QuantizedValues(scale, tuple(int(code) for code in codes), float(np.max(np.abs(array - codes * scale))))

@@ -90,9 +90,7 @@ def stage_parts(stage: Stage, tokens: Array) -> Array:
     num_reductions = stage.num_layers * (1 if model.has_parallel_attention else 2)
     if num_ranks > 1:
         message = tokens * model.hidden_size * ACTIVATION_BYTES
-        parts[COMMUNICATION] += num_reductions * all_reduce_seconds(
-            message, num_ranks, stage.shape.tensor_link
-        )
+        parts[COMMUNICATION] += num_reductions * all_reduce_seconds(message, num_ranks, stage.shape.tensor_link)
     return parts
 
 
@@ -180,9 +178,7 @@ def _projection(stage: Stage, gemm: Gemm, tokens: Array) -> Array:
 
 def _wide_projection(stage: Stage, gemm: Gemm, rows: Array) -> Array:
     work = gemm_work(rows, gemm.out_features, gemm.in_features, weight_bits=stage.precision.other_bits)
-    return operator_parts(
-        work, stage.machine, operator="gemm", dtype=stage.precision.wide_arithmetic, rows=rows
-    )
+    return operator_parts(work, stage.machine, operator="gemm", dtype=stage.precision.wide_arithmetic, rows=rows)
 
 
 def _activation_quantisation(stage: Stage, gemm: Gemm, rows: Array) -> Array | float:

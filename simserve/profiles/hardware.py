@@ -219,9 +219,7 @@ class HardwareProfile(FrozenModel):
             ProfileError: ``dtype`` is not one of `DTYPES`.
         """
         if dtype not in DTYPES:
-            raise ProfileError(
-                "is not a known dtype", key="dtype", value=dtype, remedy=nearest(dtype, DTYPES)
-            )
+            raise ProfileError("is not a known dtype", key="dtype", value=dtype, remedy=nearest(dtype, DTYPES))
         peak: float | None = getattr(self.compute, dtype)
         return peak
 

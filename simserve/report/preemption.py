@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simserve.metrics.result import RunResult
 from simserve.report.quantities import count, counted, number, share
-from simserve.sim.simulate import Simulation
+
+if TYPE_CHECKING:
+    from simserve.sim.simulate import Simulation
 
 _RARE_SHARE = 0.005
 _PAST_TURNING_SHARE = 0.05
@@ -71,8 +74,8 @@ def preemption_statement(result: RunResult) -> str | None:
     if cost is None:
         return None
     again = (
-        f"{counted(cost.preemptions, 'preemption')}; {count(round(cost.recomputed_tokens))} tokens were computed again, "
-        f"{share(cost.recomputed_share)} of all tokens computed"
+        f"{counted(cost.preemptions, 'preemption')}; {count(round(cost.recomputed_tokens))} tokens were "
+        f"computed again, {share(cost.recomputed_share)} of all tokens computed"
     )
     if cost.recomputed_share < _RARE_SHARE:
         return f"Preemption is rare: {again}."

@@ -80,9 +80,7 @@ def resolve(
         ("0.33", "a100-sxm-80gb", 2048, 256, 0.92),
     ],
 )
-def test_vllm_limits_follow_version_and_gpu(
-    version: str, gpu: str, budget: int, seats: int, share: float
-) -> None:
+def test_vllm_limits_follow_version_and_gpu(version: str, gpu: str, budget: int, seats: int, share: float) -> None:
     """Budget, seats and memory share are those of the version on that GPU; V0 covers the model length."""
     engine = resolve(version=version, gpu=gpu)
 
@@ -457,9 +455,7 @@ def test_every_block_of_numbers_has_a_source(name: str) -> None:
     """Each block of the file, also one that states a change, says where its numbers come from."""
     document = read_mapping(catalog.find("engine", name))
     blocks = [*document["defaults"].values()]
-    blocks += [
-        value for version in document["versions"] for value in version.values() if isinstance(value, dict)
-    ]
+    blocks += [value for version in document["versions"] for value in version.values() if isinstance(value, dict)]
 
     assert blocks
     assert all(block["source"].strip() for block in blocks)

@@ -216,9 +216,7 @@ def test_an_unknown_dtype_is_an_error_that_names_the_nearest() -> None:
 
 def test_default_price_is_the_median_of_the_on_demand_prices() -> None:
     """Spot and reserved prices do not move it."""
-    profile = make_profile(
-        prices=[price(1.0), price(2.0), price(9.0), price(0.1, "spot"), price(0.5, "reserved")]
-    )
+    profile = make_profile(prices=[price(1.0), price(2.0), price(9.0), price(0.1, "spot"), price(0.5, "reserved")])
 
     assert profile.default_price == 2.0
 
@@ -247,9 +245,7 @@ def test_a_profile_loads_by_path(tmp_path: Path) -> None:
     assert load_hardware("somewhere-else.yaml", relative_to=tmp_path).name == "my-gpu"
 
 
-def test_a_profile_loads_by_name_from_the_users_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_profile_loads_by_name_from_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``SIMSERVE_PROFILE_PATH`` adds names."""
     (tmp_path / "hardware_profiles").mkdir()
     write_profile(tmp_path / "hardware_profiles")
@@ -316,9 +312,7 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, changes: dict[str, An
     assert caught.value.exit_code == 104
 
 
-def test_a_name_that_differs_from_the_file_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_differs_from_the_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by name, a profile must carry that name: results print it."""
     path = write_profile(tmp_path, stem="other-gpu")
     monkeypatch.setenv(catalog.PROFILE_PATH_VARIABLE, str(tmp_path))

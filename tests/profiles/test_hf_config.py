@@ -209,9 +209,7 @@ def test_qwen_ignores_a_window_it_does_not_use() -> None:
 
 def test_qwen_slides_above_its_window_layers() -> None:
     """With ``use_sliding_window`` the layers from ``max_window_layers`` on slide."""
-    config = make_config(
-        model_type="qwen2", sliding_window=4096, use_sliding_window=True, max_window_layers=28
-    )
+    config = make_config(model_type="qwen2", sliding_window=4096, use_sliding_window=True, max_window_layers=28)
 
     assert from_hf_config(config).num_sliding_layers == 4
 

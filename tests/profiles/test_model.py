@@ -148,9 +148,7 @@ def test_a_nominal_size_replaces_the_count() -> None:
     assert model.num_unquantised_parameters == 0
 
 
-@pytest.mark.parametrize(
-    ("ranks", "share"), [(1, 327_680), (2, 163_840), (8, 40_960), (16, 40_960), (64, 40_960)]
-)
+@pytest.mark.parametrize(("ranks", "share"), [(1, 327_680), (2, 163_840), (8, 40_960), (16, 40_960), (64, 40_960)])
 def test_kv_heads_are_replicated_when_ranks_outnumber_them(ranks: int, share: int) -> None:
     """Eight KV heads: a rank's share halves up to eight ranks, and stays one head beyond."""
     assert load_model("llama-3-70b").kv_bytes_per_token(2, ranks) == share
