@@ -189,7 +189,8 @@ def waiting_lines(result: RunResult) -> list[str]:
     if seconds is None:
         return ["no request waited"]
     shares = listed_shares(result.summary["simserve"]["bottleneck"]["waiting_shares"], WAIT_LABELS)
-    return [f"{format_seconds(seconds)} before the first step on average; waiting for {shares}"]
+    waited = f"{format_seconds(seconds)} before the first step on average"
+    return [f"{waited}; waiting for {shares}" if shares else waited]
 
 
 def mean_wait(result: RunResult) -> float | None:

@@ -189,5 +189,6 @@ def _stacked(
     if start:
         key_below(figure, axes)
     else:
-        axes.text(0.5, 0, "no time was spent", ha="center", va="center", color=INK)
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, "nothing was recorded", transform=axes.transAxes, ha="center", color=INK)
     return figure

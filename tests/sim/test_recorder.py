@@ -121,11 +121,7 @@ def test_steps_by_hand() -> None:
         ({"kv_allocation": "static"}, 64),
         ({"kv_allocation": "pow2"}, 7),
         ({"kv_allocation": "oracle"}, 6),
-        pytest.param(
-            {"batching": "static"},
-            8,
-            marks=pytest.mark.xfail(strict=True, reason="the prompt counts twice in a static batch's prefill step"),
-        ),
+        ({"batching": "static"}, 8),
     ],
     ids=["reserve", "static", "pow2", "oracle", "static batch"],
 )
@@ -159,16 +155,7 @@ def test_blocks_of_one_token_are_never_empty(admission: str) -> None:
 
 @pytest.mark.parametrize(
     "overrides",
-    [
-        pytest.param(
-            values,
-            id=name,
-            marks=pytest.mark.xfail(strict=True, reason="tokens that are computed again count as held")
-            if values.get("kv_allocation") == "none"
-            else (),
-        )
-        for name, values in REPLICAS.items()
-    ],
+    [pytest.param(values, id=name) for name, values in REPLICAS.items()],
 )
 def test_no_more_is_held_than_reserved_nor_reserved_than_there_is(overrides: dict[str, Any]) -> None:
     """Held, reserved and capacity are ordered, over the run and at the peak; without a cache all are zero."""
@@ -196,7 +183,6 @@ def test_memory_that_is_too_scattered() -> None:
     assert run.totals.kv_unusable_token_seconds == 8.0
 
 
-@pytest.mark.xfail(strict=True, reason="free memory counts whenever the head lacks blocks, scattered or not")
 def test_memory_in_one_piece_is_not_scattered() -> None:
     """Of 16 tokens 10 are in use and 6 free in one range: the head, which needs 8, lacks memory, not order."""
     config = make_config(kv_allocation="oracle", num_blocks=4)
@@ -224,7 +210,6 @@ def test_what_the_queue_waits_for(overrides: dict[str, Any], reason: str, second
     assert run.records.scheduled_time[1] == seconds
 
 
-@pytest.mark.xfail(strict=True, reason="an arrival in mid-leap counts as waiting since the leap's start")
 @pytest.mark.parametrize("num_seats", [1, 2])
 def test_waiting_by_reason_is_the_waiting_of_the_requests(num_seats: int) -> None:
     """Arrivals in mid-step and mid-leap included: the reasons share out exactly what the requests waited."""
@@ -236,7 +221,6 @@ def test_waiting_by_reason_is_the_waiting_of_the_requests(num_seats: int) -> Non
     assert sum(run.totals.blocked_seconds.values()) == pytest.approx(waited.sum())
 
 
-@pytest.mark.xfail(strict=True, reason="it counts as step, since nobody waited when the leap was planned")
 def test_a_request_that_waits_for_the_only_seat_waits_for_seats() -> None:
     """It arrives while an answer of ten steps is under way and nobody waits yet."""
     run = replay(make_config(max_num_seqs=1), constant_step_times(1.0), make_specs([0.0, 5.5], 4, [10, 1]))
