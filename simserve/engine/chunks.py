@@ -107,6 +107,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             if not scheduled_time[index] >= 0.0:
                 scheduled_time[index] = replica.start_time
                 requests.replica_id[index] = replica.identity
+    elif waiting:
+        # Somebody has just lost blocks: nobody is admitted in this step.
+        replica.blocked_by = BLOCKED_BY_BLOCKS
     replica.prefill_tokens = total
     return has_preempted
 

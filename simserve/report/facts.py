@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from simserve.metrics.kv_room import requests_in_kv
 from simserve.metrics.result import RunResult
-from simserve.report.preemption import requests_in_kv
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 from simserve.units import format_bytes, format_seconds
 

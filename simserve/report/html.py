@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from simserve.metrics.result import RunResult
 from simserve.report import facts, knobs, tables
 from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
-from simserve.report.quantities import UNDEFINED, number, share
+from simserve.report.preemption import seats_points
+from simserve.report.quantities import UNDEFINED, count, number, share
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -137,7 +138,21 @@ def _figures(result: RunResult) -> list[PanelGroup]:
         PanelGroup("The run over time", note, _time_panels(result)),
         PanelGroup("Where the time goes", "", _share_panels(result)),
     ]
+    points = seats_points(result)
+    if points:
+        requests = result.summary["simserve"]["bottleneck"]["seats_curve"]["requests"]
+        runs = f"Short runs of {count(requests)} requests of this traffic, all queued at once, on one replica"
+        groups.append(PanelGroup("Up to which batch a larger one pays", runs, (_seats_panel(points),)))
     return groups if result.summary["simserve"]["steps"]["count"] else []
+
+
+def _seats_panel(points: list[tuple[int, float]]) -> Panel:
+    from simserve.report import plots
+    from simserve.report.curves import turning_point
+
+    best = turning_point(points)
+    text = f"Output is highest at max_num_seqs {count(best.at)}, {number(best.value)} tokens a second."
+    return _panel("seats", "Throughput against max_num_seqs", "", plots.throughput_curve(points, best), text)
 
 
 def _undefined(result: RunResult) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simserve import api
-from simserve.report.preemption import preemption_cost, preemption_statement, requests_in_kv
+from simserve.metrics.kv_room import requests_in_kv
+from simserve.report.preemption import preemption_cost, preemption_statement, seats_points
 from tests.report.builders import run
 
 
@@ -49,10 +50,13 @@ def test_the_turning_point_lies_where_kv_memory_is_full() -> None:
     assert costs[0] == 0 < costs[1]
 
 
-def test_the_statement_names_the_side_of_the_turning_point() -> None:
-    """With the numbers that say so."""
-    statement = preemption_statement(run("preempting"))
+def test_the_statement_names_the_turning_point() -> None:
+    """The best batch of the short runs is named, and what this run's batch gives beside it."""
+    result = run("preempting")
+    curve = result.summary["simserve"]["bottleneck"]["seats_curve"]
+
+    statement = preemption_statement(result)
 
     assert statement is not None
-    assert "past its turning point" in statement
-    assert "max_num_seqs is 64" in statement
+    assert f"output is highest at max_num_seqs {curve['best_max_num_seqs']}" in statement
+    assert seats_points(run("stable")) == []
