@@ -53,3 +53,14 @@ def test_a_readme_command_prints_what_the_readme_shows(
 def test_the_readme_shows_commands() -> None:
     """A README without a console block would pass the test above."""
     assert len(COMMANDS) >= 3
+
+
+PYTHON_BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+
+
+@pytest.mark.parametrize("block", PYTHON_BLOCKS)
+def test_a_python_block_of_the_readme_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As written, from the first import on, and it prints something."""
+    exec(compile(block, "README.md", "exec"), {})
+
+    assert capsys.readouterr().out
