@@ -114,6 +114,13 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     return has_preempted
 
 
+def forget_chunks(replica: Replica) -> None:
+    """Plan no chunk: the next step only decodes."""
+    replica.chunk_requests.clear()
+    replica.chunk_tokens.clear()
+    replica.prefill_tokens = 0
+
+
 def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_preempted: bool) -> None:
     """Price the step that holds the scheduled chunks beside ``num_decodes`` decodes; leap over equal chunks.
 

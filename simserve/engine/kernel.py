@@ -21,7 +21,7 @@ from heapq import heappop
 from math import ceil, sqrt
 
 from simserve.engine.admission import steps_until_admitted
-from simserve.engine.chunks import book_chunk_blocks, complete_chunks, plan_chunks, schedule_chunks
+from simserve.engine.chunks import book_chunk_blocks, complete_chunks, forget_chunks, plan_chunks, schedule_chunks
 from simserve.engine.decoding import finish_decoding, steps_until_dry
 from simserve.engine.gaps import end_stall
 from simserve.engine.kv import used_tokens
@@ -212,12 +212,11 @@ def plan(replica: Replica, requests: RequestTable) -> None:
             if replica.chunk_requests:
                 plan_chunks(replica, requests, replica.num_decoding, has_preempted)
                 return
-    elif replica.grows and replica.num_decoding:
-        has_preempted = make_room(replica, requests)
     else:
-        replica.chunk_requests.clear()
-        replica.chunk_tokens.clear()
-        replica.prefill_tokens = 0
+        if replica.chunk_requests:
+            forget_chunks(replica)
+        if replica.grows and replica.residues[replica.step % replica.block_size] > replica.free_blocks:
+            has_preempted = make_room(replica, requests)
 
     num_decoding = replica.num_decoding
     if not num_decoding:
