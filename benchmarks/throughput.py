@@ -111,7 +111,8 @@ def user_seconds() -> float:
 def header() -> list[str]:
     """Print and return the head of the table."""
     lines = [
-        "| requests | load | replicas | files | requests / CPU s | iterations / CPU s | CPU s | peak memory | start-up CPU s |",
+        "| requests | load | replicas | files | requests / CPU s | iterations / CPU s | CPU s | peak memory "
+        "| start-up CPU s |",
         "|---:|---|---:|---|---:|---:|---:|---:|---:|",
     ]
     print("\n".join(lines))

@@ -22,6 +22,8 @@ class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ign
 def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: dict[Any, int] = {}
     for key_node, _ in node.value:
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            continue
         key = loader.construct_object(key_node, deep=True)
         if isinstance(key, list | dict):
             raise yaml.constructor.ConstructorError(None, None, "a key must be a plain value", key_node.start_mark)
@@ -45,7 +47,7 @@ class _DuplicateKeyError(Exception):
 _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 _StrictLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+"),
+    re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
     list("-+0123456789."),
 )
 

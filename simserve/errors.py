@@ -102,7 +102,8 @@ class InvariantError(SimserveError):
 def nearest(name: str, choices: Iterable[str], count: int = 3) -> str:
     """Return a remedy that names the choices nearest to ``name``: ``did you mean 'a' or 'b'?``."""
     options = sorted(choices)
-    close = difflib.get_close_matches(name, options, n=count, cutoff=0.5)
+    close = [option for option in options if len(name) > 1 and name.lower() in option.lower()][:count]
+    close = close or difflib.get_close_matches(name, options, n=count, cutoff=0.5)
     if close:
         return "did you mean " + " or ".join(f"'{choice}'" for choice in close) + "?"
     return "choose from " + ", ".join(options) if options else "there is nothing to choose from"

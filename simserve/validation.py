@@ -86,14 +86,10 @@ def _union_error(
     if detail["type"] == "union_tag_not_found":
         return error("is missing", file=file, key=path, remedy="choose from " + ", ".join(sorted(choices)))
     tag = str(detail["ctx"]["tag"])
-    return error(
-        f"is not a known {discriminator}", file=file, key=path, value=tag, remedy=nearest(tag, choices)
-    )
+    return error(f"is not a known {discriminator}", file=file, key=path, value=tag, remedy=nearest(tag, choices))
 
 
-def _resolve(
-    model: type[BaseModel], location: tuple[int | str, ...]
-) -> tuple[list[int | str], list[type[BaseModel]]]:
+def _resolve(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[int | str], list[type[BaseModel]]]:
     """Return the key path of a pydantic location, without tags of unions, and the models at its last mapping.
 
     The models are those whose keys stand beside the last key; for an error on a union as a whole its members.
@@ -109,9 +105,7 @@ def _resolve(
             continue
         path.append(part)
         models = inner
-        fields = [
-            each.model_fields[part] for each in models if isinstance(part, str) and part in each.model_fields
-        ]
+        fields = [each.model_fields[part] for each in models if isinstance(part, str) and part in each.model_fields]
         found = [each for field in fields for each in _models_in(field.annotation)]
         if fields:
             inner = found or models

@@ -5,11 +5,12 @@ from __future__ import annotations
 from simserve.engine.admission import estimate_of, has_room
 from simserve.engine.decoding import finish, join_decoding
 from simserve.engine.gaps import note_stall
-from simserve.engine.kv import take_fixed
+from simserve.engine.kv import is_scattered, take_fixed
 from simserve.engine.preemption import preempt
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
+    BLOCKED_BY_SCATTER,
     BLOCKED_BY_SEATS,
     SHIFT,
     Replica,
@@ -86,10 +87,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 break
             if grows:
                 need = -(-chunk // block_size)
-                if is_plain:
-                    has_space = need <= free
-                else:
-                    has_space = has_room(replica, requests, index, need, free, uncommitted)
+                has_space = need <= free if is_plain else has_room(replica, requests, index, need, free, uncommitted)
                 if not has_space:
                     replica.blocked_by = BLOCKED_BY_BLOCKS
                     break
@@ -98,7 +96,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if replica.uses_estimate:
                     uncommitted += estimate_of(requests, index) + target - chunk
             elif not take_fixed(replica, requests, index):
-                replica.blocked_by = BLOCKED_BY_BLOCKS
+                replica.blocked_by = BLOCKED_BY_SCATTER if is_scattered(replica, requests, index) else BLOCKED_BY_BLOCKS
                 break
             waiting.popleft()
             replica.num_running += 1
@@ -109,8 +107,18 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             if not scheduled_time[index] >= 0.0:
                 scheduled_time[index] = replica.start_time
                 requests.replica_id[index] = replica.identity
+    elif waiting:
+        # Somebody has just lost blocks: nobody is admitted in this step.
+        replica.blocked_by = BLOCKED_BY_BLOCKS
     replica.prefill_tokens = total
     return has_preempted
+
+
+def forget_chunks(replica: Replica) -> None:
+    """Plan no chunk: the next step only decodes."""
+    replica.chunk_requests.clear()
+    replica.chunk_tokens.clear()
+    replica.prefill_tokens = 0
 
 
 def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_preempted: bool) -> None:
@@ -165,6 +173,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     replica.priced_tokens = priced
     replica.attended_pairs = pairs
     replica.attended_keys = keys
+    replica.num_queued = len(replica.waiting)
     replica.is_open = (
         num_steps > 1
         and not replica.waiting

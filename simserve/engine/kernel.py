@@ -21,7 +21,7 @@ from heapq import heappop
 from math import ceil, sqrt
 
 from simserve.engine.admission import steps_until_admitted
-from simserve.engine.chunks import book_chunk_blocks, complete_chunks, plan_chunks, schedule_chunks
+from simserve.engine.chunks import book_chunk_blocks, complete_chunks, forget_chunks, plan_chunks, schedule_chunks
 from simserve.engine.decoding import finish_decoding, steps_until_dry
 from simserve.engine.gaps import end_stall
 from simserve.engine.kv import used_tokens
@@ -29,6 +29,7 @@ from simserve.engine.preemption import decay_ratio, make_room
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_NOTHING,
+    BLOCKED_BY_SEATS,
     INFINITY,
     MASK,
     SHIFT,
@@ -48,6 +49,7 @@ def submit(replica: Replica, requests: RequestTable, index: int, now: float) -> 
         return
     replica.waiting.append(index)
     replica.num_outstanding += 1
+    replica.late_arrivals_sum += now
     if replica.is_open:
         # Only the first arrival of a leap cuts it: behind it there is a queue.
         replica.is_open = False
@@ -135,6 +137,14 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     if num_chunks and grows:
         taken = book_chunk_blocks(replica, requests, num_steps)
         used_after += taken * block_size
+    blocked_by = replica.blocked_by
+    waiting_seconds = 0.0
+    if replica.waiting:
+        waiting_seconds = (
+            len(replica.waiting) * now - replica.num_queued * replica.start_time - replica.late_arrivals_sum
+        )
+        if blocked_by == BLOCKED_BY_NOTHING and replica.num_running >= replica.max_num_seqs:
+            blocked_by = BLOCKED_BY_SEATS
     replica.leaps.extend(
         (
             replica.start_time,
@@ -153,8 +163,8 @@ def complete(replica: Replica, requests: RequestTable) -> int:
             held,
             used_before,
             used_after,
-            len(replica.waiting),
-            replica.blocked_by,
+            waiting_seconds,
+            blocked_by,
         )
     )
     num_finished = 0
@@ -183,6 +193,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     now = replica.start_time = replica.end_time
     replica.blocked_by = BLOCKED_BY_NOTHING
     replica.ratio_steps_skipped = 0
+    replica.late_arrivals_sum = 0.0
     has_preempted = False
     waiting = replica.waiting
     if waiting or replica.prefilling:
@@ -201,12 +212,11 @@ def plan(replica: Replica, requests: RequestTable) -> None:
             if replica.chunk_requests:
                 plan_chunks(replica, requests, replica.num_decoding, has_preempted)
                 return
-    elif replica.grows and replica.num_decoding:
-        has_preempted = make_room(replica, requests)
     else:
-        replica.chunk_requests.clear()
-        replica.chunk_tokens.clear()
-        replica.prefill_tokens = 0
+        if replica.chunk_requests:
+            forget_chunks(replica)
+        if replica.grows and replica.residues[replica.step % replica.block_size] > replica.free_blocks:
+            has_preempted = make_room(replica, requests)
 
     num_decoding = replica.num_decoding
     if not num_decoding:
@@ -233,6 +243,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     replica.num_scheduled_decodes = num_decoding
     replica.priced_tokens = num_decoding
     replica.attended_pairs = replica.attended_keys = 0.0
+    replica.num_queued = len(waiting)
     replica.is_open = not waiting and replica.num_running < replica.max_num_seqs
 
 

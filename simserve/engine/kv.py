@@ -46,6 +46,13 @@ def take_fixed(replica: Replica, requests: RequestTable, index: int) -> bool:
     return False
 
 
+def is_scattered(replica: Replica, requests: RequestTable, index: int) -> bool:
+    """Return whether a request that got no range would fit in the free memory if it were in one piece."""
+    if replica.config.kv_allocation not in ("pow2", "oracle"):
+        return False
+    return sum(length for _, length in replica.free_ranges) >= fixed_need(replica, requests, index)
+
+
 def release_fixed(replica: Replica, requests: RequestTable, index: int) -> None:
     """Give back a request's fixed allocation; neighbouring free ranges merge."""
     need = fixed_need(replica, requests, index)

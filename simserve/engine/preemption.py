@@ -17,9 +17,6 @@ RETRACT_DECODE_STEPS = 20
 
 def make_room(replica: Replica, requests: RequestTable) -> bool:
     """Preempt until the next step's decodes have their blocks; return whether anyone had to go."""
-    replica.chunk_requests.clear()
-    replica.chunk_tokens.clear()
-    replica.prefill_tokens = 0
     has_preempted = False
     while replica.residues[replica.step % replica.block_size] > replica.free_blocks:
         preempt(replica, requests)

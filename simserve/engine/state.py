@@ -27,7 +27,8 @@ ESTIMATE_CLIP = 4096
 CONTINUOUS, STATIC, UNCACHED = range(3)
 """How a replica batches: the hot path of the kernel is the first."""
 
-BLOCKED_BY_NOTHING, BLOCKED_BY_SEATS, BLOCKED_BY_BLOCKS, BLOCKED_BY_BUDGET = range(4)
+BLOCKED_BY_NOTHING, BLOCKED_BY_SEATS, BLOCKED_BY_BLOCKS, BLOCKED_BY_BUDGET, BLOCKED_BY_SCATTER = range(5)
+"""What keeps the head of the queue out; scatter: enough KV memory is free, but in no range long enough."""
 
 SHIFT = 32
 """An entry of the finish heap is ``finish_step << SHIFT | index``: one integer orders by step, then by request."""
@@ -50,7 +51,7 @@ LEAP_FIELDS = (
     "held_tokens",  # tokens in the KV cache before the leap
     "used_before",  # KV tokens reserved before the leap
     "used_after",  # KV tokens reserved in its last step
-    "num_waiting",
+    "waiting_seconds",  # requests waiting, summed over the seconds of the leap
     "blocked_by",  # what kept the head of the queue out
 )
 LEAP_WIDTH = len(LEAP_FIELDS)
@@ -194,6 +195,7 @@ class Replica:
         "is_open",
         "is_prefill_first",
         "last_decode_time",
+        "late_arrivals_sum",
         "leap_index",
         "leaps",
         "max_num_seqs",
@@ -202,6 +204,7 @@ class Replica:
         "num_blocks",
         "num_decoding",
         "num_outstanding",
+        "num_queued",
         "num_running",
         "num_scheduled_decodes",
         "num_steps",
@@ -253,6 +256,9 @@ class Replica:
         self.prefilling: list[int] = []
         self.num_running = 0
         self.num_outstanding = 0
+        # Requests waiting when the plan was made, and the times at which others joined them since, summed.
+        self.num_queued = 0
+        self.late_arrivals_sum = 0.0
 
         self.num_decoding = 0
         self.context_sum = 0

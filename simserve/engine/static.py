@@ -22,6 +22,7 @@ def submit_static(replica: Replica, requests: RequestTable, index: int, now: flo
     """Queue a request; an idle replica starts now if the batch is full, else when its first has waited enough."""
     replica.waiting.append(index)
     replica.num_outstanding += 1
+    replica.late_arrivals_sum += now
     if not replica.num_steps and now < replica.end_time:
         replica.end_time = now if _is_full(replica) else _latest_start(replica, requests)
 
@@ -47,6 +48,8 @@ def plan_static(replica: Replica, requests: RequestTable) -> None:
         requests.scheduled_time[index] = now
         requests.replica_id[index] = replica.identity
     replica.num_running = size
+    replica.num_queued = len(waiting)
+    replica.late_arrivals_sum = 0.0
     replica.blocked_by = BLOCKED_BY_NOTHING
     if waiting:
         full = size == min(replica.config.static_batch_size, replica.max_num_seqs)
@@ -59,6 +62,11 @@ def complete_static(replica: Replica, requests: RequestTable) -> int:
     """Answer everyone in the batch; return how many."""
     if not replica.num_steps:
         return 0
+    # The rows of the batch were written when it started; who waited meanwhile is known now.
+    late = len(replica.waiting) * replica.end_time - replica.late_arrivals_sum
+    replica.leaps[-2] = late - replica.num_queued * replica.start_time
+    if replica.waiting and replica.blocked_by == BLOCKED_BY_NOTHING:
+        replica.leaps[-1] = BLOCKED_BY_SEATS
     for index in replica.chunk_requests:
         requests.first_token_time[index] = requests.finish_time[index] = replica.end_time
         requests.generated_tokens[index] = requests.output_tokens[index]
@@ -127,16 +135,27 @@ def _record_batch(replica: Replica, requests: RequestTable, size: int) -> float:
     own = prompt * (prompt + 1) * 0.5
     pairs, keys = max(size * own / pipeline, own), max(size * prompt / pipeline, prompt)
     seconds = _prefill_seconds(replica, size, priced, pairs, keys)
-    _record(replica, now, 1, seconds, 0.0, 0, 0, tokens, size, priced, pairs, keys, held, used)
+    # Held before the leap: what the recorder adds is the padded prompts, of which only the true ones hold a token.
+    _record(replica, now, 1, seconds, 0.0, 0, 0, tokens, size, priced, pairs, keys, held - tokens, used)
     now += seconds
     num_decodes = replica.num_steps - 1
     if num_decodes:
         slope = replica.decode_slope[size]
         first = replica.decode_base[size] + slope * tokens
         increment = slope * size
-        _record(replica, now, num_decodes, first, increment, size, tokens, 0, 0, size, 0.0, 0.0, held, used)
+        padding = size * (num_decodes + 1) / 2 - _mean_answers(replica, requests, num_decodes)
+        _record(replica, now, num_decodes, first, increment, size, tokens, 0, 0, size, 0.0, 0.0, held - padding, used)
         now += first * num_decodes + increment * (num_decodes * (num_decodes - 1) * 0.5)
     return now - replica.start_time
+
+
+def _mean_answers(replica: Replica, requests: RequestTable, num_decodes: int) -> float:
+    """Return the tokens of true answers in the KV cache, a mean over the decode steps: padding holds none."""
+    total = 0.0
+    for index in replica.chunk_requests:
+        own = requests.output_tokens[index] - 1
+        total += own * (own + 1) / 2 + (num_decodes - own) * own
+    return total / num_decodes
 
 
 def _prefill_seconds(replica: Replica, size: int, priced: int, pairs: float, keys: float) -> float:
@@ -171,4 +190,4 @@ def _record(
     used: int,
 ) -> None:
     row = (start, num_steps, first, increment, num_decoding, context, prefill_tokens, num_prefilling, priced)
-    replica.leaps.extend((*row, pairs, keys, 0, 0, held, used, used, len(replica.waiting), replica.blocked_by))
+    replica.leaps.extend((*row, pairs, keys, 0, 0, held, used, used, 0.0, replica.blocked_by))

@@ -36,7 +36,8 @@ def plan_uncached(replica: Replica, requests: RequestTable) -> None:
         pairs += length * (length + 1) * 0.5
         requests.scheduled_time[index] = now
         requests.replica_id[index] = replica.identity
-    replica.blocked_by = BLOCKED_BY_SEATS if waiting else BLOCKED_BY_NOTHING
+    replica.num_queued = len(waiting)
+    replica.late_arrivals_sum = 0.0
     if not replica.num_running:
         replica.end_time = INFINITY
         replica.gap_leaps.clear()
@@ -87,8 +88,8 @@ def complete_uncached(replica: Replica, requests: RequestTable) -> int:
             0,
             0,
             0,
-            len(replica.waiting),
-            replica.blocked_by,
+            len(replica.waiting) * now - replica.num_queued * replica.start_time - replica.late_arrivals_sum,
+            BLOCKED_BY_SEATS if replica.num_running >= replica.max_num_seqs else BLOCKED_BY_NOTHING,
         )
     )
     replica.num_steps = 0

@@ -41,6 +41,8 @@ def bottleneck(
     busy_share: float,
     waiting_share: float,
     preemptions_per_request: float,
+    mean_batch: float,
+    max_batch: int,
 ) -> dict[str, Any]:
     """Return ``binding`` (a name), ``explanation`` (a sentence), ``step_shares`` and ``waiting_shares``.
 
@@ -56,6 +58,8 @@ def bottleneck(
         waiting_share: Share of the requests' time in the system before their first step; NaN if there was
             none.
         preemptions_per_request: Preemptions over completed requests, NaN if none was completed.
+        mean_batch: Sequences in a step on average, NaN if there was no step.
+        max_batch: Sequences that a step may hold at most.
     """
     step_shares, waiting_shares = _shares(seconds_by_part), _shares(blocked_seconds)
     reason = _largest(waiting_shares)
@@ -77,7 +81,11 @@ def bottleneck(
         binding, explanation = NONE, f"The fleet is idle {1 - busy_share:.0%} of the time"
     else:
         binding = PARTS[_largest(step_shares)]
-        explanation = f"The fleet is busy {busy_share:.0%} of the time"
+        # One request is enough to keep a step running: how full the steps are says how much room is left.
+        explanation = (
+            f"A step is running {busy_share:.0%} of the time, with {mean_batch:.3g} of at most {max_batch:,} "
+            f"sequences on average"
+        )
     return {
         "binding": binding,
         "explanation": f"{explanation}{_step_clause(step_shares)}.",

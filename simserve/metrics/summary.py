@@ -149,7 +149,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: _Measured) -> d
             **_identity(facts),
             "load": "open" if simulation.is_open_loop else "closed",
             "stability": measured.verdict,
-            "bottleneck": _bottleneck(simulation, measured),
+            "bottleneck": _bottleneck(simulation, facts, measured),
             "utilization": _utilization(simulation, facts),
             "kv": _kv(simulation, facts),
             "window": _window(measured.window),
@@ -206,7 +206,7 @@ def _slo(slo: SLO | None, measured: _Measured) -> dict[str, Any]:
     return {"attainment": shares.all_terms, "by_metric": shares.by_metric}
 
 
-def _bottleneck(simulation: Simulation, measured: _Measured) -> dict[str, Any]:
+def _bottleneck(simulation: Simulation, facts: RunFacts, measured: _Measured) -> dict[str, Any]:
     totals, records = simulation.totals, simulation.records
     return bottleneck(
         seconds_by_part=totals.seconds_by_part,
@@ -214,6 +214,8 @@ def _bottleneck(simulation: Simulation, measured: _Measured) -> dict[str, Any]:
         busy_share=_ratio(totals.busy_seconds, simulation.num_replicas * simulation.end_time),
         waiting_share=waiting_share(measured.stays),
         preemptions_per_request=_ratio(float(records.num_preemptions.sum()), _count(records.status == COMPLETED)),
+        mean_batch=_ratio(totals.sequence_steps, totals.num_steps),
+        max_batch=int(facts.engine_resolved["max_num_seqs"]),
     )
 
 

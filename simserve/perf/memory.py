@@ -72,9 +72,7 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     kv_bytes = min(left, physical)
     lines = [_weight_line(shape, needs["weights"]), line]
     if physical < left:
-        lines.append(
-            f"but only {format_bytes(total)} total{_subtracted(needs)} = {_signed(physical)} are there"
-        )
+        lines.append(f"but only {format_bytes(total)} total{_subtracted(needs)} = {_signed(physical)} are there")
     per_token = kv_bytes_per_token(shape)
     num_blocks = max(int(kv_bytes // (per_token * engine.block_size)), 0)
     num_tokens = num_blocks * engine.block_size
@@ -147,9 +145,7 @@ def _left_for_kv(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float
         left = share * (total - runtime) - weights
         first, then = _subtracted({"runtime": runtime}), _subtracted({"weights": weights})
         return left + runtime + weights, left, f"{share:g} x ({whole}{first}){then} = {_signed(left)} for KV"
-    counted = {
-        name: value for name, value in needs.items() if name != "cuda_graphs" or engine.counts_cuda_graphs
-    }
+    counted = {name: value for name, value in needs.items() if name != "cuda_graphs" or engine.counts_cuda_graphs}
     taken = sum(counted.values())
     if engine.memory_rule == "total":
         left = share * total - taken
@@ -164,9 +160,7 @@ def _left_for_kv(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float
 
 
 def _subtracted(needs: Mapping[str, float]) -> str:
-    return "".join(
-        f" - {format_bytes(value)} {name.replace('_', ' ')}" for name, value in needs.items() if value
-    )
+    return "".join(f" - {format_bytes(value)} {name.replace('_', ' ')}" for name, value in needs.items() if value)
 
 
 def _weight_line(shape: ReplicaShape, weights: float) -> str:

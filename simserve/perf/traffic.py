@@ -66,9 +66,7 @@ def _visited(stage: Stage, num_ranks: int) -> list[tuple[float, Gemm]]:
 def _token_bytes(stage: Stage) -> float:
     """Return the bytes that the activations of one token move on all ranks: products and norms."""
     model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
-    products = sum(
-        count * (gemm.in_features + gemm.out_features) for count, gemm in _visited(stage, num_ranks)
-    )
+    products = sum(count * (gemm.in_features + gemm.out_features) for count, gemm in _visited(stage, num_ranks))
     norms = model.num_hidden_layers * model.num_norms_per_layer * NORM_PASSES * model.hidden_size
     return num_ranks * (products + norms) * ACTIVATION_BYTES
 

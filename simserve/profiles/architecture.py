@@ -98,13 +98,9 @@ class ModelProfile(FrozenModel):
     @model_validator(mode="after")
     def _consistent(self) -> ModelProfile:
         if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(
-                f"num_key_value_heads must divide num_attention_heads (={self.num_attention_heads})"
-            )
+            raise ValueError(f"num_key_value_heads must divide num_attention_heads (={self.num_attention_heads})")
         if self.num_sliding_layers > self.num_hidden_layers:
-            raise ValueError(
-                f"num_sliding_layers must not exceed num_hidden_layers (={self.num_hidden_layers})"
-            )
+            raise ValueError(f"num_sliding_layers must not exceed num_hidden_layers (={self.num_hidden_layers})")
         if (self.sliding_window is None) != (self.num_sliding_layers == 0):
             raise ValueError("sliding_window and num_sliding_layers go together")
         if self.indexer is not None and self.mla is None:
@@ -296,6 +292,4 @@ class ModelProfile(FrozenModel):
 
     def kv_bytes_per_token(self, bytes_per_element: float, tensor_parallel_size: int = 1) -> float:
         """Return the KV bytes of one token in all layers on one rank; arguments as one layer's."""
-        return self.num_hidden_layers * self.kv_bytes_per_token_per_layer(
-            bytes_per_element, tensor_parallel_size
-        )
+        return self.num_hidden_layers * self.kv_bytes_per_token_per_layer(bytes_per_element, tensor_parallel_size)

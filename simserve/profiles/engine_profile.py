@@ -294,9 +294,7 @@ def version_key(version: str, known: list[str] | None = None) -> tuple[int, ...]
     match = _VERSION.match(version.strip())
     if match is None:
         remedy = f"known are {', '.join(known)}" if known else None
-        raise InputError(
-            "is not a version number", key="deployment.engine.version", value=version, remedy=remedy
-        )
+        raise InputError("is not a version number", key="deployment.engine.version", value=version, remedy=remedy)
     numbers = [int(part) for part in match[1].split(".")]
     while numbers and numbers[-1] == 0:
         numbers.pop()
@@ -340,9 +338,7 @@ def _complete_versions(document: Mapping[str, Any], file: Path) -> list[dict[str
             if isinstance(values, dict):
                 if "source" not in values:
                     key = f"versions.{change.get('version')}.{block}.source"
-                    raise ProfileError(
-                        "is missing", file=file, key=key, remedy="say where the numbers come from"
-                    )
+                    raise ProfileError("is missing", file=file, key=key, remedy="say where the numbers come from")
                 merged[block] = {**merged.get(block, {}), **values}
             else:
                 merged[block] = values

@@ -37,9 +37,7 @@ class Place:
         if not isinstance(tiered, tuple):
             return tiered
         fitting = (
-            tier.value
-            for tier in tiered
-            if tier.fits(self.gpu_memory_bytes, self.gpu_name, self.tensor_parallel_size)
+            tier.value for tier in tiered if tier.fits(self.gpu_memory_bytes, self.gpu_name, self.tensor_parallel_size)
         )
         return next(fitting, tiered[-1].value)
 
@@ -122,9 +120,7 @@ def _seats(choices: Choices, known: EngineVersion, place: Place, batching: str) 
     return choices.pick("max_num_seqs", default, note)
 
 
-def _max_model_len(
-    choices: Choices, known: EngineVersion, place: Place, model_max_len: int, seats: int
-) -> int:
+def _max_model_len(choices: Choices, known: EngineVersion, place: Place, model_max_len: int, seats: int) -> int:
     limits = known.limits
     default, note = model_max_len, "the model's"
     if limits.max_model_len is not None:
@@ -139,9 +135,7 @@ def _max_model_len(
     return min(chosen, model_max_len)
 
 
-def _budget(
-    choices: Choices, known: EngineVersion, place: Place, seats: int, unchunked_len: int, batching: str
-) -> int:
+def _budget(choices: Choices, known: EngineVersion, place: Place, seats: int, unchunked_len: int, batching: str) -> int:
     """Return the token budget; ``unchunked_len`` is ``max_model_len`` while chunking is off, else 0."""
     chunking = known.chunked_prefill
     default, note = place.count(known.limits.max_num_batched_tokens), ""
@@ -178,9 +172,7 @@ def _graph_sizes(graphs: CudaGraphs, place: Place, max_num_seqs: int) -> tuple[i
     sizes = {
         size
         for entry in graphs.sizes
-        for size in (
-            range(entry.start, entry.stop + 1, entry.step) if isinstance(entry, SizeRange) else (entry,)
-        )
+        for size in (range(entry.start, entry.stop + 1, entry.step) if isinstance(entry, SizeRange) else (entry,))
     }
     if graphs.max_batch is not None:
         sizes = {size for size in sizes if size <= place.count(graphs.max_batch)}

@@ -143,9 +143,7 @@ def _sizes(reader: ConfigReader) -> dict[str, Any]:
         "max_position_embeddings": positions,
         "tie_word_embeddings": reader.flag("tie_word_embeddings"),
         "num_learned_positions": (
-            positions + reader.integer("num_extra_positions", default=0, minimum=0)
-            if has_learned_positions
-            else 0
+            positions + reader.integer("num_extra_positions", default=0, minimum=0) if has_learned_positions else 0
         ),
     }
 
@@ -170,9 +168,7 @@ def _attention(reader: ConfigReader, family: Family) -> dict[str, Any]:
     window, num_sliding_layers = sliding_layers(reader, family.sliding)
     fields: dict[str, Any] = {
         "num_attention_heads": heads,
-        "num_key_value_heads": reader.integer(
-            "num_key_value_heads", "num_kv_heads", "n_head_kv", default=heads
-        ),
+        "num_key_value_heads": reader.integer("num_key_value_heads", "num_kv_heads", "n_head_kv", default=heads),
         "sliding_window": window,
         "num_sliding_layers": num_sliding_layers,
     }
@@ -273,9 +269,7 @@ def _experts(reader: ConfigReader) -> dict[str, Any] | None:
 
 def _shared_experts(reader: ConfigReader, width: int) -> tuple[int, int]:
     """Return how many shared experts a layer has, and the width of one."""
-    own_width = reader.integer(
-        "shared_expert_intermediate_size", "shared_intermediate_size", default=0, minimum=0
-    )
+    own_width = reader.integer("shared_expert_intermediate_size", "shared_intermediate_size", default=0, minimum=0)
     default = 1 if own_width else 0
     count = reader.integer("n_shared_experts", "num_shared_experts", default=default, minimum=0)
     return count, (own_width or width) if count else 0

@@ -37,9 +37,7 @@ class Family:
 _TIED = {"tie_word_embeddings": True}
 _PLAIN = {"is_gated_mlp": False, "norm": "layer"}
 _ALL_BIASES = {"has_qkv_bias": True, "has_output_bias": True, "has_mlp_bias": True}
-_QWEN_BIAS = Family(
-    fields={"has_qkv_bias": True}, has_attention_bias_flag=False, sliding="above_max_window_layers"
-)
+_QWEN_BIAS = Family(fields={"has_qkv_bias": True}, has_attention_bias_flag=False, sliding="above_max_window_layers")
 _QWEN3 = Family(fields={"qk_norm": "per_head"}, sliding="above_max_window_layers")
 _DEEPSEEK = Family()
 _GEMMA = {"max_position_embeddings": 8192, **_TIED}

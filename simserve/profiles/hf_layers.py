@@ -41,9 +41,7 @@ def _listed(reader: ConfigReader) -> int | None:
         return None
     for kind in types:
         if kind not in _WINDOW_TYPES + _FULL_TYPES:
-            raise reader.refusal(
-                f"has layers of the type {kind!r}, for which simserve has no formula", "layer_types"
-            )
+            raise reader.refusal(f"has layers of the type {kind!r}, for which simserve has no formula", "layer_types")
     if len(types) != reader.integer(*_LAYER_KEYS):
         raise reader.refusal(f"must have one entry a layer, has {len(types)}", "layer_types")
     return sum(kind in _WINDOW_TYPES for kind in types)

@@ -35,7 +35,7 @@ _DIFFERENT = 0.25
 
 
 def canvas(
-    *, height: float = 3.1, left: float = 0.13, right: float = 0.97, bottom: float = 0.16, top: float = 0.86
+    *, height: float = 3.1, left: float = 0.17, right: float = 0.96, bottom: float = 0.16, top: float = 0.86
 ) -> tuple[Figure, Axes]:
     """Return an empty figure and its axes; margins are fixed, so that no layout has to be computed.
 
@@ -76,19 +76,27 @@ def legend(figure: Figure, axes: Axes) -> None:
         )
 
 
-def key_below(figure: Figure, axes: Axes, *, num_columns: int) -> None:
+def key_below(figure: Figure, axes: Axes) -> None:
     """Name the parts of a bar at the lower end of the figure."""
     figure.legend(
         *axes.get_legend_handles_labels(),
-        loc="lower left",
-        bbox_to_anchor=(0.0, -0.03),
-        ncols=num_columns,
+        loc="upper left",
+        bbox_to_anchor=(0.0, 0.36),
+        ncols=2,
         frameon=False,
         fontsize=_TEXT_POINTS,
         labelcolor=INK,
         handlelength=0.9,
         handleheight=0.9,
     )
+
+
+def few_ticks(axes: Axes) -> None:
+    """Make y a count with at most six ticks and separators."""
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def share_axis(axes: Axes) -> None:
@@ -115,8 +123,13 @@ def log_time_axis(axes: Axes, reach: Sequence[float]) -> None:
     axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticklabels([format_seconds(tick) for tick in ticks])
+    axes.set_xticklabels([_tick_text(tick) for tick in ticks])
     axes.set_xlabel("time, logarithmic")
+
+
+def _tick_text(seconds: float) -> str:
+    """Return a round time; above a second in seconds throughout, as 200 s is no round number of minutes."""
+    return format_seconds(seconds) if seconds < 1 else f"{seconds:,.0f} s"
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.histogram import Histogram
+if TYPE_CHECKING:
+    from simserve.engine.histogram import Histogram
 
 Floats = NDArray[np.float64]
 

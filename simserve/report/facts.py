@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from simserve.metrics.kv_room import requests_in_kv
 from simserve.metrics.result import RunResult
-from simserve.report.preemption import requests_in_kv
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 from simserve.units import format_bytes, format_seconds
 
@@ -22,7 +23,7 @@ PART_LABELS = {
 WAIT_LABELS = {
     "seats": "a seat (max_num_seqs)",
     "blocks": "KV memory",
-    "budget": "the token budget (max_num_batched_tokens)",
+    "budget": "the step's token budget",
     "step": "the running step to end",
 }
 _WHOLE = 0.999
@@ -125,6 +126,28 @@ def memory_lines(result: RunResult) -> list[str]:
     return lines
 
 
+def memory_arithmetic(result: RunResult) -> list[str]:
+    """Return how the KV cache follows from the rest, as lines a person can check; no line that does not add up."""
+    simserve = result.summary["simserve"]
+    memory, engine = simserve["memory"], simserve["engine_resolved"]
+    taken = {"weights": memory["weights_bytes"], "runtime": memory["non_torch_bytes"]}
+    if engine.get("memory_rule") != "static_fraction":
+        taken["activations"] = memory["activation_bytes"]
+    if engine.get("counts_cuda_graphs"):
+        taken["CUDA graphs"] = memory["cuda_graph_bytes"]
+    usable, left = memory["usable_bytes"], memory["kv_bytes"]
+    lines = []
+    if math.isclose(usable - sum(taken.values()), left, rel_tol=1e-6):
+        subtracted = "".join(f" - {format_bytes(size)} {name}" for name, size in taken.items())
+        lines.append(f"{format_bytes(usable)} usable{subtracted} = {format_bytes(left)} for KV")
+    if memory["num_kv_blocks"]:
+        per_token = f"{memory['kv_bytes_per_token']:,.0f} B a token"
+        lines.append(
+            f"{format_bytes(left)} / ({per_token} x {memory['block_size']} tokens a block) = {blocks_text(memory)}"
+        )
+    return lines
+
+
 def blocks_text(memory: Mapping[str, Any]) -> str:
     """Return the KV blocks of a replica: ``'86,011 blocks of 16 tokens = 1,376,176 tokens'``."""
     blocks, size = memory["num_kv_blocks"], memory["block_size"]
@@ -166,7 +189,8 @@ def waiting_lines(result: RunResult) -> list[str]:
     if seconds is None:
         return ["no request waited"]
     shares = listed_shares(result.summary["simserve"]["bottleneck"]["waiting_shares"], WAIT_LABELS)
-    return [f"{format_seconds(seconds)} before the first step on average; waiting for {shares}"]
+    waited = f"{format_seconds(seconds)} before the first step on average"
+    return [f"{waited}; waiting for {shares}" if shares else waited]
 
 
 def mean_wait(result: RunResult) -> float | None:
@@ -191,4 +215,7 @@ def fidelity_lines(result: RunResult) -> list[str]:
     if isinstance(error, Mapping):
         errors = ", ".join(f"{name} {value}" for name, value in error.items())
         return [source, f"expected error: {errors}"]
-    return [source, f"expected error: {error}" + ("; no measurement has checked them" if error == "unvalidated" else "")]
+    return [
+        source,
+        f"expected error: {error}" + ("; no measurement has checked them" if error == "unvalidated" else ""),
+    ]

@@ -18,13 +18,13 @@ from simserve.report.axes import (
     BLUE,
     GREEN,
     GREY,
-    GRID,
     INK,
     ORANGE,
     SKY,
     VERMILION,
     canvas,
     clock,
+    few_ticks,
     key_below,
     legend,
     log_time_axis,
@@ -50,7 +50,6 @@ Curve = tuple[str, str, Dashes, Floats, Floats]
 
 _SOLID: Dashes = "-"
 _DASHED: Dashes = (0, (5, 2))
-_LONG_LABEL = 30
 _PART_COLORS = {"weights": BLUE, "kv": SKY, "compute": ORANGE, "communication": GREEN, "host": GREY}
 _WAIT_COLORS = {"seats": VERMILION, "blocks": SKY, "budget": ORANGE, "step": GREY}
 
@@ -86,6 +85,7 @@ def requests_over_time(result: RunResult) -> Figure:
     _steps(axes, times, running, "running", BLUE, _SOLID)
     _steps(axes, times, waiting, "waiting", VERMILION, _DASHED)
     axes.set_ylim(0, max(1.0, 1.08 * float(max(running.max(), waiting.max()))))
+    few_ticks(axes)
     axes.set_xlim(0, times[-1])
     axes.set_xlabel(label)
     axes.set_ylabel("requests")
@@ -146,7 +146,8 @@ def _is_measured(result: RunResult) -> NDArray[np.bool_]:
     latencies, arrival = request_latencies(result.simulation.records), result.simulation.records.arrival_time
     if window["start_s"] is None:
         return np.zeros(len(arrival), dtype=np.bool_)
-    return latencies.is_completed & (arrival >= window["start_s"]) & (arrival <= window["end_s"])
+    in_window: NDArray[np.bool_] = (arrival >= window["start_s"]) & (arrival <= window["end_s"])
+    return latencies.is_completed & in_window
 
 
 def _steps(axes: Axes, edges: Floats, values: Floats, name: str, color: str, dashes: Dashes) -> None:
@@ -172,7 +173,7 @@ def _cumulative(curves: Sequence[Curve], limits: Mapping[str, float | None], lab
 def _stacked(
     shares: Mapping[str, float | None], labels: Mapping[str, str], colors: Mapping[str, str], axis_label: str
 ) -> Figure:
-    figure, axes = canvas(height=1.75, left=0.02, right=0.98, bottom=0.62, top=0.98)
+    figure, axes = canvas(height=1.75, left=0.02, right=0.95, bottom=0.62, top=0.98)
     start = 0.0
     for name, text in labels.items():
         value = shares.get(name)
@@ -186,7 +187,8 @@ def _stacked(
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.grid(False)
     if start:
-        key_below(figure, axes, num_columns=1 if max(map(len, labels.values())) > _LONG_LABEL else 2)
+        key_below(figure, axes)
     else:
-        axes.text(0.5, 0, "no time was spent", ha="center", va="center", color=INK)
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, "nothing was recorded", transform=axes.transAxes, ha="center", color=INK)
     return figure

@@ -1,19 +1,22 @@
-"""What preemption costs a run, and how many of its requests KV memory holds at once."""
+"""What preemption costs a run, and up to which batch a larger one pays."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simserve.metrics.kv_room import requests_in_kv
 from simserve.metrics.result import RunResult
+from simserve.report.curves import turning_point
 from simserve.report.quantities import count, counted, number, share
-from simserve.sim.simulate import Simulation
+
+if TYPE_CHECKING:
+    from simserve.sim.simulate import Simulation
 
 _RARE_SHARE = 0.005
-_PAST_TURNING_SHARE = 0.05
-"""Throughput against ``max_num_seqs`` peaks where a few per cent of the tokens are computed twice: beyond this,
-each seat more has cost throughput in every case looked at (scenario batch-size-sweet-spot)."""
+"""Below this share of repeated work, preemption is an accident, not a cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,37 +55,39 @@ def preemption_cost(simulation: Simulation) -> PreemptionCost | None:
     )
 
 
-def requests_in_kv(simulation: Simulation) -> float | None:
-    """Return about how many requests of this traffic the KV memory of one replica holds at once.
-
-    Its capacity over the mean reservation of a running request; None without a KV cache or a finished request.
-    """
-    records, totals = simulation.records, simulation.totals
-    running_seconds = float(np.nansum(records.finish_time - records.scheduled_time))
-    if totals.kv_reserved_token_seconds <= 0 or running_seconds <= 0:
-        return None
-    reservation = totals.kv_reserved_token_seconds / running_seconds
-    return totals.kv_capacity_tokens / simulation.num_replicas / reservation
-
-
 def preemption_statement(result: RunResult) -> str | None:
-    """Return what preemption cost and on which side of the turning point the run is; None without any."""
+    """Return what preemption cost, and on which side of its turning point throughput is; None without any."""
     cost = preemption_cost(result.simulation)
     if cost is None:
         return None
     again = (
-        f"{counted(cost.preemptions, 'preemption')}; {count(round(cost.recomputed_tokens))} tokens were computed again, "
-        f"{share(cost.recomputed_share)} of all tokens computed"
+        f"{counted(cost.preemptions, 'preemption')}; {count(round(cost.recomputed_tokens))} tokens were "
+        f"computed again, {share(cost.recomputed_share)} of all tokens computed"
     )
     if cost.recomputed_share < _RARE_SHARE:
         return f"Preemption is rare: {again}."
-    limit = result.summary["simserve"]["engine_resolved"].get("max_num_seqs")
+    return f"Preemption has started to cost: {again}.{_turning_point(result)}"
+
+
+def _turning_point(result: RunResult) -> str:
+    """Return up to which ``max_num_seqs`` a larger batch pays, from the short runs beside this one."""
+    points = seats_points(result)
+    seats = result.summary["simserve"]["engine_resolved"]["max_num_seqs"]
     room = requests_in_kv(result.simulation)
-    holds = "" if room is None else f" KV memory holds about {number(room, 2)} of these requests at once"
-    seats = f"{holds}; max_num_seqs is {limit}." if holds else ""
-    if cost.recomputed_share < _PAST_TURNING_SHARE:
-        return f"Preemption has started to cost: {again}.{seats} This is the turning point: more seats gain nothing."
-    return (
-        f"Preemption costs: {again}.{seats} The run is past its turning point: fewer seats or more KV memory "
-        f"raise throughput."
+    if not points or room is None:
+        return ""
+    best = turning_point(points)
+    at_this = dict(points).get(seats, points[-1][1])
+    where = (
+        f" KV memory holds about {number(room, 2)} of these requests at once. With a full queue, output is highest at "
+        f"max_num_seqs {count(best.at)}, {number(best.value)} tokens/s"
     )
+    if seats == best.at:
+        return f"{where}, which is this run's."
+    return f"{where}; at this run's {count(seats)} it is {number(at_this)}."
+
+
+def seats_points(result: RunResult) -> list[tuple[int, float]]:
+    """Return (``max_num_seqs``, output tokens/s) of the short runs that a run with preemptions brings; else none."""
+    curve = result.summary["simserve"]["bottleneck"]["seats_curve"]
+    return [] if curve is None else list(zip(curve["max_num_seqs"], curve["output_throughput"], strict=True))

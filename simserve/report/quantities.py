@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-UNDEFINED = "–"
+UNDEFINED = "\N{EN DASH}"
 _SECONDS_FROM_MS = 10_000.0
 """From here on, milliseconds are written as seconds."""
 
@@ -32,7 +32,7 @@ def counted(value: float, noun: str) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return a share of one as a percentage with two digits of the smaller side: ``'43%'``, ``'99.96%'``.
+    """Return a share of one as a percentage with the digits that tell it from 0% and 100%: ``'43%'``, ``'99.96%'``.
 
     Only nothing is 0%, and only everything is 100%.
     """
@@ -44,7 +44,7 @@ def share(value: float | None) -> str:
         return f"{percent:.0f}%"
     if smaller < 0.01:
         return "<0.01%" if percent < 50 else ">99.99%"
-    decimals = 0 if smaller >= 10 else 1 if smaller >= 1 else 2
+    decimals = 0 if smaller >= 10 else 1 if smaller >= 0.1 else 2
     return f"{percent:.{decimals}f}%"
 
 

@@ -23,7 +23,6 @@ _ROLES = {
     GREY: "grey",
 }
 """Colour in a figure -> the custom property of the page that replaces it."""
-_PAGE_FONT = "system-ui, sans-serif"
 _DIGITS = 2
 
 
@@ -55,12 +54,14 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
 def _cleaned(content: str, name: str) -> str:
     """Return the inside of an SVG without metadata, namespaces and unused ids, in the colours of the page."""
     content = re.sub(r"<metadata>.*?</metadata>", "", content, flags=re.DOTALL)
+    content = re.sub(r"<style.*?</style>", "", content, flags=re.DOTALL)
     content = re.sub(r"<!--.*?-->", "", content, flags=re.DOTALL)
     content = content.replace("xlink:href=", "href=")
     used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', content))
     content = re.sub(r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", content)
     content = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", content)
-    content = re.sub(r"font: ([^;\"]*?px) [^;\"]*", rf"font: \1 {_PAGE_FONT}", content)
+    content = re.sub(r" font-family: [^;\"]*;?", "", content)
+    content = re.sub(r' transform="rotate\(-0 [^)]*\)"', "", content)
     content = re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.{_DIGITS}f}", content)
     for color, role in _ROLES.items():
         content = content.replace(color, f"var(--{role})")

@@ -72,10 +72,10 @@ def slo_rows(result: RunResult) -> list[Row]:
 
 
 def headline_rows(summary: Mapping[str, Any]) -> list[Row]:
-    """Return throughput and dollars."""
+    """Return throughput and dollars; goodput only where there is an SLO."""
     texts: list[tuple[str, str, str]] = [
         ("Requests a second", "request_throughput", "number"),
-        ("within the SLO", "request_goodput", "number"),
+        ("of them within the SLO", "request_goodput", "number"),
         ("Output tokens a second", "output_throughput", "tokens"),
         ("Tokens a second, prompts included", "total_token_throughput", "tokens"),
         ("Dollars a million output tokens", "simserve.cost.usd_per_million_output_tokens", "dollars"),
@@ -87,6 +87,8 @@ def headline_rows(summary: Mapping[str, Any]) -> list[Row]:
     rows = []
     for label, key, kind in texts:
         value = at(summary, key)
+        if value is None and key == "request_goodput":
+            continue
         rows.append(Row(label, "", (Cell(key, value, write[kind](value)),)))
     return rows
 
@@ -104,7 +106,11 @@ def memory_rows(summary: Mapping[str, Any]) -> list[Row]:
     }
     rows = [_memory_row(label, f"simserve.memory.{key}", memory[key], total) for label, key in parts.items()]
     unused = total - sum(memory[key] for key in parts.values())
-    return [*rows, _memory_row("Unused", "", unused, total), _memory_row("GPU", "simserve.memory.total_bytes", total, total)]
+    return [
+        *rows,
+        _memory_row("Unused", "", unused, total),
+        _memory_row("GPU", "simserve.memory.total_bytes", total, total),
+    ]
 
 
 def at(summary: Mapping[str, Any], key: str) -> Any:

@@ -15,8 +15,10 @@ from simserve.perf.tables import price
 from simserve.scenario.fit import check_fit
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
+from simserve.scenario.seats import seats_curve
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.generate import generate
+from simserve.workload.requests import RequestSpecs
 
 Progress = Callable[[int, int], None]
 """Called now and then with the requests done and all requests of the run."""
@@ -42,21 +44,29 @@ def run(scenario: Scenario, *, progress: Progress | None = None) -> RunResult:
     check_fit(resolved)
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
-    simulations = _simulate(resolved, priced, progress)
+    simulations, specs = _simulate(resolved, priced, progress)
     facts = _facts(resolved, priced)
     summaries = [summarize(simulation, facts) for simulation in simulations]
     first = simulations[0]
     if len(simulations) < scenario.run.replications:
         first = replace(first, was_interrupted=True)
+    summary = summaries[0] if scenario.run.replications == 1 else pool(summaries)
+    try:
+        summary["simserve"]["bottleneck"]["seats_curve"] = seats_curve(resolved, first, specs)
+    except KeyboardInterrupt:
+        first = replace(first, was_interrupted=True)
     return RunResult(
-        summary=summaries[0] if scenario.run.replications == 1 else pool(summaries),
+        summary=summary,
         scenario=scenario.as_mapping(),
         simulation=first,
         slo=facts.slo,
     )
 
 
-def _simulate(resolved: ResolvedScenario, priced: PricedDeployment, progress: Progress | None) -> Sequence[Simulation]:
+def _simulate(
+    resolved: ResolvedScenario, priced: PricedDeployment, progress: Progress | None
+) -> tuple[Sequence[Simulation], RequestSpecs]:
+    """Return the run of every replication, and the traffic of the first."""
     scenario = resolved.scenario
     deployment = Deployment(
         num_replicas=scenario.deployment.replicas,
@@ -65,11 +75,14 @@ def _simulate(resolved: ResolvedScenario, priced: PricedDeployment, progress: Pr
         routing=scenario.deployment.routing.policy,
     )
     simulations: list[Simulation] = []
+    traffic: list[RequestSpecs] = []
     for replication in range(scenario.run.replications):
         with scenario.blaming("workload"):
             specs = generate(
                 scenario.workload, seed=scenario.run.seed, replication=replication, base_path=scenario.folder
             )
+        if not traffic:
+            traffic.append(specs)
         shown = None if progress is None else _shifted(progress, replication, scenario.run.replications)
         simulation = simulate(deployment, specs, progress=shown)
         if not simulation.was_interrupted or not simulations:
@@ -78,7 +91,7 @@ def _simulate(resolved: ResolvedScenario, priced: PricedDeployment, progress: Pr
             break
         if shown is not None:
             shown(len(specs), len(specs))
-    return simulations
+    return simulations, traffic[0]
 
 
 def _shifted(progress: Progress, replication: int, replications: int) -> Progress:

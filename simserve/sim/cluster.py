@@ -70,7 +70,7 @@ class Cluster:
         """
         ends, replicas, requests = self._ends, self.replicas, self.requests
         ready_times = requests.ready_time
-        loads = self._loads
+        loads, num_scheduled = self._loads, self._num_scheduled
         limit = FLUSH_ROWS * LEAP_WIDTH
         due = [0]
         has_news = False
@@ -84,7 +84,8 @@ class Cluster:
                 if ready >= until:
                     return []
                 self._admit(ready)
-                ready = ready_times[self._cursor] if self._cursor < self._num_scheduled else self._next_ready()
+                cursor = self._cursor
+                ready = ready_times[cursor] if cursor < num_scheduled else self._next_ready()
                 continue
             if end >= until or end == INFINITY:
                 return []

@@ -17,6 +17,7 @@ from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
     BLOCKED_BY_NOTHING,
+    BLOCKED_BY_SCATTER,
     BLOCKED_BY_SEATS,
     LEAP_WIDTH,
     Replica,
@@ -32,6 +33,7 @@ FLUSH_ROWS = 8192
 BLOCKED_NAMES = {
     BLOCKED_BY_SEATS: "seats",
     BLOCKED_BY_BLOCKS: "blocks",
+    BLOCKED_BY_SCATTER: "blocks",
     BLOCKED_BY_BUDGET: "budget",
     BLOCKED_BY_NOTHING: "step",
 }
@@ -130,7 +132,7 @@ class Recorder:
             seconds_by_part={name: float(value) for name, value in zip(part_names, self._parts, strict=True)},
             flops=self._flops,
             bytes=self._bytes,
-            blocked_seconds={name: float(self._blocked[code]) for code, name in BLOCKED_NAMES.items()},
+            blocked_seconds=self._blocked_seconds(),
             kv_capacity_tokens=capacity,
             kv_reserved_token_seconds=self._reserved,
             kv_held_token_seconds=self._held,
@@ -139,6 +141,12 @@ class Recorder:
             itl=self._histogram,
             series=series,
         )
+
+    def _blocked_seconds(self) -> dict[str, float]:
+        seconds = dict.fromkeys(BLOCKED_NAMES.values(), 0.0)
+        for code, name in BLOCKED_NAMES.items():
+            seconds[name] += float(self._blocked[code])
+        return seconds
 
     def _add(self, rows: Floats) -> None:
         (start, steps, first, increment, decoding, context, prefill, prefilling, priced) = rows[:9]
@@ -149,14 +157,15 @@ class Recorder:
         self._sequence_steps += float(((decoding + prefilling) * steps).sum())
         self._busy += float(seconds.sum())
         self._add_gaps(first, increment, steps, first_gaps, further_gaps)
-        self._blocked += np.bincount(blocked.astype(np.int64), weights=waiting * seconds, minlength=len(BLOCKED_NAMES))
+        self._blocked += np.bincount(blocked.astype(np.int64), weights=waiting, minlength=len(BLOCKED_NAMES))
 
         # A step's blocks are taken before it runs; over a leap they grow evenly from `before` to `after`.
         used = before + (after - before) * (steps + 1) / (2 * steps)
         self._reserved += float((used * seconds).sum())
-        self._held += float(((held + (decoding + prefill) * (steps + 1) / 2) * seconds).sum())
+        if self._capacity:
+            self._held += float(((held + (decoding + prefill) * (steps + 1) / 2) * seconds).sum())
         if self._config.kv_allocation in ("pow2", "oracle"):
-            is_stuck = (blocked == BLOCKED_BY_BLOCKS) & (waiting > 0)
+            is_stuck = blocked == BLOCKED_BY_SCATTER
             self._unusable += float(((self._usable - after) * seconds)[is_stuck].sum())
         self._peak = max(self._peak, float(after.max()))
         self._sums.add(start, seconds, (seconds, used * seconds, prefill * steps, decoding * steps))

@@ -25,9 +25,7 @@ MODEL_LIMIT = -1
 _READERS = {"azure": read_azure, "csv": read_csv}
 
 
-def generate(
-    spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: Path | None = None
-) -> RequestSpecs:
+def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: Path | None = None) -> RequestSpecs:
     """Return the requests of one run.
 
     The streams are ``arrivals``, ``prompt_tokens`` and ``output_tokens``, and every draw takes one uniform of
@@ -112,9 +110,7 @@ def _num_replayed(spec: WorkloadSpec, trace: Trace, file: Path) -> int:
 def _some(times: NDArray[np.float64]) -> NDArray[np.float64]:
     if not len(times):
         remedy = "lengthen it or raise the rate"
-        raise ScenarioError(
-            "is over before the first request arrives", key="workload.duration", remedy=remedy
-        )
+        raise ScenarioError("is over before the first request arrives", key="workload.duration", remedy=remedy)
     return times
 
 

@@ -74,9 +74,7 @@ def _bracketed_root(
     raise InvariantError(f"no root after {_MAX_STEPS} steps, last bracket {newest[0]} to {opposite[0]}")
 
 
-def _next_share(
-    newest: tuple[float, float], opposite: tuple[float, float], previous: tuple[float, float]
-) -> float:
+def _next_share(newest: tuple[float, float], opposite: tuple[float, float], previous: tuple[float, float]) -> float:
     (a, value_a), (b, value_b), (c, value_c) = newest, opposite, previous
     xi = (a - b) / (c - b)
     phi = (value_a - value_b) / (value_c - value_b)

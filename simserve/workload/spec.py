@@ -117,9 +117,7 @@ class _TruncatedLength(FrozenModel):
     def _check_mean(self) -> Self:
         longest = self.max or MAX_TABULATED_TOKENS
         if self.min >= longest:
-            raise ValueError(
-                f"min {self.min} must be below max {longest}; for one length write distribution: fixed"
-            )
+            raise ValueError(f"min {self.min} must be below max {longest}; for one length write distribution: fixed")
         if not self.min < self.mean < longest:
             raise ValueError(
                 f"mean {self.mean:g} must lie between min {self.min} and max {longest}; "
@@ -147,9 +145,7 @@ class NormalLength(_TruncatedLength):
     @model_validator(mode="after")
     def _check_std(self) -> Self:
         if self.std > 100 * self.mean:
-            raise ValueError(
-                f"std {self.std:g} must be at most 100 times mean {self.mean:g}; write uniform instead"
-            )
+            raise ValueError(f"std {self.std:g} must be at most 100 times mean {self.mean:g}; write uniform instead")
         return self
 
 
@@ -287,9 +283,7 @@ class WorkloadSpec(FrozenModel):
         if self.num_requests is None and self.duration is None:
             raise ValueError('has no end; give num_requests, or duration such as "10 min"')
         if self.duration is not None and isinstance(self.arrivals, ClosedLoopArrivals | AllAtOnceArrivals):
-            raise ValueError(
-                f"cannot end {self.arrivals.process} arrivals by duration; give num_requests instead"
-            )
+            raise ValueError(f"cannot end {self.arrivals.process} arrivals by duration; give num_requests instead")
         rate = getattr(self.arrivals, "rate", 0.0)
         if self.duration is not None and rate * self.duration > MAX_REQUESTS / 2:
             raise ValueError(

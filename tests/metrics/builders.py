@@ -143,7 +143,7 @@ def make_facts(**overrides: Any) -> RunFacts:
         "scenario_name": "test",
         "fidelity": "roofline",
         "expected_error": "unvalidated",
-        "engine_resolved": {"name": "vllm", "enable_prefix_caching": True},
+        "engine_resolved": {"name": "vllm", "enable_prefix_caching": True, "max_num_seqs": 256},
         "memory": make_memory(),
         "num_gpus": 2,
         "gpu_hour_usd": 3.0,

@@ -21,6 +21,8 @@ def binding(**overrides: Any) -> dict[str, Any]:
         "busy_share": 0.9,
         "waiting_share": 0.01,
         "preemptions_per_request": 0.0,
+        "mean_batch": 12.0,
+        "max_batch": 256,
     }
     return bottleneck(**(values | overrides))
 
@@ -79,3 +81,10 @@ def test_no_step_no_shares() -> None:
     assert answer["binding"] == "none"
     assert answer["explanation"] == "No step ran."
     assert all(math.isnan(share) for share in answer["step_shares"].values())
+
+
+def test_a_busy_fleet_says_how_full_its_steps_are() -> None:
+    """One request keeps a step running: the share of time alone would look like full load."""
+    answer = binding(busy_share=1.0, mean_batch=20.0, max_batch=256)
+
+    assert "20 of at most 256 sequences" in answer["explanation"]

@@ -194,7 +194,7 @@ def test_a_prefix_cache_that_is_off_has_no_hit_rate() -> None:
     """Off is undefined, on without a hit is 0."""
     simulation = make_simulation(make_records([0.0]))
 
-    off = summarize(simulation, make_facts(engine_resolved={"enable_prefix_caching": False}))
+    off = summarize(simulation, make_facts(engine_resolved={"enable_prefix_caching": False, "max_num_seqs": 256}))
 
     assert off["simserve"]["kv"]["prefix_hit_rate"] is None
     assert summarize(simulation, make_facts())["simserve"]["kv"]["prefix_hit_rate"] == 0.0

@@ -66,9 +66,7 @@ def make_shape(
     """Return a deployment; ``overrides`` are engine keys, ``engine_fields`` replace what they resolve to."""
     gpu = load_hardware(hardware) if isinstance(hardware, str) else hardware
     served = load_model(model) if isinstance(model, str) else model
-    resolved = make_engine(
-        gpu, served, engine, version=version, tensor_parallel_size=tensor_parallel_size, **overrides
-    )
+    resolved = make_engine(gpu, served, engine, version=version, tensor_parallel_size=tensor_parallel_size, **overrides)
     return ReplicaShape(
         hardware=gpu,
         model=served,

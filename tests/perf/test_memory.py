@@ -35,9 +35,7 @@ def test_sglang_share_holds_weights_and_kv() -> None:
     """KV is share x (total - runtime) - weights."""
     plan = plan_memory(make_shape(engine="sglang", gpu_memory_utilization=0.8, max_model_len=4096))
 
-    assert plan.kv_bytes == pytest.approx(
-        0.8 * (plan.total_bytes - plan.non_torch_bytes) - plan.weights_bytes
-    )
+    assert plan.kv_bytes == pytest.approx(0.8 * (plan.total_bytes - plan.non_torch_bytes) - plan.weights_bytes)
 
 
 def test_kv_never_takes_memory_that_is_not_there() -> None:
@@ -67,10 +65,7 @@ def test_one_request_of_full_length_must_fit() -> None:
 
 def test_kv_heads_are_replicated_beyond_their_number() -> None:
     """Llama-3.1-70B has 8 KV heads: 16 ranks hold as much each as 8."""
-    sizes = [
-        kv_bytes_per_token(make_shape(model="llama-3.1-70b", tensor_parallel_size=ranks))
-        for ranks in (1, 8, 16)
-    ]
+    sizes = [kv_bytes_per_token(make_shape(model="llama-3.1-70b", tensor_parallel_size=ranks)) for ranks in (1, 8, 16)]
 
     assert sizes == [327680, 40960, 40960]
 
@@ -98,9 +93,7 @@ def test_pipeline_stages_split_the_layers_of_untied_models() -> None:
     """Each of two stages of Llama-3.1-70B holds half the layers and one of embedding and head."""
     model = make_model("llama-3.1-70b")
 
-    assert 2 * weights_bytes_per_gpu(model, "fp8", 1, 2) == pytest.approx(
-        weights_bytes(model, "fp8"), rel=1e-3
-    )
+    assert 2 * weights_bytes_per_gpu(model, "fp8", 1, 2) == pytest.approx(weights_bytes(model, "fp8"), rel=1e-3)
 
 
 def test_quantised_checkpoints_keep_embeddings_in_16_bit() -> None:

@@ -81,9 +81,7 @@ def test_parts_sum_to_the_times(deployment: dict[str, Any]) -> None:
 
     assert result.parts.decode.sum(axis=0) == pytest.approx(result.step_times.decode_base, rel=1e-12, abs=0)
     assert result.parts.token.sum(axis=0) == pytest.approx(result.step_times.token_seconds, rel=1e-12, abs=0)
-    assert result.parts.sequence.sum(axis=0) == pytest.approx(
-        result.step_times.sequence_seconds, rel=1e-12, abs=0
-    )
+    assert result.parts.sequence.sum(axis=0) == pytest.approx(result.step_times.sequence_seconds, rel=1e-12, abs=0)
 
 
 @FEW

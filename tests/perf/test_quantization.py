@@ -50,9 +50,7 @@ def test_a_format_the_engine_does_not_run_is_refused() -> None:
     """The engine profile decides, and the error names what it runs here."""
     shape = make_shape(engine="fastertransformer", quantization="awq-int4")
 
-    with pytest.raises(
-        InputError, match=r"does not run under fastertransformer; choose from none, .*int8-wo"
-    ):
+    with pytest.raises(InputError, match=r"does not run under fastertransformer; choose from none, .*int8-wo"):
         _ = shape.precision
 
 

@@ -162,9 +162,7 @@ def test_experts_are_read_as_they_are_visited() -> None:
 
 def test_pricing_is_fast() -> None:
     """Under 100 ms for the largest table, best of three."""
-    shape = make_shape(
-        model="llama-3.1-70b", tensor_parallel_size=4, quantization="fp8", max_num_batched_tokens=32768
-    )
+    shape = make_shape(model="llama-3.1-70b", tensor_parallel_size=4, quantization="fp8", max_num_batched_tokens=32768)
     seconds = []
     for _ in range(3):
         start = time.perf_counter()

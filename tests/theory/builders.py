@@ -36,9 +36,7 @@ class Service:
 
 def fixed_steps(steps: int) -> Service:
     """Return a service of always ``steps`` steps."""
-    return Service(
-        sample=lambda generator, shape: np.full(shape, steps), mean=steps, second_moment=float(steps**2)
-    )
+    return Service(sample=lambda generator, shape: np.full(shape, steps), mean=steps, second_moment=float(steps**2))
 
 
 def geometric_steps(mean: float) -> Service:
@@ -112,9 +110,7 @@ def make_deployment(
     return Deployment(
         num_replicas=num_replicas,
         engine=config,
-        priced=PricedDeployment(
-            step_times=step_times, parts=split_parts(step_times, **work), fidelity="roofline"
-        ),
+        priced=PricedDeployment(step_times=step_times, parts=split_parts(step_times, **work), fidelity="roofline"),
         routing=routing,
     )
 

@@ -3,7 +3,7 @@
 A run of the simulator is compared with theory twice. Directly, within 4 standard errors over `NUM_RUNS` runs;
 at high load these are several per cent wide. And sharply: the recursions of `recursions` see the same requests,
 and the simulator's mean minus theirs (zero, if the simulator is right) corrects their own mean over many more
-requests. This estimate has the mean of the simulator, whatever it is, and is under 0.5 % wide.
+requests. This estimate has the mean of the simulator, whatever it is, and a standard error under 0.5 %.
 """
 
 from __future__ import annotations

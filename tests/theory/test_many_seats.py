@@ -36,12 +36,8 @@ def queue_each(arrivals: Floats, steps: Integers, num_replicas: int, routing: Ro
     return waits(served(arrivals, steps, STEP_SECONDS, num_replicas=num_replicas, routing=routing))
 
 
-@pytest.mark.parametrize(
-    ("num_seats", "utilization", "num_blocks_of_runs"), [(2, 0.7, 5), (4, 0.8, 14)]
-)
-def test_one_replica_of_c_seats_waits_as_m_m_c(
-    num_seats: int, utilization: float, num_blocks_of_runs: int
-) -> None:
+@pytest.mark.parametrize(("num_seats", "utilization", "num_blocks_of_runs"), [(2, 0.7, 5), (4, 0.8, 14)])
+def test_one_replica_of_c_seats_waits_as_m_m_c(num_seats: int, utilization: float, num_blocks_of_runs: int) -> None:
     """Steps as long whatever the batch: the seats are c servers behind one queue, Erlang C."""
     assert_mean_wait(
         erlang_c(utilization * num_seats, 1.0, num_seats),

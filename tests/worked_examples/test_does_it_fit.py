@@ -25,9 +25,7 @@ def test_175_billion_fp16_on_four_80_gb_gpus() -> None:
 def test_70_billion_fp16_on_two_80_gb_gpus() -> None:
     """140 of 144 GB at 0.9; nothing that could serve is left after activations and the runtime."""
     model = make_model("llama-2-70b", num_parameters_nominal=70e9)
-    shape = make_shape(
-        nominal_a100(), model, tensor_parallel_size=2, quantization="fp16", gpu_memory_utilization=0.9
-    )
+    shape = make_shape(nominal_a100(), model, tensor_parallel_size=2, quantization="fp16", gpu_memory_utilization=0.9)
 
     plan = plan_memory(shape)
 

@@ -49,9 +49,7 @@ def test_multi_head_70b() -> None:
 
 
 @pytest.mark.parametrize("num_requests", [1, 10, 50])
-@pytest.mark.parametrize(
-    ("num_tokens", "gigabytes"), [(512, 0.268), (2048, 1.07), (4096, 2.147), (8192, 4.29)]
-)
+@pytest.mark.parametrize(("num_tokens", "gigabytes"), [(512, 0.268), (2048, 1.07), (4096, 2.147), (8192, 4.29)])
 def test_llama_2_7b(num_tokens: int, gigabytes: float, num_requests: int) -> None:
     """Llama-2-7B, 32 KV heads, FP16: 524,288 bytes a token; so many requests take so many times it."""
     assert load_model("llama-2-7b").kv_bytes_per_token(FP16) == 524_288

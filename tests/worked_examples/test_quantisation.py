@@ -31,9 +31,7 @@ def test_seventy_billion_weights_and_single_stream_bound(
     model = make_model("llama-2-70b", num_parameters_nominal=70e9)
 
     assert weights_bytes(model, weight_format) / 1e9 == pytest.approx(gigabytes)
-    assert 1 / memory_wall_seconds(model, nominal_a100(), weight_format) == pytest.approx(
-        tokens_per_second, abs=0.05
-    )
+    assert 1 / memory_wall_seconds(model, nominal_a100(), weight_format) == pytest.approx(tokens_per_second, abs=0.05)
 
 
 def test_group_scales_count() -> None:

@@ -48,9 +48,7 @@ def test_gamma_with_cv_1_is_the_poisson_process():
     assert np.array_equal(gaps_of(GammaArrivals(rate=2.0, cv=1.0)), gaps_of(PoissonArrivals(rate=2.0)))
 
 
-@pytest.mark.parametrize(
-    "make", [PoissonArrivals, lambda rate: GammaArrivals(rate=rate, cv=3.0), ConstantArrivals]
-)
+@pytest.mark.parametrize("make", [PoissonArrivals, lambda rate: GammaArrivals(rate=rate, cv=3.0), ConstantArrivals])
 def test_another_rate_only_stretches_the_same_draws(make):
     """Twice the rate gives the same arrivals in half the time, to the last bit."""
     slow = arrival_times(make(rate=1.5), rng.stream(7, "arrivals"), num_requests=1000)

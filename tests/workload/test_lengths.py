@@ -84,12 +84,8 @@ def test_mean_is_exact_at_the_corners(spec):
 
 def test_untruncated_shapes_are_the_textbook_ones():
     """Far from the bounds the standard deviation is the one asked for, and a geometric falls by one ratio."""
-    assert length_distribution(NormalLength(mean=500, std=50)).standard_deviation == pytest.approx(
-        50, abs=0.01
-    )
-    assert length_distribution(LognormalLength(mean=1e3, cv=0.5)).standard_deviation == pytest.approx(
-        500, rel=1e-4
-    )
+    assert length_distribution(NormalLength(mean=500, std=50)).standard_deviation == pytest.approx(50, abs=0.01)
+    assert length_distribution(LognormalLength(mean=1e3, cv=0.5)).standard_deviation == pytest.approx(500, rel=1e-4)
     geometric = length_distribution(GeometricLength(mean=4.0)).probabilities
     assert geometric[:50] == pytest.approx(0.25 * 0.75 ** np.arange(50), rel=1e-6)
 

@@ -164,9 +164,7 @@ def test_a_trace_needs_no_end_and_takes_one():
     assert read_trace(num_requests=5).num_requests == 5
     assert read_trace(duration="5 s").duration == 5.0
     assert_refused("has num_requests and duration", read_trace, num_requests=5, duration="5 s")
-    assert_refused(
-        "workload.trace.format: 'parquet' must be", read_trace, trace={**TRACE, "format": "parquet"}
-    )
+    assert_refused("workload.trace.format: 'parquet' must be", read_trace, trace={**TRACE, "format": "parquet"})
 
 
 @pytest.mark.parametrize(

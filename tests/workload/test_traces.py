@@ -46,9 +46,7 @@ def test_the_azure_traces_are_read_whole(name, num_requests, prompt_mean, output
 
 def test_twenty_thousand_rows_are_read_in_a_fraction_of_a_second(tmp_path):
     """Reading stays under half a second of CPU, several times what it takes on a slow machine."""
-    rows = "".join(
-        f"2023-11-16 18:{i // 400:02d}:{i % 400 * 0.14:010.7f},{i + 1},{i + 2}\n" for i in range(20_000)
-    )
+    rows = "".join(f"2023-11-16 18:{i // 400:02d}:{i % 400 * 0.14:010.7f},{i + 1},{i + 2}\n" for i in range(20_000))
 
     start = time.process_time()
     requests = replay(tmp_path, gzip.compress((AZURE_HEADER + rows).encode(), 1), "azure")

@@ -63,9 +63,7 @@ class Table:
             index = int(wrong[0])
             if values[index] > _MAX_TOKENS:
                 raise self.error(index, column, f"must be <= {_MAX_TOKENS}")
-            raise self.error(
-                index, column, "must be >= 1", "correct the row or remove it: nothing was served"
-            )
+            raise self.error(index, column, "must be >= 1", "correct the row or remove it: nothing was served")
         return values
 
     def seconds(self, column: str) -> NDArray[np.float64]:

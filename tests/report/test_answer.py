@@ -1,0 +1,71 @@
+"""The answer in one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
+from tests.report.builders import CASES, run
+
+
+def test_the_sentence_says_slo_stability_and_bottleneck() -> None:
+    """All of a stable run's answer."""
+    result = run("stable")
+
+    assert verdict(result) == "holds"
+    assert answer(result).startswith("The SLO holds: ")
+    assert "the run is stable" in answer(result)
+    assert result.summary["simserve"]["bottleneck"]["binding"] in answer(result)
+
+
+def test_an_overloaded_run_misses_and_is_marked() -> None:
+    """In the sentence, beside the percentiles, and with the rates that say why."""
+    result = run("overloaded")
+
+    assert verdict(result) == "missed"
+    assert "does not hold" in answer(result)
+    assert "overloaded" in answer(result)
+    assert (steady_state_caveat(result) or "").startswith("not steady state")
+    assert any(each.startswith("Overloaded: 30.0 requests/s arrive") for each in warnings(result))
+
+
+def test_a_failed_threshold_is_a_warning_and_a_kept_one_is_not() -> None:
+    """Each with its value."""
+    failed = [each for each in warnings(run("overloaded")) if "Threshold" in each]
+
+    assert len(failed) == 1
+    assert "ttft_ms p(95)<1000" in failed[0]
+
+
+def test_a_run_without_an_slo_is_not_judged() -> None:
+    """It still says what binds."""
+    result = run("static")
+
+    assert verdict(result) == "none"
+    assert answer(result).startswith("No SLO is set; the run is backlogged")
+
+
+def test_a_run_that_completes_nothing_says_why() -> None:
+    """The count and the reason; they miss the SLO."""
+    result = run("empty")
+
+    assert answer(result) == "No request was completed: 20 failed (prompt too long)."
+    assert any("20 failed (prompt too long); they count as missing the SLO" in each for each in warnings(result))
+
+
+def test_an_interrupted_run_says_so_first() -> None:
+    """What was finished is not the run."""
+    result = run("stable")
+    cut = replace(result, simulation=replace(result.simulation, was_interrupted=True))
+
+    assert warnings(cut)[0].startswith("Interrupted")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_only_a_stable_run_has_a_steady_state(case: str) -> None:
+    """Every other run carries a caveat."""
+    is_stable = run(case).summary["simserve"]["stability"] == "stable"
+
+    assert (steady_state_caveat(run(case)) is None) == is_stable

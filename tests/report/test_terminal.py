@@ -1,0 +1,95 @@
+"""The answer on a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from simserve.report.answer import answer
+from simserve.report.quantities import UNDEFINED
+from simserve.report.tables import latency_rows
+from simserve.report.terminal import render_run
+from tests.report.builders import CASES, run, terminal
+
+_ORDER = ("SLO", "Latency", "Throughput", "Memory", "Dollars", "Step time", "Queue", "Engine", "Fidelity")
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_line_is_wider_than_the_terminal(case: str, width: int) -> None:
+    """At most 100 columns are used."""
+    assert max(map(len, terminal(case, width).splitlines())) <= min(width, 100)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_answer_comes_first(case: str) -> None:
+    """Before anything else."""
+    shown = " ".join(terminal(case).split())
+
+    assert shown.startswith(answer(run(case)))
+
+
+def test_sections_come_in_the_order_of_their_weight() -> None:
+    """The SLO first, what to believe last."""
+    labels = [line.split("  ")[0] for line in terminal("stable").splitlines()]
+
+    assert [label for label in labels if label in _ORDER] == list(_ORDER)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_latency_is_shown_with_its_unit(case: str) -> None:
+    """Three digits, in ms or s."""
+    lines = [line.split() for line in terminal(case).splitlines()]
+
+    for row in latency_rows(run(case).summary):
+        assert [row.label, row.unit, *" ".join(cell.text for cell in row.cells).split()] in lines
+
+
+def test_undefined_latencies_are_dashes() -> None:
+    """Static batching has no TPOT and no ITL."""
+    rows = {line.split()[0]: line.split() for line in terminal("static").splitlines() if line.split()}
+
+    assert rows["TPOT"] == ["TPOT", "ms", *[UNDEFINED] * 5]
+    assert rows["ITL"] == ["ITL", "ms", *[UNDEFINED] * 5]
+
+
+def test_percentiles_of_an_overloaded_run_are_marked() -> None:
+    """Right above them."""
+    shown = terminal("overloaded")
+
+    assert "not steady state" in shown.partition("TTFT  s")[0].partition("Latency")[2]
+
+
+def test_replications_show_their_intervals() -> None:
+    """Half-widths beside the means."""
+    assert "±" in terminal("replicated")
+    assert "3 runs" in terminal("replicated")
+
+
+def test_a_run_without_a_kv_cache_says_so() -> None:
+    """Instead of shares of nothing."""
+    assert "no KV cache" in terminal("uncached")
+
+
+def test_the_files_are_named_last(tmp_path: Path) -> None:
+    """Those that are there."""
+    (tmp_path / "report.html").touch()
+
+    shown = terminal("stable", 200, tmp_path)
+
+    assert "report.html" in shown.splitlines()[-1]
+    assert "Files" not in terminal("stable")
+
+
+def test_nothing_is_taken_for_markup() -> None:
+    """Brackets in a name stay what they are."""
+    result, shown = run("stable"), StringIO()
+    named = replace(result, scenario={**result.scenario, "model": "[red]mine[/red]"})
+
+    render_run(named, Console(file=shown, width=80), None)
+
+    assert "[red]mine[/red]" in shown.getvalue()

@@ -1,0 +1,37 @@
+"""Throughput against max_num_seqs where KV memory is short."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import simserve
+
+
+def test_throughput_rises_flattens_and_falls_with_the_batch() -> None:
+    """Fewer seats leave the GPU to the weights, too many evict each other: the turning point lies between."""
+    result = simserve.run(simserve.load("batch-size-sweet-spot", ["deployment.engine.max_num_seqs=64"]))
+
+    curve = result.summary["simserve"]["bottleneck"]["seats_curve"]
+    rates = curve["output_throughput"]
+    best = curve["max_num_seqs"].index(curve["best_max_num_seqs"])
+    assert 0 < best < len(rates) - 1
+    assert all(later > 1.02 * earlier for earlier, later in pairwise(rates[:best]))
+    assert rates[-1] < 0.95 * rates[best]
+    gains = [(b - a) / (y - x) for (x, a), (y, b) in pairwise(zip(curve["max_num_seqs"], rates, strict=True))]
+    assert gains[0] > 3 * gains[best - 1] or gains[best] < 0
+
+
+def test_a_point_of_the_curve_is_what_a_run_gives() -> None:
+    """The curve's value at this run's own seats is this run, queued all at once as the scenario is."""
+    result = simserve.run(simserve.load("batch-size-sweet-spot", ["deployment.engine.max_num_seqs=48"]))
+
+    curve = result.summary["simserve"]["bottleneck"]["seats_curve"]
+    at_48 = dict(zip(curve["max_num_seqs"], curve["output_throughput"], strict=True))[48]
+    assert abs(at_48 / result.summary["output_throughput"] - 1) < 1e-9
+
+
+def test_without_preemption_there_is_no_curve() -> None:
+    """Where KV memory is plentiful the question does not arise, and no time is spent on it."""
+    result = simserve.run(simserve.load("chatbot", ["workload.num_requests=200"]))
+
+    assert result.summary["simserve"]["bottleneck"]["seats_curve"] is None

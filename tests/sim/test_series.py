@@ -1,0 +1,60 @@
+"""Sums and counts over bins of time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simserve.sim.series import BinnedSums, mean_count
+
+
+def test_an_amount_is_spread_over_its_interval() -> None:
+    """Six units over 3 ms of bins of 1 ms: two a bin, 2,000 a second."""
+    sums = BinnedSums(("tokens",))
+    sums.add(np.array([0.001]), np.array([0.003]), (np.array([6.0]),))
+
+    edges, means = sums.means(0.005)
+
+    np.testing.assert_allclose(edges, [0.0, 0.001, 0.002, 0.003, 0.004, 0.005])
+    np.testing.assert_allclose(means["tokens"], [0.0, 2000.0, 2000.0, 2000.0, 0.0], atol=1e-9)
+
+
+def test_bins_widen_without_losing_anything() -> None:
+    """A run that outgrows the bins many times over keeps its sums, in no more bins."""
+    sums = BinnedSums(("tokens", "busy"))
+    for start in (0.0, 0.5, 40.0, 5000.0):
+        starts = start + np.array([0.0, 0.01])
+        sums.add(starts, np.array([0.005, 0.2]), (np.array([3.0, 4.0]), np.array([1.0, 0.0])))
+
+    edges, means = sums.means(5000.21)
+
+    assert len(edges) <= 1025
+    assert means["tokens"] @ np.diff(edges) == pytest.approx(28.0)
+    assert means["busy"] @ np.diff(edges) == pytest.approx(4.0)
+
+
+def test_the_last_bin_ends_with_the_run() -> None:
+    """The mean of the last bin is over the part of it that the run lasted."""
+    sums = BinnedSums(("busy",))
+    sums.add(np.array([0.0]), np.array([0.0025]), (np.array([0.0025]),))
+
+    edges, means = sums.means(0.0025)
+
+    assert edges[-1] == 0.0025
+    np.testing.assert_allclose(means["busy"], 1.0)
+
+
+def test_counting_by_hand() -> None:
+    """Inside from 0.5 to 2.0 and from 1.0 on; one never entered."""
+    entered, left = np.array([0.5, 1.0, np.nan]), np.array([2.0, np.nan, np.nan])
+
+    counts = mean_count(entered, left, np.array([0.0, 1.0, 2.0, 3.0]))
+
+    np.testing.assert_allclose(counts, [0.5, 2.0, 1.0])
+
+
+def test_nobody_at_all() -> None:
+    """No entry: zero in every bin."""
+    nobody = np.array([np.nan])
+
+    assert mean_count(nobody, nobody, np.array([0.0, 1.0, 2.0])).tolist() == [0.0, 0.0]

@@ -1,0 +1,110 @@
+"""Reading YAML and JSON strictly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simserve.documents import parse_yaml, read_mapping, read_text
+from simserve.errors import InputError, ScenarioError
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    """Return a file with a text in it."""
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_yaml_and_json_hold_the_same(tmp_path: Path) -> None:
+    """A mapping reads the same from both."""
+    from_yaml = read_mapping(written(tmp_path, "a.yaml", "rate: 5.5\nlengths: {min: 1, max: 20}\n"))
+    from_json = read_mapping(written(tmp_path, "a.json", '{"rate": 5.5, "lengths": {"min": 1, "max": 20}}'))
+
+    assert from_yaml == from_json == {"rate": 5.5, "lengths": {"min": 1, "max": 20}}
+
+
+@pytest.mark.parametrize(("text", "value"), [("1e9", 1e9), ("2.5e-3", 2.5e-3), ("-1E+4", -1e4)])
+def test_exponents_without_a_point_are_numbers(text: str, value: object) -> None:
+    """YAML 1.1 reads ``1e9`` as a text; here it is a number."""
+    assert parse_yaml(f"key: {text}") == {"key": value}
+
+
+@pytest.mark.parametrize("text", ["1e9x", "3e5b2c1", "1e9-2"])
+def test_a_name_that_begins_like_an_exponent_is_a_text(text: str) -> None:
+    """A hash or a version may begin with digits and an e."""
+    assert parse_yaml(f"key: {text}") == {"key": text}
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"), [("rate: 1\nname: x\nrate: 2\n", "1 and 3"), ("a:\n  b: 1\n  b: 2\n", "2 and 3")]
+)
+def test_a_key_twice_in_yaml(text: str, lines: str, tmp_path: Path) -> None:
+    """Refused with both lines, at any depth."""
+    path = written(tmp_path, "s.yaml", text)
+
+    with pytest.raises(ScenarioError, match=f"stands twice, in lines {lines}; keep one of them") as error:
+        read_mapping(path, ScenarioError)
+
+    assert error.value.file == str(path)
+
+
+def test_a_key_twice_in_json(tmp_path: Path) -> None:
+    """Refused too, though JSON does not give the line."""
+    with pytest.raises(InputError, match="rate: stands twice"):
+        read_mapping(written(tmp_path, "s.json", '{"rate": 1, "rate": 2}'))
+
+
+def test_anchors_and_merges_work() -> None:
+    """A merged mapping may be overridden; that is not the same key twice."""
+    merged = parse_yaml("base: &base {a: 1, b: 2}\nother: {<<: *base, b: 3}\n")
+
+    assert merged["other"] == {"a": 1, "b": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("s.yaml", "name: [1, 2\nrate: 3\n", "line 2, column .: not valid YAML"),
+        ("s.yaml", "a: b: c\n", "line 1, column 5: not valid YAML"),
+        ("s.yaml", "a: \x07\n", "not valid YAML"),
+        ("s.yaml", "? [a]\n: 1\n", "a key must be a plain value"),
+        ("s.yaml", "- 1\n- 2\n", "must hold a mapping of keys to values"),
+        ("s.yaml", "", "must hold a mapping of keys to values"),
+        ("s.yaml", "a: 1\n---\nb: 2\n", "not valid YAML"),
+        ("s.yaml", "a: !!python/object/apply:os.getcwd []\n", "not valid YAML"),
+        ("s.json", '{"a": 1,}', "line 1, column 9: not valid JSON"),
+        ("s.json", "[1]", "must hold a mapping of keys to values"),
+    ],
+)
+def test_what_is_not_a_document(name: str, text: str, message: str, tmp_path: Path) -> None:
+    """One line with the file and, where there is one, the place."""
+    path = written(tmp_path, name, text)
+
+    with pytest.raises(InputError, match=message) as error:
+        read_mapping(path)
+
+    assert str(error.value).startswith(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """Named."""
+    with pytest.raises(InputError, match=r"missing\.yaml: no such file"):
+        read_text(tmp_path / "missing.yaml")
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    """Not a file."""
+    with pytest.raises(InputError, match="is a folder, not a file"):
+        read_text(tmp_path)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    """Not UTF-8."""
+    path = tmp_path / "binary.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+
+    with pytest.raises(InputError, match="is not UTF-8 text"):
+        read_text(path)

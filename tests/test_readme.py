@@ -1,0 +1,66 @@
+"""The README's commands print what the README shows."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simserve.cli.main import app
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCKS = re.findall(r"^```console\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+
+
+def commands_of(block: str) -> list[tuple[str, list[str]]]:
+    """Return each command of a block with the lines it is shown to print."""
+    commands: list[tuple[str, list[str]]] = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            commands.append((line[2:], []))
+        else:
+            commands[-1][1].append(line.rstrip())
+    return commands
+
+
+COMMANDS = [pair for block in BLOCKS for pair in commands_of(block)]
+
+
+@pytest.mark.parametrize(("command", "shown"), COMMANDS, ids=[command for command, _ in COMMANDS])
+def test_a_readme_command_prints_what_the_readme_shows(
+    command: str, shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines shown stand in the output in this order; `...` stands for what is left out."""
+    words = shlex.split(command)
+    if words[0] != "simserve":
+        pytest.skip(f"{words[0]} is run by CI itself")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+
+    result = CliRunner().invoke(app, words[1:])
+
+    assert result.exit_code == 0, result.output
+    printed = iter(line.rstrip() for line in result.output.splitlines())
+    for line in shown:
+        if line != "...":
+            assert line in printed, f"not printed (or not in this order): {line!r}\n{result.output}"
+
+
+def test_the_readme_shows_commands() -> None:
+    """A README without a console block would pass the test above."""
+    assert len(COMMANDS) >= 3
+
+
+PYTHON_BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+
+
+@pytest.mark.parametrize("block", PYTHON_BLOCKS)
+def test_a_python_block_of_the_readme_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As written, from the first import on, and it prints something."""
+    exec(compile(block, "README.md", "exec"), {})
+
+    assert capsys.readouterr().out
