@@ -66,9 +66,7 @@ def attention_of(model: ModelProfile, tensor_parallel_size: int, kv_element_byte
 def decode_key_seconds(shape: AttentionShape, machine: Machine, dtype: str, *, is_flash: bool) -> float:
     """Return the seconds that one more key in the context costs a decode step, one layer."""
     scores = 0.0 if is_flash else SCORE_PASSES * SCORE_BYTES * shape.num_heads
-    memory = (shape.kv_bytes_per_token + scores) / (
-        machine.bandwidth * memory_efficiency(machine, "attention_decode")
-    )
+    memory = (shape.kv_bytes_per_token + scores) / (machine.bandwidth * memory_efficiency(machine, "attention_decode"))
     efficiency = attention_efficiency(machine)
     return float(max(memory, shape.decode_flops_per_key / (machine.peak(dtype) * efficiency)))
 

@@ -59,9 +59,7 @@ def all_reduce_seconds(num_bytes: Array, num_ranks: int, link: Link) -> Array:
     The fitted curve and the wait for the last rank, or ``latency(n) + 2 (n-1)/n bytes / bandwidth``.
     """
     if link.curves is not None and num_ranks > 1:
-        kernel = all_reduce_curve_seconds(
-            link.curves.all_reduce_of(link.engine), num_bytes, num_ranks, link.bandwidth
-        )
+        kernel = all_reduce_curve_seconds(link.curves.all_reduce_of(link.engine), num_bytes, num_ranks, link.bandwidth)
         return np.asarray(kernel + link.skew * math.log2(num_ranks))
     transfer = ring_bandwidth_seconds(num_bytes, num_ranks, link.bandwidth * COLLECTIVE_SHARE)
     return all_reduce_latency(num_ranks, link) + transfer

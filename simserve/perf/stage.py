@@ -100,9 +100,7 @@ def stage_parts(stage: Stage, tokens: Array, *, has_prompts: bool = True) -> Arr
     num_reductions = stage.num_layers * (1 if model.has_parallel_attention else 2)
     if num_ranks > 1:
         message = tokens * model.hidden_size * ACTIVATION_BYTES
-        parts[COMMUNICATION] += num_reductions * all_reduce_seconds(
-            message, num_ranks, stage.shape.tensor_link
-        )
+        parts[COMMUNICATION] += num_reductions * all_reduce_seconds(message, num_ranks, stage.shape.tensor_link)
     return parts
 
 
