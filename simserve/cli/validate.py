@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from simserve.planner.validate import Validation
 
 _TABLE_ENDINGS = (".parquet", ".csv")
+_DATED = ("--accuracy", "--expected-errors")
 _MOST_REASONS = 12
 _METRICS = ("tpot", "ttft", "e2e", "throughput")
 
@@ -40,6 +41,10 @@ def validate(
         Path | None,
         typer.Option(metavar="FILE", help="Write the error tables as Markdown; needs --date."),
     ] = None,
+    expected_errors: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the errors by class that runs report, as JSON; needs --date."),
+    ] = None,
     date: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Date that the tables carry.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Worker processes. Default: one a core.")] = None,
     as_json: JsonOption = False,
@@ -56,7 +61,7 @@ def validate(
     """
     from simserve.api import validate as replay_measurements
 
-    _check_outputs(out, accuracy, date)
+    _check_outputs({"--out": out, "--accuracy": accuracy, "--expected-errors": expected_errors}, date)
     with _progress(is_shown=not quiet and sys.stderr.isatty()) as progress:
         result = replay_measurements(data, source or (), jobs=jobs or os.cpu_count() or 1, progress=progress)
     if out is not None:
@@ -65,6 +70,10 @@ def validate(
         from simserve.planner.accuracy import accuracy_page
 
         accuracy.write_text(accuracy_page(result, date), encoding="utf-8")
+    if expected_errors is not None and date is not None:
+        from simserve.planner.expected import write_expected_errors
+
+        write_expected_errors(result, date, expected_errors)
     if as_json:
         print_json(result.summary)
     elif not quiet:
@@ -73,12 +82,13 @@ def validate(
         raise InterruptedRunError(f"interrupted after {len(result.predictions)} points; their errors are printed")
 
 
-def _check_outputs(out: Path | None, accuracy: Path | None, date: str | None) -> None:
+def _check_outputs(files: Mapping[str, Path | None], date: str | None) -> None:
+    out = files["--out"]
     if out is not None and out.suffix not in _TABLE_ENDINGS:
         raise UsageError("must end in .parquet or .csv", key="--out", value=str(out))
-    if accuracy is not None and date is None:
-        raise UsageError("needs --date", key="--accuracy", remedy="for example --date 2026-11-30")
-    for key, file in (("--out", out), ("--accuracy", accuracy)):
+    for key, file in files.items():
+        if file is not None and key in _DATED and date is None:
+            raise UsageError("needs --date", key=key, remedy="for example --date 2026-11-30")
         if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise UsageError("cannot be written: no such folder, or a folder itself", file=file, key=key)
 

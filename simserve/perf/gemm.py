@@ -64,7 +64,7 @@ def gemm_work(
 def gemm_class(precision: Precision) -> GemmClass | None:
     """Return the kernels that multiply quantised weights; none for formats that no curve is fitted for."""
     if precision.arithmetic == "fp8":
-        return "fp8_block" if "block" in precision.name else "fp8"
+        return "fp8_block" if precision.is_block_scaled else "fp8"
     if precision.arithmetic == "int8":
         return "int8"
     if precision.arithmetic not in WIDE_DTYPES:

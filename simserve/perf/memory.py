@@ -104,7 +104,13 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
     engine, ranks, stages = shape.engine, shape.tensor_parallel_size, shape.pipeline_parallel_size
     is_parallel = ranks * stages > 1
     return {
-        "weights": weights_bytes_per_gpu(shape.model, shape.precision.name, ranks, stages),
+        "weights": weights_bytes_per_gpu(
+            shape.model,
+            shape.precision.name,
+            ranks,
+            stages,
+            enable_expert_parallel=shape.enable_expert_parallel,
+        ),
         "activations": activation_bytes(shape),
         "runtime": engine.non_torch_bytes_parallel if is_parallel else engine.non_torch_bytes_single,
         "cuda_graphs": engine.cuda_graph_bytes,

@@ -12,8 +12,8 @@ import numpy as np
 from simserve.perf.efficiency import Array, Machine, memory_efficiency, start_latency
 
 PART_NAMES = ("weights", "kv", "compute", "communication", "host")
-"""What the seconds of a step are spent on: reading weights, reading KV, arithmetic with activations and
-start-up times, links between GPUs, the host."""
+"""What the seconds of a step are spent on: reading weights, reading KV, arithmetic with activations, links between
+GPUs, the host with the start-up of kernels."""
 
 WEIGHTS, KV, COMPUTE, COMMUNICATION, HOST = range(len(PART_NAMES))
 
@@ -52,8 +52,9 @@ def arithmetic_intensity(work: Work) -> Array:
 def bound_parts(work: Work, *, arithmetic: Array, memory: Array, total: Array) -> Array:
     """Return the seconds of a call by part, shape ``[5, tokens]`` (rows as in `PART_NAMES`).
 
-    Where the bytes take longer than the arithmetic, the weights get the time of their bytes. All else is
-    compute: arithmetic, activations, start-up, and what tiles and imperfect overlap cost.
+    Where the bytes take longer than the arithmetic, the weights get the time of their bytes, the activations theirs
+    (as compute), and what is left, start-up and gaps, is the host's. Else all is compute: arithmetic, and what tiles
+    and imperfect overlap cost.
 
     Args:
         work: Bytes of the call.
@@ -63,8 +64,10 @@ def bound_parts(work: Work, *, arithmetic: Array, memory: Array, total: Array) -
     """
     parts = np.zeros((len(PART_NAMES), len(total)))
     share = work.weight_bytes / (work.weight_bytes + work.activation_bytes)
-    parts[WEIGHTS] = np.where(memory > arithmetic, memory * share, 0.0)
-    parts[COMPUTE] = total - parts[WEIGHTS]
+    is_memory_bound = memory > arithmetic
+    parts[WEIGHTS] = np.where(is_memory_bound, memory * share, 0.0)
+    parts[COMPUTE] = np.where(is_memory_bound, memory * (1.0 - share), total)
+    parts[HOST] = total - parts[WEIGHTS] - parts[COMPUTE]
     return parts
 
 
@@ -75,5 +78,6 @@ def elementwise_parts(bytes_per_token: float, tokens: Array, machine: Machine, c
     """
     memory = bytes_per_token * tokens / (machine.bandwidth * memory_efficiency(machine, "elementwise"))
     parts = np.zeros((len(PART_NAMES), len(tokens)))
-    parts[COMPUTE] = memory + calls * start_latency(machine, "elementwise")
+    parts[COMPUTE] = memory
+    parts[HOST] = calls * start_latency(machine, "elementwise")
     return parts

@@ -25,6 +25,12 @@ INT4_SCALED_BITS = 4.0 + 16.0 / GROUP_SIZE
 INT4_ZERO_POINT_BITS = INT4_SCALED_BITS + 4.0 / GROUP_SIZE
 """4.156: with a 4-bit zero point a group as well (AWQ)."""
 
+MXFP4_BITS = 4.0 + 8.0 / 32
+"""4.25: 4-bit floats and an 8-bit exponent for 32 of them (OCP Microscaling formats 1.0)."""
+
+NVFP4_BITS = 4.0 + 8.0 / 16
+"""4.5: 4-bit floats and an FP8 scale for 16 of them (NVIDIA, "Introducing NVFP4", 2025)."""
+
 Arithmetic = Literal["model", "fp32", "fp16", "bf16", "fp8", "int8"]
 
 
@@ -62,12 +68,20 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
     "awq-int4": WeightFormat(bits=INT4_ZERO_POINT_BITS, arithmetic="model", compute_share=0.8),
     "gguf-q4_k_m": WeightFormat(bits=4.8, arithmetic="model", is_everything_stored_so=True, compute_share=0.5),
     "gguf-q2_k": WeightFormat(bits=2.6, arithmetic="model", is_everything_stored_so=True, compute_share=0.5),
+    "mxfp4": WeightFormat(bits=MXFP4_BITS, arithmetic="model", compute_share=0.8),
+    "nvfp4": WeightFormat(bits=NVFP4_BITS, arithmetic="model", compute_share=0.8),
 }
 """Formats of the scenario key ``quantization``. GGUF bits: llama.cpp's k-quants, mean over the tensors of a
 model."""
 
 WEIGHT_ONLY_FP8_SHARE = 0.9
 """Share of a 16-bit GEMM's FLOP/s left when FP8 weights are widened in the kernel (vLLM's Marlin FP8)."""
+
+FP4_FORMATS = ("mxfp4", "nvfp4")
+"""Formats that GPUs with FP4 arithmetic could multiply in it; they run as weights only, in 16 bit, on every GPU."""
+
+FIRST_FP4_CAPABILITY = 10.0
+"""CUDA compute capability from which GPUs have FP4 arithmetic (Blackwell)."""
 
 ENGINES_WITHOUT_WEIGHT_ONLY_FP8 = ("tensorrt-llm",)
 """Engines that refuse FP8 weights on a GPU without FP8 arithmetic."""
@@ -97,6 +111,7 @@ class Precision:
         input_bytes: Bytes of an activation element that a linear layer reads.
         is_quantizing_activations: Whether a step quantises activations before every linear layer.
         compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights.
+        is_block_scaled: Whether FP8 weights have a scale for 128 x 128 of them, which has kernels of its own.
         note: What differs from what the name says, or "".
     """
 
@@ -108,6 +123,7 @@ class Precision:
     input_bytes: float
     is_quantizing_activations: bool
     compute_share: float
+    is_block_scaled: bool = False
     note: str
 
 
@@ -156,6 +172,8 @@ def resolve_precision(
     hardware_name: str,
     engine_name: str,
     engine_formats: Sequence[str],
+    has_block_scales: bool = False,
+    compute_capability: str | None = None,
 ) -> Precision:
     """Return how a weight format runs on a GPU under an engine.
 
@@ -170,6 +188,8 @@ def resolve_precision(
         hardware_name: For messages.
         engine_name: Engine profile.
         engine_formats: Weight formats that the engine runs.
+        has_block_scales: Whether the model's FP8 checkpoint has a scale for 128 x 128 weights.
+        compute_capability: CUDA compute capability of the GPU; none for other makers.
 
     Raises:
         InputError: The format is unknown, the engine does not run it, or the GPU has no arithmetic for it;
@@ -187,6 +207,8 @@ def resolve_precision(
     if arithmetic not in peaks and chosen.can_be_weight_only and engine_name not in ENGINES_WITHOUT_WEIGHT_ONLY_FP8:
         note = f"{hardware_name} has no {arithmetic} arithmetic: 8-bit weights, {wide} arithmetic"
         arithmetic, share = wide, WEIGHT_ONLY_FP8_SHARE
+    if name in FP4_FORMATS and float(compute_capability or 0.0) >= FIRST_FP4_CAPABILITY:
+        note = f"FP4 arithmetic of {hardware_name} is not simulated: 4-bit weights, {wide} arithmetic"
     for dtype in (arithmetic, wide):
         if dtype not in peaks:
             rule = f"needs {dtype} arithmetic under {engine_name}, and {hardware_name} has {', '.join(peaks)}"
@@ -202,6 +224,7 @@ def resolve_precision(
         input_bytes=1.0 if is_narrow else 2.0,
         is_quantizing_activations=is_narrow,
         compute_share=share,
+        is_block_scaled=arithmetic == "fp8" and has_block_scales,
         note=note,
     )
 

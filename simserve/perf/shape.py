@@ -31,6 +31,8 @@ class ReplicaShape:
         pipeline_parallel_size: Stages that share the layers.
         quantization: Weight format, a key of `simserve.perf.quantization.WEIGHT_FORMATS`.
         kv_cache_dtype: KV format, a key of `simserve.perf.quantization.KV_BITS`.
+        enable_expert_parallel: Whether each routed expert lies whole on one tensor-parallel rank, instead of in
+            slices on all.
         attention: ``flash`` (scores stay on the chip) or ``standard`` (scores go through memory).
     """
 
@@ -41,12 +43,23 @@ class ReplicaShape:
     pipeline_parallel_size: int = 1
     quantization: str = "none"
     kv_cache_dtype: str = "auto"
+    enable_expert_parallel: bool = False
     attention: Attention = "flash"
 
     @property
     def num_gpus(self) -> int:
         """GPUs of the replica."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def expert_slices(self) -> int:
+        """Ranks that each routed expert is cut over."""
+        return 1 if self.enable_expert_parallel else self.tensor_parallel_size
+
+    @property
+    def expert_groups(self) -> int:
+        """Ranks that the routed experts of a layer are dealt to."""
+        return self.tensor_parallel_size // self.expert_slices
 
     @property
     def num_layers_per_stage(self) -> int:
@@ -94,6 +107,8 @@ class ReplicaShape:
             hardware_name=self.hardware.name,
             engine_name=self.engine.name,
             engine_formats=self.engine.supported_quantizations,
+            has_block_scales=self.model.fp8_scales == "block",
+            compute_capability=self.hardware.compute_capability,
         )
 
     @property

@@ -6,7 +6,7 @@ Knows the layers of a model on one rank; not what requests a step holds, and not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from simserve.perf.efficiency import Array, Machine, start_latency
 from simserve.perf.fitted_attention import FittedAttention, fitted_attention
 from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, wide_class
 from simserve.perf.moe import expert_curve, layer_parts, routed_load, shape_of_experts
-from simserve.perf.operators import COMMUNICATION, COMPUTE, PART_NAMES, bound_parts, elementwise_parts
+from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, PART_NAMES, bound_parts, elementwise_parts
 from simserve.perf.quantization import Precision
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.model import Gemm, MixtureOfExperts, ModelProfile
@@ -110,22 +110,36 @@ def _attention_block(stage: Stage, tokens: Array) -> Array:
     gemms = model.attention_gemms(stage.shape.tensor_parallel_size)
     norm_bytes = model.num_norms_per_layer * NORM_PASSES * model.hidden_size * ACTIVATION_BYTES
     parts = elementwise_parts(norm_bytes, tokens, machine, model.num_norms_per_layer)
-    for gemm in gemms:
+    for gemm in _launched(gemms):
         parts += _projection(stage, gemm, tokens)
     projected = sum(gemm.out_features for gemm in gemms if gemm.name != "output")
     attended = sum(gemm.in_features for gemm in gemms if gemm.name == "output")
     parts += elementwise_parts((2 * projected + attended) * ACTIVATION_BYTES, tokens, machine)
     if stage.attention is None:
         calls = 1 if stage.shape.attention == "flash" else STANDARD_ATTENTION_CALLS
-        parts[COMPUTE] += calls * start_latency(machine, "attention_decode")
+        parts[HOST] += calls * start_latency(machine, "attention_decode")
     return parts
+
+
+def _launched(gemms: list[Gemm]) -> list[Gemm]:
+    """Return the projections of attention as engines launch them.
+
+    MLA's down-projections of queries and of keys and values read the same input and are one product
+    (``fused_qkv_a_proj_with_mqa`` of SGLang, ``fused_qkv_a_proj`` of vLLM, ``kv_a_proj_with_mqa`` of TensorRT-LLM).
+    """
+    down = {gemm.name: gemm for gemm in gemms if gemm.name in ("q_a", "kv_a")}
+    if len(down) < 2:
+        return gemms
+    width = sum(gemm.out_features for gemm in down.values())
+    rest = [gemm for gemm in gemms if gemm.name not in down]
+    return [replace(down["q_a"], name="qkv_a", out_features=width), *rest]
 
 
 def _mlp_block(stage: Stage, gemms: list[Gemm], tokens: Array) -> Array:
     """Return projections and activation function of an MLP (or of router and shared experts) of one layer."""
     parts = np.zeros((len(PART_NAMES), len(tokens)))
     for gemm in gemms:
-        parts += _projection(stage, gemm, tokens)
+        parts += _projection(stage, gemm, tokens, is_beside=gemm.name.startswith("shared_"))
         if gemm.name.endswith("down"):
             wide = gemm.in_features * (3 if stage.shape.model.is_gated_mlp else 2)
             parts += elementwise_parts(wide * ACTIVATION_BYTES, tokens, stage.machine)
@@ -136,15 +150,19 @@ def _expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     """Return choosing, sorting, grouped GEMMs, activation function and weighted sum of the experts of one layer."""
     model, precision, machine = stage.shape.model, stage.precision, stage.machine
     parts = elementwise_parts(ROUTING_PASSES * moe.num_experts * LOGIT_BYTES, tokens, machine)
-    up, down = model.expert_gemms(stage.shape.tensor_parallel_size)
+    up, down = model.expert_gemms(stage.shape.expert_slices)
     shape = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
     curve = expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share)
-    load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens)
+    load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups)
     return parts + layer_parts(curve, machine, precision.arithmetic, shape, load)
 
 
-def _projection(stage: Stage, gemm: Gemm, tokens: Array) -> Array:
-    """Return one linear layer, in the low-bit format or, where it stays out of it, in the wide dtype."""
+def _projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = False) -> Array:
+    """Return one linear layer, in the low-bit format or, where it stays out of it, in the wide dtype.
+
+    ``is_beside``: in the shadow of the routed experts, so that its start shows no more: SGLang runs shared experts as
+    further routed ones, vLLM and TensorRT-LLM on a second stream.
+    """
     precision, machine = stage.precision, stage.machine
     if not gemm.is_quantised:
         return _wide_projection(stage, gemm, tokens)
@@ -157,7 +175,8 @@ def _projection(stage: Stage, gemm: Gemm, tokens: Array) -> Array:
     )
     curve = gemm_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share)
     call = gemm_call(curve, machine, work, precision.arithmetic, tokens, gemm.out_features)
-    parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=call.total)
+    total = np.maximum(call.total - (curve.start_latency if is_beside else 0.0), 0.0)
+    parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=total)
     return parts + _activation_quantisation(stage, gemm, tokens)
 
 
@@ -178,17 +197,17 @@ def _activation_quantisation(stage: Stage, gemm: Gemm, rows: Array) -> Array | f
     if fitted is None:
         return elementwise_parts(moved, rows, machine)
     parts = np.zeros((len(PART_NAMES), len(rows)))
-    parts[COMPUTE] = fitted.start_latency + moved * rows / (machine.bandwidth * fitted.memory_efficiency)
+    parts[HOST] = fitted.start_latency
+    parts[COMPUTE] = moved * rows / (machine.bandwidth * fitted.memory_efficiency)
     return parts
 
 
 def has_fitted_gemms(stage: Stage) -> bool:
     """Return whether every matrix product of the stage runs on a fitted curve."""
     machine, precision = stage.machine, stage.precision
-    used = [
-        gemm_curve(machine, gemm_class(precision), precision.arithmetic).fit,
-        gemm_curve(machine, wide_class(precision.wide_arithmetic), precision.wide_arithmetic).fit,
-    ]
+    used = [gemm_curve(machine, wide_class(precision.wide_arithmetic), precision.wide_arithmetic).fit]
+    if stage.shape.model.quantised_parts == "linear":
+        used.append(gemm_curve(machine, gemm_class(precision), precision.arithmetic).fit)
     if stage.shape.model.moe is not None:
         used.append(expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share).fit)
     return None not in used

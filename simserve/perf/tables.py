@@ -7,6 +7,7 @@ round takes ``p * stage(x / p) + (p - 1) * transfer``. Knows no requests.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.engine.tables import StepTimes
 from simserve.errors import InputError
@@ -19,7 +20,7 @@ from simserve.perf.attention import (
     prefill_pair_seconds,
 )
 from simserve.perf.efficiency import Array
-from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES
+from simserve.perf.operators import COMMUNICATION, HOST, KV, PART_NAMES
 from simserve.perf.parallelism import micro_batch, num_micro_batches
 from simserve.perf.parts import Fidelity, PricedDeployment, StepParts
 from simserve.perf.quantization import kv_element_bytes
@@ -118,7 +119,9 @@ def _token_rounds(stage: Stage, tokens: Array) -> Array:
     shape, num_stages = stage.shape, stage.shape.pipeline_parallel_size
     travelling = micro_batch(tokens[1:], num_stages)
     parts = stage_parts(stage, travelling)
-    parts[HOST] = _exposed_host_seconds(stage, parts.sum(axis=0), shape.engine.host_seconds_per_step)
+    is_eager = travelling > shape.engine.cuda_graph_max_prompt_tokens
+    waits = _launch_wait(stage, parts.sum(axis=0), is_eager)
+    parts[HOST] += waits + _exposed_host_seconds(stage, parts.sum(axis=0), shape.engine.host_seconds_per_step)
     parts *= num_stages
     if num_stages > 1:
         parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(shape, travelling)
@@ -131,7 +134,7 @@ def _sequence_rounds(stage: Stage, sequences: Array) -> Array:
     sampled = np.ceil(sequences[1:] / num_stages)
     parts = head_parts(stage, sampled)
     host = stage.shape.engine.host_seconds_per_request * sampled
-    parts[HOST] = _exposed_host_seconds(stage, parts.sum(axis=0), host)
+    parts[HOST] += _exposed_host_seconds(stage, parts.sum(axis=0), host)
     return _with_empty_step(parts * num_micro_batches(sequences[1:], num_stages))
 
 
@@ -146,10 +149,12 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
     groups = num_micro_batches(sequences[1:], num_stages) / num_stages
     parts = stage_parts(stage, padded, has_prompts=False) + groups * head_parts(stage, padded)
     if stage.attention is not None:
-        parts[COMPUTE] += stage.num_layers * stage.attention.decode_base_seconds(decoding)
+        parts[KV] += stage.num_layers * stage.attention.decode_base_seconds(decoding)
     parts[KV] += sequences[1:] * slope[1:] / num_stages
     host = shape.engine.host_seconds_per_step + shape.engine.host_seconds_per_request * decoding
-    parts[HOST] = _exposed_host_seconds(stage, parts.sum(axis=0), host)
+    gpu_seconds = parts.sum(axis=0)
+    waits = _launch_wait(stage, gpu_seconds, padded > shape.engine.cuda_graph_max_batch)
+    parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, host)
     parts *= num_stages
     if num_stages > 1:
         parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(shape, padded)
@@ -183,7 +188,7 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> Array:
         num_stages = stage.shape.pipeline_parallel_size
         decoding = np.ceil(np.maximum(sequences, 1.0) / num_stages)
         base = stage.attention.decode_base_seconds(decoding)
-        parts[COMPUTE] = stage.num_layers * num_stages * (base - base[0])
+        parts[KV] += stage.num_layers * num_stages * (base - base[0])
     return parts
 
 
@@ -205,6 +210,16 @@ def _exposed_host_seconds(stage: Stage, gpu_seconds: Array, host_seconds: Array 
     """
     overlap = stage.shape.engine.host_overlap
     return np.maximum(overlap * host_seconds - gpu_seconds, 0.0) + (1.0 - overlap) * host_seconds
+
+
+def _launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_]) -> Array:
+    """Return the time that the GPU waits for launches, in the steps that no CUDA graph covers.
+
+    ``step = max(gpu, layers * eager_seconds_per_layer)``; contexts and prompts' pairs, which are added to a step
+    later, are not set against it.
+    """
+    launching = stage.num_layers * stage.shape.engine.eager_seconds_per_layer
+    return np.where(is_eager, np.maximum(launching - gpu_seconds, 0.0), 0.0)
 
 
 def _graph_batch(sequences: Array, sizes: tuple[int, ...]) -> Array:

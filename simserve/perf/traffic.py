@@ -58,8 +58,9 @@ def _visited(stage: Stage, num_ranks: int) -> list[tuple[float, Gemm]]:
         gemms = model.attention_gemms(num_ranks) + model.mlp_gemms(layer, num_ranks)
         visited += [(num_layers, gemm) for gemm in gemms]
         if model.moe is not None and model.is_moe_layer(layer):
-            chosen = num_layers * model.moe.num_experts_per_tok
-            visited += [(chosen, gemm) for gemm in model.expert_gemms(num_ranks)]
+            groups = stage.shape.expert_groups if num_ranks > 1 else 1
+            chosen = num_layers * model.moe.num_experts_per_tok / groups
+            visited += [(chosen, gemm) for gemm in model.expert_gemms(num_ranks // groups)]
     return visited
 
 
@@ -80,5 +81,6 @@ def _layer_weight_bytes(stage: Stage, tokens: Array) -> Array:
         read += num_layers * stage.stored_bytes(gemms)
         if model.moe is not None and model.is_moe_layer(layer):
             distinct = expected_distinct_experts(model.moe.num_experts, model.moe.num_experts_per_tok, tokens)
-            read += num_layers * distinct * stage.stored_bytes(model.expert_gemms(num_ranks))
+            expert = stage.stored_bytes(model.expert_gemms(stage.shape.expert_slices))
+            read += num_layers * distinct * expert / stage.shape.expert_groups
     return num_ranks * read

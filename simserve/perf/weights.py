@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simserve.perf.quantization import weight_bits
-from simserve.profiles.model import ModelProfile
+from simserve.profiles.model import Gemm, ModelProfile
+
+MXFP4_MODEL_WIDTH, MXFP4_EXPERT_WIDTH = 256, 64
+"""Multiples to which engines pad the model's and the expert's width in MXFP4 (vLLM 0.11
+quantization/mxfp4.py). 2880 becomes 3072 by 2880, which explains the weights that vLLM reports of gpt-oss
+(13.47 and 64.38 GiB) to 0.3 %."""
 
 
 def weights_bytes(model: ModelProfile, quantization: str = "none") -> float:
-    """Return the bytes of all weights in a format, group scales included.
+    """Return the bytes of all weights in a format, group scales and padding of MXFP4 included.
 
     Embeddings, LM head, norms, routers and biases stay 16-bit in quantised checkpoints, except GGUF.
 
@@ -15,7 +22,8 @@ def weights_bytes(model: ModelProfile, quantization: str = "none") -> float:
         InputError: The format is unknown.
     """
     bits, other_bits = weight_bits(quantization, model.dtype)
-    return (model.num_linear_parameters * bits + model.num_unquantised_parameters * other_bits) / 8
+    stored = model.num_linear_parameters * bits + model.num_unquantised_parameters * other_bits
+    return (stored + _padding(model, quantization) * bits) / 8
 
 
 def weights_bytes_per_gpu(
@@ -23,12 +31,15 @@ def weights_bytes_per_gpu(
     quantization: str = "none",
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
+    *,
+    enable_expert_parallel: bool = False,
 ) -> float:
     """Return the bytes of weights on the fullest GPU.
 
     Matrices are split as engines split them: key-value heads are replicated when ranks outnumber them, widths
     that do not divide are padded, routers and norms are on every rank. The fullest stage has
-    ``ceil(layers / stages)`` layers and the embedding or the LM head. A nominal model divides evenly.
+    ``ceil(layers / stages)`` layers and the embedding or the LM head. A nominal model divides evenly. With
+    expert parallelism a rank holds ``ceil(experts / ranks)`` whole experts a layer, and slices of all else.
 
     Raises:
         InputError: The format is unknown, or the heads do not divide over the ranks.
@@ -38,7 +49,8 @@ def weights_bytes_per_gpu(
     if tensor_parallel_size == pipeline_parallel_size == 1:
         return weights_bytes(model, quantization)
     bits, other_bits = weight_bits(quantization, model.dtype)
-    low, other = _layer_weights(model, tensor_parallel_size)
+    groups = tensor_parallel_size if enable_expert_parallel else 1
+    low, other = _layer_weights(model, quantization, tensor_parallel_size, groups)
     share = -(-model.num_hidden_layers // pipeline_parallel_size) / model.num_hidden_layers
     embedding = model.num_embedding_parameters / tensor_parallel_size
     head = model.lm_head_gemm(tensor_parallel_size).num_parameters
@@ -49,18 +61,54 @@ def weights_bytes_per_gpu(
     return (low * share * bits + (other * share + ends) * other_bits) / 8
 
 
-def _layer_weights(model: ModelProfile, num_ranks: int) -> tuple[float, float]:
+def _layer_weights(
+    model: ModelProfile, quantization: str, num_ranks: int, num_expert_groups: int
+) -> tuple[float, float]:
     """Return the parameters of all layers on one rank: those in the low-bit format, and the others."""
-    low = other = whole = 0.0
-    for size in (num_ranks, 1):
-        matrices = [gemm for layer in range(model.num_hidden_layers) for gemm in model.mlp_gemms(layer, size)]
-        matrices += model.attention_gemms(size) * model.num_hidden_layers
-        num_experts = model.moe.num_experts * model.num_moe_layers if model.moe else 0
-        experts = num_experts * sum(gemm.num_weights for gemm in model.expert_gemms(size))
-        if size == num_ranks:
-            low = experts + sum(gemm.num_weights for gemm in matrices if gemm.is_quantised)
-            other = sum(gemm.num_weights for gemm in matrices if not gemm.is_quantised)
-        whole = experts + sum(gemm.num_weights for gemm in matrices)
+    matrices, whole = _matrices(model, num_ranks), _matrices(model, 1)
+    low = _expert_weights(model, quantization, num_ranks, num_expert_groups)
+    low += sum(gemm.num_weights for gemm in matrices if gemm.is_quantised)
+    other = sum(gemm.num_weights for gemm in matrices if not gemm.is_quantised)
     head = 0 if model.tie_word_embeddings else model.lm_head_gemm().num_weights
-    norms_and_biases = model.num_parameters - whole - head - model.num_embedding_parameters
+    counted = sum(gemm.num_weights for gemm in whole) + _expert_weights(model, "none", 1, 1)
+    norms_and_biases = model.num_parameters - counted - head - model.num_embedding_parameters
     return low, other + norms_and_biases
+
+
+def _matrices(model: ModelProfile, num_ranks: int) -> list[Gemm]:
+    """Return every matrix of all layers on one rank but the routed experts."""
+    matrices = [gemm for layer in range(model.num_hidden_layers) for gemm in model.mlp_gemms(layer, num_ranks)]
+    return matrices + model.attention_gemms(num_ranks) * model.num_hidden_layers
+
+
+def _expert_weights(model: ModelProfile, quantization: str, num_ranks: int, num_groups: int) -> float:
+    """Return the weights of the routed experts on one rank as they are stored, padding included.
+
+    Args:
+        model: The model.
+        quantization: Weight format.
+        num_ranks: Tensor-parallel ranks.
+        num_groups: Ranks that whole experts are dealt to; 1: every expert is cut over the ranks.
+    """
+    if model.moe is None:
+        return 0.0
+    held = -(-model.moe.num_experts // num_groups) * model.num_moe_layers
+    slices = num_ranks // num_groups
+    return float(held * _stored_weights(model.expert_gemms(slices), quantization))
+
+
+def _stored_weights(expert: Sequence[Gemm], quantization: str) -> int:
+    """Return the weights of one expert's two matrices, padded where the format asks for it."""
+    up, down = expert
+    if quantization != "mxfp4":
+        return up.num_weights + down.num_weights
+    width, model_width = (
+        -(-size // multiple) * multiple
+        for size, multiple in ((down.in_features, MXFP4_EXPERT_WIDTH), (down.out_features, MXFP4_MODEL_WIDTH))
+    )
+    return (up.out_features // down.in_features + 1) * width * model_width
+
+
+def _padding(model: ModelProfile, quantization: str) -> float:
+    """Return the weights that padding adds to the routed experts of the whole model."""
+    return _expert_weights(model, quantization, 1, 1) - _expert_weights(model, "none", 1, 1)

@@ -11,9 +11,7 @@ import numpy as np
 
 from simserve.planner.measured.point import METRICS, MeasuredPoint, Metric
 from simserve.planner.prediction import Prediction
-
-CONCURRENCY_BANDS = (4, 16, 64, 256)
-"""Upper ends of the bands of concurrency, both ends included."""
+from simserve.profiles.expected_errors import band_of
 
 GroupKey = Callable[[MeasuredPoint], tuple[str, ...]]
 
@@ -52,12 +50,7 @@ def concurrency_band(point: MeasuredPoint) -> str:
     """Return the band of a point's load: ``5-16``, ``>256``, or what the load is instead."""
     if point.load_kind not in ("concurrency", "batch") or math.isnan(point.load):
         return point.load_kind
-    lowest = 1
-    for highest in CONCURRENCY_BANDS:
-        if point.load <= highest:
-            return f"{lowest}-{highest}"
-        lowest = highest + 1
-    return f">{CONCURRENCY_BANDS[-1]}"
+    return band_of(point.load)
 
 
 def by_model(point: MeasuredPoint) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ Knows no bytes per weight, no hardware and no engine.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -35,6 +36,10 @@ class ModelProfile(FrozenModel):
     checkpoint_quantization: str | None = None
     """Low-bit format of the published checkpoint; null when it is stored in ``dtype``. A scenario's
     ``quantization`` decides what is simulated."""
+    quantised_parts: Literal["linear", "experts"] = "linear"
+    """What low-bit checkpoints of it store in few bits: all linear layers, or the routed experts alone."""
+    fp8_scales: Literal["tensor", "block"] = "tensor"
+    """Scales of its FP8 checkpoint: one a tensor or channel, or one for 128 x 128 weights."""
     hidden_size: PositiveInt
     """Width of the residual stream."""
     num_hidden_layers: PositiveInt
@@ -105,6 +110,8 @@ class ModelProfile(FrozenModel):
             raise ValueError("sliding_window and num_sliding_layers go together")
         if self.indexer is not None and self.mla is None:
             raise ValueError("indexer needs mla, whose low-rank query it reads")
+        if self.quantised_parts == "experts" and self.moe is None:
+            raise ValueError("quantised_parts: experts needs moe")
         if self.num_parameters_nominal is not None and self.moe is not None:
             raise ValueError("num_parameters_nominal is for dense models: leave out moe or the nominal size")
         return self
@@ -137,6 +144,15 @@ class ModelProfile(FrozenModel):
         Raises:
             InputError: The heads do not divide over the ranks.
         """
+        return self._outside_experts(self._attention_gemms(tensor_parallel_size))
+
+    def _outside_experts(self, gemms: list[Gemm]) -> list[Gemm]:
+        """Return matrices as a low-bit checkpoint stores them that are not routed experts."""
+        if self.quantised_parts == "linear":
+            return gemms
+        return [replace(gemm, is_quantised=False) for gemm in gemms]
+
+    def _attention_gemms(self, tensor_parallel_size: int) -> list[Gemm]:
         if self.mla is None:
             return model_shapes.attention_gemms(
                 hidden_size=self.hidden_size,
@@ -170,14 +186,14 @@ class ModelProfile(FrozenModel):
         """
         moe = self.moe
         if moe is None or not self.is_moe_layer(layer):
-            return self._mlp(self.intermediate_size, self.has_mlp_bias, tensor_parallel_size, "")
+            return self._outside_experts(self._mlp(self.intermediate_size, self.has_mlp_bias, tensor_parallel_size, ""))
         router = Gemm(
             "router", moe.num_experts, self.hidden_size, "replicated", moe.has_router_bias, is_quantised=False
         )
         if not moe.num_shared_experts:
             return [router]
         width = moe.num_shared_experts * moe.shared_intermediate_size
-        shared = self._mlp(width, False, tensor_parallel_size, "shared_")
+        shared = self._outside_experts(self._mlp(width, False, tensor_parallel_size, "shared_"))
         gate = [Gemm("shared_gate", 1, self.hidden_size, "replicated", is_quantised=False)]
         return [router, *shared, *(gate if moe.has_shared_expert_gate else [])]
 
@@ -227,7 +243,10 @@ class ModelProfile(FrozenModel):
 
     @property
     def num_linear_parameters(self) -> float:
-        """Weights of attention, MLPs and experts: what a quantised checkpoint stores in few bits."""
+        """Weights of attention, MLPs and experts that a quantised checkpoint stores in few bits.
+
+        Of the experts alone where ``quantised_parts`` says so.
+        """
         if self.num_parameters_nominal is not None:
             return self.num_parameters_nominal
         return sum(count * gemm.num_weights for count, gemm in self._all_gemms() if gemm.is_quantised)

@@ -37,6 +37,12 @@ def folders(kind: Kind) -> list[Path]:
     return [folder for folder in [*user, bundled] if folder.is_dir()]
 
 
+def bundled_file(path: str) -> Path:
+    """Return where a file that ships with simserve lies: ``calibration/expected_errors.json``; it may be missing."""
+    installed = _PACKAGE / "_bundled" / path
+    return installed if installed.is_file() else _PACKAGE.parent / path
+
+
 def names(kind: Kind) -> list[str]:
     """Return the names of a kind that can be asked for, sorted.
 

@@ -72,9 +72,11 @@ class ResolvedEngine:
         counts_cuda_graphs: Whether that is subtracted before KV; otherwise it comes out of the unused share.
         cuda_graph_sizes: Captured decode batches, ascending; a batch pads up to the next. Empty: no graphs.
         cuda_graph_max_batch: The last of them, 0 without graphs.
+        cuda_graph_max_prompt_tokens: Tokens up to which a step that prefills runs on graphs too.
         async_scheduling: Whether the host prepares the next step while the GPU computes.
         host_seconds_per_step: CPU time of a step.
         host_seconds_per_request: CPU time a request of a step.
+        eager_seconds_per_layer: Least seconds of a layer in a step that no CUDA graph covers.
         host_overlap: Share of both hidden behind the GPU; 0 without ``async_scheduling``.
         frontend_latency: From arrival to the scheduler.
         compute_efficiency: Scale on the hardware profile's kernel efficiencies.
@@ -115,9 +117,11 @@ class ResolvedEngine:
     counts_cuda_graphs: bool
     cuda_graph_sizes: tuple[int, ...]
     cuda_graph_max_batch: int
+    cuda_graph_max_prompt_tokens: int
     async_scheduling: bool
     host_seconds_per_step: float
     host_seconds_per_request: float
+    eager_seconds_per_layer: float
     host_overlap: float
     frontend_latency: float
     compute_efficiency: float

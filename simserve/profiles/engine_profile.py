@@ -199,6 +199,8 @@ class CudaGraphs(FrozenModel):
     """Largest captured size; absent: the last of `sizes`."""
     max_batch_per_seq: int | None = Field(default=None, ge=1)
     """Largest captured size as a multiple of `max_num_seqs`, where lower."""
+    covers_prompts: bool = False
+    """Whether steps that prefill run on graphs too, up to the largest captured size in tokens (vLLM V1)."""
     memory: Bytes
     """Memory of the captured graphs, bytes."""
     is_budgeted: bool
@@ -216,6 +218,8 @@ class Host(FrozenModel):
     """Bookkeeping, sampling and output a request of a step, seconds."""
     overlap: float = Field(ge=0, le=1)
     """Share of both that asynchronous scheduling hides behind the GPU; 0: the engine has none."""
+    eager_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
+    """Least time of a layer in a step outside CUDA graphs, seconds: the host launches its kernels no faster."""
     frontend_latency: Seconds = Field(gt=0)
     """From arrival to the scheduler: HTTP, tokenisation, queue hand-over, seconds."""
     source: str

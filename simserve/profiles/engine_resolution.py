@@ -204,6 +204,7 @@ def resolve_memory(
         "counts_cuda_graphs": graphs.is_budgeted,
         "cuda_graph_sizes": graph_sizes,
         "cuda_graph_max_batch": largest,
+        "cuda_graph_max_prompt_tokens": largest if graphs.covers_prompts else 0,
     }
 
 
@@ -222,6 +223,7 @@ def resolve_host(choices: Choices, known: EngineVersion) -> dict[str, Any]:
         "async_scheduling": is_async,
         "host_seconds_per_step": host.seconds_per_step,
         "host_seconds_per_request": host.seconds_per_request,
+        "eager_seconds_per_layer": host.eager_seconds_per_layer,
         "host_overlap": host.overlap if is_async else 0.0,
         "frontend_latency": choices.pick("frontend_latency", host.frontend_latency),
         "compute_efficiency": known.kernels.compute_efficiency,

@@ -136,6 +136,7 @@ def _sizes(reader: ConfigReader) -> dict[str, Any]:
     return {
         "dtype": reader.choice(_DTYPES, "dtype", "torch_dtype", default="bfloat16"),
         "checkpoint_quantization": _quantization(reader),
+        **_quantised(reader),
         "hidden_size": hidden_size,
         "num_hidden_layers": reader.integer("num_hidden_layers", "n_layer", "num_layers"),
         "intermediate_size": width,
@@ -161,6 +162,16 @@ def _quantization(reader: ConfigReader) -> str | None:
     if bits:
         return bits[0].replace("float8", "fp8").replace("float4", "fp4")
     return _QUANTISED_NAMES.get(method, method)
+
+
+def _quantised(reader: ConfigReader) -> dict[str, str]:
+    """Return which parts a low-bit checkpoint leaves in 16 bit, and how its FP8 weights are scaled."""
+    block = reader.mapping("quantization_config") or {}
+    kept = [str(name) for name in block.get("modules_to_not_convert") or ()]
+    fields = {"fp8_scales": "block"} if block.get("weight_block_size") else {}
+    if any(name.endswith("*.self_attn") for name in kept):
+        fields["quantised_parts"] = "experts"
+    return fields
 
 
 def _attention(reader: ConfigReader, family: Family) -> dict[str, Any]:

@@ -28,6 +28,7 @@ WAIT_LABELS = {
 }
 _WHOLE = 0.999
 """A window of this share of the run is all of it: no warm-up was cut."""
+_SHORT = ("tpot", "ttft")
 _FIDELITY = {
     "roofline": "roofline, from datasheet peaks and typical efficiencies",
     "fitted": "curves fitted to measurements",
@@ -213,9 +214,24 @@ def fidelity_lines(result: RunResult) -> list[str]:
     fidelity, error = simserve["fidelity"], simserve["expected_error"]
     source = f"step times: {_FIDELITY.get(fidelity, fidelity)}"
     if isinstance(error, Mapping):
-        errors = ", ".join(f"{name} {value}" for name, value in error.items())
-        return [source, f"expected error: {errors}"]
+        return [source, *_expected_errors(error)]
     return [
         source,
         f"expected error: {error}" + ("; no measurement has checked them" if error == "unvalidated" else ""),
     ]
+
+
+def _expected_errors(error: Mapping[str, Any]) -> list[str]:
+    """Return the errors by metric, of what class, and where they were measured."""
+    shown = [
+        f"{metric.upper() if metric in _SHORT else metric} {share(each['p50'])}, 90% of "
+        f"{counted(each['points'], 'server')} within {share(each['p90'])}"
+        for metric, each in error.items()
+        if isinstance(each, Mapping)
+    ]
+    if not shown:
+        return ["expected error: " + ", ".join(f"{name} {value}" for name, value in error.items())]
+    lines = [f"expected error (median): {'; '.join(shown)}"]
+    if "class" in error:
+        lines.append(f"measured on {error['class']}; {error.get('source', 'no source')}")
+    return lines

@@ -13,7 +13,7 @@ from simserve.scenario.schema import Scenario
 
 _LARGEST_TENSOR_PARALLEL = 64
 _QUANTIZATIONS = ("fp8", "int8", "gptq-int4", "gguf-q4_k_m", "gguf-q2_k")
-"""Tried in this order: the most bits first."""
+"""Tried in this order, after the format that the model is published in: the most bits first."""
 
 
 def check_fit(resolved: ResolvedScenario) -> None:
@@ -54,8 +54,8 @@ def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
     size = resolved.shape.tensor_parallel_size
     sizes = [size * factor for factor in (2, 4, 8, 16, 32) if size * factor <= _LARGEST_TENSOR_PARALLEL]
     yield [("tensor_parallel_size", each) for each in sizes]
-    known = resolved.shape.engine.supported_quantizations
-    yield [("quantization", each) for each in _QUANTIZATIONS if each in known]
+    known, published = resolved.shape.engine.supported_quantizations, resolved.shape.model.checkpoint_quantization
+    yield [("quantization", each) for each in (published, *_QUANTIZATIONS) if each in known]
     if resolved.memory.longest_sequence >= 2:
         yield [("engine.max_model_len", resolved.memory.longest_sequence)]
 

@@ -14,6 +14,9 @@ from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
 from simserve.scenario.schema import Scenario
 
+ENGINES_WITHOUT_EXPERT_PARALLEL = ("fastertransformer", "llama.cpp", "ollama", "orca", "tgi", "transformers")
+"""Engines that cut every expert over the ranks, and have no way to place experts whole."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedScenario:
@@ -83,6 +86,7 @@ def replica_shape(scenario: Scenario) -> ReplicaShape:
         pipeline_parallel_size=deployment.pipeline_parallel_size,
         quantization=deployment.quantization,
         kv_cache_dtype=deployment.kv_cache_dtype,
+        enable_expert_parallel=deployment.enable_expert_parallel,
         attention=deployment.attention,
     )
     with scenario.blaming("deployment"):
@@ -106,12 +110,26 @@ def _check_layout(shape: ReplicaShape) -> None:
         raise ScenarioError(
             "must be 1 without a KV cache (kv_allocation: none)", key="pipeline_parallel_size", value=stages
         )
+    _check_experts(shape)
     heads_per_rank(shape.model.num_attention_heads, tensor)
     if tensor > 1:
         _ = shape.tensor_link
     if stages > 1:
         _ = shape.stage_link
     _ = shape.precision
+
+
+def _check_experts(shape: ReplicaShape) -> None:
+    if not shape.enable_expert_parallel:
+        return
+    key, moe = "enable_expert_parallel", shape.model.moe
+    if moe is None:
+        raise ScenarioError(f"needs a model with experts, and {shape.model.name} has none", key=key, value=True)
+    if shape.engine.name in ENGINES_WITHOUT_EXPERT_PARALLEL:
+        raise ScenarioError(f"does not run under {shape.engine.name}", key=key, value=True)
+    if shape.tensor_parallel_size > moe.num_experts:
+        rule = f"must be at most the {moe.num_experts} experts of a layer with enable_expert_parallel"
+        raise ScenarioError(rule, key="tensor_parallel_size", value=shape.tensor_parallel_size)
 
 
 def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: ModelProfile) -> ResolvedEngine:

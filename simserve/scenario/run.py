@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
 
 from simserve import __version__
 from simserve.metrics.replications import pool
@@ -12,18 +15,18 @@ from simserve.metrics.slo import SLO
 from simserve.metrics.summary import RunFacts, summarize
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.tables import price
+from simserve.profiles.expected_errors import expected_error, generation_of, load_expected_errors
 from simserve.scenario.fit import check_fit
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.seats import seats_curve
+from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
 Progress = Callable[[int, int], None]
 """Called now and then with the requests done and all requests of the run."""
-
-_UNVALIDATED = "unvalidated"
 
 
 def run(scenario: Scenario, *, progress: Progress | None = None) -> RunResult:
@@ -45,7 +48,7 @@ def run(scenario: Scenario, *, progress: Progress | None = None) -> RunResult:
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
     simulations, specs = _simulate(resolved, priced, progress)
-    facts = _facts(resolved, priced)
+    facts = _facts(resolved, priced, simulations[0])
     summaries = [summarize(simulation, facts) for simulation in simulations]
     first = simulations[0]
     if len(simulations) < scenario.run.replications:
@@ -99,7 +102,7 @@ def _shifted(progress: Progress, replication: int, replications: int) -> Progres
     return lambda done, total: progress(replication * total + done, replications * total)
 
 
-def _facts(resolved: ResolvedScenario, priced: PricedDeployment) -> RunFacts:
+def _facts(resolved: ResolvedScenario, priced: PricedDeployment, simulation: Simulation) -> RunFacts:
     scenario = resolved.scenario
     return RunFacts(
         version=__version__,
@@ -107,7 +110,7 @@ def _facts(resolved: ResolvedScenario, priced: PricedDeployment) -> RunFacts:
         scenario_hash=scenario.hash,
         scenario_name=scenario.name,
         fidelity=priced.fidelity,
-        expected_error=_UNVALIDATED,
+        expected_error=_expected_error(resolved, simulation),
         engine_resolved={**asdict(resolved.shape.engine), "notes": list(priced.notes)},
         memory=resolved.memory,
         num_gpus=resolved.num_gpus,
@@ -119,6 +122,29 @@ def _facts(resolved: ResolvedScenario, priced: PricedDeployment) -> RunFacts:
         peak_bandwidth=priced.parts.peak_bandwidth,
         thresholds=scenario.thresholds,
     )
+
+
+def _expected_error(resolved: ResolvedScenario, simulation: Simulation) -> dict[str, Any] | str:
+    """Return how wrong runs of this class were, by the requests that were in flight on average."""
+    shape = resolved.shape
+    in_flight = _requests_in_flight(simulation.records) / resolved.scenario.deployment.replicas
+    return expected_error(
+        load_expected_errors(),
+        engine=generation_of(shape.engine.name, shape.engine.requested_version or shape.engine.version),
+        hardware=shape.hardware.name,
+        has_experts=shape.model.moe is not None,
+        concurrency=in_flight,
+    )
+
+
+def _requests_in_flight(records: RequestRecords) -> float:
+    """Return the mean number of requests in the system (Little's law); NaN where none was answered."""
+    seconds = records.finish_time - records.arrival_time
+    answered = np.isfinite(seconds)
+    if not answered.any():
+        return float("nan")
+    duration = float(records.finish_time[answered].max() - records.arrival_time[answered].min())
+    return float(seconds[answered].sum()) / duration if duration > 0 else float("nan")
 
 
 def _slo(scenario: Scenario) -> SLO | None:

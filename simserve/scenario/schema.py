@@ -44,6 +44,8 @@ Quantization = Literal[
     "awq-int4",
     "gguf-q4_k_m",
     "gguf-q2_k",
+    "mxfp4",
+    "nvfp4",
 ]
 KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
 RoutingPolicy = Literal["round_robin", "least_outstanding"]
@@ -146,12 +148,11 @@ class DeploymentSpec(FrozenModel):
     """Groups of GPUs that hold consecutive layers."""
     data_parallel_size: Annotated[int, _only(1, "data-parallel attention is always 1 here; raise replicas instead")] = 1
     """Data-parallel attention inside a replica; only 1 is supported."""
-    enable_expert_parallel: Annotated[bool, _only(False, "experts are split by tensor_parallel_size; write false")] = (
-        False
-    )
-    """Whether experts are placed whole on GPUs; only false is supported."""
+    enable_expert_parallel: bool = False
+    """Whether each routed expert lies whole on one of the `tensor_parallel_size` GPUs, instead of cut over all."""
     quantization: Quantization = "none"
-    """Format of the linear weights. `none`: as the model is published. fp8 and int8 also compute in 8 bit."""
+    """Format of the linear weights. `none`: the model's own dtype. fp8 and int8 also compute in 8 bit; of
+    gpt-oss every low-bit format covers the experts alone."""
     kv_cache_dtype: KVCacheDtype = "auto"
     """Format of the KV cache. `auto`: the model's 16-bit format."""
     attention: Literal["flash", "standard"] = "flash"

@@ -59,6 +59,7 @@ def make_shape(
     pipeline_parallel_size: int = 1,
     quantization: str = "none",
     kv_cache_dtype: str = "auto",
+    enable_expert_parallel: bool = False,
     attention: Any = "flash",
     engine_fields: dict[str, Any] | None = None,
     **overrides: Any,
@@ -75,6 +76,7 @@ def make_shape(
         pipeline_parallel_size=pipeline_parallel_size,
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
+        enable_expert_parallel=enable_expert_parallel,
         attention=attention,
     )
 

@@ -143,3 +143,55 @@ def test_more_stages_than_layers_are_refused() -> None:
     """32 layers make at most 32 stages."""
     with pytest.raises(InputError, match="32 layers"):
         plan_memory(make_shape(pipeline_parallel_size=33))
+
+
+@pytest.mark.parametrize(("model", "gibibytes"), [("gpt-oss-20b", 13.47), ("gpt-oss-120b", 64.38)])
+def test_mxfp4_weights_are_those_that_vllm_reports(model: str, gibibytes: float) -> None:
+    """llm-d-planner, empirical vLLM memory results: H100, one GPU; padding of 2880 to 3072 included."""
+    assert weights_bytes(make_model(model), "mxfp4") / 2**30 == pytest.approx(gibibytes, rel=0.01)
+
+
+def test_the_kv_cache_of_gpt_oss_is_what_vllm_reports() -> None:
+    """The same source: 3.33 GiB beside 7.38 GiB of activations, which add up at 0.95 of 79.18 GiB."""
+    plan = plan_memory(
+        make_shape(model="gpt-oss-120b", quantization="mxfp4", gpu_memory_utilization=0.95, version="0.12")
+    )
+
+    assert plan.kv_bytes / 2**30 == pytest.approx(3.33, rel=0.1)
+
+
+def test_mxfp4_slices_are_padded_on_every_rank() -> None:
+    """2880 / 8 = 360 columns of an expert become 384, and 2880 of the model 3072."""
+    model = make_model("gpt-oss-20b")
+    narrow, wide = (weights_bytes_per_gpu(model, name, 8) for name in ("mxfp4", "bf16"))
+    experts = 24 * 32 * 3
+
+    assert wide - narrow == pytest.approx(experts * (2880 * 360 * 2 - 3072 * 384 * 4.25 / 8))
+
+
+def test_experts_placed_whole_take_as_much_as_slices_where_they_divide() -> None:
+    """8 experts on 4 ranks are 2 each."""
+    model = make_model("mixtral-8x7b")
+    sliced, placed = (weights_bytes_per_gpu(model, "none", 4, enable_expert_parallel=each) for each in (False, True))
+
+    assert placed == sliced
+
+
+def test_the_rank_with_most_whole_experts_is_the_fullest() -> None:
+    """128 experts over 12 ranks: 11 on the fullest, where slices would be 10.67 experts' worth."""
+    model = make_model("qwen3-30b-a3b", num_attention_heads=48, num_key_value_heads=12)
+    expert = 3 * 2048 * 768
+    sliced, placed = (weights_bytes_per_gpu(model, "none", 12, enable_expert_parallel=each) for each in (False, True))
+
+    assert placed - sliced == pytest.approx(48 * 2 * (11 - 128 / 12) * expert)
+
+
+def test_the_memory_plan_follows_the_placement() -> None:
+    """Fewer bytes are left for KV where the fullest rank holds more."""
+    model = make_model("qwen3-30b-a3b", num_attention_heads=48, num_key_value_heads=12)
+    sliced, placed = (
+        plan_memory(bare_shape(model, tensor_parallel_size=12, enable_expert_parallel=each)).kv_bytes
+        for each in (False, True)
+    )
+
+    assert placed < sliced

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from simserve.errors import InputError
+from simserve.perf.gemm import gemm_class
 from simserve.perf.quantization import kv_element_bytes, quantize_symmetric, weight_bits
-from tests.perf.shapes import make_shape
+from simserve.perf.tables import price
+from tests.perf.shapes import make_model, make_shape
 
 
 def test_w8a8_computes_in_its_dtype_where_the_gpu_has_it() -> None:
@@ -68,3 +70,61 @@ def test_int4_kv_counts_its_scales() -> None:
 def test_only_zeros_quantise_to_zeros() -> None:
     """No division by a scale of zero."""
     assert quantize_symmetric([0.0, 0.0], 8).codes == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "kernels"), [("mxfp4", 4.25, "mxfp4_weight_only"), ("nvfp4", 4.5, "int4_weight_only")]
+)
+def test_fp4_formats_are_weight_only(name: str, bits: float, kernels: str) -> None:
+    """4 bits with a scale for 32 or 16 weights, 16-bit arithmetic and inputs."""
+    precision = make_shape(quantization=name).precision
+
+    assert (precision.weight_bits, precision.other_bits) == (bits, 16.0)
+    assert (precision.arithmetic, precision.input_bytes) == ("bf16", 2.0)
+    assert not precision.is_quantizing_activations
+    assert gemm_class(precision) == kernels
+    assert precision.note == ""
+
+
+def test_fp4_arithmetic_of_blackwell_is_left_out_in_so_many_words() -> None:
+    """The result says that the GPU could do more."""
+    precision = make_shape("b200-sxm-180gb", quantization="nvfp4").precision
+
+    assert precision.arithmetic == "bf16"
+    assert "FP4 arithmetic of b200-sxm-180gb is not simulated" in precision.note
+
+
+@pytest.mark.parametrize(("model", "kernels"), [("deepseek-v3", "fp8_block"), ("llama-3.1-8b", "fp8")])
+def test_fp8_is_scaled_as_the_model_is_published(model: str, kernels: str) -> None:
+    """128 x 128 blocks have kernels of their own; the same bits."""
+    precision = make_shape("h200-sxm-141gb", model, tensor_parallel_size=8, quantization="fp8").precision
+
+    assert gemm_class(precision) == kernels
+    assert precision.weight_bits == 8.0
+
+
+def test_fp8_by_blocks_takes_other_times() -> None:
+    """The same model with a scale a tensor has other kernels, and so other steps."""
+    blocks = make_model("qwen3-30b-a3b")
+    tensors = make_model("qwen3-30b-a3b", fp8_scales="tensor")
+    first, second = (price(make_shape(model=each, quantization="fp8"), 64).step_times for each in (blocks, tensors))
+
+    assert first.token_seconds[64] != second.token_seconds[64]
+
+
+def test_gpt_oss_quantises_its_experts_alone() -> None:
+    """Attention, router and head stay 16-bit, in bytes and in kernels."""
+    model = make_model("gpt-oss-20b")
+    experts = model.num_moe_layers * 32 * sum(gemm.num_weights for gemm in model.expert_gemms())
+
+    assert model.num_linear_parameters == experts
+    assert not any(gemm.is_quantised for gemm in model.attention_gemms())
+    assert all(gemm.is_quantised for gemm in model.expert_gemms())
+    assert price(make_shape(model=model, quantization="mxfp4"), 64).fidelity == "fitted"
+
+
+def test_mxfp4_decodes_faster_than_16_bit() -> None:
+    """A quarter of the bytes of the experts are read."""
+    steps = [price(make_shape(model="gpt-oss-20b", quantization=name), 64).step_times for name in ("none", "mxfp4")]
+
+    assert steps[1].decode_base[16] < steps[0].decode_base[16]

@@ -71,6 +71,20 @@ def test_experts_split_and_placed_at_once_have_a_reason(tmp_path: Path) -> None:
     assert "experts" in read_inferencex(tmp_path)[0].reason
 
 
+def test_experts_are_placed_whole_where_a_row_says_so(tmp_path: Path) -> None:
+    """ep = tp; and where vLLM runs nothing else, MiniMax on 8 ranks."""
+    rows = [
+        agg_row(model="deepseek-ai/DeepSeek-V3", framework="trtllm", tp=8, ep=8, notes="moe_tp=1"),
+        agg_row(model="MiniMaxAI/MiniMax-M2.5", tp=8, ep=1),
+        agg_row(model="MiniMaxAI/MiniMax-M2.5", tp=4, ep=1),
+    ]
+    write_csv(tmp_path, "inferencex_agg.csv", rows)
+
+    deployments = [point.scenario["deployment"] for point in read_inferencex(tmp_path)]
+
+    assert [each.get("enable_expert_parallel", False) for each in deployments] == [True, True, False]
+
+
 def test_inhouse_sweeps_have_fixed_lengths_and_an_unscored_ttft(tmp_path: Path) -> None:
     """Their TTFT carries warm-up artefacts."""
     write_csv(tmp_path, "nvidia_aic_inhouse_agg.csv", [agg_row()])

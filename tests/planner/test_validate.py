@@ -136,16 +136,15 @@ def test_points_are_one_row_each_in_the_units_of_results(tmp_path: Path) -> None
 def test_the_accuracy_page_carries_date_tables_and_causes() -> None:
     """No clock: the date is an argument."""
     validation = replay([make_point(), make_point(), make_point(), make_point(reason="too odd")])
-    held_out = [{"family": "a", "points": 3, "in_sample": 0.05, "out_of_sample": 0.08}]
 
-    page = accuracy_page(validation, "2026-11-30", held_out)
+    page = accuracy_page(validation, "2026-11-30")
 
     assert "2026-11-30" in page
     assert "3 of 4 measured points" in page
     assert "| made_up | vllm | h100-sxm-80gb | llama-3.2-1b | 4 | 3 |" in page
-    assert "| a | 3 | 5.0 % | 8.0 % |" in page
+    assert "None of the points that serving constants were fitted to" in page
     assert "- 1 of made_up: too odd." in page
-    assert page == accuracy_page(validation, "2026-11-30", held_out)
+    assert page == accuracy_page(validation, "2026-11-30")
 
 
 def test_an_empty_validation_has_a_page() -> None:

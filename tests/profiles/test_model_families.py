@@ -27,7 +27,7 @@ REFERENCES = [
     ("meta-llama--Llama-4-Scout-17B-16E-Instruct", "llama-4-scout", ()),
     ("MiniMaxAI--MiniMax-M2.5", "minimax-m2", ()),
     ("moonshotai--Kimi-K2-Instruct", "kimi-k2", ()),
-    ("moonshotai--Kimi-K2.5", "kimi-k2", ("checkpoint_quantization", "max_position_embeddings")),
+    ("moonshotai--Kimi-K2.5", "kimi-k2", ("checkpoint_quantization", "fp8_scales", "max_position_embeddings")),
     ("zai-org--GLM-5-FP8", "glm-5", ("checkpoint_quantization",)),
 ]
 

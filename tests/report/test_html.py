@@ -110,9 +110,9 @@ def test_it_says_how_to_reproduce_it_and_how_far_to_trust_it() -> None:
     simserve = run("stable").summary["simserve"]
     text = Page(page_text("stable")).text
 
-    for part in ("simserve run scenario.resolved.yaml", simserve["scenario_hash"], simserve["version"], "roofline"):
+    for part in ("simserve run scenario.resolved.yaml", simserve["scenario_hash"], simserve["version"], "fitted"):
         assert part in text
-    assert "unvalidated" in text
+    assert "xpected error (median): TPOT" in text
     assert "quantization: fp8" in text
     assert re.search(r"usable - 18.17 GB weights - .* = [\d.]+ GB for KV", text)
 

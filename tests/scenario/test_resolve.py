@@ -145,3 +145,34 @@ def test_memory_report_adds_up() -> None:
     assert sum(report["parts"].values()) == pytest.approx(report["total_bytes"])
     block_bytes = report["block_size"] * report["kv_bytes_per_token"]
     assert 0 <= report["kv_bytes"] - report["num_kv_blocks"] * block_bytes < block_bytes
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "message"),
+    [
+        ("llama-3.2-1b", "vllm", "enable_expert_parallel: True needs a model with experts, and llama-3.2-1b has none"),
+        ("gpt-oss-20b", "llama.cpp", "enable_expert_parallel: True does not run under llama.cpp"),
+    ],
+)
+def test_experts_are_placed_only_where_there_are_some(model: str, engine: str, message: str) -> None:
+    """A dense model, and engines that have no such option, are refused."""
+    deployment = {"hardware": "h100-sxm-80gb", "engine": {"name": engine}, "enable_expert_parallel": True}
+
+    with pytest.raises(SimserveError, match=message):
+        resolve(make_scenario(model=model, deployment=deployment))
+
+
+def test_more_ranks_than_experts_are_refused() -> None:
+    """A rank without an expert has nothing to do."""
+    deployment = {"hardware": "h200-sxm-141gb", "tensor_parallel_size": 16, "enable_expert_parallel": True}
+
+    with pytest.raises(SimserveError, match="tensor_parallel_size: 16 must be at most the 8 experts"):
+        resolve(make_scenario(model="mixtral-8x7b", deployment=deployment))
+
+
+def test_a_published_format_is_offered_first_where_nothing_fits() -> None:
+    """gpt-oss in BF16 does not fit on one H100; in MXFP4, as it is published, it does."""
+    overrides = [f"deployment.engine.{key}" for key in ("max_model_len=8192", "gpu_memory_utilization=0.97")]
+    resolved = resolve(make_scenario(overrides, model="gpt-oss-120b"))
+
+    assert "deployment.quantization=mxfp4" in remedies(resolved)

@@ -102,7 +102,6 @@ def test_a_block_without_effect_is_an_unknown_key(block: str) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("deployment.enable_expert_parallel=true", "is not supported"),
         ("deployment.data_parallel_size=2", "raise replicas instead"),
         ("deployment.engine.swap_space=4 GiB", "recomputed, never swapped"),
         ("deployment.engine.scheduling_policy=priority", "must be 'fcfs'"),

@@ -15,8 +15,9 @@ from simserve.planner.measured.names import (
 from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
 from simserve.planner.measured.table import Row, read_rows
 
-SPLITWISE_VERSION = "0.2.7"
-"""The release nearest to the vLLM of late 2023 that Splitwise forked."""
+SPLITWISE_VERSION = "0.2.1"
+"""The release nearest to the vLLM of autumn 2023 that Splitwise forked: its paper is of November 2023, and CUDA
+graphs came with 0.2.6 in December."""
 
 
 CLOSURE_TOLERANCE = 0.10

@@ -114,7 +114,7 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
         tensor_parallel_size=tensor,
         pipeline_parallel_size=row.count("pp", 1),
         data_parallel_size=row.count("dp", 1),
-        expert_parallel_size=expert,
+        expert_parallel_size=tensor if _must_place_experts(engine, model, tensor) else expert,
         quantization=_weight_format(row, model),
         kv_cache_dtype=_kv_dtype(settings, model, hardware),
     )
@@ -155,6 +155,15 @@ def _settings(engine: str, model: str, hardware: str) -> dict[str, Any]:
     if (engine, model) == ("vllm", "minimax-m2") and hardware.startswith("h200"):
         return _MINIMAX_H200
     return _SETTINGS.get((engine, model), {})
+
+
+def _must_place_experts(engine: str, model: str, tensor: int) -> bool:
+    """Return whether only expert parallelism runs, whatever a row says.
+
+    vLLM refuses slices of MiniMax's experts that are no multiple of the FP8 block of 128: 1536 / 8 (vLLM recipe
+    of MiniMax-M2: TP4, or TP8 with expert parallelism).
+    """
+    return (engine, model) == ("vllm", "minimax-m2") and tensor == 8
 
 
 def _knobs(engine: str, settings: dict[str, Any], clients: int, prompt: int) -> dict[str, Any]:

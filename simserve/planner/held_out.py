@@ -1,0 +1,130 @@
+"""Which measured points the serving constants were fitted to, and which they never saw. Fits and runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simserve.planner.measured.point import MeasuredPoint, Metric
+from simserve.planner.prediction import Prediction
+from simserve.planner.scoring import relative_error
+
+_ROUTED = ("deepseek", "glm", "minimax", "qwen3-235b", "gpt-oss")
+_SERVERS = ("inferencex_agg", "nvidia_aic_inhouse_agg")
+
+Chosen = Callable[[MeasuredPoint], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class FittedConstant:
+    """One constant, the points it was fitted to, and those it is tested on.
+
+    Attributes:
+        name: What it is, and its value.
+        fitted_to: The points it was fitted to.
+        fitted_metrics: Their metrics that were.
+        tests: Name -> points and metric, none of them fitted to.
+    """
+
+    name: str
+    fitted_to: Chosen
+    fitted_metrics: tuple[Metric, ...]
+    tests: tuple[tuple[str, Chosen, Metric], ...]
+
+
+def _is_70b(point: MeasuredPoint, hardware: str) -> bool:
+    return (point.source, point.engine, point.model, point.hardware) == (
+        "inferencex_agg",
+        "vllm",
+        "llama-3.1-70b",
+        hardware,
+    )
+
+
+def _is_splitwise(point: MeasuredPoint, hardware: str) -> bool:
+    return (point.source, point.hardware) == ("splitwise_iterations", hardware)
+
+
+def _is_tp8(point: MeasuredPoint) -> bool:
+    return point.source == "apex_plus" and point.label.endswith("_8TP")
+
+
+def _is_routed(point: MeasuredPoint) -> bool:
+    return point.source in _SERVERS and point.model.startswith(_ROUTED)
+
+
+CONSTANTS = (
+    FittedConstant(
+        "vLLM before 0.8: 0.42 ms to launch a layer outside CUDA graphs; Splitwise, H100",
+        lambda point: _is_splitwise(point, "h100-sxm-80gb"),
+        ("tpot", "ttft"),
+        (
+            ("Splitwise, A100", lambda point: _is_splitwise(point, "a100-sxm-80gb"), "tpot"),
+            ("Splitwise, A100", lambda point: _is_splitwise(point, "a100-sxm-80gb"), "ttft"),
+            ("APEX+, H100", lambda point: point.source == "apex_plus", "ttft"),
+        ),
+    ),
+    FittedConstant(
+        "vLLM 0.5.5 to 0.6.5: 4 ms of host time a step; APEX+, TP 4",
+        lambda point: point.source == "apex_plus" and not _is_tp8(point),
+        ("tpot",),
+        (("APEX+, TP 8", _is_tp8, "tpot"), ("APEX+, TP 8, end to end", _is_tp8, "e2e")),
+    ),
+    FittedConstant(
+        "ranks reach a collective 0.6 kernel latencies apart a doubling; InferenceX Llama-3.1-70B, H100",
+        lambda point: _is_70b(point, "h100-sxm-80gb"),
+        ("tpot",),
+        (("InferenceX Llama-3.1-70B, H200", lambda point: _is_70b(point, "h200-sxm-141gb"), "tpot"),),
+    ),
+    FittedConstant(
+        "experts' popularity falls as rank^-0.8; TensorRT-LLM",
+        lambda point: _is_routed(point) and point.engine == "tensorrt-llm",
+        ("tpot",),
+        (
+            ("vLLM", lambda point: _is_routed(point) and point.engine == "vllm", "tpot"),
+            ("SGLang", lambda point: _is_routed(point) and point.engine == "sglang", "tpot"),
+        ),
+    ),
+)
+
+
+def was_fitted(point: MeasuredPoint, metric: Metric) -> bool:
+    """Return whether a constant was fitted to this figure of the point."""
+    return any(metric in constant.fitted_metrics and constant.fitted_to(point) for constant in CONSTANTS)
+
+
+def held_out_rows(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
+    """Return one row a constant and test: ``constant metric fitted in_sample test points out_of_sample``.
+
+    Errors are medians of the absolute relative error over the points that are there; tests without points are left
+    out.
+    """
+    rows = []
+    for constant in CONSTANTS:
+        for name, chosen, metric in constant.tests:
+            inside = _errors(predictions, constant.fitted_to, metric) if metric in constant.fitted_metrics else []
+            outside = _errors(predictions, chosen, metric)
+            if outside:
+                rows.append(
+                    {
+                        "constant": constant.name,
+                        "metric": metric,
+                        "fitted": len(inside),
+                        "in_sample": float(np.median(inside)) if inside else None,
+                        "test": name,
+                        "points": len(outside),
+                        "out_of_sample": float(np.median(outside)),
+                    }
+                )
+    return rows
+
+
+def _errors(predictions: Sequence[Prediction], chosen: Chosen, metric: Metric) -> list[float]:
+    return [
+        abs(relative_error(each.predicted[metric], each.point.measured[metric]))
+        for each in predictions
+        if metric in each.predicted and metric not in each.point.shown_only and chosen(each.point)
+    ]

@@ -1,0 +1,85 @@
+"""Experts placed whole on ranks: what the busiest rank computes, what the step then takes, what it reads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simserve.perf.moe import busiest_share, routed_load
+from simserve.perf.tables import price
+from tests.perf.shapes import make_shape
+
+TOKENS = np.arange(1.0, 2049.0)
+
+
+def test_one_group_computes_every_pair() -> None:
+    """Without placement a rank has a slice of all."""
+    load = routed_load(128, 8, TOKENS)
+
+    assert load.pairs == pytest.approx(8 * TOKENS)
+    assert load.held == 128
+
+
+@pytest.mark.parametrize("num_groups", [2, 4, 8, 16])
+def test_the_busiest_rank_has_more_than_an_even_share(num_groups: int) -> None:
+    """Above 1 / n, at most everything, nearing 1 / n with many tokens; its pairs grow with the tokens."""
+    share = busiest_share(TOKENS, 8, 128 // num_groups, num_groups)
+    load = routed_load(128, 8, TOKENS, num_groups)
+
+    assert np.all(share >= 1.0 / num_groups)
+    assert np.all(share <= 1.0)
+    assert share[-1] < 1.15 / num_groups
+    assert np.all(np.diff(load.pairs) > 0)
+    assert np.all(np.diff(load.distinct) >= 0)
+    assert np.all(load.distinct <= 128 / num_groups)
+    assert load.routed == pytest.approx(8 * TOKENS)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 8, 64, 512])
+def test_the_busiest_share_is_that_of_drawn_routings(num_tokens: int) -> None:
+    """Mean of the largest of 8 ranks over 400 random routings of 8 of 128 experts, within 10 %."""
+    rng = np.random.default_rng(1)
+    largest = []
+    for _ in range(400):
+        experts = np.argsort(rng.random((num_tokens, 128)), axis=1)[:, :8]
+        largest.append(np.bincount(experts.ravel() // 16, minlength=8).max() / (8 * num_tokens))
+
+    assert float(busiest_share(np.array([float(num_tokens)]), 8, 16, 8)[0]) == pytest.approx(np.mean(largest), rel=0.1)
+
+
+def test_a_rank_computes_no_more_than_its_experts_can_take() -> None:
+    """Where every token visits all of 8 experts, each of 8 ranks has exactly an eighth."""
+    assert float(busiest_share(np.array([1.0]), 8, 1, 8)[0]) == 0.125
+
+
+def test_placement_changes_the_step() -> None:
+    """Whole experts on fewer ranks: other times than slices, rising with tokens, the same flops and bytes."""
+    sliced, placed = (
+        price(
+            make_shape(
+                "h200-sxm-141gb",
+                "qwen3-235b-a22b",
+                tensor_parallel_size=8,
+                quantization="fp8",
+                enable_expert_parallel=each,
+            ),
+            512,
+        )
+        for each in (False, True)
+    )
+
+    assert placed.step_times.token_seconds[64] != sliced.step_times.token_seconds[64]
+    assert np.all(np.diff(placed.step_times.token_seconds) >= 0)
+    assert np.all(np.diff(placed.step_times.decode_base) >= 0)
+    assert placed.parts.token_flops == sliced.parts.token_flops
+    assert placed.parts.weight_bytes == pytest.approx(sliced.parts.weight_bytes)
+
+
+def test_placement_on_one_rank_is_no_placement() -> None:
+    """One rank holds every expert whole either way."""
+    first, second = (
+        price(make_shape(model="gpt-oss-20b", quantization="mxfp4", enable_expert_parallel=each), 64)
+        for each in (False, True)
+    )
+
+    assert first.step_times == second.step_times
