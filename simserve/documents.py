@@ -1,5 +1,7 @@
 """Reading YAML and JSON documents strictly: duplicate keys are refused, errors name the file and the line.
 
+Nesting and aliases are bounded before anything is built of them.
+
 Knows files, not what is in them.
 """
 
@@ -7,12 +9,21 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from simserve.errors import InputError
+
+MAX_DEPTH = 100
+"""Most levels of lists and mappings inside each other; parsers recurse, and crash on many thousands."""
+
+MAX_ALIASED_NODES = 100_000
+"""Most values that the aliases of a YAML document may stand for together, when each is written out."""
+
+_JSON_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
 class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -56,9 +67,11 @@ def parse_yaml(text: str, file: object = None, error: type[InputError] = InputEr
     """Return the one document in ``text``.
 
     Raises:
-        InputError: (or ``error``) the text is not valid YAML, or a key stands twice; with the line.
+        InputError: (or ``error``) the text is not valid YAML, a key stands twice, it is nested more than
+            `MAX_DEPTH` levels deep, or its aliases expand to more than `MAX_ALIASED_NODES` values; with the line.
     """
     try:
+        _check_size(text, file, error)
         return yaml.load(text, Loader=_StrictLoader)  # a subclass of SafeLoader
     except _DuplicateKeyError as duplicate:
         raise error(
@@ -73,6 +86,57 @@ def parse_yaml(text: str, file: object = None, error: type[InputError] = InputEr
         raise error(f"not valid YAML: {broken.problem}", file=file, key=where) from None
     except yaml.YAMLError as broken:
         raise error(f"not valid YAML: {broken}".splitlines()[0], file=file) from None
+    except ValueError as broken:  # a date that is none, a number of thousands of digits
+        raise error(f"not valid YAML: {broken}", file=file) from None
+
+
+@dataclass(slots=True)
+class _Extent:
+    """How far a value reaches with every alias in it written out.
+
+    Attributes:
+        nodes: Values in it, itself included.
+        depth: Levels of lists and mappings in it, itself included.
+    """
+
+    nodes: int = 1
+    depth: int = 0
+
+
+def _check_size(text: str, file: object, error: type[InputError]) -> None:
+    """Refuse what would crash a parser or not end: deep nesting, and aliases of aliases of aliases."""
+    extents: dict[str, _Extent] = {}
+    opened: list[tuple[str | None, _Extent]] = []
+    aliased = 0
+    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        mark = event.start_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else None
+        if isinstance(event, yaml.CollectionStartEvent):
+            opened.append((event.anchor, _Extent(depth=1)))
+            closed = _Extent(nodes=0)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, closed = opened.pop()
+            if anchor is not None:
+                extents[anchor] = closed
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor in (anchor for anchor, _ in opened):
+                raise error("stands for the value that it is part of", file=file, key=where)
+            closed = extents.get(str(event.anchor), _Extent())
+            aliased += closed.nodes
+        elif isinstance(event, yaml.ScalarEvent):
+            closed = _Extent()
+            if event.anchor is not None:
+                extents[event.anchor] = closed
+        else:
+            continue
+        if len(opened) + closed.depth > MAX_DEPTH:
+            raise error(f"is nested more than {MAX_DEPTH} levels deep", file=file, key=where)
+        if aliased > MAX_ALIASED_NODES:
+            raise error(f"aliases stand for more than {MAX_ALIASED_NODES:,} values", file=file, key=where)
+        if opened:
+            parent = opened[-1][1]
+            parent.nodes += closed.nodes
+            parent.depth = max(parent.depth, 1 + closed.depth)
 
 
 def read_text(path: Path, error: type[InputError] = InputError) -> str:
@@ -101,16 +165,28 @@ def read_mapping(path: Path, error: type[InputError] = InputError) -> dict[str, 
     """
     text = read_text(path, error)
     if path.suffix == ".json":
+        _check_json_depth(text, path, error)
         try:
             document = json.loads(text, object_pairs_hook=lambda pairs: _unique(pairs, path, error))
         except json.JSONDecodeError as broken:
             where = f"line {broken.lineno}, column {broken.colno}"
             raise error(f"not valid JSON: {broken.msg}", file=path, key=where) from None
+        except ValueError as broken:  # a number of thousands of digits
+            raise error(f"not valid JSON: {broken}", file=path) from None
     else:
         document = parse_yaml(text, path, error)
     if not isinstance(document, dict):
         raise error("must hold a mapping of keys to values", file=path)
     return document
+
+
+def _check_json_depth(text: str, path: Path, error: type[InputError]) -> None:
+    depth = 0
+    for token in _JSON_STRUCTURE.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+        if depth > MAX_DEPTH:
+            line = text.count("\n", 0, token.start()) + 1
+            raise error(f"is nested more than {MAX_DEPTH} levels deep", file=path, key=f"line {line}")
 
 
 def _unique(pairs: list[tuple[str, Any]], path: Path, error: type[InputError]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ A failed threshold (exit code 99) is an outcome, not an exception. This module k
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -110,5 +111,10 @@ def nearest(name: str, choices: Iterable[str], count: int = 3) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    """Return a value as it would be written in Python, cut while it is written: a container may expand hugely."""
+    shortened = reprlib.Repr()
+    shortened.maxlevel, shortened.maxstring, shortened.maxother, shortened.maxlong = 2, 80, 80, 80
+    if isinstance(value, int) and value.bit_length() > 1000:
+        return f"a number of about {value.bit_length() * 3 // 10} digits"
+    text = shortened.repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

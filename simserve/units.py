@@ -83,10 +83,20 @@ def to_text(value: float, dimension: str) -> str:
     base = next(unit for unit, factor in units.items() if factor == 1.0)
     candidates = [f"{_number(value)} {base}"]
     for unit, factor in units.items():
-        text = f"{_number(value / factor)} {unit}"
-        if parse(text, dimension) == value:
+        number = value / factor
+        if not math.isfinite(number):
+            continue
+        text = f"{_number(number)} {unit}"
+        if _reads_back(text, dimension, value):
             candidates.append(text)
     return min(candidates, key=len)
+
+
+def _reads_back(text: str, dimension: str, value: float) -> bool:
+    try:
+        return parse(text, dimension) == value
+    except ValueError:  # rounding up at the end of the numbers overflows
+        return False
 
 
 def _number(value: float) -> str:

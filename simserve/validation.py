@@ -3,19 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
+from pydantic_core import CoreSchema, ErrorDetails
+from pydantic_core.core_schema import no_info_before_validator_function
 
 from simserve.errors import InputError, nearest
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
+_HOLDERS = ("schema", "items_schema", "keys_schema", "values_schema")
+"""Where pydantic's schemas hold one schema, or a list of them."""
+
+_NAMED_HOLDERS = ("fields", "choices")
+"""Where they hold schemas by name."""
+
+
+def _with_strict_numbers(schema: Any) -> Any:
+    """Return a schema in which int and float take numbers only; a whole number such as 1e3 stays an integer."""
+    if isinstance(schema, list):
+        return [_with_strict_numbers(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema.get("type")
+    if kind in ("int", "float") and not schema.get("strict"):
+        strict = {**schema, "strict": True}
+        return strict if kind == "float" else no_info_before_validator_function(_whole, cast("CoreSchema", strict))
+    changed = {key: _with_strict_numbers(schema[key]) for key in _HOLDERS if key in schema}
+    for key in _NAMED_HOLDERS:
+        held = schema.get(key)
+        if isinstance(held, dict):
+            changed[key] = {name: _with_strict_numbers(each) for name, each in held.items()}
+        elif held is not None:
+            changed[key] = _with_strict_numbers(held)
+    return {**schema, **changed}
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class FrozenModel(BaseModel):
-    """Base of every configuration class: immutable, unknown keys refused, fields documented by docstrings."""
+    """Base of every configuration class: immutable, unknown keys refused, fields documented by docstrings.
+
+    A number is a number: no switch and no text stands in for one, as pydantic would have it. Lists fill tuples.
+    """
 
     model_config = ConfigDict(
         frozen=True,
@@ -24,6 +59,12 @@ class FrozenModel(BaseModel):
         allow_inf_nan=False,
         protected_namespaces=(),
     )
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return pydantic's schema with its numbers made strict."""
+        strict: CoreSchema = _with_strict_numbers(handler(source))
+        return strict
 
 
 def validate(
@@ -62,13 +103,13 @@ def _as_input_error(
         return error("is missing", file=file, key=key, remedy=remedy)
     if kind in ("union_tag_not_found", "union_tag_invalid"):
         return _union_error(detail, key, models, file, error)
+    if isinstance(value, Mapping | list | tuple | set) or (kind == "value_error" and not path):
+        value = None
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return error("must be a mapping of keys to values", file=file, key=key, value=value, remedy=remedy)
     rule = message.removeprefix("Value error, ")
     rule = rule[0].lower() + rule[1:] if rule[:1].isupper() and not rule[:2].isupper() else rule
     rule = rule.replace("input should", "must")
-    if isinstance(value, Mapping | list) or (kind == "value_error" and not path):
-        value = None
     return error(rule, file=file, key=key, value=value, remedy=remedy)
 
 

@@ -108,3 +108,52 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="is not UTF-8 text"):
         read_text(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("s.yaml", "a: " + "[" * 100_000),
+        ("s.yaml", "a: " + "[" * 101 + "]" * 101),
+        ("s.yaml", "a0: &a0 [1]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 200))),
+        ("s.json", '{"a": ' + "[" * 100_000),
+        ("s.json", '{"a": ' * 101 + "1" + "}" * 101),
+    ],
+)
+def test_deep_nesting_is_refused(name: str, text: str, tmp_path: Path) -> None:
+    """Before it is parsed: a parser that recurses would crash."""
+    with pytest.raises(InputError, match="is nested more than 100 levels deep"):
+        read_mapping(written(tmp_path, name, text))
+
+
+def test_brackets_inside_a_text_are_no_nesting(tmp_path: Path) -> None:
+    """Only structure counts."""
+    text = '\\"' + "[" * 200
+
+    assert read_mapping(written(tmp_path, "s.json", f'{{"a": "{text}"}}'))["a"].endswith("[")
+    assert parse_yaml(f'a: "{text}"')["a"].endswith("[")
+
+
+@pytest.mark.parametrize("last", ["*a9", "[*a9, *a9]"])
+def test_aliases_that_expand_without_end_are_refused(last: str) -> None:
+    """Nine lists of ten times the list before: a thousand million nodes in ten lines."""
+    bomb = "a0: &a0 [1]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10))
+
+    with pytest.raises(InputError, match="aliases stand for more than 100,000 values"):
+        parse_yaml(f"{bomb}last: {last}\n")
+
+
+def test_an_alias_to_what_holds_it_is_refused() -> None:
+    """A list that contains itself has no end."""
+    with pytest.raises(InputError, match="line 1, column 8: stands for the value that it is part of"):
+        parse_yaml("a: &a [*a]")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("s.json", '{"a": ' + "1" * 5000 + "}"), ("s.yaml", "a: " + "1" * 5000), ("s.yaml", "a: 2026-99-99")],
+)
+def test_a_value_python_cannot_hold_is_one_line(name: str, text: str, tmp_path: Path) -> None:
+    """Digits without end, a date that is none."""
+    with pytest.raises(InputError, match="not valid"):
+        read_mapping(written(tmp_path, name, text))

@@ -72,3 +72,18 @@ def test_the_nearest_names(name: str, remedy: str) -> None:
 def test_nothing_to_choose_from() -> None:
     """An empty list says so."""
     assert nearest("x", []) == "there is nothing to choose from"
+
+
+@pytest.mark.parametrize("value", [1 << 100_000, ["x" * 1000] * 1000, {"a": {"b": ["c"] * 1000}}], ids=type)
+def test_a_value_too_large_to_be_written_out_is_cut(value: object) -> None:
+    """Cut on the way, not after: writing it out may take all memory, or be impossible."""
+    assert len(str(InputError("is too much", value=value))) < 120
+
+
+def test_a_value_that_expands_without_end_is_cut() -> None:
+    """Lists that hold one list ten times over are written in a moment."""
+    value: list[object] = [1]
+    for _ in range(12):
+        value = [value] * 10
+
+    assert len(str(InputError("is too much", value=value))) < 120

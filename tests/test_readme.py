@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from simserve.cli.main import app
+from simserve.cli.app import app
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCKS = re.findall(r"^```console\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)

@@ -133,3 +133,9 @@ def test_the_schema_says_text_with_a_unit() -> None:
 
     assert wait["type"] == "string"
     assert wait["examples"] == ["500 ms"]
+
+
+@pytest.mark.parametrize("value", [1e300, 1.7e308, 5e-324])
+def test_extreme_values_have_a_text(value: float) -> None:
+    """A prefix that would overflow is passed over."""
+    assert parse(to_text(value, "time"), "time") == value

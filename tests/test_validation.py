@@ -42,6 +42,7 @@ class Whole(FrozenModel):
     part: Part | None = None
     parts: list[Part] = Field(default_factory=list)
     lengths: Annotated[Fixed | Uniform, Field(discriminator="distribution")] | None = None
+    counts: tuple[int, ...] = ()
 
 
 def message_of(mapping: dict[str, Any]) -> str:
@@ -121,3 +122,48 @@ def test_models_are_frozen() -> None:
 def test_the_text_below_a_field_is_its_description() -> None:
     """The reference page is made of it."""
     assert Whole.model_json_schema()["properties"]["rate"]["description"] == "Requests a second."
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({"rate": True}, "s.yaml: rate: True must be a valid number"),
+        ({"rate": "3.0"}, "s.yaml: rate: '3.0' must be a valid number"),
+        (
+            {"rate": 1, "lengths": {"distribution": "fixed", "value": "600"}},
+            "s.yaml: lengths.value: '600' must be a valid integer",
+        ),
+        (
+            {"rate": 1, "lengths": {"distribution": "fixed", "value": True}},
+            "s.yaml: lengths.value: True must be a valid integer",
+        ),
+        (
+            {"rate": 1, "lengths": {"distribution": "fixed", "value": 1.5}},
+            "s.yaml: lengths.value: 1.5 must be a valid integer",
+        ),
+        ({"rate": 1, "counts": [1, "2"]}, "s.yaml: counts.1: '2' must be a valid integer"),
+    ],
+)
+def test_a_number_is_a_number(mapping: dict[str, Any], message: str) -> None:
+    """No switch and no text stands in for one."""
+    assert message_of(mapping).startswith(message)
+
+
+def test_a_whole_number_may_be_written_either_way() -> None:
+    """``1e3`` is a count, ``3`` is a rate, and a list fills a tuple."""
+    mapping = {"rate": 3, "lengths": {"distribution": "fixed", "value": 1e3}, "counts": [1, 2.0]}
+
+    whole = validate(Whole, mapping)
+
+    assert isinstance(whole.rate, float)
+    assert whole.lengths == Fixed(distribution="fixed", value=1000)
+    assert whole.counts == (1, 2)
+
+
+@pytest.mark.parametrize("key", ["part", "parts"])
+def test_a_container_is_not_shown(key: str) -> None:
+    """It may be as large as a file; the key says where it stands."""
+    said = message_of({"rate": 1, key: [["x" * 50] * 50] if key == "part" else {"x": ["y"]}})
+
+    assert said.startswith(f"s.yaml: {key}: must be a")
+    assert "x" not in said.removeprefix("s.yaml")

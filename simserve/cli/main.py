@@ -1,56 +1,22 @@
-"""`simserve`: the commands in one place, and the one place that turns errors into a line and an exit code."""
+"""`simserve`: the one place that turns errors into a line and an exit code.
+
+Imports next to nothing by itself, so that an interrupt finds it ready from the first moments on.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
 
-import typer
-
-from simserve import __version__
-from simserve.cli import memory, profiles, run, scenarios, schema, validate
 from simserve.errors import EXIT_DONE, InterruptedRunError, InvariantError, SimserveError, UsageError
 
 DEBUG_VARIABLE = "SIMSERVE_DEBUG"
 """Environment variable that lets a defect's traceback through."""
 
-_CLICK_EXIT_INTERRUPTED = 130
-_ClickUsageError: type[Exception] = typer.BadParameter.__bases__[0]
-
-app = typer.Typer(
-    name="simserve",
-    help="What will this LLM deployment do under this traffic, and what will it cost?",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("run")(run.run)
-app.command("memory")(memory.memory)
-app.command("validate")(validate.validate)
-app.command("scenarios")(scenarios.scenarios)
-app.command("gpus")(profiles.gpus)
-app.command("models")(profiles.models)
-app.command("engines")(profiles.engines)
-app.command("schema")(schema.schema)
-
-
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
-        print(f"simserve {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True),
-    ] = False,
-) -> None:
-    pass
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a place that takes no more bytes; nobody's defect."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,18 +24,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     An error is one line on stderr. Codes: 0 done; 2 wrong flags or an unusable ``--out``; 3 it does not fit;
     99 a threshold failed; 104 a scenario, profile, trace or ``--set`` is missing or invalid; 105 interrupted;
-    1 a defect (its traceback with ``SIMSERVE_DEBUG=1``).
+    1 a full disk, a reader of stdout that has gone (without a line), or a defect (its traceback with
+    ``SIMSERVE_DEBUG=1``).
 
     Args:
         arguments: What stands after ``simserve``; None: the process's own.
     """
     try:
-        code = app(args=None if arguments is None else list(arguments), prog_name="simserve", standalone_mode=False)
+        _replace_closed_streams()
+        code = _run_app(arguments)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return _report(InterruptedRunError("interrupted"))
     except SimserveError as error:
         return _report(error)
-    except _ClickUsageError as error:
-        return _report_usage(error)
+    except BrokenPipeError:
+        _abandon_stdout()
+        return SimserveError.exit_code
     except Exception as error:  # the one place where a defect becomes an exit code
+        if isinstance(error, OSError) and error.errno in _FULL:
+            _abandon_stdout()
+            return _report(SimserveError(f"the answer or its files cannot be written: {error.strerror}"))
         if os.environ.get(DEBUG_VARIABLE):
             raise
         return _report(
@@ -78,9 +54,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 remedy=f"please report it with the traceback that {DEBUG_VARIABLE}=1 prints",
             )
         )
-    if code == _CLICK_EXIT_INTERRUPTED:
-        return _report(InterruptedRunError("interrupted"))
+
+
+def _run_app(arguments: Sequence[str] | None) -> int:
+    from simserve.cli.app import EXIT_INTERRUPTED, WrongFlagsError, app  # slow: an interrupt may come meanwhile
+
+    try:
+        code = app(args=None if arguments is None else list(arguments), prog_name="simserve", standalone_mode=False)
+    except WrongFlagsError as error:
+        return _report_usage(error)
+    if code == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
     return code if isinstance(code, int) else EXIT_DONE
+
+
+def _replace_closed_streams() -> None:
+    """Let what is printed go nowhere where the process was started without stdout or stderr."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (lives as long as the process)
+
+
+def _abandon_stdout() -> None:
+    """Send what is left in the buffer of stdout nowhere: the interpreter would fail on it when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _report_usage(error: Exception) -> int:

@@ -12,6 +12,7 @@ from simserve.cli.options import (
     SetOption,
     console,
     print_json,
+    print_lines,
     print_table,
 )
 
@@ -62,5 +63,4 @@ def _render(report: Mapping[str, Any]) -> None:
         for part, size in report["parts"].items()
     ]
     print_table(("a GPU", "bytes", "share"), rows)
-    for line in report["arithmetic"]:
-        out.print(line, markup=False, soft_wrap=True)
+    print_lines(report["arithmetic"])

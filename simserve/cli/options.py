@@ -11,10 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simserve.errors import UsageError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
 _PIPE_WIDTH = 160
+
+
+def _out_folder(text: str) -> Path:
+    if not text:
+        raise UsageError("is empty", key="--out", remedy="name a folder, or leave --out away")
+    return Path(text)
+
 
 ScenarioArgument = Annotated[
     str,
@@ -27,7 +36,7 @@ SetOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
 OutOption = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="Folder of the result. Default: results/NAME-HASH."),
+    typer.Option("--out", metavar="DIR", parser=_out_folder, help="Folder of the result. Default: results/NAME-HASH."),
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Seed; short for --set run.seed=N.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only (and the JSON of --json).")]
@@ -44,6 +53,13 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines of text as they are: wrapped on a terminal, whole in a pipe."""
+    out = console()
+    for line in lines:
+        out.print(line, markup=False, soft_wrap=not out.is_terminal)
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.options import JsonOption, print_json, print_table
+from simserve.cli.options import JsonOption, print_json, print_lines, print_table
+from simserve.errors import UsageError
 
 if TYPE_CHECKING:
     from simserve.profiles.engine import ResolvedEngine
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from simserve.profiles.model import ModelProfile
 
 _16_BIT_BYTES = 2.0
+_HARDWARE = "h100-sxm-80gb"
+_MODEL = "llama-3.1-8b"
+_TIMES = ("static_max_wait", "frontend_latency")
+"""Knobs in seconds whose names do not say so."""
 
 
 def gpus(as_json: JsonOption = False) -> None:
@@ -77,18 +82,29 @@ def engines(
         typer.Argument(metavar="[NAME]", help="Print what this engine's knobs resolve to.", show_default=False),
     ] = None,
     version: Annotated[str | None, typer.Option("--engine-version", help="Version; the newest if absent.")] = None,
-    hardware: Annotated[str, typer.Option(help="GPU that the defaults depend on.")] = "h100-sxm-80gb",
-    model: Annotated[str, typer.Option(help="Model that the longest request depends on.")] = "llama-3.1-8b",
+    hardware: Annotated[
+        str | None,
+        typer.Option(help=f"GPU that the defaults depend on; {_HARDWARE} if absent.", show_default=False),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help=f"Model that the longest request depends on; {_MODEL} if absent.", show_default=False),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the engines and their known versions, or print the resolved defaults of one."""
     if name is not None:
-        resolved = _resolved(name, version, hardware, model)
+        resolved = _resolved(name, version, hardware or _HARDWARE, model or _MODEL)
         if as_json:
             print_json(asdict(resolved))
         else:
             print_resolved(resolved)
         return
+    for flag, value in (("--engine-version", version), ("--hardware", hardware), ("--model", model)):
+        if value is not None:
+            raise UsageError(
+                "is for the knobs of one engine", key=flag, remedy="name it: simserve engines vllm " + flag + " ..."
+            )
     from simserve.profiles import catalog
     from simserve.profiles.engine import load_engine
 
@@ -159,18 +175,35 @@ def _resolved(name: str, version: str | None, hardware: str, model: str) -> Reso
 
 
 def print_resolved(resolved: ResolvedEngine) -> None:
-    """Print every knob of an engine, its value, and where the value comes from."""
+    """Print every knob of an engine, its value, and where the value comes from: what is common is said once."""
     settings = asdict(resolved)
     sources = settings.pop("sources")
-    rows = [(key, _shown(value), sources.get(key, "")) for key, value in settings.items()]
+    common = _common_source(resolved)
+    print_lines([f"default: {common}"])
+    rows = [
+        (key, _shown(key, value), sources.get(key, "").replace(common, "default")) for key, value in settings.items()
+    ]
     print_table(("knob", "value", "where it comes from"), rows)
 
 
-def _shown(value: object) -> str:
+def _common_source(resolved: ResolvedEngine) -> str:
+    """Return how the sources name the defaults of this engine, version and GPU."""
+    opening = f"{resolved.name} {resolved.version} default"
+    defaults = [source for source in resolved.sources.values() if source.startswith(opening)]
+    return min(defaults, key=len, default=opening)
+
+
+def _shown(key: str, value: object) -> str:
+    from simserve.units import format_bytes, format_seconds
+
     if isinstance(value, tuple | list):
         texts = [str(each) for each in value]
-        return ", ".join(texts) if len(texts) <= 8 else f"{', '.join(texts[:4])}, ... {texts[-1]} ({len(texts)})"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return ", ".join(texts) if len(texts) <= 5 else f"{', '.join(texts[:2])}, ... {texts[-1]} ({len(texts)})"
+    if isinstance(value, float) and "_bytes" in key and not key.endswith("_factor"):
+        return format_bytes(value)
+    if isinstance(value, float) and ("seconds" in key or key in _TIMES):
+        return format_seconds(value)
+    return f"{value:g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
 def _peak(flops: float | None) -> str:

@@ -75,7 +75,7 @@ def run(
 
     simserve run mine.yaml --set deployment.replicas=2 --out results/two
 
-    simserve run --model llama-3.1-8b --hardware l4-24gb --rate 2 --prompt-tokens 500 --output-tokens 200
+    simserve run --model llama-3.1-8b --hardware h100-sxm-80gb --rate 2 --prompt-tokens 500 --output-tokens 200
     """
     changes = [*(overrides or ()), *_flag("run.seed", seed), *_flag("run.replications", replications)]
     flags = {
@@ -86,7 +86,10 @@ def run(
         "--output-tokens": output_tokens,
     }
     if scenario is not None:
-        _refuse_flags({**flags, "--num-requests": num_requests})
+        remedy = "change a scenario with --set KEY=VALUE"
+        _refuse_flags({**flags, "--num-requests": num_requests}, "is for a run without a scenario", remedy)
+    if check:
+        _refuse_flags({"--out": out, "--force": force or None}, "has no effect with --check, which writes nothing")
     asked = _load(scenario, changes) if scenario is not None else _from_flags(flags, num_requests, changes)
     if check:
         from simserve.scenario.resolve import resolve
@@ -138,12 +141,10 @@ def _load(scenario: str, changes: Sequence[str]) -> Scenario:
     return load(scenario, changes)
 
 
-def _refuse_flags(flags: dict[str, Any]) -> None:
+def _refuse_flags(flags: dict[str, Any], rule: str, remedy: str | None = None) -> None:
     given = [flag for flag, value in flags.items() if value is not None]
     if given:
-        raise UsageError(
-            "is for a run without a scenario", key=given[0], remedy="change a scenario with --set KEY=VALUE"
-        )
+        raise UsageError(rule, key=given[0], remedy=remedy)
 
 
 def _from_flags(flags: dict[str, Any], num_requests: int | None, changes: Sequence[str]) -> Scenario:

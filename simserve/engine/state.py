@@ -245,11 +245,11 @@ class Replica:
             config.admission == "on_demand" and not config.reserve_full_prompt and config.watermark_blocks == 0
         )
         self.uses_estimate = self.grows and config.admission == "estimate"
-        self.decode_base = list(times.decode_base)
-        self.decode_slope = list(times.decode_slope)
-        self.token_seconds = list(times.token_seconds)
-        self.sequence_seconds = list(times.sequence_seconds)
-        self.decode_attention_base = list(times.decode_attention_base)
+        self.decode_base = times.decode_base
+        self.decode_slope = times.decode_slope
+        self.token_seconds = times.token_seconds
+        self.sequence_seconds = times.sequence_seconds
+        self.decode_attention_base = times.decode_attention_base
 
         self.waiting: deque[int] = deque()
         self.running: list[int] = []

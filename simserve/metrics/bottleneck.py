@@ -14,7 +14,7 @@ PARTS = {
     "kv": "memory bandwidth (KV reads)",
     "compute": "compute",
     "communication": "communication",
-    "host": "host",
+    "host": "host and kernel starts",
 }
 """What a share of the step time is bound by."""
 LIMITS = {"seats": "max_num_seqs", "blocks": "KV memory", "budget": "max_num_batched_tokens"}
@@ -26,8 +26,13 @@ _ACTIVITIES = {
     "kv": "reading the KV cache",
     "compute": "arithmetic",
     "communication": "communication between GPUs",
-    "host": "the host",
+    "host": "the host with the starts of kernels",
 }
+STATIC_LIMIT = "static_batch_size"
+"""What holds up the queue of static batching: the running batch is full, and nobody joins it."""
+
+_LEAST_GAIN = 1.1
+"""What twice a limit must bring in throughput for it to be what binds."""
 _WAITING_SHARE = 0.2
 """Waiting binds when it is a fifth of the time that requests spend in the system."""
 _PREEMPTIONS_PER_REQUEST = 0.1
@@ -43,12 +48,16 @@ def bottleneck(
     preemptions_per_request: float,
     mean_batch: float,
     max_batch: int,
+    is_static: bool = False,
+    limit_gains: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Return ``binding`` (a name), ``explanation`` (a sentence), ``step_shares`` and ``waiting_shares``.
 
     In this order: KV memory, if there was a preemption for every tenth request; the limit that held up most
-    of the queue, if requests waited a fifth of their time in the system; nothing, if the fleet was idle for
-    half of the run; else the part that takes most of the step time, which is what a faster step must shorten.
+    of the queue, if requests waited a fifth of their time in the system (or, where twice that limit would gain less
+    than a tenth, what takes most of the step time); nothing, if the fleet
+    was idle for half of the run; else the part that takes most of the step time, which is what a faster step must
+    shorten.
 
     Args:
         seconds_by_part: Seconds of steps by part, keys of `PARTS`.
@@ -60,8 +69,11 @@ def bottleneck(
         preemptions_per_request: Preemptions over completed requests, NaN if none was completed.
         mean_batch: Sequences in a step on average, NaN if there was no step.
         max_batch: Sequences that a step may hold at most.
+        is_static: Whether requests are batched statically: then a batch, not a seat, is waited for.
+        limit_gains: By key of `LIMITS`, the factor on throughput that a limit twice as large would bring.
     """
     step_shares, waiting_shares = _shares(seconds_by_part), _shares(blocked_seconds)
+    limit_gains = limit_gains or {}
     reason = _largest(waiting_shares)
     if math.isnan(busy_share) or busy_share == 0:
         binding, explanation = NONE, "No step ran"
@@ -72,11 +84,17 @@ def bottleneck(
             f"computed again"
         )
     elif waiting_share >= _WAITING_SHARE and reason in LIMITS:
-        binding = LIMITS[reason]
+        limit = STATIC_LIMIT if is_static and reason == "seats" else LIMITS[reason]
         explanation = (
             f"Requests waited {waiting_share:.0%} of their time in the system, "
-            f"{waiting_shares[reason]:.0%} of the queueing for {binding}"
+            f"{waiting_shares[reason]:.0%} of the queueing for {limit}"
         )
+        binding = limit
+        part = _largest(step_shares)
+        if limit in LIMITS.values() and limit_gains.get(reason, math.inf) < _LEAST_GAIN and part in PARTS:
+            # A larger limit would only make each step as much longer.
+            binding = PARTS[part]
+            explanation += f", but twice that limit would gain only {limit_gains[reason] - 1:.0%}"
     elif busy_share < 1 - _IDLE_SHARE:
         binding, explanation = NONE, f"The fleet is idle {1 - busy_share:.0%} of the time"
     else:

@@ -25,7 +25,6 @@ _TOTALS = frozenset(
         "total_input_tokens",
         "total_output_tokens",
         "simserve.kv.preemptions",
-        "simserve.window.requests",
         "simserve.steps.count",
     }
 )
@@ -72,6 +71,8 @@ def pool(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     pooled: dict[str, Any] = _pool("", [dict(summary) for summary in summaries])
     inner = pooled["simserve"]
+    if inner["window"]["requests"] is not None:
+        inner["window"]["requests"] = round(inner["window"]["requests"])
     inner["stability"] = max((each["simserve"]["stability"] for each in summaries), key=_SEVERITY.index)
     inner["thresholds"] = _pool_thresholds([each["simserve"]["thresholds"] for each in summaries])
     inner["confidence_intervals"] = confidence_intervals(summaries)

@@ -32,10 +32,11 @@ _LONGEST_STAY = 0.25
 _WAITING_SHARE = 0.2
 _WAIT_OF_RUN = 0.05
 """A run is backlogged when waiting is a fifth of the time in the system and the slowest twentieth of the
-requests waited a twentieth of the run (a closed loop, whose queue is bounded: the first condition alone)."""
+requests waited a twentieth of the run. The second keeps a steady queue at high load apart from one that was worked
+off; it is dropped where there is no steady state to keep apart: a closed loop, a trace, all at once."""
 
 
-def stability(stays: Stays, *, is_open_loop: bool) -> Stability:
+def stability(stays: Stays, *, is_open_loop: bool, is_stationary: bool = True) -> Stability:
     """Return the verdict on a run.
 
     * ``overloaded``: open loop, and what waits (or what is in the system, over the second half of the
@@ -51,7 +52,7 @@ def stability(stays: Stays, *, is_open_loop: bool) -> Stability:
     """
     if is_open_loop and _is_growing(stays):
         return "overloaded"
-    return "backlogged" if _is_waiting(stays, is_open_loop) else "stable"
+    return "backlogged" if _is_waiting(stays, is_open_loop and is_stationary) else "stable"
 
 
 def waiting_share(stays: Stays) -> float:
@@ -101,9 +102,9 @@ def _block_means(levels: NDArray[np.float64]) -> NDArray[np.float64]:
     return means
 
 
-def _is_waiting(stays: Stays, is_open_loop: bool) -> bool:
+def _is_waiting(stays: Stays, has_steady_state: bool) -> bool:
     share = waiting_share(stays)
     if math.isnan(share) or share < _WAITING_SHARE:
         return False
     run = stays.run_end - float(stays.arrival[0])
-    return not is_open_loop or float(np.quantile(stays.waits(), 0.95)) >= _WAIT_OF_RUN * run
+    return not has_steady_state or float(np.quantile(stays.waits(), 0.95)) >= _WAIT_OF_RUN * run

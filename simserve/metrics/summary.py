@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,6 +64,7 @@ class RunFacts:
         peak_flops: Of one replica in the dtype it computes in, FLOP/s.
         peak_bandwidth: Of one replica, bytes/s.
         thresholds: Metric -> expressions.
+        limit_gains: What twice a limit of the scheduler would bring, see `simserve.metrics.bottleneck`.
     """
 
     version: str
@@ -82,6 +83,7 @@ class RunFacts:
     peak_flops: float
     peak_bandwidth: float
     thresholds: Mapping[str, Sequence[str]]
+    limit_gains: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +115,7 @@ def _measure(simulation: Simulation, facts: RunFacts) -> _Measured:
     records = simulation.records
     latencies = request_latencies(records)
     stayed = stays(records, simulation.end_time)
-    verdict = stability(stayed, is_open_loop=simulation.is_open_loop)
+    verdict = stability(stayed, is_open_loop=simulation.is_open_loop, is_stationary=simulation.is_stationary)
     is_steady = simulation.is_stationary and verdict != "overloaded"
     return _Measured(
         latencies=latencies,
@@ -216,6 +218,8 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: _Measured) ->
         preemptions_per_request=_ratio(float(records.num_preemptions.sum()), _count(records.status == COMPLETED)),
         mean_batch=_ratio(totals.sequence_steps, totals.num_steps),
         max_batch=int(facts.engine_resolved["max_num_seqs"]),
+        is_static=facts.engine_resolved.get("batching") == "static",
+        limit_gains=facts.limit_gains,
     )
 
 

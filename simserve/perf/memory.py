@@ -92,11 +92,19 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
         num_kv_blocks=num_blocks,
         block_size=engine.block_size,
         max_model_len=engine.max_model_len,
-        max_concurrent_full_length=num_tokens / engine.max_model_len,
+        max_concurrent_full_length=_full_length_requests(shape, num_blocks, num_tokens),
         longest_sequence=num_tokens,
         arithmetic=(*lines, *_kv_lines(shape, kv_bytes, per_token, num_tokens)),
         parts=parts | {"unused": total - sum(parts.values())},
     )
+
+
+def _full_length_requests(shape: ReplicaShape, num_blocks: int, num_tokens: int) -> float:
+    """Return how many requests of ``max_model_len`` fit at once: each takes whole blocks, as vLLM reckons."""
+    engine = shape.engine
+    if engine.kv_allocation == "none":
+        return num_tokens / engine.max_model_len
+    return num_blocks / -(-engine.max_model_len // engine.block_size)
 
 
 def _needs(shape: ReplicaShape) -> dict[str, float]:

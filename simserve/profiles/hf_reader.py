@@ -12,6 +12,14 @@ from simserve.errors import ProfileError
 
 ValueT = TypeVar("ValueT")
 
+_LARGEST = 2**40
+"""Largest whole number of any field: a thousand times the widest vocabulary, the longest context."""
+
+_LARGEST_OF = dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers"), 10_000) | dict.fromkeys(
+    ("num_local_experts", "num_experts", "n_routed_experts", "num_attention_heads", "n_head"), 100_000
+)
+"""Largest of the fields that are counted one by one; published models stay below a hundredth of them."""
+
 
 class ConfigReader:
     """The fields of one configuration; a null counts as absent.
@@ -33,7 +41,8 @@ class ConfigReader:
         """Return a whole number under the first of several names that is present.
 
         Raises:
-            ProfileError: It is absent and has no default, is no whole number, or is below ``minimum``.
+            ProfileError: It is absent and has no default, is no whole number, is below ``minimum``, or larger than
+                any model could be.
         """
         key = next((key for key in keys if self._config.get(key) is not None), None)
         if key is None:
@@ -44,6 +53,9 @@ class ConfigReader:
         value = self._config[key]
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise self.refusal(f"must be a whole number of at least {minimum}", key)
+        largest = _LARGEST_OF.get(key, _LARGEST)
+        if value > largest:
+            raise self.refusal(f"must be at most {largest:,}", key)
         return int(value)
 
     def flag(self, key: str, default: bool = False) -> bool:

@@ -18,7 +18,7 @@ PART_LABELS = {
     "weights": "reading weights",
     "kv": "reading KV",
     "communication": "communication",
-    "host": "host",
+    "host": "host and kernel starts",
 }
 WAIT_LABELS = {
     "seats": "a seat (max_num_seqs)",

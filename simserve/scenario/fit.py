@@ -14,6 +14,8 @@ from simserve.scenario.schema import Scenario
 _LARGEST_TENSOR_PARALLEL = 64
 _QUANTIZATIONS = ("fp8", "int8", "gptq-int4", "gguf-q4_k_m", "gguf-q2_k")
 """Tried in this order, after the format that the model is published in: the most bits first."""
+_LIMITS = ("max_num_batched_tokens", "max_num_seqs")
+"""Limits that activations grow with; blamed only where the scenario sets them itself."""
 
 
 def check_fit(resolved: ResolvedScenario) -> None:
@@ -58,6 +60,10 @@ def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
     yield [("quantization", each) for each in (published, *_QUANTIZATIONS) if each in known]
     if resolved.memory.longest_sequence >= 2:
         yield [("engine.max_model_len", resolved.memory.longest_sequence)]
+    asked = resolved.scenario.deployment.engine.overrides()
+    for key in _LIMITS:
+        below = int(asked.get(key, 1)) - 1
+        yield [(f"engine.{key}", 2**power) for power in reversed(range(below.bit_length()))]
 
 
 def _fitting(scenario: Scenario, variants: list[tuple[str, Any]]) -> Iterator[str]:

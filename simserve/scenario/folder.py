@@ -9,11 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from simserve.errors import UsageError
-from simserve.metrics.files import RESULT_FILE
+from simserve.errors import SimserveError, UsageError
+from simserve.metrics.files import REQUESTS_FILE, RESULT_FILE, SCENARIO_FILE, TIMESERIES_FILE
 from simserve.scenario.schema import Scenario
 
 RESULTS_FOLDER = Path("results")
+RESULT_FILES = (RESULT_FILE, REQUESTS_FILE, TIMESERIES_FILE, SCENARIO_FILE, "report.html")
+"""What a run writes, and therefore may overwrite."""
+
+_REMEDY = "choose another folder, or --force to replace it"
 
 
 def default_folder(scenario: Scenario) -> Path:
@@ -30,10 +34,12 @@ def staged_folder(folder: Path, scenario: Scenario, *, force: bool = False) -> I
     Args:
         folder: Where the result goes; made if need be.
         scenario: Whose result it is.
-        force: Whether the result of another scenario or seed may be replaced.
+        force: Whether the result of another scenario or seed, or files of somebody else, may be replaced.
 
     Raises:
-        UsageError: ``folder`` cannot be made or written, or holds another result and ``force`` is false.
+        UsageError: ``folder`` cannot be made or written, or holds another result, or files named like those of a
+            result but without one, and ``force`` is false.
+        SimserveError: Writing failed on the way: the disk is full, or the folder went away.
     """
     _check_content(folder, scenario, force)
     staging = folder.parent / f".{folder.name}.{os.getpid()}.partial"
@@ -41,31 +47,39 @@ def staged_folder(folder: Path, scenario: Scenario, *, force: bool = False) -> I
     try:
         yield staging
         _move(staging, folder)
+    except OSError as failure:
+        _remove(made)
+        raise SimserveError(f"cannot be written: {failure.strerror or failure}", file=folder, key="--out") from failure
     except BaseException:
         _remove(made)
         raise
 
 
 def _check_content(folder: Path, scenario: Scenario, force: bool) -> None:
+    if folder.is_symlink() and not folder.exists():
+        raise UsageError("is a link to something that does not exist", file=folder, key="--out")
     if folder.exists() and not folder.is_dir():
         raise UsageError("is a file, not a folder", file=folder, key="--out")
-    if force or not (folder / RESULT_FILE).exists():
+    held = [name for name in RESULT_FILES if (folder / name).exists() or (folder / name).is_symlink()]
+    for name in held:
+        if (folder / name).is_dir():
+            raise UsageError(f"holds a folder {name}", file=folder, key="--out", remedy="choose another folder")
+    if force or not held:
         return
+    if RESULT_FILE not in held:
+        raise UsageError(f"holds a {held[0]} that belongs to no result", file=folder, key="--out", remedy=_REMEDY)
     try:
-        held = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))["simserve"]["scenario_hash"]
-    except (OSError, ValueError, KeyError, TypeError):
+        owner = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))["simserve"]["scenario_hash"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise UsageError(
-            f"holds a {RESULT_FILE} that is no result of simserve",
-            file=folder,
-            key="--out",
-            remedy="choose another folder, or --force to replace it",
+            f"holds a {RESULT_FILE} that is no result of simserve", file=folder, key="--out", remedy=_REMEDY
         ) from None
-    if held != scenario.hash:
+    if owner != scenario.hash:
         raise UsageError(
-            f"holds the result of another scenario or seed ({held}, this is {scenario.hash})",
+            f"holds the result of another scenario or seed ({owner}, this is {scenario.hash})",
             file=folder,
             key="--out",
-            remedy="choose another folder, or --force to replace it",
+            remedy=_REMEDY,
         )
 
 

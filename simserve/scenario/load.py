@@ -47,8 +47,17 @@ def load(path_or_name: str | Path, overrides: Overrides = ()) -> Scenario:
         ScenarioError: The file or an override is missing, unreadable or invalid; names file or flag, key,
             value, rule and remedy.
     """
-    path = catalog.find("scenario", str(path_or_name))
+    path = _find(str(path_or_name))
     return from_mapping(read_mapping(path, ScenarioError), overrides, file=path, folder=path.parent)
+
+
+def _find(path_or_name: str) -> Path:
+    try:
+        return catalog.find("scenario", path_or_name)
+    except ScenarioError:
+        if not Path(path_or_name).expanduser().is_dir():
+            raise
+        raise ScenarioError("is a folder, not a scenario file", file=path_or_name) from None
 
 
 def from_mapping(

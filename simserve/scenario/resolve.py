@@ -111,6 +111,13 @@ def _check_layout(shape: ReplicaShape) -> None:
             "must be 1 without a KV cache (kv_allocation: none)", key="pipeline_parallel_size", value=stages
         )
     _check_experts(shape)
+    if shape.engine.kv_allocation == "paged" and shape.engine.block_size > shape.engine.max_model_len:
+        raise ScenarioError(
+            f"must be at most max_model_len, {shape.engine.max_model_len}",
+            key="engine.block_size",
+            value=shape.engine.block_size,
+            remedy="a request would never fill its first block",
+        )
     heads_per_rank(shape.model.num_attention_heads, tensor)
     if tensor > 1:
         _ = shape.tensor_link

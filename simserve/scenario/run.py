@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from simserve import __version__
+from simserve.errors import ScenarioError
+from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.replications import pool
 from simserve.metrics.result import RunResult
 from simserve.metrics.slo import SLO
@@ -19,9 +21,10 @@ from simserve.profiles.expected_errors import expected_error, generation_of, loa
 from simserve.scenario.fit import check_fit
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
-from simserve.scenario.seats import seats_curve
+from simserve.scenario.seats import limit_gains, seats_curve
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Deployment, Simulation, simulate
+from simserve.units import to_text
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
@@ -48,22 +51,35 @@ def run(scenario: Scenario, *, progress: Progress | None = None) -> RunResult:
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
     simulations, specs = _simulate(resolved, priced, progress)
-    facts = _facts(resolved, priced, simulations[0])
+    facts = _facts(resolved, priced, simulations[0], specs)
     summaries = [summarize(simulation, facts) for simulation in simulations]
     first = simulations[0]
     if len(simulations) < scenario.run.replications:
         first = replace(first, was_interrupted=True)
     summary = summaries[0] if scenario.run.replications == 1 else pool(summaries)
     try:
-        summary["simserve"]["bottleneck"]["seats_curve"] = seats_curve(resolved, first, specs)
+        _weigh_seats(summary["simserve"]["bottleneck"], seats_curve(resolved, first, specs), resolved)
     except KeyboardInterrupt:
         first = replace(first, was_interrupted=True)
+    summary["simserve"]["interrupted"] = first.was_interrupted
+    summary["simserve"]["replications"] = {"asked": scenario.run.replications, "done": len(simulations)}
     return RunResult(
         summary=summary,
         scenario=scenario.as_mapping(),
         simulation=first,
         slo=facts.slo,
     )
+
+
+def _weigh_seats(bottleneck: dict[str, Any], curve: dict[str, Any] | None, resolved: ResolvedScenario) -> None:
+    """Add the curve over ``max_num_seqs``; where more seats would lower throughput, KV memory is what binds."""
+    bottleneck["seats_curve"] = curve
+    seats = resolved.engine.max_num_seqs
+    if curve is not None and curve["best_max_num_seqs"] <= seats and bottleneck["binding"] != LIMITS["blocks"]:
+        bottleneck["binding"] = LIMITS["blocks"]
+        bottleneck["explanation"] += (
+            f" KV memory is full: with a full queue, more than {curve['best_max_num_seqs']} seats lower throughput."
+        )
 
 
 def _simulate(
@@ -79,22 +95,39 @@ def _simulate(
     )
     simulations: list[Simulation] = []
     traffic: list[RequestSpecs] = []
-    for replication in range(scenario.run.replications):
-        with scenario.blaming("workload"):
-            specs = generate(
-                scenario.workload, seed=scenario.run.seed, replication=replication, base_path=scenario.folder
-            )
-        if not traffic:
+    try:
+        for replication in range(scenario.run.replications):
+            specs = _traffic(scenario, replication)
             traffic.append(specs)
-        shown = None if progress is None else _shifted(progress, replication, scenario.run.replications)
-        simulation = simulate(deployment, specs, progress=shown)
-        if not simulation.was_interrupted or not simulations:
-            simulations.append(simulation)
-        if simulation.was_interrupted:
-            break
-        if shown is not None:
-            shown(len(specs), len(specs))
+            shown = None if progress is None else _shifted(progress, replication, scenario.run.replications)
+            simulation = simulate(deployment, specs, progress=shown)
+            if not simulation.was_interrupted or not simulations:
+                simulations.append(simulation)
+            if simulation.was_interrupted:
+                break
+            if shown is not None:
+                shown(len(specs), len(specs))
+            del traffic[1:]
+    except KeyboardInterrupt:
+        if not simulations:
+            raise
     return simulations, traffic[0]
+
+
+def _traffic(scenario: Scenario, replication: int) -> RequestSpecs:
+    """Return the requests of one replication; a warm-up must leave some of them to measure."""
+    with scenario.blaming("workload"):
+        specs = generate(scenario.workload, seed=scenario.run.seed, replication=replication, base_path=scenario.folder)
+    warmup = scenario.run.warmup
+    if not isinstance(warmup, str) and specs.concurrency is None and warmup >= float(specs.arrival_time[-1]):
+        with scenario.blaming("run"):
+            raise ScenarioError(
+                f"must end before the last of the arrivals, {to_text(float(specs.arrival_time[-1]), 'time')}",
+                key="warmup",
+                value=to_text(warmup, "time"),
+                remedy="nothing would be left to measure",
+            )
+    return specs
 
 
 def _shifted(progress: Progress, replication: int, replications: int) -> Progress:
@@ -102,7 +135,9 @@ def _shifted(progress: Progress, replication: int, replications: int) -> Progres
     return lambda done, total: progress(replication * total + done, replications * total)
 
 
-def _facts(resolved: ResolvedScenario, priced: PricedDeployment, simulation: Simulation) -> RunFacts:
+def _facts(
+    resolved: ResolvedScenario, priced: PricedDeployment, simulation: Simulation, specs: RequestSpecs
+) -> RunFacts:
     scenario = resolved.scenario
     return RunFacts(
         version=__version__,
@@ -121,6 +156,7 @@ def _facts(resolved: ResolvedScenario, priced: PricedDeployment, simulation: Sim
         peak_flops=priced.parts.peak_flops,
         peak_bandwidth=priced.parts.peak_bandwidth,
         thresholds=scenario.thresholds,
+        limit_gains=limit_gains(resolved, specs),
     )
 
 

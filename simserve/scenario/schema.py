@@ -68,6 +68,17 @@ def _only(supported: object, what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _positive(value: float) -> float:
+    if value <= 0:
+        raise ValueError("must be longer than 0 s")
+    return value
+
+
+PositiveSeconds = Annotated[Seconds, AfterValidator(_positive)]
+MAX_REPLICAS = 10_000
+"""Each replica has a scheduler of its own in memory."""
+
+
 class EngineSpec(FrozenModel):
     """The serving engine: which one, which version, and the knobs that differ from its defaults.
 
@@ -140,7 +151,7 @@ class DeploymentSpec(FrozenModel):
 
     hardware: str
     """GPU: a name that `simserve gpus` lists, or the path of a profile file."""
-    replicas: Annotated[int, Field(ge=1)] = 1
+    replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 1
     """Copies of the model, each with its own scheduler."""
     tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
     """GPUs that share every layer."""
@@ -178,11 +189,11 @@ class DeploymentSpec(FrozenModel):
 class SLOSpec(FrozenModel):
     """Service-level objective: limits of a request, and the share of requests that must keep them all."""
 
-    ttft: Seconds | None = None
+    ttft: PositiveSeconds | None = None
     """Longest time to first token."""
-    tpot: Seconds | None = None
+    tpot: PositiveSeconds | None = None
     """Longest time per output token after the first."""
-    e2e: Seconds | None = None
+    e2e: PositiveSeconds | None = None
     """Longest time from arrival to the last token."""
     attainment: Annotated[float, Field(gt=0, le=1)] = 0.95
     """Share of submitted requests that must keep every limit."""
@@ -260,7 +271,7 @@ class Scenario(FrozenModel):
     """What arrives."""
     slo: SLOSpec | None = None
     """Service-level objective; absent: latencies are reported and nothing is judged."""
-    thresholds: dict[str, list[str]] = Field(default_factory=dict)
+    thresholds: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(default_factory=dict)
     """Conditions on the result, exit code 99 if one fails: `{ttft_ms: ["p(95)<1000"]}`."""
     pricing: PricingSpec = PricingSpec()
     """What it costs."""
@@ -279,6 +290,14 @@ class Scenario(FrozenModel):
     def _check_objective(self) -> Self:
         if ATTAINMENT in self.thresholds and self.slo is None:
             raise ValueError(f"thresholds.{ATTAINMENT} needs an slo block: without limits nothing is attained")
+        return self
+
+    @model_validator(mode="after")
+    def _check_replications(self) -> Self:
+        if self.workload.trace is not None and self.run.replications > 1:
+            raise ValueError(
+                "run.replications must be 1 with a trace: nothing is drawn, so every replication would be the same"
+            )
         return self
 
     _source: Source = PrivateAttr(default_factory=lambda: Source())

@@ -55,6 +55,29 @@ def seats_curve(resolved: ResolvedScenario, simulation: Simulation, specs: Reque
     }
 
 
+def limit_gains(resolved: ResolvedScenario, specs: RequestSpecs) -> dict[str, float]:
+    """Return by which factor throughput would grow with twice the seats, and with twice the token budget.
+
+    From the step times alone: full decode steps of n and of 2 n sequences at the traffic's mean context, full prefill
+    steps of the budget and of twice the budget. KV memory is another limit and not looked at.
+    """
+    shape, config = resolved.shape, resolved.engine
+    if config.kv_allocation == "none" or config.batching == "static":
+        return {}
+    seats, budget = config.max_num_seqs, config.max_num_batched_tokens * config.pipeline_parallel_size
+    engine = replace(shape.engine, max_num_seqs=2 * seats, max_num_batched_tokens=max(budget, 2 * seats))
+    times = price(replace(shape, engine=engine), max_tokens_in_table=2 * budget).step_times
+    context = float(specs.prompt_tokens.mean() + specs.output_tokens.mean() / 2)
+
+    def decode_seconds(sequences: int) -> float:
+        return times.decode_base[sequences] + times.decode_slope[sequences] * sequences * context
+
+    return {
+        "seats": 2 * decode_seconds(seats) / decode_seconds(2 * seats),
+        "budget": 2 * times.token_seconds[budget] / times.token_seconds[2 * budget],
+    }
+
+
 def _all_at_once(specs: RequestSpecs) -> RequestSpecs:
     some = slice(0, MOST_REQUESTS)
     return RequestSpecs(

@@ -52,6 +52,11 @@ class Cluster:
         self._sent: list[tuple[float, int]] = []
         self._on_progress = on_progress
 
+    @property
+    def num_arrived(self) -> int:
+        """Open loop: requests that have arrived so far."""
+        return self._cursor
+
     def schedule_all(self) -> None:
         """Open loop: every request of the table arrives at its ``ready_time`` (ascending)."""
         self._num_scheduled = len(self.requests.ready_time)

@@ -109,6 +109,7 @@ def _run(
     specs: RequestSpecs,
     progress: Progress | None,
 ) -> tuple[RequestRecords, RunTotals, float, bool]:
+    times = times.as_lists()
     requests = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config)
     recorder = Recorder(config, times, priced)
     replicas = [Replica(number, config, times) for number in range(num_replicas)]
@@ -129,6 +130,10 @@ def _run(
         env.run()
     except KeyboardInterrupt:
         was_interrupted = True
+    if was_interrupted and clients is None:
+        # What was still to come was never sent.
+        arrival_time[cluster.num_arrived :] = np.nan
+        np.frombuffer(requests.ready_time)[cluster.num_arrived :] = np.nan
     cluster.flush()
     records = _records(requests, arrival_time)
     end_time = end_of(requests)

@@ -135,3 +135,16 @@ def test_memory_answers_what_fits(simserve: Simserve, small: str) -> None:
     assert set(keys) <= set(answer)
     assert answer["kv_bytes_per_token"] == 32_768
     assert all(line in simserve("memory", small).stdout for line in answer["arithmetic"])
+
+
+def test_an_engine_s_table_has_units_and_says_what_is_common_once(simserve: Simserve) -> None:
+    """Bytes and seconds as a person writes them; "default" stands for engine, version and GPU."""
+    stdout = simserve("engines", "vllm", "--engine-version", "0.12").stdout
+
+    rows = {line.split()[0]: line.split(maxsplit=1)[1].strip() for line in stdout.splitlines()[2:]}
+    assert stdout.splitlines()[0] == "default: vllm 0.12 default on h100-sxm-80gb"
+    assert stdout.count("on h100-sxm-80gb") == 1
+    assert rows["cuda_graph_bytes"].split() == ["536.9", "MB", "default"]
+    assert rows["host_seconds_per_step"].split() == ["500", "us", "default"]
+    assert rows["frontend_latency"].split() == ["3", "ms", "default"]
+    assert rows["version"].split() == ["0.12", "scenario"]

@@ -192,3 +192,68 @@ def test_a_defect_is_one_line_and_1(simserve: Simserve, monkeypatch: pytest.Monk
     monkeypatch.setenv("SIMSERVE_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         simserve("scenarios")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("engines", "--hardware", "a100-sxm-80gb"), "--hardware: is for the knobs of one engine; name it"),
+        (("engines", "--model", "llama-3.1-8b"), "--model: is for the knobs of one engine; name it"),
+        (("engines", "--engine-version", "0.12", "--json"), "--engine-version: is for the knobs of one engine"),
+        (("run", "chatbot", "--check", "--out", "x"), "--out: has no effect with --check, which writes nothing"),
+        (("run", "chatbot", "--check", "--force"), "--force: has no effect with --check, which writes nothing"),
+        (("run", "chatbot", "--out", ""), "--out: is empty; name a folder"),
+    ],
+)
+def test_a_flag_without_effect_is_refused(simserve: Simserve, arguments: tuple[str, ...], line: str) -> None:
+    """Who gives it expects something of it."""
+    outcome = simserve(*arguments)
+
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert outcome.error_line.startswith(line)
+    assert_nothing_is_written()
+
+
+def test_a_dangling_out_is_2_before_anything_runs(simserve: Simserve, small: str) -> None:
+    """A link to nowhere is neither a folder nor the place of one."""
+    Path("out").symlink_to("nowhere")
+
+    outcome = simserve("run", small, "--out", "out", "--set", "model=llama-3.1-70b")
+
+    assert outcome.code == 2
+    assert outcome.error_line.startswith("out: --out: is a link to something that does not exist")
+
+
+def test_somebody_else_s_report_is_2_before_anything_runs(simserve: Simserve, small: str) -> None:
+    """A report.html without a result beside it is not ours."""
+    Path("report.html").write_text("mine", encoding="utf-8")
+
+    outcome = simserve("run", small, "--out", ".", "--set", "model=llama-3.1-70b")
+
+    assert outcome.code == 2
+    assert "holds a report.html that belongs to no result" in outcome.error_line
+    assert Path("report.html").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("workload.arrivals.rate=true", "--set workload.arrivals.rate: True must be a valid number"),
+        ("workload.num_requests='600'", "--set workload.num_requests: '600' must be a valid integer"),
+        ("workload.arrivals.rate='3.0'", "--set workload.arrivals.rate: '3.0' must be a valid number"),
+    ],
+)
+def test_a_text_or_a_switch_is_no_number(simserve: Simserve, small: str, override: str, line: str) -> None:
+    """Nothing is guessed."""
+    outcome = simserve("run", small, "--set", override, "--json")
+
+    assert (outcome.code, outcome.stdout) == (104, "")
+    assert outcome.error_line.startswith(line)
+
+
+def test_a_folder_as_a_scenario_is_104(simserve: Simserve, folder: Path) -> None:
+    """It is there, and it is a folder."""
+    outcome = simserve("run", str(folder))
+
+    assert outcome.code == 104
+    assert outcome.error_line == f"{folder}: is a folder, not a scenario file"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simserve.metrics.bottleneck import PARTS, bottleneck
+from simserve.metrics.bottleneck import LIMITS, PARTS, bottleneck
 
 _PARTS = {"weights": 5.0, "kv": 2.0, "compute": 1.0, "communication": 1.0, "host": 1.0}
 _BLOCKED = {"seats": 0.0, "blocks": 0.0, "budget": 0.0, "step": 0.0}
@@ -88,3 +88,23 @@ def test_a_busy_fleet_says_how_full_its_steps_are() -> None:
     answer = binding(busy_share=1.0, mean_batch=20.0, max_batch=256)
 
     assert "20 of at most 256 sequences" in answer["explanation"]
+
+
+@pytest.mark.parametrize("reason", ["seats", "budget"])
+def test_a_limit_binds_only_if_raising_it_would_help(reason: str) -> None:
+    """Requests wait for it, but twice as much of it would only make the steps twice as long."""
+    waits = {"waiting_share": 0.5, "blocked_seconds": {**_BLOCKED, reason: 9.0}}
+
+    helps = binding(**waits, limit_gains={reason: 1.5})
+    gains_nothing = binding(**waits, limit_gains={reason: 1.02})
+
+    assert helps["binding"] == LIMITS[reason]
+    assert gains_nothing["binding"] == PARTS["weights"]
+    assert "would gain only 2%" in gains_nothing["explanation"]
+
+
+def test_static_batching_waits_for_the_running_batch() -> None:
+    """Nobody joins a running batch: its size is the limit, not the seats."""
+    answer = binding(waiting_share=0.5, blocked_seconds={**_BLOCKED, "seats": 9.0}, is_static=True)
+
+    assert answer["binding"] == "static_batch_size"

@@ -126,3 +126,15 @@ def test_waiting_share_is_a_share_of_the_time_in_the_system() -> None:
 def test_an_empty_run_is_stable() -> None:
     """Nothing waits."""
     assert stability(stays(make_records([]), 0.0), is_open_loop=True) == "stable"
+
+
+def test_bursts_that_are_worked_off_are_a_backlog() -> None:
+    """Ten bursts an hour, each waited out within minutes: no steady state to speak of, and no overload."""
+    bursts = np.repeat(np.arange(10) * 360.0, 60)
+    service = 2.0
+    waits = np.tile(np.arange(60) * service, 10)
+    records = make_records(bursts.tolist(), wait=waits, ttft=waits + service, e2e=waits + service)
+
+    times = stays(records, float(records.finish_time[-1]))
+
+    assert stability(times, is_open_loop=True, is_stationary=False) == "backlogged"

@@ -326,3 +326,15 @@ def test_an_unknown_type_without_every_size_is_refused() -> None:
         from_hf_config(make_config(model_type="novel", num_key_value_heads=..., rms_norm_eps=...))
 
     assert refused.value.key == "model_type"
+
+
+@pytest.mark.parametrize(
+    ("key", "largest"),
+    [("num_hidden_layers", "10,000"), ("num_attention_heads", "100,000"), ("vocab_size", "1,099,511,627,776")],
+)
+def test_a_size_that_no_model_has_is_refused(key: str, largest: str) -> None:
+    """Layers are counted one by one: 10^12 of them would never end."""
+    config = make_config(**{key: 10**13, "num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": [0]})
+
+    with pytest.raises(ProfileError, match=f"{key}: 10000000000000 must be at most {largest}"):
+        from_hf_config(config)

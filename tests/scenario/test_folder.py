@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
 import pytest
 
-from simserve.errors import UsageError
-from simserve.scenario.folder import default_folder, staged_folder
+from simserve.api import run
+from simserve.errors import SimserveError, UsageError
+from simserve.scenario.folder import RESULT_FILES, default_folder, staged_folder
 from tests.scenario.builders import make_scenario
 
 
@@ -101,3 +103,56 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path, name: str) -> None:
         staged_folder(tmp_path / name, make_scenario()).__enter__()
 
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_dangling_link_is_refused(tmp_path: Path) -> None:
+    """It is neither a folder nor a place where one can be made."""
+    (tmp_path / "out").symlink_to(tmp_path / "nowhere")
+
+    with pytest.raises(UsageError, match="--out: is a link to something that does not exist"):
+        staged_folder(tmp_path / "out", make_scenario()).__enter__()
+
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("name", ["report.html", "requests.parquet", "timeseries.parquet", "scenario.resolved.yaml"])
+def test_somebody_else_s_file_is_refused(tmp_path: Path, name: str) -> None:
+    """A file that would be overwritten belongs to nobody known where no result.json stands beside it."""
+    (tmp_path / name).write_text("mine")
+
+    with pytest.raises(UsageError, match=f"--out: holds a {name} that belongs to no result") as caught:
+        staged_folder(tmp_path, make_scenario()).__enter__()
+
+    assert "--force" in str(caught.value)
+    with staged_folder(tmp_path, make_scenario(), force=True) as staging:
+        (staging / name).write_text("new")
+    assert (tmp_path / name).read_text() == "new"
+
+
+def test_a_folder_in_the_place_of_a_file_is_refused_even_with_force(tmp_path: Path) -> None:
+    """It cannot be replaced by a file, and that is known before anything is simulated."""
+    (tmp_path / "report.html").mkdir()
+
+    with pytest.raises(UsageError, match=r"holds a folder report\.html"):
+        staged_folder(tmp_path, make_scenario(), force=True).__enter__()
+
+
+def test_every_file_of_a_result_is_guarded(tmp_path: Path) -> None:
+    """The names are those that a run writes."""
+    run(make_scenario(), out=tmp_path / "out")
+
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(RESULT_FILES)
+
+
+def test_a_disk_that_fills_up_is_no_defect(tmp_path: Path) -> None:
+    """The folder is named, and nothing is left of it."""
+
+    def write_too_much() -> None:
+        with staged_folder(tmp_path / "out", make_scenario()):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(SimserveError, match=r"out: --out: cannot be written: No space left on device") as caught:
+        write_too_much()
+
+    assert caught.value.exit_code == 1
+    assert list(tmp_path.iterdir()) == []

@@ -155,3 +155,33 @@ def test_a_mistake_in_the_file_is_not_blamed_on_an_override() -> None:
         make_scenario(["deployment.tensor_parallel_size=1"], deployment=deployment)
 
     assert str(caught.value).startswith("deployment.replica: is not a known key")
+
+
+@pytest.mark.parametrize("name", [".", "{folder}", "{folder}/"])
+def test_a_folder_is_no_scenario(tmp_path: Path, name: str) -> None:
+    """What is there is said, not that nothing is."""
+    with pytest.raises(ScenarioError, match="is a folder, not a scenario file"):
+        load(name.format(folder=tmp_path))
+
+
+def test_a_time_near_the_end_of_the_numbers_is_kept() -> None:
+    """Its text in the resolved scenario does not overflow."""
+    assert make_scenario(slo={"ttft": "1e300 s"}).as_mapping()["slo"]["ttft"] == "1e+300 s"
+
+
+def test_an_alias_bomb_under_a_key_is_one_line(tmp_path: Path) -> None:
+    """Whatever the schema says of it, nobody writes it out."""
+    bomb = "a0: &a0 [1]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12))
+
+    with pytest.raises(ScenarioError, match="aliases"):
+        load(write_scenario(tmp_path, f"{bomb}slo: [*a11]\n"))
+
+
+def test_a_block_of_aliases_is_not_written_out(tmp_path: Path) -> None:
+    """The line names the key and none of the values."""
+    text = yaml.safe_dump(scenario_mapping()) + "slo: [&a [1, 2], &b [*a, *a], [*b, *b]]\n"
+
+    with pytest.raises(ScenarioError) as caught:
+        load(write_scenario(tmp_path, text))
+
+    assert str(caught.value).endswith("small.yaml: slo: must be a mapping of keys to values")

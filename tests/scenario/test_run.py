@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from simserve.errors import InfeasibleError
+from simserve.errors import InfeasibleError, ScenarioError
 from simserve.metrics.files import summary_text
 from simserve.scenario.run import run
 from tests.scenario.builders import make_scenario
@@ -90,3 +92,50 @@ def test_replicas_share_the_load() -> None:
     result = run(make_scenario(["deployment.replicas=2", "deployment.routing=round_robin"]))
 
     assert (result.simulation.records.replica_id == 0).sum() == 10
+
+
+def test_an_interrupted_run_reports_the_rate_it_saw() -> None:
+    """What was still to come does not dilute throughput, attainment or dollars."""
+    overrides = ["workload.num_requests=30000", 'slo={ttft: "10 s", tpot: "1 s"}']
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    result = run(make_scenario(overrides), progress=interrupt).summary
+
+    whole = run(make_scenario(["workload.num_requests=2000", *overrides[1:]])).summary
+    assert result["simserve"]["interrupted"] is True
+    assert whole["simserve"]["interrupted"] is False
+    assert result["request_throughput"] == pytest.approx(whole["request_throughput"], rel=0.1)
+    assert result["simserve"]["slo"]["attainment"] > 0.9
+
+
+def test_an_interrupt_keeps_the_replications_that_are_done() -> None:
+    """The third replication is broken off: two are reported, and that it was four that were asked."""
+    calls = 0
+
+    def interrupt(done: int, total: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+
+    result = run(make_scenario(["workload.num_requests=50", "run.replications=4"]), progress=interrupt).summary
+
+    assert result["simserve"]["replications"] == {"asked": 4, "done": 2}
+    assert result["simserve"]["interrupted"] is True
+    assert result["completed"] == 100
+
+
+def test_a_warm_up_that_leaves_nothing_is_refused() -> None:
+    """Before simulating, with the time of the last arrival."""
+    with pytest.raises(ScenarioError, match=r"warmup: '1 h' must end before the last of the arrivals"):
+        run(make_scenario(['run.warmup="1 h"', "workload.num_requests=50"]))
+
+
+def test_replications_of_a_trace_are_refused(tmp_path: Path) -> None:
+    """Nothing is drawn from a trace: equal runs would pretend to an interval of zero."""
+    (tmp_path / "t.csv").write_text("arrival_time,prompt_tokens,output_tokens\n0,10,5\n1,10,5\n")
+
+    with pytest.raises(ScenarioError, match=r"replications must be 1 with a trace"):
+        make_scenario([f"workload={{trace: {{path: {tmp_path}/t.csv, format: csv}}}}", "run.replications=2"])

@@ -80,6 +80,10 @@ def test_an_interrupted_run_keeps_what_was_finished() -> None:
     assert ((status == COMPLETED) | (status == UNFINISHED)).all()
     assert np.isfinite(simulation.records.finish_time[status == COMPLETED]).all()
     assert np.isnan(simulation.records.finish_time[status == UNFINISHED]).all()
+    # What had not arrived by then was never sent: it is not among what is measured.
+    sent = np.isfinite(simulation.records.arrival_time)
+    assert (status == COMPLETED).sum() <= sent.sum() <= (status == COMPLETED).sum() + 10
+    assert simulation.end_time < 3.0 * (sent.sum() + 10)
 
 
 @pytest.mark.parametrize("routing", ["round_robin", "least_outstanding"])

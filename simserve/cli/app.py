@@ -1,0 +1,49 @@
+"""The commands in one place. Knows their names, not how an error ends them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from simserve import __version__
+from simserve.cli import memory, profiles, run, scenarios, schema, validate
+
+EXIT_INTERRUPTED = 130
+"""What the app returns after Ctrl-C."""
+
+WrongFlagsError: type[Exception] = typer.BadParameter.__bases__[0]
+"""What the app raises for flags it does not understand."""
+
+app = typer.Typer(
+    name="simserve",
+    help="What will this LLM deployment do under this traffic, and what will it cost?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("memory")(memory.memory)
+app.command("scenarios")(scenarios.scenarios)
+app.command("gpus")(profiles.gpus)
+app.command("models")(profiles.models)
+app.command("engines")(profiles.engines)
+app.command("schema")(schema.schema)
+app.command("validate")(validate.validate)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"simserve {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,163 @@
+"""`simserve` as a process of its own: interrupts, pipes, full disks, terminals, and the examples of its help."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pty
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import simserve as ss
+from simserve.cli.app import app
+from tests.scenario.builders import scenario_mapping
+
+_ROOT = Path(ss.__file__).resolve().parents[1]
+_FEW_REQUESTS = "workload.num_requests=50"
+_INTERRUPTED_AT = """
+import sys
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting())
+from simserve.cli.main import main
+sys.exit(main({arguments!r}))
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return this process's environment with the package on the path."""
+    paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **more}
+
+
+def examples() -> list[str]:
+    """Return every command line that the help of a command shows."""
+    texts = [inspect.getdoc(command.callback) or "" for command in app.registered_commands if command.callback]
+    return [line.strip() for text in texts for line in text.splitlines() if line.strip().startswith("simserve ")]
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [("typer", ["--help"]), ("simserve.cli.app", ["gpus"]), ("yaml", ["gpus"]), ("numpy", ["run", "chatbot"])],
+)
+def test_an_interrupt_while_modules_load_is_105(folder: Path, module: str, arguments: list[str]) -> None:
+    """One line, wherever it comes."""
+    code = _INTERRUPTED_AT.format(module=module, arguments=arguments)
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment(), capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (105, "simserve: error: interrupted\n")
+    assert done.stdout == ""
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", ["gpus", "gpus --json", "schema", "scenarios chatbot", "memory chatbot", "--help"]
+)
+def test_a_closed_pipe_ends_quietly(arguments: str, folder: Path) -> None:
+    """`simserve schema | head` is no error worth a line."""
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    command = [sys.executable, "-m", "simserve", *arguments.split()]
+    done = subprocess.run(
+        command, cwd=folder, env=environment(), stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writing)
+
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize("arguments", ["gpus", "gpus --json", "run small.yaml --quiet"])
+def test_a_process_without_stdout_or_stderr_works(arguments: str, closed: str, folder: Path, small: str) -> None:
+    """A service manager may start it so: what is printed goes nowhere."""
+    command = f"{shlex.quote(sys.executable)} -m simserve {arguments} {closed}"
+
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=environment(), capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+@pytest.mark.parametrize(
+    "arguments", ["gpus", "gpus --json", "schema", "scenarios chatbot", "memory chatbot", "--help"]
+)
+def test_a_full_disk_is_one_line(arguments: str, folder: Path) -> None:
+    """It is the disk's fault, not a defect."""
+    command = [sys.executable, "-m", "simserve", *arguments.split()]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, cwd=folder, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+
+    assert done.returncode == 1
+    assert done.stderr == ("simserve: error: the answer or its files cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("arguments", ["memory chatbot", "engines vllm", "run chatbot --check", "engines sglang"])
+def test_no_line_is_wider_than_the_terminal(arguments: str, folder: Path) -> None:
+    """At 80 columns, whatever is printed wraps between words."""
+    reading, writing = pty.openpty()
+    done = subprocess.Popen(
+        [sys.executable, "-m", "simserve", *arguments.split()],
+        cwd=folder,
+        env=environment(COLUMNS="80", TERM="dumb", NO_COLOR="1"),
+        stdout=writing,
+        stdin=subprocess.DEVNULL,
+    )
+    os.close(writing)
+    chunks = []
+    while True:
+        try:
+            chunk = os.read(reading, 65536)
+        except OSError:  # Linux ends a terminal without a writer so
+            break
+        if not chunk:
+            break
+        chunks.append(chunk)
+    os.close(reading)
+
+    assert done.wait() == 0
+    lines = b"".join(chunks).decode().splitlines()
+    assert lines
+    assert max(len(line) for line in lines) <= 80
+
+
+def test_help_shows_examples() -> None:
+    """The test below would pass without any."""
+    assert len(examples()) >= 4
+
+
+@pytest.mark.parametrize("example", examples())
+def test_an_example_of_the_help_works(example: str, folder: Path) -> None:
+    """As it is written, with fewer requests."""
+    if "--data" in example:
+        pytest.skip("needs a folder of measurements")
+    import yaml
+
+    (folder / "mine.yaml").write_text(yaml.safe_dump(scenario_mapping()), encoding="utf-8")
+    python = shlex.quote(sys.executable)
+    function = (
+        "simserve() { "
+        f'if [ "$1" = run ]; then {python} -m simserve "$@" --set {_FEW_REQUESTS}; '
+        f'else {python} -m simserve "$@"; fi; }}; set -e; '
+    )
+
+    done = subprocess.run(
+        ["bash", "-c", function + example], cwd=folder, env=environment(), capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
