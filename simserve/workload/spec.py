@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
@@ -18,7 +18,15 @@ MAX_REQUESTS = 100_000_000
 MAX_TABULATED_TOKENS = 1_000_000
 """Longest length of a distribution that is tabulated token by token."""
 
-Rate = Annotated[float, Field(gt=0)]
+
+def _plausible_rate(rate: float) -> float:
+    """Refuse rates at which times lose their digits: a clock of 1e12 s cannot tell milliseconds apart."""
+    if not 1e-6 <= rate <= 1e9:
+        raise ValueError("must be between 1e-6 and 1e9 requests per second")
+    return rate
+
+
+Rate = Annotated[float, Field(gt=0), AfterValidator(_plausible_rate)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000_000)]
 TabulatedTokens = Annotated[int, Field(ge=1, le=MAX_TABULATED_TOKENS)]
 

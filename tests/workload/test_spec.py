@@ -199,3 +199,9 @@ def test_a_whole_number_may_be_written_as_a_power_of_ten():
 
     assert (workload.max_tokens, workload.num_requests) == (1000, 10_000)
     assert_refused("workload.max_tokens: 1.5 must be exact", max_tokens=1.5)
+
+
+@pytest.mark.parametrize("rate", [1e-12, 1e12])
+def test_a_rate_at_which_the_clock_loses_its_digits_is_refused(rate):
+    """A request in thirty thousand years, or a thousand within one nanosecond."""
+    assert_refused("between 1e-6 and 1e9 requests per second", arrivals={"process": "poisson", "rate": rate})
