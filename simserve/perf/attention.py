@@ -1,6 +1,7 @@
 """Seconds of attention: flash and standard kernels, prefill by attended pairs, decode by keys read.
 
-Sliding-window layers are priced as if they saw the whole context: an upper bound beyond the window.
+Layers with a short sliding window cost their window; those with a longer one are priced as if they saw the whole
+context, an upper bound beyond the window.
 """
 
 from __future__ import annotations
@@ -20,9 +21,24 @@ SCORE_BYTES = 2.0
 CAUSAL_WASTE = 2.0
 """Pairs a standard kernel computes for each attended one: it fills the whole square and masks half of it."""
 
+SHORT_WINDOW = 256
+"""Longest window, tokens, that nearly every context fills, so that its layers cost the same at any context."""
+
 TILE_PAIRS = 128 * 128 / 2
 """Pairs a request computes beyond its own: half of a 128 x 128 tile of its last rows (FlashAttention-2
 tiles)."""
+
+
+def growing_share(model: ModelProfile) -> float:
+    """Return the share of the layers whose attention grows with the context: all but those of a short window."""
+    if model.sliding_window is None or model.sliding_window > SHORT_WINDOW:
+        return 1.0
+    return 1.0 - model.num_sliding_layers / model.num_hidden_layers
+
+
+def window_keys(model: ModelProfile) -> float:
+    """Return the keys that a query sees in layers of a short window, spread over all layers."""
+    return (model.sliding_window or 0) * (1.0 - growing_share(model))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

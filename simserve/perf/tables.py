@@ -16,11 +16,13 @@ from simserve.perf.attention import (
     AttentionShape,
     attention_of,
     decode_key_seconds,
+    growing_share,
     prefill_key_seconds,
     prefill_pair_seconds,
+    window_keys,
 )
 from simserve.perf.efficiency import Array
-from simserve.perf.operators import COMMUNICATION, HOST, KV, PART_NAMES
+from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES
 from simserve.perf.parallelism import micro_batch, num_micro_batches
 from simserve.perf.parts import Fidelity, PricedDeployment, StepParts
 from simserve.perf.quantization import kv_element_bytes
@@ -55,13 +57,14 @@ def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> Priced
     attention = attention_of(shape.model, shape.tensor_parallel_size, kv_element_bytes(shape.kv_cache_dtype))
     tokens = np.arange(_last_token(shape, max_tokens_in_table) + 1.0)
     sequences = np.arange(shape.engine.max_num_seqs + 1.0)
-    slope = _decode_slope(stage, attention, sequences)
+    key = _decode_slope(stage, attention, sequences)
+    slope, window = key * growing_share(shape.model), key * (growing_share(shape.model) + window_keys(shape.model))
     parts = StepParts(
-        decode=_monotone(_decode_rounds(stage, sequences, slope)),
-        token=_monotone(_token_rounds(stage, tokens)),
+        decode=_monotone(_decode_rounds(stage, sequences, window)),
+        token=_monotone(_token_rounds(stage, attention, tokens)),
         token_beyond=_marginal_token(stage),
         sequence=_monotone(_sequence_rounds(stage, sequences)),
-        decode_attention=_monotone(_decode_attention(stage, sequences, slope)),
+        decode_attention=_monotone(_decode_attention(stage, sequences, window)),
         **traffic_of(stage, tokens),
     )
     return PricedDeployment(
@@ -100,8 +103,8 @@ def _step_times(stage: Stage, attention: AttentionShape, parts: StepParts, slope
         sequence_seconds=_sums(parts.sequence),
         decode_attention_base=_sums(parts.decode_attention),
         prefill_request_seconds=request * num_layers,
-        prefill_pair_seconds=pair * num_layers,
-        prefill_context_seconds=key * num_layers,
+        prefill_pair_seconds=pair * num_layers * growing_share(stage.shape.model),
+        prefill_context_seconds=key * num_layers * growing_share(stage.shape.model),
     )
 
 
@@ -114,11 +117,13 @@ def _prefill_seconds(stage: Stage, attention: AttentionShape) -> tuple[float, fl
     return TILE_PAIRS * pair, pair, prefill_key_seconds(attention, stage.machine)
 
 
-def _token_rounds(stage: Stage, tokens: Array) -> Array:
+def _token_rounds(stage: Stage, attention: AttentionShape, tokens: Array) -> Array:
     """Return the seconds by part of a round of ``tokens`` (0 first), without attended keys."""
     shape, num_stages = stage.shape, stage.shape.pipeline_parallel_size
     travelling = micro_batch(tokens[1:], num_stages)
     parts = stage_parts(stage, travelling)
+    pairs = travelling * window_keys(shape.model)
+    parts[COMPUTE] += stage.num_layers * pairs * _prefill_seconds(stage, attention)[1]
     is_eager = travelling > shape.engine.cuda_graph_max_prompt_tokens
     waits = _launch_wait(stage, parts.sum(axis=0), is_eager)
     parts[HOST] += waits + _exposed_host_seconds(stage, parts.sum(axis=0), shape.engine.host_seconds_per_step)

@@ -6,7 +6,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from simserve.perf.attention import attention_of
+from simserve.perf.attention import attention_of, growing_share
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.moe import expected_distinct_experts
@@ -41,10 +41,12 @@ def traffic_of(stage: Stage, tokens: Array) -> Traffic:
     return Traffic(
         token_flops=2.0 * sum(count * gemm.num_weights for count, gemm in _visited(stage, 1)),
         sequence_flops=2.0 * num_ranks * head.num_weights,
-        pair_flops=attention_of(model, 1, element).prefill_flops_per_pair * model.num_hidden_layers,
+        pair_flops=attention_of(model, 1, element).prefill_flops_per_pair
+        * model.num_hidden_layers
+        * growing_share(model),
         weight_bytes=rounds * read,
         token_bytes=_token_bytes(stage),
-        kv_bytes_per_token=num_ranks * model.kv_bytes_per_token(element, num_ranks),
+        kv_bytes_per_token=num_ranks * model.kv_bytes_per_token(element, num_ranks) * growing_share(model),
         peak_flops=stage.machine.peak(stage.precision.arithmetic) * shape.num_gpus,
         peak_bandwidth=stage.machine.bandwidth * shape.num_gpus,
     )

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from simserve.errors import InvariantError
-from simserve.perf.attention import attention_of, decode_key_seconds, prefill_pair_seconds
+from simserve.perf.attention import (
+    attention_of,
+    decode_key_seconds,
+    growing_share,
+    prefill_pair_seconds,
+    window_keys,
+)
 from simserve.perf.collectives import Link, all_gather_seconds, all_reduce_latency, all_reduce_seconds
 from simserve.perf.efficiency import Machine
 from simserve.perf.gemm import gemm_call, gemm_curve, gemm_work
@@ -122,3 +128,11 @@ def test_all_reduce_is_latency_then_bandwidth() -> None:
     seconds = all_reduce_seconds(np.array([0.0, 9e8]), 8, link)
     assert seconds - 8e-6 == pytest.approx([0.0, 1.75])
     assert all_gather_seconds(np.array([9e8]), 8, link) - 8e-6 == pytest.approx([0.875])
+
+
+def test_layers_of_a_short_window_do_not_grow_with_the_context() -> None:
+    """gpt-oss: half of its layers see 128 tokens. A window of thousands is priced as the whole context."""
+    model = make_model("gpt-oss-20b")
+
+    assert (growing_share(model), window_keys(model)) == (0.5, 64.0)
+    assert (growing_share(make_model("mistral-7b")), window_keys(make_model("mistral-7b"))) == (1.0, 0.0)
