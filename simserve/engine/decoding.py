@@ -45,9 +45,9 @@ def join_decoding(replica: Replica, requests: RequestTable, index: int, context:
 
 def finish_decoding(replica: Replica, requests: RequestTable, index: int) -> None:
     """Let a request leave the decoding ones: it has all its tokens."""
-    context = requests.context_base[index] + replica.step
     keep_largest_gap(replica, requests, index)
-    leave_decoding(replica, requests, index, context, requests.output_tokens[index])
+    output = requests.output_tokens[index]
+    leave_decoding(replica, requests, index, requests.context_base[index] + replica.step, output)
     finish(replica, requests, index)
 
 

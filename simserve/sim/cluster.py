@@ -17,7 +17,7 @@ from simserve.engine.state import FAILED, INFINITY, LEAP_WIDTH, Replica, Request
 from simserve.sim.recorder import FLUSH_ROWS, Recorder
 
 Routing = Literal["round_robin", "least_outstanding"]
-PROGRESS_EVENTS = 20_000
+EVENTS_BETWEEN_CHORES = 1024
 
 
 class Cluster:
@@ -74,12 +74,11 @@ class Cluster:
             listened-to instant the arrivals and plans of that instant are still to come: call again.
         """
         ends, replicas, requests = self._ends, self.replicas, self.requests
-        ready_times = requests.ready_time
+        ready_times, statuses = requests.ready_time, requests.status
         loads, num_scheduled = self._loads, self._num_scheduled
-        limit = FLUSH_ROWS * LEAP_WIDTH
         due = [0]
         has_news = False
-        countdown = PROGRESS_EVENTS
+        countdown = EVENTS_BETWEEN_CHORES
         is_single = len(replicas) == 1
         only = replicas[0]
         ready = self._next_ready()
@@ -88,8 +87,17 @@ class Cluster:
             if ready < end:
                 if ready >= until:
                     return []
-                self._admit(ready)
                 cursor = self._cursor
+                if is_single and cursor < num_scheduled:
+                    # Nothing to route, nothing to look up: the path of most requests of most runs.
+                    self._cursor = cursor + 1
+                    if statuses[cursor] != FAILED:
+                        loads[0] += 1
+                        submit(only, requests, cursor, ready)
+                    cursor += 1
+                else:
+                    self._admit(ready)
+                    cursor = self._cursor
                 ready = ready_times[cursor] if cursor < num_scheduled else self._next_ready()
                 continue
             if end >= until or end == INFINITY:
@@ -103,22 +111,31 @@ class Cluster:
                     loads[number] -= num_finished
                     self.num_finished += num_finished
                     has_news = replica.finished is not None
-                if len(replica.leaps) >= limit:
-                    self._recorder.flush(replica)
             if has_news:
                 return self._collect_finished()
             while ready == end:
                 self._admit(ready)
                 ready = self._next_ready()
-            for number in due:
-                replica = replicas[number]
-                plan(replica, requests)
-                ends[number] = replica.end_time
+            if is_single:
+                plan(only, requests)
+            else:
+                for number in due:
+                    replica = replicas[number]
+                    plan(replica, requests)
+                    ends[number] = replica.end_time
             countdown -= 1
             if not countdown:
-                countdown = PROGRESS_EVENTS
-                if self._on_progress is not None:
-                    self._on_progress(self.num_finished)
+                countdown = EVENTS_BETWEEN_CHORES
+                self._do_chores()
+
+    def _do_chores(self) -> None:
+        """Hand long lists of leaps to the recorder, and tell how far the run is."""
+        limit = FLUSH_ROWS * LEAP_WIDTH
+        for replica in self.replicas:
+            if len(replica.leaps) >= limit:
+                self._recorder.flush(replica)
+        if self._on_progress is not None:
+            self._on_progress(self.num_finished)
 
     def _collect_finished(self) -> list[int]:
         """Return, ascending, the requests that finished at this instant, and forget them."""
