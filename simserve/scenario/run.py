@@ -28,6 +28,8 @@ from simserve.units import to_text
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
+LEAST_WAITING_SHARE = 0.1
+"""Below it, no limit of the scheduler is looked into; half of what `simserve.metrics.bottleneck` asks for."""
 Progress = Callable[[int, int], None]
 """Called now and then with the requests done and all requests of the run."""
 
@@ -69,6 +71,13 @@ def run(scenario: Scenario, *, progress: Progress | None = None) -> RunResult:
         simulation=first,
         slo=facts.slo,
     )
+
+
+def _has_queued(simulation: Simulation) -> bool:
+    """Return whether requests spent a noticeable share of their time waiting, so that a limit may bind."""
+    records = simulation.records
+    waited = float(np.nansum(records.scheduled_time - records.admitted_time))
+    return waited > LEAST_WAITING_SHARE * float(np.nansum(records.finish_time - records.admitted_time))
 
 
 def _weigh_seats(bottleneck: dict[str, Any], curve: dict[str, Any] | None, resolved: ResolvedScenario) -> None:
@@ -156,7 +165,7 @@ def _facts(
         peak_flops=priced.parts.peak_flops,
         peak_bandwidth=priced.parts.peak_bandwidth,
         thresholds=scenario.thresholds,
-        limit_gains=limit_gains(resolved, specs),
+        limit_gains=limit_gains(resolved, specs) if _has_queued(simulation) else {},
     )
 
 
