@@ -64,3 +64,20 @@ def test_a_python_block_of_the_readme_runs(block: str, capsys: pytest.CaptureFix
     exec(compile(block, "README.md", "exec"), {})
 
     assert capsys.readouterr().out
+
+
+def test_the_accuracy_that_the_readme_claims_stands_in_the_accuracy_page() -> None:
+    """Counts and medians are copied by hand; a new validation that moves one must move the README."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "calibration" / "ACCURACY.md").read_text(encoding="utf-8")
+
+    run, points = re.findall(r"On ([\d,]+) of ([\d,]+) public points", readme)[0]
+    assert f"{run} of {points} measured points were run".replace(",", "") in page
+    for group, figures in {
+        "| inferencex_agg | vllm | h100-sxm-80gb | llama-3.1-70b |": ("4.3", "3.7"),
+        "| inferencex_agg | vllm | h200-sxm-141gb | llama-3.1-70b |": ("6.7", "14.4"),
+        "| apex_plus | vllm | h100-sxm-80gb | llama-3.1-70b |": ("1.7", "9.9"),
+    }.items():
+        medians = re.findall(r"\| ([\d.]+) / ", next(line for line in page.splitlines() if line.startswith(group)))
+        assert tuple(medians[:2]) == figures
+        assert all(re.search(rf"(?<![\d.]){figure}(?![\d])", readme) for figure in figures)
