@@ -63,6 +63,17 @@ def run(
         int | None,
         typer.Option(min=1, help="Independent runs; two or more give 95 % confidence intervals.", show_default=False),
     ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="Add independent runs until the 95 % interval of every latency is this narrow, such as 2%.",
+            show_default=False,
+        ),
+    ] = None,
+    max_replications: Annotated[
+        int | None,
+        typer.Option(min=2, help="With --precision: the most runs, 50 if absent.", show_default=False),
+    ] = None,
     out: OutOption = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the result of another scenario or seed.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Validate, resolve, print the memory, stop.")] = False,
@@ -77,7 +88,13 @@ def run(
 
     simserve run --model llama-3.1-8b --hardware h100-sxm-80gb --rate 2 --prompt-tokens 500 --output-tokens 200
     """
-    changes = [*(overrides or ()), *_flag("run.seed", seed), *_flag("run.replications", replications)]
+    changes = [
+        *(overrides or ()),
+        *_flag("run.seed", seed),
+        *_flag("run.replications", replications),
+        *_flag("run.precision", precision),
+        *_flag("run.max_replications", max_replications),
+    ]
     flags = {
         "--model": model,
         "--hardware": hardware,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,12 @@ import numpy as np
 from simserve.metrics.latency import LATENCIES
 from simserve.metrics.thresholds import parse_threshold
 
+PILOT_RUNS = 5
+"""Runs before an interval is asked how narrow it is: of fewer, the spread is mostly chance."""
+ATTAINMENT_HALF_WIDTH = 0.01
+"""How narrow the interval of the attainment must be whatever the precision of latencies: a percentage point."""
 _CONFIDENCE = 0.95
+_SHOWN_STATISTICS = ("mean", "median", "p90", "p95", "p99")
 _STATISTICS = ("mean", "median", "std", "p50", "p90", "p95", "p99")
 _RATES = ("request_throughput", "request_goodput", "output_throughput", "total_token_throughput")
 _TOTALS = frozenset(
@@ -77,6 +83,52 @@ def pool(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     inner["thresholds"] = _pool_thresholds([each["simserve"]["thresholds"] for each in summaries])
     inner["confidence_intervals"] = confidence_intervals(summaries)
     return pooled
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """How wide the interval of one figure is.
+
+    Attributes:
+        metric: The figure, such as `p99_ttft_ms`.
+        half_width: Half the interval over the mean (of the attainment: half the interval); inf where fewer than two
+            runs define the figure.
+        allowed: What it may be.
+    """
+
+    metric: str
+    half_width: float
+    allowed: float
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the figure is known as precisely as was asked."""
+        return self.half_width <= self.allowed
+
+
+def widest(summaries: Sequence[Mapping[str, Any]], precision: float) -> Width | None:
+    """Return the figure that is furthest from the asked precision: mean, median, p90, p95 or p99 of a latency, or
+    the attainment. None where none is defined.
+
+    Args:
+        summaries: What `simserve.metrics.summary.summarize` returned, one a replication.
+        precision: The half width asked of latencies, over their mean.
+    """
+    intervals = confidence_intervals(summaries)
+    names = [f"{statistic}_{latency}" for latency in LATENCIES for statistic in _SHOWN_STATISTICS]
+    widths = [Width(name, _relative(intervals[name]), precision) for name in names if intervals[name]["replications"]]
+    attainment = intervals["slo_attainment"]
+    if attainment["replications"]:
+        half_width = attainment["half_width"]
+        widths.append(Width("slo_attainment", math.inf if half_width is None else half_width, ATTAINMENT_HALF_WIDTH))
+    return max(widths, key=lambda width: width.half_width / width.allowed, default=None)
+
+
+def _relative(interval: Mapping[str, float | None]) -> float:
+    mean, half_width = interval["mean"], interval["half_width"]
+    if mean is None or half_width is None:
+        return math.inf
+    return half_width / mean if mean else 0.0
 
 
 def _interval(values: Sequence[float]) -> dict[str, float | None]:

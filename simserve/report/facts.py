@@ -79,12 +79,25 @@ def measured(result: RunResult) -> str:
     requests = counted(window["requests"], "request")
     replications = num_replications(result)
     if replications > 1:
-        return f"{requests} in the measured parts of {replications} runs; ± is the 95% interval"
+        text = f"{requests} a run in the measured parts of {replications} runs; ± is the 95% interval"
+        return f"{text}{_precision_reached(result.summary['simserve']['replications'])}"
     length = window["end_s"] - window["start_s"]
     if length >= _WHOLE * duration:
         return f"{requests}, the whole run of {format_seconds(duration)}"
     start, end = format_seconds(window["start_s"]), format_seconds(window["end_s"])
     return f"{requests} that arrived from {start} to {end}, after the warm-up"
+
+
+def _precision_reached(replications: Mapping[str, Any]) -> str:
+    """Return whether the precision asked for was reached, and by how much the widest figure misses it."""
+    if replications["precision"] is None:
+        return ""
+    asked, width = f"{100 * replications['precision']:.3g}%", replications["widest"]
+    if replications["reached"]:
+        return f", at most {asked} of every latency"
+    if width["half_width"] is None:
+        return f"; {width['metric']} is defined in fewer than two of them"
+    return f"; {width['metric']} is known to {100 * width['half_width']:.3g}%, {asked} was asked"
 
 
 def num_replications(result: RunResult) -> int:

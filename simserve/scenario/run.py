@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from simserve import __version__
 from simserve.errors import ScenarioError
 from simserve.metrics.bottleneck import LIMITS
-from simserve.metrics.replications import pool
+from simserve.metrics.replications import PILOT_RUNS, pool, widest
 from simserve.metrics.result import RunResult
 from simserve.metrics.slo import SLO
 from simserve.metrics.summary import RunFacts, summarize
@@ -52,19 +53,14 @@ def run(scenario: Scenario, *, progress: Progress | None = None) -> RunResult:
     check_fit(resolved)
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
-    simulations, specs = _simulate(resolved, priced, progress)
-    facts = _facts(resolved, priced, simulations[0], specs)
-    summaries = [summarize(simulation, facts) for simulation in simulations]
-    first = simulations[0]
-    if len(simulations) < scenario.run.replications:
-        first = replace(first, was_interrupted=True)
-    summary = summaries[0] if scenario.run.replications == 1 else pool(summaries)
+    first, specs, facts, summaries = _replicate(resolved, priced, progress)
+    summary = pool(summaries) if _plans_several(scenario) else summaries[0]
     try:
         _weigh_seats(summary["simserve"]["bottleneck"], seats_curve(resolved, first, specs), resolved)
     except KeyboardInterrupt:
         first = replace(first, was_interrupted=True)
     summary["simserve"]["interrupted"] = first.was_interrupted
-    summary["simserve"]["replications"] = {"asked": scenario.run.replications, "done": len(simulations)}
+    summary["simserve"]["replications"] = _replications(scenario, summaries)
     return RunResult(
         summary=summary,
         scenario=scenario.as_mapping(),
@@ -91,10 +87,37 @@ def _weigh_seats(bottleneck: dict[str, Any], curve: dict[str, Any] | None, resol
         )
 
 
-def _simulate(
+def _plans_several(scenario: Scenario) -> bool:
+    return scenario.run.replications > 1 or scenario.run.precision is not None
+
+
+def _replications(scenario: Scenario, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return how many runs were asked for and done, and with a precision, whether it was reached."""
+    precision = scenario.run.precision
+    width = None if precision is None else widest(summaries, precision)
+    return {
+        "asked": scenario.run.replications if precision is None else scenario.run.max_replications,
+        "done": len(summaries),
+        "precision": precision,
+        "reached": None if precision is None else width is None or width.is_narrow,
+        "widest": None
+        if width is None
+        else {
+            "metric": width.metric,
+            "half_width": width.half_width if math.isfinite(width.half_width) else None,
+            "allowed": width.allowed,
+        },
+    }
+
+
+def _replicate(
     resolved: ResolvedScenario, priced: PricedDeployment, progress: Progress | None
-) -> tuple[Sequence[Simulation], RequestSpecs]:
-    """Return the run of every replication, and the traffic of the first."""
+) -> tuple[Simulation, RequestSpecs, RunFacts, list[dict[str, Any]]]:
+    """Return the first run, its traffic, its facts, and the summary of every replication.
+
+    Of the runs after the first, only summaries are kept. Of an interrupted one nothing is, except of the first,
+    which is marked as interrupted wherever fewer runs were done than asked for.
+    """
     scenario = resolved.scenario
     deployment = Deployment(
         num_replicas=scenario.deployment.replicas,
@@ -102,25 +125,40 @@ def _simulate(
         priced=priced,
         routing=scenario.deployment.routing.policy,
     )
-    simulations: list[Simulation] = []
-    traffic: list[RequestSpecs] = []
+    count = max(scenario.run.replications, 1 if scenario.run.precision is None else PILOT_RUNS)
+    count = min(count, scenario.run.max_replications) if scenario.run.precision is not None else count
+    specs = _traffic(scenario, 0)
+    shown = _part(progress, 0, count)
+    first = simulate(deployment, specs, progress=shown)
+    facts = _facts(resolved, priced, first, specs)
+    summaries = [summarize(first, facts)]
     try:
-        for replication in range(scenario.run.replications):
-            specs = _traffic(scenario, replication)
-            traffic.append(specs)
-            shown = None if progress is None else _shifted(progress, replication, scenario.run.replications)
-            simulation = simulate(deployment, specs, progress=shown)
-            if not simulation.was_interrupted or not simulations:
-                simulations.append(simulation)
-            if simulation.was_interrupted:
-                break
+        while not first.was_interrupted:
             if shown is not None:
                 shown(len(specs), len(specs))
-            del traffic[1:]
+            if not _asks_another(scenario, summaries, count):
+                break
+            done = len(summaries)
+            shown = _part(progress, done, max(count, done + 1))
+            simulation = simulate(deployment, _traffic(scenario, done), progress=shown)
+            if simulation.was_interrupted:
+                first = replace(first, was_interrupted=True)
+            else:
+                summaries.append(summarize(simulation, facts))
     except KeyboardInterrupt:
-        if not simulations:
-            raise
-    return simulations, traffic[0]
+        first = replace(first, was_interrupted=True)
+    return first, specs, facts, summaries
+
+
+def _asks_another(scenario: Scenario, summaries: Sequence[Mapping[str, Any]], count: int) -> bool:
+    """Return whether one more replication is to be run: the first ``count``, then until the precision is reached."""
+    precision, done = scenario.run.precision, len(summaries)
+    if done < count or precision is None:
+        return done < count
+    if done >= scenario.run.max_replications:
+        return False
+    width = widest(summaries, precision)
+    return width is not None and not width.is_narrow
 
 
 def _traffic(scenario: Scenario, replication: int) -> RequestSpecs:
@@ -139,8 +177,10 @@ def _traffic(scenario: Scenario, replication: int) -> RequestSpecs:
     return specs
 
 
-def _shifted(progress: Progress, replication: int, replications: int) -> Progress:
-    """Return the progress of one replication as a part of all of them."""
+def _part(progress: Progress | None, replication: int, replications: int) -> Progress | None:
+    """Return the progress of one replication as a part of all that are foreseen."""
+    if progress is None:
+        return None
     return lambda done, total: progress(replication * total + done, replications * total)
 
 

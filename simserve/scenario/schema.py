@@ -219,6 +219,18 @@ def _as_warmup(value: object) -> object:
         raise ValueError(f"{failure}, or auto, or none") from None
 
 
+def _as_precision(value: object) -> object:
+    """Read `2%` or 0.02."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        try:
+            return float(value.strip()[:-1]) / 100
+        except ValueError:
+            pass
+    if isinstance(value, str):
+        raise ValueError('must be a share, such as "2%" or 0.02')
+    return value
+
+
 def _warmup_text(value: str | float) -> str:
     return value if isinstance(value, str) else units.to_text(value, "time")
 
@@ -229,7 +241,16 @@ class RunSpec(FrozenModel):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of every random stream; the same seed gives the same result files, byte for byte."""
     replications: Annotated[int, Field(ge=1)] = 1
-    """Independent runs; two or more give 95 % confidence intervals."""
+    """Independent runs; two or more give 95 % confidence intervals. With a precision: the least of them."""
+    precision: Annotated[
+        float | None,
+        Field(gt=0, lt=1),
+        BeforeValidator(_as_precision, json_schema_input_type=float | str | None),
+    ] = None
+    """Runs are added until the 95 % interval of every latency is this narrow, half its width over the mean (and that
+    of the attainment one percentage point); `2%` or 0.02. Absent: `replications` runs."""
+    max_replications: Annotated[int, Field(ge=2)] = 50
+    """With a precision: the most runs."""
     warmup: Annotated[
         Literal["auto", "none"] | float,
         BeforeValidator(_as_warmup, json_schema_input_type=str),
@@ -294,9 +315,18 @@ class Scenario(FrozenModel):
 
     @model_validator(mode="after")
     def _check_replications(self) -> Self:
-        if self.workload.trace is not None and self.run.replications > 1:
+        run = self.run
+        if self.workload.trace is not None and run.replications > 1:
             raise ValueError(
                 "run.replications must be 1 with a trace: nothing is drawn, so every replication would be the same"
+            )
+        if self.workload.trace is not None and run.precision is not None:
+            raise ValueError("run.precision has no meaning with a trace: nothing is drawn, so there is no interval")
+        if run.precision is None and run.max_replications != RunSpec.model_fields["max_replications"].default:
+            raise ValueError("run.max_replications needs run.precision; without one, say run.replications")
+        if run.precision is not None and run.max_replications < run.replications:
+            raise ValueError(
+                f"run.max_replications: {run.max_replications} must not be below run.replications, {run.replications}"
             )
         return self
 

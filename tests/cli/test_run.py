@@ -69,6 +69,15 @@ def test_the_same_seed_writes_the_same_bytes(simserve: Simserve, small: str) -> 
     assert read_files(Path("one")) == read_files(Path("two"))
 
 
+def test_precision_is_short_for_set_and_said(simserve: Simserve, small: str) -> None:
+    """The heading of the latencies says how narrow the intervals became."""
+    result = simserve("run", small, "--precision", "90%", "--max-replications", "30", "--out", "out")
+
+    stored = yaml.safe_load(Path("out/scenario.resolved.yaml").read_text(encoding="utf-8"))
+    assert (stored["run"]["precision"], stored["run"]["max_replications"]) == (0.9, 30)
+    assert "at most 90% of every latency" in " ".join(result.stdout.split())
+
+
 def test_seed_and_replications_are_short_for_set(simserve: Simserve, small: str) -> None:
     """The resolved scenario shows what was asked."""
     simserve("run", small, "--seed", "5", "--replications", "2", "--out", "out", "--quiet")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.metrics.replications import confidence_intervals, pool
+from simserve.metrics.replications import confidence_intervals, pool, widest
 from simserve.metrics.summary import summarize
 from tests.metrics.builders import make_facts, make_records, make_simulation, make_slo, single_server_queue
 
@@ -94,3 +94,41 @@ def test_pooling_keeps_every_key_and_one_run_as_it_is() -> None:
 
     pooled["simserve"]["confidence_intervals"] = None
     assert json.dumps(pooled, sort_keys=True) == json.dumps(summary, sort_keys=True)
+
+
+def test_the_widest_figure_is_the_furthest_from_what_is_asked() -> None:
+    """A tail is known less well than a mean; more runs narrow it; a share of one never satisfies nobody."""
+    few, many = [summary_of(seed) for seed in range(5)], [summary_of(seed) for seed in range(40)]
+
+    width, narrower = widest(few, 0.01), widest(many, 0.01)
+
+    assert width is not None
+    assert narrower is not None
+    assert narrower.half_width < width.half_width
+    assert not width.is_narrow
+    intervals = confidence_intervals(few)
+    assert all(
+        intervals[f"{statistic}_e2el_ms"]["half_width"] / intervals[f"{statistic}_e2el_ms"]["mean"]  # type: ignore[operator]
+        <= width.half_width + 1e-12
+        for statistic in ("mean", "p50", "p99")
+    )
+
+
+def test_the_attainment_is_asked_for_to_a_percentage_point() -> None:
+    """Where every latency is narrow enough, the attainment may still be the widest."""
+    summaries = [summary_of(seed, load=0.8) for seed in range(5)]
+
+    width = widest(summaries, 0.99)
+
+    assert width is not None
+    assert (width.metric, width.allowed) == ("slo_attainment", 0.01)
+
+
+def test_a_figure_that_one_run_defines_is_not_known() -> None:
+    """There is no interval, so it is infinitely wide."""
+    empty = summarize(make_simulation(make_records([])), make_facts())
+
+    lone = widest([empty, summary_of(1)], 0.5)
+
+    assert lone is not None
+    assert not lone.is_narrow

@@ -44,6 +44,56 @@ def test_replications_give_confidence_intervals() -> None:
     assert single["simserve"]["confidence_intervals"] is None
 
 
+def test_a_precision_adds_runs_until_it_is_reached() -> None:
+    """A looser one stops earlier; the intervals are as narrow as was asked."""
+    loose = run(make_scenario(["run.precision=60%"])).summary
+    tight = run(make_scenario(["run.precision=10%", "run.max_replications=200"])).summary
+
+    assert loose["simserve"]["replications"]["reached"]
+    assert tight["simserve"]["replications"]["reached"]
+    assert tight["simserve"]["replications"]["done"] > loose["simserve"]["replications"]["done"] >= 5
+    interval = tight["simserve"]["confidence_intervals"]["p99_ttft_ms"]
+    assert interval["half_width"] <= 0.1 * interval["mean"]
+
+
+def test_a_precision_out_of_reach_ends_at_the_most_runs() -> None:
+    """And the result names what is known least."""
+    summary = run(make_scenario(["run.precision=0.0001", "run.max_replications=6"])).summary
+
+    replications = summary["simserve"]["replications"]
+    assert (replications["asked"], replications["done"], replications["reached"]) == (6, 6, False)
+    assert replications["widest"]["half_width"] > replications["widest"]["allowed"]
+
+
+def test_equal_runs_reach_any_precision_with_the_pilot() -> None:
+    """Where nothing is drawn every run is the same, and no interval has a width."""
+    fixed = [
+        "workload.prompt_tokens={distribution: fixed, value: 64}",
+        "workload.output_tokens={distribution: fixed, value: 8}",
+    ]
+
+    summary = run(
+        make_scenario([*fixed, "workload.arrivals={process: constant, rate: 2}", "run.precision=0.1%"])
+    ).summary
+
+    assert summary["simserve"]["replications"]["done"] == 5
+    assert summary["simserve"]["replications"]["reached"]
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("run.precision=soon", "2%"),
+        ("run.precision=2", "less than 1"),
+        ("run.max_replications=9", "needs run.precision"),
+    ],
+)
+def test_a_precision_that_cannot_be(override: str, says: str) -> None:
+    """One line that says what to write."""
+    with pytest.raises(ScenarioError, match=says):
+        make_scenario([override])
+
+
 def test_the_first_replication_is_the_single_run() -> None:
     """Asking for intervals does not change the first run."""
     first = run(make_scenario(["run.replications=2"])).simulation
@@ -122,7 +172,8 @@ def test_an_interrupt_keeps_the_replications_that_are_done() -> None:
 
     result = run(make_scenario(["workload.num_requests=50", "run.replications=4"]), progress=interrupt).summary
 
-    assert result["simserve"]["replications"] == {"asked": 4, "done": 2}
+    replications = result["simserve"]["replications"]
+    assert (replications["asked"], replications["done"]) == (4, 2)
     assert result["simserve"]["interrupted"] is True
     assert result["completed"] == 100
 
