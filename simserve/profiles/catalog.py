@@ -6,11 +6,14 @@ Knows folders and names, not what a profile holds.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from simserve.errors import InputError, ProfileError, ScenarioError, nearest
 
+Profile = TypeVar("Profile")
 Kind = Literal["hardware", "model", "engine", "scenario", "published"]
 
 PROFILE_PATH_VARIABLE = "SIMSERVE_PROFILE_PATH"
@@ -41,6 +44,29 @@ def bundled_file(path: str) -> Path:
     """Return where a file that ships with simserve lies: ``calibration/expected_errors.json``; it may be missing."""
     installed = _PACKAGE / "_bundled" / path
     return installed if installed.is_file() else _PACKAGE.parent / path
+
+
+def remembered(read: Callable[[Path], Profile]) -> Callable[[Path], Profile]:
+    """Return ``read`` with a memory: a file that has not changed since it was last read is not read again.
+
+    What ``read`` returns is shared by all callers, so it must be frozen. A file counts as unchanged while its size and
+    time of modification are the same. Failures are not remembered.
+    """
+    memory: dict[Path, tuple[tuple[int, int, int], Profile]] = {}
+
+    @wraps(read)
+    def read_once(path: Path) -> Profile:
+        try:
+            state = path.stat()
+        except OSError:
+            return read(path)
+        stamp = (state.st_mtime_ns, state.st_size, state.st_ino)
+        known = memory.get(path.absolute())
+        if known is None or known[0] != stamp:
+            known = memory[path.absolute()] = (stamp, read(path))
+        return known[1]
+
+    return read_once
 
 
 def names(kind: Kind) -> list[str]:

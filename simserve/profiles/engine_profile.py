@@ -315,7 +315,11 @@ def load_engine(name: str, relative_to: Path | None = None) -> EngineProfile:
     Raises:
         ProfileError: There is no such profile, or the file is invalid.
     """
-    file = catalog.find("engine", name, relative_to)
+    return _read(catalog.find("engine", name, relative_to))
+
+
+@catalog.remembered
+def _read(file: Path) -> EngineProfile:
     document = read_mapping(file, ProfileError)
     versions = _complete_versions(document, file)
     header = {key: value for key, value in document.items() if key not in ("defaults", "versions")}

@@ -285,7 +285,7 @@ def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile
         ProfileError: There is no such profile, or the file is invalid; names file, key and remedy.
     """
     path = catalog.find("hardware", name, relative_to)
-    profile = validate(HardwareProfile, read_mapping(path, ProfileError), file=path, error=ProfileError)
+    profile = _read(path)
     if path.stem == name and profile.name != name:
         raise ProfileError(
             "must equal the name of the file",
@@ -295,3 +295,8 @@ def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile
             remedy=f"write {name}",
         )
     return profile
+
+
+@catalog.remembered
+def _read(path: Path) -> HardwareProfile:
+    return validate(HardwareProfile, read_mapping(path, ProfileError), file=path, error=ProfileError)

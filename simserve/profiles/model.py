@@ -33,13 +33,18 @@ def load_model(name: str, relative_to: Path | None = None) -> ModelProfile:
         ProfileError: There is no such model, or its file is invalid; names the file, the key and the rule.
     """
     path = _config_in_folder(name, relative_to) or catalog.find("model", name, relative_to)
+    profile = _read(path)
+    if path.suffix != ".json" and path.stem == name and profile.name != name:
+        raise ProfileError("must be the name of its file", file=path, key="name", value=profile.name)
+    return profile
+
+
+@catalog.remembered
+def _read(path: Path) -> ModelProfile:
     mapping = documents.read_mapping(path, ProfileError)
     if path.suffix == ".json":
         return from_hf_config(mapping, path)
-    profile = validate(ModelProfile, mapping, file=path, error=ProfileError)
-    if path.stem == name and profile.name != name:
-        raise ProfileError("must be the name of its file", file=path, key="name", value=profile.name)
-    return profile
+    return validate(ModelProfile, mapping, file=path, error=ProfileError)
 
 
 def _config_in_folder(name: str, relative_to: Path | None) -> Path | None:

@@ -133,3 +133,23 @@ def test_a_path_that_does_not_exist_is_an_error(name: str, tmp_path: Path) -> No
         catalog.find("hardware", name, tmp_path)
 
     assert str(caught.value) == f"{name}: no such file"
+
+
+def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path) -> None:
+    """What was read is handed out again, the same object; a new text is a new profile; an error stays an error."""
+    file = tmp_path / "a.yaml"
+    reads: list[str] = []
+
+    @catalog.remembered
+    def read(path: Path) -> str:
+        reads.append(path.read_text(encoding="utf-8"))
+        return reads[-1]
+
+    with pytest.raises(FileNotFoundError):
+        read(file)
+    file.write_text("one", encoding="utf-8")
+    assert [read(file), read(file)] == ["one", "one"]
+    assert reads == ["one"]
+
+    file.write_text("three", encoding="utf-8")
+    assert read(file) == "three"
