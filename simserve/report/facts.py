@@ -50,6 +50,9 @@ def traffic(result: RunResult) -> str:
     """Return what arrived: ``'5,000 requests, poisson (rate 5.5)'``, and their mean lengths."""
     workload, summary = result.scenario["workload"], result.summary
     arrivals = dict(workload.get("arrivals") or {})
+    steps = arrivals.pop("steps", ())
+    if steps:
+        arrivals["rate"] = " then ".join(f"{number(step['rate'])} for {step['duration']}" for step in steps)
     process = str(arrivals.pop("process", "trace")).replace("_", " ")
     settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in arrivals.items())
     sent = counted(summary["simserve"]["requests"]["submitted"], "request")

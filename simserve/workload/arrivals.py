@@ -8,12 +8,32 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.workload.spec import ConstantArrivals, GammaArrivals, PoissonArrivals
+from simserve.errors import ScenarioError
+from simserve.workload import rate_curve
+from simserve.workload.arrival_spec import (
+    MAX_REQUESTS,
+    BurstArrivals,
+    ConstantArrivals,
+    DailyArrivals,
+    GammaArrivals,
+    PoissonArrivals,
+    RampArrivals,
+    SpikeArrivals,
+    StepArrivals,
+    WeibullArrivals,
+)
+from simserve.workload.rate_curve import RateCurve
+from simserve.workload.root import increasing_root
 
-OpenLoopArrivals = PoissonArrivals | GammaArrivals | ConstantArrivals
+RenewalArrivals = PoissonArrivals | GammaArrivals | WeibullArrivals
+VaryingArrivals = BurstArrivals | RampArrivals | StepArrivals | SpikeArrivals | DailyArrivals
+OpenLoopArrivals = RenewalArrivals | ConstantArrivals | VaryingArrivals
+Quantile = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 _SLACK = 1e-12
 """Relative slack of rate * duration, which rounding may leave a hair below a whole number."""
+_POINTS_A_DAY = 96
+"""Pieces of the cosine of a day, 15 minutes each: its mean is exact, its height to 0.05 %."""
 
 
 def arrival_times(
@@ -22,6 +42,7 @@ def arrival_times(
     *,
     num_requests: int | None = None,
     duration: float | None = None,
+    phases: np.random.Generator | None = None,
 ) -> NDArray[np.float64]:
     """Return arrival times of an open-loop process, ascending, in seconds from the start of the run.
 
@@ -30,43 +51,159 @@ def arrival_times(
         generator: Source of uniforms; constant arrivals take none.
         num_requests: Number of arrivals, or
         duration: the time after which none arrives, in seconds. Exactly one of the two.
+        phases: Source of the lengths of bursts and quiet times, for them alone.
+
+    Raises:
+        ScenarioError: More requests are expected within the duration than a run can hold.
     """
     if isinstance(arrivals, ConstantArrivals):
         if duration is not None:
             num_requests = math.floor(arrivals.rate * duration * (1.0 + _SLACK))
         return np.arange(1, (num_requests or 0) + 1, dtype=np.float64) / arrivals.rate
-    quantile = _unit_quantile(arrivals)
+    if isinstance(arrivals, RenewalArrivals):
+        quantile = _unit_quantile(arrivals)
+        if duration is None:
+            return np.cumsum(quantile(generator.random(num_requests))) / arrivals.rate
+        times = _sums_beyond(arrivals.rate * duration, quantile, generator) / arrivals.rate
+        return times[times <= duration]
     if duration is None:
-        return np.cumsum(quantile(generator.random(num_requests))) / arrivals.rate
-    return _until(duration, arrivals.rate, quantile, generator)
+        amounts = np.cumsum(_unit_exponential(generator.random(num_requests)))
+        return rate_curve_of(arrivals, phases, expected=float(amounts[-1])).inverse(amounts)
+    curve = rate_curve_of(arrivals, phases, until=duration)
+    expected = curve.integral(duration)
+    if expected > MAX_REQUESTS / 2:
+        raise ScenarioError(
+            f"asks for about {expected:.3g} requests, more than {MAX_REQUESTS // 2:,}",
+            key="workload.duration",
+            remedy="shorten it or lower the rate",
+        )
+    times = curve.inverse(_sums_beyond(expected, _unit_exponential, generator))
+    return times[times <= duration]
 
 
-def _until(
-    duration: float,
-    rate: float,
-    quantile: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-    generator: np.random.Generator,
-) -> NDArray[np.float64]:
-    expected = rate * duration
+def rate_curve_of(
+    arrivals: VaryingArrivals,
+    phases: np.random.Generator | None = None,
+    *,
+    expected: float = 0.0,
+    until: float = 0.0,
+) -> RateCurve:
+    """Return the rate over time of arrivals that vary.
+
+    Args:
+        arrivals: The process.
+        phases: Source of the lengths of bursts and quiet times.
+        expected: Bursts: how many arrivals the curve must at least cover, and
+        until: how many seconds.
+    """
+    match arrivals:
+        case BurstArrivals():
+            return _bursts(arrivals, phases or np.random.default_rng(0), expected, until)
+        case RampArrivals():
+            rates = np.array([arrivals.start_rate, arrivals.rate])
+            return rate_curve.through(np.array([0.0, arrivals.ramp_duration]), rates)
+        case StepArrivals():
+            lengths = np.array([step.duration for step in arrivals.steps])
+            return rate_curve.steps(lengths, np.array([step.rate for step in arrivals.steps]))
+        case SpikeArrivals():
+            lengths = np.array([arrivals.at, arrivals.spike_duration, 1.0])
+            return rate_curve.steps(lengths, arrivals.rate * np.array([1.0, arrivals.factor, 1.0]))
+        case DailyArrivals():
+            return _days(arrivals)
+
+
+def _bursts(arrivals: BurstArrivals, phases: np.random.Generator, expected: float, until: float) -> RateCurve:
+    """Draw bursts and quiet times, the first as a stationary process is found, until the curve covers enough.
+
+    Lengths come in pairs of uniforms, so that the same stream gives the same bursts at any rate.
+    """
+    on, off = arrivals.burst_duration, arrivals.quiet_duration
+    starts_quiet = phases.random() * (on + off) >= on
+    means = np.array([off, on] if starts_quiet else [on, off])
+    rates = arrivals.rate * np.array([arrivals.quiet_factor, arrivals.factor])
+    rates = rates if starts_quiet else rates[::-1]
+    lengths = np.empty(0)
+    while not len(lengths) or lengths.sum() < until or np.resize(rates, len(lengths)) @ lengths < expected:
+        more = _unit_exponential(phases.random(512)).reshape(-1, 2) * means
+        lengths = np.concatenate([lengths, np.maximum(more.ravel(), 1e-9)])
+    return rate_curve.steps(lengths, np.resize(rates, len(lengths)))
+
+
+def _days(arrivals: DailyArrivals) -> RateCurve:
+    """Return one day or week, from ``start_hour`` on, over and over."""
+    if arrivals.hours is None:
+        hours = np.linspace(0.0, 24.0, _POINTS_A_DAY + 1)
+        shape = 1.0 + (arrivals.peak_to_mean - 1.0) * np.cos((hours - arrivals.peak_hour) * (2.0 * np.pi / 24.0))
+        left, right = np.maximum(shape[:-1], 0.0), np.maximum(shape[1:], 0.0)
+    else:
+        hours = np.arange(25.0)
+        left = right = np.asarray(arrivals.hours)
+    weights = np.ones(1) if arrivals.weekdays is None else np.asarray(arrivals.weekdays)
+    edges = np.concatenate([day * 24.0 + hours[:-1] for day in range(len(weights))])
+    left, right = np.outer(weights, left).ravel(), np.outer(weights, right).ravel()
+    if arrivals.start_hour:
+        edges, left, right = _started(edges, left, right, arrivals.start_hour, 24.0 * len(weights))
+    scaled = np.append(edges, 24.0 * len(weights)) * (arrivals.day / 24.0)
+    curve = RateCurve(scaled, left, right, is_periodic=True)
+    factor = arrivals.rate / curve.mean
+    return RateCurve(scaled, factor * left, factor * right, is_periodic=True)
+
+
+def _started(
+    edges: NDArray[np.float64], left: NDArray[np.float64], right: NDArray[np.float64], start: float, period: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return the segments of a period as they come from ``start`` on; the one that holds it is cut in two."""
+    segment = int(np.searchsorted(edges, start, side="right")) - 1
+    end = edges[segment + 1] if segment + 1 < len(edges) else period
+    middle = left[segment] + (right[segment] - left[segment]) * (start - edges[segment]) / (end - edges[segment])
+    order = np.arange(segment + 1, segment + len(edges)) % len(edges)
+    turned = (edges[order] - start) % period
+    if start == edges[segment]:
+        return (
+            np.concatenate([[0.0], turned]),
+            np.concatenate([[left[segment]], left[order]]),
+            np.concatenate([[right[segment]], right[order]]),
+        )
+    return (
+        np.concatenate([[0.0], turned, [(edges[segment] - start) % period]]),
+        np.concatenate([[middle], left[order], [left[segment]]]),
+        np.concatenate([[right[segment]], right[order], [middle]]),
+    )
+
+
+def _sums_beyond(expected: float, quantile: Quantile, generator: np.random.Generator) -> NDArray[np.float64]:
+    """Return the running sums of unit gaps up to the first ones beyond ``expected``."""
     size = math.ceil(expected + 6.0 * math.sqrt(expected)) + 16
     gaps = quantile(generator.random(size))
     while (total := gaps.sum()) <= expected:
         missing = math.ceil(1.1 * (expected - total)) + 16
         gaps = np.concatenate([gaps, quantile(generator.random(missing))])
-    times = np.cumsum(gaps) / rate
-    return times[times <= duration]
+    return np.asarray(np.cumsum(gaps), dtype=np.float64)
 
 
-def _unit_quantile(
-    arrivals: PoissonArrivals | GammaArrivals,
-) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+def _unit_quantile(arrivals: RenewalArrivals) -> Quantile:
     """Return the quantile function of the time between arrivals at one request a second."""
     if isinstance(arrivals, PoissonArrivals) or arrivals.cv == 1.0:
         return _unit_exponential
+    if isinstance(arrivals, WeibullArrivals):
+        shape = _weibull_shape(arrivals.cv)
+        scale = 1.0 / math.gamma(1.0 + 1.0 / shape)
+        return lambda uniforms: scale * _unit_exponential(uniforms) ** (1.0 / shape)
     from scipy.special import gammaincinv  # heavy, and only these arrivals need it
 
-    shape = arrivals.cv**-2.0
-    return lambda uniforms: np.asarray(gammaincinv(shape, uniforms), dtype=np.float64) / shape
+    gamma_shape = arrivals.cv**-2.0
+    return lambda uniforms: np.asarray(gammaincinv(gamma_shape, uniforms), dtype=np.float64) / gamma_shape
+
+
+def _weibull_shape(cv: float) -> float:
+    """Return the shape of the Weibull distribution with a coefficient of variation, which falls as the shape grows."""
+
+    def fall(log_shape: float) -> float:
+        inverse = math.exp(-log_shape)
+        log_ratio = math.lgamma(1.0 + 2.0 * inverse) - 2.0 * math.lgamma(1.0 + inverse)
+        return math.log1p(cv * cv) - log_ratio
+
+    return math.exp(increasing_root(fall, start=0.0, step=0.5, tolerance=1e-14))
 
 
 def _unit_exponential(uniforms: NDArray[np.float64]) -> NDArray[np.float64]:

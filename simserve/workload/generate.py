@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from simserve import rng
 from simserve.errors import InvariantError, ScenarioError, TraceError
+from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
 from simserve.workload.arrivals import arrival_times
 from simserve.workload.lengths import length_distribution
 from simserve.workload.requests import RequestSpecs
-from simserve.workload.spec import AllAtOnceArrivals, ClosedLoopArrivals, TraceSpec, WorkloadSpec
+from simserve.workload.spec import TraceSpec, WorkloadSpec
 from simserve.workload.traces.azure import read_azure
 from simserve.workload.traces.csv import read_csv
 from simserve.workload.traces.table import find_file
@@ -51,7 +52,6 @@ def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: 
     output_lengths = length_distribution(spec.output_tokens, base_path)
     output_tokens = output_lengths.sample(rng.stream(seed, "output_tokens", replication), num_requests)
     is_closed = isinstance(spec.arrivals, ClosedLoopArrivals)
-    is_open = not isinstance(spec.arrivals, ClosedLoopArrivals | AllAtOnceArrivals)
     return RequestSpecs(
         arrival_time=arrival_time,
         prompt_tokens=prompt_lengths.sample(rng.stream(seed, "prompt_tokens", replication), num_requests),
@@ -59,9 +59,18 @@ def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: 
         max_tokens=_max_tokens(spec.max_tokens, output_tokens),
         think_time=np.full(num_requests if is_closed else 0, getattr(spec.arrivals, "think_time", 0.0)),
         concurrency=getattr(spec.arrivals, "concurrency", None),
-        is_stationary=is_open,
-        offered_rate=float(getattr(spec.arrivals, "rate", np.nan)),
+        is_stationary=isinstance(spec.arrivals, STATIONARY),
+        offered_rate=_offered_rate(spec.arrivals, arrival_time),
     )
+
+
+def _offered_rate(arrivals: Arrivals, arrival_time: NDArray[np.float64]) -> float:
+    """Return the mean requests a second that are sent, whatever comes of them; NaN where answers set the pace."""
+    if isinstance(arrivals, ClosedLoopArrivals | AllAtOnceArrivals):
+        return float("nan")
+    if isinstance(arrivals, STATIONARY):
+        return arrivals.rate
+    return len(arrival_time) / float(arrival_time[-1])
 
 
 def _arrival_time(spec: WorkloadSpec, seed: int, replication: int) -> NDArray[np.float64]:
@@ -72,8 +81,13 @@ def _arrival_time(spec: WorkloadSpec, seed: int, replication: int) -> NDArray[np
             return np.zeros(spec.num_requests or 0)
         case None:
             raise InvariantError("a workload without a trace has arrivals")
-    generator = rng.stream(seed, "arrivals", replication)
-    times = arrival_times(spec.arrivals, generator, num_requests=spec.num_requests, duration=spec.duration)
+    times = arrival_times(
+        spec.arrivals,
+        rng.stream(seed, "arrivals", replication),
+        num_requests=spec.num_requests,
+        duration=spec.duration,
+        phases=rng.stream(seed, "arrival_phases", replication),
+    )
     return _some(times)
 
 

@@ -7,82 +7,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
-
-MAX_REQUESTS = 100_000_000
-"""Most requests of one run: their columns alone take 4 GB."""
+from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
 
 MAX_TABULATED_TOKENS = 1_000_000
 """Longest length of a distribution that is tabulated token by token."""
 
 
-def _plausible_rate(rate: float) -> float:
-    """Refuse rates at which times lose their digits: a clock of 1e12 s cannot tell milliseconds apart."""
-    if not 1e-6 <= rate <= 1e9:
-        raise ValueError("must be between 1e-6 and 1e9 requests per second")
-    return rate
-
-
-Rate = Annotated[float, Field(gt=0), AfterValidator(_plausible_rate)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000_000)]
 TabulatedTokens = Annotated[int, Field(ge=1, le=MAX_TABULATED_TOKENS)]
-
-
-class PoissonArrivals(FrozenModel):
-    """Independent users: exponential times between arrivals."""
-
-    process: Literal["poisson"] = "poisson"
-    """`poisson`."""
-    rate: Rate
-    """Mean requests per second."""
-
-
-class GammaArrivals(FrozenModel):
-    """Arrivals more bursty (cv > 1) or more regular (cv < 1) than Poisson: gamma times between them."""
-
-    process: Literal["gamma"] = "gamma"
-    """`gamma`."""
-    rate: Rate
-    """Mean requests per second."""
-    cv: float = Field(gt=0, le=100)
-    """Standard deviation of the time between arrivals over its mean; 1 is Poisson. `vllm bench` calls 1/cv^2
-    burstiness."""
-
-
-class ConstantArrivals(FrozenModel):
-    """Arrivals at equal distances, the first one distance after the start."""
-
-    process: Literal["constant"] = "constant"
-    """`constant`."""
-    rate: Rate
-    """Requests per second."""
-
-
-class ClosedLoopArrivals(FrozenModel):
-    """A fixed number of clients, each of which sends its next request when it got its answer."""
-
-    process: Literal["closed_loop"] = "closed_loop"
-    """`closed_loop`."""
-    concurrency: int = Field(ge=1, le=MAX_REQUESTS)
-    """Number of clients. The first request of each arrives at 0."""
-    think_time: Seconds = 0.0
-    """Time between the answer a client got and its next request, the same every time."""
-
-
-class AllAtOnceArrivals(FrozenModel):
-    """An offline batch: every request is there at 0."""
-
-    process: Literal["all_at_once"] = "all_at_once"
-    """`all_at_once`."""
-
-
-Arrivals = Annotated[
-    PoissonArrivals | GammaArrivals | ConstantArrivals | ClosedLoopArrivals | AllAtOnceArrivals,
-    Field(discriminator="process"),
-]
 
 
 class FixedLength(FrozenModel):

@@ -55,7 +55,7 @@ def assert_refused(message, reader=read, **changes):
             {"process": "poison", "rate": 1},
             "arrivals.process: 'poison' is not a known process; did you mean 'poisson'?",
         ),
-        ({"rate": 1}, "workload.arrivals.process: is missing; choose from all_at_once, closed_loop"),
+        ({"rate": 1}, "workload.arrivals.process: is missing; choose from all_at_once, burst, closed_loop"),
         (5, "workload.arrivals: 5 must be a mapping of keys to values"),
         ({"process": "gamma", "rate": 1, "cv": 0}, "workload.arrivals.cv: 0 must be greater than 0"),
         ({"process": "closed_loop", "concurrency": 0}, "workload.arrivals.concurrency: 0 must be greater"),

@@ -1,0 +1,214 @@
+"""When requests arrive: the `workload.arrivals` block of a scenario. Draws nothing.
+
+The text below a field is its entry in the reference.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from simserve.units import Seconds
+from simserve.validation import FrozenModel
+
+MAX_REQUESTS = 100_000_000
+"""Most requests of one run: their columns alone take 4 GB."""
+
+
+def _plausible_rate(rate: float) -> float:
+    """Refuse rates at which times lose their digits: a clock of 1e12 s cannot tell milliseconds apart."""
+    if not 1e-6 <= rate <= 1e9:
+        raise ValueError("must be between 1e-6 and 1e9 requests per second")
+    return rate
+
+
+Rate = Annotated[float, Field(gt=0), AfterValidator(_plausible_rate)]
+
+
+class PoissonArrivals(FrozenModel):
+    """Independent users: exponential times between arrivals."""
+
+    process: Literal["poisson"] = "poisson"
+    """`poisson`."""
+    rate: Rate
+    """Mean requests per second."""
+
+
+class GammaArrivals(FrozenModel):
+    """Arrivals more bursty (cv > 1) or more regular (cv < 1) than Poisson: gamma times between them."""
+
+    process: Literal["gamma"] = "gamma"
+    """`gamma`."""
+    rate: Rate
+    """Mean requests per second."""
+    cv: float = Field(gt=0, le=100)
+    """Standard deviation of the time between arrivals over its mean; 1 is Poisson. `vllm bench` calls 1/cv^2
+    burstiness."""
+
+
+class ConstantArrivals(FrozenModel):
+    """Arrivals at equal distances, the first one distance after the start."""
+
+    process: Literal["constant"] = "constant"
+    """`constant`."""
+    rate: Rate
+    """Requests per second."""
+
+
+class WeibullArrivals(FrozenModel):
+    """Weibull times between arrivals: heavier tails than gamma at the same cv above 1."""
+
+    process: Literal["weibull"] = "weibull"
+    """`weibull`."""
+    rate: Rate
+    """Mean requests per second."""
+    cv: float = Field(ge=0.05, le=20)
+    """Standard deviation of the time between arrivals over its mean; 1 is Poisson."""
+
+
+class BurstArrivals(FrozenModel):
+    """Bursts and quiet times that alternate at random (a Markov-modulated Poisson process), Poisson within each."""
+
+    process: Literal["burst"] = "burst"
+    """`burst`."""
+    rate: Rate
+    """Mean requests per second, bursts and quiet times together."""
+    factor: float = Field(gt=1)
+    """Rate in a burst over the mean rate."""
+    burst_duration: Seconds = Field(gt=0)
+    """Mean length of a burst; exponential."""
+    quiet_duration: Seconds = Field(gt=0)
+    """Mean length of the time between two bursts; exponential."""
+
+    @property
+    def quiet_factor(self) -> float:
+        """Rate between bursts over the mean rate."""
+        return (self.burst_duration + self.quiet_duration - self.factor * self.burst_duration) / self.quiet_duration
+
+    @model_validator(mode="after")
+    def _check_mean(self) -> Self:
+        if self.quiet_factor < 0.0:
+            most = (self.burst_duration + self.quiet_duration) / self.burst_duration
+            raise ValueError(
+                f"factor {self.factor:g} must be at most {most:.4g}: bursts alone would exceed the mean rate; "
+                "lower factor, shorten burst_duration or lengthen quiet_duration"
+            )
+        return self
+
+
+class RampArrivals(FrozenModel):
+    """Poisson arrivals whose rate changes evenly and then stays: a launch, a roll-out, a load test."""
+
+    process: Literal["ramp"] = "ramp"
+    """`ramp`."""
+    start_rate: float = Field(default=0.0, ge=0, le=1e9)
+    """Requests per second at the start."""
+    rate: Rate
+    """Requests per second from the end of the ramp on."""
+    ramp_duration: Seconds = Field(gt=0)
+    """How long the rate changes."""
+
+
+class RateStep(FrozenModel):
+    """A time of one rate."""
+
+    rate: float = Field(ge=0, le=1e9)
+    """Requests per second; 0 is a pause."""
+    duration: Seconds = Field(gt=0)
+    """How long it lasts; the last step of all lasts for ever."""
+
+
+class StepArrivals(FrozenModel):
+    """Poisson arrivals whose rate jumps at given times."""
+
+    process: Literal["steps"] = "steps"
+    """`steps`."""
+    steps: tuple[RateStep, ...] = Field(min_length=1)
+    """Rates in order."""
+
+    @model_validator(mode="after")
+    def _check_last(self) -> Self:
+        if not self.steps[-1].rate:
+            raise ValueError("the rate of the last step must be above 0: it lasts until all requests have arrived")
+        return self
+
+
+class SpikeArrivals(FrozenModel):
+    """Poisson arrivals with one spike: a mail to all customers, a failed region."""
+
+    process: Literal["spike"] = "spike"
+    """`spike`."""
+    rate: Rate
+    """Requests per second outside the spike."""
+    factor: float = Field(gt=1, le=1e6)
+    """Rate in the spike over `rate`."""
+    at: Seconds = Field(gt=0)
+    """When it starts."""
+    spike_duration: Seconds = Field(gt=0)
+    """How long it lasts."""
+
+
+class DailyArrivals(FrozenModel):
+    """Poisson arrivals that follow the hours of the day, and with `weekdays` the days of the week."""
+
+    process: Literal["daily"] = "daily"
+    """`daily`."""
+    rate: Rate
+    """Mean requests per second, over the whole day or week."""
+    peak_to_mean: float = Field(default=1.6, ge=1, le=2)
+    """Rate of the busiest hour over the mean: a cosine; without `hours`."""
+    peak_hour: float = Field(default=14.0, ge=0, lt=24)
+    """Hour of the peak; without `hours`."""
+    hours: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(default=None, min_length=24, max_length=24)
+    """Weight of each hour, any scale: the rate is even within an hour."""
+    weekdays: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(default=None, min_length=7, max_length=7)
+    """Weight of each day from Monday on, any scale. Absent: all days are alike."""
+    start_hour: float = Field(default=0.0, ge=0, lt=24)
+    """Hour of the (first) day at which the run starts."""
+    day: Seconds = Field(default=86400.0, gt=0)
+    """Length of a day: a shorter one compresses the curve."""
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> Self:
+        for name in ("hours", "weekdays"):
+            weights = getattr(self, name)
+            if weights is not None and not sum(weights):
+                raise ValueError(f"{name} must not all be 0: nothing would arrive")
+        return self
+
+
+class ClosedLoopArrivals(FrozenModel):
+    """A fixed number of clients, each of which sends its next request when it got its answer."""
+
+    process: Literal["closed_loop"] = "closed_loop"
+    """`closed_loop`."""
+    concurrency: int = Field(ge=1, le=MAX_REQUESTS)
+    """Number of clients. The first request of each arrives at 0."""
+    think_time: Seconds = 0.0
+    """Time between the answer a client got and its next request, the same every time."""
+
+
+class AllAtOnceArrivals(FrozenModel):
+    """An offline batch: every request is there at 0."""
+
+    process: Literal["all_at_once"] = "all_at_once"
+    """`all_at_once`."""
+
+
+Arrivals = Annotated[
+    PoissonArrivals
+    | GammaArrivals
+    | WeibullArrivals
+    | ConstantArrivals
+    | BurstArrivals
+    | RampArrivals
+    | StepArrivals
+    | SpikeArrivals
+    | DailyArrivals
+    | ClosedLoopArrivals
+    | AllAtOnceArrivals,
+    Field(discriminator="process"),
+]
+STATIONARY = (PoissonArrivals, GammaArrivals, WeibullArrivals, ConstantArrivals, BurstArrivals)
+"""Open-loop arrivals whose mean rate does not change, so that a warm-up may be cut."""
