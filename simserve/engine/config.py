@@ -43,6 +43,7 @@ class EngineConfig:
         new_token_ratio_minimum: ``estimate``: where the ratio stops decaying.
         new_token_ratio_decay: ``estimate``: fall of the ratio a decode step.
         pipeline_parallel_size: Groups of requests in flight, DESIGN section 4.
+        data_parallel_size: Ranks with a scheduler and a KV cache each, all as described here, that step together.
         frontend_latency: Seconds from arrival to the scheduler (HTTP, tokenisation).
     """
 
@@ -65,4 +66,5 @@ class EngineConfig:
     new_token_ratio_minimum: float = 0.098
     new_token_ratio_decay: float = 0.602 / 600
     pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
     frontend_latency: float = 0.0

@@ -27,6 +27,9 @@ class StepTimes:
     they read, ``done_i + c_i``; ``done_i`` are the tokens of request i computed before. With ``p > 1``, P and C
     are ``max(sum / p, largest of one chunk)``.
 
+    Ranks in lockstep (`simserve.engine.lockstep`) each take that long, and all of them ``shared_seconds`` of the x of
+    every rank together.
+
     Attributes:
         decode_base: Index n = 0..max_num_seqs, ``decode_base[0] == 0``.
         decode_slope: Index n = 0..max_num_seqs; seconds a context token.
@@ -39,6 +42,9 @@ class StepTimes:
         prefill_request_seconds: Seconds a prefilling request in the step.
         prefill_pair_seconds: Seconds an attended pair.
         prefill_context_seconds: Seconds a key read.
+        shared_seconds: Index x = 0..len-1, what ranks in lockstep do together: routed experts and the collectives
+            around them; empty without such ranks.
+        shared_seconds_beyond: Seconds a token beyond that table.
     """
 
     decode_base: Sequence[float]
@@ -50,6 +56,8 @@ class StepTimes:
     prefill_request_seconds: float
     prefill_pair_seconds: float
     prefill_context_seconds: float
+    shared_seconds: Sequence[float] = ()
+    shared_seconds_beyond: float = 0.0
 
     def as_lists(self) -> StepTimes:
         """Return the same with plain lists of floats, which the interpreted kernel reads fastest."""
@@ -60,6 +68,7 @@ class StepTimes:
             token_seconds=_floats(self.token_seconds),
             sequence_seconds=_floats(self.sequence_seconds),
             decode_attention_base=_floats(self.decode_attention_base),
+            shared_seconds=_floats(self.shared_seconds),
         )
 
 

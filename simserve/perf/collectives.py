@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -70,7 +71,21 @@ def all_gather_seconds(num_bytes: Array, num_ranks: int, link: Link) -> Array:
 
     The fitted curve and the wait for the last rank, or half the traffic of an all-reduce.
     """
-    curve = link.curves.transfer_of("all_gather") if link.curves is not None else None
+    return _transfer_seconds("all_gather", num_bytes, num_ranks, link)
+
+
+def reduce_scatter_seconds(num_bytes: Array, num_ranks: int, link: Link) -> Array:
+    """Return the seconds until every rank holds its share of the sum of ``num_bytes``; 0 for one rank.
+
+    As `all_gather_seconds`: the same traffic the other way.
+    """
+    return _transfer_seconds("reduce_scatter", num_bytes, num_ranks, link)
+
+
+def _transfer_seconds(
+    operation: Literal["all_gather", "reduce_scatter"], num_bytes: Array, num_ranks: int, link: Link
+) -> Array:
+    curve = link.curves.transfer_of(operation) if link.curves is not None else None
     if curve is not None and num_ranks > 1:
         kernel = transfer_curve_seconds(curve, num_bytes, num_ranks, link.bandwidth)
         return np.asarray(kernel + link.skew * math.log2(num_ranks))

@@ -110,13 +110,14 @@ def _full_length_requests(shape: ReplicaShape, num_blocks: int, num_tokens: int)
 def _needs(shape: ReplicaShape) -> dict[str, float]:
     """Return the bytes a GPU needs beside KV, by name."""
     engine, ranks, stages = shape.engine, shape.tensor_parallel_size, shape.pipeline_parallel_size
-    is_parallel = ranks * stages > 1
+    is_parallel = shape.num_gpus > 1
     return {
         "weights": weights_bytes_per_gpu(
             shape.model,
             shape.precision.name,
             ranks,
             stages,
+            data_parallel_size=shape.data_parallel_size,
             enable_expert_parallel=shape.enable_expert_parallel,
         ),
         "activations": activation_bytes(shape),
@@ -179,6 +180,8 @@ def _subtracted(needs: Mapping[str, float]) -> str:
 
 def _weight_line(shape: ReplicaShape, weights: float) -> str:
     sizes = f"TP {shape.tensor_parallel_size} x PP {shape.pipeline_parallel_size}"
+    if shape.data_parallel_size > 1:
+        sizes = f"{sizes} x DP {shape.data_parallel_size}"
     linear = f"linear layers at {shape.precision.weight_bits:.4g} bit"
     parameters = f"{shape.model.num_parameters / 1e9:.4g} B parameters"
     return f"weights: {parameters}, {linear}: {format_bytes(weights)} on the fullest GPU of {sizes}"

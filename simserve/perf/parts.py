@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+import numpy as np
 
 from simserve.engine.tables import StepTimes
 from simserve.perf.efficiency import Array
@@ -32,8 +34,9 @@ class StepParts:
             pipeline stages each micro-batch of a round reads them.
         token_bytes: Bytes that the activations of a token move.
         kv_bytes_per_token: Bytes of KV a token, copies of replicated heads included.
-        peak_flops: Dense FLOP/s of all GPUs in the dtype of the linear layers.
-        peak_bandwidth: Bytes/s of all GPUs.
+        shared: ``[5, T]``, sums to ``shared_seconds``; no columns without ranks in lockstep.
+        peak_flops: Dense FLOP/s of all GPUs of a scheduler in the dtype of the linear layers.
+        peak_bandwidth: Bytes/s of all GPUs of a scheduler.
     """
 
     decode: Array
@@ -49,6 +52,7 @@ class StepParts:
     kv_bytes_per_token: float
     peak_flops: float
     peak_bandwidth: float
+    shared: Array = field(default_factory=lambda: np.zeros((5, 0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

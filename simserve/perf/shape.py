@@ -21,7 +21,7 @@ Attention = Literal["flash", "standard"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaShape:
-    """One replica: a model on ``tensor_parallel_size * pipeline_parallel_size`` GPUs under an engine.
+    """One replica: a model on ``tensor x pipeline x data parallel`` GPUs under an engine.
 
     Attributes:
         hardware: The GPU and its links.
@@ -31,8 +31,10 @@ class ReplicaShape:
         pipeline_parallel_size: Stages that share the layers.
         quantization: Weight format, a key of `simserve.perf.quantization.WEIGHT_FORMATS`.
         kv_cache_dtype: KV format, a key of `simserve.perf.quantization.KV_BITS`.
-        enable_expert_parallel: Whether each routed expert lies whole on one tensor-parallel rank, instead of in
-            slices on all.
+        data_parallel_size: Groups of tensor-parallel ranks that each hold attention and a KV cache of their own, and
+            share the routed experts (data-parallel attention).
+        enable_expert_parallel: Whether each routed expert lies whole on one of the ranks that share the experts,
+            instead of in slices on all.
         attention: ``flash`` (scores stay on the chip) or ``standard`` (scores go through memory).
     """
 
@@ -41,6 +43,7 @@ class ReplicaShape:
     engine: ResolvedEngine
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
     quantization: str = "none"
     kv_cache_dtype: str = "auto"
     enable_expert_parallel: bool = False
@@ -49,17 +52,22 @@ class ReplicaShape:
     @property
     def num_gpus(self) -> int:
         """GPUs of the replica."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
+        return self.expert_ranks * self.pipeline_parallel_size
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks that share the routed experts of a layer."""
+        return self.tensor_parallel_size * self.data_parallel_size
 
     @property
     def expert_slices(self) -> int:
         """Ranks that each routed expert is cut over."""
-        return 1 if self.enable_expert_parallel else self.tensor_parallel_size
+        return 1 if self.enable_expert_parallel else self.expert_ranks
 
     @property
     def expert_groups(self) -> int:
         """Ranks that the routed experts of a layer are dealt to."""
-        return self.tensor_parallel_size // self.expert_slices
+        return self.expert_ranks // self.expert_slices
 
     @property
     def num_layers_per_stage(self) -> int:
@@ -121,6 +129,15 @@ class ReplicaShape:
         return self._link(self.tensor_parallel_size, "tensor_parallel_size")
 
     @property
+    def expert_link(self) -> Link:
+        """What the ranks that share the experts talk over.
+
+        Raises:
+            InputError: There is no such link.
+        """
+        return self._link(self.expert_ranks, "data_parallel_size")
+
+    @property
     def stage_link(self) -> Link:
         """What pipeline stages talk over: the network once the replica spans nodes.
 
@@ -152,4 +169,6 @@ class ReplicaShape:
 
     def _refuse(self, rule: str, key: str) -> InputError:
         sizes = f"tensor x pipeline is {self.tensor_parallel_size} x {self.pipeline_parallel_size}"
+        if self.data_parallel_size > 1:
+            sizes = f"{sizes}, data {self.data_parallel_size}"
         return InputError(rule, key=key, value=getattr(self, key), remedy=f"{sizes}: make it smaller")

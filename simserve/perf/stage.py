@@ -10,7 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simserve.perf.collectives import all_gather_seconds, all_reduce_seconds, point_to_point_seconds
+from simserve.perf.collectives import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    point_to_point_seconds,
+    reduce_scatter_seconds,
+)
 from simserve.perf.efficiency import Array, Machine, start_latency
 from simserve.perf.fitted_attention import FittedAttention, fitted_attention
 from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, wide_class
@@ -94,14 +99,47 @@ def stage_parts(stage: Stage, tokens: Array, *, has_prompts: bool = True) -> Arr
         parts[COMPUTE] += stage.num_layers * stage.attention.prompt_seconds(tokens)
     for layer, count in layer_kinds(model):
         block = _mlp_block(stage, model.mlp_gemms(layer, num_ranks), tokens)
-        if model.moe is not None and model.is_moe_layer(layer):
+        if model.moe is not None and model.is_moe_layer(layer) and stage.shape.data_parallel_size == 1:
             block += _expert_block(stage, model.moe, tokens)
         parts += stage.num_layers * (count / model.num_hidden_layers) * block
-    num_reductions = stage.num_layers * (1 if model.has_parallel_attention else 2)
-    if num_ranks > 1:
-        message = tokens * model.hidden_size * ACTIVATION_BYTES
-        parts[COMMUNICATION] += num_reductions * all_reduce_seconds(message, num_ranks, stage.shape.tensor_link)
+    parts[COMMUNICATION] += _reductions(stage, tokens)
     return parts
+
+
+def _reductions(stage: Stage, tokens: Array) -> Array:
+    """Return the seconds of all-reduces of all layers: after attention and after the MLP.
+
+    Under data-parallel attention a layer with experts has other collectives instead of the second: `shared_parts`.
+    """
+    shape, model = stage.shape, stage.shape.model
+    if shape.tensor_parallel_size == 1:
+        return np.zeros(len(tokens))
+    num_reductions = stage.num_layers * (1.0 if model.has_parallel_attention else 2.0)
+    if shape.data_parallel_size > 1:
+        num_reductions -= stage.num_layers * model.num_moe_layers / model.num_hidden_layers
+    message = tokens * model.hidden_size * ACTIVATION_BYTES
+    return num_reductions * all_reduce_seconds(message, shape.tensor_parallel_size, shape.tensor_link)
+
+
+def shared_parts(stage: Stage, tokens: Array) -> Array:
+    """Return the seconds by part of what the ranks of data-parallel attention do together, ``[5, len(tokens)]``.
+
+    The routed experts of all layers for the tokens of all ranks, and before and after them the collectives that gather
+    the tokens and scatter the sums (vLLM's ``allgather_reducescatter``, SGLang's DP attention).
+
+    Args:
+        stage: The layers.
+        tokens: Tokens of all ranks together.
+    """
+    shape, model = stage.shape, stage.shape.model
+    parts = np.zeros((len(PART_NAMES), len(tokens)))
+    if model.moe is None or shape.data_parallel_size == 1:
+        return parts
+    message = tokens * model.hidden_size * ACTIVATION_BYTES
+    parts += _expert_block(stage, model.moe, tokens)
+    parts[COMMUNICATION] += all_gather_seconds(message, shape.expert_ranks, shape.expert_link)
+    parts[COMMUNICATION] += reduce_scatter_seconds(message, shape.expert_ranks, shape.expert_link)
+    return stage.num_layers * model.num_moe_layers / model.num_hidden_layers * parts
 
 
 def _attention_block(stage: Stage, tokens: Array) -> Array:

@@ -27,7 +27,15 @@ from simserve.perf.parallelism import micro_batch, num_micro_batches
 from simserve.perf.parts import Fidelity, PricedDeployment, StepParts
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.stage import Stage, has_fitted_gemms, head_parts, stage_of, stage_parts, transfer_seconds
+from simserve.perf.stage import (
+    Stage,
+    has_fitted_gemms,
+    head_parts,
+    shared_parts,
+    stage_of,
+    stage_parts,
+    transfer_seconds,
+)
 from simserve.perf.traffic import traffic_of
 
 __all__ = ["PART_NAMES", "PricedDeployment", "StepParts", "price"]
@@ -65,6 +73,7 @@ def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> Priced
         token_beyond=_marginal_token(stage),
         sequence=_monotone(_sequence_rounds(stage, sequences)),
         decode_attention=_monotone(_decode_attention(stage, sequences, window)),
+        shared=_monotone(_shared_rounds(stage, tokens)),
         **traffic_of(stage, tokens),
     )
     return PricedDeployment(
@@ -105,6 +114,8 @@ def _step_times(stage: Stage, attention: AttentionShape, parts: StepParts, slope
         prefill_request_seconds=request * num_layers,
         prefill_pair_seconds=pair * num_layers * growing_share(stage.shape.model),
         prefill_context_seconds=key * num_layers * growing_share(stage.shape.model),
+        shared_seconds=_sums(parts.shared),
+        shared_seconds_beyond=_marginal_shared(stage),
     )
 
 
@@ -125,12 +136,31 @@ def _token_rounds(stage: Stage, attention: AttentionShape, tokens: Array) -> Arr
     pairs = travelling * window_keys(shape.model)
     parts[COMPUTE] += stage.num_layers * pairs * _prefill_seconds(stage, attention)[1]
     is_eager = travelling > shape.engine.cuda_graph_max_prompt_tokens
-    waits = _launch_wait(stage, parts.sum(axis=0), is_eager)
-    parts[HOST] += waits + _exposed_host_seconds(stage, parts.sum(axis=0), shape.engine.host_seconds_per_step)
+    gpu_seconds = _gpu_seconds(stage, parts, travelling)
+    waits = _launch_wait(stage, gpu_seconds, is_eager)
+    parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, shape.engine.host_seconds_per_step)
     parts *= num_stages
     if num_stages > 1:
         parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(shape, travelling)
     return _with_empty_step(parts)
+
+
+def _shared_rounds(stage: Stage, tokens: Array) -> Array:
+    """Return the seconds by part of what ranks in lockstep do together, by the tokens of all (0 first)."""
+    if stage.shape.data_parallel_size == 1:
+        return np.zeros((len(PART_NAMES), 0))
+    return _with_empty_step(shared_parts(stage, tokens[1:]))
+
+
+def _marginal_shared(stage: Stage) -> float:
+    seconds = shared_parts(stage, np.array([FAR_TOKENS, 2.0 * FAR_TOKENS])).sum(axis=0)
+    return max(float(seconds[1] - seconds[0]), 0.0) / FAR_TOKENS
+
+
+def _gpu_seconds(stage: Stage, parts: Array, tokens: Array) -> Array:
+    """Return how long the GPU works on a step, which host and launches are set against: with its ranks' experts."""
+    shared = shared_parts(stage, tokens * stage.shape.data_parallel_size)
+    return np.asarray(parts.sum(axis=0) + shared.sum(axis=0))
 
 
 def _sequence_rounds(stage: Stage, sequences: Array) -> Array:
@@ -157,7 +187,7 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
         parts[KV] += stage.num_layers * stage.attention.decode_base_seconds(decoding)
     parts[KV] += sequences[1:] * slope[1:] / num_stages
     host = shape.engine.host_seconds_per_step + shape.engine.host_seconds_per_request * decoding
-    gpu_seconds = parts.sum(axis=0)
+    gpu_seconds = _gpu_seconds(stage, parts, padded)
     waits = _launch_wait(stage, gpu_seconds, padded > shape.engine.cuda_graph_max_batch)
     parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, host)
     parts *= num_stages

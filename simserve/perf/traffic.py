@@ -47,8 +47,8 @@ def traffic_of(stage: Stage, tokens: Array) -> Traffic:
         weight_bytes=rounds * read,
         token_bytes=_token_bytes(stage),
         kv_bytes_per_token=num_ranks * model.kv_bytes_per_token(element, num_ranks) * growing_share(model),
-        peak_flops=stage.machine.peak(stage.precision.arithmetic) * shape.num_gpus,
-        peak_bandwidth=stage.machine.bandwidth * shape.num_gpus,
+        peak_flops=stage.machine.peak(stage.precision.arithmetic) * shape.num_gpus / shape.data_parallel_size,
+        peak_bandwidth=stage.machine.bandwidth * shape.num_gpus / shape.data_parallel_size,
     )
 
 
@@ -60,7 +60,7 @@ def _visited(stage: Stage, num_ranks: int) -> list[tuple[float, Gemm]]:
         gemms = model.attention_gemms(num_ranks) + model.mlp_gemms(layer, num_ranks)
         visited += [(num_layers, gemm) for gemm in gemms]
         if model.moe is not None and model.is_moe_layer(layer):
-            groups = stage.shape.expert_groups if num_ranks > 1 else 1
+            groups = stage.shape.expert_groups if num_ranks > 1 and stage.shape.data_parallel_size == 1 else 1
             chosen = num_layers * model.moe.num_experts_per_tok / groups
             visited += [(chosen, gemm) for gemm in model.expert_gemms(num_ranks // groups)]
     return visited
@@ -82,7 +82,9 @@ def _layer_weight_bytes(stage: Stage, tokens: Array) -> Array:
         gemms = model.attention_gemms(num_ranks) + model.mlp_gemms(layer, num_ranks)
         read += num_layers * stage.stored_bytes(gemms)
         if model.moe is not None and model.is_moe_layer(layer):
-            distinct = expected_distinct_experts(model.moe.num_experts, model.moe.num_experts_per_tok, tokens)
+            # Under data-parallel attention the experts are read once for all ranks: a share is each one's.
+            together = tokens * stage.shape.data_parallel_size
+            distinct = expected_distinct_experts(model.moe.num_experts, model.moe.num_experts_per_tok, together)
             expert = stage.stored_bytes(model.expert_gemms(stage.shape.expert_slices))
             read += num_layers * distinct * expert / stage.shape.expert_groups
     return num_ranks * read

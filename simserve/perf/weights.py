@@ -32,6 +32,7 @@ def weights_bytes_per_gpu(
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     *,
+    data_parallel_size: int = 1,
     enable_expert_parallel: bool = False,
 ) -> float:
     """Return the bytes of weights on the fullest GPU.
@@ -39,18 +40,20 @@ def weights_bytes_per_gpu(
     Matrices are split as engines split them: key-value heads are replicated when ranks outnumber them, widths
     that do not divide are padded, routers and norms are on every rank. The fullest stage has
     ``ceil(layers / stages)`` layers and the embedding or the LM head. A nominal model divides evenly. With
-    expert parallelism a rank holds ``ceil(experts / ranks)`` whole experts a layer, and slices of all else.
+    expert parallelism a rank holds ``ceil(experts / ranks)`` whole experts a layer, and slices of all else. Under
+    data-parallel attention the routed experts are shared by ``tensor x data`` ranks, all else by the tensor ranks.
 
     Raises:
         InputError: The format is unknown, or the heads do not divide over the ranks.
     """
     if model.num_parameters_nominal is not None:
         return weights_bytes(model, quantization) / (tensor_parallel_size * pipeline_parallel_size)
-    if tensor_parallel_size == pipeline_parallel_size == 1:
+    if tensor_parallel_size == pipeline_parallel_size == data_parallel_size == 1:
         return weights_bytes(model, quantization)
     bits, other_bits = weight_bits(quantization, model.dtype)
-    groups = tensor_parallel_size if enable_expert_parallel else 1
-    low, other = _layer_weights(model, quantization, tensor_parallel_size, groups)
+    expert_ranks = tensor_parallel_size * data_parallel_size
+    groups = expert_ranks if enable_expert_parallel else 1
+    low, other = _layer_weights(model, quantization, tensor_parallel_size, expert_ranks, groups)
     share = -(-model.num_hidden_layers // pipeline_parallel_size) / model.num_hidden_layers
     embedding = model.num_embedding_parameters / tensor_parallel_size
     head = model.lm_head_gemm(tensor_parallel_size).num_parameters
@@ -62,11 +65,11 @@ def weights_bytes_per_gpu(
 
 
 def _layer_weights(
-    model: ModelProfile, quantization: str, num_ranks: int, num_expert_groups: int
+    model: ModelProfile, quantization: str, num_ranks: int, num_expert_ranks: int, num_expert_groups: int
 ) -> tuple[float, float]:
     """Return the parameters of all layers on one rank: those in the low-bit format, and the others."""
     matrices, whole = _matrices(model, num_ranks), _matrices(model, 1)
-    low = _expert_weights(model, quantization, num_ranks, num_expert_groups)
+    low = _expert_weights(model, quantization, num_expert_ranks, num_expert_groups)
     low += sum(gemm.num_weights for gemm in matrices if gemm.is_quantised)
     other = sum(gemm.num_weights for gemm in matrices if not gemm.is_quantised)
     head = 0 if model.tie_word_embeddings else model.lm_head_gemm().num_weights

@@ -67,7 +67,7 @@ def traffic(result: RunResult) -> str:
 def num_gpus(result: RunResult) -> int:
     """Return the GPUs of the whole deployment."""
     deployment = result.scenario["deployment"]
-    sizes = ("replicas", "tensor_parallel_size", "pipeline_parallel_size")
+    sizes = ("replicas", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
     product = 1
     for size in sizes:
         product *= int(deployment.get(size, 1))

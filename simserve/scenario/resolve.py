@@ -17,6 +17,10 @@ from simserve.scenario.schema import Scenario
 ENGINES_WITHOUT_EXPERT_PARALLEL = ("fastertransformer", "llama.cpp", "ollama", "orca", "tgi", "transformers")
 """Engines that cut every expert over the ranks, and have no way to place experts whole."""
 
+ENGINES_WITH_DATA_PARALLEL = ("sglang", "tensorrt-llm", "vllm")
+"""Engines with data-parallel attention. vLLM: ``--data-parallel-size``. SGLang and TensorRT-LLM count the GPUs of all
+ranks as tensor parallelism: ``--tp 8 --dp 4 --enable-dp-attention`` is 2 x 4 here."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedScenario:
@@ -84,6 +88,7 @@ def replica_shape(scenario: Scenario) -> ReplicaShape:
         engine=engine,
         tensor_parallel_size=deployment.tensor_parallel_size,
         pipeline_parallel_size=deployment.pipeline_parallel_size,
+        data_parallel_size=deployment.data_parallel_size,
         quantization=deployment.quantization,
         kv_cache_dtype=deployment.kv_cache_dtype,
         enable_expert_parallel=deployment.enable_expert_parallel,
@@ -111,6 +116,7 @@ def _check_layout(shape: ReplicaShape) -> None:
             "must be 1 without a KV cache (kv_allocation: none)", key="pipeline_parallel_size", value=stages
         )
     _check_experts(shape)
+    _check_ranks(shape)
     if shape.engine.kv_allocation == "paged" and shape.engine.block_size > shape.engine.max_model_len:
         raise ScenarioError(
             f"must be at most max_model_len, {shape.engine.max_model_len}",
@@ -134,9 +140,27 @@ def _check_experts(shape: ReplicaShape) -> None:
         raise ScenarioError(f"needs a model with experts, and {shape.model.name} has none", key=key, value=True)
     if shape.engine.name in ENGINES_WITHOUT_EXPERT_PARALLEL:
         raise ScenarioError(f"does not run under {shape.engine.name}", key=key, value=True)
-    if shape.tensor_parallel_size > moe.num_experts:
+    if shape.expert_ranks > moe.num_experts:
         rule = f"must be at most the {moe.num_experts} experts of a layer with enable_expert_parallel"
-        raise ScenarioError(rule, key="tensor_parallel_size", value=shape.tensor_parallel_size)
+        raise ScenarioError(rule, key="tensor_parallel_size", value=shape.expert_ranks)
+
+
+def _check_ranks(shape: ReplicaShape) -> None:
+    """Refuse data-parallel attention where it has no meaning, or no scheduler that steps in lockstep."""
+    key, size, engine = "data_parallel_size", shape.data_parallel_size, shape.engine
+    if size == 1:
+        return
+    if shape.model.moe is None:
+        rule = f"must be 1: {shape.model.name} has no experts that the ranks could share"
+        raise ScenarioError(rule, key=key, value=size, remedy="raise replicas instead")
+    if engine.name not in ENGINES_WITH_DATA_PARALLEL:
+        rule = f"does not run under {engine.name}; only under {', '.join(ENGINES_WITH_DATA_PARALLEL)}"
+        raise ScenarioError(rule, key=key, value=size, remedy="raise replicas instead")
+    if shape.pipeline_parallel_size > 1:
+        raise ScenarioError("must be 1 with pipeline stages", key=key, value=size)
+    if engine.batching != "continuous" or engine.kv_allocation != "paged":
+        raise ScenarioError("needs continuous batching and paged KV allocation", key=key, value=size)
+    _ = shape.expert_link
 
 
 def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: ModelProfile) -> ResolvedEngine:
@@ -172,6 +196,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         reserve_full_prompt=engine.reserve_full_prompt,
         block_size=engine.block_size,
         num_blocks=memory.num_kv_blocks,
+        data_parallel_size=shape.data_parallel_size,
         watermark_blocks=int(engine.watermark * memory.num_kv_blocks),
         static_batch_size=engine.static_batch_size,
         static_max_wait=engine.static_max_wait,

@@ -157,10 +157,12 @@ class DeploymentSpec(FrozenModel):
     """GPUs that share every layer."""
     pipeline_parallel_size: Annotated[int, Field(ge=1)] = 1
     """Groups of GPUs that hold consecutive layers."""
-    data_parallel_size: Annotated[int, _only(1, "data-parallel attention is always 1 here; raise replicas instead")] = 1
-    """Data-parallel attention inside a replica; only 1 is supported."""
+    data_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Data-parallel attention inside a replica, for models with experts: so many groups of `tensor_parallel_size` GPUs,
+    each with attention, a scheduler and a KV cache of its own (limits such as `max_num_seqs` are of one group), share
+    the routed experts and step together, at the pace of the slowest."""
     enable_expert_parallel: bool = False
-    """Whether each routed expert lies whole on one of the `tensor_parallel_size` GPUs, instead of cut over all."""
+    """Whether each routed expert lies whole on one of the GPUs that share the experts, instead of cut over all."""
     quantization: Quantization = "none"
     """Format of the linear weights. `none`: the model's own dtype. fp8 and int8 also compute in 8 bit; of
     gpt-oss every low-bit format covers the experts alone."""
@@ -178,7 +180,7 @@ class DeploymentSpec(FrozenModel):
     @property
     def gpus_per_replica(self) -> int:
         """GPUs of one replica."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
     @property
     def num_gpus(self) -> int:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from simserve.engine.kernel import complete, plan, submit
+from simserve.engine.lockstep import Ranks, complete_ranks, plan_ranks, submit_to_rank
 from simserve.engine.state import FAILED, INFINITY, LEAP_WIDTH, Replica, RequestTable
 from simserve.sim.recorder import FLUSH_ROWS, Recorder
 
@@ -24,11 +25,12 @@ class Cluster:
     """Replicas, their queue of arrivals, and the router between them.
 
     Args:
-        replicas: At least one.
+        replicas: At least one; those of a replica that steps in lockstep stand side by side.
         requests: The table of all requests of the run.
         recorder: Takes the leaps.
         routing: ``round_robin``, or ``least_outstanding`` (ties: the lowest replica).
         on_progress: Called now and then with the number of requests that have finished.
+        num_ranks: How many of ``replicas`` step together as one replica.
     """
 
     def __init__(
@@ -38,14 +40,24 @@ class Cluster:
         recorder: Recorder,
         routing: Routing,
         on_progress: Callable[[int], None] | None = None,
+        num_ranks: int = 1,
     ) -> None:
         self.replicas = replicas
+        starts = range(0, len(replicas), num_ranks)
+        # What the router sees: replicas, or the ranks of one together; and the three functions that move them.
+        self._units: list[Any] = list(replicas)
+        self._submit: Callable[[Any, RequestTable, int, float], None] = submit
+        self._complete: Callable[[Any, RequestTable], int] = complete
+        self._plan: Callable[[Any, RequestTable], None] = plan
+        if num_ranks > 1:
+            self._units = [Ranks(replicas[at : at + num_ranks]) for at in starts]
+            self._submit, self._complete, self._plan = submit_to_rank, complete_ranks, plan_ranks
         self.requests = requests
         self.num_finished = 0
         self._recorder = recorder
-        self._routes_least = routing == "least_outstanding" and len(replicas) > 1
-        self._ends = [INFINITY] * len(replicas)
-        self._loads = [0] * len(replicas)
+        self._routes_least = routing == "least_outstanding" and len(self._units) > 1
+        self._ends = [INFINITY] * len(self._units)
+        self._loads = [0] * len(self._units)
         self._turn = 0
         self._cursor = 0
         self._num_scheduled = 0
@@ -73,7 +85,8 @@ class Cluster:
             The requests that finished then, ascending; empty if ``until`` was reached or nothing is left to do. In a
             listened-to instant the arrivals and plans of that instant are still to come: call again.
         """
-        ends, replicas, requests = self._ends, self.replicas, self.requests
+        ends, replicas, requests = self._ends, self._units, self.requests
+        submit, complete, plan = self._submit, self._complete, self._plan
         ready_times, statuses = requests.ready_time, requests.status
         loads, num_scheduled = self._loads, self._num_scheduled
         due = [0]
@@ -170,10 +183,10 @@ class Cluster:
             number = self._loads.index(min(self._loads))
         else:
             number = self._turn
-            self._turn = number + 1 if number + 1 < len(self.replicas) else 0
+            self._turn = number + 1 if number + 1 < len(self._units) else 0
         self._loads[number] += 1
-        replica = self.replicas[number]
-        submit(replica, requests, index, ready)
+        replica = self._units[number]
+        self._submit(replica, requests, index, ready)
         self._ends[number] = replica.end_time
 
 

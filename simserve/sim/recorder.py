@@ -88,6 +88,7 @@ class Recorder:
         self._priced = priced
         self._slope = np.asarray(times.decode_slope, dtype=np.float64)
         self._parts = np.zeros(5)
+        self._shared = np.zeros(5)
         self._histogram = Histogram()
         self._sums = BinnedSums(("busy", "kv", "prefill", "decode"))
         self._blocked = np.zeros(len(BLOCKED_NAMES))
@@ -114,6 +115,8 @@ class Recorder:
     def totals(self, num_replicas: int, records: RequestRecords, end_time: float) -> RunTotals:
         """Return the sums; every replica has been flushed."""
         part_names = ("weights", "kv", "compute", "communication", "host")
+        if self._priced is not None and self._config.data_parallel_size > 1:
+            self._add_shared()
         edges, means = self._sums.means(end_time)
         capacity = self._capacity * num_replicas
         series = TimeSeries(
@@ -141,6 +144,16 @@ class Recorder:
             itl=self._histogram,
             series=series,
         )
+
+    def _add_shared(self) -> None:
+        """Give the rest of common steps to what ranks do together, and what is left to waiting for the slowest rank.
+
+        The experts' parts are those of ranks that are equally full.
+        """
+        rest = self._busy - float(self._parts.sum())
+        together = float(self._shared.sum())
+        self._parts += self._shared * (min(rest / together, 1.0) if together > 0.0 else 0.0)
+        self._parts[3] += max(rest - together, 0.0)
 
     def _blocked_seconds(self) -> dict[str, float]:
         seconds = dict.fromkeys(BLOCKED_NAMES.values(), 0.0)
@@ -212,6 +225,9 @@ class Recorder:
             self._parts += parts.token_beyond * float(np.maximum(tokens[mixed] - last, 0) @ repeated)
             self._parts += parts.sequence[:, (num_decoding + num_prefilling)[mixed]] @ repeated
             self._parts += parts.decode_attention[:, num_decoding[mixed]] @ repeated
+        if parts.shared.shape[1]:
+            together = np.minimum(tokens * self._config.data_parallel_size, parts.shared.shape[1] - 1)
+            self._shared += parts.shared[:, together] @ steps
         kv = float(self._slope[num_decoding] @ contexts) + times.prefill_context_seconds * float(keys.sum())
         compute = times.prefill_pair_seconds * float(pairs.sum())
         compute += times.prefill_request_seconds * float(prefilling @ steps)

@@ -45,7 +45,7 @@ class Simulation:
         records: One row a request.
         totals: Sums over all replicas.
         end_time: The last event, seconds.
-        num_replicas: Replicas that served.
+        num_replicas: Schedulers that served: replicas, and of each the ranks of data-parallel attention.
         is_open_loop: Arrivals did not wait for answers.
         is_stationary: Open-loop arrivals at a constant mean rate, so that a warm-up may be cut.
         offered_rate: Requests/s asked for; NaN where undefined.
@@ -86,7 +86,7 @@ def simulate(deployment: Deployment, specs: RequestSpecs, *, progress: Progress 
         records=records,
         totals=totals,
         end_time=end_time,
-        num_replicas=deployment.num_replicas,
+        num_replicas=deployment.num_replicas * engine.data_parallel_size,
         is_open_loop=specs.concurrency is None,
         is_stationary=specs.is_stationary,
         offered_rate=specs.offered_rate,
@@ -112,9 +112,10 @@ def _run(
     times = times.as_lists()
     requests = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config)
     recorder = Recorder(config, times, priced)
-    replicas = [Replica(number, config, times) for number in range(num_replicas)]
+    num_ranks = config.data_parallel_size
+    replicas = [Replica(number // num_ranks, config, times) for number in range(num_replicas * num_ranks)]
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
-    cluster = Cluster(replicas, requests, recorder, routing, on_progress)
+    cluster = Cluster(replicas, requests, recorder, routing, on_progress, num_ranks)
     env = simpy.Environment()
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
     clients = None
@@ -137,7 +138,7 @@ def _run(
     cluster.flush()
     records = _records(requests, arrival_time)
     end_time = end_of(requests)
-    return records, recorder.totals(num_replicas, records, end_time), end_time, was_interrupted
+    return records, recorder.totals(len(replicas), records, end_time), end_time, was_interrupted
 
 
 def _data_plane(

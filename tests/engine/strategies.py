@@ -7,7 +7,7 @@ never falls on the end of a step by accident.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,25 @@ def pressed_cases(draw: st.DrawFn) -> Case:
     """Draw a replica whose memory runs out: many seats, few blocks, long outputs, requests in clusters."""
     config = draw(configs(is_pressed=True))
     return Case(config, draw(step_times(config)), draw(request_specs(config, is_pressed=True)))
+
+
+@st.composite
+def ranked_cases(draw: st.DrawFn) -> Case:
+    """Draw ranks that step together: continuous batching in blocks, one stage, more requests than one rank holds."""
+    case = draw(st.one_of(cases(), pressed_cases()).filter(_can_have_ranks))
+    config = replace(case.config, data_parallel_size=draw(st.integers(2, 4)))
+    rises = draw(st.lists(st.integers(0, 5), max_size=60))
+    times = replace(
+        case.times,
+        shared_seconds=(math.sqrt(29.0) / 128.0 * np.concatenate([[0.0], np.cumsum(rises)])).tolist(),
+        shared_seconds_beyond=draw(st.integers(0, 5)) * math.sqrt(31.0) / 256.0,
+    )
+    return Case(config, times, case.specs)
+
+
+def _can_have_ranks(case: Case) -> bool:
+    config = case.config
+    return (config.batching, config.kv_allocation, config.pipeline_parallel_size) == ("continuous", "paged", 1)
 
 
 @st.composite

@@ -10,6 +10,7 @@ from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
 from simserve.workload.requests import RequestSpecs
 from tests.oracle.continuous import ContinuousReplica
+from tests.oracle.lockstep import LockstepRanks
 from tests.oracle.outcome import Outcome
 from tests.oracle.seconds import mixed_seconds, uncached_seconds
 from tests.oracle.static import StaticReplica
@@ -19,5 +20,7 @@ __all__ = ["Outcome", "mixed_seconds", "uncached_seconds", "walk"]
 
 def walk(config: EngineConfig, times: StepTimes, specs: RequestSpecs) -> Outcome:
     """Serve ``specs`` on one replica, step by step, until nothing is left."""
+    if config.data_parallel_size > 1:
+        return LockstepRanks(config, times, specs).run()
     replica = StaticReplica if config.batching == "static" else ContinuousReplica
     return replica(config, times, specs).run()

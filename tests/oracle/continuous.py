@@ -48,6 +48,14 @@ class ContinuousReplica(Replica):
         if not self.running and not self.waiting:
             self.ratio = self.config.new_token_ratio_initial
             return self.upcoming[0][0] if self.upcoming else math.inf
+        step = self.schedule(now)
+        end = now + self.seconds(step)
+        self.receive(end, is_end=False)
+        self.complete(step, end)
+        return end
+
+    def schedule(self, now: float) -> Step:
+        """Choose what the step that starts ``now`` holds."""
         step = Step(now, self.config.max_num_batched_tokens * self.config.pipeline_parallel_size)
         if self.config.kv_allocation == "none":
             self.schedule_uncached(step)
@@ -62,10 +70,7 @@ class ContinuousReplica(Replica):
                 self.schedule_decodes(step)
         self.check(step)
         self.update_ratio(step)
-        end = now + self.seconds(step)
-        self.receive(end, is_end=False)
-        self.complete(step, end)
-        return end
+        return step
 
     def schedule_decodes(self, step: Step) -> None:
         """Give every decoding request its token, and the block it may need for it."""

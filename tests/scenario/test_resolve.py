@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from simserve.errors import InfeasibleError, SimserveError
+from simserve.errors import InfeasibleError, InputError, SimserveError
 from simserve.scenario.fit import check_fit, memory_report, remedies
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
+from simserve.scenario.run import run
 from tests.scenario.builders import make_scenario, scenario_mapping
 
 _LARGE = {"model": "llama-3.1-70b"}
 _SHORT_OF_KV = ["deployment.quantization=fp8", "deployment.engine.gpu_memory_utilization=0.96"]
+
+EXPERTS = ["model=mixtral-8x7b", "deployment.data_parallel_size=2", "deployment.quantization=fp8"]
 
 
 def test_engine_limits_are_those_of_scenario_and_version() -> None:
@@ -176,3 +179,30 @@ def test_a_published_format_is_offered_first_where_nothing_fits() -> None:
     resolved = resolve(make_scenario(overrides, model="gpt-oss-120b"))
 
     assert "deployment.quantization=mxfp4" in remedies(resolved)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["deployment.data_parallel_size=2"], "has no experts that the ranks could share; raise replicas"),
+        ([*EXPERTS, "deployment.engine.name=tgi", "deployment.engine.version=3.0"], "does not run under tgi"),
+        ([*EXPERTS, "deployment.pipeline_parallel_size=2"], "must be 1 with pipeline stages"),
+        ([*EXPERTS, "deployment.engine.kv_allocation=static"], "needs continuous batching and paged"),
+    ],
+)
+def test_data_parallel_attention_needs_experts_and_a_scheduler_for_it(overrides: list[str], message: str) -> None:
+    """What it has no meaning for is refused, with what would have one."""
+    with pytest.raises(InputError, match=message):
+        resolve(make_scenario(overrides))
+
+
+def test_ranks_of_data_parallel_attention_serve_together() -> None:
+    """Two groups of two GPUs; every request is served, and the parts of the steps add up to their time."""
+    scenario = make_scenario([*EXPERTS, "deployment.tensor_parallel_size=2", "deployment.enable_expert_parallel=true"])
+
+    result = run(scenario)
+
+    assert resolve(scenario).num_gpus == 4
+    assert result.summary["completed"] == 20
+    parts = result.summary["simserve"]["steps"]["seconds_by_part"]
+    assert sum(parts.values()) == pytest.approx(result.simulation.totals.busy_seconds, rel=1e-6)

@@ -102,7 +102,7 @@ def test_a_block_without_effect_is_an_unknown_key(block: str) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("deployment.data_parallel_size=2", "raise replicas instead"),
+        ("deployment.data_parallel_size=0", "greater than or equal to 1"),
         ("deployment.engine.swap_space=4 GiB", "recomputed, never swapped"),
         ("deployment.engine.scheduling_policy=priority", "must be 'fcfs'"),
         ("deployment.routing=prefix", "'round_robin' or 'least_outstanding'"),

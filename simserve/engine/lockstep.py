@@ -1,0 +1,106 @@
+"""Lockstep: the ranks of data-parallel attention, each with its own queue and KV cache, that step together.
+
+The experts of a layer are spread over all ranks, so a rank that has computed its attention waits for the others: a
+step takes as long as the slowest rank takes for its own, and the experts for the tokens of all; a rank without requests
+idles along. The functions are those of `simserve.engine.kernel` for one rank; a leap of the ranks is the shortest of
+theirs, and ends where another rank becomes the slowest.
+"""
+
+from __future__ import annotations
+
+from math import floor
+
+from simserve.engine.kernel import complete, cut, plan, submit
+from simserve.engine.state import INFINITY, Replica, RequestTable
+from simserve.engine.tables import StepTimes
+
+
+class Ranks:
+    """The ranks of one replica.
+
+    Attributes:
+        ranks: Two or more.
+        end_time: End of the common leap, or when a plan is due; inf: every rank is idle.
+    """
+
+    __slots__ = ("end_time", "ranks")
+
+    def __init__(self, ranks: list[Replica]) -> None:
+        self.ranks = ranks
+        self.end_time = INFINITY
+
+    @property
+    def finished(self) -> list[int] | None:
+        """Where the first rank notes what finished; None: nobody listens."""
+        return self.ranks[0].finished
+
+
+def submit_to_rank(group: Ranks, requests: RequestTable, index: int, now: float) -> None:
+    """Queue a request at the rank with the fewest requests; end the common leap if it could be admitted there."""
+    rank = min(group.ranks, key=_outstanding)
+    is_joining = rank.end_time == INFINITY and group.end_time != INFINITY
+    num_steps, end = rank.num_steps, rank.end_time
+    submit(rank, requests, index, now)
+    if group.end_time == INFINITY:
+        group.end_time = rank.end_time
+    elif is_joining or (rank.num_steps, rank.end_time) != (num_steps, end):
+        _cut_all(group, now)
+        if is_joining:
+            rank.end_time = group.end_time
+
+
+def complete_ranks(group: Ranks, requests: RequestTable) -> int:
+    """Apply the leap that ends at ``end_time`` on every rank; return how many requests finished."""
+    return sum(complete(rank, requests) for rank in group.ranks if rank.num_steps)
+
+
+def plan_ranks(group: Ranks, requests: RequestTable) -> None:
+    """Plan every rank that has requests, and let all keep the pace of the slowest."""
+    now = group.end_time
+    stepping = []
+    for rank in group.ranks:
+        if rank.end_time != INFINITY:
+            rank.end_time = now
+            plan(rank, requests)
+            if rank.num_steps:
+                stepping.append(rank)
+    if not stepping:
+        group.end_time = INFINITY
+        return
+    slowest = max(stepping, key=_pace)
+    first, increment = slowest.first_seconds, slowest.increment_seconds
+    num_steps = min(rank.num_steps for rank in stepping)
+    for rank in stepping:
+        if rank.increment_seconds > increment:
+            overtaken = floor((first - rank.first_seconds) / (rank.increment_seconds - increment)) + 1
+            num_steps = min(num_steps, overtaken)
+    first += _shared_seconds(slowest.times, sum(rank.priced_tokens for rank in stepping))
+    end = now + first * num_steps + increment * (num_steps * (num_steps - 1) * 0.5)
+    for rank in stepping:
+        rank.num_steps, rank.first_seconds, rank.increment_seconds = num_steps, first, increment
+        rank.end_time = end
+    group.end_time = end
+
+
+def _shared_seconds(times: StepTimes, tokens: int) -> float:
+    shared = times.shared_seconds
+    if tokens < len(shared):
+        return shared[tokens]
+    return (shared[-1] if shared else 0.0) + times.shared_seconds_beyond * (tokens - max(len(shared) - 1, 0))
+
+
+def _cut_all(group: Ranks, now: float) -> None:
+    """End the common leap with the step that runs at ``now``; nothing changes where a plan is due anyway."""
+    for rank in group.ranks:
+        if rank.num_steps > 1:
+            cut(rank, now)
+        if rank.num_steps:
+            group.end_time = rank.end_time
+
+
+def _outstanding(rank: Replica) -> int:
+    return rank.num_outstanding
+
+
+def _pace(rank: Replica) -> tuple[float, float]:
+    return rank.first_seconds, rank.increment_seconds

@@ -1,0 +1,51 @@
+"""Data-parallel attention, one step at a time: ranks that each choose a step, and all take the longest of them."""
+
+from __future__ import annotations
+
+import math
+
+from simserve.engine.config import EngineConfig
+from simserve.engine.tables import StepTimes
+from simserve.workload.requests import RequestSpecs
+from tests.oracle.continuous import ContinuousReplica
+
+
+class LockstepRanks(ContinuousReplica):
+    """The door of the replica, and its clock; requests are served by the ranks behind it."""
+
+    def __init__(self, config: EngineConfig, times: StepTimes, specs: RequestSpecs) -> None:
+        super().__init__(config, times, specs)
+        self.ranks = [ContinuousReplica(config, times, specs) for _ in range(config.data_parallel_size)]
+        for rank in self.ranks:
+            rank.send_follower = self.send_follower  # type: ignore[method-assign]
+
+    def receive(self, until: float, *, is_end: bool) -> None:
+        """Queue what becomes ready, one by one, at the rank with the fewest requests."""
+        while self.upcoming and (self.upcoming[0][0] < until or (is_end and self.upcoming[0][0] == until)):
+            super().receive(self.upcoming[0][0], is_end=True)
+            while self.waiting:
+                rank = min(self.ranks, key=lambda one: len(one.waiting) + len(one.running))
+                rank.waiting.append(self.waiting.popleft())
+
+    def serve(self, now: float) -> float:
+        """Run one common step from ``now`` and return its end; without work, return the next ready time."""
+        busy = []
+        for rank in self.ranks:
+            if rank.running or rank.waiting:
+                busy.append(rank)
+            else:
+                rank.ratio = self.config.new_token_ratio_initial
+        if not busy:
+            return self.upcoming[0][0] if self.upcoming else math.inf
+        steps = [rank.schedule(now) for rank in busy]
+        tokens = sum(len(step.decoding) + sum(chunk for _, chunk in step.chunks) for step in steps)
+        last = len(self.times.shared_seconds) - 1
+        shared = self.times.shared_seconds[min(tokens, last)] + self.times.shared_seconds_beyond * max(0, tokens - last)
+        end = now + max(rank.seconds(step) for rank, step in zip(busy, steps, strict=True)) + shared
+        self.receive(end, is_end=False)
+        for rank, step in zip(busy, steps, strict=True):
+            rank.complete(step, end)
+        self.num_steps += len(busy)
+        self.step_ends.append(end)
+        self.closest_estimate = min(rank.closest_estimate for rank in self.ranks)
+        return end
