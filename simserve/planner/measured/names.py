@@ -22,7 +22,7 @@ _HARDWARE = (
     (r"h100.*pcie", "h100-pcie-80gb"),
     (r"h100.*pcap", "h100-sxm-80gb-power-capped"),
     (r"h100", "h100-sxm-80gb"),
-    (r"h200.*cts", "h200-sxm-141gb-cts"),
+    (r"h200.*nvl", "h200-nvl-141gb"),
     (r"h200", "h200-sxm-141gb"),
     (r"gh200", "gh200-96gb"),
     (r"b200", "b200-sxm-180gb"),

@@ -41,6 +41,7 @@ _SOURCES = {
     "lmdeploy": Source(("lmdeploy_a100_4090.csv",), batches.read_lmdeploy),
     "accelmark": Source(("accelmark_results.csv",), community.read_accelmark),
     "mlperf": Source(("mlperf_v4.1_v5.1_llm_logs.csv",), mlperf.read_mlperf),
+    "mlperf_official": Source(("mlperf_official_v5.0_v5.1_v6.0_llm.csv",), mlperf.read_official),
     "single_stream": Source(("quantization_and_single_stream_tables.csv",), batches.read_single_stream),
     "kaito": Source(("kaito_a10_a100_phi4mini.csv",), community.read_kaito),
 }
