@@ -8,6 +8,7 @@ from pathlib import Path
 
 from simserve.errors import InputError, UsageError, nearest
 from simserve.planner.measured import batches, community, inferencex, mlperf, replays, tensorrt_llm
+from simserve.planner.measured.memory import MEMORY, MeasuredMemory, read_memory
 from simserve.planner.measured.point import MeasuredPoint
 from simserve.planner.measured.published import read_published
 
@@ -49,7 +50,7 @@ _SOURCES = {
 
 def source_names() -> list[str]:
     """Return the names that can be asked for, the published figures first."""
-    return [PUBLISHED, *_SOURCES]
+    return [PUBLISHED, *_SOURCES, MEMORY]
 
 
 def read_points(data: Path | None, sources: Sequence[str] = ()) -> list[MeasuredPoint]:
@@ -82,6 +83,16 @@ def read_points(data: Path | None, sources: Sequence[str] = ()) -> list[Measured
                 remedy="name the folder that holds them with --data",
             )
     return points
+
+
+def read_memory_logs(data: Path | None, sources: Sequence[str] = ()) -> list[MeasuredMemory]:
+    """Return the measured KV rooms, none where the folder holds none or other sources were asked for.
+
+    Raises:
+        UsageError: ``data`` is no folder.
+        TraceError: A file cannot be read.
+    """
+    return [] if data is None or (sources and MEMORY not in sources) else read_memory(_measured_folder(data))
 
 
 def _remedy(name: str) -> str:
