@@ -73,6 +73,7 @@ class ResolvedEngine:
         cuda_graph_sizes: Captured decode batches, ascending; a batch pads up to the next. Empty: no graphs.
         cuda_graph_max_batch: The last of them, 0 without graphs.
         cuda_graph_max_prompt_tokens: Tokens up to which a step that prefills runs on graphs too.
+        enforce_eager: Whether nothing is captured in CUDA graphs; every step then waits for its launches.
         async_scheduling: Whether the host prepares the next step while the GPU computes.
         host_seconds_per_step: CPU time of a step.
         host_seconds_per_request: CPU time a request of a step.
@@ -118,6 +119,7 @@ class ResolvedEngine:
     cuda_graph_sizes: tuple[int, ...]
     cuda_graph_max_batch: int
     cuda_graph_max_prompt_tokens: int
+    enforce_eager: bool
     async_scheduling: bool
     host_seconds_per_step: float
     host_seconds_per_request: float

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from simserve.errors import InputError, TraceError, UsageError
-from simserve.planner.measured.batches import read_splitwise
 from simserve.planner.measured.inferencex import read_disaggregated, read_inferencex, read_inhouse
 from simserve.planner.measured.names import hardware_name, model_name, quantization_name, version_number
 from simserve.planner.measured.replays import read_apex, read_llmservingsim
 from simserve.planner.measured.sources import read_points, source_names
+from simserve.planner.measured.splitwise import read_splitwise
 from simserve.planner.measured.table import read_rows
 from simserve.planner.measured.tensorrt_llm import read_offline, read_online, read_static
 from tests.planner.builders import agg_row, write_csv
