@@ -81,6 +81,8 @@ class ResolvedEngine:
         host_overlap: Share of both hidden behind the GPU; 0 without ``async_scheduling``.
         frontend_latency: From arrival to the scheduler.
         compute_efficiency: Scale on the hardware profile's kernel efficiencies.
+        max_bandwidth: Memory bandwidth beyond which the kernels gain nothing; infinite where they follow the GPU.
+        max_flops: The same of the FLOP/s of 16-bit products.
         supported_quantizations: Weight formats the version can run.
         sources: Knob -> ``scenario`` or ``vllm 0.12 default on h100-sxm-80gb``, with what moved a default.
     """
@@ -127,6 +129,8 @@ class ResolvedEngine:
     host_overlap: float
     frontend_latency: float
     compute_efficiency: float
+    max_bandwidth: float
+    max_flops: float
     supported_quantizations: tuple[str, ...]
     sources: Mapping[str, str]
 

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError
 from simserve.profiles import catalog
-from simserve.units import Bytes, Seconds
+from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel, validate
 
 MemoryRule = Literal["total", "free_after_load", "static_fraction"]
@@ -233,6 +233,10 @@ class Kernels(FrozenModel):
 
     compute_efficiency: float = Field(gt=0, le=1.5)
     """Scale on the hardware profile's kernel efficiencies; 1: as there."""
+    max_bandwidth: BytesPerSecond | None = Field(default=None, gt=0)
+    """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
+    max_flops: FlopsPerSecond | None = Field(default=None, gt=0)
+    """FLOP/s of 16-bit products beyond which the kernels gain nothing; absent: the GPU's."""
     quantizations: tuple[str, ...]
     """Weight formats the version can run."""
     source: str
