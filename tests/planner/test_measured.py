@@ -274,3 +274,14 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(TraceError, match=r"x\.csv\.gz"):
         read_rows(tmp_path / "x.csv.gz")
+
+
+def test_rows_that_splitwise_computed_are_not_run(tmp_path: Path) -> None:
+    """Its power-capped times are the uncapped ones times 1.3 and 1."""
+    rows = [agg_row(hardware=name, ttft_ms=100, tpot_ms=10, osl=11) for name in ("h100-80gb", "h100-80gb-pcap")]
+    write_csv(tmp_path, "splitwise_iteration_times.csv", rows)
+
+    measured, computed = read_splitwise(tmp_path)
+
+    assert not measured.reason
+    assert "nothing was measured" in computed.reason

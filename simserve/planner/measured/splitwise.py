@@ -14,6 +14,9 @@ SPLITWISE_VERSION = "0.2.1"
 graphs came with 0.2.6 in December."""
 
 
+COMPUTED = "the source computed its capped rows from the others (prompts 1.3 times as long): nothing was measured"
+"""Why the power-capped rows are not run: every one is its uncapped twin times 1.3 and 1.0, to six digits."""
+
 CLOSURE_TOLERANCE = 0.10
 """Share by which E2E may differ from the sum of its parts."""
 
@@ -54,6 +57,7 @@ def _splitwise_point(row: Row) -> MeasuredPoint:
         measured=measured,
         shown_only=_contradicted(measured, output),
         protocol=Protocol(is_server_side=True, is_batch_time=True),
+        reason=COMPUTED if row.text("hardware").endswith("-pcap") else "",
     )
 
 
