@@ -117,16 +117,45 @@ def _progress(is_shown: bool) -> Iterator[Progress | None]:
 
 
 def _render(summary: Mapping[str, Any]) -> None:
+    from simserve.planner.accuracy import coverage_sentence
+
     header = ("source", "engine", "hardware", "model", "points", "run", *_METRICS)
     rows = [(*(str(group[key]) for key in header[:6] if key != "run"), *_cells(group)) for group in summary["groups"]]
-    print_table(header, rows, note="median absolute error, bias in brackets; * compared, not scored")
+    if rows:
+        print_table(header, rows, note="median absolute error, bias in brackets; * compared, not scored")
+    _render_memory(summary["memory"])
+    if not summary["points"]:
+        return
     out = console()
     out.print(f"{summary['covered']} of {summary['points']} points were run")
+    out.print(coverage_sentence(summary["coverage"]), soft_wrap=True)
     for each in summary["not_covered"][:_MOST_REASONS]:
         out.print(f"  {each['points']:5d}  {each['source']}: {each['reason']}", markup=False, soft_wrap=True)
     others = sum(each["points"] for each in summary["not_covered"][_MOST_REASONS:])
     if others:
         out.print(f"  {others:5d}  for other reasons (--json lists them)")
+
+
+def _render_memory(rows: Sequence[Mapping[str, Any]]) -> None:
+    if not rows:
+        return
+    header = ("memory", "hardware", "model", "measured KV GiB", "planned", "of the KV", "of the GPU")
+    print_table(
+        header,
+        [
+            (
+                f"{row['engine']} {row['version']}",
+                str(row["hardware"]),
+                str(row["model"]),
+                f"{row['measured_kv_gib']:.2f}",
+                f"{row['predicted_kv_gib']:.2f}",
+                f"{row['error_of_kv']:+.1%}",
+                f"{row['error_of_gpu']:+.2%}",
+            )
+            for row in rows
+        ],
+        note="KV room as the engine logs it, and errors of the plan",
+    )
 
 
 def _cells(group: Mapping[str, Any]) -> Sequence[str]:

@@ -86,10 +86,11 @@ class ReplicaShape:
         """One GPU as the operators see it."""
         efficiency = self.hardware.efficiency
         peaks = {dtype: self.hardware.peak_flops(dtype) for dtype in self.hardware.supported_dtypes}
+        most = self.engine.max_flops
         return Machine(
             name=self.hardware.name,
-            peaks={dtype: peak for dtype, peak in peaks.items() if peak is not None},
-            bandwidth=self.hardware.memory.bandwidth,
+            peaks={dtype: min(peak, most) for dtype, peak in peaks.items() if peak is not None},
+            bandwidth=min(self.hardware.memory.bandwidth, self.engine.max_bandwidth),
             gemm_efficiency=efficiency.gemm,
             attention_efficiency=efficiency.attention_prefill,
             memory_efficiency=efficiency.memory,

@@ -9,6 +9,7 @@ from typing import Any
 from simserve import __version__
 from simserve.planner.held_out import held_out_rows
 from simserve.planner.measured.point import METRICS
+from simserve.planner.memory_accuracy import OF_GPU, OF_KV
 from simserve.planner.validate import Validation
 
 NUM_WORST = 12
@@ -57,6 +58,8 @@ def accuracy_page(validation: Validation, date: str) -> str:
     static = [group for group in summary["groups"] if group["source"] in STATIC_BATCHES]
     parts = [
         _head(summary, date),
+        "## Memory\n",
+        _memory(summary["memory"]),
         "## By source\n",
         _table(("source",), summary["sources"]),
         "## By engine, GPU and model\n",
@@ -80,11 +83,52 @@ def _head(summary: Mapping[str, Any], date: str) -> str:
 
 Written by `simserve validate --accuracy`, simserve {__version__}, {date}. Do not edit.
 
-{summary["covered"]} of {summary["points"]} measured points were run. A cell is the median / mean / 90th percentile of
+{summary["covered"]} of {summary["points"]} measured points were run. {coverage_sentence(summary["coverage"])}
+
+A cell is the median / mean / 90th percentile of
 the absolute relative error, then the bias (mean of predicted - measured over measured) and the number of points.
 `*`: compared but not scored, as the source says its figure carries artefacts. Figures are means over requests unless
 the source gives medians.
 """
+
+
+def coverage_sentence(coverage: Mapping[str, Any]) -> str:
+    """Return what share of the H100, H200 and A100 points of supported models was run, in words."""
+    if coverage["share"] is None:
+        return "None of them is of a supported model on H100, H200 or A100."
+    rows = f"{coverage['covered']} of {coverage['points']} ({100 * coverage['share']:.1f} %)"
+    pools = coverage["disaggregated"]
+    others = f", beside {pools} of separate prefill and decode pools, which cannot be run" if pools else ""
+    return f"Of those on H100, H200 and A100 of supported models {rows} were run{others}."
+
+
+def _memory(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return "No measured KV room is here.\n"
+    within = sum(row["is_within"] for row in rows)
+    header = ("engine", "hardware", "model", "measured KV", "planned KV", "error of the KV", "of the GPU's memory")
+    lines = [
+        f"KV room that the engine's log says beside the memory plan's, GiB a GPU; {within} of {len(rows)} are within "
+        f"{100 * OF_GPU:.0f} % of the GPU's memory and, where KV takes more than a third of it, {100 * OF_KV:.0f} % of "
+        "the KV.\n",
+        _row(header),
+        _row(["---"] * len(header)),
+    ]
+    lines += [
+        _row(
+            [
+                f"{row['engine']} {row['version']}",
+                row["hardware"],
+                row["model"],
+                f"{row['measured_kv_gib']:.2f}",
+                f"{row['predicted_kv_gib']:.2f}",
+                f"{100 * row['error_of_kv']:+.1f} %",
+                f"{100 * row['error_of_gpu']:+.2f} %",
+            ]
+        )
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _table(names: Sequence[str], groups: Sequence[Mapping[str, Any]]) -> str:

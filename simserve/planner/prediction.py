@@ -25,6 +25,10 @@ from simserve.workload.requests import RequestSpecs
 Adjustment = Callable[[ResolvedScenario, PricedDeployment], PricedDeployment]
 """Changes the seconds of a deployment's steps, for fitting."""
 
+LONG_RUN_WINDOW = (0.4, 0.8)
+"""Share of the requests of a long run, in order, between which its figures are taken: past the ramp, before the
+drain."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
@@ -159,19 +163,35 @@ def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:
     """Return TPOT, TTFT, E2E (seconds) and throughput (tokens/s) of a run as the protocol takes them."""
     latencies = request_latencies(records)
     late = records.admitted_time - records.arrival_time if protocol.is_server_side else 0.0
-    ttft = latencies.ttft - late
+    counted = _counted(len(records), protocol)
+    ttft = (latencies.ttft - late)[counted]
     decode_time = records.finish_time - records.first_token_time
-    tpot = _statistic(latencies.tpot, protocol)
+    tpot = _statistic(latencies.tpot[counted], protocol)
     if protocol.is_token_weighted:
         tpot = float(decode_time.sum() / records.output_tokens.sum())
-    tokens = records.output_tokens + (records.prompt_tokens if protocol.is_total_throughput else 0)
-    duration = float(np.nanmax(records.finish_time) - np.nanmin(records.arrival_time))
     return {
         "tpot": tpot,
         "ttft": float(np.nanmax(ttft)) if protocol.is_batch_time else _statistic(ttft, protocol),
-        "e2e": _statistic(latencies.e2e - late, protocol),
-        "throughput": float(tokens.sum()) / duration if duration > 0 else float("nan"),
+        "e2e": _statistic((latencies.e2e - late)[counted], protocol),
+        "throughput": _throughput(records, protocol) * protocol.num_copies / protocol.beam_width,
     }
+
+
+def _counted(num_requests: int, protocol: Protocol) -> slice:
+    """Return the requests whose latencies count, in order of arrival: all, or the middle of a long run's."""
+    start, stop = LONG_RUN_WINDOW if protocol.is_long_run else (0.0, 1.0)
+    return slice(int(start * num_requests), max(int(stop * num_requests), 1))
+
+
+def _throughput(records: RequestRecords, protocol: Protocol) -> float:
+    """Return tokens/s over the whole run, or while the middle of a long run's requests finished."""
+    tokens = records.output_tokens + (records.prompt_tokens if protocol.is_total_throughput else 0)
+    if not protocol.is_long_run:
+        duration = float(np.nanmax(records.finish_time) - np.nanmin(records.arrival_time))
+        return float(tokens.sum()) / duration if duration > 0 else float("nan")
+    start, end = np.nanquantile(records.finish_time, LONG_RUN_WINDOW)
+    inside = (records.finish_time > start) & (records.finish_time <= end)
+    return float(tokens[inside].sum() / (end - start)) if end > start else float("nan")
 
 
 def _statistic(values: NDArray[np.float64], protocol: Protocol) -> float:

@@ -9,9 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from simserve.planner.measured.inferencex import DISAGGREGATED
 from simserve.planner.measured.point import METRICS, MeasuredPoint, Metric
+from simserve.planner.measured.splitwise import COMPUTED
 from simserve.planner.prediction import Prediction
+from simserve.profiles import catalog
 from simserve.profiles.expected_errors import band_of
+
+CORE_GPUS = ("h100", "h200", "a100")
+"""Beginnings of the GPUs whose measurements the simulator is to cover."""
 
 GroupKey = Callable[[MeasuredPoint], tuple[str, ...]]
 
@@ -99,6 +105,26 @@ def not_covered(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
     """Return why points could not be run, by source, the most frequent reasons first."""
     counts = Counter((each.point.source, each.reason) for each in predictions if not each.is_covered)
     return [{"source": source, "reason": reason, "points": count} for (source, reason), count in counts.most_common()]
+
+
+def coverage(predictions: Sequence[Prediction]) -> dict[str, Any]:
+    """Return how many of the points on `CORE_GPUS` of models in the catalogue were run.
+
+    Returns:
+        ``points covered share`` of those, ``share`` None without any; and ``disaggregated``, the points of separate
+        prefill and decode pools, which are not among them. Rows that nobody measured are in neither.
+    """
+    known = frozenset(catalog.names("model"))
+    core = [p for p in predictions if p.point.hardware.startswith(CORE_GPUS) and p.point.model in known]
+    core = [each for each in core if each.reason != COMPUTED]
+    single = [each for each in core if each.reason != DISAGGREGATED]
+    covered = sum(each.is_covered for each in single)
+    return {
+        "points": len(single),
+        "covered": covered,
+        "share": covered / len(single) if single else None,
+        "disaggregated": len(core) - len(single),
+    }
 
 
 def _summaries(group: Sequence[Prediction], *, is_scored: bool) -> dict[str, dict[str, float | int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from joblib import Parallel, delayed
 
 from simserve.errors import InvariantError
 from simserve.planner.measured.point import METRICS, MeasuredPoint
-from simserve.planner.measured.sources import read_points
+from simserve.planner.measured.sources import read_memory_logs, read_points
+from simserve.planner.memory_accuracy import MemoryComparison, compare_memory
 from simserve.planner.prediction import Adjustment, Prediction, Pricer, predict
-from simserve.planner.scoring import by_band, by_model, by_source, concurrency_band, grouped, not_covered
+from simserve.planner.scoring import by_band, by_model, by_source, concurrency_band, coverage, grouped, not_covered
 
 Progress = Callable[[int, int], None]
 """Called with the points done and all points."""
@@ -33,10 +34,12 @@ class Validation:
 
     Attributes:
         predictions: In the order of the sources; of an interrupted run only those that were finished.
+        memory: Measured KV rooms beside the memory plan's.
         was_interrupted: The user stopped it.
     """
 
     predictions: tuple[Prediction, ...]
+    memory: tuple[MemoryComparison, ...] = ()
     was_interrupted: bool = False
 
     @property
@@ -46,6 +49,8 @@ class Validation:
         return {
             "points": len(self.predictions),
             "covered": covered,
+            "coverage": coverage(self.predictions),
+            "memory": [each.summary for each in self.memory],
             "groups": grouped(self.predictions, by_model, ("source", "engine", "hardware", "model")),
             "bands": grouped(self.predictions, by_band, ("source", "concurrency")),
             "sources": grouped(self.predictions, by_source, ("source",)),
@@ -81,8 +86,10 @@ def validate(
         UsageError: A source is unknown, or ``data`` is no folder.
         InputError: A file is missing or cannot be read.
     """
-    points = read_points(None if data is None else Path(data), sources)
-    return replay(points, jobs=jobs, adjust=adjust, progress=progress)
+    folder = None if data is None else Path(data)
+    points = read_points(folder, sources)
+    memory = compare_memory(read_memory_logs(folder, sources))
+    return replace(replay(points, jobs=jobs, adjust=adjust, progress=progress), memory=memory)
 
 
 def replay(

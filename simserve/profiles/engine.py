@@ -73,6 +73,7 @@ class ResolvedEngine:
         cuda_graph_sizes: Captured decode batches, ascending; a batch pads up to the next. Empty: no graphs.
         cuda_graph_max_batch: The last of them, 0 without graphs.
         cuda_graph_max_prompt_tokens: Tokens up to which a step that prefills runs on graphs too.
+        enforce_eager: Whether nothing is captured in CUDA graphs; every step then waits for its launches.
         async_scheduling: Whether the host prepares the next step while the GPU computes.
         host_seconds_per_step: CPU time of a step.
         host_seconds_per_request: CPU time a request of a step.
@@ -80,6 +81,8 @@ class ResolvedEngine:
         host_overlap: Share of both hidden behind the GPU; 0 without ``async_scheduling``.
         frontend_latency: From arrival to the scheduler.
         compute_efficiency: Scale on the hardware profile's kernel efficiencies.
+        max_bandwidth: Memory bandwidth beyond which the kernels gain nothing; infinite where they follow the GPU.
+        max_flops: The same of the FLOP/s of 16-bit products.
         supported_quantizations: Weight formats the version can run.
         sources: Knob -> ``scenario`` or ``vllm 0.12 default on h100-sxm-80gb``, with what moved a default.
     """
@@ -118,6 +121,7 @@ class ResolvedEngine:
     cuda_graph_sizes: tuple[int, ...]
     cuda_graph_max_batch: int
     cuda_graph_max_prompt_tokens: int
+    enforce_eager: bool
     async_scheduling: bool
     host_seconds_per_step: float
     host_seconds_per_request: float
@@ -125,6 +129,8 @@ class ResolvedEngine:
     host_overlap: float
     frontend_latency: float
     compute_efficiency: float
+    max_bandwidth: float
+    max_flops: float
     supported_quantizations: tuple[str, ...]
     sources: Mapping[str, str]
 

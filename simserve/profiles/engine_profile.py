@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError
 from simserve.profiles import catalog
-from simserve.units import Bytes, Seconds
+from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel, validate
 
 MemoryRule = Literal["total", "free_after_load", "static_fraction"]
@@ -220,6 +220,8 @@ class Host(FrozenModel):
     """Share of both that asynchronous scheduling hides behind the GPU; 0: the engine has none."""
     eager_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """Least time of a layer in a step outside CUDA graphs, seconds: the host launches its kernels no faster."""
+    enforced_eager_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
+    """The same with `enforce_eager`, which switches compilation off too; absent: as without."""
     frontend_latency: Seconds = Field(gt=0)
     """From arrival to the scheduler: HTTP, tokenisation, queue hand-over, seconds."""
     source: str
@@ -231,6 +233,10 @@ class Kernels(FrozenModel):
 
     compute_efficiency: float = Field(gt=0, le=1.5)
     """Scale on the hardware profile's kernel efficiencies; 1: as there."""
+    max_bandwidth: BytesPerSecond | None = Field(default=None, gt=0)
+    """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
+    max_flops: FlopsPerSecond | None = Field(default=None, gt=0)
+    """FLOP/s of 16-bit products beyond which the kernels gain nothing; absent: the GPU's."""
     quantizations: tuple[str, ...]
     """Weight formats the version can run."""
     source: str

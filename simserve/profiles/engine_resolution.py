@@ -5,6 +5,7 @@ Knows one version of one engine and one place; not which version was meant, nor 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,7 +187,8 @@ def resolve_memory(
 ) -> dict[str, Any]:
     """Return the share of GPU memory and the inputs of the rule for what is neither weights nor KV."""
     memory, runtime, graphs = known.memory, known.runtime_memory, known.cuda_graphs
-    graph_sizes = _graph_sizes(graphs, place, max_num_seqs)
+    is_eager = choices.pick("enforce_eager", False)
+    graph_sizes = () if is_eager else _graph_sizes(graphs, place, max_num_seqs)
     largest = graph_sizes[-1] if graph_sizes else 0
     share = 0.0
     if memory.gpu_memory_utilization is not None:
@@ -194,6 +196,7 @@ def resolve_memory(
     elif memory.static_reserve is not None:
         share = memory.static_reserve.share(place.gpu_memory_bytes, budget, largest, place.num_ranks)
     return {
+        "enforce_eager": is_eager,
         "memory_rule": memory.rule,
         "gpu_memory_utilization": choices.pick("gpu_memory_utilization", share),
         "non_torch_bytes_single": runtime.non_torch_single,
@@ -216,6 +219,9 @@ def resolve_host(choices: Choices, known: EngineVersion) -> dict[str, Any]:
     """
     host = known.host
     is_async = choices.pick("async_scheduling", known.scheduling.async_scheduling)
+    launch = host.eager_seconds_per_layer
+    if choices.asked.enforce_eager and host.enforced_eager_seconds_per_layer is not None:
+        launch = host.enforced_eager_seconds_per_layer
     if is_async and not host.overlap:
         rule = f"is not possible: version {known.version} of this engine has no asynchronous scheduling"
         raise refuse("async_scheduling", is_async, rule, "leave it out or use a newer version")
@@ -223,9 +229,11 @@ def resolve_host(choices: Choices, known: EngineVersion) -> dict[str, Any]:
         "async_scheduling": is_async,
         "host_seconds_per_step": host.seconds_per_step,
         "host_seconds_per_request": host.seconds_per_request,
-        "eager_seconds_per_layer": host.eager_seconds_per_layer,
+        "eager_seconds_per_layer": launch,
         "host_overlap": host.overlap if is_async else 0.0,
         "frontend_latency": choices.pick("frontend_latency", host.frontend_latency),
         "compute_efficiency": known.kernels.compute_efficiency,
+        "max_bandwidth": known.kernels.max_bandwidth or math.inf,
+        "max_flops": known.kernels.max_flops or math.inf,
         "supported_quantizations": known.kernels.quantizations,
     }

@@ -20,6 +20,7 @@ _CONTINUOUS = (
     "enable_chunked_prefill",
     "enable_prefix_caching",
     "async_scheduling",
+    "enforce_eager",
 )
 _STATIC = (
     "batching",

@@ -117,6 +117,8 @@ class EngineSpec(FrozenModel):
     """Longest prompt plus output, tokens. Absent: the model's own limit."""
     async_scheduling: bool | None = None
     """Whether the host prepares the next step while the GPU works on this one."""
+    enforce_eager: bool | None = None
+    """Whether to run without CUDA graphs and compilation: a step takes at least the time to launch its kernels."""
     frontend_latency: Seconds | None = None
     """Time from a request's arrival to the scheduler (HTTP, tokenisation)."""
     static_batch_size: Annotated[int, Field(ge=1)] | None = None

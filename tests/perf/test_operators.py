@@ -18,7 +18,7 @@ from simserve.perf.efficiency import Machine
 from simserve.perf.gemm import gemm_call, gemm_curve, gemm_work
 from simserve.perf.moe import expected_distinct_experts
 from simserve.perf.operators import COMPUTE, WEIGHTS, bound_parts, elementwise_parts
-from tests.perf.shapes import make_model
+from tests.perf.shapes import make_model, make_shape
 
 MACHINE = Machine(
     name="unit",
@@ -136,3 +136,11 @@ def test_layers_of_a_short_window_do_not_grow_with_the_context() -> None:
 
     assert (growing_share(model), window_keys(model)) == (0.5, 64.0)
     assert (growing_share(make_model("mistral-7b")), window_keys(make_model("mistral-7b"))) == (1.0, 0.0)
+
+
+def test_kernels_that_follow_a_gpu_only_so_far() -> None:
+    """llama.cpp on an A100: 1.2 of its 2.04 TB/s, 200 of its 312 TFLOP/s; an RTX 4090 has less of both."""
+    large, small = (make_shape(name, engine="llama.cpp").machine for name in ("a100-sxm-80gb", "rtx-4090-24gb"))
+
+    assert (large.bandwidth, large.peak("bf16")) == (1.2e12, 200e12)
+    assert (small.bandwidth, small.peak("bf16")) == (1.008e12, 165.2e12)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from simserve.errors import InputError, TraceError, UsageError
-from simserve.planner.measured.batches import read_splitwise
 from simserve.planner.measured.inferencex import read_disaggregated, read_inferencex, read_inhouse
 from simserve.planner.measured.names import hardware_name, model_name, quantization_name, version_number
 from simserve.planner.measured.replays import read_apex, read_llmservingsim
 from simserve.planner.measured.sources import read_points, source_names
+from simserve.planner.measured.splitwise import read_splitwise
 from simserve.planner.measured.table import read_rows
 from simserve.planner.measured.tensorrt_llm import read_offline, read_online, read_static
 from tests.planner.builders import agg_row, write_csv
@@ -274,3 +274,14 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(TraceError, match=r"x\.csv\.gz"):
         read_rows(tmp_path / "x.csv.gz")
+
+
+def test_rows_that_splitwise_computed_are_not_run(tmp_path: Path) -> None:
+    """Its power-capped times are the uncapped ones times 1.3 and 1."""
+    rows = [agg_row(hardware=name, ttft_ms=100, tpot_ms=10, osl=11) for name in ("h100-80gb", "h100-80gb-pcap")]
+    write_csv(tmp_path, "splitwise_iteration_times.csv", rows)
+
+    measured, computed = read_splitwise(tmp_path)
+
+    assert not measured.reason
+    assert "nothing was measured" in computed.reason

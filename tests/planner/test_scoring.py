@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from simserve.planner.scoring import by_model, by_source, concurrency_band, error_summary, grouped, not_covered
+from simserve.planner.accuracy import coverage_sentence
+from simserve.planner.measured.inferencex import DISAGGREGATED
+from simserve.planner.measured.splitwise import COMPUTED
+from simserve.planner.prediction import Prediction
+from simserve.planner.scoring import (
+    by_model,
+    by_source,
+    concurrency_band,
+    coverage,
+    error_summary,
+    grouped,
+    not_covered,
+)
 from tests.planner.builders import make_point, make_prediction
 
 
@@ -59,3 +71,20 @@ def test_what_is_only_shown_is_not_scored() -> None:
 
     assert list(group["metrics"]) == ["tpot"]
     assert group["shown_only"]["ttft"]["bias"] == pytest.approx(1.0)
+
+
+def test_coverage_is_of_hopper_and_a100_and_models_of_the_catalogue() -> None:
+    """Other GPUs, unknown models and separate pools are not in the denominator; pools are counted beside it."""
+    known = {"hardware": "h100-sxm-80gb", "model": "llama-3.1-8b"}
+    predictions = [
+        Prediction(point=make_point(**known), predicted={"tpot": 0.01}),
+        Prediction(point=make_point(**known), reason="does not fit"),
+        Prediction(point=make_point(**known), reason=DISAGGREGATED),
+        Prediction(point=make_point(**known), reason=COMPUTED),
+        Prediction(point=make_point(**{**known, "hardware": "l4-24gb"}), reason="does not fit"),
+        Prediction(point=make_point(**{**known, "model": "nobody-1b"}), reason="is not a known model"),
+    ]
+
+    assert coverage(predictions) == {"points": 2, "covered": 1, "share": 0.5, "disaggregated": 1}
+    assert "1 of 2 (50.0 %)" in coverage_sentence(coverage(predictions))
+    assert coverage([])["share"] is None

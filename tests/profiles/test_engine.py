@@ -27,6 +27,7 @@ GPUS = {
 ENGINES = [
     "fastertransformer",
     "llama.cpp",
+    "lmdeploy",
     "ollama",
     "orca",
     "sglang",
@@ -242,6 +243,7 @@ def test_sglang_admits_by_a_decaying_estimate() -> None:
                 "max_num_batched_tokens": 2048,
             },
         ),
+        ("lmdeploy", {"scheduler": "mixed", "admission": "on_demand", "max_num_seqs": 128, "block_size": 64}),
         ("ollama", {"kv_allocation": "static", "max_num_seqs": 1, "batching": "continuous"}),
         ("transformers", {"batching": "static", "static_batch_size": 8, "enable_prefix_caching": False}),
         ("fastertransformer", {"batching": "static", "kv_allocation": "static"}),
@@ -500,3 +502,22 @@ def test_a_profile_of_the_user_is_read_by_path(tmp_path: Path) -> None:
     path = _write(tmp_path, "block_size: 16", "block_size: 32")
 
     assert load_engine(str(path)).versions[0].limits.block_size == 32
+
+
+def test_enforce_eager_captures_nothing_and_launches_every_layer() -> None:
+    """No graphs; layers that V1 compiles launch as V0's did."""
+    usual, eager = resolve("vllm", "0.12"), resolve("vllm", "0.12", enforce_eager=True)
+
+    assert (usual.enforce_eager, usual.eager_seconds_per_layer) == (False, 0.0)
+    assert usual.cuda_graph_sizes
+    assert (eager.cuda_graph_sizes, eager.cuda_graph_max_prompt_tokens, eager.cuda_graph_bytes) == ((), 0, 0.0)
+    assert eager.eager_seconds_per_layer == pytest.approx(0.42e-3)
+    assert eager.sources["enforce_eager"] == "scenario"
+
+
+def test_engines_without_a_launch_time_of_their_own_lose_their_graphs_alone() -> None:
+    """TensorRT-LLM states none."""
+    eager = resolve("tensorrt-llm", "1.0", enforce_eager=True)
+
+    assert eager.cuda_graph_sizes == ()
+    assert eager.eager_seconds_per_layer == resolve("tensorrt-llm", "1.0").eager_seconds_per_layer

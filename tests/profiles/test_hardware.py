@@ -18,8 +18,10 @@ BUNDLED = (
     "a100-pcie-80gb",
     "a100-sxm-40gb",
     "a100-sxm-80gb",
+    "h100-nvl-94gb",
     "h100-pcie-80gb",
     "h100-sxm-80gb",
+    "h200-nvl-141gb",
     "h200-sxm-141gb",
     "l4-24gb",
     "l40s-48gb",
@@ -35,7 +37,7 @@ BUNDLED = (
     "v100s-32gb",
 )
 WITHOUT_BF16 = ("m2-max-96gb", "t4-16gb", "v100s-32gb")
-WITHOUT_PRICE = ("m2-max-96gb", "v100s-32gb")
+WITHOUT_PRICE = ("h100-nvl-94gb", "h200-nvl-141gb", "m2-max-96gb", "v100s-32gb")
 BLOCKS = ("memory", "compute", "intra_node", "inter_node", "host_link", "power", "efficiency")
 GIB = 2.0**30
 
@@ -154,6 +156,8 @@ def test_unified_memory_leaves_a_quarter_to_the_rest_of_the_machine() -> None:
         ("h100-sxm-80gb", "bf16", 989.4e12),
         ("h100-sxm-80gb", "fp8", 1978.9e12),
         ("h100-pcie-80gb", "bf16", 756e12),
+        ("h100-nvl-94gb", "bf16", 835.5e12),
+        ("h200-nvl-141gb", "fp8", 1670.5e12),
         ("h200-sxm-141gb", "bf16", 989.4e12),
         ("a100-sxm-80gb", "bf16", 312e12),
         ("a100-pcie-80gb", "int8", 624e12),
@@ -184,6 +188,8 @@ def test_peaks_are_dense(name: str, dtype: str, flops: float) -> None:
     [
         ("h100-sxm-80gb", 3.35),
         ("h100-pcie-80gb", 2.039),
+        ("h100-nvl-94gb", 3.9),
+        ("h200-nvl-141gb", 4.8),
         ("h200-sxm-141gb", 4.8),
         ("a100-sxm-80gb", 2.039),
         ("a100-sxm-40gb", 1.555),

@@ -18,6 +18,7 @@ _USUAL_OUTPUT = {"standard": 345.0, "edge": 208.0, "longctx": 255.0}
 limit; for rows that do not say theirs."""
 _LONG_PROMPT = 28650
 """Median prompt of the long-context suite (its 99th percentile is 29,932)."""
+_EAGER = '"enforce_eager": true'
 OUTPUT_CV = 0.6
 """Coefficient of variation of natural answers before they are cut at the limit: an assumption, as ShareGPT's."""
 SUSTAINED_REQUESTS = 20
@@ -46,6 +47,7 @@ def _accelmark_point(row: Row, lengths: Path) -> MeasuredPoint:
             "gpu_memory_utilization": float(share.group(1)) if share else None,
             "enable_prefix_caching": False,
             "max_model_len": 32768 if suite == "longctx" else 4096,
+            "enforce_eager": True if _EAGER in notes else None,
         },
         tensor_parallel_size=row.count("tp", 1),
         quantization=quantization_name(row.text("precision")),
@@ -98,8 +100,6 @@ def _accelmark_load(row: Row, suite: str, lengths: Path) -> tuple[dict[str, Any]
 
 
 def _accelmark_reason(notes: str, workload: dict[str, Any], row: Row) -> str:
-    if '"enforce_eager": true' in notes:
-        return "runs without CUDA graphs (enforce_eager), which a scenario cannot ask for"
     if "scenario=speculative" in notes:
         return "decodes speculatively, which a scenario cannot ask for yet"
     if not workload:

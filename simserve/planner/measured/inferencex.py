@@ -44,7 +44,9 @@ _SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
 """Engine and model -> what the launch script sets."""
 
 _MINIMAX_H200 = {"seats": 512, "max_num_batched_tokens": 32768, "share": 0.95, "kv": "fp8"}
-_DISAGGREGATED = "separate prefill and decode pools cannot be simulated yet"
+DISAGGREGATED = "separate prefill and decode pools cannot be simulated yet"
+"""Why rows of `inferencex_disagg` are not run."""
+
 _MIXED_EXPERTS = "experts both split and placed (expert- and tensor-parallel at once) cannot be simulated"
 
 
@@ -76,7 +78,7 @@ def read_disaggregated(folder: Path) -> list[MeasuredPoint]:
             load=row.number_of("load_value"),
             scenario={},
             measured=row.latencies("tpot", "ttft"),
-            reason=_DISAGGREGATED,
+            reason=DISAGGREGATED,
         )
         for row in read_rows(folder / "inferencex_disagg.csv")
     ]

@@ -1,110 +1,255 @@
-"""MLPerf Inference v4.1 logs: offline throughput and Poisson servers. Layouts are not in the logs: assumed."""
+"""MLPerf Inference: logs of v4.1 with latencies, and the official v5.0 table of throughputs.
+
+The servers' layouts are in neither: they are those of the submissions' harness (`mlperf_harness`).
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from simserve.planner.measured import build
-from simserve.planner.measured.names import hardware_name, version_number
-from simserve.planner.measured.point import MeasuredPoint
-from simserve.planner.measured.table import Row, read_rows
+from simserve.planner.measured.mlperf_harness import (
+    BENCHMARKS,
+    FREE_SHARE,
+    TENSORRT_LLM,
+    Benchmark,
+    Layout,
+    benchmark_of,
+    layout_of,
+)
+from simserve.planner.measured.names import hardware_name
+from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric, Protocol
+from simserve.planner.measured.table import MS, Row, read_rows
 
-NUM_REQUESTS = 24_576
-"""Requests of a replay: the data set once, which keeps ramp-up and drain small."""
+REQUESTS_PER_SEAT = 12
+"""Requests of a replay, a seat of the one replica that is replayed: the runs last 10 to 40 minutes, and the middle of
+these stands for their steady state."""
 
-OUTPUT_CV = 0.8
-"""Coefficient of variation of answers around the mean that the log says (OpenOrca's 219 tokens spread so)."""
+VLLM_SEATS = 256
+"""Its default; vLLM on NVIDIA GPUs is assumed to be cut over all of them."""
 
-MAX_NUM_SEQS = 1024
-"""Seats of a replica: an assumption, of the size that submissions of NVIDIA's harness set."""
+VLLM_WITH_FP8 = "0.5.5"
+"""The known release nearest to AMD's fork of 0.4.3 and to 0.5.2, both of which ran FP8."""
 
-_TENSORRT_LLM = "0.11.0"
-"""The release at the round's deadline (July 2024)."""
+_LOG_LOADS = ("offline_max", "rate_rps (Poisson)")
+_VARIANTS = ("DepthPruned", "Sparse")
+_OFFICIAL_LOADS = ("mlperf_offline", "mlperf_server")
 
-_DATA_SETS = {
-    "llama2-70b": ("llama-2-70b", "llama2-70b-99_openorca.csv.gz", 1024),
-    "mixtral-8x7b": ("mixtral-8x7b", "mixtral-8x7b.csv.gz", 1024),
-}
-"""Benchmark -> model profile, file of prompt lengths, longest answer."""
 
-_ONE_GPU_BYTES_LARGE = ("h200", "mi300x")
-"""GPUs that hold Llama-2-70B in FP8 alone; others share it between two."""
+@dataclass(frozen=True, slots=True)
+class _Submission:
+    """A row as far as both files say it."""
+
+    row: Row
+    source: str
+    round_name: str
+    benchmark: str
+    engine: str
+    version: str
+    hardware: str
+    rate: float | None
+    mean: float
+
+    @property
+    def load_kind(self) -> LoadKind:
+        return "offline" if self.rate is None else "rate"
 
 
 def read_mlperf(folder: Path) -> list[MeasuredPoint]:
     """Return the logs: output tokens/s, and means of TTFT, TPOT and E2E of the Poisson servers."""
-    lengths = folder.parent / "traces" / "mlperf_lengths"
-    return [_point(row, lengths) for row in read_rows(folder / "mlperf_v4.1_v5.1_llm_logs.csv")]
+    lengths = _lengths(folder)
+    return [_log_point(row, lengths) for row in read_rows(folder / "mlperf_v4.1_v5.1_llm_logs.csv")]
 
 
-def _point(row: Row, lengths: Path) -> MeasuredPoint:
-    benchmark = next((name for name in _DATA_SETS if row.text("model").startswith(name)), "")
-    model, file, longest = _DATA_SETS.get(benchmark, (row.text("model"), "", 0))
-    hardware = hardware_name(row.text("hardware"))
-    engine, version = _engine(row.text("framework"))
-    reason = _reason(row, benchmark, engine, hardware)
-    tensor = 2 if benchmark == "llama2-70b" and not hardware.startswith(_ONE_GPU_BYTES_LARGE) else 1
-    measured = row.latencies("tpot", "ttft", "e2e")
-    throughput = row.number_of("throughput_tok_s")
-    if throughput > 0:
-        measured["throughput"] = throughput
+def read_official(folder: Path) -> list[MeasuredPoint]:
+    """Return the official table: output tokens/s offline, and of Poisson servers, which is their offered load."""
+    lengths = _lengths(folder)
+    return [_official_point(row, lengths) for row in read_rows(folder / "mlperf_official_v5.0_v5.1_v6.0_llm.csv")]
+
+
+def _lengths(folder: Path) -> Path:
+    return folder.parent / "traces" / "mlperf_lengths"
+
+
+def _log_point(row: Row, lengths: Path) -> MeasuredPoint:
+    benchmark = benchmark_of(row.text("model"))
+    engine, version = _engine(row)
     is_rate = row.text("load_type").startswith("rate")
-    return MeasuredPoint(
+    stated = row.number_of("osl")
+    mean = stated if stated > 0 else BENCHMARKS[benchmark].mean if benchmark else 0.0
+    submission = _Submission(
+        row=row,
         source="mlperf",
-        label=row.label,
+        round_name=row.text("version"),
+        benchmark=benchmark,
         engine=engine,
         version=version,
+        hardware=hardware_name(row.text("hardware")),
+        rate=row.number_of("load_value") if is_rate else None,
+        mean=mean,
+    )
+    return _point(submission, row.latencies("tpot", "ttft", "e2e"), _log_reason(submission), lengths)
+
+
+def _official_point(row: Row, lengths: Path) -> MeasuredPoint:
+    benchmark, hardware = benchmark_of(row.text("model")), hardware_name(row.text("hardware"))
+    mean = BENCHMARKS[benchmark].mean if benchmark else 0.0
+    is_server = row.text("load_type") == "mlperf_server"
+    engine = "vllm" if hardware.startswith("mi") else "tensorrt-llm"
+    submission = _Submission(
+        row=row,
+        source="mlperf_official",
+        round_name=row.text("version"),
+        benchmark=benchmark,
+        engine=engine,
+        version=TENSORRT_LLM.get(row.text("version"), "") if engine == "tensorrt-llm" else "0.6.6",
         hardware=hardware,
-        model=model,
-        load_kind="rate" if is_rate else "offline",
-        load=row.number_of("load_value"),
-        scenario={} if reason else _scenario(row, model, hardware, (engine, version), tensor, lengths / file, longest),
+        rate=row.number_of("throughput_tok_s") / mean if is_server and mean else None,
+        mean=mean,
+    )
+    return _point(submission, {}, _official_reason(submission), lengths)
+
+
+def _point(submission: _Submission, latencies: dict[Metric, float], reason: str, lengths: Path) -> MeasuredPoint:
+    row = submission.row
+    benchmark = BENCHMARKS.get(submission.benchmark)
+    throughput = row.number_of("throughput_tok_s")
+    measured: dict[Metric, float] = {**latencies, **({"throughput": throughput} if throughput > 0 else {})}
+    is_run = not reason and benchmark is not None
+    layout = _layout(submission) if is_run else None
+    beam_width = benchmark.beam_width if benchmark else 1
+    clients = _num_in_system(submission, layout) if layout else 0
+    shown: set[Metric] = {"throughput"} if submission.rate is not None and not clients else set()
+    return MeasuredPoint(
+        source=submission.source,
+        label=row.label,
+        engine=submission.engine,
+        version=submission.version,
+        hardware=submission.hardware,
+        model=benchmark.model if benchmark else row.text("model"),
+        load_kind="concurrency" if clients else submission.load_kind,
+        load=clients or (float("nan") if submission.rate is None else submission.rate),
+        scenario=_scenario(submission, benchmark, layout, lengths) if benchmark and layout else {},
         measured=measured,
+        shown_only=frozenset(measured) if beam_width > 1 else frozenset(shown),
+        protocol=Protocol(
+            is_long_run=True, beam_width=beam_width, num_copies=_num_copies(submission, layout) if layout else 1
+        ),
         reason=reason,
     )
 
 
-def _scenario(
-    row: Row,
-    model: str,
-    hardware: str,
-    engine: tuple[str, str],
-    tensor_parallel_size: int,
-    lengths: Path,
-    longest: int,
-) -> dict[str, Any]:
-    deployed = build.deployment(
-        hardware,
-        engine={"name": engine[0], "version": engine[1], "max_num_seqs": MAX_NUM_SEQS, "max_model_len": 4096},
-        tensor_parallel_size=tensor_parallel_size,
-        replicas=row.count("gpus", 1) // tensor_parallel_size,
-        quantization="fp8",
-        kv_cache_dtype="fp8",
+def _layout(submission: _Submission) -> Layout:
+    """Return what the harness sets, with the cut and the seats of the row itself where it has them."""
+    row = submission.row
+    if submission.engine == "vllm" and not submission.hardware.startswith("mi"):
+        return Layout(row.count("gpus", 1), 1, VLLM_SEATS, VLLM_SEATS)
+    usual = layout_of(submission.round_name, submission.benchmark, submission.hardware)
+    seats = re.search(r"gpu_batch_size=\{[^}]*: (\d+)\}", row.text("notes"))
+    given = int(seats.group(1)) if seats else 0
+    return replace(
+        usual,
+        tensor=row.count("tp", usual.tensor),
+        pipeline=row.count("pp", usual.pipeline),
+        server_seats=given or usual.server_seats,
+        offline_seats=given or usual.offline_seats,
     )
-    prompt = {"distribution": "empirical", "path": str(lengths), "column": "input_length"}
-    output = build.around(row.number_of("osl"), OUTPUT_CV, longest)
-    if row.text("load_type").startswith("rate"):
-        workload = build.poisson(row.number_of("load_value"), NUM_REQUESTS, prompt, output)
+
+
+def _quantization(submission: _Submission) -> str:
+    return "gptq-int4" if "GPTQ" in submission.row.text("notes") else "fp8"
+
+
+def _num_copies(submission: _Submission, layout: Layout) -> int:
+    nodes = re.search(r"nodes (\d+)", submission.row.text("notes"))
+    num_gpus = submission.row.count("gpus", 1) * (int(nodes.group(1)) if nodes else 1)
+    return max(num_gpus // (layout.tensor * layout.pipeline), 1)
+
+
+def _num_in_system(submission: _Submission, layout: Layout) -> int:
+    """Return the mean requests that a replica of a Poisson server held: rate x E2E (Little); 0 where not logged.
+
+    These servers run at 0.9 of their capacity and more, where an error of a tenth in the capacity moves latencies
+    fourfold. At the load they held, latencies compare step times, and throughput the rate that this load is served at.
+    """
+    seconds = submission.row.number_of("e2e_ms") * MS
+    if submission.rate is None or not seconds > 0:
+        return 0
+    return max(round(submission.rate * seconds / _num_copies(submission, layout)), 1)
+
+
+def _scenario(submission: _Submission, benchmark: Benchmark, layout: Layout, lengths: Path) -> dict[str, Any]:
+    limits = _limits(submission, benchmark, layout)
+    deployed = build.deployment(
+        submission.hardware,
+        engine={"name": submission.engine, "version": submission.version, **limits},
+        tensor_parallel_size=layout.tensor,
+        pipeline_parallel_size=layout.pipeline,
+        quantization=_quantization(submission),
+        kv_cache_dtype="fp8" if submission.engine == "tensorrt-llm" else "auto",
+    )
+    prompt = {"distribution": "empirical", "path": str(lengths / benchmark.lengths), "column": "input_length"}
+    width, num_requests = benchmark.beam_width, REQUESTS_PER_SEAT * limits["max_num_seqs"]
+    output = build.around(width * submission.mean, benchmark.cv, width * benchmark.longest)
+    clients = _num_in_system(submission, layout)
+    if submission.rate is None:
+        workload = build.all_at_once(num_requests, prompt, output)
+    elif clients:
+        workload = build.closed_loop(clients, prompt, output, max(num_requests, REQUESTS_PER_SEAT * clients))
     else:
-        workload = build.all_at_once(NUM_REQUESTS, prompt, output)
-    return build.scenario(row.label, model, deployed, workload)
+        workload = build.poisson(submission.rate / _num_copies(submission, layout), num_requests, prompt, output)
+    return build.scenario(submission.row.label, benchmark.model, deployed, workload)
 
 
-def _engine(framework: str) -> tuple[str, str]:
-    name, _, rest = framework.partition(" ")
+def _limits(submission: _Submission, benchmark: Benchmark, layout: Layout) -> dict[str, Any]:
+    seats = layout.offline_seats if submission.rate is None else layout.server_seats
+    longest = 20_480 if submission.benchmark == "llama3.1-405b" else 2048 + benchmark.beam_width * benchmark.longest
+    limits: dict[str, Any] = {
+        "max_num_seqs": seats,
+        "max_num_batched_tokens": max(layout.budget, seats),
+        "max_model_len": longest,
+        "enable_chunked_prefill": True,
+        "enable_prefix_caching": False,
+    }
+    if submission.engine == "tensorrt-llm":
+        limits |= {"gpu_memory_utilization": FREE_SHARE, "admission": layout.admission}
+    return limits
+
+
+def _engine(row: Row) -> tuple[str, str]:
+    """Return engine and version; NVIDIA's harness, whose logs name TensorRT, runs TensorRT-LLM."""
+    name = row.text("framework").partition(" ")[0]
     if name == "vLLM":
-        return "vllm", version_number(rest)
-    return ("tensorrt-llm", _TENSORRT_LLM) if name == "TensorRT" else (framework.lower(), "")
+        return "vllm", VLLM_WITH_FP8
+    return ("tensorrt-llm", TENSORRT_LLM.get(row.text("version"), "")) if name == "TensorRT" else (name.lower(), "")
 
 
-def _reason(row: Row, benchmark: str, engine: str, hardware: str) -> str:
-    if not benchmark:
+def _log_reason(submission: _Submission) -> str:
+    row = submission.row
+    if not submission.benchmark:
         return f"no lengths of the data set of {row.text('model')} are recorded"
-    if row.text("load_type") not in ("offline_max", "rate_rps (Poisson)"):
+    if row.text("load_type") not in _LOG_LOADS:
         return "single-stream latency percentiles"
-    if engine not in ("vllm", "tensorrt-llm"):
+    if any(word in row.text("notes") for word in _VARIANTS):
+        return "a pruned or sparse variant of the open division, not the model"
+    if submission.engine not in ("vllm", "tensorrt-llm"):
         return "the log does not name the engine"
-    if row.number_of("osl") > 0 and row.count("gpus", 0) >= 1 and not hardware.startswith("rtx"):
-        return ""
-    return "the log does not say lengths, GPUs or how the model was cut"
+    if row.count("gpus", 0) < 1 or submission.hardware.startswith("rtx"):
+        return "the log does not say how the model was cut"
+    return _round_reason(submission)
+
+
+def _official_reason(submission: _Submission) -> str:
+    if not submission.benchmark:
+        return f"no lengths of the data set of {submission.row.text('model')} are recorded"
+    if submission.row.text("load_type") not in _OFFICIAL_LOADS:
+        return "neither offline nor server"
+    return _round_reason(submission)
+
+
+def _round_reason(submission: _Submission) -> str:
+    known = submission.round_name in TENSORRT_LLM
+    return "" if known else f"the harness of round {submission.round_name} is not known"

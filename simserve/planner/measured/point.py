@@ -27,6 +27,11 @@ class Protocol:
             included), not the mean of each request's (E2E - TTFT) / (tokens - 1).
         is_total_throughput: Throughput counts prompt tokens too.
         is_batch_time: TTFT is the prompt phase of the whole batch: the last request's, not the mean.
+        is_long_run: The run was so long that its start and end hardly count: figures are of the middle of the
+            replay.
+        beam_width: Beams that a request decoded; the replay decodes them one after another, and only one of them
+            is the answer.
+        num_copies: Equal replicas of which the replay runs one; throughput is that of all.
     """
 
     statistic: Literal["mean", "median"] = "mean"
@@ -34,6 +39,9 @@ class Protocol:
     is_token_weighted: bool = False
     is_total_throughput: bool = False
     is_batch_time: bool = False
+    is_long_run: bool = False
+    beam_width: int = 1
+    num_copies: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simserve.errors import InputError, UsageError, nearest
-from simserve.planner.measured import batches, community, inferencex, mlperf, replays, tensorrt_llm
+from simserve.planner.measured import (
+    community,
+    inferencex,
+    lmdeploy,
+    mlperf,
+    replays,
+    single_stream,
+    splitwise,
+    tensorrt_llm,
+)
+from simserve.planner.measured.memory import MEMORY, MeasuredMemory, read_memory
 from simserve.planner.measured.point import MeasuredPoint
 from simserve.planner.measured.published import read_published
 
@@ -37,18 +47,21 @@ _SOURCES = {
     "trtllm_perf_overview": Source(("trtllm_perf_overview_throughput.csv",), tensorrt_llm.read_offline),
     "trtllm_online_serving": Source(("trtllm_online_serving_v0.14.csv",), tensorrt_llm.read_online),
     "trtllm_static_batch": Source(("trtllm_static_batch_v0.5-0.9.csv",), tensorrt_llm.read_static),
-    "splitwise_iterations": Source(("splitwise_iteration_times.csv",), batches.read_splitwise),
-    "lmdeploy": Source(("lmdeploy_a100_4090.csv",), batches.read_lmdeploy),
+    "splitwise_iterations": Source(("splitwise_iteration_times.csv",), splitwise.read_splitwise),
+    "lmdeploy": Source(("lmdeploy_a100_4090.csv",), lmdeploy.read_lmdeploy),
     "accelmark": Source(("accelmark_results.csv",), community.read_accelmark),
     "mlperf": Source(("mlperf_v4.1_v5.1_llm_logs.csv",), mlperf.read_mlperf),
-    "single_stream": Source(("quantization_and_single_stream_tables.csv",), batches.read_single_stream),
+    "mlperf_official": Source(("mlperf_official_v5.0_v5.1_v6.0_llm.csv",), mlperf.read_official),
+    "single_stream": Source(("quantization_and_single_stream_tables.csv",), single_stream.read_single_stream),
+    "llama_cpp": Source(("llamacpp_xiongjiedai_llama3.csv",), single_stream.read_llama_cpp),
+    "vllm_itl": Source(("vllm_itl_linear_fits.csv",), single_stream.read_itl_fits),
     "kaito": Source(("kaito_a10_a100_phi4mini.csv",), community.read_kaito),
 }
 
 
 def source_names() -> list[str]:
     """Return the names that can be asked for, the published figures first."""
-    return [PUBLISHED, *_SOURCES]
+    return [PUBLISHED, *_SOURCES, MEMORY]
 
 
 def read_points(data: Path | None, sources: Sequence[str] = ()) -> list[MeasuredPoint]:
@@ -81,6 +94,16 @@ def read_points(data: Path | None, sources: Sequence[str] = ()) -> list[Measured
                 remedy="name the folder that holds them with --data",
             )
     return points
+
+
+def read_memory_logs(data: Path | None, sources: Sequence[str] = ()) -> list[MeasuredMemory]:
+    """Return the measured KV rooms, none where the folder holds none or other sources were asked for.
+
+    Raises:
+        UsageError: ``data`` is no folder.
+        TraceError: A file cannot be read.
+    """
+    return [] if data is None or (sources and MEMORY not in sources) else read_memory(_measured_folder(data))
 
 
 def _remedy(name: str) -> str:
