@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def export(
     scenario: ScenarioArgument,
     target: Annotated[
-        str, typer.Option("--to", metavar="TARGET", help="vllm, sglang, trtllm, tgi, ollama or k8s.", show_default=False)
+        str,
+        typer.Option("--to", metavar="TARGET", help="vllm, sglang, trtllm, tgi, ollama or k8s.", show_default=False),
     ],
     out: Annotated[
         Path | None,
@@ -27,7 +28,9 @@ def export(
         str | None,
         typer.Option(metavar="ORG/NAME", help="Weights to load instead of the model's own.", show_default=False),
     ] = None,
-    explicit: Annotated[bool, typer.Option("--explicit", help="Say knobs that equal the engine's defaults too.")] = False,
+    explicit: Annotated[
+        bool, typer.Option("--explicit", help="Say knobs that equal the engine's defaults too.")
+    ] = False,
     overrides: SetOption = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     as_json: JsonOption = False,

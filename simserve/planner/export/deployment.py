@@ -151,8 +151,8 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
         InfeasibleError: It does not fit.
     """
     resolved = resolve(scenario)
-    check_fit(resolved)
     _refuse_unreal(resolved)
+    check_fit(resolved)
     engine, model = resolved.shape.engine, resolved.shape.model
     version = engine.requested_version or engine.version
     notes = []

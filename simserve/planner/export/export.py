@@ -14,9 +14,7 @@ TARGETS = tuple(ENGINES)
 _EXPORTERS = {"vllm": export_vllm}
 
 
-def export(
-    scenario: Scenario, target: str, *, explicit: bool = False, checkpoint: str | None = None
-) -> Export:
+def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoint: str | None = None) -> Export:
     """Return what starts one replica of a scenario.
 
     A scenario of another engine is written for the target's newest known version with the knobs it sets, and a
@@ -45,9 +43,7 @@ def _prepared(scenario: Scenario, engine: str, *, explicit: bool, checkpoint: st
         return prepare(scenario, explicit=explicit, checkpoint=checkpoint)
     other = asked.model_copy(update={"name": engine, "version": None})
     deployment = scenario.deployment.model_copy(update={"engine": other})
-    prepared = prepare(
-        scenario.model_copy(update={"deployment": deployment}), explicit=explicit, checkpoint=checkpoint
-    )
+    prepared = prepare(scenario.model_copy(update={"deployment": deployment}), explicit=explicit, checkpoint=checkpoint)
     simulated = f"{asked.name} {asked.version}" if asked.version else asked.name
     prepared.notes.insert(
         0, f"the scenario simulates {simulated}; simulate this one with --set deployment.engine.name={engine}"

@@ -6,6 +6,7 @@ flags and what they take, not what they mean.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +16,7 @@ from typing import Literal
 from pydantic import Field
 
 from simserve.documents import read_mapping
-from simserve.errors import ProfileError, ScenarioError, nearest
+from simserve.errors import ProfileError, ScenarioError
 from simserve.profiles.engine_profile import version_key
 from simserve.validation import FrozenModel, validate
 
@@ -242,5 +243,5 @@ def _word(flag: str, takes: Takes | None, given: list[str], *, is_negated: bool)
 
 
 def similar(flags: Flags, flag: str) -> str:
-    """Return a remedy that names the flags nearest to one that the version does not have."""
-    return nearest(flag, flags.takes)
+    """Return the flag that one which the version does not have was likely meant to be; "" where none is near."""
+    return next(iter(difflib.get_close_matches(flag, flags.takes, n=1, cutoff=0.8)), "")

@@ -38,9 +38,7 @@ def export_vllm(deployment: Deployment) -> Export:
     command += _parallel(deployment, flags)
     command += _formats(deployment, flags)
     command += _knobs(deployment, flags)
-    return Export(
-        target="vllm", version=deployment.version, command=tuple(command), notes=tuple(deployment.notes)
-    )
+    return Export(target="vllm", version=deployment.version, command=tuple(command), notes=tuple(deployment.notes))
 
 
 def _parallel(deployment: Deployment, flags: Flags) -> list[str]:
@@ -90,7 +88,9 @@ def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
         deployment.note(f"{deployment.checkpoint} is stored in {quantization}: no --quantization is needed")
         return []
     if quantization == "fp8" and not _names(deployment.checkpoint, "fp8"):
-        deployment.note("--quantization fp8 quantises a 16-bit checkpoint while it loads; drop it for one stored in FP8")
+        deployment.note(
+            "--quantization fp8 quantises a 16-bit checkpoint while it loads; drop it for one stored in FP8"
+        )
         return flags.render("--quantization", "fp8", key=key)
     if quantization == "int8-wo" and flags.has("--quantization", _INT8_WEIGHTS_ONLINE):
         return flags.render("--quantization", _INT8_WEIGHTS_ONLINE, key=key)

@@ -1,0 +1,75 @@
+"""`simserve import`: what is printed and written, and that it runs."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simserve.scenario.load import load
+from tests.cli.conftest import Simserve
+
+LINE = "vllm serve meta-llama/Llama-3.2-1B --max-num-seqs 8 --max-model-len 4096 --frobnicate 1"
+OPTIONS = ("--hardware", "l4-24gb", "--engine-version", "0.12")
+
+
+def test_a_line_is_printed_as_a_scenario(simserve: Simserve, folder: Path) -> None:
+    """What could not be understood stands in its comments, and it can be loaded."""
+    done = simserve("import", "vllm-command", LINE, *OPTIONS)
+    (folder / "mine.yaml").write_text(done.stdout, encoding="utf-8")
+
+    assert done.code == 0
+    assert done.stdout.startswith("# What does this vLLM server of meta-llama/Llama-3.2-1B do?\n")
+    assert "# - vllm 0.12 has no --frobnicate" in done.stdout
+    scenario = load("mine.yaml")
+    assert scenario.deployment.hardware == "l4-24gb"
+    assert scenario.deployment.engine.max_num_seqs == 8
+
+
+@pytest.mark.parametrize("source", ["file", "stdin", "text"])
+def test_the_line_comes_from_a_file_stdin_or_the_argument(
+    simserve: Simserve, folder: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """All three give the same."""
+    (folder / "serve.sh").write_text(LINE, encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", io.StringIO(LINE))
+    argument = {"file": "serve.sh", "stdin": "-", "text": LINE}[source]
+
+    done = simserve("import", "vllm-command", argument, *OPTIONS)
+    assert yaml.safe_load(done.stdout)["deployment"]["engine"]["max_num_seqs"] == 8
+
+
+def test_out_writes_a_file_that_runs(simserve: Simserve, folder: Path) -> None:
+    """And replaces none; the notes are shown."""
+    done = simserve("import", "vllm-command", LINE, *OPTIONS, "--out", "mine.yaml")
+    again = simserve("import", "vllm-command", LINE, *OPTIONS, "--out", "mine.yaml")
+    forced = simserve("import", "vllm-command", LINE, *OPTIONS, "--out", "mine.yaml", "--force", "--quiet")
+    run = simserve("run", "mine.yaml", "--set", "workload.num_requests=5", "--out", "result", "--json")
+
+    assert done.stdout.splitlines()[-1] == "simserve run mine.yaml"
+    assert "- vllm 0.12 has no --frobnicate" in done.stdout
+    assert again.code == 2
+    assert "mine.yaml: is there already" in again.error_line
+    assert (forced.code, forced.stdout) == (0, "")
+    assert json.loads(run.stdout)["completed"] == 5
+
+
+def test_json_is_one_object(simserve: Simserve) -> None:
+    """The scenario, the notes and where it was written."""
+    done = simserve("import", "vllm-command", LINE, *OPTIONS, "--json")
+
+    answer = json.loads(done.stdout)
+    assert list(answer) == ["scenario", "notes", "file"]
+    assert answer["scenario"]["model"] == "llama-3.2-1b"
+    assert answer["file"] is None
+
+
+def test_what_is_no_command_ends_with_104(simserve: Simserve) -> None:
+    """And nothing on stdout."""
+    done = simserve("import", "vllm-command", "ls -l")
+
+    assert (done.code, done.stdout) == (104, "")
+    assert done.error_line.startswith("vllm command: 'ls -l' holds no vllm serve")
