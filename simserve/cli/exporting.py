@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,13 +71,23 @@ def _show(result: Export, *, is_written: bool) -> None:
 
 
 def _text(result: Export) -> str:
+    if result.main_file is not None:
+        return result.files[result.main_file]
     return f"{result.lines}\n" + "".join(f"\n# {name}\n{text}" for name, text in result.files.items())
 
 
 def _write(result: Export, out: Path, *, force: bool) -> None:
     """Write the command as a script, or the only file, and what it reads beside it."""
+    if result.main_file is not None:
+        text = "".join(f"# {note}\n" for note in result.notes) + result.files[result.main_file]
+        _write_files({out: text}, force=force)
+        return
     files = {out: "#!/bin/sh\n" + "".join(f"# {note}\n" for note in result.notes) + f"exec {result.lines}\n"}
     files |= {out.parent / name: text for name, text in result.files.items()}
+    _write_files(files, force=force)
+
+
+def _write_files(files: Mapping[Path, str], *, force: bool) -> None:
     for path in files:
         if path.exists() and not force:
             raise UsageError("is there already", file=path, remedy="name another file, or replace it with --force")

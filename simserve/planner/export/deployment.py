@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.errors import ScenarioError
+from simserve.perf.weights import weights_bytes
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.model import ModelProfile
 from simserve.scenario.fit import check_fit
@@ -42,6 +43,7 @@ class Export:
         command: Words of the command line.
         environment: Variables that have to stand before it.
         files: Name -> text of the files it reads.
+        main_file: The file that is the answer, where the command only hands it over; None: the command is.
         notes: What the command cannot say, or a person has to know.
     """
 
@@ -50,6 +52,7 @@ class Export:
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    main_file: str | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -78,7 +81,8 @@ class Deployment:
     Attributes:
         resolved: The scenario with its profiles.
         version: The engine's version as asked for, else the known one.
-        says: Knobs that have to be said; the others are what the engine does by itself.
+        needed: Knobs that the scenario moves away from what the engine does by itself.
+        says: Knobs that are said: those, or all.
         is_explicit: Whether defaults are said too.
         checkpoint: What the engine loads: a repository or a path.
         is_own_checkpoint: Whether the user named it.
@@ -87,6 +91,7 @@ class Deployment:
 
     resolved: ResolvedScenario
     version: str
+    needed: frozenset[str]
     says: frozenset[str]
     is_explicit: bool
     checkpoint: str
@@ -138,6 +143,12 @@ class Deployment:
         return self.model.checkpoint_quantization or "none"
 
     @property
+    def loaded_bytes(self) -> float:
+        """Bytes of the checkpoint that is loaded: the model's own in its format, the user's in the simulated one."""
+        own = self.stored_quantization
+        return weights_bytes(self.model, self.scenario.deployment.quantization if self.is_own_checkpoint else own)
+
+    @property
     def is_full_precision(self) -> bool:
         """Whether the weights are simulated in 16 or 32 bit."""
         return self.scenario.deployment.quantization in _FULL_PRECISION
@@ -159,12 +170,13 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
     if checkpoint is None and model.huggingface_id is None:
         notes.append(f"{model.name} has no Hugging Face repository on record: put the path of its weights instead")
     if "scenario" not in engine.sources["version"] and engine.requested_version is None:
-        notes.append(f"the scenario names no version: written for {engine.name} {version}, the newest known")
+        notes.append(f"no version of {engine.name} is named: written for {version}, the newest known")
     is_exact = engine.requested_version is None or engine.sources["version"] == "scenario"
     if not is_exact:
         notes.append(f"defaults of {engine.name} {version} are taken from {engine.version}, so every knob is said")
     if scenario.deployment.engine.frontend_latency is not None:
         notes.append("deployment.engine.frontend_latency describes the host and is no flag")
+    needed = _needed_knobs(resolved)
     replicas = scenario.deployment.replicas
     if replicas > 1:
         policy = scenario.deployment.routing.policy
@@ -172,7 +184,8 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
     return Deployment(
         resolved=resolved,
         version=version,
-        says=frozenset(_KNOBS) if explicit or not is_exact else _needed_knobs(resolved),
+        needed=needed,
+        says=frozenset(_KNOBS) if explicit or not is_exact else needed,
         is_explicit=explicit,
         checkpoint=checkpoint or model.huggingface_id or model.name,
         is_own_checkpoint=checkpoint is not None,
@@ -208,7 +221,7 @@ def _needed_knobs(resolved: ResolvedScenario) -> frozenset[str]:
             is_default = False
         if is_default:
             asked = without
-    return frozenset(asked)
+    return frozenset(asked) & frozenset(_KNOBS)
 
 
 def _refuse_unreal(resolved: ResolvedScenario) -> None:

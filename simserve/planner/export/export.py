@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from simserve.errors import UsageError, nearest
+from simserve.errors import ScenarioError, UsageError, nearest
 from simserve.planner.export.deployment import Deployment, Export, prepare
+from simserve.planner.export.kubernetes import export_kubernetes
+from simserve.planner.export.ollama import export_ollama
+from simserve.planner.export.sglang import export_sglang
+from simserve.planner.export.tgi import export_tgi
+from simserve.planner.export.trtllm import export_trtllm
 from simserve.planner.export.vllm import export_vllm
 from simserve.scenario.schema import Scenario
 
-ENGINES = {"vllm": "vllm"}
+ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tgi": "tgi", "ollama": "ollama"}
 """Target -> engine whose command it is."""
-TARGETS = tuple(ENGINES)
+KUBERNETES = "k8s"
+TARGETS = (*ENGINES, KUBERNETES)
 
-_EXPORTERS = {"vllm": export_vllm}
+_EXPORTERS = {
+    "vllm": export_vllm,
+    "sglang": export_sglang,
+    "trtllm": export_trtllm,
+    "tgi": export_tgi,
+    "ollama": export_ollama,
+}
 
 
 def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoint: str | None = None) -> Export:
@@ -33,6 +45,9 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
     """
     if target not in TARGETS:
         raise UsageError("is not a target", key="--to", value=target, remedy=nearest(target, TARGETS))
+    if target == KUBERNETES:
+        deployment = prepare(scenario, explicit=explicit, checkpoint=checkpoint)
+        return export_kubernetes(deployment, _EXPORTERS[_engine_target(deployment)](deployment))
     deployment = _prepared(scenario, ENGINES[target], explicit=explicit, checkpoint=checkpoint)
     return _EXPORTERS[target](deployment)
 
@@ -49,3 +64,17 @@ def _prepared(scenario: Scenario, engine: str, *, explicit: bool, checkpoint: st
         0, f"the scenario simulates {simulated}; simulate this one with --set deployment.engine.name={engine}"
     )
     return prepared
+
+
+def _engine_target(deployment: Deployment) -> str:
+    """Return the target whose command a deployment's engine is started with."""
+    name = deployment.engine.name
+    target = next((target for target, engine in ENGINES.items() if engine == name and target != "ollama"), None)
+    if target is None:
+        raise ScenarioError(
+            "cannot be exported to Kubernetes: there is no server image that takes its settings as arguments",
+            key="deployment.engine.name",
+            value=name,
+            remedy="use one of " + ", ".join(engine for engine in ENGINES.values() if engine != "ollama"),
+        )
+    return target

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simserve.errors import InfeasibleError, ScenarioError
+from simserve.errors import InfeasibleError, InputError, ScenarioError
 from simserve.planner.export.deployment import Export
 from simserve.planner.export.export import export
 from simserve.planner.export.flags import flags_of, read_words
@@ -62,7 +62,7 @@ def test_a_command_parses_with_the_flags_of_its_version(version: str, explicit: 
             result = export(
                 make_scenario([f"deployment.engine.version={version}", *overrides]), "vllm", explicit=explicit
             )
-        except (ScenarioError, InfeasibleError):
+        except (InputError, InfeasibleError):
             continue
         assert_parses(result)
         exported += 1
