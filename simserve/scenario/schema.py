@@ -294,7 +294,8 @@ class Scenario(FrozenModel):
 
     @model_validator(mode="after")
     def _check_replications(self) -> Self:
-        if self.workload.trace is not None and self.run.replications > 1:
+        is_drawn = self.workload.trace is None or self.workload.arrivals is not None
+        if not is_drawn and self.run.replications > 1:
             raise ValueError(
                 "run.replications must be 1 with a trace: nothing is drawn, so every replication would be the same"
             )

@@ -180,7 +180,7 @@ def read_words(flags: Flags, arguments: Sequence[str]) -> tuple[list[Word], list
     """Return the flags of a command line in their order, and the words that belong to none.
 
     ``--a=b``, underscores for dashes, ``--no-`` of toggles and repeated words of lists are understood. A flag
-    that the version does not have takes the words up to the next flag.
+    that the version does not have takes one word, if that is no flag.
 
     Raises:
         ScenarioError: A flag lacks the value it takes, or a switch is given one.
@@ -217,7 +217,7 @@ def _canonical(flags: Flags, name: str) -> tuple[str, bool]:
 
 
 def _values_after(arguments: Sequence[str], start: int, takes: Takes | None) -> list[str]:
-    most = {"value": 1, "optional": 1, "boolean": 1, "switch": 0, "toggle": 0}.get(takes or "", len(arguments))
+    most = {"switch": 0, "toggle": 0, "values": len(arguments)}.get(takes or "", 1)
     found: list[str] = []
     for argument in arguments[start : start + most]:
         if _is_flag(argument) or (takes == "boolean" and argument.lower() not in ("true", "false")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,11 @@ from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 
 _WIDTH = 110
+
+
+def scenario_name(text: str) -> str:
+    """Return the name of a scenario made of any text: what is no letter, digit, dot, dash or underscore is a dash."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:100] or "imported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,7 @@ class Draft:
 
     @property
     def scenario(self) -> Scenario:
-        """The scenario.
+        """The scenario; its relative paths start in the working folder.
 
         Raises:
             ScenarioError: The keys are no valid scenario.

@@ -50,11 +50,15 @@ class NamedModel:
     is_exact: bool
 
 
-def find_model(name: str) -> NamedModel:
+def find_model(name: str, file: object) -> NamedModel:
     """Return the profile for a repository, a file or a folder.
 
     A repository is looked for among the profiles' own, then without what names a tuning or a number format. A
     local folder with a ``config.json`` is taken as it is.
+
+    Args:
+        name: The repository or path.
+        file: Where it was named, for the error.
 
     Raises:
         ScenarioError: Nothing is near enough; names the nearest and the option that says it.
@@ -72,7 +76,7 @@ def find_model(name: str) -> NamedModel:
             return NamedModel(profile, stored_format(name), is_exact=False)
     raise ScenarioError(
         "is no model that has a profile",
-        file="vllm command",
+        file=file,
         key="model",
         value=name,
         remedy=f"say which with --model, a profile or a config.json; {_nearest(wanted, list(repositories))}",

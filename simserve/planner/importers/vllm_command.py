@@ -10,7 +10,7 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.flags import Flags, Word, flags_of, read_words, similar
-from simserve.planner.importers.draft import Draft
+from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.model_names import NamedModel, find_model, stored_format
 from simserve.planner.importers.traffic import PLACEHOLDER_NOTE, placeholder_workload
 from simserve.profiles.engine_profile import load_engine
@@ -284,7 +284,7 @@ _OTHERS: dict[str, Callable[[_Reading, object], None]] = {
 
 
 def _draft(reading: _Reading, served: str, model: str | None, *, hardware: str, version: str) -> Draft:
-    named = NamedModel(model, stored_format(served), is_exact=True) if model is not None else find_model(served)
+    named = NamedModel(model, stored_format(served), is_exact=True) if model is not None else find_model(served, _WHERE)
     profile = load_model(named.model)
     notes = reading.notes
     if not named.is_exact:
@@ -301,7 +301,7 @@ def _draft(reading: _Reading, served: str, model: str | None, *, hardware: str, 
     notes.append(PLACEHOLDER_NOTE)
     length = reading.engine.get("max_model_len", profile.max_position_embeddings)
     mapping = {
-        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", served.rstrip("/").rsplit("/", 1)[-1]).strip("-._") or "imported",
+        "name": scenario_name(served.rstrip("/").rsplit("/", 1)[-1]),
         "model": named.model,
         "deployment": deployment,
         "workload": placeholder_workload(length),
