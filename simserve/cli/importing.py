@@ -91,7 +91,9 @@ def deliver(
 
     Raises:
         UsageError: The file is there already, or cannot be written.
+        ScenarioError: The keys are no valid scenario.
     """
+    _ = draft.scenario  # a scenario that is none is written nowhere
     if out is not None and not is_written:
         write_text(out, draft.text, force=force)
     if as_json:

@@ -141,7 +141,8 @@ def _show(answer: dict[str, Any]) -> None:
     if answer["sessions"] is not None:
         out.print(f"{answer['sessions']:,} conversations")
     if answer["unserved"]:
-        out.print(f"{answer['unserved']:,} further rows are left out: nothing was served")
+        rows_left = "1 further row is" if answer["unserved"] == 1 else f"{answer['unserved']:,} further rows are"
+        out.print(f"{rows_left} left out: nothing was served")
     if answer["remark"] is not None:
         out.print(answer["remark"], markup=False)
     if "scenario" in answer:

@@ -73,3 +73,71 @@ def test_what_is_no_command_ends_with_104(simserve: Simserve) -> None:
 
     assert (done.code, done.stdout) == (104, "")
     assert done.error_line.startswith("vllm command: 'ls -l' holds no vllm serve")
+
+
+def test_a_trace_becomes_a_scenario_that_replays_it(simserve: Simserve, folder: Path) -> None:
+    """The path is relative to the scenario's folder."""
+    (folder / "t.csv").write_text("arrival_time,prompt_tokens,output_tokens\n0,50,5\n1,60,6\n", encoding="utf-8")
+    (folder / "sub").mkdir()
+
+    done = simserve("import", "trace", "t.csv", "--model", "llama-3.2-1b", "--out", "sub/replay.yaml")
+    run = simserve("run", "sub/replay.yaml", "--out", "r", "--json")
+    assert done.code == 0
+    assert yaml.safe_load((folder / "sub/replay.yaml").read_text())["workload"]["trace"]["path"] == "../t.csv"
+    assert json.loads(run.stdout)["total_input_tokens"] == 110
+    assert simserve("import", "trace", "t.csv", "--format", "none").code == 2
+
+
+def test_a_configuration_becomes_a_profile_that_runs(simserve: Simserve, folder: Path) -> None:
+    """Named as its file."""
+    config = {
+        "model_type": "llama",
+        "hidden_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "intermediate_size": 1024,
+        "vocab_size": 1000,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": False,
+    }
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+    done = simserve("import", "hf-config", "config.json", "--out", "tiny.yaml")
+    run = simserve(
+        *("run", "--model", "tiny.yaml", "--hardware", "l4-24gb", "--rate", "1", "--prompt-tokens", "10"),
+        *("--output-tokens", "5", "--num-requests", "5", "--out", "r", "--json"),
+    )
+    assert done.stdout.splitlines()[-1] == "in a scenario: model: tiny.yaml"
+    assert json.loads(run.stdout)["completed"] == 5
+    assert yaml.safe_load(simserve("import", "hf-config", "config.json").stdout)["hidden_size"] == 512
+    assert json.loads(simserve("import", "hf-config", "config.json", "--json").stdout)["profile"]["family"] == "llama"
+    assert simserve("import", "hf-config", "config.json", "--out", "tiny.yaml").code == 2
+
+
+def test_a_benchmark_becomes_a_scenario_and_its_trace(simserve: Simserve, folder: Path) -> None:
+    """Both or none is written; the JSON holds what was measured."""
+    result = {
+        "model_id": "meta-llama/Llama-3.2-1B",
+        "request_rate": 2.0,
+        "completed": 2,
+        "duration": 3.0,
+        "mean_ttft_ms": 12.5,
+        "input_lens": [50, 60],
+        "output_lens": [5, 6],
+        "start_times": [7.0, 8.0],
+    }
+    (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+
+    bare = simserve("import", "bench", "result.json")
+    done = simserve("import", "bench", "result.json", "--out", "mine.yaml")
+    run = simserve("run", "mine.yaml", "--out", "r", "--json")
+    (folder / "mine.yaml").unlink()
+    again = simserve("import", "bench", "result.json", "--out", "mine.yaml")
+    answer = json.loads(simserve("import", "bench", "result.json", "--json").stdout)
+    assert bare.code == 2
+    assert "--out: is missing" in bare.error_line
+    assert done.code == 0
+    assert json.loads(run.stdout)["total_output_tokens"] == 11
+    assert "mine.requests.csv: is there already" in again.error_line
+    assert not (folder / "mine.yaml").exists()
+    assert answer["measured"] == {"duration": 3.0, "completed": 2.0, "mean_ttft_ms": 12.5}

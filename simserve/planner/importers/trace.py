@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.planner.importers.draft import Draft, scenario_name
+from simserve.profiles.model import load_model
 from simserve.workload.lengths import length_distribution
 from simserve.workload.spec import LognormalLength
 from simserve.workload.traces.formats import AUTO, detect, read_trace
@@ -27,6 +28,7 @@ _WORST_DISTANCE = 0.1
 """Largest distance between the shares of a trace and of its fit up to any length (Kolmogorov-Smirnov) at which the
 fit is taken; beyond it the lengths themselves are."""
 _DEFAULT_RATE = 1.0
+_SHORTEST_CONTEXT = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ def replay_scenario(path: Path, trace_format: str, *, model: str | None, hardwar
 
     Raises:
         TraceError: The file is no trace of the format.
+        ProfileError: There is no such model.
     """
     known = detect(path) if trace_format == AUTO else trace_format
     trace = read_trace(path, known)
@@ -180,13 +183,19 @@ def _draft(
         verb = "are" if len(assumed) > 1 else "is"
         notes.insert(0, f"The trace does not say what serves it: {' and '.join(assumed)} {verb} assumed.")
     longest = int((trace.prompt_tokens + trace.output_tokens).max())
+    limit = load_model(model or ASSUMED_MODEL).max_position_embeddings
+    max_model_len = min(max(1 << (longest - 1).bit_length(), _SHORTEST_CONTEXT), limit)
     mapping = {
         "name": scenario_name(path.name.split(".")[0]),
         "model": model or ASSUMED_MODEL,
-        "deployment": {"hardware": hardware or ASSUMED_HARDWARE, "engine": {"name": "vllm"}},
+        "deployment": {
+            "hardware": hardware or ASSUMED_HARDWARE,
+            "engine": {"name": "vllm", "max_model_len": max_model_len},
+        },
         "workload": dict(workload),
     }
-    notes.append(f"The longest request has {longest:,} tokens; max_model_len must hold it.")
+    too_long = "" if longest <= max_model_len else ", more than the model takes: such requests are cut or fail"
+    notes.append(f"The longest request has {longest:,} tokens{too_long}.")
     return Draft(mapping, tuple(notes), question)
 
 
