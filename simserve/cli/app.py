@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from simserve import __version__
-from simserve.cli import memory, profiles, run, scenarios, schema, validate
+from simserve.cli import exporting, importing, memory, profiles, run, scenarios, schema, trace, validate
 
 EXIT_INTERRUPTED = 130
 """What the app returns after Ctrl-C."""
@@ -25,10 +25,13 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("memory")(memory.memory)
+app.command("export")(exporting.export)
+app.add_typer(importing.app, name="import")
 app.command("scenarios")(scenarios.scenarios)
 app.command("gpus")(profiles.gpus)
 app.command("models")(profiles.models)
 app.command("engines")(profiles.engines)
+app.command("trace")(trace.trace)
 app.command("schema")(schema.schema)
 app.command("validate")(validate.validate)
 

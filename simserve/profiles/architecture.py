@@ -29,6 +29,8 @@ class ModelProfile(FrozenModel):
     """Name it is asked for by."""
     family: str
     """Architecture family, as the ``model_type`` of a Hugging Face ``config.json`` spells it."""
+    huggingface_id: str | None = None
+    """Repository of its weights on huggingface.co, as engines take it; null where there is none."""
     source: str
     """Where the figures below come from."""
     dtype: DType

@@ -5,6 +5,7 @@ Reads raw JSON, never through transformers, which renames fields on the way. Kno
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts")
 _WIDTH_KEYS = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
 _PLAIN_MLP_FACTOR = 4  # width of the MLP over hidden_size where GPT-2, GPT-J, BLOOM and Falcon leave it out
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "auto": "bf16"}
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _QUANTISED_NAMES = {"gptq": "gptq-int4", "awq": "awq-int4"}
 # What a config of an unknown architecture must say before it is read as a Llama with other sizes.
 _GENERIC_KEYS = (
@@ -61,6 +63,7 @@ def from_hf_config(mapping: Mapping[str, Any], file: object = None) -> ModelProf
     fields = {
         "name": _name(config, file),
         "family": model_type or "unknown",
+        "huggingface_id": _huggingface_id(config, file),
         "source": _source(model_type, file),
         **_sizes(reader),
         **_attention(reader, family),
@@ -108,6 +111,17 @@ def _name(config: Mapping[str, Any], file: object) -> str:
     path = Path(str(file))
     stem = path.resolve().parent.name if path.name == "config.json" else path.stem.removesuffix("_config")
     return stem.rsplit("--", 1)[-1] or "model"
+
+
+def _huggingface_id(config: Mapping[str, Any], file: object) -> str | None:
+    """Return the repository that the file or its name says it is from: ``org--name_config.json`` is org/name."""
+    named = config.get("_name_or_path")
+    if isinstance(named, str) and _REPOSITORY.fullmatch(named):
+        return named
+    path = Path(str(file)) if file is not None else Path("config.json")
+    stem = path.resolve().parent.name if path.name == "config.json" else path.stem.removesuffix("_config")
+    repository = stem.removeprefix("models--").replace("--", "/")
+    return repository if "--" in stem and _REPOSITORY.fullmatch(repository) else None
 
 
 def _source(model_type: str, file: object) -> str:

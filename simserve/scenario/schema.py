@@ -320,11 +320,12 @@ class Scenario(FrozenModel):
     @model_validator(mode="after")
     def _check_replications(self) -> Self:
         run = self.run
-        if self.workload.trace is not None and run.replications > 1:
+        is_drawn = self.workload.trace is None or self.workload.arrivals is not None
+        if not is_drawn and run.replications > 1:
             raise ValueError(
                 "run.replications must be 1 with a trace: nothing is drawn, so every replication would be the same"
             )
-        if self.workload.trace is not None and run.precision is not None:
+        if not is_drawn and run.precision is not None:
             raise ValueError("run.precision has no meaning with a trace: nothing is drawn, so there is no interval")
         if run.precision is None and run.max_replications != RunSpec.model_fields["max_replications"].default:
             raise ValueError("run.max_replications needs run.precision; without one, say run.replications")

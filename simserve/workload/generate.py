@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,15 +16,12 @@ from simserve.workload.arrivals import arrival_times
 from simserve.workload.lengths import length_distribution
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import TraceSpec, WorkloadSpec
-from simserve.workload.traces.azure import read_azure
-from simserve.workload.traces.csv import read_csv
+from simserve.workload.traces.formats import read_trace
 from simserve.workload.traces.table import find_file
 from simserve.workload.traces.trace import Trace
 
 MODEL_LIMIT = -1
 """Stands in `RequestSpecs.max_tokens` for what the prompt leaves of the model's length."""
-
-_READERS = {"azure": read_azure, "csv": read_csv}
 
 
 def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: Path | None = None) -> RequestSpecs:
@@ -34,7 +32,7 @@ def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: 
 
     Args:
         spec: What to draw or read.
-        seed: Seed of the run, >= 0. A trace does not depend on it.
+        seed: Seed of the run, >= 0. A trace with times of its own does not depend on it.
         replication: Index of the replication, >= 0.
         base_path: Folder that relative paths are tried against before the working folder.
 
@@ -43,21 +41,20 @@ def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: 
         ScenarioError: No request arrives within the duration.
     """
     if spec.trace is not None:
-        return _from_trace(spec, spec.trace, base_path)
+        return _from_trace(spec, spec.trace, base_path, seed, replication)
     if spec.arrivals is None or spec.prompt_tokens is None or spec.output_tokens is None:
         raise InvariantError("a workload without a trace has arrivals, prompt_tokens and output_tokens")
-    arrival_time = _arrival_time(spec, seed, replication)
+    arrival_time = _arrival_time(spec, seed, replication, spec.num_requests)
     num_requests = len(arrival_time)
     prompt_lengths = length_distribution(spec.prompt_tokens, base_path)
     output_lengths = length_distribution(spec.output_tokens, base_path)
     output_tokens = output_lengths.sample(rng.stream(seed, "output_tokens", replication), num_requests)
-    is_closed = isinstance(spec.arrivals, ClosedLoopArrivals)
     return RequestSpecs(
         arrival_time=arrival_time,
         prompt_tokens=prompt_lengths.sample(rng.stream(seed, "prompt_tokens", replication), num_requests),
         output_tokens=output_tokens,
         max_tokens=_max_tokens(spec.max_tokens, output_tokens),
-        think_time=np.full(num_requests if is_closed else 0, getattr(spec.arrivals, "think_time", 0.0)),
+        think_time=_think_time(spec, num_requests),
         concurrency=getattr(spec.arrivals, "concurrency", None),
         is_stationary=isinstance(spec.arrivals, STATIONARY),
         offered_rate=_offered_rate(spec.arrivals, arrival_time),
@@ -73,50 +70,85 @@ def _offered_rate(arrivals: Arrivals, arrival_time: NDArray[np.float64]) -> floa
     return len(arrival_time) / float(arrival_time[-1])
 
 
-def _arrival_time(spec: WorkloadSpec, seed: int, replication: int) -> NDArray[np.float64]:
+def _arrival_time(spec: WorkloadSpec, seed: int, replication: int, num_requests: int | None) -> NDArray[np.float64]:
     match spec.arrivals:
         case ClosedLoopArrivals():
-            return np.full(spec.num_requests or 0, np.nan)
+            return np.full(num_requests or 0, np.nan)
         case AllAtOnceArrivals():
-            return np.zeros(spec.num_requests or 0)
+            return np.zeros(num_requests or 0)
         case None:
             raise InvariantError("a workload without a trace has arrivals")
     times = arrival_times(
         spec.arrivals,
         rng.stream(seed, "arrivals", replication),
-        num_requests=spec.num_requests,
+        num_requests=num_requests,
         duration=spec.duration,
         phases=rng.stream(seed, "arrival_phases", replication),
     )
     return _some(times)
 
 
-def _from_trace(spec: WorkloadSpec, source: TraceSpec, base_path: Path | None) -> RequestSpecs:
+def _from_trace(
+    spec: WorkloadSpec, source: TraceSpec, base_path: Path | None, seed: int, replication: int
+) -> RequestSpecs:
     file = find_file(source.path, base_path)
-    trace = _READERS[source.format](file)
-    num_requests = _num_replayed(spec, trace, file)
-    arrival_time = _some(trace.arrival_time[:num_requests])
+    trace = read_trace(file, source.format).scaled(
+        time=source.time_scale, prompt=source.prompt_scale, output=source.output_scale
+    )
+    if spec.arrivals is None and not trace.has_arrival_times:
+        raise TraceError(
+            "holds no arrival times",
+            file=file,
+            remedy="add workload.arrivals beside the trace, such as {process: poisson, rate: 4}",
+        )
+    if spec.arrivals is None:
+        num_requests = _num_replayed(spec, trace, file)
+        arrival_time = _some(trace.arrival_time[:num_requests])
+        span = float(arrival_time[-1] - arrival_time[0])
+        timing = _Timing(arrival_time, (num_requests - 1) / span if span > 0 else np.nan, is_stationary=False)
+    else:
+        timing = _drawn_timing(spec, trace, file, seed, replication)
+    num_requests = len(timing.arrival_time)
     output_tokens = trace.output_tokens[:num_requests]
     asked = output_tokens if trace.max_tokens is None else trace.max_tokens[:num_requests]
-    span = float(arrival_time[-1] - arrival_time[0])
     return RequestSpecs(
-        arrival_time=arrival_time,
+        arrival_time=timing.arrival_time,
         prompt_tokens=trace.prompt_tokens[:num_requests],
         output_tokens=output_tokens,
         max_tokens=_max_tokens(spec.max_tokens, asked),
-        think_time=np.empty(0),
-        concurrency=None,
-        is_stationary=False,
-        offered_rate=(num_requests - 1) / span if span > 0 else np.nan,
+        think_time=_think_time(spec, num_requests),
+        concurrency=getattr(spec.arrivals, "concurrency", None),
+        is_stationary=timing.is_stationary,
+        offered_rate=timing.offered_rate,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Timing:
+    arrival_time: NDArray[np.float64]
+    offered_rate: float
+    is_stationary: bool
+
+
+def _drawn_timing(spec: WorkloadSpec, trace: Trace, file: Path, seed: int, replication: int) -> _Timing:
+    """Return drawn arrivals for the rows of a trace: all of them, or the first that the workload asks for."""
+    num_requests = None if spec.duration is not None else _num_replayed(spec, trace, file)
+    times = _arrival_time(spec, seed, replication, num_requests)[: len(trace.prompt_tokens)]
+    rate = float("nan") if spec.arrivals is None else _offered_rate(spec.arrivals, times)
+    return _Timing(times, rate, is_stationary=isinstance(spec.arrivals, STATIONARY))
+
+
+def _think_time(spec: WorkloadSpec, num_requests: int) -> NDArray[np.float64]:
+    is_closed = isinstance(spec.arrivals, ClosedLoopArrivals)
+    return np.full(num_requests if is_closed else 0, getattr(spec.arrivals, "think_time", 0.0))
+
+
 def _num_replayed(spec: WorkloadSpec, trace: Trace, file: Path) -> int:
-    available = len(trace.arrival_time)
+    available = len(trace.prompt_tokens)
     if spec.num_requests is not None and spec.num_requests > available:
         rule = f"asks for {spec.num_requests} requests, the trace holds {available}"
         raise TraceError(rule, file=file, key="workload.num_requests", remedy="lower it or leave it out")
-    if spec.duration is not None:
+    if spec.duration is not None and spec.arrivals is None:
         return int(np.searchsorted(trace.arrival_time, spec.duration, side="right"))
     return spec.num_requests or available
 

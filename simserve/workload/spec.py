@@ -165,21 +165,34 @@ Length = Annotated[
 ]
 
 
+TraceFormat = Literal["auto", "azure", "csv", "mooncake", "burstgpt", "bailian", "sharegpt", "vllm-bench", "otel"]
+Scale = Annotated[float, Field(gt=0, le=1e6)]
+
+
 class TraceSpec(FrozenModel):
     """Recorded traffic to replay."""
 
     path: str
     """The file, plain or gzip; relative to the scenario's folder, then to the working folder."""
-    format: Literal["azure", "csv"]
-    """`azure`: TIMESTAMP, ContextTokens, GeneratedTokens; the first request arrives at 0. `csv`: arrival_time
-    (seconds from the start of the run), prompt_tokens, output_tokens, and max_tokens if there is one."""
+    format: TraceFormat = "auto"
+    """`auto`: told by the first row. `azure`: TIMESTAMP, ContextTokens, GeneratedTokens; the first request arrives at
+    0. `csv`: arrival_time (seconds from the start of the run), prompt_tokens, output_tokens, and max_tokens if there
+    is one. `mooncake`, `bailian`: JSON lines; which blocks prompts share is read, and not simulated. `burstgpt`:
+    requests that failed are left out. `sharegpt`: texts, lengths estimated, no arrival times. `vllm-bench`: a
+    detailed result of `vllm bench serve`. `otel`: spans with gen_ai.usage attributes."""
+    time_scale: Scale = 1.0
+    """Multiplies the recorded times: 0.5 sends the same requests at twice the rate."""
+    prompt_scale: Scale = 1.0
+    """Multiplies the lengths of the prompts; they are rounded, and at least one token."""
+    output_scale: Scale = 1.0
+    """Multiplies the lengths of the answers (and the trace's own max_tokens)."""
 
 
 class WorkloadSpec(FrozenModel):
     """The traffic of a scenario: a trace, or arrivals with lengths."""
 
     arrivals: Arrivals | None = None
-    """When requests arrive."""
+    """When requests arrive; beside a trace: instead of its own times, in the order of its rows."""
     prompt_tokens: Length | None = None
     """Lengths of the prompts."""
     output_tokens: Length | None = None
@@ -192,7 +205,7 @@ class WorkloadSpec(FrozenModel):
     duration: Seconds | None = Field(default=None, gt=0)
     """Arrivals stop then; what has arrived is served to the end."""
     trace: TraceSpec | None = None
-    """Recorded traffic, instead of `arrivals`, `prompt_tokens` and `output_tokens`."""
+    """Recorded traffic, instead of `arrivals` and lengths; `arrivals` beside it replace its times."""
 
     @field_validator("max_tokens", mode="before")
     @classmethod
@@ -210,8 +223,10 @@ class WorkloadSpec(FrozenModel):
         drawn = {name: getattr(self, name) for name in ("arrivals", "prompt_tokens", "output_tokens")}
         given = [name for name, part in drawn.items() if part is not None]
         missing = [name for name, part in drawn.items() if part is None]
-        if self.trace is not None and given:
+        if self.trace is not None and given not in ([], ["arrivals"]):
             raise ValueError(f"has a trace and also {' and '.join(given)}; keep one of the two")
+        if self.trace is not None and self.arrivals is not None and self.trace.time_scale != 1.0:
+            raise ValueError("has arrivals instead of the trace's times and also trace.time_scale; keep one of the two")
         if self.trace is None and missing:
             raise ValueError(
                 f"lacks {' and '.join(missing)}; give arrivals, prompt_tokens and output_tokens, or a trace"
@@ -222,7 +237,7 @@ class WorkloadSpec(FrozenModel):
     def _check_end(self) -> Self:
         if self.num_requests is not None and self.duration is not None:
             raise ValueError("has num_requests and duration; keep one of the two")
-        if self.trace is not None:
+        if self.trace is not None and (self.arrivals is None or self.duration is None):
             return self
         if self.num_requests is None and self.duration is None:
             raise ValueError('has no end; give num_requests, or duration such as "10 min"')

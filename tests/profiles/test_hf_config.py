@@ -148,7 +148,7 @@ def test_a_configuration_agrees_with_the_bundled_profile() -> None:
     """Mixtral's config.json gives the bundled profile, except for name and source."""
     model, bundled = read("mistralai--Mixtral-8x7B-v0.1"), load_model("mixtral-8x7b")
 
-    ignored = {"name", "source", "num_parameters_advertised"}
+    ignored = {"name", "source", "huggingface_id", "num_parameters_advertised"}
     assert model.model_dump(exclude=ignored) == bundled.model_dump(exclude=ignored)
 
 
@@ -232,7 +232,7 @@ def test_falcon_switches_are_read() -> None:
     model = from_hf_config(config)
     falcon_7b = from_hf_config(config | old | {"new_decoder_architecture": False, "multi_query": True})
 
-    ignored = {"name", "source", "num_parameters_advertised"}
+    ignored = {"name", "source", "huggingface_id", "num_parameters_advertised"}
     assert model.model_dump(exclude=ignored) == load_model("falcon-40b").model_dump(exclude=ignored)
     assert falcon_7b.num_parameters == 6_921_720_704
     assert falcon_7b.kv_bytes_per_token(2) == 32 * 2 * 64 * 2
@@ -338,3 +338,24 @@ def test_a_size_that_no_model_has_is_refused(key: str, largest: str) -> None:
 
     with pytest.raises(ProfileError, match=f"{key}: 10000000000000 must be at most {largest}"):
         from_hf_config(config)
+
+
+def test_the_repository_is_what_the_file_or_its_name_says(tmp_path: Path) -> None:
+    """`_name_or_path`, a download's `org--name` folder or file; nothing is made of anything else."""
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "vocab_size": 100,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": False,
+    }
+
+    assert from_hf_config(config).huggingface_id is None
+    assert from_hf_config({**config, "_name_or_path": "org/name"}).huggingface_id == "org/name"
+    assert from_hf_config({**config, "_name_or_path": "/mnt/name"}).huggingface_id is None
+    assert from_hf_config(config, tmp_path / "org--name_config.json").huggingface_id == "org/name"
+    assert from_hf_config(config, tmp_path / "models--org--name" / "config.json").huggingface_id == "org/name"
+    assert from_hf_config(config, tmp_path / "name" / "config.json").huggingface_id is None

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from simserve.profiles import catalog
 from simserve.profiles.hf_config import from_hf_config
 from simserve.profiles.model import ModelProfile, load_model
 
 CONFIGS = Path(__file__).resolve().parents[2] / "../shared/data/model_configs"
-NOT_ARCHITECTURE = {"name", "source", "num_parameters_advertised"}
+NOT_ARCHITECTURE = {"name", "source", "huggingface_id", "num_parameters_advertised"}
 
 # Reference configuration -> bundled profile. A configuration of another release of the same architecture may
 # differ in how its checkpoint is stored, or in the context it is made for.
@@ -203,3 +204,14 @@ def test_a_published_configuration_gives_the_bundled_profile(name: str) -> None:
 def test_later_training_keeps_the_architecture(name: str, like: str) -> None:
     """A model trained further has the architecture of its base."""
     assert architecture(load_model(name)) == architecture(load_model(like))
+
+
+@pytest.mark.parametrize("name", catalog.names("model"))
+def test_a_bundled_profile_names_the_repository_its_source_names(name: str) -> None:
+    """Except models whose weights nobody can download."""
+    model = load_model(name)
+
+    if name in ("gpt-3-175b", "opt-175b"):
+        assert model.huggingface_id is None
+    else:
+        assert model.huggingface_id in model.source

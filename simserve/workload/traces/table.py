@@ -22,8 +22,8 @@ from simserve.errors import TraceError
 _GZIP_MAGIC = b"\x1f\x8b"
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,18}\s*", re.ASCII)
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCII)
-_MAX_TOKENS = 1_000_000_000
-_LATEST = 1e8
+MAX_TOKENS = 1_000_000_000
+LATEST = 1e8
 """Seconds; three years. A later arrival is a date, not a time from the start of the run."""
 
 
@@ -49,8 +49,8 @@ class Table:
         key = f"row {line}, {column}"
         return TraceError(rule, file=self.file, key=key, value=self.columns[column][index], remedy=remedy)
 
-    def whole_numbers(self, column: str) -> NDArray[np.int64]:
-        """Return a column of token counts, >= 1.
+    def whole_numbers(self, column: str, minimum: int = 1) -> NDArray[np.int64]:
+        """Return a column of token counts, >= ``minimum``.
 
         Raises:
             TraceError: A cell is not a whole number of tokens.
@@ -58,12 +58,13 @@ class Table:
         cells = self.columns[column]
         self._require(_WHOLE_NUMBER, column, "is not a whole number")
         values = np.array([int(cell) for cell in cells], dtype=np.int64)
-        wrong = np.flatnonzero((values < 1) | (values > _MAX_TOKENS))
+        wrong = np.flatnonzero((values < minimum) | (values > MAX_TOKENS))
         if len(wrong):
             index = int(wrong[0])
-            if values[index] > _MAX_TOKENS:
-                raise self.error(index, column, f"must be <= {_MAX_TOKENS}")
-            raise self.error(index, column, "must be >= 1", "correct the row or remove it: nothing was served")
+            if values[index] > MAX_TOKENS:
+                raise self.error(index, column, f"must be <= {MAX_TOKENS}")
+            remedy = "correct the row or remove it: nothing was served"
+            raise self.error(index, column, f"must be >= {minimum}", remedy)
         return values
 
     def seconds(self, column: str) -> NDArray[np.float64]:
@@ -74,7 +75,7 @@ class Table:
         """
         self._require(_NUMBER, column, "is not a number of seconds")
         values = np.array([float(cell) for cell in self.columns[column]], dtype=np.float64)
-        wrong = np.flatnonzero((values < 0) | (values > _LATEST))
+        wrong = np.flatnonzero((values < 0) | (values > LATEST))
         if len(wrong):
             index = int(wrong[0])
             if values[index] < 0:
@@ -126,7 +127,7 @@ def read_table(path: Path, required: Sequence[str], optional: Sequence[str] = ()
         TraceError: The file cannot be read, is empty, lacks a column, or has a row of another
             length than its header.
     """
-    text = _read_text(path)
+    text = read_text(path)
     rows = _rows(path, text)
     header = [name.strip() for name in rows[0]]
     for name in required:
@@ -157,7 +158,7 @@ def read_lengths(path: str, column: str | None, base_path: Path | None = None) -
     file = find_file(path, base_path)
     if column is not None:
         return read_table(file, required=(column,)).whole_numbers(column)
-    text = _read_text(file)
+    text = read_text(file)
     rows = _rows(file, text)
     if len(rows[0]) > 1:
         names = ", ".join(cell.strip() for cell in rows[0])
@@ -169,7 +170,12 @@ def read_lengths(path: str, column: str | None, base_path: Path | None = None) -
     return Table(file, text, {"length": [row[0] for row in rows]}, num_header_rows=0).whole_numbers("length")
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return the text of a file, decompressed if it is gzip.
+
+    Raises:
+        TraceError: The file cannot be read, is damaged, is not UTF-8, or is empty.
+    """
     try:
         content = path.read_bytes()
         if content.startswith(_GZIP_MAGIC):

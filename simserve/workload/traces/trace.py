@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixBlocks:
+    """Which blocks of tokens the prompts begin with; equal ids mean equal tokens up to the block's end.
+
+    Attributes:
+        block_tokens: Tokens of a block; the last one of a prompt may be shorter.
+        ids: The ids of every request in order, one after another, int64.
+        counts: Blocks of each request, int64.
+    """
+
+    block_tokens: int
+    ids: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    @property
+    def num_distinct(self) -> int:
+        """Different blocks."""
+        return len(np.unique(self.ids))
+
+    @property
+    def reuse(self) -> float:
+        """Share of the blocks that an earlier request began with too: the hit rate of an endless cache."""
+        return 1.0 - self.num_distinct / len(self.ids) if len(self.ids) else float("nan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,13 +38,43 @@ class Trace:
     """Recorded requests in order of arrival; row i is request i.
 
     Attributes:
-        arrival_time: Seconds from the start of the run, ascending, float64.
+        arrival_time: Seconds from the start of the run, ascending, float64; all NaN where the format holds none.
         prompt_tokens: >= 1, int64.
         output_tokens: >= 1, int64.
         max_tokens: What the clients asked for, >= output_tokens, int64; None where the trace does not say.
+        prefix_blocks: What prompts share, where the format says it.
+        session: Number of the conversation of each request, int64; None where the format knows none.
+        num_unserved: Rows left out, as nothing was served.
+        remark: What a reader has to know of the figures, such as that lengths are estimated.
     """
 
     arrival_time: NDArray[np.float64]
     prompt_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
     max_tokens: NDArray[np.int64] | None = None
+    prefix_blocks: PrefixBlocks | None = None
+    session: NDArray[np.int64] | None = None
+    num_unserved: int = 0
+    remark: str | None = None
+
+    @property
+    def has_arrival_times(self) -> bool:
+        """Whether the format says when requests arrive."""
+        return not bool(np.isnan(self.arrival_time).any())
+
+    def scaled(self, *, time: float = 1.0, prompt: float = 1.0, output: float = 1.0) -> Trace:
+        """Return the trace with its times and lengths multiplied; lengths are rounded, and at least one token."""
+        return replace(
+            self,
+            arrival_time=self.arrival_time * time,
+            prompt_tokens=_scaled(self.prompt_tokens, prompt),
+            output_tokens=_scaled(self.output_tokens, output),
+            max_tokens=None if self.max_tokens is None else _scaled(self.max_tokens, output),
+        )
+
+
+def _scaled(lengths: NDArray[np.int64], factor: float) -> NDArray[np.int64]:
+    if factor == 1.0:
+        return lengths
+    scaled: NDArray[np.int64] = np.maximum(np.rint(lengths * factor), 1).astype(np.int64)
+    return scaled

@@ -1,0 +1,98 @@
+"""`simserve export`: the command or the manifests that start what was simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simserve.cli.options import JsonOption, QuietOption, ScenarioArgument, SetOption, print_json
+from simserve.errors import UsageError
+
+if TYPE_CHECKING:
+    from simserve.planner.export.deployment import Export
+
+
+def export(
+    scenario: ScenarioArgument,
+    target: Annotated[
+        str,
+        typer.Option("--to", metavar="TARGET", help="vllm, sglang, trtllm, tgi, ollama or k8s.", show_default=False),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write it there; further files go beside it.", show_default=False),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="ORG/NAME", help="Weights to load instead of the model's own.", show_default=False),
+    ] = None,
+    explicit: Annotated[
+        bool, typer.Option("--explicit", help="Say knobs that equal the engine's defaults too.")
+    ] = False,
+    overrides: SetOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Write down what starts one replica of a scenario: the exact flags of that engine and version.
+
+    simserve export chatbot --to vllm
+    """
+    from simserve.planner.export.export import export as export_scenario
+    from simserve.scenario.load import load
+
+    result = export_scenario(load(scenario, overrides or ()), target, explicit=explicit, checkpoint=checkpoint)
+    if out is not None:
+        _write(result, out, force=force)
+    if as_json:
+        print_json(_document(result))
+    elif not quiet:
+        _show(result, is_written=out is not None)
+
+
+def _document(result: Export) -> dict[str, Any]:
+    return {
+        "target": result.target,
+        "version": result.version,
+        "command": result.line,
+        "files": dict(result.files),
+        "notes": list(result.notes),
+    }
+
+
+def _show(result: Export, *, is_written: bool) -> None:
+    if not is_written:
+        print(_text(result), end="")
+    for note in result.notes:
+        typer.echo(f"note: {note}", err=True)
+
+
+def _text(result: Export) -> str:
+    if result.main_file is not None:
+        return result.files[result.main_file]
+    return f"{result.lines}\n" + "".join(f"\n# {name}\n{text}" for name, text in result.files.items())
+
+
+def _write(result: Export, out: Path, *, force: bool) -> None:
+    """Write the command as a script, or the only file, and what it reads beside it."""
+    if result.main_file is not None:
+        text = "".join(f"# {note}\n" for note in result.notes) + result.files[result.main_file]
+        _write_files({out: text}, force=force)
+        return
+    files = {out: "#!/bin/sh\n" + "".join(f"# {note}\n" for note in result.notes) + f"exec {result.lines}\n"}
+    files |= {out.parent / name: text for name, text in result.files.items()}
+    _write_files(files, force=force)
+
+
+def _write_files(files: Mapping[Path, str], *, force: bool) -> None:
+    for path in files:
+        if path.exists() and not force:
+            raise UsageError("is there already", file=path, remedy="name another file, or replace it with --force")
+    for path, text in files.items():
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as failure:
+            raise UsageError(f"cannot be written: {failure.strerror}", file=path) from None

@@ -1,0 +1,227 @@
+"""`simserve import`: scenarios and profiles out of what others wrote."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simserve.cli.options import JsonOption, QuietOption, print_json
+from simserve.errors import ScenarioError, UsageError
+
+if TYPE_CHECKING:
+    from simserve.planner.importers.draft import Draft
+
+app = typer.Typer(
+    help="Make a scenario or a profile of a command line, a model configuration, a benchmark or a trace.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+OutFileOption = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FILE", help="Write it there. Default: to stdout.", show_default=False),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")]
+HardwareOption = Annotated[str | None, typer.Option(help="GPU that it runs on, see simserve gpus.", show_default=False)]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(help="Model profile or config.json, where the name is near to none.", show_default=False),
+]
+
+
+@app.command("vllm-command")
+def vllm_command(
+    command: Annotated[
+        str,
+        typer.Argument(help="The command in quotes, a file that holds it, or - for stdin.", show_default=False),
+    ],
+    hardware: HardwareOption = None,
+    model: ModelOption = None,
+    engine_version: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="vLLM's version, such as 0.12.", show_default=False)
+    ] = None,
+    out: OutFileOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Make a scenario of a pasted vllm serve line; what it cannot hold is named.
+
+    simserve import vllm-command 'vllm serve meta-llama/Llama-3.1-8B -tp 2' --hardware h100-sxm-80gb --out mine.yaml
+    """
+    from simserve.planner.importers.vllm_command import import_vllm_command
+
+    text = _text_of(command)
+    draft = import_vllm_command(text, hardware=hardware, version=engine_version, model=model)
+    deliver(draft, out, force=force, as_json=as_json, quiet=quiet)
+
+
+def _text_of(command: str) -> str:
+    if command == "-":
+        return sys.stdin.read()
+    path = Path(command)
+    try:
+        is_file = path.is_file()
+    except OSError:  # a command line is too long for a name
+        is_file = False
+    if not is_file:
+        return command
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as failure:
+        raise ScenarioError(f"cannot be read: {failure}", file=path) from None
+
+
+def deliver(
+    draft: Draft,
+    out: Path | None,
+    *,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+    measured: Mapping[str, float] | None = None,
+    is_written: bool = False,
+) -> None:
+    """Write or print a scenario, and say what a reader has to know of it.
+
+    Raises:
+        UsageError: The file is there already, or cannot be written.
+        ScenarioError: The keys are no valid scenario.
+    """
+    _ = draft.scenario  # a scenario that is none is written nowhere
+    if out is not None and not is_written:
+        write_text(out, draft.text, force=force)
+    if as_json:
+        print_json(
+            {
+                "scenario": dict(draft.mapping),
+                "notes": list(draft.notes),
+                "file": None if out is None else str(out),
+                **({} if measured is None else {"measured": dict(measured)}),
+            }
+        )
+        return
+    if out is None:
+        sys.stdout.write(draft.text)
+    elif not quiet:
+        print(f"{out}: {draft.title}")
+        for note in draft.notes:
+            print(f"- {note}")
+        print(f"simserve run {out}")
+
+
+def write_text(path: Path, text: str, *, force: bool) -> None:
+    """Write a file that is not there yet.
+
+    Raises:
+        UsageError: It is there and ``force`` is not given, or it cannot be written.
+    """
+    if path.exists() and not force:
+        raise UsageError("is there already", file=path, remedy="name another file, or replace it with --force")
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as failure:
+        raise UsageError(f"cannot be written: {failure.strerror}", file=path) from None
+
+
+def write_all(texts: Mapping[Path, str], *, force: bool) -> None:
+    """Write several files, or none if one of them is there already.
+
+    Raises:
+        UsageError: One is there and ``force`` is not given, or one cannot be written.
+    """
+    for path in texts:
+        if path.exists() and not force:
+            raise UsageError("is there already", file=path, remedy="name another file, or replace it with --force")
+    for path, text in texts.items():
+        write_text(path, text, force=True)
+
+
+@app.command("hf-config")
+def hf_config(
+    config: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A Hugging Face config.json, or its folder.", show_default=False)
+    ],
+    out: OutFileOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Make a model profile of a Hugging Face config.json; its name is that of the file.
+
+    simserve import hf-config Qwen3-32B/config.json --out qwen3-32b.yaml
+    """
+    from simserve.planner.importers.hf_config import import_hf_config
+
+    profile, text = import_hf_config(config, None if out is None else out.stem)
+    if out is not None:
+        write_text(out, text, force=force)
+    if as_json:
+        print_json({"profile": profile.model_dump(mode="json"), "file": None if out is None else str(out)})
+    elif out is None:
+        sys.stdout.write(text)
+    elif not quiet:
+        print(f"{out}: {text.splitlines()[0].removeprefix('# ')}")
+        print(f"in a scenario: model: {out}")
+
+
+@app.command("bench")
+def bench(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="JSON of vllm bench serve, plain or detailed.", show_default=False)
+    ],
+    hardware: HardwareOption = None,
+    model: ModelOption = None,
+    engine_version: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="vLLM's version, such as 0.12.", show_default=False)
+    ] = None,
+    out: OutFileOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Make a scenario with the workload that vllm bench serve measured, and say what was measured.
+
+    A detailed result is replayed request by request: its trace is written beside --out.
+    """
+    from simserve.planner.importers.bench import import_bench
+
+    name = None if out is None else out.stem
+    found = import_bench(file, hardware=hardware, model=model, version=engine_version, name=name)
+    if found.files and out is None and not as_json:
+        raise UsageError("is missing: a detailed result needs a trace file beside the scenario", key="--out")
+    if out is not None:
+        write_all(
+            {out.parent / each: text for each, text in found.files.items()} | {out: found.draft.text}, force=force
+        )
+    deliver(found.draft, out, force=force, as_json=as_json, quiet=quiet, measured=found.measured, is_written=True)
+
+
+@app.command("trace")
+def trace(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The trace, plain or gzip.", show_default=False)],
+    trace_format: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="As of simserve trace; auto tells it by the first row.")
+    ] = "auto",
+    hardware: HardwareOption = None,
+    model: ModelOption = None,
+    out: OutFileOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Make a scenario that replays a trace; simserve trace FILE --scenario draws traffic like it instead."""
+    from simserve.planner.importers.trace import replay_scenario
+    from simserve.workload.traces.formats import check_format
+    from simserve.workload.traces.table import find_file
+
+    check_format(trace_format)
+    path = find_file(str(file))
+    shown = str(file) if out is None else os.path.relpath(path.resolve(), out.resolve().parent)
+    draft = replay_scenario(path, trace_format, model=model, hardware=hardware, shown=shown)
+    deliver(draft, out, force=force, as_json=as_json, quiet=quiet)

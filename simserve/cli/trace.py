@@ -1,0 +1,165 @@
+"""`simserve trace`: what is in a trace, and a scenario with traffic like it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simserve.cli.importing import ForceOption, HardwareOption, write_all
+from simserve.cli.options import JsonOption, QuietOption, console, print_json, print_table
+from simserve.errors import UsageError
+
+if TYPE_CHECKING:
+    from simserve.workload.traces.statistics import ArrivalStatistics, LengthStatistics
+    from simserve.workload.traces.trace import Trace
+
+FormatOption = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="auto, azure, csv, mooncake, burstgpt, bailian, sharegpt, vllm-bench or otel.",
+    ),
+]
+TraceModelOption = Annotated[str | None, typer.Option(help="Model of the scenario.", show_default=False)]
+
+
+def trace(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The trace, plain or gzip.", show_default=False)],
+    trace_format: FormatOption = "auto",
+    scenario: Annotated[
+        Path | None,
+        typer.Option("--scenario", metavar="OUT.yaml", help="Write a scenario with such traffic.", show_default=False),
+    ] = None,
+    model: TraceModelOption = None,
+    hardware: HardwareOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Say what is in a trace: rate, burstiness, lengths, shared prefixes; and write a scenario like it.
+
+    simserve trace traffic.csv.gz --scenario like-it.yaml
+    """
+    from simserve.planner.importers.trace import fitted_scenario
+    from simserve.workload.traces.formats import AUTO, check_format, detect, read_trace
+    from simserve.workload.traces.table import find_file
+
+    if scenario is None and (model is not None or hardware is not None):
+        given = "--model" if model is not None else "--hardware"
+        raise UsageError("has no effect without --scenario", key=given, remedy="add --scenario OUT.yaml")
+    path = find_file(str(file))
+    check_format(trace_format)
+    known = detect(path) if trace_format == AUTO else trace_format
+    read = read_trace(path, known)
+    answer = _answer(read, file, known)
+    if scenario is not None:
+        draft, files = fitted_scenario(path, read, model=model, hardware=hardware, name=scenario.stem)
+        texts = {scenario.parent / name: text for name, text in files.items()} | {scenario: draft.text}
+        write_all(texts, force=force)
+        answer |= {"scenario": str(scenario), "notes": list(draft.notes)}
+    if as_json:
+        print_json(answer)
+    elif not quiet:
+        _show(answer)
+
+
+def _answer(read: Trace, file: Path, known: str) -> dict[str, Any]:
+    from simserve.workload.traces.statistics import arrival_statistics, length_statistics
+
+    return {
+        "file": str(file),
+        "format": known,
+        "requests": len(read.prompt_tokens),
+        "unserved": read.num_unserved,
+        "remark": read.remark,
+        "arrivals": _arrivals(arrival_statistics(read)),
+        "prompt_tokens": _lengths(length_statistics(read.prompt_tokens)),
+        "output_tokens": _lengths(length_statistics(read.output_tokens)),
+        "prefixes": _prefixes(read),
+        "sessions": None if read.session is None else len(set(read.session.tolist())),
+    }
+
+
+def _arrivals(statistics: ArrivalStatistics | None) -> dict[str, float] | None:
+    if statistics is None:
+        return None
+    return {
+        "span_s": statistics.span_s,
+        "mean_rate": statistics.mean_rate,
+        "peak_rate": statistics.peak_rate,
+        "interarrival_cv": statistics.interarrival_cv,
+        "dispersion_index": statistics.dispersion_index,
+    }
+
+
+def _lengths(statistics: LengthStatistics) -> dict[str, Any]:
+    return statistics.as_mapping()
+
+
+def _prefixes(read: Trace) -> dict[str, Any] | None:
+    blocks = read.prefix_blocks
+    if blocks is None:
+        return None
+    return {
+        "block_tokens": blocks.block_tokens,
+        "blocks": len(blocks.ids),
+        "distinct_blocks": blocks.num_distinct,
+        "reuse": blocks.reuse,
+    }
+
+
+def _show(answer: dict[str, Any]) -> None:
+    from simserve.units import format_seconds
+
+    out = console()
+    arrivals, prefixes = answer["arrivals"], answer["prefixes"]
+    head = f"{answer['requests']:,} requests"
+    if arrivals is not None:
+        head += f" over {format_seconds(arrivals['span_s'])}"
+        head += f": {_figure(arrivals['mean_rate'])} a second on average, {_figure(arrivals['peak_rate'])} in the "
+        head += "busiest minute"
+    out.print(f"[bold]{head}[/bold]")
+    if arrivals is None:
+        out.print("The format holds no arrival times: give a scenario its own workload.arrivals")
+    else:
+        out.print(_burstiness(arrivals))
+    lengths = [(key, answer[key]) for key in ("prompt_tokens", "output_tokens")]
+    names = [name for name in lengths[0][1] if name != "total"]
+    rows = [(key.replace("_", " "), *(_figure(block[name]) for name in names)) for key, block in lengths]
+    print_table(("", *names), rows)
+    prompts, outputs = answer["prompt_tokens"]["total"], answer["output_tokens"]["total"]
+    out.print(f"{prompts:,} prompt tokens and {outputs:,} output tokens in all; format {answer['format']}")
+    if prefixes is not None:
+        out.print(
+            f"{prefixes['reuse']:.1%} of {prefixes['blocks']:,} prefix blocks of {prefixes['block_tokens']} tokens "
+            "were there before: what an endless prefix cache would hit"
+        )
+    if answer["sessions"] is not None:
+        out.print(f"{answer['sessions']:,} conversations")
+    if answer["unserved"]:
+        rows_left = "1 further row is" if answer["unserved"] == 1 else f"{answer['unserved']:,} further rows are"
+        out.print(f"{rows_left} left out: nothing was served")
+    if answer["remark"] is not None:
+        out.print(answer["remark"], markup=False)
+    if "scenario" in answer:
+        out.print(f"{answer['scenario']}: traffic like it")
+        for note in answer["notes"]:
+            out.print(f"- {note}", markup=False, soft_wrap=True)
+
+
+def _burstiness(arrivals: dict[str, float]) -> str:
+    cv, dispersion = arrivals["interarrival_cv"], arrivals["dispersion_index"]
+    text = f"Burstiness: times between requests have a cv of {_figure(cv)} (Poisson: 1)"
+    if not math.isnan(dispersion):
+        text += f", requests a minute a dispersion of {_figure(dispersion)} (Poisson: 1)"
+    return text
+
+
+def _figure(value: float) -> str:
+    if isinstance(value, float) and math.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

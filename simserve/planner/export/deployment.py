@@ -1,0 +1,260 @@
+"""What every exporter works from: the resolved deployment, which knobs have to be said, and what none can say.
+
+Knows no engine's flags.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from simserve.errors import ScenarioError
+from simserve.perf.weights import weights_bytes
+from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
+from simserve.profiles.model import ModelProfile
+from simserve.scenario.fit import check_fit
+from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.scenario.schema import Scenario
+
+_FULL_PRECISION = ("none", "fp32", "fp16", "bf16")
+_KNOBS = (
+    "max_model_len",
+    "gpu_memory_utilization",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "async_scheduling",
+)
+"""Knobs that some engine has a flag for, in the order that a command line is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """What starts a deployment.
+
+    Attributes:
+        target: What it is for: ``vllm``, ``sglang``, ``trtllm``, ``tgi``, ``ollama`` or ``k8s``.
+        version: Version of the engine.
+        command: Words of the command line.
+        environment: Variables that have to stand before it.
+        files: Name -> text of the files it reads.
+        main_file: The file that is the answer, where the command only hands it over; None: the command is.
+        notes: What the command cannot say, or a person has to know.
+    """
+
+    target: str
+    version: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    main_file: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """The command on one line, quoted for a shell, variables in front."""
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join([*variables, shlex.join(self.command)])
+
+    @property
+    def lines(self) -> str:
+        """The command with a line a flag."""
+        parts: list[list[str]] = [[]]
+        for word in self.command:
+            if word.startswith("--"):
+                parts.append([])
+            parts[-1].append(word)
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        rows = [" ".join([*variables, shlex.join(parts[0])]), *(shlex.join(part) for part in parts[1:])]
+        return " \\\n  ".join(rows)
+
+
+@dataclass(slots=True, kw_only=True)
+class Deployment:
+    """One replica to write down.
+
+    Attributes:
+        resolved: The scenario with its profiles.
+        version: The engine's version as asked for, else the known one.
+        needed: Knobs that the scenario moves away from what the engine does by itself.
+        says: Knobs that are said: those, or all.
+        is_explicit: Whether defaults are said too.
+        checkpoint: What the engine loads: a repository or a path.
+        is_own_checkpoint: Whether the user named it.
+        notes: Collected while it is written.
+    """
+
+    resolved: ResolvedScenario
+    version: str
+    needed: frozenset[str]
+    says: frozenset[str]
+    is_explicit: bool
+    checkpoint: str
+    is_own_checkpoint: bool
+    notes: list[str]
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario."""
+        return self.resolved.scenario
+
+    @property
+    def engine(self) -> ResolvedEngine:
+        """The engine's knobs."""
+        return self.resolved.shape.engine
+
+    @property
+    def model(self) -> ModelProfile:
+        """The model."""
+        return self.resolved.shape.model
+
+    @property
+    def label(self) -> str:
+        """Engine and version."""
+        return f"{self.engine.name} {self.version}"
+
+    def note(self, text: str) -> None:
+        """Add what a person has to know, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def needs_checkpoint(self, why: str) -> None:
+        """Insist that the user has named the checkpoint.
+
+        Raises:
+            ScenarioError: The model's own would not hold the weights that were simulated.
+        """
+        if not self.is_own_checkpoint:
+            raise ScenarioError(
+                f"needs a checkpoint that holds it, and {self.checkpoint} does not: {why}",
+                key="deployment.quantization",
+                value=self.scenario.deployment.quantization,
+                remedy="name one: --checkpoint ORG/NAME",
+            )
+
+    @property
+    def stored_quantization(self) -> str:
+        """Format that the model's own checkpoint is stored in."""
+        return self.model.checkpoint_quantization or "none"
+
+    @property
+    def loaded_bytes(self) -> float:
+        """Bytes of the checkpoint that is loaded: the model's own in its format, the user's in the simulated one."""
+        own = self.stored_quantization
+        return weights_bytes(self.model, self.scenario.deployment.quantization if self.is_own_checkpoint else own)
+
+    @property
+    def is_full_precision(self) -> bool:
+        """Whether the weights are simulated in 16 or 32 bit."""
+        return self.scenario.deployment.quantization in _FULL_PRECISION
+
+
+def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> Deployment:
+    """Return what to export of a scenario.
+
+    Raises:
+        InputError: The scenario is invalid, or asks for what no real server of that engine does.
+        InfeasibleError: It does not fit.
+    """
+    resolved = resolve(scenario)
+    _refuse_unreal(resolved)
+    check_fit(resolved)
+    engine, model = resolved.shape.engine, resolved.shape.model
+    version = engine.requested_version or engine.version
+    notes = []
+    if checkpoint is None and model.huggingface_id is None:
+        notes.append(f"{model.name} has no Hugging Face repository on record: put the path of its weights instead")
+    if "scenario" not in engine.sources["version"] and engine.requested_version is None:
+        notes.append(f"no version of {engine.name} is named: written for {version}, the newest known")
+    is_exact = engine.requested_version is None or engine.sources["version"] == "scenario"
+    if not is_exact:
+        notes.append(f"defaults of {engine.name} {version} are taken from {engine.version}, so every knob is said")
+    if scenario.deployment.engine.frontend_latency is not None:
+        notes.append("deployment.engine.frontend_latency describes the host and is no flag")
+    needed = _needed_knobs(resolved)
+    replicas = scenario.deployment.replicas
+    if replicas > 1:
+        policy = scenario.deployment.routing.policy
+        notes.append(f"one of {replicas} replicas: start it {replicas} times behind a {policy} router")
+    return Deployment(
+        resolved=resolved,
+        version=version,
+        needed=needed,
+        says=frozenset(_KNOBS) if explicit or not is_exact else needed,
+        is_explicit=explicit,
+        checkpoint=checkpoint or model.huggingface_id or model.name,
+        is_own_checkpoint=checkpoint is not None,
+        notes=notes,
+    )
+
+
+def _engine_with(resolved: ResolvedScenario, overrides: Mapping[str, Any]) -> ResolvedEngine:
+    """Return the engine of a deployment with other overrides, without their sources."""
+    deployment, shape = resolved.scenario.deployment, resolved.shape
+    engine = resolve_engine(
+        load_engine(deployment.engine.name, resolved.scenario.folder),
+        version=deployment.engine.version,
+        gpu_memory_bytes=shape.hardware.memory.total,
+        gpu_name=shape.hardware.name,
+        model_max_len=shape.model.max_position_embeddings,
+        overrides=overrides,
+        tensor_parallel_size=shape.tensor_parallel_size,
+        pipeline_parallel_size=shape.pipeline_parallel_size,
+    )
+    return dataclasses.replace(engine, sources={})
+
+
+def _needed_knobs(resolved: ResolvedScenario) -> frozenset[str]:
+    """Return the knobs of the scenario without which the engine would resolve to something else."""
+    asked = resolved.scenario.deployment.engine.overrides()
+    wanted = dataclasses.replace(resolved.shape.engine, sources={})
+    for key in [key for key in _KNOBS if key in asked]:
+        without = {each: value for each, value in asked.items() if each != key}
+        try:
+            is_default = _engine_with(resolved, without) == wanted
+        except ScenarioError:  # the others contradict each other without it
+            is_default = False
+        if is_default:
+            asked = without
+    return frozenset(asked) & frozenset(_KNOBS)
+
+
+def _refuse_unreal(resolved: ResolvedScenario) -> None:
+    """Refuse what the simulator can do and the engine cannot.
+
+    Raises:
+        ScenarioError: Names the key.
+    """
+    engine, scenario = resolved.shape.engine, resolved.scenario
+    label = f"{engine.name} {engine.requested_version or engine.version}"
+    own = _engine_with(resolved, {})
+    for key in ("batching", "kv_allocation"):
+        _refuse_other(key, getattr(engine, key), getattr(own, key), label)
+    asked = scenario.deployment.engine.overrides()
+    for key in ("scheduler", "admission"):
+        if key in asked:
+            rest = {each: value for each, value in asked.items() if each != key}
+            _refuse_other(key, asked[key], getattr(_engine_with(resolved, rest), key), label)
+    if scenario.deployment.attention != "flash":
+        rule = f"cannot be exported: {label} computes attention with fused kernels"
+        raise ScenarioError(
+            rule, key="deployment.attention", value=scenario.deployment.attention, remedy="set it to flash"
+        )
+    if resolved.shape.model.num_parameters_nominal is not None:
+        rule = "cannot be exported: its size is nominal, there are no such weights"
+        raise ScenarioError(rule, key="model", value=resolved.shape.model.name)
+
+
+def _refuse_other(key: str, value: str, own: str, label: str) -> None:
+    if value != own:
+        raise ScenarioError(
+            f"cannot be exported: {label} knows {own} only",
+            key=f"deployment.engine.{key}",
+            value=value,
+            remedy=f"leave it out, or set it to {own}",
+        )

@@ -1,0 +1,247 @@
+"""The flags that an engine's command line takes, version by version, and writing and reading a line of them.
+
+The lists lie in ``engine_flags/``, read from the argument parsers of the engines' own releases. Knows names of
+flags and what they take, not what they mean.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from simserve.documents import read_mapping
+from simserve.errors import ProfileError, ScenarioError
+from simserve.profiles.engine_profile import version_key
+from simserve.validation import FrozenModel, validate
+
+Takes = Literal["value", "values", "optional", "switch", "toggle", "boolean"]
+
+_FOLDER = Path(__file__).resolve().parent / "engine_flags"
+_NEGATION = "--no-"
+
+
+class ReadVersion(FrozenModel):
+    """A release whose argument parser was read."""
+
+    version: str
+    """Its version."""
+    source: str
+    """The files that were read."""
+
+
+class FlagGroup(FrozenModel):
+    """Flags that take the same and appeared and went together."""
+
+    takes: Takes
+    """`value`, `values` (one or more), `optional` (none or one), `switch` (nothing), `toggle` (nothing, with a
+    `--no-` form), `boolean` (nothing, True or False)."""
+    since: str
+    """First version read that has them."""
+    until: str | None = None
+    """First version read that has them no longer."""
+    names: tuple[str, ...]
+    """The flags."""
+
+
+class Choices(FrozenModel):
+    """The values that a flag accepts over a range of versions."""
+
+    since: str
+    """First version read."""
+    until: str | None = None
+    """First version read for which they no longer hold."""
+    values: tuple[str | int, ...]
+    """What it accepts."""
+
+
+class FlagFile(FrozenModel):
+    """The flags of one engine."""
+
+    engine: str
+    """The engine."""
+    versions: tuple[ReadVersion, ...] = Field(min_length=1)
+    """Versions read, oldest first; another one counts as the nearest older one."""
+    flags: tuple[FlagGroup, ...]
+    """Every flag."""
+    choices: dict[str, tuple[Choices, ...]] = Field(default_factory=dict)
+    """Flag -> what it accepts, where that is a closed list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The flags of one version of an engine.
+
+    Attributes:
+        engine: The engine.
+        version: The version read that stands for the one asked for.
+        source: The files that were read.
+        takes: Flag -> what it takes.
+        choices: Flag -> the values it accepts, as texts.
+    """
+
+    engine: str
+    version: str
+    source: str
+    takes: dict[str, Takes]
+    choices: dict[str, tuple[str, ...]]
+
+    def has(self, flag: str, value: str | None = None) -> bool:
+        """Return whether the version has a flag, and accepts ``value`` for it."""
+        accepted = self.choices.get(flag)
+        return flag in self.takes and (value is None or accepted is None or value in accepted)
+
+    def render(self, flag: str, value: object, *, key: str) -> list[str]:
+        """Return a flag set to a value, as words of a command line.
+
+        Args:
+            flag: The flag with its dashes.
+            value: True and False set a switch; anything else is written as text.
+            key: Key of the scenario that asks for it, for the error.
+
+        Raises:
+            ScenarioError: The version has no such flag, or does not accept the value.
+        """
+        takes = self.takes.get(flag)
+        name = f"{self.engine} {self.version}"
+        if takes is None:
+            raise ScenarioError(f"cannot be told to {name}, which has no {flag}", key=key, value=value)
+        if not isinstance(value, bool):
+            if not self.has(flag, str(value)):
+                choices = ", ".join(self.choices[flag])
+                raise ScenarioError(f"is not accepted by {flag} of {name}", key=key, value=value, remedy=choices)
+            return [flag, str(value)]
+        if takes == "boolean":
+            return [flag] if value else [flag, "False"]
+        if takes == "toggle":
+            return [flag if value else _NEGATION + flag.removeprefix("--")]
+        if takes == "switch" and value:
+            return [flag]
+        raise ScenarioError(f"cannot be told to {name}: {flag} has no opposite", key=key, value=value)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One flag of a command line as it was given.
+
+    Attributes:
+        flag: Its name as the engine's parser spells it, without ``--no-``.
+        value: Text; a list where several were given; True or False of a switch; None: an unknown flag alone.
+        is_known: Whether the version has it.
+    """
+
+    flag: str
+    value: str | list[str] | bool | None
+    is_known: bool
+
+
+@cache
+def load_flags(engine: str) -> FlagFile:
+    """Return the flags of an engine over its versions.
+
+    Raises:
+        ProfileError: There is no list of that engine's flags.
+    """
+    path = _FOLDER / f"{engine}.yaml"
+    return validate(FlagFile, read_mapping(path, ProfileError), file=path, error=ProfileError)
+
+
+def flags_of(engine: str, version: str) -> Flags:
+    """Return the flags of a version: the nearest older one read, the oldest read for anything older."""
+    listed = load_flags(engine)
+    wanted = version_key(version)
+    older = [read for read in listed.versions if version_key(read.version) <= wanted]
+    read = older[-1] if older else listed.versions[0]
+    key = version_key(read.version)
+    return Flags(
+        engine=engine,
+        version=read.version,
+        source=read.source,
+        takes={name: group.takes for group in listed.flags if _holds(group, key) for name in group.names},
+        choices={
+            flag: tuple(str(value) for value in each.values)
+            for flag, ranges in listed.choices.items()
+            for each in ranges
+            if _holds(each, key)
+        },
+    )
+
+
+def _holds(part: FlagGroup | Choices, key: tuple[int, ...]) -> bool:
+    return version_key(part.since) <= key and (part.until is None or key < version_key(part.until))
+
+
+def read_words(flags: Flags, arguments: Sequence[str]) -> tuple[list[Word], list[str]]:
+    """Return the flags of a command line in their order, and the words that belong to none.
+
+    ``--a=b``, underscores for dashes, ``--no-`` of toggles and repeated words of lists are understood. A flag
+    that the version does not have takes one word, if that is no flag.
+
+    Raises:
+        ScenarioError: A flag lacks the value it takes, or a switch is given one.
+    """
+    words: list[Word] = []
+    loose: list[str] = []
+    position = 0
+    while position < len(arguments):
+        argument = arguments[position]
+        position += 1
+        if not _is_flag(argument):
+            loose.append(argument)
+            continue
+        name, equals, given = argument.partition("=")
+        flag, is_negated = _canonical(flags, name)
+        takes = flags.takes.get(flag)
+        following = [given] if equals else _values_after(arguments, position, takes)
+        position += 0 if equals else len(following)
+        words.append(_word(flag, takes, following, is_negated=is_negated))
+    return words, loose
+
+
+def _is_flag(argument: str) -> bool:
+    return len(argument) > 1 and argument.startswith("-") and not argument[1:2].isdigit() and argument[1] != "."
+
+
+def _canonical(flags: Flags, name: str) -> tuple[str, bool]:
+    """Return a flag as the parser spells it, and whether its negation was given."""
+    spelled = name if name in flags.takes else name.replace("_", "-")
+    if spelled in flags.takes or not spelled.startswith(_NEGATION):
+        return spelled, False
+    positive = "--" + spelled.removeprefix(_NEGATION)
+    return (positive, True) if flags.takes.get(positive) == "toggle" else (spelled, False)
+
+
+def _values_after(arguments: Sequence[str], start: int, takes: Takes | None) -> list[str]:
+    most = {"switch": 0, "toggle": 0, "values": len(arguments)}.get(takes or "", 1)
+    found: list[str] = []
+    for argument in arguments[start : start + most]:
+        if _is_flag(argument) or (takes == "boolean" and argument.lower() not in ("true", "false")):
+            break
+        found.append(argument)
+    return found
+
+
+def _word(flag: str, takes: Takes | None, given: list[str], *, is_negated: bool) -> Word:
+    if takes is None:
+        return Word(flag, given if len(given) > 1 else given[0] if given else None, is_known=False)
+    if takes in ("switch", "toggle"):
+        if given:
+            raise ScenarioError("takes no value", file="vllm command", key=flag, value=given[0])
+        return Word(flag, not is_negated, is_known=True)
+    if takes == "boolean":
+        return Word(flag, not given or given[0].lower() == "true", is_known=True)
+    if takes == "values":
+        return Word(flag, given, is_known=True)
+    if not given and takes == "value":
+        raise ScenarioError("lacks its value", file="vllm command", key=flag)
+    return Word(flag, given[0] if given else True, is_known=True)
+
+
+def similar(flags: Flags, flag: str) -> str:
+    """Return the flag that one which the version does not have was likely meant to be; "" where none is near."""
+    return next(iter(difflib.get_close_matches(flag, flags.takes, n=1, cutoff=0.8)), "")

@@ -1,0 +1,80 @@
+"""The Modelfile, variables and commands of Ollama."""
+
+from __future__ import annotations
+
+import re
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.deployment import Deployment, Export
+
+MODELFILE = "Modelfile"
+_QUANTIZE = {"gguf-q4_k_m": "q4_K_M"}
+"""Formats that `ollama create --quantize` makes of 16-bit weights."""
+_KV_CACHE = {"auto": "f16", "fp16": "f16", "int8": "q8_0", "int4": "q4_0"}
+_SETTABLE = ("max_model_len", "max_num_seqs")
+
+
+def export_ollama(deployment: Deployment) -> Export:
+    """Return what makes and serves the model.
+
+    Raises:
+        ScenarioError: Ollama cannot do what the scenario asks for.
+    """
+    _refuse(deployment)
+    engine, scenario = deployment.engine, deployment.scenario
+    environment = {
+        "OLLAMA_NUM_PARALLEL": str(engine.max_num_seqs),
+        "OLLAMA_CONTEXT_LENGTH": str(engine.max_model_len),
+    }
+    kv_cache_type = _KV_CACHE[scenario.deployment.kv_cache_dtype]
+    if kv_cache_type != "f16":
+        environment |= {"OLLAMA_FLASH_ATTENTION": "1", "OLLAMA_KV_CACHE_TYPE": kv_cache_type}
+    name = re.sub(r"[^a-z0-9._-]+", "-", deployment.model.name.lower())
+    modelfile = [f"FROM {_source(deployment)}", f"PARAMETER num_ctx {engine.max_model_len}"]
+    deployment.note(f"start the server with this command, then make the model: {_create(deployment, name)}")
+    return Export(
+        target="ollama",
+        version=deployment.version,
+        command=("ollama", "serve"),
+        environment=environment,
+        files={MODELFILE: "\n".join(modelfile) + "\n"},
+        notes=tuple(deployment.notes),
+    )
+
+
+def _refuse(deployment: Deployment) -> None:
+    asked, engine = deployment.scenario.deployment, deployment.engine
+    for key in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if getattr(asked, key) > 1:
+            rule = "cannot be exported: Ollama spreads layers over GPUs by itself and takes no size"
+            raise ScenarioError(rule, key=f"deployment.{key}", value=getattr(asked, key), remedy="set it to 1")
+    if asked.kv_cache_dtype not in _KV_CACHE:
+        raise ScenarioError(
+            "cannot be exported: Ollama has no such KV cache",
+            key="deployment.kv_cache_dtype",
+            value=asked.kv_cache_dtype,
+            remedy="it stores fp16, int8 (q8_0), int4 (q4_0)",
+        )
+    for key in sorted(deployment.needed - {*_SETTABLE}):
+        rule = "cannot be exported: Ollama has no setting for it"
+        raise ScenarioError(rule, key=f"deployment.engine.{key}", value=getattr(engine, key), remedy="leave it out")
+
+
+def _source(deployment: Deployment) -> str:
+    """Return what the Modelfile starts from: the user's weights, or a folder that the checkpoint is loaded to."""
+    if deployment.is_own_checkpoint:
+        return deployment.checkpoint
+    quantization = deployment.scenario.deployment.quantization
+    if not deployment.is_full_precision and quantization not in _QUANTIZE:
+        deployment.needs_checkpoint(f"ollama create does not quantise to {quantization}")
+    folder = "./" + deployment.checkpoint.rsplit("/", 1)[-1]
+    deployment.note(f"FROM is a folder: huggingface-cli download {deployment.checkpoint} --local-dir {folder}")
+    return folder
+
+
+def _create(deployment: Deployment, name: str) -> str:
+    quantization = deployment.scenario.deployment.quantization
+    flag = f" --quantize {_QUANTIZE[quantization]}" if quantization in _QUANTIZE else ""
+    if deployment.is_own_checkpoint:
+        flag = ""
+    return f"ollama create {name}{flag} -f {MODELFILE}"

@@ -1,0 +1,126 @@
+"""The `sglang.launch_server` command of a deployment."""
+
+from __future__ import annotations
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.deployment import Deployment, Export
+from simserve.planner.export.flags import Flags, flags_of
+from simserve.profiles.engine_profile import version_key
+
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_FCFS_SINCE = version_key("0.4.6")
+"""Until 0.3 the default order was longest prefix match; fcfs is the default of 0.4.6, which was read."""
+_NUMBERS = {
+    "max_model_len": "--context-length",
+    "gpu_memory_utilization": "--mem-fraction-static",
+    "max_num_seqs": "--max-running-requests",
+    "block_size": "--page-size",
+}
+_TORCHAO = {"int8-wo": "int8wo", "int4": "int4wo-128"}
+"""Formats that SGLang makes while it loads, through torchao."""
+_NOT_CHUNKED = -1
+
+
+def export_sglang(deployment: Deployment) -> Export:
+    """Return the command that starts one replica.
+
+    Raises:
+        ScenarioError: That version has no flag for what the scenario asks for.
+    """
+    flags = flags_of("sglang", deployment.version)
+    command = ["python", "-m", "sglang.launch_server", "--model-path", deployment.checkpoint]
+    command += _parallel(deployment, flags) + _formats(deployment, flags) + _knobs(deployment, flags)
+    return Export(target="sglang", version=deployment.version, command=tuple(command), notes=tuple(deployment.notes))
+
+
+def _parallel(deployment: Deployment, flags: Flags) -> list[str]:
+    asked, words = deployment.scenario.deployment, []
+    for key, flag in (("tensor_parallel_size", "--tp-size"), ("pipeline_parallel_size", "--pp-size")):
+        size = getattr(asked, key)
+        if size > 1 or (deployment.is_explicit and flags.has(flag)):
+            words += flags.render(flag, size, key=f"deployment.{key}")
+    if asked.enable_expert_parallel:
+        key = "deployment.enable_expert_parallel"
+        if flags.takes.get("--enable-ep-moe") == "switch":
+            words += flags.render("--enable-ep-moe", True, key=key)
+        words += flags.render("--ep-size", asked.tensor_parallel_size, key=key)
+    return words
+
+
+def _formats(deployment: Deployment, flags: Flags) -> list[str]:
+    words: list[str] = []
+    quantization, dtype = deployment.scenario.deployment.quantization, deployment.model.dtype
+    simulated = quantization if quantization in _DTYPES else dtype
+    if simulated != dtype or deployment.is_explicit:
+        words += flags.render("--dtype", _DTYPES[simulated], key="deployment.quantization")
+    words += _quantization(deployment, flags)
+    kv_cache_dtype = deployment.scenario.deployment.kv_cache_dtype
+    if kv_cache_dtype in ("fp8", "int8", "int4"):
+        value = next((each for each in ("fp8_e4m3", "fp8_e5m2") if flags.has("--kv-cache-dtype", each)), "")
+        if kv_cache_dtype != "fp8":
+            raise ScenarioError(
+                f"cannot be exported: {deployment.label} has no {kv_cache_dtype} KV cache",
+                key="deployment.kv_cache_dtype",
+                value=kv_cache_dtype,
+                remedy="it stores " + ", ".join(flags.choices["--kv-cache-dtype"]),
+            )
+        words += ["--kv-cache-dtype", value]
+    elif kv_cache_dtype not in ("auto", simulated):
+        words += flags.render("--kv-cache-dtype", _DTYPES[kv_cache_dtype], key="deployment.kv_cache_dtype")
+    elif deployment.is_explicit:
+        words += ["--kv-cache-dtype", "auto"]
+    return words
+
+
+def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
+    quantization, key = deployment.scenario.deployment.quantization, "deployment.quantization"
+    if deployment.is_full_precision:
+        if deployment.stored_quantization != "none":
+            deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
+        return []
+    if quantization == deployment.stored_quantization and not deployment.is_own_checkpoint:
+        return []
+    if quantization == "fp8" and "fp8" not in deployment.checkpoint.lower():
+        deployment.note(
+            "--quantization fp8 quantises a 16-bit checkpoint while it loads; drop it for one stored in FP8"
+        )
+        return flags.render("--quantization", "fp8", key=key)
+    if quantization in _TORCHAO and not deployment.is_own_checkpoint:
+        return flags.render("--torchao-config", _TORCHAO[quantization], key=key)
+    if quantization.startswith("gguf"):
+        words = flags.render("--quantization", "gguf", key=key)
+        if not deployment.checkpoint.endswith(".gguf"):
+            raise ScenarioError(
+                "cannot be exported: SGLang reads GGUF from a .gguf file only",
+                key=key,
+                value=quantization,
+                remedy="name one: --checkpoint PATH.gguf",
+            )
+        return ["--load-format", "gguf", *words]
+    deployment.needs_checkpoint(f"SGLang does not quantise to {quantization} while it loads")
+    deployment.note(f"{deployment.checkpoint} must hold {quantization} weights; SGLang reads the format from it")
+    return []
+
+
+def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
+    engine, says, words = deployment.engine, deployment.says, []
+    for key, flag in _NUMBERS.items():
+        value = getattr(engine, key)
+        is_absent_and_one = key == "block_size" and value == 1 and not flags.has(flag)
+        if key in says and not is_absent_and_one:
+            words += flags.render(flag, value, key=f"deployment.engine.{key}")
+    if not engine.enable_chunked_prefill:
+        words += flags.render("--chunked-prefill-size", _NOT_CHUNKED, key="deployment.engine.enable_chunked_prefill")
+        budget = engine.max_num_batched_tokens
+        words += flags.render("--max-prefill-tokens", budget, key="deployment.engine.max_num_batched_tokens")
+    elif "max_num_batched_tokens" in says:
+        key = "deployment.engine.max_num_batched_tokens"
+        words += flags.render("--chunked-prefill-size", engine.max_num_batched_tokens, key=key)
+    if not engine.enable_prefix_caching:
+        words += flags.render("--disable-radix-cache", True, key="deployment.engine.enable_prefix_caching")
+    if "async_scheduling" in says and not engine.async_scheduling and flags.has("--disable-overlap-schedule"):
+        words += flags.render("--disable-overlap-schedule", True, key="deployment.engine.async_scheduling")
+    is_other_default = version_key(deployment.version) < _FCFS_SINCE
+    if is_other_default or deployment.is_explicit or deployment.scenario.deployment.engine.scheduling_policy:
+        words += flags.render("--schedule-policy", engine.scheduling_policy, key="deployment.engine.scheduling_policy")
+    return words

@@ -1,0 +1,113 @@
+"""The `trtllm-serve` command of a deployment and the YAML file of what has no flag."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.deployment import Deployment, Export
+from simserve.planner.export.flags import Flags, flags_of
+from simserve.profiles.engine_profile import version_key
+
+OPTIONS_FILE = "extra_llm_api_options.yaml"
+_SINCE = version_key("1.0")
+"""PyTorch backend by default, with `--extra_llm_api_options`; before, an engine had to be built first."""
+_KV_CACHE = {"fp8": "fp8", "fp16": "auto", "bf16": "auto", "auto": "auto"}
+_NUMBERS = {
+    "max_model_len": "--max_seq_len",
+    "gpu_memory_utilization": "--kv_cache_free_gpu_memory_fraction",
+    "max_num_seqs": "--max_batch_size",
+    "max_num_batched_tokens": "--max_num_tokens",
+}
+_HEADER = "# For trtllm-serve --extra_llm_api_options\n"
+
+
+def export_trtllm(deployment: Deployment) -> Export:
+    """Return the command that starts one replica, and its options file.
+
+    Raises:
+        ScenarioError: The version has no `trtllm-serve` that takes a model, or none of its options says it.
+    """
+    if version_key(deployment.version) < _SINCE:
+        raise ScenarioError(
+            "cannot be exported: before 1.0 TensorRT-LLM serves an engine that trtllm-build has made",
+            key="deployment.engine.version",
+            value=deployment.version,
+            remedy='use "1.0" or newer',
+        )
+    flags = flags_of("tensorrt-llm", deployment.version)
+    command = ["trtllm-serve", deployment.checkpoint, *_flags(deployment, flags)]
+    options = _options(deployment)
+    files = {}
+    if options:
+        command += flags.render("--extra_llm_api_options", OPTIONS_FILE, key="deployment.engine")
+        files[OPTIONS_FILE] = _HEADER + yaml.safe_dump(options, sort_keys=False)
+    _check_weights(deployment)
+    return Export(
+        target="trtllm",
+        version=deployment.version,
+        command=tuple(command),
+        files=files,
+        notes=tuple(deployment.notes),
+    )
+
+
+def _flags(deployment: Deployment, flags: Flags) -> list[str]:
+    asked, words = deployment.scenario.deployment, []
+    for key, flag in (("tensor_parallel_size", "--tp_size"), ("pipeline_parallel_size", "--pp_size")):
+        size = getattr(asked, key)
+        if size > 1 or deployment.is_explicit:
+            words += flags.render(flag, size, key=f"deployment.{key}")
+    if asked.enable_expert_parallel:
+        words += flags.render("--ep_size", asked.tensor_parallel_size, key="deployment.enable_expert_parallel")
+    for key, flag in _NUMBERS.items():
+        if key in deployment.says:
+            words += flags.render(flag, getattr(deployment.engine, key), key=f"deployment.engine.{key}")
+    return words
+
+
+def _options(deployment: Deployment) -> dict[str, Any]:
+    engine, says, options = deployment.engine, deployment.says, dict[str, Any]()
+    if "enable_chunked_prefill" in says:
+        options["enable_chunked_prefill"] = engine.enable_chunked_prefill
+    if "async_scheduling" in says:
+        options["disable_overlap_scheduler"] = not engine.async_scheduling
+    kv_cache: dict[str, Any] = {}
+    asked = deployment.scenario.deployment.kv_cache_dtype
+    if asked not in _KV_CACHE or (asked in ("fp16", "bf16") and asked != deployment.model.dtype):
+        raise ScenarioError(
+            f"cannot be exported: {deployment.label} has no {asked} KV cache for a {deployment.model.dtype} model",
+            key="deployment.kv_cache_dtype",
+            value=asked,
+            remedy="it stores auto, fp8",
+        )
+    if _KV_CACHE[asked] != "auto" or deployment.is_explicit:
+        kv_cache["dtype"] = _KV_CACHE[asked]
+    if "enable_prefix_caching" in says:
+        kv_cache["enable_block_reuse"] = engine.enable_prefix_caching
+    if "block_size" in says:
+        kv_cache["tokens_per_block"] = engine.block_size
+    if kv_cache:
+        options["kv_cache_config"] = kv_cache
+    return options
+
+
+def _check_weights(deployment: Deployment) -> None:
+    """Insist on a checkpoint in the simulated format: the PyTorch backend takes weights as they are stored."""
+    quantization = deployment.scenario.deployment.quantization
+    if deployment.is_full_precision:
+        if deployment.stored_quantization != "none":
+            deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
+        if quantization not in ("none", deployment.model.dtype):
+            raise ScenarioError(
+                f"cannot be exported: trtllm-serve has no flag for the dtype and runs {deployment.model.dtype}",
+                key="deployment.quantization",
+                value=quantization,
+            )
+    elif quantization != deployment.stored_quantization or deployment.is_own_checkpoint:
+        deployment.needs_checkpoint("trtllm-serve takes weights as they are stored (ModelOpt makes such checkpoints)")
+        deployment.note(
+            f"{deployment.checkpoint} must hold {quantization} weights; trtllm-serve reads the format from it"
+        )

@@ -1,0 +1,122 @@
+"""The `vllm serve` command of a deployment."""
+
+from __future__ import annotations
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.deployment import Deployment, Export
+from simserve.planner.export.flags import Flags, flags_of
+from simserve.profiles.engine_profile import version_key
+
+_SERVE_SINCE = version_key("0.5.5")
+"""`vllm serve` is in the oldest release read since then; before, the module of the API server was started."""
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_LOW_BIT_KV = {"fp8": "fp8", "int8": "int8_per_token_head", "int4": "int4_per_token_head"}
+_KNOB_FLAGS = {
+    "max_model_len": "--max-model-len",
+    "gpu_memory_utilization": "--gpu-memory-utilization",
+    "max_num_seqs": "--max-num-seqs",
+    "max_num_batched_tokens": "--max-num-batched-tokens",
+    "block_size": "--block-size",
+    "enable_chunked_prefill": "--enable-chunked-prefill",
+    "enable_prefix_caching": "--enable-prefix-caching",
+    "async_scheduling": "--async-scheduling",
+}
+_INT8_WEIGHTS_ONLINE = "int8_per_channel_weight_only"
+
+
+def export_vllm(deployment: Deployment) -> Export:
+    """Return the command that starts one replica.
+
+    Raises:
+        ScenarioError: That version has no flag for what the scenario asks for.
+    """
+    flags = flags_of("vllm", deployment.version)
+    if version_key(deployment.version) < _SERVE_SINCE:
+        command = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", deployment.checkpoint]
+    else:
+        command = ["vllm", "serve", deployment.checkpoint]
+    command += _parallel(deployment, flags)
+    command += _formats(deployment, flags)
+    command += _knobs(deployment, flags)
+    return Export(target="vllm", version=deployment.version, command=tuple(command), notes=tuple(deployment.notes))
+
+
+def _parallel(deployment: Deployment, flags: Flags) -> list[str]:
+    asked, words = deployment.scenario.deployment, []
+    for key in ("tensor_parallel_size", "pipeline_parallel_size"):
+        size = getattr(asked, key)
+        if size > 1 or deployment.is_explicit:
+            words += flags.render("--" + key.replace("_", "-"), size, key=f"deployment.{key}")
+    if asked.enable_expert_parallel:
+        words += flags.render("--enable-expert-parallel", True, key="deployment.enable_expert_parallel")
+    return words
+
+
+def _formats(deployment: Deployment, flags: Flags) -> list[str]:
+    words = []
+    dtype, quantization = deployment.model.dtype, deployment.scenario.deployment.quantization
+    simulated = quantization if quantization in _DTYPES else dtype
+    if simulated != dtype or deployment.is_explicit or simulated == "fp32":  # auto turns fp32 into fp16
+        words += flags.render("--dtype", _DTYPES[simulated], key="deployment.quantization")
+    words += _quantization(deployment, flags)
+    kv_cache_dtype = deployment.scenario.deployment.kv_cache_dtype
+    if kv_cache_dtype in _LOW_BIT_KV:
+        value = _LOW_BIT_KV[kv_cache_dtype]
+        if not flags.has("--kv-cache-dtype", value):
+            raise ScenarioError(
+                f"cannot be exported: {deployment.label} has no {kv_cache_dtype} KV cache",
+                key="deployment.kv_cache_dtype",
+                value=kv_cache_dtype,
+                remedy="it stores " + ", ".join(flags.choices.get("--kv-cache-dtype", (dtype,))),
+            )
+        words += ["--kv-cache-dtype", value]
+    elif kv_cache_dtype not in ("auto", simulated):
+        words += flags.render("--kv-cache-dtype", _DTYPES[kv_cache_dtype], key="deployment.kv_cache_dtype")
+    elif deployment.is_explicit and flags.has("--kv-cache-dtype"):
+        words += ["--kv-cache-dtype", "auto"]
+    return words
+
+
+def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
+    """Return how the weights are quantised: by the server while it loads, or by whoever made the checkpoint."""
+    quantization, key = deployment.scenario.deployment.quantization, "deployment.quantization"
+    if deployment.is_full_precision:
+        if deployment.stored_quantization != "none":
+            deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
+        return []
+    if quantization == deployment.stored_quantization and not deployment.is_own_checkpoint:
+        deployment.note(f"{deployment.checkpoint} is stored in {quantization}: no --quantization is needed")
+        return []
+    if quantization == "fp8" and not _names(deployment.checkpoint, "fp8"):
+        deployment.note(
+            "--quantization fp8 quantises a 16-bit checkpoint while it loads; drop it for one stored in FP8"
+        )
+        return flags.render("--quantization", "fp8", key=key)
+    if quantization == "int8-wo" and flags.has("--quantization", _INT8_WEIGHTS_ONLINE):
+        return flags.render("--quantization", _INT8_WEIGHTS_ONLINE, key=key)
+    if quantization.startswith("gguf") and not flags.has("--quantization", "gguf"):
+        raise ScenarioError(f"cannot be exported: {deployment.label} reads no GGUF", key=key, value=quantization)
+    deployment.needs_checkpoint(f"vLLM does not quantise to {quantization} while it loads")
+    deployment.note(f"{deployment.checkpoint} must hold {quantization} weights; vLLM reads the format from it")
+    return []
+
+
+def _names(checkpoint: str, text: str) -> bool:
+    return text in checkpoint.rsplit("/", 1)[-1].lower()
+
+
+def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
+    words = []
+    for key, flag in _KNOB_FLAGS.items():
+        value = getattr(deployment.engine, key)
+        is_absent_and_off = value is False and flags.takes.get(flag) in (None, "switch")
+        if key in deployment.says and not is_absent_and_off:
+            words += flags.render(flag, value, key=f"deployment.engine.{key}")
+    asked = deployment.scenario.deployment.engine
+    if flags.has("--scheduling-policy") and (deployment.is_explicit or asked.scheduling_policy):
+        words += flags.render("--scheduling-policy", deployment.engine.scheduling_policy, key="deployment.engine")
+    if flags.has("--preemption-mode") and (deployment.is_explicit or asked.preemption_mode):
+        words += flags.render("--preemption-mode", deployment.engine.preemption_mode, key="deployment.engine")
+    if flags.has("--swap-space") and (deployment.is_explicit or asked.swap_space is not None):
+        words += flags.render("--swap-space", 0, key="deployment.engine.swap_space")
+    return words

@@ -1,0 +1,71 @@
+"""A scenario that was made of something else: its keys, what a reader has to know of it, and its YAML text."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from simserve.errors import InfeasibleError, InputError
+from simserve.scenario.fit import check_fit
+from simserve.scenario.load import from_mapping
+from simserve.scenario.resolve import resolve
+from simserve.scenario.schema import Scenario
+
+_WIDTH = 110
+
+
+def scenario_name(text: str) -> str:
+    """Return the name of a scenario made of any text: what is no letter, digit, dot, dash or underscore is a dash."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:100] or "imported"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A scenario to be written.
+
+    Attributes:
+        mapping: Its keys.
+        notes: What was assumed, left out or not understood, in full sentences.
+        title: First line of the file.
+    """
+
+    mapping: Mapping[str, Any]
+    notes: tuple[str, ...]
+    title: str
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario; its relative paths start in the working folder.
+
+        Raises:
+            ScenarioError: The keys are no valid scenario.
+        """
+        return from_mapping(self.mapping, file="imported scenario")
+
+    @property
+    def text(self) -> str:
+        """The file: the title, the notes as comments, the keys in their order."""
+        wrap = textwrap.TextWrapper(_WIDTH, break_on_hyphens=False, break_long_words=False)
+        lines = wrap.wrap(self.title)
+        wrap.initial_indent, wrap.subsequent_indent = "- ", "  "
+        for note in self.notes:
+            lines += wrap.wrap(note)
+        comment = "".join(f"# {line}\n" for line in lines)
+        return comment + yaml.safe_dump(dict(self.mapping), sort_keys=False, default_flow_style=None, width=_WIDTH)
+
+    def checked(self) -> Draft:
+        """Return the draft with a note if it cannot be run as it is.
+
+        Raises:
+            ScenarioError: The keys are no valid scenario.
+        """
+        try:
+            check_fit(resolve(self.scenario))
+        except (InputError, InfeasibleError) as failure:
+            return Draft(self.mapping, (*self.notes, f"It cannot be run as it is: {failure}."), self.title)
+        return self

@@ -1,0 +1,102 @@
+"""From the name of published weights to the model profile of their architecture, and the format they are stored in."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from simserve.errors import ScenarioError, nearest
+from simserve.profiles import catalog
+from simserve.profiles.model import load_model
+
+_FORMATS = (
+    ("awq", "awq-int4"),
+    ("gptq", "gptq-int4"),
+    ("q4_k_m", "gguf-q4_k_m"),
+    ("q2_k", "gguf-q2_k"),
+    ("gguf", "gguf-q4_k_m"),
+    ("nvfp4", "nvfp4"),
+    ("fp4", "nvfp4"),
+    ("mxfp4", "mxfp4"),
+    ("w4a16", "int4"),
+    ("w8a16", "int8-wo"),
+    ("w8a8-fp8", "fp8"),
+    ("fp8", "fp8"),
+    ("w8a8", "int8"),
+    ("int8", "int8"),
+    ("int4", "int4"),
+)
+"""Part of a name -> format, the first that is found."""
+_SUFFIX = re.compile(
+    r"[-._](?:instruct|chat|hf|it|base|text|pretrained|gguf|awq|gptq|marlin|quantized|dynamic|static|pertensor|"
+    r"kv|channel|block|(?:int|fp|nvfp|mxfp|bf|q)\d+\w*|w\d+a\d+|\d+bit|g?128g?|v\d+(?:\.\d+)?|\d{4}|tensor|modelopt)$"
+)
+_PREFIX = re.compile(r"^(?:meta-|unsloth-|nvidia-)")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """What a name of weights stands for.
+
+    Attributes:
+        model: What the `model` key of a scenario says: a profile or the path of a configuration.
+        quantization: Format that the name says the weights are stored in; None: it says nothing.
+        is_exact: Whether the profile is of this very repository.
+    """
+
+    model: str
+    quantization: str | None
+    is_exact: bool
+
+
+def find_model(name: str, file: object) -> NamedModel:
+    """Return the profile for a repository, a file or a folder.
+
+    A repository is looked for among the profiles' own, then without what names a tuning or a number format. A
+    local folder with a ``config.json`` is taken as it is.
+
+    Args:
+        name: The repository or path.
+        file: Where it was named, for the error.
+
+    Raises:
+        ScenarioError: Nothing is near enough; names the nearest and the option that says it.
+    """
+    path = Path(name).expanduser()
+    if (path / "config.json").is_file():
+        return NamedModel(str(path), stored_format(name), is_exact=True)
+    repositories = {each: load_model(each).huggingface_id for each in catalog.names("model")}
+    for profile, repository in repositories.items():
+        if name.lower() in (profile, (repository or "").lower()):
+            return NamedModel(profile, None, is_exact=True)
+    wanted = _plain(name)
+    for profile, repository in repositories.items():
+        if wanted in (_plain(profile), _plain(repository or profile)):
+            return NamedModel(profile, stored_format(name), is_exact=False)
+    raise ScenarioError(
+        "is no model that has a profile",
+        file=file,
+        key="model",
+        value=name,
+        remedy=f"say which with --model, a profile or a config.json; {_nearest(wanted, list(repositories))}",
+    )
+
+
+def _nearest(wanted: str, profiles: list[str]) -> str:
+    remedy = nearest(wanted, profiles)
+    return remedy if remedy.startswith("did you mean") else "simserve models lists them"
+
+
+def stored_format(name: str) -> str | None:
+    """Return the number format that a name of weights tells of; None: none."""
+    last = name.rstrip("/").rsplit("/", 1)[-1].lower()
+    return next((quantization for part, quantization in _FORMATS if part in last), None)
+
+
+def _plain(name: str) -> str:
+    """Return a name without owner, tuning and number format: ``org/Meta-Llama-3.1-8B-Instruct-FP8`` is llama-3.1-8b."""
+    plain = _PREFIX.sub("", name.rstrip("/").rsplit("/", 1)[-1].lower().removesuffix(".gguf")).replace("_", "-")
+    while (shorter := _SUFFIX.sub("", plain)) != plain:
+        plain = shorter
+    return plain

@@ -1,0 +1,107 @@
+"""The formats of traces by name, and telling one from its first row."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from simserve.errors import TraceError, UsageError, nearest
+from simserve.workload.traces.azure import read_azure
+from simserve.workload.traces.bailian import read_bailian
+from simserve.workload.traces.burstgpt import read_burstgpt
+from simserve.workload.traces.csv import read_csv
+from simserve.workload.traces.mooncake import read_mooncake
+from simserve.workload.traces.otel import read_otel
+from simserve.workload.traces.sharegpt import read_sharegpt
+from simserve.workload.traces.table import read_text
+from simserve.workload.traces.trace import Trace
+from simserve.workload.traces.vllm_bench import read_vllm_bench
+
+AUTO = "auto"
+READERS: dict[str, Callable[[Path], Trace]] = {
+    "azure": read_azure,
+    "csv": read_csv,
+    "mooncake": read_mooncake,
+    "burstgpt": read_burstgpt,
+    "bailian": read_bailian,
+    "sharegpt": read_sharegpt,
+    "vllm-bench": read_vllm_bench,
+    "otel": read_otel,
+}
+"""Format -> its reader."""
+
+_COLUMNS = {
+    "azure": ("TIMESTAMP", "ContextTokens"),
+    "burstgpt": ("Request tokens",),
+    "csv": ("arrival_time",),
+}
+"""Columns by which the header of a table is told."""
+_FIELDS = {
+    "vllm-bench": ("request_throughput",),
+    "bailian": ("chat_id", "input_length"),
+    "mooncake": ("timestamp", "input_length"),
+    "sharegpt": ("conversations",),
+    "otel": ("resourceSpans",),
+}
+"""Fields by which the first object is told, in this order; a span may have any besides its attributes."""
+
+
+def check_format(name: str) -> None:
+    """Refuse a format that is none.
+
+    Raises:
+        UsageError: It is neither ``auto`` nor a key of `READERS`.
+    """
+    if name not in (AUTO, *READERS):
+        raise UsageError("is not a known format", key="--format", value=name, remedy=nearest(name, (AUTO, *READERS)))
+
+
+def read_trace(path: Path, trace_format: str = AUTO) -> Trace:
+    """Return the trace in a file.
+
+    Args:
+        path: The file, plain or gzip.
+        trace_format: A key of `READERS`, or ``auto``.
+
+    Raises:
+        TraceError: The file cannot be read, its format cannot be told, or a row breaks a rule of the format.
+    """
+    return READERS[detect(path) if trace_format == AUTO else trace_format](path)
+
+
+def detect(path: Path) -> str:
+    """Return the format of a file, told from its header or its first object.
+
+    Raises:
+        TraceError: The file cannot be read, or is of none of the formats.
+    """
+    text = read_text(path).lstrip()
+    found = _of_object(_first_object(text)) if text[0] in "[{" else _of_header(text)
+    if found is None:
+        remedy = "say which with format: " + ", ".join(READERS)
+        raise TraceError("is of no format that can be told by its first row", file=path, remedy=remedy)
+    return found
+
+
+def _of_header(text: str) -> str | None:
+    header = [name.strip() for name in next(csv.reader(text.splitlines()[:1]), [])]
+    return next((name for name, columns in _COLUMNS.items() if set(columns) <= set(header)), None)
+
+
+def _first_object(text: str) -> dict[str, Any]:
+    """Return the first object of JSON lines, of a list, or of the whole file; an empty one where there is none."""
+    try:
+        first, _ = json.JSONDecoder().raw_decode(text.lstrip("[ \r\n\t") if text.startswith("[") else text)
+    except (ValueError, RecursionError):
+        return {}
+    return first if isinstance(first, dict) else {}
+
+
+def _of_object(first: dict[str, Any]) -> str | None:
+    found = next((name for name, fields in _FIELDS.items() if all(field in first for field in fields)), None)
+    if found is None and ("attributes" in first or "resource_spans" in first):
+        return "otel"
+    return "vllm-bench" if found is None and "input_lens" in first else found

@@ -1,0 +1,142 @@
+"""JSON and JSON lines of the user: read, checked field by field, naming the wrong row.
+
+Rows are counted as lines of the file (of a JSON list: as its elements), from 1. Knows fields, not what a trace is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import TraceError
+from simserve.workload.traces.table import LATEST, MAX_TOKENS, read_text
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Objects of a file.
+
+    Attributes:
+        file: Where they were read.
+        rows: The objects.
+        lines: Row of the file of each.
+    """
+
+    file: Path
+    rows: Sequence[Mapping[str, Any]]
+    lines: Sequence[int]
+
+    def error(self, index: int, field: str, rule: str, remedy: str | None = None) -> TraceError:
+        """Return the error about one field; ``index`` counts the objects from 0."""
+        value = self.rows[index].get(field)
+        return TraceError(rule, file=self.file, key=f"row {self.lines[index]}, {field}", value=value, remedy=remedy)
+
+    def whole_numbers(self, field: str) -> NDArray[np.int64]:
+        """Return a field of token counts, >= 1.
+
+        Raises:
+            TraceError: It is missing somewhere, or is not a whole number of tokens.
+        """
+        return np.array([self._tokens(index, field) for index in range(len(self.rows))], dtype=np.int64)
+
+    def seconds(self, field: str, unit: float = 1.0) -> NDArray[np.float64]:
+        """Return a field of times from the start of the run in seconds, >= 0 and ascending.
+
+        Args:
+            field: The field.
+            unit: Seconds of one of its units.
+
+        Raises:
+            TraceError: It is missing somewhere, is not a number, is a date, or falls.
+        """
+        times = np.array([self._number(index, field) for index in range(len(self.rows))], dtype=np.float64) * unit
+        wrong = np.flatnonzero((times < 0) | (times > LATEST))
+        if len(wrong):
+            index = int(wrong[0])
+            raise self.error(index, field, "must be a time from the start of the run", "subtract the first from each")
+        falls = np.flatnonzero(np.diff(times) < 0)
+        if len(falls):
+            index = int(falls[0]) + 1
+            before = self.rows[index - 1][field]
+            raise self.error(index, field, f"is earlier than the row before it ({before})", f"sort by {field}")
+        return times
+
+    def lists(self, field: str) -> list[list[int]]:
+        """Return a field of lists of whole numbers.
+
+        Raises:
+            TraceError: It is missing somewhere or holds something else.
+        """
+        found = []
+        for index, row in enumerate(self.rows):
+            value = row.get(field)
+            if not isinstance(value, list) or not all(type(each) is int for each in value):
+                raise self.error(index, field, "is not a list of whole numbers")
+            found.append(value)
+        return found
+
+    def _number(self, index: int, field: str) -> float:
+        value = self.rows[index].get(field)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+            raise self.error(index, field, "is missing" if value is None else "is not a number")
+        return float(value)
+
+    def _tokens(self, index: int, field: str) -> int:
+        value = self._number(index, field)
+        if not value.is_integer():
+            raise self.error(index, field, "is not a whole number")
+        if not 1 <= value <= MAX_TOKENS:
+            remedy = "correct the row or remove it: nothing was served" if value < 1 else None
+            raise self.error(index, field, "must be >= 1" if value < 1 else f"must be <= {MAX_TOKENS}", remedy)
+        return int(value)
+
+
+def read_records(path: Path) -> Records:
+    """Return the objects of a file of JSON lines, of a JSON list, or the one object of a JSON file.
+
+    Raises:
+        TraceError: The file cannot be read, is not JSON, or holds something else than objects.
+    """
+    text = read_text(path)
+    if text.lstrip().startswith("["):
+        rows = _parse(text, path, None)
+        lines: Sequence[int] = range(1, len(rows) + 1)
+    else:
+        rows, lines = _lines(text, path)
+    if not rows:
+        raise TraceError("holds no rows", file=path, remedy="a trace needs at least one request")
+    for row, line in zip(rows, lines, strict=True):
+        if not isinstance(row, dict):
+            raise TraceError("is not a JSON object", file=path, key=f"row {line}")
+    return Records(path, rows, lines)
+
+
+def _lines(text: str, path: Path) -> tuple[list[Any], Sequence[int]]:
+    filled = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    try:
+        return [json.loads(line) for _, line in filled], [number for number, _ in filled]
+    except (ValueError, RecursionError):
+        pass
+    if filled[0][1].strip() == "{":  # one object over several lines
+        return [_parse(text, path, None)], [1]
+    for number, line in filled:
+        _parse(line, path, number)
+    raise TraceError("is not JSON", file=path)
+
+
+def _parse(text: str, path: Path, line: int | None) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as broken:
+        where = f"row {line}" if line is not None else f"line {broken.lineno}, column {broken.colno}"
+        raise TraceError(f"is not valid JSON: {broken.msg}", file=path, key=where) from None
+    except (ValueError, RecursionError) as broken:
+        raise TraceError(
+            f"is not valid JSON: {broken}", file=path, key=None if line is None else f"row {line}"
+        ) from None

@@ -1,0 +1,51 @@
+"""ShareGPT: a JSON list of conversations as text, without times and without token counts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simserve.errors import TraceError
+from simserve.workload.traces.records import read_records
+from simserve.workload.traces.trace import Trace
+
+CHARACTERS_PER_TOKEN = 4
+"""OpenAI's rule of thumb for English text (help.openai.com, "What are tokens"); other languages take more tokens."""
+
+
+def read_sharegpt(path: Path) -> Trace:
+    """Return the first prompt and the first answer of every conversation, as vLLM's benchmark takes them.
+
+    Tokens are estimated from characters, `CHARACTERS_PER_TOKEN` each. Conversations without both are left out
+    and counted. There are no arrival times: a scenario gives its own ``arrivals``.
+
+    Raises:
+        TraceError: The file cannot be read, or holds no conversation; with the number of the element.
+    """
+    records = read_records(path)
+    pairs = []
+    for index, row in enumerate(records.rows):
+        turns = row.get("conversations", row.get("conversation"))
+        if not isinstance(turns, list):
+            raise records.error(index, "conversations", "is not a list of turns")
+        texts = [_text(turn) for turn in turns[:2]]
+        if len(texts) == 2 and all(texts):
+            pairs.append(tuple(math.ceil(len(text) / CHARACTERS_PER_TOKEN) for text in texts))
+    if not pairs:
+        raise TraceError("holds no conversation with a prompt and an answer", file=path)
+    lengths = np.array(pairs, dtype=np.int64)
+    return Trace(
+        arrival_time=np.full(len(pairs), np.nan),
+        prompt_tokens=lengths[:, 0],
+        output_tokens=lengths[:, 1],
+        num_unserved=len(records.rows) - len(pairs),
+        remark=f"lengths are estimated, {CHARACTERS_PER_TOKEN} characters a token",
+    )
+
+
+def _text(turn: Any) -> str:
+    value = turn.get("value", turn.get("content")) if isinstance(turn, dict) else None
+    return value if isinstance(value, str) else ""

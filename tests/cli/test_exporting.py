@@ -1,0 +1,79 @@
+"""`simserve export`: what is printed, what is written, and how refusals end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Simserve
+
+
+def test_the_command_is_printed_with_a_line_a_flag(simserve: Simserve) -> None:
+    """Notes go to stderr, so that the command can be piped."""
+    done = simserve("export", "chatbot", "--to", "vllm")
+
+    assert done.code == 0
+    assert done.stdout.splitlines() == [
+        "vllm serve meta-llama/Llama-3.1-70B \\",
+        "  --tensor-parallel-size 4 \\",
+        "  --quantization fp8 \\",
+        "  --kv-cache-dtype fp8 \\",
+        "  --max-model-len 16384 \\",
+        "  --max-num-seqs 256",
+    ]
+    assert done.stderr.startswith("note: --quantization fp8 quantises")
+
+
+def test_json_is_one_object(simserve: Simserve) -> None:
+    """The command on one line."""
+    done = simserve("export", "single-gpu-7b", "--to", "vllm", "--json")
+
+    answer = json.loads(done.stdout)
+    assert list(answer) == ["target", "version", "command", "files", "notes"]
+    assert answer["command"] == "vllm serve mistralai/Mistral-7B-v0.1 --max-model-len 8192"
+    assert (answer["target"], answer["version"]) == ("vllm", "0.12")
+
+
+def test_explicit_and_checkpoint_change_the_command(simserve: Simserve) -> None:
+    """Defaults are said, other weights are named."""
+    done = simserve("export", "chatbot", "--to", "vllm", "--explicit", "--checkpoint", "org/mine")
+
+    assert done.stdout.startswith("vllm serve org/mine \\")
+    assert "--block-size 16" in done.stdout
+
+
+def test_out_writes_a_script_and_replaces_nothing(simserve: Simserve, folder: Path) -> None:
+    """Unless it is forced to."""
+    first = simserve("export", "chatbot", "--to", "vllm", "--out", "serve.sh", "--quiet")
+    text = (folder / "serve.sh").read_text(encoding="utf-8")
+    second = simserve("export", "single-gpu-7b", "--to", "vllm", "--out", "serve.sh")
+    forced = simserve("export", "single-gpu-7b", "--to", "vllm", "--out", "serve.sh", "--force")
+
+    assert (first.code, first.stdout, first.stderr) == (0, "", "")
+    assert text.startswith("#!/bin/sh\n# --quantization fp8")
+    assert "\nexec vllm serve meta-llama/Llama-3.1-70B \\\n" in text
+    assert second.code == 2
+    assert second.error_line == "serve.sh: is there already; name another file, or replace it with --force"
+    assert forced.code == 0
+    assert "Mistral" in (folder / "serve.sh").read_text(encoding="utf-8")
+
+
+def test_a_folder_that_is_not_there_is_a_usage_error(simserve: Simserve) -> None:
+    """With what went wrong."""
+    done = simserve("export", "single-gpu-7b", "--to", "vllm", "--out", "none/serve.sh")
+
+    assert (done.code, done.stdout) == (2, "")
+    assert done.error_line == "none/serve.sh: cannot be written: No such file or directory"
+
+
+def test_refusals_have_their_exit_codes(simserve: Simserve) -> None:
+    """104 for what cannot be said, 3 for what does not fit, 2 for a target that is none; stdout stays empty."""
+    static = simserve("export", "static-vs-continuous", "--to", "vllm")
+    misfit = simserve("export", "chatbot", "--to", "vllm", "--set", "deployment.tensor_parallel_size=1")
+    target = simserve("export", "chatbot", "--to", "vlm")
+
+    assert (static.code, static.stdout) == (104, "")
+    assert "'static' cannot be exported: vllm 0.12 knows continuous only" in static.error_line
+    assert (misfit.code, misfit.stdout) == (3, "")
+    assert (target.code, target.stdout) == (2, "")
+    assert "--to: 'vlm' is not a target; did you mean 'vllm'" in target.error_line

@@ -1,0 +1,143 @@
+"""`simserve import`: what is printed and written, and that it runs."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simserve.scenario.load import load
+from tests.cli.conftest import Simserve
+
+LINE = "vllm serve meta-llama/Llama-3.2-1B --max-num-seqs 8 --max-model-len 4096 --frobnicate 1"
+OPTIONS = ("--hardware", "l4-24gb", "--engine-version", "0.12")
+
+
+def test_a_line_is_printed_as_a_scenario(simserve: Simserve, folder: Path) -> None:
+    """What could not be understood stands in its comments, and it can be loaded."""
+    done = simserve("import", "vllm-command", LINE, *OPTIONS)
+    (folder / "mine.yaml").write_text(done.stdout, encoding="utf-8")
+
+    assert done.code == 0
+    assert done.stdout.startswith("# What does this vLLM server of meta-llama/Llama-3.2-1B do?\n")
+    assert "# - vllm 0.12 has no --frobnicate" in done.stdout
+    scenario = load("mine.yaml")
+    assert scenario.deployment.hardware == "l4-24gb"
+    assert scenario.deployment.engine.max_num_seqs == 8
+
+
+@pytest.mark.parametrize("source", ["file", "stdin", "text"])
+def test_the_line_comes_from_a_file_stdin_or_the_argument(
+    simserve: Simserve, folder: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """All three give the same."""
+    (folder / "serve.sh").write_text(LINE, encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", io.StringIO(LINE))
+    argument = {"file": "serve.sh", "stdin": "-", "text": LINE}[source]
+
+    done = simserve("import", "vllm-command", argument, *OPTIONS)
+    assert yaml.safe_load(done.stdout)["deployment"]["engine"]["max_num_seqs"] == 8
+
+
+def test_out_writes_a_file_that_runs(simserve: Simserve, folder: Path) -> None:
+    """And replaces none; the notes are shown."""
+    done = simserve("import", "vllm-command", LINE, *OPTIONS, "--out", "mine.yaml")
+    again = simserve("import", "vllm-command", LINE, *OPTIONS, "--out", "mine.yaml")
+    forced = simserve("import", "vllm-command", LINE, *OPTIONS, "--out", "mine.yaml", "--force", "--quiet")
+    run = simserve("run", "mine.yaml", "--set", "workload.num_requests=5", "--out", "result", "--json")
+
+    assert done.stdout.splitlines()[-1] == "simserve run mine.yaml"
+    assert "- vllm 0.12 has no --frobnicate" in done.stdout
+    assert again.code == 2
+    assert "mine.yaml: is there already" in again.error_line
+    assert (forced.code, forced.stdout) == (0, "")
+    assert json.loads(run.stdout)["completed"] == 5
+
+
+def test_json_is_one_object(simserve: Simserve) -> None:
+    """The scenario, the notes and where it was written."""
+    done = simserve("import", "vllm-command", LINE, *OPTIONS, "--json")
+
+    answer = json.loads(done.stdout)
+    assert list(answer) == ["scenario", "notes", "file"]
+    assert answer["scenario"]["model"] == "llama-3.2-1b"
+    assert answer["file"] is None
+
+
+def test_what_is_no_command_ends_with_104(simserve: Simserve) -> None:
+    """And nothing on stdout."""
+    done = simserve("import", "vllm-command", "ls -l")
+
+    assert (done.code, done.stdout) == (104, "")
+    assert done.error_line.startswith("vllm command: 'ls -l' holds no vllm serve")
+
+
+def test_a_trace_becomes_a_scenario_that_replays_it(simserve: Simserve, folder: Path) -> None:
+    """The path is relative to the scenario's folder."""
+    (folder / "t.csv").write_text("arrival_time,prompt_tokens,output_tokens\n0,50,5\n1,60,6\n", encoding="utf-8")
+    (folder / "sub").mkdir()
+
+    done = simserve("import", "trace", "t.csv", "--model", "llama-3.2-1b", "--out", "sub/replay.yaml")
+    run = simserve("run", "sub/replay.yaml", "--out", "r", "--json")
+    assert done.code == 0
+    assert yaml.safe_load((folder / "sub/replay.yaml").read_text())["workload"]["trace"]["path"] == "../t.csv"
+    assert json.loads(run.stdout)["total_input_tokens"] == 110
+    assert simserve("import", "trace", "t.csv", "--format", "none").code == 2
+
+
+def test_a_configuration_becomes_a_profile_that_runs(simserve: Simserve, folder: Path) -> None:
+    """Named as its file."""
+    config = {
+        "model_type": "llama",
+        "hidden_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "intermediate_size": 1024,
+        "vocab_size": 1000,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": False,
+    }
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+    done = simserve("import", "hf-config", "config.json", "--out", "tiny.yaml")
+    run = simserve(
+        *("run", "--model", "tiny.yaml", "--hardware", "l4-24gb", "--rate", "1", "--prompt-tokens", "10"),
+        *("--output-tokens", "5", "--num-requests", "5", "--out", "r", "--json"),
+    )
+    assert done.stdout.splitlines()[-1] == "in a scenario: model: tiny.yaml"
+    assert json.loads(run.stdout)["completed"] == 5
+    assert yaml.safe_load(simserve("import", "hf-config", "config.json").stdout)["hidden_size"] == 512
+    assert json.loads(simserve("import", "hf-config", "config.json", "--json").stdout)["profile"]["family"] == "llama"
+    assert simserve("import", "hf-config", "config.json", "--out", "tiny.yaml").code == 2
+
+
+def test_a_benchmark_becomes_a_scenario_and_its_trace(simserve: Simserve, folder: Path) -> None:
+    """Both or none is written; the JSON holds what was measured."""
+    result = {
+        "model_id": "meta-llama/Llama-3.2-1B",
+        "request_rate": 2.0,
+        "completed": 2,
+        "duration": 3.0,
+        "mean_ttft_ms": 12.5,
+        "input_lens": [50, 60],
+        "output_lens": [5, 6],
+        "start_times": [7.0, 8.0],
+    }
+    (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+
+    bare = simserve("import", "bench", "result.json")
+    done = simserve("import", "bench", "result.json", "--out", "mine.yaml")
+    run = simserve("run", "mine.yaml", "--out", "r", "--json")
+    (folder / "mine.yaml").unlink()
+    again = simserve("import", "bench", "result.json", "--out", "mine.yaml")
+    answer = json.loads(simserve("import", "bench", "result.json", "--json").stdout)
+    assert bare.code == 2
+    assert "--out: is missing" in bare.error_line
+    assert done.code == 0
+    assert json.loads(run.stdout)["total_output_tokens"] == 11
+    assert "mine.requests.csv: is there already" in again.error_line
+    assert not (folder / "mine.yaml").exists()
+    assert answer["measured"] == {"duration": 3.0, "completed": 2.0, "mean_ttft_ms": 12.5}

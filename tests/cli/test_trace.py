@@ -1,0 +1,110 @@
+"""`simserve trace`: what is printed, the JSON, and the scenario it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Simserve
+from tests.workload.test_trace_formats import BAILIAN, BURSTGPT, MOONCAKE, SHAREGPT
+
+CSV = "arrival_time,prompt_tokens,output_tokens\n" + "".join(
+    f"{i * 0.5},{100 + i % 7},{10 + i % 3}\n" for i in range(400)
+)
+
+
+@pytest.fixture(autouse=True)
+def traces(folder: Path) -> None:
+    """Write small traces into the working folder."""
+    for name, text in (
+        ("a.csv", CSV),
+        ("m.jsonl", MOONCAKE),
+        ("b.csv", BURSTGPT),
+        ("s.json", SHAREGPT),
+        ("q.jsonl", BAILIAN),
+    ):
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def test_the_answer_comes_first(simserve: Simserve) -> None:
+    """Number, span, rate and peak, then burstiness, lengths and totals."""
+    done = simserve("trace", "a.csv")
+
+    lines = done.stdout.splitlines()
+    assert done.code == 0
+    assert lines[0] == "400 requests over 3.32 min: 2 a second on average, 2 in the busiest minute"
+    assert lines[1].startswith("Burstiness: times between requests have a cv of 0 (Poisson: 1)")
+    assert "prompt tokens" in lines[3]
+    assert lines[5] == "41,196 prompt tokens and 4,399 output tokens in all; format csv"
+
+
+def test_what_else_a_format_knows_is_said(simserve: Simserve) -> None:
+    """Shared prefixes, conversations, requests that failed, estimates."""
+    assert "42.9% of 7 prefix blocks of 512 tokens were there before" in simserve("trace", "m.jsonl").stdout
+    assert "2 conversations" in simserve("trace", "q.jsonl").stdout
+    assert "1 further row is left out: nothing was served" in simserve("trace", "b.csv").stdout
+    sharegpt = simserve("trace", "s.json").stdout
+    assert "no arrival times" in sharegpt
+    assert "lengths are estimated, 4 characters a token" in sharegpt
+
+
+def test_json_holds_every_figure(simserve: Simserve) -> None:
+    """One object; null where the format does not say."""
+    answer = json.loads(simserve("trace", "m.jsonl", "--json").stdout)
+
+    assert (answer["format"], answer["requests"], answer["unserved"]) == ("mooncake", 3, 0)
+    assert answer["arrivals"]["span_s"] == 0.5
+    assert answer["arrivals"]["dispersion_index"] is None
+    assert answer["prompt_tokens"]["total"] == 2800
+    assert answer["prefixes"] == {
+        "block_tokens": 512,
+        "blocks": 7,
+        "distinct_blocks": 4,
+        "reuse": pytest.approx(3 / 7),
+    }
+    assert json.loads(simserve("trace", "s.json", "--json").stdout)["arrivals"] is None
+
+
+def test_a_format_can_be_said(simserve: Simserve) -> None:
+    """A wrong one names what is missing; one that is none is a usage error."""
+    assert simserve("trace", "a.csv", "--format", "csv").code == 0
+    wrong = simserve("trace", "a.csv", "--format", "burstgpt")
+    none = simserve("trace", "a.csv", "--format", "tsv")
+
+    assert (wrong.code, none.code) == (104, 2)
+    assert "Timestamp: is missing" in wrong.error_line
+    assert "--format: 'tsv' is not a known format" in none.error_line
+
+
+def test_a_scenario_like_the_trace_runs(simserve: Simserve, folder: Path) -> None:
+    """Its notes are its comments; nothing is replaced."""
+    options = ("--scenario", "like.yaml", "--model", "llama-3.2-1b", "--hardware", "l4-24gb")
+    done = simserve("trace", "a.csv", *options)
+    again = simserve("trace", "a.csv", *options)
+    run = simserve("run", "like.yaml", "--set", "workload.num_requests=20", "--out", "r", "--json")
+
+    assert done.code == 0
+    assert "like.yaml: traffic like it" in done.stdout
+    assert "# - Requests come at equal distances." in (folder / "like.yaml").read_text(encoding="utf-8")
+    assert again.code == 2
+    assert "is there already" in again.error_line
+    assert simserve("trace", "a.csv", *options, "--force", "--quiet").stdout == ""
+    assert json.loads(run.stdout)["completed"] == 20
+
+
+def test_options_of_the_scenario_need_it(simserve: Simserve) -> None:
+    """They would do nothing."""
+    done = simserve("trace", "a.csv", "--model", "llama-3.2-1b")
+
+    assert done.code == 2
+    assert "--model: has no effect without --scenario" in done.error_line
+
+
+def test_a_missing_trace_ends_with_104(simserve: Simserve) -> None:
+    """And nothing on stdout."""
+    done = simserve("trace", "none.csv")
+
+    assert (done.code, done.stdout) == (104, "")
+    assert "none.csv: no such file" in done.error_line

@@ -1,0 +1,183 @@
+"""Kubernetes manifests: valid against the published schemas, and holding what the deployment says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.deployment import Export
+from simserve.planner.export.export import export
+from simserve.planner.export.kubernetes import _SERVERS
+from tests.scenario.builders import make_scenario
+
+_PUBLISHED = "1.37"
+"""Version of Kubernetes whose schemas the manifests are checked against."""
+
+
+def exported(*overrides: str, checkpoint: str | None = None, **changes: Any) -> Export:
+    """Return the manifests of the small scenario."""
+    return export(
+        make_scenario(["deployment.engine.max_model_len=4096", *overrides], **changes), "k8s", checkpoint=checkpoint
+    )
+
+
+def manifests(result: Export) -> dict[str, dict[str, Any]]:
+    """Return them by kind."""
+    assert result.main_file is not None
+    return {each["kind"]: each for each in yaml.safe_load_all(result.files[result.main_file])}
+
+
+def container(result: Export) -> dict[str, Any]:
+    """Return the server's container."""
+    found: dict[str, Any] = manifests(result)["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+_ENGINES = {
+    "vllm": "0.12",
+    "sglang": "0.5.4",
+    "tensorrt-llm": "1.0",
+    "tgi": "3.0",
+}
+
+
+def under(engine: str) -> list[str]:
+    """Return the overrides that choose an engine, with a setting that needs a file or a variable of some."""
+    return [
+        f"deployment.engine.name={engine}",
+        f"deployment.engine.version={_ENGINES[engine]}",
+        "deployment.engine.enable_prefix_caching=false",
+    ]
+
+
+@pytest.mark.parametrize("engine", _ENGINES)
+def test_manifests_are_valid(engine: str) -> None:
+    """Against the strict schemas of Kubernetes: no unknown field, every type right."""
+    validator = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+
+    for each in manifests(exported(*under(engine))).values():
+        validator.validate(each, _PUBLISHED, strict=True)
+
+
+@pytest.mark.parametrize("engine", _ENGINES)
+def test_the_parts_of_a_manifest_fit_together(engine: str) -> None:
+    """Selectors, ports, volumes and names that one part gives another."""
+    found = manifests(exported(*under(engine)))
+
+    name = found["Deployment"]["metadata"]["name"]
+    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    server = pod["containers"][0]
+    assert found["Deployment"]["spec"]["selector"]["matchLabels"] == labels == found["Service"]["spec"]["selector"]
+    assert found["Service"]["spec"]["ports"][0]["targetPort"] == server["ports"][0]["name"]
+    assert found["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == name
+    assert {each["name"] for each in server["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
+    assert str(server["ports"][0]["containerPort"]) in server["command"]
+    assert all(
+        server[probe]["httpGet"]["port"] == "http" for probe in ("startupProbe", "readinessProbe", "livenessProbe")
+    )
+    if engine == "tensorrt-llm":
+        assert found["ConfigMap"]["data"].keys() == {"extra_llm_api_options.yaml"}
+        assert "/config/extra_llm_api_options.yaml" in server["command"]
+    if engine == "tgi":
+        assert {"name": "PREFIX_CACHING", "value": "0"} in server["env"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "image", "metric"),
+    [
+        ("vllm", "vllm/vllm-openai:v0.12.0", "vllm:num_requests_waiting"),
+        ("sglang", "lmsysorg/sglang:v0.5.4", "sglang:num_queue_reqs"),
+        ("tensorrt-llm", "nvcr.io/nvidia/tensorrt-llm/release:1.0.0", "trtllm_num_requests_waiting"),
+        ("tgi", "ghcr.io/huggingface/text-generation-inference:3.0.0", "tgi_queue_size"),
+    ],
+)
+def test_image_and_queue_metric_are_the_engines(engine: str, image: str, metric: str) -> None:
+    """The tag is the version with three numbers."""
+    result = exported(*under(engine))
+
+    metrics = manifests(result)["HorizontalPodAutoscaler"]["spec"]["metrics"]
+    assert container(result)["image"] == image
+    assert [each["pods"]["metric"]["name"] for each in metrics] == [metric]
+
+
+def test_every_engine_of_a_server_image_is_here() -> None:
+    """One for each target that has flags."""
+    assert set(_SERVERS) == {"vllm", "sglang", "trtllm", "tgi"}
+
+
+def test_gpus_and_replicas_follow_the_deployment() -> None:
+    """A pod takes the GPUs of one replica."""
+    result = exported(
+        "deployment.tensor_parallel_size=2", "deployment.pipeline_parallel_size=2", "deployment.replicas=3"
+    )
+
+    resources = container(result)["resources"]
+    spec = manifests(result)["Deployment"]["spec"]
+    scaler = manifests(result)["HorizontalPodAutoscaler"]["spec"]
+    assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == 4
+    assert resources["requests"]["memory"] == "20Gi"
+    assert spec["template"]["spec"]["volumes"][0]["emptyDir"] == {"medium": "Memory", "sizeLimit": "4Gi"}
+    assert spec["template"]["spec"]["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    assert (spec["replicas"], scaler["minReplicas"], scaler["maxReplicas"]) == (3, 3, 6)
+    assert not any(note.startswith("one of 3") for note in result.notes)
+
+
+def test_the_startup_probe_waits_for_the_weights() -> None:
+    """Bytes of the checkpoint over the load bandwidth, and the engine's start, three times."""
+    small, large = exported(), exported("deployment.tensor_parallel_size=4", model="llama-3.1-70b")
+
+    def seconds(result: Export) -> int:
+        probe = container(result)["startupProbe"]
+        return int(probe["periodSeconds"] * probe["failureThreshold"])
+
+    assert seconds(small) == pytest.approx(3 * (2.47e9 / 2e9 + 40), abs=10)
+    assert seconds(large) == pytest.approx(3 * (141.1e9 / 2e9 + 40), abs=10)
+    assert any("expected to start in 111 s: 141.1 GB of weights at 2 GB/s" in note for note in large.notes)
+
+
+def test_a_checkpoint_of_the_users_is_loaded_in_its_format() -> None:
+    """FP8 weights are half of the download."""
+    fp8 = "deployment.quantization=fp8"
+
+    own, named = exported(fp8), exported(fp8, checkpoint="org/Llama-3.2-1B-FP8")
+    sizes = [
+        manifests(each)["Deployment"]["spec"]["template"]["spec"]["volumes"][1]["emptyDir"]["sizeLimit"]
+        for each in (own, named)
+    ]
+    assert sizes == ["3Gi", "2Gi"]
+
+
+def test_names_are_made_valid() -> None:
+    """Lower case, letters, digits and dashes."""
+    result = exported(name="My_Chat.bot")
+
+    assert result.main_file == "my-chat-bot.k8s.yaml"
+    assert manifests(result)["Service"]["metadata"]["name"] == "my-chat-bot"
+    assert result.line == "kubectl apply -f my-chat-bot.k8s.yaml"
+
+
+def test_a_gpu_without_a_label_is_a_note() -> None:
+    """The node has to be chosen by hand."""
+    result = exported(deployment={"hardware": "rtx-4090-24gb"})
+
+    assert "nodeSelector" not in manifests(result)["Deployment"]["spec"]["template"]["spec"]
+    assert "add a nodeSelector for rtx-4090-24gb" in result.notes
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["deployment.hardware=mi300x-192gb"], "are for NVIDIA's GPUs"),
+        (["deployment.tensor_parallel_size=8", "deployment.pipeline_parallel_size=2"], "one of h100-sxm-80gb has 8"),
+        (["deployment.engine.name=llama.cpp", "deployment.engine.version=b8000"], "no server image"),
+        (["deployment.engine.batching=static"], "knows continuous only"),
+    ],
+)
+def test_what_cannot_be_a_pod_is_refused(overrides: list[str], reason: str) -> None:
+    """With the reason."""
+    with pytest.raises(ScenarioError, match=reason):
+        exported(*overrides, model="llama-3.1-8b")

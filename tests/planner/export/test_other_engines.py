@@ -1,0 +1,209 @@
+"""SGLang, TensorRT-LLM, TGI and Ollama: their own flags, files and variables, and what each refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from simserve.errors import ScenarioError, UsageError
+from simserve.planner.export.deployment import Export
+from simserve.planner.export.export import export
+from simserve.planner.export.flags import flags_of, read_words
+from simserve.profiles.engine_profile import load_engine
+from tests.scenario.builders import make_scenario
+
+ENGINES = {"sglang": "sglang", "trtllm": "tensorrt-llm", "tgi": "tgi", "ollama": "ollama"}
+
+
+def exported(
+    target: str, *overrides: str, version: str | None = None, checkpoint: str | None = None, explicit: bool = False
+) -> Export:
+    """Return the export of the small scenario under the target's own engine."""
+    engine: dict[str, Any] = {"name": ENGINES[target]} | ({"version": version} if version else {})
+    deployment = {"hardware": "h100-sxm-80gb", "engine": engine}
+    scenario = make_scenario(["deployment.engine.max_model_len=4096", *overrides], deployment=deployment)
+    return export(scenario, target, checkpoint=checkpoint, explicit=explicit)
+
+
+def refusal(target: str, *overrides: str, version: str | None = None, explicit: bool = False) -> str:
+    """Return why it cannot be exported."""
+    with pytest.raises(ScenarioError) as caught:
+        exported(target, *overrides, version=version, explicit=explicit)
+    return str(caught.value)
+
+
+_VERSIONS = [
+    (target, version.version)
+    for target in ("sglang", "trtllm", "tgi")
+    for version in load_engine(ENGINES[target]).versions
+    if not (target == "trtllm" and version.version in ("0.9", "0.14"))
+]
+
+
+@pytest.mark.parametrize(("target", "version"), _VERSIONS)
+@pytest.mark.parametrize("explicit", [False, True])
+def test_commands_parse_with_the_flags_of_their_version(target: str, version: str, explicit: bool) -> None:
+    """Every flag is one of that version's, with a value that it accepts."""
+    result = exported(
+        target,
+        "deployment.tensor_parallel_size=2",
+        "deployment.engine.max_num_seqs=64",
+        version=version,
+        explicit=explicit,
+    )
+
+    flags = flags_of(ENGINES[target], version)
+    words, _ = read_words(flags, result.command)
+    assert [word.flag for word in words if not word.is_known] == (["-m"] if target == "sglang" else [])
+    assert all(flags.has(word.flag, word.value) for word in words if word.is_known and isinstance(word.value, str))
+    assert "64" in result.command
+    assert "2" in result.command
+
+
+def test_sglang_flags_follow_the_knobs() -> None:
+    """A chunk size, a page, a share, switches that disable."""
+    line = exported(
+        "sglang",
+        "deployment.engine.max_num_batched_tokens=4096",
+        "deployment.engine.block_size=64",
+        "deployment.engine.gpu_memory_utilization=0.8",
+        "deployment.engine.enable_prefix_caching=false",
+        "deployment.engine.async_scheduling=false",
+        "deployment.kv_cache_dtype=fp8",
+        version="0.5.4",
+    ).line
+
+    assert line == (
+        "python -m sglang.launch_server --model-path meta-llama/Llama-3.2-1B --kv-cache-dtype fp8_e4m3 "
+        "--context-length 4096 --mem-fraction-static 0.8 --page-size 64 --chunked-prefill-size 4096 "
+        "--disable-radix-cache --disable-overlap-schedule"
+    )
+
+
+def test_sglang_without_chunks_says_minus_one() -> None:
+    """And the budget is that of a prefill batch."""
+    off = ("deployment.engine.enable_chunked_prefill=false", "deployment.engine.max_num_batched_tokens=8192")
+
+    assert "--chunked-prefill-size -1 --max-prefill-tokens 8192" in exported("sglang", *off, version="0.5.4").line
+
+
+def test_sglang_differs_by_version() -> None:
+    """FP8 KV in another format, another default order, no pages, expert parallelism as a switch."""
+    fp8 = "deployment.kv_cache_dtype=fp8"
+    experts = ("model=mixtral-8x7b", "deployment.tensor_parallel_size=4", "deployment.enable_expert_parallel=true")
+
+    assert exported("sglang", fp8, version="0.3").line.endswith("fp8_e5m2 --context-length 4096 --schedule-policy fcfs")
+    assert "has no --page-size" in refusal("sglang", "deployment.engine.block_size=16", version="0.3")
+    assert "--enable-ep-moe --ep-size 4" in exported("sglang", *experts, version="0.4").line
+    assert "--ep-size 4" in exported("sglang", *experts, version="0.5.23").line
+    assert "--enable-ep-moe" not in exported("sglang", *experts, version="0.5.23").line
+
+
+def test_sglang_quantises_or_needs_a_checkpoint() -> None:
+    """FP8 and torchao's formats while it loads; GGUF from a file only; no integer KV."""
+    assert "--torchao-config int8wo" in exported("sglang", "deployment.quantization=int8-wo", version="0.5.4").line
+    assert "--quantization fp8" in exported("sglang", "deployment.quantization=fp8", version="0.5.4").line
+    assert "name one: --checkpoint" in refusal("sglang", "deployment.quantization=awq-int4", version="0.5.4")
+    gguf = "deployment.quantization=gguf-q4_k_m"
+    assert "SGLang reads GGUF from a .gguf file only" in refusal("sglang", gguf, version="0.5.4")
+    line = exported("sglang", gguf, version="0.5.4", checkpoint="m.gguf").line
+    assert "--load-format gguf --quantization gguf" in line
+    assert "has no int8 KV cache" in refusal("sglang", "deployment.kv_cache_dtype=int8", version="0.5.4")
+    assert "knows prefill_first only" in refusal("sglang", "deployment.engine.scheduler=mixed", version="0.5.4")
+
+
+def test_trtllm_says_the_rest_in_its_options_file() -> None:
+    """Chunks, overlap, the KV cache's dtype, reuse and blocks have no flag."""
+    result = exported(
+        "trtllm",
+        "deployment.engine.enable_chunked_prefill=true",
+        "deployment.engine.async_scheduling=false",
+        "deployment.engine.enable_prefix_caching=false",
+        "deployment.engine.block_size=64",
+        "deployment.engine.gpu_memory_utilization=0.8",
+        "deployment.kv_cache_dtype=fp8",
+        version="1.0",
+    )
+
+    assert result.line == (
+        "trtllm-serve meta-llama/Llama-3.2-1B --max_seq_len 4096 --kv_cache_free_gpu_memory_fraction 0.8 "
+        "--extra_llm_api_options extra_llm_api_options.yaml"
+    )
+    assert yaml.safe_load(result.files["extra_llm_api_options.yaml"]) == {
+        "enable_chunked_prefill": True,
+        "disable_overlap_scheduler": True,
+        "kv_cache_config": {"dtype": "fp8", "enable_block_reuse": False, "tokens_per_block": 64},
+    }
+
+
+def test_trtllm_refusals() -> None:
+    """Versions that serve built engines, weights in another format, KV that it does not store."""
+    assert "trtllm-build has made" in refusal("trtllm", version="0.14")
+    assert "takes weights as they are stored" in refusal("trtllm", "deployment.quantization=fp8")
+    assert "no flag for the dtype" in refusal("trtllm", "deployment.quantization=fp16")
+    assert "has no int8 KV cache" in refusal("trtllm", "deployment.kv_cache_dtype=int8")
+    assert "--checkpoint" not in exported("trtllm", "deployment.quantization=fp8", checkpoint="nvidia/x-FP8").line
+
+
+def test_tgi_says_every_limit() -> None:
+    """Its own defaults depend on a warm-up; prefix caching is a variable."""
+    result = exported("tgi", "deployment.engine.enable_prefix_caching=false", "deployment.engine.max_num_seqs=64")
+
+    assert result.line == (
+        "PREFIX_CACHING=0 text-generation-launcher --model-id meta-llama/Llama-3.2-1B --num-shard 1 --dtype bfloat16 "
+        "--max-concurrent-requests 64 --max-input-tokens 4095 --max-total-tokens 4096 --max-batch-prefill-tokens 4096"
+    )
+    assert "--max-input-length 4046" in exported("tgi", version="1.4").line
+    assert "--quantize eetq" in exported("tgi", "deployment.quantization=int8-wo").line
+    assert "--kv-cache-dtype fp8_e4m3fn" in exported("tgi", "deployment.kv_cache_dtype=fp8").line
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_tgi_refusals(explicit: bool) -> None:
+    """What it has no flag for, said or not."""
+    assert "TGI has no pipeline parallelism" in refusal("tgi", "deployment.pipeline_parallel_size=2", explicit=explicit)
+    assert "has no flag for it" in refusal("tgi", "deployment.engine.block_size=32", explicit=explicit)
+    assert "int8 is not accepted by --kv-cache-dtype" in refusal(
+        "tgi", "deployment.kv_cache_dtype=int8", explicit=explicit
+    ).replace("'", "")
+    assert "has no --kv-cache-dtype" in refusal(
+        "tgi", "deployment.kv_cache_dtype=fp8", version="2.0", explicit=explicit
+    )
+
+
+def test_ollama_is_variables_and_a_modelfile() -> None:
+    """The slots and the context are the server's, the weights are made by `ollama create`."""
+    result = exported(
+        "ollama",
+        "deployment.engine.max_num_seqs=4",
+        "deployment.quantization=gguf-q4_k_m",
+        "deployment.kv_cache_dtype=int8",
+    )
+
+    assert result.line == (
+        "OLLAMA_NUM_PARALLEL=4 OLLAMA_CONTEXT_LENGTH=4096 OLLAMA_FLASH_ATTENTION=1 "
+        "OLLAMA_KV_CACHE_TYPE=q8_0 ollama serve"
+    )
+    assert result.files["Modelfile"] == "FROM ./Llama-3.2-1B\nPARAMETER num_ctx 4096\n"
+    assert any("ollama create llama-3.2-1b --quantize q4_K_M -f Modelfile" in note for note in result.notes)
+    mine = exported("ollama", "deployment.quantization=gguf-q4_k_m", checkpoint="./mine.gguf")
+    assert mine.files["Modelfile"].startswith("FROM ./mine.gguf\n")
+    assert not any("--quantize" in note for note in mine.notes)
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_ollama_refusals(explicit: bool) -> None:
+    """Tensor parallelism, FP8 KV, knobs it has no setting for, formats it does not make."""
+    two = "deployment.tensor_parallel_size=2"
+    assert "spreads layers over GPUs by itself" in refusal("ollama", two, explicit=explicit)
+    assert "Ollama has no such KV cache" in refusal("ollama", "deployment.kv_cache_dtype=fp8", explicit=explicit)
+    assert "no setting for it" in refusal("ollama", "deployment.engine.block_size=16", explicit=explicit)
+    assert "does not quantise to gguf-q2_k" in refusal("ollama", "deployment.quantization=gguf-q2_k", explicit=explicit)
+
+
+def test_a_target_that_is_none_is_a_usage_error() -> None:
+    """With the nearest."""
+    with pytest.raises(UsageError, match="'lmdeploy' is not a target; choose from k8s, ollama, sglang"):
+        export(make_scenario(), "lmdeploy")

@@ -1,0 +1,218 @@
+"""vLLM commands: the flags of the version, nothing but them, and refusals with their reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from simserve.errors import InfeasibleError, InputError, ScenarioError
+from simserve.planner.export.deployment import Export
+from simserve.planner.export.export import export
+from simserve.planner.export.flags import flags_of, read_words
+from simserve.profiles.engine_profile import load_engine
+from simserve.scenario.bundled import scenario_names
+from simserve.scenario.load import load
+from tests.scenario.builders import make_scenario
+
+
+def command(*overrides: str, explicit: bool = False, checkpoint: str | None = None, **changes: Any) -> str:
+    """Return the command of the small scenario on one line."""
+    return export(make_scenario(overrides, **changes), "vllm", explicit=explicit, checkpoint=checkpoint).line
+
+
+def refusal(*overrides: str) -> str:
+    """Return why the small scenario cannot be exported."""
+    with pytest.raises(ScenarioError) as caught:
+        export(make_scenario(overrides), "vllm")
+    return str(caught.value)
+
+
+def assert_parses(result: Export) -> None:
+    """Every word is a flag of that version of vLLM, with a value where it takes one and of its choices."""
+    flags = flags_of("vllm", result.version)
+    words, loose = read_words(flags, result.command)
+    unknown = [word.flag for word in words if not word.is_known and word.flag not in ("-m",)]
+    assert not unknown
+    assert all(flags.has(word.flag, word.value) for word in words if isinstance(word.value, str) and word.is_known)
+    assert loose[0] in ("vllm", "python")
+
+
+_KNOBS: Sequence[tuple[str, ...]] = (
+    (),
+    ("deployment.engine.max_num_seqs=64", "deployment.engine.max_num_batched_tokens=8192"),
+    ("deployment.engine.enable_prefix_caching=true",),
+    ("deployment.tensor_parallel_size=2", "deployment.pipeline_parallel_size=2"),
+    ("deployment.engine.max_model_len=4096", "deployment.engine.gpu_memory_utilization=0.8"),
+    ("deployment.engine.enable_chunked_prefill=true", "deployment.engine.block_size=32"),
+    ("deployment.quantization=fp8", "deployment.kv_cache_dtype=fp8", "deployment.engine.max_model_len=4096"),
+    ("deployment.engine.swap_space=0 GiB", "deployment.engine.preemption_mode=recompute"),
+    ("model=mixtral-8x7b", "deployment.tensor_parallel_size=4", "deployment.enable_expert_parallel=true"),
+)
+
+
+@pytest.mark.parametrize("version", [each.version for each in load_engine("vllm").versions] + ["0.19.1"])
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_command_parses_with_the_flags_of_its_version(version: str, explicit: bool) -> None:
+    """Or the scenario is refused because that version lacks the feature; never a flag that is not there."""
+    exported = 0
+    for overrides in _KNOBS:
+        try:
+            result = export(
+                make_scenario([f"deployment.engine.version={version}", *overrides]), "vllm", explicit=explicit
+            )
+        except (InputError, InfeasibleError):
+            continue
+        assert_parses(result)
+        exported += 1
+    assert exported >= 4
+
+
+_NOT_OF_VLLM = {
+    "static-vs-continuous": "'static' cannot be exported: vllm 0.12 knows continuous only",
+    "batch-size-sweet-spot": "needs a checkpoint that holds it",
+}
+
+
+@pytest.mark.parametrize("name", sorted({*scenario_names()} - {*_NOT_OF_VLLM}))
+def test_bundled_scenarios_are_exported(name: str) -> None:
+    """With the flags of their version."""
+    assert_parses(export(load(name), "vllm"))
+
+
+@pytest.mark.parametrize("name", _NOT_OF_VLLM)
+def test_bundled_scenarios_that_no_server_can_do_say_why(name: str) -> None:
+    """By key, value and reason."""
+    with pytest.raises(ScenarioError, match=_NOT_OF_VLLM[name]):
+        export(load(name), "vllm")
+
+
+def test_knobs_that_equal_the_default_are_left_out() -> None:
+    """They can be said all the same."""
+    knobs = ("deployment.engine.max_num_seqs=1024", "deployment.engine.gpu_memory_utilization=0.9")
+
+    assert command(*knobs) == "vllm serve meta-llama/Llama-3.2-1B"
+    explicit = command(*knobs, explicit=True)
+    assert "--max-num-seqs 1024 --max-num-batched-tokens 8192 --block-size 16" in explicit
+    assert "--enable-chunked-prefill --enable-prefix-caching --no-async-scheduling" in explicit
+
+
+def test_a_default_that_another_knob_moves_is_said() -> None:
+    """2048 is V0's usual budget, but a context of 4096 would raise it."""
+    knobs = ("deployment.engine.version=0.6.6", "deployment.engine.max_model_len=4096")
+
+    assert "--max-num-batched-tokens" not in command(*knobs, "deployment.engine.max_num_batched_tokens=4096")
+    assert "--max-num-batched-tokens 8000" in command(*knobs, "deployment.engine.max_num_batched_tokens=8000")
+
+
+def test_a_version_whose_defaults_are_not_known_says_every_knob() -> None:
+    """The simulation took those of the nearest older version."""
+    result = export(make_scenario(["deployment.engine.version=0.15.1"]), "vllm")
+
+    assert "--max-num-seqs 1024" in result.line
+    assert result.version == "0.15.1"
+    assert any("taken from 0.12" in note for note in result.notes)
+
+
+def test_old_versions_are_started_as_a_module() -> None:
+    """`vllm serve` was not there yet."""
+    line = command("deployment.engine.version=0.2.7", "deployment.engine.max_model_len=2048")
+
+    assert line == ("python -m vllm.entrypoints.openai.api_server --model meta-llama/Llama-3.2-1B --max-model-len 2048")
+
+
+def test_parallel_sizes_and_formats_are_said() -> None:
+    """As vLLM spells them."""
+    assert command("deployment.tensor_parallel_size=2").endswith("--tensor-parallel-size 2")
+    assert command("deployment.pipeline_parallel_size=2").endswith("--pipeline-parallel-size 2")
+    assert command("deployment.quantization=fp16").endswith("--dtype float16")
+    assert command("deployment.kv_cache_dtype=fp8").endswith("--kv-cache-dtype fp8")
+    assert command("deployment.kv_cache_dtype=bf16") == command()
+    assert "--quantization fp8" in command("deployment.quantization=fp8")
+    experts = ("model=mixtral-8x7b", "deployment.tensor_parallel_size=4", "deployment.enable_expert_parallel=true")
+    assert command(*experts).endswith("--tensor-parallel-size 4 --enable-expert-parallel")
+
+
+def test_switches_are_negated_as_the_version_does() -> None:
+    """A prefix in V1, a word in V0."""
+    off = "deployment.engine.enable_prefix_caching=false"
+
+    assert command(off).endswith("--no-enable-prefix-caching")
+    assert "prefix" not in command(off, "deployment.engine.version=0.5.5")
+    budget = "deployment.engine.max_num_batched_tokens=131072"
+    assert "--no-enable-chunked-prefill" in command("deployment.engine.enable_chunked_prefill=false", budget)
+    v0 = ("deployment.engine.version=0.6.6", "deployment.engine.enable_chunked_prefill=false", budget)
+    assert "--enable-chunked-prefill False" in command(*v0)
+
+
+def test_low_bit_kv_depends_on_the_version() -> None:
+    """int8 and int4 came late."""
+    assert "no int4 KV cache; it stores auto, bfloat16, fp8" in refusal("deployment.kv_cache_dtype=int4")
+    newest = "deployment.engine.version=0.33"
+    assert "--kv-cache-dtype int4_per_token_head" in command("deployment.kv_cache_dtype=int4", newest)
+    assert "--kv-cache-dtype int8_per_token_head" in command("deployment.kv_cache_dtype=int8", newest)
+
+
+def test_a_format_that_is_made_beforehand_needs_its_checkpoint() -> None:
+    """The 16-bit weights would be another deployment."""
+    awq = "deployment.quantization=awq-int4"
+
+    assert "name one: --checkpoint ORG/NAME" in refusal(awq)
+    assert command(awq, checkpoint="org/Llama-3.2-1B-AWQ") == "vllm serve org/Llama-3.2-1B-AWQ"
+    assert "reads no GGUF" in refusal("deployment.quantization=gguf-q4_k_m", "deployment.engine.version=0.33")
+
+
+def test_a_checkpoint_that_is_stored_so_needs_no_flag() -> None:
+    """gpt-oss is published in MXFP4; a 16-bit one would be another checkpoint."""
+    model = "model=gpt-oss-20b"
+
+    assert command(model, "deployment.quantization=mxfp4") == "vllm serve openai/gpt-oss-20b"
+    assert "it is stored in mxfp4" in refusal(model)
+
+
+def test_int8_weights_are_quantised_on_loading_where_vllm_can() -> None:
+    """From 0.20 on."""
+    newest = "deployment.engine.version=0.33"
+
+    assert "--quantization int8_per_channel_weight_only" in command("deployment.quantization=int8-wo", newest)
+    assert "--checkpoint" in refusal("deployment.quantization=int8-wo")
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("deployment.engine.batching=static", "'static' cannot be exported: vllm 0.12 knows continuous only"),
+        ("deployment.engine.kv_allocation=pow2", "'pow2' cannot be exported: vllm 0.12 knows paged only"),
+        ("deployment.engine.kv_allocation=none", "'none' cannot be exported: vllm 0.12 knows paged only"),
+        ("deployment.engine.scheduler=prefill_first", "vllm 0.12 knows mixed only"),
+        ("deployment.engine.admission=reserve", "vllm 0.12 knows on_demand only"),
+        ("deployment.attention=standard", "computes attention with fused kernels"),
+        ("deployment.engine.block_size=24", "24 is not accepted by --block-size of vllm 0.12"),
+    ],
+)
+def test_what_no_server_does_is_refused(override: str, reason: str) -> None:
+    """With the key and the reason."""
+    assert reason in refusal(override)
+    assert override.partition("=")[0] in refusal(override)
+
+
+def test_what_does_not_fit_is_not_exported() -> None:
+    """The server would not start."""
+    with pytest.raises(InfeasibleError):
+        export(make_scenario(model="llama-3.1-405b"), "vllm")
+
+
+def test_replicas_are_a_note() -> None:
+    """One command starts one of them."""
+    result = export(make_scenario(["deployment.replicas=3"]), "vllm")
+
+    assert any("one of 3 replicas" in note for note in result.notes)
+
+
+def test_another_engines_scenario_is_written_with_a_note() -> None:
+    """It was not simulated under this one."""
+    result = export(make_scenario(["deployment.engine.name=sglang", "deployment.engine.version=0.5.4"]), "vllm")
+
+    assert result.version == "0.33"
+    assert "simulates sglang 0.5.4" in result.notes[0]

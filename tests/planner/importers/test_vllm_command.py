@@ -1,0 +1,211 @@
+"""Pasted `vllm serve` lines: what is understood, what is named as not, and the way back from an export."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.export import export
+from simserve.planner.importers.draft import Draft
+from simserve.planner.importers.vllm_command import import_vllm_command
+from simserve.scenario.load import load
+from simserve.scenario.resolve import resolve
+from simserve.scenario.schema import Scenario
+from tests.scenario.builders import make_scenario
+
+GPU = "h100-sxm-80gb"
+
+
+def imported(text: str, version: str | None = "0.12", model: str | None = None) -> Draft:
+    """Return the draft of a line on one H100."""
+    return import_vllm_command(text, hardware=GPU, version=version, model=model)
+
+
+def resolved_part(scenario: Scenario) -> tuple[object, ...]:
+    """Return everything that decides what one replica does."""
+    shape = resolve(scenario).shape
+    engine = dataclasses.replace(shape.engine, sources={}, requested_version=None)
+    return engine, dataclasses.replace(shape, engine=engine)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("deployment.tensor_parallel_size=2", "deployment.pipeline_parallel_size=2"),
+        ("deployment.engine.max_num_seqs=64", "deployment.engine.max_num_batched_tokens=4096"),
+        ("deployment.quantization=fp8", "deployment.kv_cache_dtype=fp8", "deployment.engine.max_model_len=4096"),
+        ("deployment.quantization=fp16",),
+        ("deployment.engine.version=0.6.6", "deployment.engine.enable_chunked_prefill=true"),
+        ("deployment.engine.version=0.5.5", "deployment.engine.enable_prefix_caching=true"),
+        ("deployment.engine.version=0.2.7", "deployment.engine.max_model_len=2048"),
+        ("deployment.engine.version=0.33", "deployment.engine.async_scheduling=false"),
+        ("deployment.engine.enable_prefix_caching=false", "deployment.engine.block_size=32"),
+        ("deployment.engine.gpu_memory_utilization=0.55",),
+        ("model=mixtral-8x7b", "deployment.tensor_parallel_size=4", "deployment.enable_expert_parallel=true"),
+        ("model=gpt-oss-20b", "deployment.quantization=mxfp4"),
+    ],
+)
+@pytest.mark.parametrize("explicit", [False, True])
+def test_an_exported_command_comes_back_as_the_same_deployment(overrides: tuple[str, ...], explicit: bool) -> None:
+    """Every resolved knob, the model, its formats and its parallel sizes."""
+    scenario = make_scenario(overrides)
+    line = export(scenario, "vllm", explicit=explicit)
+
+    back = imported(line.lines, version=line.version)
+    assert resolved_part(back.scenario) == resolved_part(scenario)
+
+
+def test_an_exported_bundled_scenario_comes_back() -> None:
+    """The chatbot with its name, through the line with a flag a row."""
+    scenario = load("chatbot")
+
+    back = imported(export(scenario, "vllm").lines)
+    assert resolved_part(back.scenario) == resolved_part(scenario)
+
+
+def test_flags_become_keys() -> None:
+    """Short forms, underscores, equals signs and human-readable numbers."""
+    draft = imported(
+        "vllm serve meta-llama/Llama-3.1-8B -tp 2 -pp=2 --max_num_seqs=64 --max-model-len 16k "
+        "--max-num-batched-tokens 4K --gpu-memory-utilization .8 --no-enable-prefix-caching --async-scheduling"
+    )
+
+    deployment = draft.scenario.deployment
+    assert (deployment.tensor_parallel_size, deployment.pipeline_parallel_size) == (2, 2)
+    assert deployment.engine.overrides() == {
+        "max_num_seqs": 64,
+        "max_model_len": 16_000,
+        "max_num_batched_tokens": 4096,
+        "gpu_memory_utilization": 0.8,
+        "enable_prefix_caching": False,
+        "async_scheduling": True,
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 8",
+        "$ VLLM_USE_V1=1 vllm serve meta-llama/Llama-3.1-8B \\\n    --max-num-seqs 8 \\\n",
+        "#!/bin/sh\n# a note\nexec vllm serve 'meta-llama/Llama-3.1-8B' --max-num-seqs=8\n",
+        "python3 -m vllm.entrypoints.openai.api_server --model meta-llama/Llama-3.1-8B --max-num-seqs 8",
+        "docker run --gpus all -p 8000:8000 vllm/vllm-openai:v0.12.0 --model meta-llama/Llama-3.1-8B --max-num-seqs 8",
+        "docker run --rm vllm/vllm-openai:latest vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 8",
+    ],
+)
+def test_the_forms_of_a_command_are_understood(text: str) -> None:
+    """A prompt, variables, continued lines, comments, the module, a container."""
+    scenario = imported(text).scenario
+
+    assert scenario.model == "llama-3.1-8b"
+    assert scenario.deployment.engine.max_num_seqs == 8
+
+
+def test_the_version_is_that_of_the_option_the_image_or_the_newest() -> None:
+    """The last with a note."""
+    image = "docker run vllm/vllm-openai:v0.10.2 --model meta-llama/Llama-3.1-8B"
+    line = "vllm serve meta-llama/Llama-3.1-8B"
+
+    assert imported(image, version=None).scenario.deployment.engine.version == "0.10.2"
+    assert imported(image, version="0.17").scenario.deployment.engine.version == "0.17"
+    newest = imported(line, version=None)
+    assert newest.scenario.deployment.engine.version == "0.33"
+    assert any("read as vllm 0.33" in note for note in newest.notes)
+
+
+def test_nothing_is_lost_in_silence() -> None:
+    """Unknown, not simulated and without effect are named apart."""
+    draft = imported(
+        "vllm serve meta-llama/Llama-3.1-8B extra --frobnicate 3 --enable-expert-paralel --enforce-eager "
+        "--max-loras 4 --port 8000 --scheduling-policy priority --quantization bitsandbytes --swap-space 8"
+    )
+
+    notes = "\n".join(draft.notes)
+    assert "has no --frobnicate: --frobnicate 3 is left out." in notes
+    assert "did you mean --enable-expert-parallel?" in notes
+    assert (
+        "Not simulated: --enforce-eager, --max-loras 4, --scheduling-policy priority, --swap-space 8, "
+        "--quantization bitsandbytes." in notes
+    )
+    assert "Without effect on the simulation: --port." in notes
+    assert "Not understood: extra." in notes
+    assert "traffic is a placeholder" in notes
+    assert all(note.split()[0] in draft.text for note in draft.notes)
+
+
+@pytest.mark.parametrize(
+    ("served", "model", "quantization"),
+    [
+        ("meta-llama/Llama-3.1-70B-Instruct", "llama-3.1-70b", "none"),
+        ("meta-llama/Meta-Llama-3.1-70B-Instruct", "llama-3.1-70b", "none"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b", "none"),
+        ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b", "none"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", "llama-3.1-8b", "fp8"),
+        ("neuralmagic/Meta-Llama-3.1-8B-Instruct-quantized.w8a8", "llama-3.1-8b", "int8"),
+        ("hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4", "llama-3.1-8b", "awq-int4"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "qwen2.5-7b", "gptq-int4"),
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "qwen3-235b-a22b", "fp8"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b", "none"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b", "none"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b", "mxfp4"),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-r1", "fp8"),
+        ("google/gemma-3-27b-it", "gemma-3-27b", "none"),
+    ],
+)
+def test_published_weights_find_their_profile_and_format(served: str, model: str, quantization: str) -> None:
+    """By repository, then by the name without tuning and number format."""
+    scenario = imported(f"vllm serve {served} -tp 8").scenario
+
+    assert (scenario.model, scenario.deployment.quantization) == (model, quantization)
+
+
+def test_another_models_profile_can_be_said(tmp_path: Path) -> None:
+    """Where no profile is near."""
+    assert imported("vllm serve org/unheard-of", model="llama-3.1-8b").scenario.model == "llama-3.1-8b"
+    with pytest.raises(ScenarioError, match="'org/unheard-of' is no model that has a profile; say which with --model"):
+        imported("vllm serve org/unheard-of")
+
+
+def test_data_parallel_ranks_are_replicas() -> None:
+    """Each has a scheduler of its own."""
+    draft = imported("vllm serve meta-llama/Llama-3.1-8B -dp 4")
+
+    assert draft.scenario.deployment.replicas == 4
+    assert any("4 replicas" in note for note in draft.notes)
+
+
+def test_the_gpu_is_assumed_with_a_note() -> None:
+    """The line cannot say it."""
+    draft = import_vllm_command("vllm serve meta-llama/Llama-3.1-8B", version="0.12")
+
+    assert draft.scenario.deployment.hardware == "h100-sxm-80gb"
+    assert "--hardware names yours" in draft.notes[0]
+
+
+def test_a_deployment_that_does_not_fit_is_written_with_a_note() -> None:
+    """The user may want to change it."""
+    draft = imported("vllm serve meta-llama/Llama-3.1-405B")
+
+    assert "It cannot be run as it is: llama-3.1-405b does not fit" in draft.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("llama-server -m x", "holds no vllm serve"),
+        ("vllm serve 'unclosed", "is no command line: No closing quotation"),
+        ("vllm serve", "names no model"),
+        ("vllm serve meta-llama/Llama-3.1-8B --max-num-seqs", "--max-num-seqs: lacks its value"),
+        ("vllm serve meta-llama/Llama-3.1-8B --max-num-seqs many", "--max-num-seqs: 'many' is not a whole number"),
+        ("vllm serve meta-llama/Llama-3.1-8B --gpu-memory-utilization x", "'x' is not a share"),
+    ],
+)
+def test_what_is_no_command_is_refused(text: str, message: str) -> None:
+    """On one line."""
+    with pytest.raises(ScenarioError, match=message):
+        imported(text)
