@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.metrics.files import write_result
 from simserve.metrics.result import RunResult
+from simserve.planner import capacity_answer
+from simserve.planner import compare as planner_compare
+from simserve.planner.compare import parse_variant
 from simserve.scenario.fit import memory_report
 from simserve.scenario.folder import default_folder, staged_folder
-from simserve.scenario.load import load
+from simserve.scenario.load import Overrides, load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import Progress
 from simserve.scenario.run import run as run_scenario
 from simserve.scenario.schema import Scenario
 
 if TYPE_CHECKING:
+    from simserve.planner.capacity_answer import Progress as LoadProgress
+    from simserve.planner.compare import Progress as RunsProgress
     from simserve.planner.validate import Validation
 
-__all__ = ["Progress", "RunResult", "Scenario", "default_folder", "load", "memory", "run", "validate"]
+__all__ = [
+    "Capacity",
+    "Comparison",
+    "Progress",
+    "RunResult",
+    "Scenario",
+    "capacity",
+    "compare",
+    "default_folder",
+    "load",
+    "memory",
+    "parse_variant",
+    "run",
+    "validate",
+]
 
 
 def run(
@@ -53,6 +73,91 @@ def run(
         write_result(result, folder)
         write_report(result, folder)
     return result
+
+
+class Capacity(capacity_answer.Capacity):
+    """The most load that a deployment bears: ``.summary``, and itself as a page in a notebook."""
+
+    def _repr_html_(self) -> str:
+        from simserve.report.capacity import capacity_html
+
+        return capacity_html(self)
+
+
+def capacity(
+    scenario: Scenario | str | Path,
+    *,
+    highest: float | None = None,
+    precision: float | None = None,
+    replications: int | None = None,
+    num_requests: int | None = None,
+    progress: LoadProgress | None = None,
+) -> Capacity:
+    """Return the largest rate, or number of clients in a closed loop, at which the scenario's objective holds.
+
+    Args:
+        scenario: A loaded scenario, a path, or a bundled name.
+        highest: Nothing above it is tried.
+        precision: Half width of the 95 % interval over the capacity that requests are added for; None: 2 %, as far as
+            a short search gets.
+        replications: Runs a load, at least 2; None: 6.
+        num_requests: Of one run; None: as many as it takes.
+        progress: Called before each run with the runs so far and the load.
+
+    Raises:
+        InputError: There is no objective, or no load that could be raised; or a profile or trace is missing.
+        InfeasibleError: The model does not fit.
+    """
+    found = capacity_answer.capacity(
+        scenario if isinstance(scenario, Scenario) else load(scenario),
+        highest=highest,
+        precision=precision,
+        replications=replications,
+        num_requests=num_requests,
+        progress=progress,
+    )
+    return Capacity(**{each.name: getattr(found, each.name) for each in fields(found)})
+
+
+class Comparison(planner_compare.Comparison):
+    """A base and its variants: ``.summary``, and itself as a page in a notebook."""
+
+    def _repr_html_(self) -> str:
+        from simserve.report.compare import comparison_html
+
+        return comparison_html(self)
+
+
+def compare(
+    scenario: Scenario | str | Path,
+    variants: Mapping[str, Overrides],
+    *,
+    replications: int | None = None,
+    independent: bool = False,
+    progress: RunsProgress | None = None,
+) -> Comparison:
+    """Return what each variant changes, with 95 % intervals, on common random numbers.
+
+    Args:
+        scenario: The base: a loaded scenario, a path, or a bundled name.
+        variants: Name -> what it changes: a mapping of dotted keys to values, or texts ``"KEY=VALUE"``.
+        replications: Runs of each, at least 2; None: 10. A trace has one, and no intervals.
+        independent: Whether each deployment sees requests of its own, instead of the same ones.
+        progress: Called after each run with the runs done and all runs.
+
+    Raises:
+        UsageError: There is no variant, or replications of a trace are asked for.
+        InfeasibleError: A model does not fit.
+        InputError: A scenario, an override, a profile or a trace is missing or invalid.
+    """
+    found = planner_compare.compare(
+        scenario if isinstance(scenario, Scenario) else load(scenario),
+        variants,
+        replications=replications,
+        is_independent=independent,
+        progress=progress,
+    )
+    return Comparison(**{each.name: getattr(found, each.name) for each in fields(found)})
 
 
 def memory(scenario: Scenario | str | Path) -> dict[str, Any]:

@@ -43,7 +43,8 @@ def largest(
 ) -> Largest:
     """Return the largest load whose margin is not negative, to a relative ``tolerance``.
 
-    The load is multiplied or divided by ``growth`` until one holds and the next fails. Between the two the next load
+    The load is multiplied or divided by ``growth``, and by its square from step to step up to 2, until one holds and
+    the next fails. Between the two the next load
     is where a line through their margins, over the logarithm of the load, crosses zero, pushed a little towards the
     end that is not close yet; every third time it is their geometric mean, so that no shape of margin stalls it. A
     margin that holds again beyond a load that fails is not looked for.
@@ -51,8 +52,8 @@ def largest(
     Args:
         margin: Called once a load.
         start: The first load that is tried, > 0.
-        tolerance: The search ends when ``fails_at <= value * (1 + tolerance)``, with whole loads one apart at the latest.
-        growth: > 1.
+        tolerance: The search ends when ``fails_at <= value * (1 + tolerance)``; whole loads also end one apart.
+        growth: First factor between loads, > 1; a small one suits a start that is nearly right.
         lowest: Nothing below it is tried; 0: nothing below ``start`` times 2^-20.
         highest: Nothing above it is tried.
         is_whole: Whether loads are whole numbers, >= 1.
@@ -96,6 +97,9 @@ class _Search:
             if (probed[1] >= 0) != holds:
                 return (seen, probed) if holds else (probed, seen)
             seen = probed
+            factor = (
+                min(factor**2, max(self.growth, GROWTH)) if holds else max(factor**2, min(1 / self.growth, 1 / GROWTH))
+            )
         return (seen, None) if holds else (None, seen)
 
     def _close_in(self, held: tuple[float, float], failed: tuple[float, float]) -> Largest:

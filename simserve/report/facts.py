@@ -38,12 +38,17 @@ _FIDELITY = {
 
 def title(result: RunResult) -> str:
     """Return what was run on what: ``'llama-3.1-70b (fp8) on 4 x h100-sxm-80gb'``."""
-    deployment = result.scenario["deployment"]
+    return deployment_title(result.scenario)
+
+
+def deployment_title(scenario: Mapping[str, Any]) -> str:
+    """Return what a resolved scenario deploys on what."""
+    deployment = scenario["deployment"]
     number_format = deployment.get("quantization", "none")
     suffix = "" if number_format == "none" else f" ({number_format})"
     replicas = deployment.get("replicas", 1)
     fleet = f", {replicas} replicas" if replicas > 1 else ""
-    return f"{result.scenario['model']}{suffix} on {num_gpus(result)} x {deployment['hardware']}{fleet}"
+    return f"{scenario['model']}{suffix} on {_num_gpus(deployment)} x {deployment['hardware']}{fleet}"
 
 
 def traffic(result: RunResult) -> str:
@@ -63,7 +68,10 @@ def traffic(result: RunResult) -> str:
 
 def num_gpus(result: RunResult) -> int:
     """Return the GPUs of the whole deployment."""
-    deployment = result.scenario["deployment"]
+    return _num_gpus(result.scenario["deployment"])
+
+
+def _num_gpus(deployment: Mapping[str, Any]) -> int:
     sizes = ("replicas", "tensor_parallel_size", "pipeline_parallel_size")
     product = 1
     for size in sizes:
