@@ -12,6 +12,7 @@ import pytest
 from simserve.errors import ScenarioError, UsageError
 from simserve.planner.compare import FIGURES, compare, parse_variant
 from simserve.planner.statistics import independent_difference, paired_difference
+from simserve.scenario.load import from_mapping
 from simserve.scenario.run import Replicator, run
 from tests.scenario.builders import make_scenario
 
