@@ -11,6 +11,7 @@ from simserve.metrics.files import write_result
 from simserve.metrics.result import RunResult
 from simserve.planner import capacity_answer
 from simserve.planner import compare as planner_compare
+from simserve.planner import diff as planner_diff
 from simserve.planner.compare import parse_variant
 from simserve.scenario.fit import memory_report
 from simserve.scenario.folder import default_folder, staged_folder
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Capacity",
     "Comparison",
+    "Diff",
     "Progress",
     "RunResult",
     "Scenario",
     "capacity",
     "compare",
     "default_folder",
+    "diff",
     "load",
     "memory",
     "parse_variant",
@@ -158,6 +161,40 @@ def compare(
         progress=progress,
     )
     return Comparison(**{each.name: getattr(found, each.name) for each in fields(found)})
+
+
+class Diff(planner_diff.Diff):
+    """Two results side by side: ``.summary``, and itself as a page in a notebook."""
+
+    def _repr_html_(self) -> str:
+        from simserve.report.diff import diff_html
+
+        return diff_html(self)
+
+
+def diff(
+    first: str | Path,
+    second: str | Path,
+    *,
+    tolerance: float | None = None,
+    tolerances: Mapping[str, float] | None = None,
+    allow: Sequence[str] = (),
+) -> Diff:
+    """Return what moved between two results: ``.moved``, and ``.failures`` beyond what is tolerated.
+
+    Args:
+        first: A result's folder or its `result.json`.
+        second: Likewise.
+        tolerance: Relative change, either way, that every watched figure may show; None: only those of ``tolerances``.
+        tolerances: The same for single figures, by name.
+        allow: In what the two may differ: ``scenario``, ``version``.
+
+    Raises:
+        InputError: A result is missing or is none.
+        UsageError: The two are of different scenarios or versions and that is not allowed, or a name is no figure.
+    """
+    found = planner_diff.diff(first, second, tolerance=tolerance, tolerances=tolerances, allow=allow)
+    return Diff(**{each.name: getattr(found, each.name) for each in fields(found)})
 
 
 def memory(scenario: Scenario | str | Path) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def capacity(
     precision: Annotated[
         float | None,
         typer.Option(
-            parser=share,
+            parser=lambda text: share(text, "--precision"),
             metavar="SHARE",
             help="Add requests until the interval is this narrow, such as 1%. Default: 2% in a short search.",
             show_default=False,

@@ -25,8 +25,8 @@ def _out_folder(text: str) -> Path:
     return Path(text)
 
 
-def share(text: str) -> float:
-    """Return a share written as ``2%`` or ``0.02``.
+def share(text: str, key: str | None = None) -> float:
+    """Return a share written as ``2%`` or ``0.02``, given with the flag ``key``.
 
     Raises:
         UsageError: It is neither, or not between 0 and 1.
@@ -37,7 +37,7 @@ def share(text: str) -> float:
     except ValueError:
         value = math.nan
     if rest or not 0 < value < 1:
-        raise UsageError("must be a share between 0 and 1", value=text, remedy="for example 2% or 0.02")
+        raise UsageError("must be a share between 0 and 1", key=key, value=text, remedy="for example 2% or 0.02")
     return value
 
 
