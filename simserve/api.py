@@ -12,7 +12,9 @@ from simserve.metrics.result import RunResult
 from simserve.planner import capacity_answer
 from simserve.planner import compare as planner_compare
 from simserve.planner import diff as planner_diff
+from simserve.planner import sweep as planner_sweep
 from simserve.planner.compare import parse_variant
+from simserve.planner.sweep import parse_grid
 from simserve.scenario.fit import memory_report
 from simserve.scenario.folder import default_folder, staged_folder
 from simserve.scenario.load import Overrides, load
@@ -33,14 +35,17 @@ __all__ = [
     "Progress",
     "RunResult",
     "Scenario",
+    "Sweep",
     "capacity",
     "compare",
     "default_folder",
     "diff",
     "load",
     "memory",
+    "parse_grid",
     "parse_variant",
     "run",
+    "sweep",
     "validate",
 ]
 
@@ -207,6 +212,59 @@ def memory(scenario: Scenario | str | Path) -> dict[str, Any]:
         InputError: A scenario or profile is missing or invalid.
     """
     return memory_report(resolve(scenario if isinstance(scenario, Scenario) else load(scenario)))
+
+
+class Sweep(planner_sweep.Sweep):
+    """The rows of a sweep: ``.points`` as a table, ``.summary``, and itself as a page in a notebook."""
+
+    def _repr_html_(self) -> str:
+        from simserve.report.sweep import sweep_html
+
+        return sweep_html(self)
+
+
+def sweep(
+    scenario: Scenario | str | Path,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    sample: int | None = None,
+    out: str | Path | None = None,
+    force: bool = False,
+    workers: int = 1,
+    backend: str = "loky",
+    scheduler: str | None = None,
+    progress: Progress | None = None,
+) -> Sweep:
+    """Run a scenario at every point of a grid, one row each: ``.points``.
+
+    Args:
+        scenario: A loaded scenario, a path, or a bundled name.
+        grid: Key -> its values; every combination is a point.
+        sample: Run so many points of the grid, drawn by the scenario's seed; None: all.
+        out: Parquet file of the rows; what is finished is kept beside it until all are there. None: none is written.
+        force: Whether ``out`` may hold the rows of another sweep, which are then replaced.
+        workers: Processes on this machine.
+        backend: What runs the points: ``loky``, ``dask``, ``ray``.
+        scheduler: Address of a Dask scheduler or Ray cluster; None: one on this machine.
+        progress: Called after each point with the points done and all points.
+
+    Raises:
+        UsageError: The grid is empty or too large, ``out`` cannot be written or holds another sweep, or the backend is
+            not installed.
+        InputError: A scenario is missing or invalid, or no point of the grid is a scenario.
+    """
+    found = planner_sweep.sweep(
+        scenario if isinstance(scenario, Scenario) else load(scenario),
+        grid,
+        sample=sample,
+        out=None if out is None else Path(out),
+        force=force,
+        workers=workers,
+        backend=backend,
+        scheduler=scheduler,
+        progress=progress,
+    )
+    return Sweep(**{each.name: getattr(found, each.name) for each in fields(found)})
 
 
 def validate(

@@ -24,6 +24,7 @@ _PUBLIC = [
     "load",
     "memory",
     "run",
+    "sweep",
     "validate",
 ]
 

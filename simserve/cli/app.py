@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from simserve import __version__
-from simserve.cli import capacity, compare, diff, memory, profiles, run, scenarios, schema, validate
+from simserve.cli import capacity, compare, diff, memory, profiles, run, scenarios, schema, sweep, validate
 
 EXIT_INTERRUPTED = 130
 """What the app returns after Ctrl-C."""
@@ -27,6 +27,7 @@ app.command("run")(run.run)
 app.command("memory")(memory.memory)
 app.command("capacity")(capacity.capacity)
 app.command("compare")(compare.compare)
+app.command("sweep")(sweep.sweep)
 app.command("diff")(diff.diff)
 app.command("scenarios")(scenarios.scenarios)
 app.command("gpus")(profiles.gpus)

@@ -12,6 +12,7 @@ from simserve.errors import ScenarioError, UsageError
 from simserve.metrics.cost import COST_KEYS
 from simserve.metrics.latency import LATENCIES
 from simserve.metrics.replications import pool
+from simserve.planner.split import split_values
 from simserve.planner.statistics import Difference, independent_difference, paired_difference
 from simserve.scenario.load import Overrides, from_mapping
 from simserve.scenario.run import Replicator
@@ -176,7 +177,7 @@ def parse_variant(text: str) -> tuple[str, list[str]]:
     """
     name, colon, rest = text.partition(":")
     name = name.strip()
-    changes = [change.strip() for change in _split(rest) if change.strip()]
+    changes = [change for change in split_values(rest) if change]
     if not colon or not name or "=" in name or not changes or not all("=" in change for change in changes):
         raise UsageError(
             "must be NAME: KEY=VALUE, KEY=VALUE",
@@ -187,24 +188,6 @@ def parse_variant(text: str) -> tuple[str, list[str]]:
     if name == BASE:
         raise UsageError("is what the variants are compared with", key="--with", value=name, remedy="another name")
     return name, changes
-
-
-def _split(text: str) -> list[str]:
-    """Return the parts between the commas that stand outside brackets and quotes."""
-    parts, depth, quote, start = [], 0, "", 0
-    for place, character in enumerate(text):
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "\"'":
-            quote = character
-        elif character in "{[(":
-            depth += 1
-        elif character in "}])":
-            depth -= 1
-        elif character == "," and depth == 0:
-            parts.append(text[start:place])
-            start = place + 1
-    return [*parts, text[start:]]
 
 
 def _replications(base: Scenario, asked: int | None, is_independent: bool) -> int:
