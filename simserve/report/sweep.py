@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MOST_ROWS = 20
+_MOST_REASONS = 4
 _FIGURES = (
     ("within the SLO", "slo_attainment", share),
     ("TTFT p95 ms", "p95_ttft_ms", number),
@@ -44,6 +46,16 @@ def render_sweep(answer: Sweep, console: Console, out: Path | None) -> None:
     for row in shown_rows(answer):
         table.add_row(*row)
     console.print(table)
+    for line in error_lines(answer):
+        console.print(Text(line, style="yellow", overflow="ellipsis"), no_wrap=True, soft_wrap=False)
+
+
+def error_lines(answer: Sweep) -> list[str]:
+    """Return why points have no result: each reason once, the most frequent first, and how often."""
+    reasons = Counter(f"{row['status']}: {row['error']}" for row in answer.rows if row["status"] != OK)
+    lines = [f"{count} x {reason}" for reason, count in reasons.most_common(_MOST_REASONS)]
+    hidden = len(reasons) - len(lines)
+    return [*lines, *([f"and {hidden} other reasons, in the column error"] if hidden else [])]
 
 
 def sweep_lines(answer: Sweep, out: Path | None = None) -> list[str]:
@@ -76,7 +88,7 @@ def shown_rows(answer: Sweep) -> list[list[str]]:
         [
             *(_value(row["values"][key]) for key in answer.keys),
             *(write(row.get(name)) if row["status"] == OK else UNDEFINED for _, name, write in _FIGURES),
-            str(row.get("stability")) if row["status"] == OK else f"{row['status']}: {_short(row['error'])}",
+            str(row.get("stability")) if row["status"] == OK else row["status"],
         ]
         for row in rows
     ]
@@ -84,7 +96,7 @@ def shown_rows(answer: Sweep) -> list[list[str]]:
 
 def sweep_html(answer: Sweep) -> str:
     """Return the answer as a fragment of HTML."""
-    return html_table(sweep_lines(answer), header(answer), shown_rows(answer))
+    return html_table(sweep_lines(answer), header(answer), shown_rows(answer), error_lines(answer))
 
 
 def _merit(row: Row) -> tuple[float, float]:
@@ -96,7 +108,3 @@ def _merit(row: Row) -> tuple[float, float]:
 
 def _value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."
