@@ -257,7 +257,7 @@ def wait_for_points(folder: Path, count: int, process: subprocess.Popen[str]) ->
 
 def children(process: int, marker: str) -> Iterator[int]:
     """Yield the processes below one whose command line holds a word."""
-    found = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(["ps", "-ewwo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     for line in found.splitlines()[1:]:
         pid, parent, command = line.split(None, 2)
         if int(parent) == process and marker in command:
