@@ -2,24 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.metrics.files import write_result
 from simserve.metrics.result import RunResult
+from simserve.planner import capacity_answer
+from simserve.planner import compare as planner_compare
+from simserve.planner import diff as planner_diff
+from simserve.planner import sweep as planner_sweep
+from simserve.planner.compare import parse_variant
+from simserve.planner.sweep import parse_grid
 from simserve.scenario.fit import memory_report
 from simserve.scenario.folder import default_folder, staged_folder
-from simserve.scenario.load import load
+from simserve.scenario.load import Overrides, load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import Progress
 from simserve.scenario.run import run as run_scenario
 from simserve.scenario.schema import Scenario
 
 if TYPE_CHECKING:
+    from simserve.planner.capacity_answer import Progress as LoadProgress
+    from simserve.planner.compare import Progress as RunsProgress
     from simserve.planner.validate import Validation
 
-__all__ = ["Progress", "RunResult", "Scenario", "default_folder", "load", "memory", "run", "validate"]
+__all__ = [
+    "Capacity",
+    "Comparison",
+    "Diff",
+    "Progress",
+    "RunResult",
+    "Scenario",
+    "Sweep",
+    "capacity",
+    "compare",
+    "default_folder",
+    "diff",
+    "load",
+    "memory",
+    "parse_grid",
+    "parse_variant",
+    "run",
+    "sweep",
+    "validate",
+]
 
 
 def run(
@@ -55,6 +83,125 @@ def run(
     return result
 
 
+class Capacity(capacity_answer.Capacity):
+    """The most load that a deployment bears: ``.summary``, and itself as a page in a notebook."""
+
+    def _repr_html_(self) -> str:
+        from simserve.report.capacity import capacity_html
+
+        return capacity_html(self)
+
+
+def capacity(
+    scenario: Scenario | str | Path,
+    *,
+    highest: float | None = None,
+    precision: float | None = None,
+    replications: int | None = None,
+    num_requests: int | None = None,
+    progress: LoadProgress | None = None,
+) -> Capacity:
+    """Return the largest rate, or number of clients in a closed loop, at which the scenario's objective holds.
+
+    Args:
+        scenario: A loaded scenario, a path, or a bundled name.
+        highest: Nothing above it is tried.
+        precision: Half width of the 95 % interval over the capacity that requests are added for; None: 2 %, as far as
+            a short search gets.
+        replications: Runs a load, at least 2; None: 6.
+        num_requests: Of one run; None: as many as it takes.
+        progress: Called before each run with the runs so far and the load.
+
+    Raises:
+        InputError: There is no objective, or no load that could be raised; or a profile or trace is missing.
+        InfeasibleError: The model does not fit.
+    """
+    found = capacity_answer.capacity(
+        scenario if isinstance(scenario, Scenario) else load(scenario),
+        highest=highest,
+        precision=precision,
+        replications=replications,
+        num_requests=num_requests,
+        progress=progress,
+    )
+    return Capacity(**{each.name: getattr(found, each.name) for each in fields(found)})
+
+
+class Comparison(planner_compare.Comparison):
+    """A base and its variants: ``.summary``, and itself as a page in a notebook."""
+
+    def _repr_html_(self) -> str:
+        from simserve.report.compare import comparison_html
+
+        return comparison_html(self)
+
+
+def compare(
+    scenario: Scenario | str | Path,
+    variants: Mapping[str, Overrides],
+    *,
+    replications: int | None = None,
+    independent: bool = False,
+    progress: RunsProgress | None = None,
+) -> Comparison:
+    """Return what each variant changes, with 95 % intervals, on common random numbers.
+
+    Args:
+        scenario: The base: a loaded scenario, a path, or a bundled name.
+        variants: Name -> what it changes: a mapping of dotted keys to values, or texts ``"KEY=VALUE"``.
+        replications: Runs of each, at least 2; None: 10. A trace has one, and no intervals.
+        independent: Whether each deployment sees requests of its own, instead of the same ones.
+        progress: Called after each run with the runs done and all runs.
+
+    Raises:
+        UsageError: There is no variant, or replications of a trace are asked for.
+        InfeasibleError: A model does not fit.
+        InputError: A scenario, an override, a profile or a trace is missing or invalid.
+    """
+    found = planner_compare.compare(
+        scenario if isinstance(scenario, Scenario) else load(scenario),
+        variants,
+        replications=replications,
+        is_independent=independent,
+        progress=progress,
+    )
+    return Comparison(**{each.name: getattr(found, each.name) for each in fields(found)})
+
+
+class Diff(planner_diff.Diff):
+    """Two results side by side: ``.summary``, and itself as a page in a notebook."""
+
+    def _repr_html_(self) -> str:
+        from simserve.report.diff import diff_html
+
+        return diff_html(self)
+
+
+def diff(
+    first: str | Path,
+    second: str | Path,
+    *,
+    tolerance: float | None = None,
+    tolerances: Mapping[str, float] | None = None,
+    allow: Sequence[str] = (),
+) -> Diff:
+    """Return what moved between two results: ``.moved``, and ``.failures`` beyond what is tolerated.
+
+    Args:
+        first: A result's folder or its `result.json`.
+        second: Likewise.
+        tolerance: Relative change, either way, that every watched figure may show; None: only those of ``tolerances``.
+        tolerances: The same for single figures, by name.
+        allow: In what the two may differ: ``scenario``, ``version``.
+
+    Raises:
+        InputError: A result is missing or is none.
+        UsageError: The two are of different scenarios or versions and that is not allowed, or a name is no figure.
+    """
+    found = planner_diff.diff(first, second, tolerance=tolerance, tolerances=tolerances, allow=allow)
+    return Diff(**{each.name: getattr(found, each.name) for each in fields(found)})
+
+
 def memory(scenario: Scenario | str | Path) -> dict[str, Any]:
     """Return what fits: bytes of one GPU by use, KV blocks, requests of full length at once, the arithmetic.
 
@@ -65,6 +212,59 @@ def memory(scenario: Scenario | str | Path) -> dict[str, Any]:
         InputError: A scenario or profile is missing or invalid.
     """
     return memory_report(resolve(scenario if isinstance(scenario, Scenario) else load(scenario)))
+
+
+class Sweep(planner_sweep.Sweep):
+    """The rows of a sweep: ``.points`` as a table, ``.summary``, and itself as a page in a notebook."""
+
+    def _repr_html_(self) -> str:
+        from simserve.report.sweep import sweep_html
+
+        return sweep_html(self)
+
+
+def sweep(
+    scenario: Scenario | str | Path,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    sample: int | None = None,
+    out: str | Path | None = None,
+    force: bool = False,
+    workers: int = 1,
+    backend: str = "loky",
+    scheduler: str | None = None,
+    progress: Progress | None = None,
+) -> Sweep:
+    """Run a scenario at every point of a grid, one row each: ``.points``.
+
+    Args:
+        scenario: A loaded scenario, a path, or a bundled name.
+        grid: Key -> its values; every combination is a point.
+        sample: Run so many points of the grid, drawn by the scenario's seed; None: all.
+        out: Parquet file of the rows; what is finished is kept beside it until all are there. None: none is written.
+        force: Whether ``out`` may hold the rows of another sweep, which are then replaced.
+        workers: Processes on this machine.
+        backend: What runs the points: ``loky``, ``dask``, ``ray``.
+        scheduler: Address of a Dask scheduler or Ray cluster; None: one on this machine.
+        progress: Called after each point with the points done and all points.
+
+    Raises:
+        UsageError: The grid is empty or too large, ``out`` cannot be written or holds another sweep, or the backend is
+            not installed.
+        InputError: A scenario is missing or invalid, or no point of the grid is a scenario.
+    """
+    found = planner_sweep.sweep(
+        scenario if isinstance(scenario, Scenario) else load(scenario),
+        grid,
+        sample=sample,
+        out=None if out is None else Path(out),
+        force=force,
+        workers=workers,
+        backend=backend,
+        scheduler=scheduler,
+        progress=progress,
+    )
+    return Sweep(**{each.name: getattr(found, each.name) for each in fields(found)})
 
 
 def validate(

@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 from simserve import __version__
-from simserve.cli import exporting, importing, memory, profiles, run, scenarios, schema, trace, validate
+from simserve.cli import (
+    capacity,
+    compare,
+    diff,
+    exporting,
+    importing,
+    memory,
+    profiles,
+    run,
+    scenarios,
+    schema,
+    sweep,
+    trace,
+    validate,
+)
 
 EXIT_INTERRUPTED = 130
 """What the app returns after Ctrl-C."""
@@ -25,6 +39,10 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("memory")(memory.memory)
+app.command("capacity")(capacity.capacity)
+app.command("compare")(compare.compare)
+app.command("sweep")(sweep.sweep)
+app.command("diff")(diff.diff)
 app.command("export")(exporting.export)
 app.add_typer(importing.app, name="import")
 app.command("scenarios")(scenarios.scenarios)

@@ -25,6 +25,22 @@ def _out_folder(text: str) -> Path:
     return Path(text)
 
 
+def share(text: str, key: str | None = None) -> float:
+    """Return a share written as ``2%`` or ``0.02``, given with the flag ``key``.
+
+    Raises:
+        UsageError: It is neither, or not between 0 and 1.
+    """
+    number, percent, rest = text.strip().partition("%")
+    try:
+        value = float(number) / (100 if percent else 1)
+    except ValueError:
+        value = math.nan
+    if rest or not 0 < value < 1:
+        raise UsageError("must be a share between 0 and 1", key=key, value=text, remedy="for example 2% or 0.02")
+    return value
+
+
 ScenarioArgument = Annotated[
     str,
     typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of a bundled scenario.", show_default=False),

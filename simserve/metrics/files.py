@@ -44,6 +44,15 @@ def write_result(result: RunResult, folder: Path) -> list[Path]:
     return [folder / name for name in writers]
 
 
+def write_table(path: Path, columns: Sequence[Column]) -> None:
+    """Write a table as Parquet, whole or not at all; the same columns give the same bytes.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    _write_whole(path, lambda unfinished: _write_parquet(unfinished, columns))
+
+
 def summary_text(summary: Mapping[str, Any]) -> str:
     """Return `result.json` as text; its keys in the order of the summary, no NaN."""
     return json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
@@ -91,7 +100,7 @@ def _select(column: Column) -> str:
     if column.cells is None:
         return f"CAST(NULL AS {column.sql_type}) AS {name}"
     if column.labels:
-        labels = ", ".join(f"'{label}'" for label in column.labels)
+        labels = ", ".join("'" + label.replace("'", "''") + "'" for label in column.labels)
         return f"[{labels}][{name} + 1] AS {name}"
     if column.sql_type == "DOUBLE":
         return f"CASE WHEN isnan({name}) THEN NULL ELSE {name} END AS {name}"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from simserve.metrics.batch_means import t_quantile
 from simserve.metrics.latency import LATENCIES
 from simserve.metrics.thresholds import parse_threshold
 
@@ -138,7 +139,7 @@ def _interval(values: Sequence[float]) -> dict[str, float | None]:
     mean = float(np.mean(values))
     if count < 2:
         return {"mean": mean, "half_width": None, "low": None, "high": None, "replications": count}
-    half_width = _t_quantile(count - 1) * float(np.std(values, ddof=1)) / math.sqrt(count)
+    half_width = t_quantile(count - 1, _CONFIDENCE) * float(np.std(values, ddof=1)) / math.sqrt(count)
     return {
         "mean": mean,
         "half_width": half_width,
@@ -146,12 +147,6 @@ def _interval(values: Sequence[float]) -> dict[str, float | None]:
         "high": mean + half_width,
         "replications": count,
     }
-
-
-def _t_quantile(degrees_of_freedom: int) -> float:
-    from scipy.special import stdtrit  # a fifth of a second, needed by replicated runs only
-
-    return float(stdtrit(degrees_of_freedom, 0.5 + _CONFIDENCE / 2))
 
 
 def _pool(path: str, values: Sequence[Any]) -> Any:

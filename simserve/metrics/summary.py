@@ -87,8 +87,16 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
-    """The run as its figures need it."""
+class Measured:
+    """The run as its figures need it.
+
+    Attributes:
+        latencies: Of every request.
+        stays: Of the requests that were sent.
+        verdict: Whether the run kept up with its traffic.
+        window: What of it is measured.
+        meets_slo: Whether each request met every bound, shape [requests]; None without an SLO.
+    """
 
     latencies: RequestLatencies
     stays: Stays
@@ -106,27 +114,34 @@ def summarize(simulation: Simulation, facts: RunFacts) -> dict[str, Any]:
     except ITL, which pools the whole run. Shares of the fleet and of its memory (``utilization``, ``kv``)
     cover the simulation from 0 to its last event.
     """
-    measured = _measure(simulation, facts)
+    measured = measure(simulation, slo=facts.slo, warmup=facts.warmup)
     summary = _headline(simulation, facts, measured)
     return {key: _plain(value) for key, value in summary.items()}
 
 
-def _measure(simulation: Simulation, facts: RunFacts) -> _Measured:
+def measure(simulation: Simulation, *, slo: SLO | None, warmup: str | float) -> Measured:
+    """Return latencies, stability, the measured window, and which requests met the objective.
+
+    Args:
+        simulation: The run.
+        slo: Objective, None if there is none.
+        warmup: ``auto``, ``none`` or seconds.
+    """
     records = simulation.records
     latencies = request_latencies(records)
     stayed = stays(records, simulation.end_time)
     verdict = stability(stayed, is_open_loop=simulation.is_open_loop, is_stationary=simulation.is_stationary)
     is_steady = simulation.is_stationary and verdict != "overloaded"
-    return _Measured(
+    return Measured(
         latencies=latencies,
         stays=stayed,
         verdict=verdict,
-        window=find_window(records, latencies, stayed, warmup=facts.warmup, is_steady=is_steady),
-        meets_slo=None if facts.slo is None else requests_meeting(latencies, facts.slo),
+        window=find_window(records, latencies, stayed, warmup=warmup, is_steady=is_steady),
+        meets_slo=None if slo is None else requests_meeting(latencies, slo),
     )
 
 
-def _headline(simulation: Simulation, facts: RunFacts, measured: _Measured) -> dict[str, Any]:
+def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> dict[str, Any]:
     records = simulation.records
     rates = throughput(records, measured.window, measured.meets_slo)
     totals = _whole_run(records, measured.stays) | {
@@ -191,7 +206,7 @@ def _whole_run(records: RequestRecords, stayed: Stays) -> dict[str, float]:
     }
 
 
-def _latency_values(measured: _Measured) -> dict[str, NDArray[np.float64]]:
+def _latency_values(measured: Measured) -> dict[str, NDArray[np.float64]]:
     counted = measured.window.has_arrived & measured.latencies.is_completed
     columns = {
         "ttft_ms": measured.latencies.ttft,
@@ -201,14 +216,14 @@ def _latency_values(measured: _Measured) -> dict[str, NDArray[np.float64]]:
     return {name: column[counted & ~np.isnan(column)] for name, column in columns.items()}
 
 
-def _slo(slo: SLO | None, measured: _Measured) -> dict[str, Any]:
+def _slo(slo: SLO | None, measured: Measured) -> dict[str, Any]:
     if slo is None:
         return {"attainment": math.nan, "by_metric": dict.fromkeys(TERMS, math.nan)}
     shares = attainment(measured.latencies, slo, measured.window.has_arrived)
     return {"attainment": shares.all_terms, "by_metric": shares.by_metric}
 
 
-def _bottleneck(simulation: Simulation, facts: RunFacts, measured: _Measured) -> dict[str, Any]:
+def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> dict[str, Any]:
     totals, records = simulation.totals, simulation.records
     return bottleneck(
         seconds_by_part=totals.seconds_by_part,

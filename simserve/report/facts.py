@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from simserve.metrics.batch_means import BEYOND_PERCENTILE, needed_requests
 from simserve.metrics.kv_room import requests_in_kv
 from simserve.metrics.result import RunResult
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
@@ -28,6 +29,8 @@ WAIT_LABELS = {
 }
 _WHOLE = 0.999
 """A window of this share of the run is all of it: no warm-up was cut."""
+_BEYOND_LAST = 0.01
+"""Share of the requests that lie beyond p99."""
 _SHORT = ("tpot", "ttft")
 _FIDELITY = {
     "roofline": "roofline, from datasheet peaks and typical efficiencies",
@@ -38,12 +41,17 @@ _FIDELITY = {
 
 def title(result: RunResult) -> str:
     """Return what was run on what: ``'llama-3.1-70b (fp8) on 4 x h100-sxm-80gb'``."""
-    deployment = result.scenario["deployment"]
+    return deployment_title(result.scenario)
+
+
+def deployment_title(scenario: Mapping[str, Any]) -> str:
+    """Return what a resolved scenario deploys on what."""
+    deployment = scenario["deployment"]
     number_format = deployment.get("quantization", "none")
     suffix = "" if number_format == "none" else f" ({number_format})"
     replicas = deployment.get("replicas", 1)
     fleet = f", {replicas} replicas" if replicas > 1 else ""
-    return f"{result.scenario['model']}{suffix} on {num_gpus(result)} x {deployment['hardware']}{fleet}"
+    return f"{scenario['model']}{suffix} on {_num_gpus(deployment)} x {deployment['hardware']}{fleet}"
 
 
 def traffic(result: RunResult) -> str:
@@ -66,7 +74,10 @@ def traffic(result: RunResult) -> str:
 
 def num_gpus(result: RunResult) -> int:
     """Return the GPUs of the whole deployment."""
-    deployment = result.scenario["deployment"]
+    return _num_gpus(result.scenario["deployment"])
+
+
+def _num_gpus(deployment: Mapping[str, Any]) -> int:
     sizes = ("replicas", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
     product = 1
     for size in sizes:
@@ -75,20 +86,31 @@ def num_gpus(result: RunResult) -> int:
 
 
 def measured(result: RunResult) -> str:
-    """Return which requests latencies are over."""
+    """Return which requests latencies are over, and where they are too few for the last percentile."""
     window, duration = result.summary["simserve"]["window"], result.summary["duration"]
     if window["start_s"] is None or duration is None:
         return "no request was sent"
     requests = counted(window["requests"], "request")
     replications = num_replications(result)
+    few = _too_few(window["requests"], is_each=replications > 1)
     if replications > 1:
         text = f"{requests} a run in the measured parts of {replications} runs; ± is the 95% interval"
-        return f"{text}{_precision_reached(result.summary['simserve']['replications'])}"
+        return f"{text}{_precision_reached(result.summary['simserve']['replications'])}{few}"
     length = window["end_s"] - window["start_s"]
     if length >= _WHOLE * duration:
-        return f"{requests}, the whole run of {format_seconds(duration)}"
+        return f"{requests}, the whole run of {format_seconds(duration)}{few}"
     start, end = format_seconds(window["start_s"]), format_seconds(window["end_s"])
-    return f"{requests} that arrived from {start} to {end}, after the warm-up"
+    return f"{requests} that arrived from {start} to {end}, after the warm-up{few}"
+
+
+def _too_few(requests: float, *, is_each: bool) -> str:
+    """Return on how many requests p99 rests where those are fewer than ten; else nothing."""
+    beyond = round(_BEYOND_LAST * requests)
+    if beyond >= BEYOND_PERCENTILE or not requests:
+        return ""
+    slowest = f"the slowest {beyond}" if beyond > 1 else "the slowest one"
+    each = " of each run" if is_each else ""
+    return f"; p99 rests on {slowest}{each}, {count(needed_requests(1 - _BEYOND_LAST))} requests would make it ten"
 
 
 def _precision_reached(replications: Mapping[str, Any]) -> str:

@@ -86,6 +86,16 @@ def from_mapping(
     return scenario.read_from(Source(None if file is None else str(file), folder, labels))
 
 
+def parse_override(text: str) -> tuple[str, Any]:
+    """Return the key and the value of ``KEY=VALUE``, as ``--set`` reads it.
+
+    Raises:
+        ScenarioError: There is no key, or the value is no YAML.
+    """
+    override = _parse_text(text)
+    return override.key, override.value
+
+
 def _parse(overrides: Overrides) -> list[_Override]:
     if isinstance(overrides, Mapping):
         return [_Override(key, value, f"override {key}") for key, value in overrides.items()]

@@ -234,3 +234,53 @@ def _requests_in_flight(records: RequestRecords) -> float:
 
 def _slo(scenario: Scenario) -> SLO | None:
     return None if scenario.slo is None else SLO(**scenario.slo.model_dump())
+
+
+def deploy(resolved: ResolvedScenario) -> Deployment:
+    """Return the deployment of a resolved scenario, priced.
+
+    Raises:
+        InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
+        InputError: A profile does not go with the rest.
+    """
+    check_fit(resolved)
+    scenario = resolved.scenario
+    with scenario.blaming("deployment"):
+        priced = price(resolved.shape)
+    return Deployment(
+        num_replicas=scenario.deployment.replicas,
+        engine=resolved.engine,
+        priced=priced,
+        routing=scenario.deployment.routing.policy,
+    )
+
+
+class Replicator:
+    """Runs replications of one scenario by their index, for whoever compares them: resolved and priced once.
+
+    Args:
+        scenario: What to run; its own number of replications is not looked at.
+
+    Raises:
+        InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
+        InputError: A profile or a trace is missing or invalid, or they do not go together.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._resolved = resolve(scenario)
+        self._deployment = deploy(self._resolved)
+        self._known_facts: RunFacts | None = None
+
+    def summary(self, replication: int) -> dict[str, Any]:
+        """Return the figures of one replication; what describes the scenario is that of the first one asked for.
+
+        Raises:
+            KeyboardInterrupt: The user stopped it; part of a run is no replication.
+        """
+        specs = _traffic(self._resolved.scenario, replication)
+        simulation = simulate(self._deployment, specs)
+        if simulation.was_interrupted:
+            raise KeyboardInterrupt
+        if self._known_facts is None:
+            self._known_facts = _facts(self._resolved, self._deployment.priced, simulation, specs)
+        return summarize(simulation, self._known_facts)

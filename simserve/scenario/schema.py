@@ -27,6 +27,7 @@ from pydantic import (
 from simserve import units
 from simserve.errors import InputError
 from simserve.metrics.thresholds import ATTAINMENT, parse_threshold
+from simserve.scenario.presets import UseCase, with_preset
 from simserve.units import Bytes, Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.spec import WorkloadSpec
@@ -193,6 +194,8 @@ class DeploymentSpec(FrozenModel):
 class SLOSpec(FrozenModel):
     """Service-level objective: limits of a request, and the share of requests that must keep them all."""
 
+    preset: Annotated[UseCase | None, Field(exclude=True)] = None
+    """Use case whose published limits hold where none is given here; `slo: chat` is short for `slo: {preset: chat}`."""
     ttft: PositiveSeconds | None = None
     """Longest time to first token."""
     tpot: PositiveSeconds | None = None
@@ -294,8 +297,8 @@ class Scenario(FrozenModel):
     """What serves."""
     workload: WorkloadSpec
     """What arrives."""
-    slo: SLOSpec | None = None
-    """Service-level objective; absent: latencies are reported and nothing is judged."""
+    slo: Annotated[SLOSpec | None, BeforeValidator(with_preset, json_schema_input_type=UseCase | SLOSpec | None)] = None
+    """Service-level objective: limits, or the name of a use case; absent: latencies are reported, nothing is judged."""
     thresholds: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(default_factory=dict)
     """Conditions on the result, exit code 99 if one fails: `{ttft_ms: ["p(95)<1000"]}`."""
     pricing: PricingSpec = PricingSpec()

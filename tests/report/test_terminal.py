@@ -10,10 +10,13 @@ import pytest
 from rich.console import Console
 
 from simserve.report.answer import answer
+from simserve.report.facts import measured
 from simserve.report.quantities import UNDEFINED
 from simserve.report.tables import latency_rows
 from simserve.report.terminal import render_run
+from simserve.scenario.run import run as run_scenario
 from tests.report.builders import CASES, run, terminal
+from tests.scenario.builders import make_scenario
 
 _ORDER = ("SLO", "Latency", "Throughput", "Memory", "Dollars", "Step time", "Queue", "Engine", "Fidelity")
 
@@ -93,3 +96,15 @@ def test_nothing_is_taken_for_markup() -> None:
     render_run(named, Console(file=shown, width=80), None)
 
     assert "[red]mine[/red]" in shown.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("num_requests", "said"),
+    [(60, "p99 rests on the slowest one, 1,000 requests"), (500, "p99 rests on the slowest 5, 1,000"), (1000, "")],
+)
+def test_a_percentile_of_few_requests_is_said_to_be_one(num_requests: int, said: str) -> None:
+    """Ten must lie beyond it, or it is the luck of some."""
+    result = run_scenario(make_scenario([f"workload.num_requests={num_requests}", "run.warmup=none"]))
+
+    assert ("p99 rests on" in measured(result)) == bool(said)
+    assert said in measured(result)

@@ -1,0 +1,78 @@
+"""`simserve capacity`: the most load that the SLO bears."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from simserve.cli.options import (
+    JsonOption,
+    QuietOption,
+    ScenarioArgument,
+    SeedOption,
+    SetOption,
+    console,
+    print_json,
+    share,
+)
+from simserve.cli.progress import progress
+from simserve.errors import InfeasibleError
+
+
+def capacity(
+    scenario: ScenarioArgument,
+    overrides: SetOption = None,
+    highest: Annotated[
+        float | None,
+        typer.Option("--max", min=0, help="Try no higher rate (or number of clients).", show_default=False),
+    ] = None,
+    precision: Annotated[
+        float | None,
+        typer.Option(
+            parser=lambda text: share(text, "--precision"),
+            metavar="SHARE",
+            help="Add requests until the interval is this narrow, such as 1%. Default: 2% in a short search.",
+            show_default=False,
+        ),
+    ] = None,
+    replications: Annotated[
+        int | None, typer.Option(min=2, help="Independent runs a load. Default: 6.", show_default=False)
+    ] = None,
+    requests: Annotated[
+        int | None,
+        typer.Option("--requests", min=1, help="Requests a run. Default: as many as it takes.", show_default=False),
+    ] = None,
+    seed: SeedOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Find the largest rate, or number of clients in a closed loop, at which the SLO holds, and what breaks first.
+
+    Every load sees the same requests, their gaps stretched to the rate. Ends with 3 where the SLO holds at no load.
+
+    simserve capacity chatbot
+
+    simserve capacity chatbot --set deployment.replicas=2 --precision 1%
+    """
+    from simserve import api
+
+    changes = [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
+    loaded = api.load(scenario, changes)
+    with progress(is_shown=not quiet) as tell:
+        answer = api.capacity(
+            loaded,
+            highest=highest,
+            precision=precision,
+            replications=replications,
+            num_requests=requests,
+            progress=None if tell is None else lambda done, load: tell(done, None, f"run {done + 1}, at {load:.4g}"),
+        )
+    if as_json:
+        print_json(answer.summary)
+    elif not quiet:
+        from simserve.report.capacity import render_capacity
+
+        render_capacity(answer, console())
+    if not answer.found.largest.value:
+        raise typer.Exit(InfeasibleError.exit_code)

@@ -1,0 +1,71 @@
+"""`simserve compare`: what a change does, with intervals."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from simserve.cli.options import (
+    JsonOption,
+    QuietOption,
+    ScenarioArgument,
+    SeedOption,
+    SetOption,
+    console,
+    print_json,
+)
+from simserve.cli.progress import progress
+from simserve.errors import InterruptedRunError, UsageError
+
+
+def compare(
+    scenario: ScenarioArgument,
+    variants: Annotated[
+        list[str],
+        typer.Option("--with", metavar="'NAME: KEY=VALUE, ...'", help="A variant: what it changes; repeats."),
+    ],
+    overrides: SetOption = None,
+    replications: Annotated[
+        int | None, typer.Option(min=2, help="Runs of each. Default: 10.", show_default=False)
+    ] = None,
+    independent: Annotated[
+        bool, typer.Option("--independent", help="Let each see requests of its own, instead of the same ones.")
+    ] = False,
+    seed: SeedOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Say what a change does: the differences from the scenario as it is, with 95 % intervals.
+
+    All variants see the same requests (common random numbers), so that what differs is the change. Where the
+    interval covers zero, no difference is shown.
+
+    simserve compare chatbot --with 'bf16: deployment.quantization=none' --with 'two: deployment.replicas=2'
+    """
+    from simserve import api
+
+    asked: dict[str, list[str]] = {}
+    for text in variants:
+        name, changes = api.parse_variant(text)
+        if name in asked:
+            raise UsageError("stands twice", key="--with", value=name, remedy="give each variant a name of its own")
+        asked[name] = changes
+    loaded = api.load(scenario, [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])])
+    with progress(is_shown=not quiet) as tell:
+        answer = api.compare(
+            loaded,
+            asked,
+            replications=replications,
+            independent=independent,
+            progress=None if tell is None else lambda done, total: tell(done, total, "comparing"),
+        )
+    if as_json:
+        print_json(answer.summary)
+    elif not quiet:
+        from simserve.report.compare import render_comparison
+
+        render_comparison(answer, console())
+    if answer.was_interrupted:
+        done = len(answer.base.summaries)
+        raise InterruptedRunError(f"interrupted; the {done} replications that were finished are compared")

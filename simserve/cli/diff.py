@@ -1,0 +1,74 @@
+"""`simserve diff`: what moved between two results, and whether it moved too far."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from simserve.cli.options import JsonOption, QuietOption, console, print_json, share
+from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, UsageError
+
+
+def diff(
+    first: Annotated[str, typer.Argument(metavar="A", help="A result's folder, or its result.json.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The same of another.")],
+    tolerance: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SHARE|METRIC=SHARE",
+            help="Most that figures may move, either way: all of them (5%), or one (p99_ttft_ms=10%); repeats.",
+            show_default=False,
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="scenario|version", help="Compare results that differ in it; repeats.", show_default=False
+        ),
+    ] = None,
+    output: Annotated[str, typer.Option("--format", metavar="text|md|json", help="How to print it.")] = "text",
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Say what moved between two results; with a tolerance, end with 99 where a figure moved too far, up or down.
+
+    Where both results carry confidence intervals, a figure must also have moved beyond them.
+
+    simserve diff results/before results/after --tolerance 5% --tolerance p99_ttft_ms=10%
+    """
+    from simserve import api
+
+    chosen = _choice("--format", output, ("text", "md", "json"))
+    allowed = [_choice("--allow", each, ("scenario", "version")) for each in allow or ()]
+    overall, single = _tolerances(tolerance or ())
+    found = api.diff(first, second, tolerance=overall, tolerances=single, allow=allowed)
+    if as_json or chosen == "json":
+        print_json(found.summary)
+    elif not quiet:
+        from simserve.report.diff import diff_markdown, render_diff
+
+        if chosen == "md":
+            sys.stdout.write(diff_markdown(found))
+        else:
+            render_diff(found, console())
+    raise typer.Exit(EXIT_THRESHOLD_FAILED if found.failures else EXIT_DONE)
+
+
+def _choice(key: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise UsageError("is not a choice", key=key, value=value, remedy="choose from " + ", ".join(choices))
+    return value
+
+
+def _tolerances(texts: list[str] | tuple[()]) -> tuple[float | None, dict[str, float]]:
+    overall: float | None = None
+    single: dict[str, float] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if equals:
+            single[name.strip()] = share(value, "--tolerance")
+        else:
+            overall = share(text, "--tolerance")
+    return overall, single

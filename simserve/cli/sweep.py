@@ -1,0 +1,79 @@
+"""`simserve sweep`: a table over a grid."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simserve.cli.options import (
+    JsonOption,
+    QuietOption,
+    ScenarioArgument,
+    SeedOption,
+    SetOption,
+    console,
+    print_json,
+)
+from simserve.cli.progress import progress
+from simserve.errors import InterruptedRunError, UsageError
+
+
+def sweep(
+    scenario: ScenarioArgument,
+    grid: Annotated[
+        list[str], typer.Option("--grid", metavar="KEY=V1,V2", help="A key and its values; repeats: every combination.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="X.parquet", help="Where the table goes.")],
+    overrides: SetOption = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Run so many points of the grid, drawn by the seed.", show_default=False)
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes on this machine. Default: one a core.", show_default=False)
+    ] = None,
+    backend: Annotated[str, typer.Option(metavar="loky|dask|ray", help="What runs the points.")] = "loky",
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Of a Dask scheduler or a Ray cluster.", show_default=False),
+    ] = None,
+    seed: SeedOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the table of another sweep.")] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run every combination of some keys' values, and write one row each: figures, or why there are none.
+
+    What is finished is kept beside the table; the same command goes on where an interrupted one stopped. The bytes
+    are the same on any number of workers and on every backend.
+
+    simserve sweep chatbot --grid workload.arrivals.rate=4,8,12 --grid deployment.replicas=1,2 --out chatbot.parquet
+    """
+    from simserve import api
+
+    if scheduler is not None and workers is not None:
+        raise UsageError("has no meaning with --scheduler: a cluster has its own", key="--workers")
+    loaded = api.load(scenario, [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])])
+    with progress(is_shown=not quiet) as tell:
+        answer = api.sweep(
+            loaded,
+            api.parse_grid(grid),
+            sample=sample,
+            out=out,
+            force=force,
+            workers=workers or os.cpu_count() or 1,
+            backend=backend,
+            scheduler=scheduler,
+            progress=None if tell is None else lambda done, total: tell(done, total, f"{done} of {total} points"),
+        )
+    if as_json:
+        print_json(answer.summary)
+    elif not quiet:
+        from simserve.report.sweep import render_sweep
+
+        render_sweep(answer, console(), out)
+    if answer.was_interrupted:
+        kept = f"{len(answer.rows)} of {answer.num_points} points are kept in {out}.partial"
+        raise InterruptedRunError("interrupted", remedy=f"{kept}; the same command goes on from there")

@@ -1,0 +1,220 @@
+"""`capacity`: the most load that a scenario's deployment bears within its objective, and what breaks first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simserve import __version__
+from simserve.errors import UsageError
+from simserve.planner.capacity_probe import LoadProbe, is_closed_loop, load_of, probe_of
+from simserve.planner.capacity_search import Effort, Found, Level, Trial, find_capacity
+from simserve.scenario.schema import Scenario
+
+MS = 1e3
+THOROUGH_REQUESTS = 1_000_000
+"""Most requests of all runs at one load where a precision is asked for."""
+Progress = Callable[[int, float], None]
+"""Called before each run with the runs so far and the load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """The answer.
+
+    Attributes:
+        scenario: What was asked, at its own load.
+        found: What the search found.
+        is_closed_loop: Whether load is a number of clients.
+        replications: Runs a load.
+    """
+
+    scenario: Scenario
+    found: Found
+    is_closed_loop: bool
+    replications: int
+
+    @property
+    def load_key(self) -> str:
+        """What load is called: ``rate`` (requests/s) or ``concurrency``."""
+        return "concurrency" if self.is_closed_loop else "rate"
+
+    @property
+    def asked(self) -> float:
+        """Share of requests that must meet every bound."""
+        assert self.scenario.slo is not None  # as the search required
+        return self.scenario.slo.attainment
+
+    @property
+    def binding(self) -> str | None:
+        """What breaks first: ``ttft``, ``tpot``, ``e2e`` or ``overload``; None where nothing did."""
+        return self.found.binding(self.asked)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What `simserve capacity --json` prints; None where undefined."""
+        found, knee = self.found, self.found.knee
+        interval = found.interval
+        return {
+            f"max_{self.load_key}": self._load(found.largest.value),
+            "binding": self.binding,
+            "confidence_interval": None
+            if interval is None
+            else {
+                "low": self._load(interval[0]),
+                "high": self._load(interval[1]),
+                "confidence": 0.95,
+                "method": found.interval_method,
+            },
+            "fails_at": None if found.largest.fails_at is None else self._load(found.largest.fails_at),
+            "attainment": _plain(_attainment(found.level(found.largest.value))),
+            "asked": self.asked,
+            "slo": self.scenario.as_mapping()["slo"],
+            "load": "closed" if self.is_closed_loop else "open",
+            "knee": None
+            if knee is None
+            else {self.load_key: self._load(knee.load), "goodput": _plain(knee.mean("goodput"))},
+            "probes": [self._probe(level) for level in found.levels],
+            "requests": {
+                "per_run": found.num_requests,
+                "replications": self.replications,
+                "measured": self._num_measured(),
+                "needed": _plain(found.needed_requests),
+                "enough": self._num_measured() >= found.needed_requests,
+            },
+            "notes": self.notes,
+            "version": __version__,
+            "seed": self.scenario.run.seed,
+            "scenario_name": self.scenario.name,
+            "scenario_hash": self.scenario.hash,
+        }
+
+    @property
+    def notes(self) -> list[str]:
+        """What limits the answer, one sentence each."""
+        notes = []
+        found = self.found
+        measured = self._num_measured()
+        if not math.isfinite(found.needed_requests):
+            notes.append(f"an attainment of 100% cannot be shown by counting: none of {measured:,} requests missed")
+        elif measured < found.needed_requests:
+            notes.append(
+                f"{_percent(self.asked)} rests on {measured:,} requests; {found.needed_requests:,} are needed for ten "
+                "to lie beyond it"
+            )
+        if found.largest.value and found.largest.fails_at is None:
+            notes.append("the highest load that was tried holds; the capacity is at least that")
+        return notes
+
+    def _num_measured(self) -> int:
+        level = self.found.level(self.found.largest.value) or self.found.level(self.found.largest.fails_at)
+        return 0 if level is None else level.num_measured
+
+    def _load(self, load: float) -> float:
+        return round(load) if self.is_closed_loop else load
+
+    def _probe(self, level: Level) -> dict[str, Any]:
+        return {
+            self.load_key: self._load(level.load),
+            "attainment": _plain(level.attainment),
+            "by_metric": {name: _plain(value) for name, value in level.by_metric.items()},
+            "holds": level.holds(self.asked),
+            "stability": level.stability,
+            "p95_ttft_ms": _plain(MS * level.mean("p95_ttft")),
+            "p95_tpot_ms": _plain(MS * level.mean("p95_tpot")),
+            "goodput": _plain(level.mean("goodput")),
+            "request_throughput": _plain(level.mean("throughput")),
+            "output_throughput": _plain(level.mean("output_throughput")),
+            "in_flight": _plain(level.mean("in_flight")),
+            "replications": len(level.trials),
+            "requests": level.num_measured,
+        }
+
+
+def capacity(
+    scenario: Scenario,
+    *,
+    highest: float | None = None,
+    precision: float | None = None,
+    replications: int | None = None,
+    num_requests: int | None = None,
+    progress: Progress | None = None,
+) -> Capacity:
+    """Return the largest rate, or number of clients in a closed loop, at which the scenario's objective holds.
+
+    Args:
+        scenario: What is deployed, what arrives, what is asked.
+        highest: Nothing above it is tried.
+        precision: Half width of the interval over the capacity: requests are added until it is reached; None: a
+            precision of 2 % is tried for within the time of a short search.
+        replications: Runs a load, at least 2; None: 6. A trace has one.
+        num_requests: Of one run; None: as many as the percentile, the requests in flight and the precision ask for,
+            and in a closed loop what the scenario says.
+        progress: Called before each run.
+
+    Raises:
+        ScenarioError: There is no objective, or no load that could be raised.
+        UsageError: ``num_requests`` is given for a trace, which has its own.
+        InfeasibleError: The model does not fit.
+        InputError: A profile or a trace is missing or invalid.
+    """
+    probe = probe_of(scenario)
+    effort = _effort(scenario, precision, replications, num_requests)
+    assert scenario.slo is not None  # probe_of
+    is_closed = is_closed_loop(scenario)
+    found = find_capacity(
+        probe if progress is None else _told(probe, progress),
+        asked=scenario.slo.attainment,
+        start=load_of(scenario),
+        effort=effort,
+        highest=math.inf if highest is None else highest,
+        is_whole=is_closed,
+    )
+    return Capacity(scenario=scenario, found=found, is_closed_loop=is_closed, replications=effort.replications)
+
+
+def _effort(scenario: Scenario, precision: float | None, replications: int | None, num_requests: int | None) -> Effort:
+    effort = Effort(num_requests=num_requests)
+    if precision is not None:
+        effort = replace(
+            effort,
+            precision=precision,
+            tolerance=min(effort.tolerance, precision / 2),
+            most_requests=THOROUGH_REQUESTS,
+        )
+    if replications is not None:
+        effort = replace(effort, replications=replications)
+    if scenario.workload.trace is not None:
+        if num_requests is not None or (replications or 1) > 1:
+            flag = "--requests" if num_requests is not None else "--replications"
+            raise UsageError("has no meaning for a trace: its requests are what they are", key=flag)
+        effort = replace(effort, replications=1, num_requests=1)
+    elif is_closed_loop(scenario) and num_requests is None:
+        effort = replace(effort, num_requests=scenario.workload.num_requests)
+    return effort
+
+
+def _told(probe: LoadProbe, progress: Progress) -> Callable[[float, int, int], Trial]:
+    done = 0
+
+    def run(load: float, replication: int, num_requests: int) -> Trial:
+        nonlocal done
+        progress(done, load)
+        done += 1
+        return probe(load, replication, num_requests)
+
+    return run
+
+
+def _attainment(level: Level | None) -> float:
+    return math.nan if level is None else level.attainment
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.10g}%"
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,171 @@
+"""From a scenario to runs of it at any load: priced once, drawn once, stretched to each load. Searches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import ScenarioError
+from simserve.metrics.slo import SLO, TERMS, attainment
+from simserve.metrics.summary import measure
+from simserve.metrics.throughput import throughput
+from simserve.planner.capacity_search import STAYS_PER_RUN, Trial
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import deploy
+from simserve.scenario.schema import Scenario
+from simserve.sim.simulate import Deployment, Simulation, simulate
+from simserve.workload.generate import generate
+from simserve.workload.requests import RequestSpecs
+from simserve.workload.spec import AllAtOnceArrivals, ClosedLoopArrivals
+
+Draw = Callable[[int, int], RequestSpecs]
+"""From the index of a replication and a number of requests to the requests of a run, at the scenario's own load."""
+
+REMEDY = 'for example --set slo=\'{ttft: "1 s", tpot: "50 ms", attainment: 0.95}\''
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadProbe:
+    """Runs one deployment at any load: `simserve.planner.capacity_search.Prober`.
+
+    Attributes:
+        deployment: What serves.
+        slo: The objective.
+        draw: The traffic.
+        warmup: ``auto``, ``none`` or seconds.
+        is_closed_loop: Whether load is a number of clients, who all start at once.
+    """
+
+    deployment: Deployment
+    slo: SLO
+    draw: Draw
+    warmup: str | float = "auto"
+    is_closed_loop: bool = False
+    _drawn: dict[tuple[int, int], RequestSpecs] = field(default_factory=dict)
+
+    def __call__(self, load: float, replication: int, num_requests: int) -> Trial:
+        """Return what a run at ``load`` (requests/s, or clients of a closed loop) measured.
+
+        Raises:
+            KeyboardInterrupt: The user stopped it: part of a run is no measurement.
+        """
+        key = (replication, self._length(load, num_requests))
+        if key not in self._drawn:
+            self._drawn[key] = self.draw(*key)
+        simulation = simulate(self.deployment, at_load(self._drawn[key], load))
+        if simulation.was_interrupted:
+            raise KeyboardInterrupt
+        return trial(simulation, self.slo, self.warmup)
+
+    def _length(self, load: float, num_requests: int) -> int:
+        """Return the requests of a run that its warm-up, or a start of all clients at once, is a small part of."""
+        if self.is_closed_loop:
+            return max(num_requests, STAYS_PER_RUN * round(load))
+        return num_requests if isinstance(self.warmup, str) else max(num_requests, ceil(3 * self.warmup * load))
+
+
+def at_load(specs: RequestSpecs, load: float) -> RequestSpecs:
+    """Return the same requests at another load: gaps stretched to the rate, or sent by another number of clients."""
+    if specs.concurrency is not None:
+        return replace(specs, concurrency=round(load))
+    stretch = specs.offered_rate / load
+    return replace(specs, arrival_time=specs.arrival_time * stretch, offered_rate=load)
+
+
+def trial(simulation: Simulation, slo: SLO, warmup: str | float) -> Trial:
+    """Return what a search needs to know of a run."""
+    measured = measure(simulation, slo=slo, warmup=warmup)
+    records, window, latencies = simulation.records, measured.window, measured.latencies
+    shares = attainment(latencies, slo, window.has_arrived)
+    rates = throughput(records, window, measured.meets_slo)
+    met = np.zeros(len(records), dtype=np.bool_) if measured.meets_slo is None else measured.meets_slo
+    counted = window.has_arrived & latencies.is_completed
+    return Trial(
+        attainment=shares.all_terms,
+        by_metric={term: shares.by_metric[term] for term in TERMS if getattr(slo, term) is not None},
+        stability=measured.verdict,
+        p95_ttft=_p95(latencies.ttft[counted]),
+        p95_tpot=_p95(latencies.tpot[counted]),
+        goodput=rates.good_requests,
+        throughput=rates.requests,
+        output_throughput=rates.output_tokens,
+        in_flight=float(np.mean(measured.stays.num_in_system_at_arrivals())) if len(measured.stays) else np.nan,
+        met=met[window.has_arrived],
+    )
+
+
+def probe_of(scenario: Scenario) -> LoadProbe:
+    """Return what runs a scenario at any load.
+
+    Raises:
+        ScenarioError: There is no objective, or no load that could be raised.
+        InfeasibleError: The model does not fit.
+        InputError: A profile or a trace is missing or invalid.
+    """
+    check_load(scenario)
+    deployment = deploy(resolve(scenario))
+    assert scenario.slo is not None  # check_load
+    return LoadProbe(
+        deployment=deployment,
+        slo=SLO(**scenario.slo.model_dump()),
+        draw=lambda replication, num_requests: _draw(scenario, replication, num_requests),
+        warmup=scenario.run.warmup,
+        is_closed_loop=is_closed_loop(scenario),
+    )
+
+
+def check_load(scenario: Scenario) -> None:
+    """Do nothing where a scenario asks for something and has a load that can be raised.
+
+    Raises:
+        ScenarioError: What it lacks, and what to add.
+    """
+    with scenario.blaming("slo"):
+        if scenario.slo is None:
+            raise ScenarioError("is missing: without an objective no load is too much", remedy=REMEDY, key="slo")
+    if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
+        with scenario.blaming("workload.arrivals"):
+            raise ScenarioError(
+                "has no load that could be raised: all requests come at once",
+                key="process",
+                value="all_at_once",
+                remedy="write arrivals: {process: poisson, rate: 1.0}",
+            )
+
+
+def load_of(scenario: Scenario) -> float:
+    """Return the load that a scenario asks for itself: requests/s, or clients of a closed loop.
+
+    Raises:
+        ScenarioError: All requests of a trace come at once.
+    """
+    specs = _draw(scenario, 0, 2 if scenario.workload.trace is None else 0)
+    if specs.concurrency is not None:
+        return float(specs.concurrency)
+    if not np.isfinite(specs.offered_rate):
+        with scenario.blaming("workload"):
+            raise ScenarioError("has no load that could be raised: nothing arrives after the start", key="trace")
+    return float(specs.offered_rate)
+
+
+def is_closed_loop(scenario: Scenario) -> bool:
+    """Return whether clients wait for their answers, so that load is their number."""
+    return isinstance(scenario.workload.arrivals, ClosedLoopArrivals)
+
+
+def _draw(scenario: Scenario, replication: int, num_requests: int) -> RequestSpecs:
+    """Return the requests of a replication; a trace is what it is, whatever number is asked for."""
+    workload = scenario.workload
+    if workload.trace is None:
+        workload = workload.model_copy(update={"num_requests": num_requests, "duration": None})
+    with scenario.blaming("workload"):
+        return generate(workload, seed=scenario.run.seed, replication=replication, base_path=scenario.folder)
+
+
+def _p95(values: NDArray[np.float64]) -> float:
+    defined = values[~np.isnan(values)]
+    return float(np.percentile(defined, 95)) if len(defined) else np.nan

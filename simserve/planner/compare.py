@@ -1,0 +1,263 @@
+"""`compare`: what a change does, as paired differences on common random numbers. Prints nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simserve import __version__
+from simserve.errors import ScenarioError, UsageError
+from simserve.metrics.cost import COST_KEYS
+from simserve.metrics.latency import LATENCIES
+from simserve.metrics.replications import pool
+from simserve.planner.split import split_values
+from simserve.planner.statistics import Difference, independent_difference, paired_difference
+from simserve.scenario.load import Overrides, from_mapping
+from simserve.scenario.run import Replicator
+from simserve.scenario.schema import Scenario
+
+REPLICATIONS = 10
+"""Runs of each deployment where nothing else is asked: Student's t is then within 15 % of the normal quantile."""
+BASE = "base"
+_STATISTICS = ("mean", "median", "std", "p50", "p90", "p95", "p99")
+_RATES = ("request_throughput", "request_goodput", "output_throughput", "total_token_throughput")
+_COSTS = tuple(f"simserve.cost.{key}" for key in COST_KEYS)
+_SHARES = ("simserve.slo.attainment", "simserve.utilization.busy", "simserve.kv.usage_mean", "simserve.kv.preemptions")
+FIGURES: Mapping[str, str] = {
+    **{f"{each}_{latency}": f"{each}_{latency}" for latency in LATENCIES for each in _STATISTICS},
+    **{each: each for each in (*_RATES, "duration", "completed", "failed")},
+    **{key.rpartition(".")[2]: key for key in _COSTS},
+    "slo_attainment": _SHARES[0],
+    "busy": _SHARES[1],
+    "kv_usage_mean": _SHARES[2],
+    "preemptions": _SHARES[3],
+}
+"""Name of every figure that is compared -> its dotted key in `result.json`."""
+
+Progress = Callable[[int, int], None]
+"""Called after each run with the runs done and all runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One deployment of a comparison.
+
+    Attributes:
+        name: As it was given.
+        changes: What makes it differ from the base, key -> value as given.
+        scenario: The whole of it.
+        summaries: One a replication, as `result.json` has them.
+        differences: Figure -> variant less base; empty for the base itself.
+    """
+
+    name: str
+    changes: Mapping[str, Any]
+    scenario: Scenario
+    summaries: tuple[Mapping[str, Any], ...]
+    differences: Mapping[str, Difference]
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """The figures of all replications together."""
+        return self.summaries[0] if len(self.summaries) == 1 else pool(self.summaries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The base and its variants.
+
+    Attributes:
+        base: What the variants are compared with.
+        variants: In the order they were given.
+        is_paired: Whether all of them saw the same requests.
+        was_interrupted: The user stopped it: fewer replications were done than asked for.
+    """
+
+    base: Variant
+    variants: tuple[Variant, ...]
+    is_paired: bool
+    was_interrupted: bool = False
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What `simserve compare --json` prints."""
+        return {
+            "base": _described(self.base),
+            "variants": [
+                {
+                    **_described(variant),
+                    "differences": {
+                        name: {
+                            "mean": _plain(each.mean),
+                            "ci95": None if math.isnan(each.low) else [each.low, each.high],
+                            "shown": each.is_shown,
+                            "relative": _plain(each.relative),
+                        }
+                        for name, each in variant.differences.items()
+                    },
+                }
+                for variant in self.variants
+            ],
+            "replications": len(self.base.summaries),
+            "paired": self.is_paired,
+            "confidence": 0.95,
+            "interrupted": self.was_interrupted,
+            "seed": self.base.scenario.run.seed,
+            "version": __version__,
+        }
+
+
+def compare(
+    base: Scenario,
+    variants: Mapping[str, Overrides],
+    *,
+    replications: int | None = None,
+    is_independent: bool = False,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Return what each variant changes, with 95 % intervals.
+
+    All deployments are run in turn, replication by replication. An interrupt ends it after the replications that all
+    of them have finished.
+
+    Args:
+        base: What the variants are compared with.
+        variants: Name -> overrides of the base, as `simserve.scenario.load.load` takes them.
+        replications: Runs of each, at least 2; None: 10. A trace has one, and no intervals.
+        is_independent: Whether each deployment sees requests of its own, instead of the same ones.
+        progress: Called after each run.
+
+    Raises:
+        UsageError: There is no variant, two of one name, or nothing can be drawn again.
+        ScenarioError: An override is invalid; names the variant.
+        InfeasibleError: A model does not fit.
+        InputError: A profile or a trace is missing or invalid.
+    """
+    if not variants:
+        raise UsageError(
+            "needs a variant", key="--with", remedy="for example --with 'fp8: deployment.quantization=fp8'"
+        )
+    count = _replications(base, replications, is_independent)
+    scenarios = {BASE: base, **{name: _varied(base, name, changes) for name, changes in variants.items()}}
+    replicators = [Replicator(scenario) for scenario in scenarios.values()]
+    done: list[list[dict[str, Any]]] = []
+    was_interrupted = False
+    try:
+        for replication in range(count):
+            done.append(_round(replicators, replication, count, is_independent, progress))
+    except KeyboardInterrupt:
+        if not done:
+            raise
+        was_interrupted = True
+    columns = list(zip(*done, strict=True))
+    parts = [
+        Variant(
+            name=name,
+            changes=_as_changes(variants.get(name, ())) if place else {},
+            scenario=scenario,
+            summaries=columns[place],
+            differences=_differences(columns[0], columns[place], is_independent) if place else {},
+        )
+        for place, (name, scenario) in enumerate(scenarios.items())
+    ]
+    return Comparison(
+        base=parts[0], variants=tuple(parts[1:]), is_paired=not is_independent, was_interrupted=was_interrupted
+    )
+
+
+def parse_variant(text: str) -> tuple[str, list[str]]:
+    """Return the name and the overrides of ``'NAME: KEY=VALUE, KEY=VALUE'``.
+
+    A comma inside brackets or quotes belongs to the value.
+
+    Raises:
+        UsageError: There is no name, or no override.
+    """
+    name, colon, rest = text.partition(":")
+    name = name.strip()
+    changes = [change for change in split_values(rest) if change]
+    if not colon or not name or "=" in name or not changes or not all("=" in change for change in changes):
+        raise UsageError(
+            "must be NAME: KEY=VALUE, KEY=VALUE",
+            key="--with",
+            value=text,
+            remedy="for example --with 'fp8: deployment.quantization=fp8, deployment.kv_cache_dtype=fp8'",
+        )
+    if name == BASE:
+        raise UsageError("is what the variants are compared with", key="--with", value=name, remedy="another name")
+    return name, changes
+
+
+def _replications(base: Scenario, asked: int | None, is_independent: bool) -> int:
+    if base.workload.trace is None:
+        return asked or REPLICATIONS
+    if (asked or 1) > 1 or is_independent:
+        key = "--independent" if is_independent else "--replications"
+        raise UsageError("has no meaning with a trace: nothing is drawn, so every run would be the same", key=key)
+    return 1
+
+
+def _varied(base: Scenario, name: str, changes: Overrides) -> Scenario:
+    try:
+        varied = from_mapping(base.as_mapping(), changes, folder=base.folder)
+    except ScenarioError as failure:
+        label = f"--with '{name}'" + (f": {failure.file}" if failure.file else "").replace("--set ", "")
+        raise ScenarioError(
+            failure.rule, file=label, key=failure.key, value=failure.value, remedy=failure.remedy
+        ) from None
+    if (varied.workload.trace is None) != (base.workload.trace is None):
+        raise UsageError(
+            "compares a trace with drawn requests", key=f"--with '{name}'", remedy="compare like with like"
+        )
+    return varied
+
+
+def _round(
+    replicators: Sequence[Replicator], replication: int, count: int, is_independent: bool, progress: Progress | None
+) -> list[dict[str, Any]]:
+    """Return the summary of every deployment in one replication."""
+    summaries = []
+    for place, replicator in enumerate(replicators):
+        summaries.append(replicator.summary(replication + (place * count if is_independent else 0)))
+        if progress is not None:
+            progress(replication * len(replicators) + place + 1, count * len(replicators))
+    return summaries
+
+
+def _differences(
+    base: Sequence[Mapping[str, Any]], variant: Sequence[Mapping[str, Any]], is_independent: bool
+) -> dict[str, Difference]:
+    difference = independent_difference if is_independent else paired_difference
+    return {
+        name: difference([_at(each, key) for each in base], [_at(each, key) for each in variant])
+        for name, key in FIGURES.items()
+    }
+
+
+def _at(summary: Mapping[str, Any], key: str) -> float | None:
+    value: Any = summary
+    for part in key.split("."):
+        value = value[part]
+    return None if value is None else float(value)
+
+
+def _as_changes(overrides: Overrides) -> dict[str, Any]:
+    if isinstance(overrides, Mapping):
+        return dict(overrides)
+    pairs = (text.partition("=") for text in overrides)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _described(variant: Variant) -> dict[str, Any]:
+    return {
+        "name": variant.name,
+        "changes": dict(variant.changes),
+        "scenario_hash": variant.scenario.hash,
+        "summary": variant.summary,
+    }
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None

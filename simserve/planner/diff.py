@@ -1,0 +1,265 @@
+"""`diff`: two results side by side, and a gate: which figures moved beyond what is tolerated. Prints nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simserve.documents import read_mapping
+from simserve.errors import InputError, UsageError, nearest
+from simserve.metrics.files import RESULT_FILE, SCENARIO_FILE
+from simserve.planner.compare import FIGURES
+
+SCENARIO, VERSION = "scenario", "version"
+WATCHED = tuple(name for name in FIGURES if not name.startswith("std_") and name != "failed")
+"""Figures that an overall tolerance is about: all but spreads, and the count of failed requests, which is 0 mostly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One figure of two results.
+
+    Attributes:
+        name: Of the figure.
+        before: In the first result; NaN where undefined.
+        after: In the second.
+        half_width: Of the 95 % interval of the difference, where both carry one; else NaN.
+        tolerance: Relative change that is tolerated either way; None where the figure is not watched.
+    """
+
+    name: str
+    before: float
+    after: float
+    half_width: float = math.nan
+    tolerance: float | None = None
+
+    @property
+    def change(self) -> float:
+        """How much the second exceeds the first; NaN where either is undefined."""
+        return self.after - self.before
+
+    @property
+    def relative(self) -> float:
+        """The change over the first; inf from 0, NaN where either is undefined."""
+        if self.change == 0:
+            return 0.0
+        return self.change / abs(self.before) if self.before else math.copysign(math.inf, self.change)
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the two differ at all; a figure that appears or vanishes does."""
+        return self.change != 0 and not (math.isnan(self.before) and math.isnan(self.after))
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether the difference lies within its own interval."""
+        return abs(self.change) <= self.half_width
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether it moved beyond what is tolerated, and beyond its interval."""
+        if self.tolerance is None or not self.has_moved or self.is_noise:
+            return False
+        return math.isnan(self.change) or abs(self.relative) > self.tolerance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diff:
+    """Two results side by side.
+
+    Attributes:
+        names: How the results are called: their paths as given.
+        moves: Every figure that either result defines, in the order of the result.
+        differs_in: What the two are not alike in: ``scenario``, ``version``.
+        changed_keys: Key of the scenario -> its values, where both results carry their scenario and it differs.
+        identities: ``scenario_name scenario_hash version seed`` of each.
+    """
+
+    names: tuple[str, str]
+    moves: tuple[Move, ...]
+    differs_in: tuple[str, ...]
+    changed_keys: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    identities: tuple[Mapping[str, Any], Mapping[str, Any]]
+
+    @property
+    def failures(self) -> list[Move]:
+        """The watched figures that moved too far, the furthest first."""
+        return sorted((each for each in self.moves if each.is_beyond), key=_distance, reverse=True)
+
+    @property
+    def moved(self) -> list[Move]:
+        """The figures that moved, the furthest first."""
+        return sorted((each for each in self.moves if each.has_moved), key=_distance, reverse=True)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What `simserve diff --json` prints."""
+        return {
+            "a": {"name": self.names[0], **self.identities[0]},
+            "b": {"name": self.names[1], **self.identities[1]},
+            "differs_in": list(self.differs_in),
+            "changed_keys": {key: list(values) for key, values in self.changed_keys.items()},
+            "metrics": {
+                each.name: {
+                    "a": _plain(each.before),
+                    "b": _plain(each.after),
+                    "change": _plain(each.change),
+                    "relative": _plain(each.relative) if each.has_moved else 0.0,
+                    "half_width": _plain(each.half_width),
+                    "tolerance": each.tolerance,
+                    "within_interval": each.is_noise,
+                    "failed": each.is_beyond,
+                }
+                for each in self.moves
+            },
+            "failed": [each.name for each in self.failures],
+        }
+
+
+def diff(
+    first: str | Path,
+    second: str | Path,
+    *,
+    tolerance: float | None = None,
+    tolerances: Mapping[str, float] | None = None,
+    allow: Sequence[str] = (),
+) -> Diff:
+    """Return two results side by side.
+
+    Args:
+        first: A result's folder or its `result.json`.
+        second: Likewise.
+        tolerance: Relative change, either way, that every watched figure may show; None: only those of ``tolerances``.
+        tolerances: The same for single figures, by name.
+        allow: In what the two may differ: ``scenario``, ``version``.
+
+    Raises:
+        InputError: A result is missing or is none.
+        UsageError: The two are of different scenarios or versions and that is not allowed, or a name is no figure.
+    """
+    for name in tolerances or {}:
+        if name not in FIGURES:
+            remedy = nearest(name, FIGURES)
+            raise UsageError("is not a figure of a result", key="--tolerance", value=name, remedy=remedy)
+    results = tuple(_read(Path(each)) for each in (first, second))
+    identities = tuple(_identity(result) for result in results)
+    scenarios = tuple(_scenario(Path(each)) for each in (first, second))
+    changed = _changed(*scenarios) if all(scenarios) else {}
+    kinds = {SCENARIO: "scenario_hash", VERSION: "version"}
+    differs = tuple(kind for kind, key in kinds.items() if identities[0][key] != identities[1][key])
+    _check_alike(differs, allow, changed, identities)
+    return Diff(
+        names=(str(first), str(second)),
+        moves=tuple(_moves(results[0], results[1], tolerance, tolerances or {})),
+        differs_in=differs,
+        changed_keys=changed,
+        identities=(identities[0], identities[1]),
+    )
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    file = path / RESULT_FILE if path.is_dir() else path
+    try:
+        result = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as failure:
+        remedy = f"name the folder of a result, or its {RESULT_FILE}"
+        raise InputError(f"cannot be read: {failure.strerror or failure}", file=file, remedy=remedy) from None
+    except (ValueError, RecursionError):
+        raise InputError("is not JSON", file=file) from None
+    if not isinstance(result, dict) or not isinstance(result.get("simserve"), dict):
+        raise InputError("is no result of simserve", file=file, remedy="simserve run writes one")
+    return result
+
+
+def _identity(result: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: result["simserve"].get(key) for key in ("scenario_name", "scenario_hash", "version", "seed")}
+
+
+def _scenario(path: Path) -> dict[str, Any]:
+    """Return the keys of the scenario that stands beside a result, dotted; empty where there is none."""
+    file = (path if path.is_dir() else path.parent) / SCENARIO_FILE
+    return dict(_flat(read_mapping(file, InputError))) if file.is_file() else {}
+
+
+def _flat(value: Any, key: str = "") -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        return [pair for name, each in value.items() for pair in _flat(each, f"{key}.{name}" if key else str(name))]
+    return [(key, value)]
+
+
+def _changed(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    keys = dict.fromkeys([*first, *second])
+    return {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
+
+
+def _check_alike(
+    differs: Sequence[str],
+    allow: Sequence[str],
+    changed: Mapping[str, tuple[Any, Any]],
+    identities: Sequence[Mapping[str, Any]],
+) -> None:
+    refused = [kind for kind in differs if kind not in allow]
+    if not refused:
+        return
+    one, other = identities
+    reasons = []
+    if SCENARIO in refused:
+        keys = "; ".join(f"{key}: {before} against {after}" for key, (before, after) in list(changed.items())[:5])
+        hashes = f"{one['scenario_hash']} against {other['scenario_hash']}"
+        reasons.append(f"of different scenarios or seeds ({keys or hashes})")
+    if VERSION in refused:
+        reasons.append(f"by different versions of simserve ({one['version']} against {other['version']})")
+    flags = " ".join(f"--allow {kind}" for kind in refused)
+    raise UsageError(f"the results are {' and '.join(reasons)}", remedy=f"to compare them all the same: {flags}")
+
+
+def _moves(
+    first: Mapping[str, Any],
+    second: Mapping[str, Any],
+    tolerance: float | None,
+    tolerances: Mapping[str, float],
+) -> list[Move]:
+    found = []
+    for name, key in FIGURES.items():
+        before, after = (_at(result, key) for result in (first, second))
+        if math.isnan(before) and math.isnan(after):
+            continue
+        found.append(
+            Move(
+                name=name,
+                before=before,
+                after=after,
+                half_width=_half_width(name, first, second),
+                tolerance=tolerances.get(name, tolerance if name in WATCHED else None),
+            )
+        )
+    return found
+
+
+def _at(result: Mapping[str, Any], key: str) -> float:
+    value: Any = result
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+
+
+def _half_width(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
+    """Return the half width of the interval of a difference of two independent means; NaN where one has none."""
+    widths = [
+        ((result["simserve"].get("confidence_intervals") or {}).get(name) or {}).get("half_width")
+        for result in (first, second)
+    ]
+    one, other = widths
+    return math.nan if one is None or other is None else math.hypot(one, other)
+
+
+def _distance(move: Move) -> float:
+    return math.inf if math.isnan(move.relative) else abs(move.relative)
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,131 @@
+"""The answer of `simserve capacity` on a terminal and in a notebook: the load, what breaks first, the curve."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from simserve.planner.capacity_answer import Capacity
+from simserve.report.answer import share_asked
+from simserve.report.facts import deployment_title
+from simserve.report.page import html_table
+from simserve.report.quantities import UNDEFINED, count, number, share
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_WIDEST = 100
+_TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
+_HEADER = ("load", "within the SLO", "TTFT p95 ms", "TPOT p95 ms", "goodput /s", "output tok/s", "the run is")
+
+
+def render_capacity(capacity: Capacity, console: Console) -> None:
+    """Print the answer: one sentence, what breaks, the table of loads, how far to trust it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    width = min(console.width, _WIDEST)
+    lines = capacity_lines(capacity)
+    style = "bold green" if capacity.found.largest.value else "bold red"
+    console.print(Text(lines[0], style=style), width=width)
+    for line in lines[1:]:
+        console.print(Text(line), width=width)
+    console.print(Text(deployment_title(capacity.scenario.as_mapping()), style="dim"), width=width)
+    console.print()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for position, name in enumerate(header(capacity)):
+        table.add_column(name, justify="left" if position == len(_HEADER) - 1 else "right", no_wrap=True)
+    for row, level in zip(rows(capacity), capacity.found.levels, strict=True):
+        found = capacity.found.largest
+        emphasis = "bold green" if level.load == found.value else "red" if level.load == found.fails_at else ""
+        table.add_row(*row, style=emphasis)
+    console.print(table, width=width)
+    console.print()
+    for line in trust_lines(capacity):
+        console.print(Text(line, style="dim"), width=width)
+
+
+def capacity_lines(capacity: Capacity) -> list[str]:
+    """Return the answer in sentences: how much, what breaks first, where goodput peaks."""
+    summary, found = capacity.summary, capacity.found
+    unit = "clients" if capacity.is_closed_loop else "requests/s"
+    asked = share_asked(capacity.asked)
+    value, interval = found.largest.value, summary["confidence_interval"]
+    if not value:
+        failing = found.level(found.largest.fails_at)
+        shown = share(None if failing is None else failing.attainment)
+        return [
+            f"The SLO holds at no load: even at {_load(capacity, found.largest.fails_at)} {unit}, {shown} of requests "
+            f"meet it ({asked} asked); {_breaks(capacity)}."
+        ]
+    within = ""
+    if interval is not None:
+        within = f" (95% interval {_load(capacity, interval['low'])} to {_load(capacity, interval['high'])})"
+    lines = [f"The SLO holds up to {_load(capacity, value)} {unit}{within}; {_breaks(capacity)}."]
+    failing = found.level(found.largest.fails_at)
+    if failing is not None:
+        parts = ", ".join(f"{_TERMS[name]} {share(part)}" for name, part in failing.by_metric.items())
+        lines.append(
+            f"At {_load(capacity, failing.load)} {unit}, {share(failing.attainment)} of requests meet it ({asked} "
+            f"asked): {parts}; the run is {failing.stability}."
+        )
+    knee = found.knee
+    if knee is not None:
+        goodput = number(knee.mean("goodput"))
+        lines.append(f"Goodput peaks near {_load(capacity, knee.load)} {unit}, at {goodput} requests/s within the SLO.")
+    return lines
+
+
+def header(capacity: Capacity) -> tuple[str, ...]:
+    """Return the titles of the table."""
+    return ("clients" if capacity.is_closed_loop else "requests/s", *_HEADER[1:])
+
+
+def rows(capacity: Capacity) -> list[tuple[str, ...]]:
+    """Return the table of loads, ascending."""
+    return [
+        (
+            _load(capacity, level.load),
+            share(level.attainment),
+            number(1e3 * level.mean("p95_ttft")),
+            number(1e3 * level.mean("p95_tpot")),
+            number(level.mean("goodput")),
+            number(level.mean("output_throughput"), 4),
+            level.stability,
+        )
+        for level in capacity.found.levels
+    ]
+
+
+def trust_lines(capacity: Capacity) -> list[str]:
+    """Return on how many requests the answer rests, and what limits it."""
+    requests: dict[str, Any] = capacity.summary["requests"]
+    needed = requests["needed"]
+    enough = (
+        f"; {share_asked(capacity.asked)} needs {count(needed)}" if needed is not None and requests["enough"] else ""
+    )
+    runs = requests["replications"]
+    lines = [
+        f"Each load near the capacity: {runs} {'run' if runs == 1 else 'runs'} on common random numbers, "
+        f"{count(requests['measured'])} requests measured{enough}."
+    ]
+    return lines + [f"{note[:1].upper()}{note[1:]}." for note in capacity.notes]
+
+
+def capacity_html(capacity: Capacity) -> str:
+    """Return the answer as a fragment of HTML."""
+    return html_table(capacity_lines(capacity), header(capacity), rows(capacity), trust_lines(capacity))
+
+
+def _load(capacity: Capacity, load: float | None) -> str:
+    if load is None:
+        return UNDEFINED
+    return count(load) if capacity.is_closed_loop else number(load)
+
+
+def _breaks(capacity: Capacity) -> str:
+    binding = capacity.binding
+    if binding is None:
+        return "nothing breaks up to there, the highest load allowed"
+    if binding == "overload":
+        return "beyond it the queue grows without end"
+    return f"{_TERMS[binding]} breaks first"

@@ -1,0 +1,152 @@
+"""The answer of `simserve compare` on a terminal and in a notebook: figures side by side, and what they show."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from simserve.planner.compare import FIGURES, Comparison, Variant
+from simserve.planner.statistics import Difference
+from simserve.report.facts import deployment_title
+from simserve.report.page import html_table
+from simserve.report.quantities import UNDEFINED, dollars, listed, number, share
+from simserve.report.tables import at
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_ROWS = (
+    ("slo_attainment", "within the SLO", "share"),
+    ("mean_ttft_ms", "TTFT mean, ms", "number"),
+    ("p95_ttft_ms", "TTFT p95, ms", "number"),
+    ("mean_tpot_ms", "TPOT mean, ms", "number"),
+    ("p95_tpot_ms", "TPOT p95, ms", "number"),
+    ("p95_itl_ms", "ITL p95, ms", "number"),
+    ("p95_e2el_ms", "E2E p95, ms", "number"),
+    ("request_throughput", "requests/s", "number"),
+    ("request_goodput", "of them within the SLO", "number"),
+    ("output_throughput", "output tokens/s", "number"),
+    ("busy", "a step is running", "share"),
+    ("kv_usage_mean", "KV memory in use", "share"),
+    ("usd_per_hour", "dollars an hour", "dollars"),
+    ("usd_per_million_output_tokens", "dollars/M output tokens", "dollars"),
+    ("usd_per_million_tokens", "dollars/M tokens", "dollars"),
+)
+_HEADLINES = (
+    ("slo_attainment", "the share within the SLO"),
+    ("mean_tpot_ms", "mean TPOT"),
+    ("p95_ttft_ms", "p95 TTFT"),
+    ("output_throughput", "output tokens/s"),
+    ("usd_per_million_output_tokens", "dollars a million output tokens"),
+)
+_NOTHING = 1e-9
+"""Percent below which a width is rounding."""
+_WRITE = {"share": share, "number": number, "dollars": dollars}
+
+
+def render_comparison(comparison: Comparison, console: Console) -> None:
+    """Print what each variant changes, the table, and how to read it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    for line in comparison_lines(comparison):
+        console.print(Text(line, style="bold"))
+    console.print(Text(deployment_title(comparison.base.scenario.as_mapping()), style="dim"))
+    console.print()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for position, name in enumerate(header(comparison)):
+        table.add_column(name, justify="right" if position else "left", no_wrap=True)
+    for label, base, cells in _cells(comparison):
+        row: list[Text] = [Text(label), Text(base)]
+        for value, change, is_shown in cells:
+            row += [Text(value), Text(change, style="" if is_shown else "dim")]
+        table.add_row(*row)
+    console.print(table)
+    console.print()
+    for line in reading_lines(comparison):
+        console.print(Text(line, style="dim"))
+
+
+def header(comparison: Comparison) -> list[str]:
+    """Return the titles of the table."""
+    titles = ["", comparison.base.name]
+    for variant in comparison.variants:
+        titles += [variant.name, "difference"]
+    return titles
+
+
+def comparison_lines(comparison: Comparison) -> list[str]:
+    """Return one sentence a variant: what it is shown to change, the headline figures only."""
+    lines = []
+    for variant in comparison.variants:
+        shown = [_headline(variant, name, label) for name, label in _HEADLINES if variant.differences[name].is_shown]
+        if len(comparison.base.summaries) == 1:
+            text = "one run of a trace each: differences without intervals"
+        else:
+            text = listed(shown) if shown else "no difference shown in latency, throughput, attainment or dollars"
+        lines.append(f"{variant.name}: {text}.")
+    return lines
+
+
+def reading_lines(comparison: Comparison) -> list[str]:
+    """Return how the figures came about, and how to read them."""
+    count = len(comparison.base.summaries)
+    if count == 1:
+        return ["The same trace through each, once; nothing is drawn, so there are no intervals."]
+    seen = "the same requests (common random numbers)" if comparison.is_paired else "requests of its own"
+    return [
+        f"{count} runs of each, {'all of them on' if comparison.is_paired else 'each on'} {seen}; "
+        "± is the 95% interval of the difference.",
+        "In brackets, no difference is shown: the interval covers zero.",
+    ]
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """Return the answer as a fragment of HTML."""
+    rows = [
+        [label, base, *(text for value, change, _ in cells for text in (value, change))]
+        for label, base, cells in _cells(comparison)
+    ]
+    return html_table(comparison_lines(comparison), header(comparison), rows, reading_lines(comparison))
+
+
+def _cells(comparison: Comparison) -> list[tuple[str, str, list[tuple[str, str, bool]]]]:
+    """Return the label, the base's figure, and of each variant its figure, the difference, and whether it is shown."""
+    found = []
+    base: Any = comparison.base.summary
+    summaries = [variant.summary for variant in comparison.variants]
+    for name, label, kind in _ROWS:
+        value = at(base, FIGURES[name])
+        others = [at(summary, FIGURES[name]) for summary in summaries]
+        if value is None and all(other is None for other in others):
+            continue
+        cells = [
+            (_WRITE[kind](other), _change(variant.differences[name], kind), variant.differences[name].is_shown)
+            for variant, other in zip(comparison.variants, others, strict=True)
+        ]
+        found.append((label, _WRITE[kind](value), cells))
+    return found
+
+
+def _change(difference: Difference, kind: str) -> str:
+    """Return a difference relative to the base (shares: in percentage points) with its interval."""
+    if math.isnan(difference.mean):
+        return UNDEFINED
+    if difference.mean == 0 and difference.half_width == 0:
+        return "(equal)"
+    scale, unit = (100.0, " pp") if kind == "share" or not difference.base else (100.0 / abs(difference.base), "%")
+    change = f"{scale * difference.mean:+.{_decimals(scale * difference.mean)}f}{unit}"
+    if math.isnan(difference.half_width):
+        return change
+    width = scale * difference.half_width
+    text = change if width < _NOTHING else f"{change} ±{width:.{_decimals(width)}f}"
+    return text if difference.is_shown else f"({text})"
+
+
+def _decimals(value: float) -> int:
+    return 0 if abs(value) >= 20 else 1 if abs(value) >= 0.1 else 2 if abs(value) >= 0.01 else 3
+
+
+def _headline(variant: Variant, name: str, label: str) -> str:
+    kind = "share" if name == "slo_attainment" else "number"
+    return f"{label} {_change(variant.differences[name], kind)}"

@@ -1,0 +1,112 @@
+"""The answer of `simserve diff` as text, Markdown or HTML: what moved, and what moved too far."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from simserve.planner.diff import Diff, Move
+from simserve.report.page import html_table
+from simserve.report.quantities import UNDEFINED, number, share
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+HEADER = ("figure", "before", "after", "change", "")
+
+
+def diff_lines(found: Diff) -> list[str]:
+    """Return the answer in sentences: what failed, how much moved, what the two are not alike in."""
+    moved, failures = found.moved, found.failures
+    is_gate = any(each.tolerance is not None for each in found.moves)
+    if failures:
+        worst = failures[0]
+        far = f"{len(failures)} of {_watched(found)} watched figures moved too far"
+        first = f"{far}, most of all {worst.name}: {_change(worst)}."
+    elif not moved:
+        first = f"Nothing moved: {len(found.moves)} figures are equal."
+    elif is_gate:
+        first = (
+            f"Nothing moved too far: {len(moved)} of {len(found.moves)} figures moved, all of them within tolerance."
+        )
+    else:
+        first = f"{len(moved)} of {len(found.moves)} figures moved, most of all {moved[0].name}: {_change(moved[0])}."
+    lines = [first]
+    if found.differs_in:
+        lines.append(f"Compared although they differ in {' and '.join(found.differs_in)}.")
+    lines += [f"{key}: {_value(before)} → {_value(after)}" for key, (before, after) in found.changed_keys.items()]
+    return lines
+
+
+def diff_rows(found: Diff) -> list[tuple[str, ...]]:
+    """Return one row a figure that moved, those that moved too far first."""
+    failures = {each.name for each in found.failures}
+    ordered = [*found.failures, *(each for each in found.moved if each.name not in failures)]
+    return [
+        (each.name, _figure(each, each.before), _figure(each, each.after), _change(each), _note(each))
+        for each in ordered
+    ]
+
+
+def render_diff(found: Diff, console: Console) -> None:
+    """Print the answer and the table."""
+    from rich.table import Table
+    from rich.text import Text
+
+    lines = diff_lines(found)
+    console.print(Text(lines[0], style="bold red" if found.failures else "bold"))
+    for line in lines[1:]:
+        console.print(Text(line, style="dim"))
+    rows = diff_rows(found)
+    if not rows:
+        return
+    console.print()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for position, title in enumerate(HEADER):
+        table.add_column(title, justify="right" if 0 < position < len(HEADER) - 1 else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row, style="red" if row[-1].startswith("too far") else "")
+    console.print(table)
+
+
+def diff_markdown(found: Diff) -> str:
+    """Return the answer as Markdown, for a comment on a change."""
+    first, *others = diff_lines(found)
+    lines = [f"**{first}**", *(f"- {line}" for line in others), ""]
+    rows = diff_rows(found)
+    if rows:
+        lines += ["| " + " | ".join(HEADER) + " |", "|---|---:|---:|---:|---|"]
+        lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def diff_html(found: Diff) -> str:
+    """Return the answer as a fragment of HTML."""
+    return html_table(diff_lines(found), HEADER, diff_rows(found))
+
+
+def _watched(found: Diff) -> int:
+    return sum(each.tolerance is not None for each in found.moves)
+
+
+def _figure(move: Move, value: float) -> str:
+    return share(value) if move.name in ("slo_attainment", "busy", "kv_usage_mean") else number(value, 4)
+
+
+def _change(move: Move) -> str:
+    if math.isnan(move.change):
+        return "appeared" if math.isnan(move.before) else "vanished"
+    if math.isinf(move.relative):
+        return f"{move.change:+.3g}"
+    percent = 100 * move.relative
+    return f"{percent:+.{0 if abs(percent) >= 20 else 1 if abs(percent) >= 0.1 else 3}f}%"
+
+
+def _note(move: Move) -> str:
+    if move.is_beyond:
+        return f"too far: {100 * (move.tolerance or 0):.3g}% is tolerated"
+    return "within its 95% interval" if move.is_noise else ""
+
+
+def _value(value: object) -> str:
+    return UNDEFINED if value is None else str(value)

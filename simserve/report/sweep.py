@@ -1,0 +1,110 @@
+"""The answer of `simserve sweep` on a terminal and in a notebook: how many points, and the figures of some of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simserve.planner.sweep import Sweep
+from simserve.planner.sweep_point import OK, Row
+from simserve.report.page import html_table
+from simserve.report.quantities import UNDEFINED, counted, dollars, number, share
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_MOST_ROWS = 20
+_MOST_REASONS = 4
+_FIGURES = (
+    ("within the SLO", "slo_attainment", share),
+    ("TTFT p95 ms", "p95_ttft_ms", number),
+    ("TPOT p95 ms", "p95_tpot_ms", number),
+    ("output tok/s", "output_throughput", number),
+    ("$/M output", "usd_per_million_output_tokens", dollars),
+)
+
+
+def render_sweep(answer: Sweep, console: Console, out: Path | None) -> None:
+    """Print how many points were run, a table of them, and where the rest is."""
+    from rich.table import Table
+    from rich.text import Text
+
+    lines = sweep_lines(answer, out)
+    console.print(Text(lines[0], style="bold"))
+    for line in lines[1:]:
+        console.print(Text(line, style="dim"))
+    if not answer.rows:
+        return
+    console.print()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for title in header(answer):
+        table.add_column(title, justify="left" if title == "the run is" else "right", overflow="fold")
+    for row in shown_rows(answer):
+        table.add_row(*row)
+    console.print(table)
+    for line in error_lines(answer):
+        console.print(Text(line, style="yellow", overflow="ellipsis"), no_wrap=True, soft_wrap=False)
+
+
+def error_lines(answer: Sweep) -> list[str]:
+    """Return why points have no result: each reason once, the most frequent first, and how often."""
+    reasons = Counter(f"{row['status']}: {row['error']}" for row in answer.rows if row["status"] != OK)
+    lines = [f"{count} x {reason}" for reason, count in reasons.most_common(_MOST_REASONS)]
+    hidden = len(reasons) - len(lines)
+    return [*lines, *([f"and {hidden} other reasons, in the column error"] if hidden else [])]
+
+
+def sweep_lines(answer: Sweep, out: Path | None = None) -> list[str]:
+    """Return the answer in sentences: how many points, how many failed, what the table below holds."""
+    done = counted(len(answer.rows), "point")
+    failed = f", {answer.num_failed} of them without a result" if answer.num_failed else ""
+    if answer.was_interrupted:
+        first = f"{done} of {answer.num_points:,} are done{failed}."
+    else:
+        first = f"{done}{failed}" + (f": {out}" if out is not None else ".")
+    lines = [first]
+    if answer.num_resumed:
+        lines.append(f"{counted(answer.num_resumed, 'point')} had been finished before.")
+    if len(answer.rows) > _MOST_ROWS:
+        lines.append(f"Below, the {_MOST_ROWS} with the cheapest output tokens, those that hold the SLO best first.")
+    return lines
+
+
+def header(answer: Sweep) -> list[str]:
+    """Return the titles of the table."""
+    return [*(key.rpartition(".")[2] for key in answer.keys), *(title for title, _, _ in _FIGURES), "the run is"]
+
+
+def shown_rows(answer: Sweep) -> list[list[str]]:
+    """Return the table: every point of a small sweep, the best of a large one."""
+    rows: Sequence[Row] = answer.rows
+    if len(rows) > _MOST_ROWS:
+        rows = sorted(rows, key=_merit)[:_MOST_ROWS]
+    return [
+        [
+            *(_value(row["values"][key]) for key in answer.keys),
+            *(write(row.get(name)) if row["status"] == OK else UNDEFINED for _, name, write in _FIGURES),
+            str(row.get("stability")) if row["status"] == OK else row["status"],
+        ]
+        for row in rows
+    ]
+
+
+def sweep_html(answer: Sweep) -> str:
+    """Return the answer as a fragment of HTML."""
+    return html_table(sweep_lines(answer), header(answer), shown_rows(answer), error_lines(answer))
+
+
+def _merit(row: Row) -> tuple[float, float]:
+    """Return what rows are ordered by: the attainment in whole percent, the best first, then dollars."""
+    attained, price = row.get("slo_attainment"), row.get("usd_per_million_output_tokens")
+    is_run = row["status"] == OK
+    return (-math.floor(100 * attained) if attained is not None else 0 if is_run else 1, price if price else math.inf)
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

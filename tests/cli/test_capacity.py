@@ -1,0 +1,145 @@
+"""`simserve capacity`: the JSON of the design, the answer in words, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+import simserve as ss
+from tests.cli.conftest import Simserve
+from tests.scenario.builders import scenario_mapping
+
+_SLO = 'slo={ttft: "200 ms", tpot: "6 ms", attainment: 0.9}'
+_FAST = ["--requests", "300", "--replications", "2"]
+
+
+def test_the_json_says_how_much_and_what_breaks(simserve: Simserve, small: str) -> None:
+    """One object; the load that holds lies below the one that fails, and each probe says what it saw."""
+    outcome = simserve("capacity", small, "--set", _SLO, *_FAST, "--json")
+
+    answer = json.loads(outcome.stdout)
+    assert (outcome.code, outcome.stderr) == (0, "")
+    assert {"max_rate", "binding", "probes", "confidence_interval"} <= set(answer)
+    assert answer["binding"] == "tpot"
+    assert answer["confidence_interval"]["low"] < answer["max_rate"] < answer["fails_at"]
+    assert {"rate", "attainment", "p95_ttft_ms", "p95_tpot_ms", "goodput", "stability"} <= set(answer["probes"][0])
+    by_rate = {each["rate"]: each for each in answer["probes"]}
+    assert by_rate[answer["max_rate"]]["holds"]
+    assert not by_rate[answer["fails_at"]]["holds"]
+    assert answer["requests"] | {"measured": 0} == {
+        "per_run": 300,
+        "replications": 2,
+        "measured": 0,
+        "needed": 100,
+        "enough": True,
+    }
+
+
+def test_a_run_at_the_capacity_is_what_the_probe_says(simserve: Simserve, small: str) -> None:
+    """Stretching the gaps is drawing them at that rate: the same attainment to a rounding."""
+    answer = json.loads(simserve("capacity", small, "--set", _SLO, *_FAST, "--json").stdout)
+
+    rate = answer["max_rate"]
+    overrides = [_SLO, f"workload.arrivals.rate={rate}", "workload.num_requests=300", "run.replications=2"]
+    result = ss.run(ss.load(small, overrides))
+
+    probe = next(each for each in answer["probes"] if each["rate"] == rate)
+    assert result.summary["simserve"]["slo"]["attainment"] == pytest.approx(probe["attainment"], abs=1e-9)
+    assert result.summary["p95_ttft_ms"] == pytest.approx(probe["p95_ttft_ms"], rel=1e-6)
+
+
+def test_a_closed_loop_is_asked_for_clients(simserve: Simserve, folder: Path) -> None:
+    """Whole ones, and as many requests as the scenario says."""
+    mapping = scenario_mapping()
+    mapping["workload"] |= {"arrivals": {"process": "closed_loop", "concurrency": 3}, "num_requests": 200}
+    (folder / "closed.yaml").write_text(yaml.safe_dump(mapping | {"slo": {"tpot": "4 ms"}}), encoding="utf-8")
+
+    outcome = simserve("capacity", "closed.yaml", "--json", "--replications", "2")
+
+    answer = json.loads(outcome.stdout)
+    assert isinstance(answer["max_concurrency"], int)
+    assert "max_rate" not in answer
+    assert answer["fails_at"] - answer["max_concurrency"] <= max(1, 0.01 * answer["fails_at"])
+    assert answer["requests"]["per_run"] == 200
+
+
+def test_the_answer_comes_first_in_words(simserve: Simserve, small: str) -> None:
+    """Then the load that fails, then the table."""
+    outcome = simserve("capacity", small, "--set", _SLO, *_FAST)
+
+    assert outcome.stdout.startswith("The SLO holds up to ")
+    assert "TPOT breaks first" in outcome.stdout
+    assert "common random numbers" in outcome.stdout
+
+
+def test_too_few_requests_are_said(simserve: Simserve, small: str) -> None:
+    """A percentile of ten requests is luck."""
+    outcome = simserve("capacity", small, "--set", _SLO, "--requests", "30", "--replications", "2")
+
+    assert "90% rests on 60 requests; 100 are needed" in " ".join(outcome.stdout.split())
+
+
+def test_nothing_above_the_maximum_is_tried(simserve: Simserve, small: str) -> None:
+    """And the answer says that nothing broke."""
+    answer = json.loads(simserve("capacity", small, "--set", _SLO, *_FAST, "--max", "7", "--json").stdout)
+
+    assert answer["max_rate"] == 7
+    assert (answer["binding"], answer["confidence_interval"], answer["fails_at"]) == (None, None, None)
+    assert max(each["rate"] for each in answer["probes"]) == 7
+    assert any("at least that" in note for note in answer["notes"])
+
+
+def test_an_objective_out_of_reach_is_3_with_json(simserve: Simserve, small: str) -> None:
+    """No load is small enough."""
+    outcome = simserve("capacity", small, "--set", "slo={tpot: 1 us}", *_FAST, "--json")
+
+    answer = json.loads(outcome.stdout)
+    assert outcome.code == 3
+    assert (answer["max_rate"], answer["binding"]) == (0, "tpot")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ([], 104, "slo: is missing: without an objective"),
+        (["--set", _SLO, "--set", "workload.arrivals={process: all_at_once}"], 104, "no load that could be raised"),
+        (["--set", _SLO, "--precision", "5"], 2, "between 0 and 1"),
+        (["--set", _SLO, "--set", "model=llama-3.1-70b"], 3, "does not fit"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(
+    simserve: Simserve, small: str, arguments: list[str], code: int, said: str
+) -> None:
+    """One line that says what to do."""
+    outcome = simserve("capacity", small, *arguments)
+
+    assert (outcome.code, outcome.stdout) == (code, "")
+    assert said in outcome.error_line
+
+
+def test_a_trace_is_stretched(simserve: Simserve, folder: Path) -> None:
+    """Its requests are what they are; a single run a load, with an interval by batch means."""
+    rows = "\n".join(f"{0.2 * each},100,20" for each in range(400))
+    (folder / "trace.csv").write_text(f"arrival_time,prompt_tokens,output_tokens\n{rows}\n", encoding="utf-8")
+    mapping = scenario_mapping(workload={"trace": {"path": "trace.csv", "format": "csv"}}, slo={"tpot": "5 ms"})
+    (folder / "traced.yaml").write_text(yaml.safe_dump(mapping), encoding="utf-8")
+
+    answer = json.loads(simserve("capacity", "traced.yaml", "--json").stdout)
+
+    assert answer["max_rate"] > 5
+    assert answer["requests"]["replications"] == 1
+    assert simserve("capacity", "traced.yaml", "--requests", "10").code == 2
+
+
+def test_the_python_answer_shows_itself() -> None:
+    """The same keys as the command's, and a page."""
+    answer = ss.capacity(
+        ss.load("chatbot", ["workload.num_requests=50"]), highest=4.0, replications=2, num_requests=200
+    )
+
+    assert answer.summary["max_rate"] == 4
+    assert "<table>" in answer._repr_html_()
+    assert "holds up to 4.00 requests/s" in answer._repr_html_()

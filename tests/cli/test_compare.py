@@ -1,0 +1,112 @@
+"""`simserve compare`: the JSON of the design, the table, what is refused, what an interrupt leaves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import simserve as ss
+from simserve.scenario.run import Replicator
+from tests.cli.conftest import Simserve
+from tests.scenario.builders import make_scenario
+
+_FP8 = ["--with", "fp8: deployment.quantization=fp8"]
+
+
+def test_the_json_holds_summaries_and_differences(simserve: Simserve, small: str) -> None:
+    """One object; a difference has its mean, its interval, and whether it is shown."""
+    outcome = simserve(
+        "compare", small, *_FP8, "--with", "same: deployment.replicas=1", "--replications", "3", "--json"
+    )
+
+    answer = json.loads(outcome.stdout)
+    fp8, same_again = answer["variants"]
+    assert (outcome.code, outcome.stderr) == (0, "")
+    assert (fp8["name"], fp8["changes"]) == ("fp8", {"deployment.quantization": "fp8"})
+    assert fp8["summary"]["completed"] == 60
+    assert {"mean", "ci95", "shown"} <= set(fp8["differences"]["mean_tpot_ms"])
+    assert fp8["differences"]["mean_tpot_ms"]["ci95"][1] < 0
+    assert fp8["differences"]["mean_tpot_ms"]["shown"]
+    assert same_again["differences"]["mean_tpot_ms"] == {"mean": 0, "ci95": [0, 0], "shown": False, "relative": 0}
+    assert same_again["differences"]["slo_attainment"]["mean"] is None
+
+
+def test_the_words_say_what_is_shown(simserve: Simserve, small: str) -> None:
+    """And that nothing is, where nothing is."""
+    outcome = simserve("compare", small, *_FP8, "--with", "same: deployment.replicas=1", "--replications", "3")
+
+    assert outcome.stdout.startswith("fp8: mean TPOT -")
+    assert "same: no difference shown" in outcome.stdout
+    assert "(equal)" in outcome.stdout
+
+
+def test_set_and_seed_change_the_base_too(simserve: Simserve, small: str) -> None:
+    """A variant is a change of what is compared with."""
+    arguments = ["--set", "workload.num_requests=7", "--seed", "5", "--replications", "2", "--json"]
+
+    answer = json.loads(simserve("compare", small, *_FP8, *arguments).stdout)
+
+    assert answer["seed"] == 5
+    assert [answer["base"]["summary"]["completed"], answer["variants"][0]["summary"]["completed"]] == [14, 14]
+
+
+def test_independent_says_so(simserve: Simserve, small: str) -> None:
+    """In JSON and in words."""
+    arguments = ["compare", small, *_FP8, "--replications", "2", "--independent"]
+
+    assert json.loads(simserve(*arguments, "--json").stdout)["paired"] is False
+    assert "requests of its own" in simserve(*arguments).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ([], 2, "--with"),
+        (["--with", "fp8"], 2, "must be NAME: KEY=VALUE"),
+        ([*_FP8, *_FP8], 2, "stands twice"),
+        (["--with", "x: deployment.replica=2"], 104, "--with 'x'"),
+        (["--with", "x: model=llama-3.1-70b"], 3, "does not fit"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    simserve: Simserve, small: str, arguments: list[str], code: int, said: str
+) -> None:
+    """One line, nothing on stdout."""
+    outcome = simserve("compare", small, *arguments)
+
+    assert (outcome.code, outcome.stdout) == (code, "")
+    assert said in outcome.error_line
+
+
+def test_an_interrupt_keeps_the_replications_that_are_done(
+    simserve: Simserve, small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All deployments of them, so that they can be compared."""
+    calls = 0
+    summary = Replicator.summary
+
+    def interrupted(self: Replicator, replication: int) -> dict[str, Any]:
+        nonlocal calls
+        calls += 1
+        if calls == 6:
+            raise KeyboardInterrupt
+        return summary(self, replication)
+
+    monkeypatch.setattr(Replicator, "summary", interrupted)
+
+    outcome = simserve("compare", small, *_FP8, "--json")
+
+    assert outcome.code == 105
+    assert json.loads(outcome.stdout)["replications"] == 2
+    assert "the 2 replications that were finished" in outcome.error_line
+
+
+def test_the_python_answer_shows_itself() -> None:
+    """Mappings of keys to values do what texts do."""
+    answer = ss.compare(make_scenario(), {"two": {"deployment.replicas": 2}}, replications=2)
+
+    assert answer.variants[0].scenario.deployment.replicas == 2
+    assert "<table>" in answer._repr_html_()
+    assert "usd" not in answer._repr_html_()

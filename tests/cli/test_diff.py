@@ -1,0 +1,82 @@
+"""`simserve diff`: text, Markdown and JSON say the same; exit codes gate a build."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import simserve as ss
+from tests.cli.conftest import Simserve
+
+
+@pytest.fixture
+def results(simserve: Simserve, small: str) -> list[str]:
+    """Return two results that differ in the format of the weights, and the flag that lets them."""
+    simserve("run", small, "--out", "before", "--quiet")
+    simserve("run", small, "--set", "deployment.quantization=fp8", "--out", "after", "--quiet")
+    return ["before", "after", "--allow", "scenario"]
+
+
+def test_equal_results_are_0(simserve: Simserve, results: list[str]) -> None:
+    """Nothing moved, nothing fails."""
+    outcome = simserve("diff", "before", "before", "--tolerance", "1%")
+
+    assert (outcome.code, outcome.stdout) == (0, "Nothing moved: 43 figures are equal.\n")
+
+
+def test_a_move_beyond_tolerance_is_99(simserve: Simserve, results: list[str]) -> None:
+    """The table says which."""
+    outcome = simserve("diff", *results, "--tolerance", "5%")
+
+    assert outcome.code == 99
+    assert "watched figures moved too far" in outcome.stdout
+    assert "too far: 5% is tolerated" in outcome.stdout
+    assert "deployment.quantization: none → fp8" in outcome.stdout
+
+
+def test_a_move_within_tolerance_is_0(simserve: Simserve, results: list[str]) -> None:
+    """Also of a single figure."""
+    assert simserve("diff", *results, "--tolerance", "90%").code == 0
+    assert simserve("diff", *results, "--tolerance", "mean_tpot_ms=90%").code == 0
+    assert simserve("diff", *results, "--tolerance", "mean_tpot_ms=1%").code == 99
+
+
+def test_json_and_markdown_hold_the_same_figures(simserve: Simserve, results: list[str]) -> None:
+    """`--json` is `--format json`."""
+    found = json.loads(simserve("diff", *results, "--json").stdout)
+    markdown = simserve("diff", *results, "--format", "md").stdout
+
+    assert found == json.loads(simserve("diff", *results, "--format", "json").stdout)
+    assert found["metrics"]["mean_tpot_ms"]["relative"] < -0.05
+    assert f"| mean_tpot_ms | {found['metrics']['mean_tpot_ms']['a']:.3f} |" in markdown
+    assert markdown.startswith("**")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["before", "after"], 2, "--allow scenario"),
+        (["before", "nowhere"], 104, "cannot be read"),
+        (["before", "before", "--tolerance", "five"], 2, "--tolerance: 'five' must be a share"),
+        (["before", "before", "--tolerance", "p99=5%"], 2, "not a figure"),
+        (["before", "before", "--format", "pdf"], 2, "text, md, json"),
+        (["before", "before", "--allow", "anything"], 2, "scenario, version"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    simserve: Simserve, results: list[str], arguments: list[str], code: int, said: str
+) -> None:
+    """One line, nothing on stdout."""
+    outcome = simserve("diff", *arguments)
+
+    assert (outcome.code, outcome.stdout) == (code, "")
+    assert said in outcome.error_line
+
+
+def test_the_python_answer_shows_itself(results: list[str]) -> None:
+    """With the same words."""
+    found = ss.diff("before", "after", allow=["scenario"])
+
+    assert found.moved
+    assert "figures moved" in found._repr_html_()

@@ -1,0 +1,171 @@
+"""Comparisons: what is the same differs by nothing, what differs is shown, and intervals mean what they say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.errors import ScenarioError, UsageError
+from simserve.planner.compare import FIGURES, compare, parse_variant
+from simserve.planner.statistics import independent_difference, paired_difference
+from simserve.scenario.load import from_mapping
+from simserve.scenario.run import Replicator, run
+from tests.scenario.builders import make_scenario
+
+FIGURE = "mean_e2el_ms"
+LONGER = {"workload.output_tokens.value": 103}
+"""3 % more tokens an answer: 3 % more time for almost all of E2E."""
+
+
+def small_base(seed: int = 1, num_requests: int = 150) -> Any:
+    """Return a base whose mean E2E varies by about 1 % between replications: answers of 100 tokens."""
+    return make_scenario(
+        [
+            f"run.seed={seed}",
+            f"workload.num_requests={num_requests}",
+            "workload.output_tokens.value=100",
+            "workload.arrivals.rate=40",
+        ]
+    )
+
+
+def test_identical_variants_differ_by_exactly_nothing() -> None:
+    """On common random numbers: not by a rounding, in no figure."""
+    answer = compare(small_base(), {"same": {}, "same in words": ["deployment.replicas=1"]}, replications=3)
+
+    for variant in answer.variants:
+        for name, difference in variant.differences.items():
+            assert math.isnan(difference.mean) or (difference.mean, difference.low, difference.high) == (0, 0, 0), name
+            assert not difference.is_shown
+
+
+def test_every_difference_is_that_of_the_means() -> None:
+    """And the interval is Student's over the replications."""
+    answer = compare(small_base(), {"longer": LONGER}, replications=4)
+
+    base, variant = (np.array([each[FIGURE] for each in part.summaries]) for part in (answer.base, answer.variants[0]))
+    difference = answer.variants[0].differences[FIGURE]
+    assert difference.mean == pytest.approx((variant - base).mean())
+    half_width = 3.1824 * (variant - base).std(ddof=1) / 2
+    assert difference.half_width == pytest.approx(half_width, rel=1e-4)
+    assert answer.variants[0].summary[FIGURE] == pytest.approx(variant.mean())
+
+
+def test_the_first_replication_is_the_run_of_the_scenario() -> None:
+    """The same draws, so the same figures."""
+    base = small_base()
+
+    answer = compare(base, {"longer": LONGER}, replications=2)
+
+    assert answer.base.summaries[0][FIGURE] == run(base).summary[FIGURE]
+
+
+def test_fp8_is_faster_than_bf16_with_an_interval() -> None:
+    """Half the bytes of weights a step: less time a token, shown after four short runs."""
+    base = make_scenario(["workload.num_requests=60", "model=llama-3.1-8b"])
+
+    answer = compare(base, {"fp8": ["deployment.quantization=fp8"]}, replications=4)
+
+    tpot = answer.variants[0].differences["mean_tpot_ms"]
+    assert tpot.is_shown
+    assert tpot.high < 0
+    assert -0.6 < tpot.relative < -0.15
+
+
+def test_independent_streams_share_no_request() -> None:
+    """Then a variant that changes nothing differs by chance."""
+    answer = compare(small_base(), {"same": {}}, replications=3, is_independent=True)
+
+    ours, theirs = ({each[FIGURE] for each in part.summaries} for part in (answer.base, answer.variants[0]))
+    assert not ours & theirs
+    assert answer.variants[0].differences[FIGURE].mean != 0
+
+
+def figures(seeds: range, changes: Mapping[str, Any], num_replications: int, offset: int) -> np.ndarray:
+    """Return the figure of replications ``offset`` on of every seed, ``[seeds, replications]``."""
+    rows = []
+    for seed in seeds:
+        replicator = Replicator(from_mapping(small_base(seed).as_mapping(), changes))
+        rows.append([replicator.summary(offset + each)[FIGURE] for each in range(num_replications)])
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("num_seeds", [pytest.param(100, marks=pytest.mark.slow), 25])
+def test_independent_intervals_cover_nothing_and_show_three_percent(num_seeds: int) -> None:
+    """Of 100 fixed seeds at least 88 cover zero where there is nothing, and at least 80 show 3 %."""
+    seeds, count = range(1, num_seeds + 1), 5
+    base = figures(seeds, {}, count, 0)
+    same, longer = figures(seeds, {}, count, count), figures(seeds, LONGER, count, count)
+
+    covered = sum(not independent_difference(a, b).is_shown for a, b in zip(base.tolist(), same.tolist(), strict=True))
+    seen = sum(independent_difference(a, b).low > 0 for a, b in zip(base.tolist(), longer.tolist(), strict=True))
+
+    assert covered >= 0.88 * num_seeds
+    assert seen >= 0.8 * num_seeds
+
+
+def test_a_figure_that_is_undefined_has_no_difference() -> None:
+    """Attainment without an objective; of a figure that few replications define, those few count."""
+    answer = compare(small_base(), {"longer": LONGER}, replications=2)
+
+    assert math.isnan(answer.variants[0].differences["slo_attainment"].mean)
+    assert paired_difference([1.0, None, 3.0], [2.0, 5.0, 5.0]).mean == 1.5
+    assert math.isnan(paired_difference([None], [1.0]).mean)
+    assert math.isnan(independent_difference([None, None], [1.0, 2.0]).mean)
+
+
+def test_welch_is_as_in_the_textbook() -> None:
+    """Two samples whose interval scipy gives too."""
+    from scipy.stats import ttest_ind
+
+    one, two = [1.0, 2.0, 4.0, 4.5], [3.0, 3.5, 8.0]
+
+    ours = independent_difference(one, two)
+
+    theirs = ttest_ind(two, one, equal_var=False).confidence_interval(0.95)
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
+
+
+def test_every_figure_is_one_of_the_result() -> None:
+    """A renamed key of `result.json` would be noticed here."""
+    summary = run(make_scenario()).summary
+    for key in FIGURES.values():
+        value: Any = summary
+        for part in key.split("."):
+            value = value[part]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "changes"),
+    [
+        ("fp8: deployment.quantization=fp8", "fp8", ["deployment.quantization=fp8"]),
+        ("TP 8 : a=1,b=2", "TP 8", ["a=1", "b=2"]),
+        ('x: slo={ttft: "1, s", tpot: 2 s}, b=[1, 2]', "x", ['slo={ttft: "1, s", tpot: 2 s}', "b=[1, 2]"]),
+    ],
+)
+def test_a_variant_is_a_name_and_its_changes(text: str, name: str, changes: list[str]) -> None:
+    """Commas inside brackets and quotes belong to the value."""
+    assert parse_variant(text) == (name, changes)
+
+
+@pytest.mark.parametrize("text", ["", "fp8", "fp8:", "a.b=c", ": a=b", "fp8: a", "base: a=b", "a=b: c"])
+def test_what_is_no_variant_is_refused(text: str) -> None:
+    """With an example."""
+    with pytest.raises(UsageError, match="--with"):
+        parse_variant(text)
+
+
+def test_a_wrong_key_names_its_variant() -> None:
+    """Of several variants, the one to mend."""
+    with pytest.raises(ScenarioError, match=r"--with 'odd': deployment\.replica.*did you mean"):
+        compare(small_base(), {"odd": ["deployment.replica=2"]})
+
+
+def test_a_comparison_of_nothing_is_refused() -> None:
+    """There must be something to compare with."""
+    with pytest.raises(UsageError, match="needs a variant"):
+        compare(small_base(), {})
