@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simserve.cli.apis import TodayOption, price_facts, print_offers, seen
 from simserve.cli.options import JsonOption, print_json, print_lines, print_table
 from simserve.errors import UsageError
 
 if TYPE_CHECKING:
     from simserve.profiles.engine import ResolvedEngine
-    from simserve.profiles.hardware import GpuPrice, HardwareProfile
+    from simserve.profiles.gpu_prices import GpuPrice
+    from simserve.profiles.hardware import HardwareProfile
     from simserve.profiles.model import ModelProfile
 
 _16_BIT_BYTES = 2.0
@@ -22,15 +24,26 @@ _TIMES = ("static_max_wait", "frontend_latency")
 """Knobs in seconds whose names do not say so."""
 
 
-def gpus(as_json: JsonOption = False) -> None:
+def gpus(
+    offers: Annotated[bool, typer.Option("--offers", help="Print every price: on demand, reserved, spot.")] = False,
+    today: TodayOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List the GPUs: memory, bandwidth, dense peaks, price with its date."""
     from simserve.profiles import catalog
     from simserve.profiles.hardware import load_hardware
+    from simserve.profiles.price_dates import check_today, newest
     from simserve.units import format_bandwidth, format_bytes
 
-    rows = [_gpu(load_hardware(name)) for name in catalog.names("hardware")]
+    profiles = [load_hardware(name) for name in catalog.names("hardware")]
+    dates = [price.date for profile in profiles for price in profile.prices]
+    reference = check_today(today) if today is not None else newest(dates)
+    rows = [_gpu(profile, reference) for profile in profiles]
     if as_json:
-        print_json({"gpus": rows})
+        print_json({"gpus": rows, "judged_at": reference})
+        return
+    if offers:
+        print_offers(rows)
         return
     print_table(
         ("gpu", "memory", "bandwidth", "bf16", "fp8", "USD/h", "seen"),
@@ -42,11 +55,11 @@ def gpus(as_json: JsonOption = False) -> None:
                 _peak(row["bf16_flops"]),
                 _peak(row["fp8_flops"]),
                 "-" if row["usd_per_hour"] is None else f"{row['usd_per_hour']:.2f}",
-                row["price_date"] or "-",
+                seen(row["price_date"], row["price_is_old"]),
             )
             for row in rows
         ],
-        "Peaks are dense. USD/h: the median on-demand price, and the date of the newest one.",
+        "Peaks are dense. USD/h: the median on-demand price, and the date of the newest one; --offers lists all.",
     )
 
 
@@ -130,7 +143,9 @@ def engines(
     print_table((*columns, "versions"), cells, note)
 
 
-def _gpu(profile: HardwareProfile) -> dict[str, Any]:
+def _gpu(profile: HardwareProfile, today: str | None) -> dict[str, Any]:
+    from simserve.profiles.price_dates import is_old
+
     on_demand = [price for price in profile.prices if price.kind == "on_demand"]
     newest: GpuPrice | None = max(on_demand, key=lambda price: price.date, default=None)
     return {
@@ -143,6 +158,10 @@ def _gpu(profile: HardwareProfile) -> dict[str, Any]:
         "gpus_per_node": profile.intra_node.gpus_per_node,
         "usd_per_hour": profile.default_price,
         "price_date": None if newest is None else newest.date,
+        "price_is_old": newest is not None and today is not None and is_old(newest.date, today),
+        "prices": price_facts(profile, today),
+        "purchase_usd": None if profile.purchase is None else profile.purchase.usd,
+        "purchase_date": None if profile.purchase is None else profile.purchase.date,
     }
 
 
