@@ -108,4 +108,6 @@ def seen(date: str | None, old: bool) -> str:
 
 
 def _usd(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}" if value == 0 or value >= 0.1 else f"{value:.3g}"
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if value == round(value, 2) else f"{value:.3g}"

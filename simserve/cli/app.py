@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from simserve import __version__
-from simserve.cli import apis, memory, profiles, run, scenarios, schema, validate
+from simserve.cli import apis, cost, memory, profiles, run, scenarios, schema, validate
 
 EXIT_INTERRUPTED = 130
 """What the app returns after Ctrl-C."""
@@ -29,6 +29,7 @@ app.command("scenarios")(scenarios.scenarios)
 app.command("gpus")(profiles.gpus)
 app.command("models")(profiles.models)
 app.command("engines")(profiles.engines)
+app.command("cost")(cost.cost)
 app.command("apis")(apis.apis)
 app.command("schema")(schema.schema)
 app.command("validate")(validate.validate)
