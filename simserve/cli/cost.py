@@ -10,7 +10,7 @@ import typer
 
 from simserve.cli.apis import TodayOption
 from simserve.cli.options import JsonOption, QuietOption, SetOption, console, print_json
-from simserve.errors import UsageError
+from simserve.errors import InfeasibleError, UsageError
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
@@ -92,7 +92,7 @@ def cost(
             if value is not None:
                 raise UsageError("is for arithmetic without a scenario", key=flag, remedy="change it with --set")
         changes = [*(overrides or ()), *([] if gpu_hour_usd is None else [f"pricing.gpu_hour_usd={gpu_hour_usd}"])]
-        result = _by_simulation(scenario, changes, prices, requests_per_month, today, quiet=quiet)
+        result = _by_simulation(scenario, changes, prices, requests_per_month, today, as_json=as_json, quiet=quiet)
     if html is not None:
         result.to_html(html)
     if as_json:
@@ -163,13 +163,19 @@ def _by_simulation(
     requests_per_month: float | None,
     today: str | None,
     *,
+    as_json: bool,
     quiet: bool,
 ) -> CostResult:
     from simserve.api import cost as price
+    from simserve.api import memory
     from simserve.cli.run import progress_bar
     from simserve.scenario.load import load
 
-    with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as progress:
-        return price(
-            load(scenario, changes), api=api, requests_per_month=requests_per_month, today=today, progress=progress
-        )
+    asked = load(scenario, changes)
+    try:
+        with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as progress:
+            return price(asked, api=api, requests_per_month=requests_per_month, today=today, progress=progress)
+    except InfeasibleError:
+        if as_json:
+            print_json(memory(asked))
+        raise

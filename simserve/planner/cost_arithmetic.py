@@ -16,8 +16,6 @@ from simserve.planner.cost_model import SECONDS_PER_MONTH, Comparison
 from simserve.planner.daily import day_shape
 
 HOURS_PER_MONTH = 720
-ASSUMED_OPERATIONS_USD = 3000.0
-"""Operations where none are given, shown and not counted: 30 hours a month at $100, an assumption."""
 USUAL_UTILIZATION = (0.8, 0.7)
 """Shares of a GPU's rate that steady operation uses, for what full use leaves out."""
 _MILLION = 1e6
@@ -33,7 +31,6 @@ _OWN_KEYS = (
     "fleet_usd_per_month",
     "operations_usd_per_month",
 )
-_SPREAD = {"GPU price": 1.5, "API price": 1.5, "traffic": 1.5, "operations": 1.5, "capacity of a replica": 1.25}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +261,7 @@ def _left_out(terms: CostTerms, model: Comparison | None) -> list[dict[str, Any]
     bare = replace(model, fixed_usd_per_month=0.0, capacity=None)
     unit = bare.unit_usd_per_month * bare.share
     per_gpu = unit / bare.gpus_per_unit
-    operations = ASSUMED_OPERATIONS_USD if terms.operations_usd is None else terms.operations_usd
+    operations = cost_model.ASSUMED_OPERATIONS_USD if terms.operations_usd is None else terms.operations_usd
     named = "assumed: 30 hours at $100" if terms.operations_usd is None else "given"
     low = min(USUAL_UTILIZATION)
     rows = [("GPUs alone, always full", 0.0, True), (f"operations ({named})", operations, bool(terms.operations_usd))]
@@ -319,7 +316,7 @@ def _outlook(model: Comparison) -> dict[str, Any] | None:
 
 
 def _sensitivity(model: Comparison) -> list[dict[str, Any]]:
-    return cost_model.sensitivity(model, cost_model.usual_ranges(model, _SPREAD))
+    return cost_model.sensitivity(model, cost_model.usual_ranges(model))
 
 
 def _given(terms: CostTerms) -> dict[str, Any]:

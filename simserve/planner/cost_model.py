@@ -15,13 +15,22 @@ from simserve.metrics.api_cost import ApiPrices
 
 SECONDS_PER_MONTH = 720 * 3600
 """A month is 30 days."""
-DAYS_PER_MONTH = 30
 MONTHS = 36
 API_PRICE_FALL_PER_YEAR = 0.3
 GPU_PRICE_FALL_PER_YEAR = 0.2
 """Yearly falls where none are given: assumptions. A GPU-hour of an H100 fell from about $4 to $3 and less between
 2024 and 2026; prices of one API model stand still for years, and better models come at lower ones."""
+ASSUMED_OPERATIONS_USD = 3000.0
+"""Operations where none are given, shown and not counted: 30 hours a month at $100, an assumption."""
 _MOST_UNITS = 100_000
+GPUS = "GPUs of a replica, $ a month"
+API = "API, $ a request"
+TRAFFIC = "requests a month"
+OPERATIONS = "operations, $ a month"
+CAPACITY = "requests/s a replica holds"
+_FACTORS = {GPUS: 1.5, API: 1.5, TRAFFIC: 1.5, OPERATIONS: 1.5, CAPACITY: 1.25}
+"""By how much a tornado multiplies and divides each input. Capacity: the 90th percentile of the errors of simulated
+throughput lies near a quarter (calibration/ACCURACY.md); the others are assumptions."""
 _MILLION = 1e6
 
 
@@ -273,24 +282,19 @@ def saving(model: Comparison) -> float:
     return model.api_usd(requests) - model.self_host_usd(requests)
 
 
-def usual_ranges(model: Comparison, spread: Mapping[str, float]) -> dict[str, tuple[Any, Any]]:
-    """Return the ranges of a tornado: each input times and divided by its own factor.
-
-    Args:
-        model: Today's month.
-        spread: Input -> factor; an input that is left out or 0 here is left out of the tornado.
-    """
+def usual_ranges(model: Comparison) -> dict[str, tuple[Any, Any]]:
+    """Return the ranges of a tornado: each input times and divided by its factor; what is 0 or unknown is left out."""
     fields = {
-        "GPU price": "unit_usd_per_month",
-        "API price": "api_usd_per_request",
-        "traffic": "requests_per_month",
-        "operations": "fixed_usd_per_month",
-        "capacity of a replica": "capacity",
+        GPUS: "unit_usd_per_month",
+        API: "api_usd_per_request",
+        TRAFFIC: "requests_per_month",
+        OPERATIONS: "fixed_usd_per_month",
+        CAPACITY: "capacity",
     }
     ranges: dict[str, tuple[Any, Any]] = {}
     for name, field in fields.items():
-        value, factor = getattr(model, field), spread.get(name)
-        if not value or factor is None:
+        value, factor = getattr(model, field), _FACTORS[name]
+        if not value:
             continue
         low, high = value / factor, value * factor
         ranges[name] = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simserve.report.quantities import UNDEFINED, count, dollars, number, share
+from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,7 +73,7 @@ def answer(summary: Mapping[str, Any]) -> str:
         per = f", {dollars(api['usd_per_request'])} a request" if api["usd_per_request"] is not None else ""
         month = f"{dollars(api['usd_per_month'])} a month{per}"
         return f"{api['name']} costs {month if api['usd_per_month'] is not None else _per_million(api)}."
-    text = f"{count(own['gpus'])} GPUs cost {dollars(own['usd_per_month'])} a month"
+    text = f"{counted(own['gpus'], 'GPU')} cost {dollars(own['usd_per_month'])} a month"
     if own["usd_per_million_output_tokens"] is not None:
         text += f", {dollars(own['usd_per_million_output_tokens'])} a million output tokens"
     even = summary["break_even"]["tokens_per_month"]
@@ -87,7 +87,7 @@ def _per_million(api: Mapping[str, Any]) -> str:
 def _tokens(amount: float | None) -> str:
     if amount is None:
         return f"{UNDEFINED} tokens"
-    return f"{number(amount / _MILLION)} M tokens" if amount < 1e9 else f"{number(amount / 1e9)} G tokens"
+    return f"{number(amount / _MILLION)} M tokens"
 
 
 def _requests(amount: float | None) -> str:
@@ -99,8 +99,8 @@ def _requests(amount: float | None) -> str:
 def sections(summary: Mapping[str, Any]) -> list[Section]:
     """Return the parts of the answer that say something, in the order a reader asks."""
     parts = [
-        Section("Self-host", summary.get("self_host_arithmetic") or _self_host_lines(summary)),
-        Section("API", summary.get("api_arithmetic") or _api_lines(summary)),
+        Section("Self-host", _self_host_lines(summary)),
+        Section("API", _api_lines(summary)),
         Section("Break-even", _break_even_lines(summary)),
         _left_out(summary),
         _capacity(summary),
@@ -118,15 +118,24 @@ def _self_host_lines(summary: Mapping[str, Any]) -> list[str]:
     if own["usd_per_month"] is None:
         return []
     lines = []
-    if terms.get("gpu_hour_usd") is not None:
-        fleet = f"{own['gpus']:g} GPUs x {dollars(terms['gpu_hour_usd'])} x 720 hours = "
-        lines.append(f"{fleet}{_exact(own['fleet_usd_per_month'])} a month")
+    hour = own.get("gpu_hour_usd", terms.get("gpu_hour_usd"))
+    if hour is not None:
+        spare = f" ({own['spare_replicas']} of the replicas spare)" if own.get("spare_replicas") else ""
+        source = f" ({own['gpu_hour_source']})" if own.get("gpu_hour_source") else ""
+        fleet = (
+            f"{counted(own['gpus'], 'GPU')}{spare} x {dollars(hour)} x 720 hours = {_exact(own['fleet_usd_per_month'])}"
+        )
+        lines.append(f"{fleet} a month{source}")
     if terms.get("share", 1.0) != 1.0:
         lines.append(f"this use pays {share(terms['share'])} of it: {_exact(own['gpu_usd_per_month'])}")
-    if own["operations_usd_per_month"]:
-        lines.append(
-            f"+ {_exact(own['operations_usd_per_month'])} of operations = {_exact(own['usd_per_month'])} a month"
-        )
+    extra = {
+        "electricity": own.get("electricity_usd_per_month"),
+        "operations": own["operations_usd_per_month"],
+        "platform": own.get("platform_usd_per_month"),
+    }
+    added = " ".join(f"+ {_exact(usd)} of {what}" for what, usd in extra.items() if usd)
+    if added:
+        lines.append(f"{added} = {_exact(own['usd_per_month'])} a month")
     lines.append(_unit_prices(own))
     return [line for line in lines if line]
 
@@ -146,7 +155,7 @@ def _unit_prices(side: Mapping[str, Any]) -> str:
 
 
 def _exact(usd: float) -> str:
-    return f"${usd:,.0f}" if usd == round(usd) else f"${usd:,.2f}"
+    return f"${usd:,.0f}" if usd == round(usd) or usd >= 10_000 else f"${usd:,.2f}"
 
 
 def _api_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -155,9 +164,10 @@ def _api_lines(summary: Mapping[str, Any]) -> list[str]:
         return ["no API named: --api NAME (simserve apis lists them), or --api-input-usd and --api-output-usd"]
     lines = []
     if api.get("input_usd_per_month") is not None:
+        requests = (summary.get("day") or terms)["requests_per_month"]
+        prompt, output = (requests * (api if key in api else terms)[key] for key in ("prompt_tokens", "output_tokens"))
         lines.append(
-            f"{_tokens(terms['requests_per_month'] * terms['prompt_tokens'])} of prompts "
-            f"{_exact(api['input_usd_per_month'])} + {_tokens(terms['requests_per_month'] * terms['output_tokens'])} "
+            f"{_tokens(prompt)} of prompts {_exact(api['input_usd_per_month'])} + {_tokens(output)} "
             f"of answers {_exact(api['output_usd_per_month'])} = {_exact(api['usd_per_month'])} a month"
         )
     prices = _unit_prices(api)
@@ -178,7 +188,7 @@ def _break_even_lines(summary: Mapping[str, Any]) -> list[str]:
         amounts.append(f"{count(round(even['requests_per_month']))} requests")
     if even["tokens_per_month"] is not None:
         amounts.append(_tokens(even["tokens_per_month"]))
-    lines = [f"{' or '.join(amounts)} a month, on {even['gpus']:g} GPUs"]
+    lines = [f"{' or '.join(amounts)} a month, on {counted(even['gpus'], 'GPU')}"]
     good, first = even.get("for_good_requests_per_month"), even["requests_per_month"]
     if good is not None and first is not None and good > first * 1.001:
         lines.append(f"for good from {_requests(good)}: between, the next whole replica makes the API cheaper again")
@@ -189,12 +199,12 @@ def _left_out(summary: Mapping[str, Any]) -> Section:
     rows = [
         (
             row["term"],
-            f"+{dollars(row['adds_usd_per_month'])}" if row["adds_usd_per_month"] else "",
+            f"+{dollars(row['adds_usd_per_month'])}" if position and row["adds_usd_per_month"] else "",
             dollars(row["self_host_usd_per_month"]),
             count(_rounded(row["break_even_requests_per_month"])),
             "counted" if row["is_counted"] else "left out",
         )
-        for row in summary.get("left_out") or []
+        for position, row in enumerate(summary.get("left_out") or [])
     ]
     header = ("what the month leaves out or counts", "adds", "a month", "break-even requests", "here")
     return Section("Left out", (), header, rows)
@@ -222,15 +232,16 @@ def _capacity(summary: Mapping[str, Any]) -> Section:
 def _hours(summary: Mapping[str, Any]) -> Section:
     rows = [
         (
-            f"{number(row['rate'])} /s",
+            f"{number(row['load'] or row['rate'])}",
             share(row["busy"]),
             f"{number(row['watts_per_gpu'])} W",
             UNDEFINED if row["attainment"] is None else share(row["attainment"]),
-            row["stability"],
+            row["stability"] if row["holds"] else f"{row['stability']}, does not hold",
         )
         for row in summary.get("load_levels") or []
     ]
-    header = ("requests", "busy", "a GPU", "within the SLO", "")
+    loads = "clients" if summary.get("load_is_clients") else "requests/s"
+    header = (loads, "busy", "a GPU", "within the SLO", "")
     return Section("Load levels", (), header, rows)
 
 
@@ -242,9 +253,9 @@ def _hybrid_lines(summary: Mapping[str, Any]) -> list[str]:
     if best["replicas"] == 0:
         return [f"none is worth it: all to the API is the cheapest split, {month}"]
     if best["api_share"] == 0:
-        return [f"none is worth it: {best['gpus']:g} GPUs for all of it are the cheapest split, {month}"]
+        return [f"none is worth it: {counted(best['gpus'], 'GPU')} for all of it is the cheapest split, {month}"]
     return [
-        f"{best['gpus']:g} GPUs for the base of the day, {share(best['api_share'])} of the requests to the API: "
+        f"{counted(best['gpus'], 'GPU')} for the base of the day, {share(best['api_share'])} of the requests to the API: "
         f"{month} ({dollars(best['self_host_usd_per_month'])} + {dollars(best['api_usd_per_month'])})"
     ]
 
