@@ -118,15 +118,14 @@ def break_even(model: Comparison) -> dict[str, Any]:
     if model.api_usd_per_request:
         for stair in range(model.units, model.units + _MOST_UNITS):
             crossing, end = model.api_requests(model.fleet_usd(stair)), stair * model.capacity_per_month
+            begin = 0.0 if stair == model.units else (stair - 1) * model.capacity_per_month
+            if crossing > end:
+                for_good = None
+            elif crossing > begin or for_good is None:
+                for_good = max(crossing, begin)
             if crossing <= end and first is None:
                 first, units = crossing, stair
-            if crossing <= end:
-                for_good = max(crossing, (stair - 1) * model.capacity_per_month) if for_good is None else for_good
-            else:
-                for_good = None
-            if math.isinf(end) or _is_ahead(model, stair):
-                break
-            if first is None and not _gains(model):
+            if math.isinf(end) or _is_ahead(model, stair) or (crossing > end and not _gains(model)):
                 break
     tokens = model.tokens_per_request
     return {

@@ -133,7 +133,7 @@ def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None)
     if capacity == 0.0:
         with scenario.blaming("slo"):
             raise ScenarioError(
-                "is held at no load: even a 256th of the traffic misses it",
+                "is held at no load: even a 4096th of the traffic misses it",
                 remedy="see simserve run; relax the objective or change the deployment",
             )
     peak = mean * max(shape)

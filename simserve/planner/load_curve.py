@@ -15,9 +15,14 @@ from simserve.metrics.result import RunResult
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 
-MAX_REQUESTS = 2000
-"""Requests of one run at most: percentiles of a load level need no more, and a day takes about ten levels."""
-_MOST_STEPS = 8
+NUM_REQUESTS = 2000
+"""Requests of one run: percentiles of a load level need no more."""
+LEAST_SECONDS = 60.0
+"""Arrivals of an open loop last at least this long, so that a queue that grows has time to be seen."""
+LEAST_PER_CLIENT = 20
+"""Requests of each client of a closed loop, at least."""
+MOST_REQUESTS = 50_000
+_MOST_STEPS = 12
 _BISECTIONS = 4
 """Bisections between a load that holds and twice as much: the capacity is known to 5 %."""
 
@@ -105,12 +110,11 @@ class LoadCurve:
         assert workload.arrivals is not None  # only such loads are scaled
         value: float | int = int(load) if self.is_closed else load
         arrivals = workload.arrivals.model_copy(update={"concurrency" if self.is_closed else "rate": value})
-        requests = workload.num_requests
-        if workload.duration is not None and not self.is_closed:
-            requests = max(1, math.floor(workload.duration * load))
+        least = load * (LEAST_PER_CLIENT if self.is_closed else LEAST_SECONDS)
+        asked = min(workload.num_requests or NUM_REQUESTS, NUM_REQUESTS)
         changes = {
             "arrivals": arrivals,
-            "num_requests": None if requests is None else min(requests, MAX_REQUESTS),
+            "num_requests": min(max(asked, math.ceil(least)), MOST_REQUESTS),
             "duration": None,
         }
         return self.scenario.model_copy(update={"workload": workload.model_copy(update=changes)})
@@ -119,7 +123,7 @@ class LoadCurve:
         """Return the highest rate, requests/s, at which the deployment holds; None where the load cannot be scaled.
 
         Doubles or halves the scenario's own load until one holds and one does not, then bisects. 0 where even a
-        256th of it does not hold; the last doubling where everything holds. A batch that arrives all at once is
+        4096th of it does not hold; the last doubling where everything holds. A batch that arrives all at once is
         served at the capacity.
         """
         own = self.own_load

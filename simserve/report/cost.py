@@ -93,7 +93,7 @@ def _tokens(amount: float | None) -> str:
 def _requests(amount: float | None) -> str:
     if amount is None:
         return f"{UNDEFINED} requests"
-    return f"{number(amount / _MILLION)} M requests" if amount >= _MILLION else f"{count(round(amount))} requests"
+    return f"{number(amount / _MILLION, 4)} M requests" if amount >= _MILLION else f"{count(round(amount))} requests"
 
 
 def sections(summary: Mapping[str, Any]) -> list[Section]:
@@ -185,7 +185,7 @@ def _break_even_lines(summary: Mapping[str, Any]) -> list[str]:
         return [f"never: {even['why_never']}"] if even.get("why_never") else []
     amounts = []
     if even["requests_per_month"] is not None:
-        amounts.append(f"{count(round(even['requests_per_month']))} requests")
+        amounts.append(_requests(even["requests_per_month"]))
     if even["tokens_per_month"] is not None:
         amounts.append(_tokens(even["tokens_per_month"]))
     lines = [f"{' or '.join(amounts)} a month, on {counted(even['gpus'], 'GPU')}"]
@@ -255,8 +255,8 @@ def _hybrid_lines(summary: Mapping[str, Any]) -> list[str]:
     if best["api_share"] == 0:
         return [f"none is worth it: {counted(best['gpus'], 'GPU')} for all of it is the cheapest split, {month}"]
     return [
-        f"{counted(best['gpus'], 'GPU')} for the base of the day, {share(best['api_share'])} of the requests to the API: "
-        f"{month} ({dollars(best['self_host_usd_per_month'])} + {dollars(best['api_usd_per_month'])})"
+        f"{counted(best['gpus'], 'GPU')} for the base of the day, {share(best['api_share'])} of the requests to the "
+        f"API: {month} ({dollars(best['self_host_usd_per_month'])} + {dollars(best['api_usd_per_month'])})"
     ]
 
 

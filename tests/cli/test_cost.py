@@ -223,3 +223,46 @@ def test_an_unknown_api_names_the_nearest(simserve: Simserve) -> None:
 
     assert outcome.code == 104
     assert "'gpt-4p' is not a known api; did you mean 'gpt-4'" in outcome.error_line
+
+
+def test_a_scenario_answers_in_words_and_in_json(simserve: Simserve) -> None:
+    """The bundled question, with the documented keys and nothing else on stdout."""
+    words, answer = (
+        simserve("cost", "api-vs-self-host"),
+        json.loads(simserve("cost", "api-vs-self-host", "--api", "gpt-4o", "--json").stdout),
+    )
+
+    assert words.code == 0
+    assert "$7,661 a month" not in simserve("cost", "api-vs-self-host", "--api", "gpt-4o").stdout
+    assert all(title in words.stdout for title in ("Self-host", "Break-even", "Hybrid", "36 months", "Matters most"))
+    assert answer["api"]["name"] == "gpt-4o"
+    assert answer["cheaper"] == "self_host"
+    assert 0 < answer["self_host"]["utilization"] < 1
+    assert {"hybrid", "break_even", "sensitivity"} <= set(answer)
+
+
+def test_flags_beside_a_scenario_change_it(cost: Any) -> None:
+    """The price of a GPU-hour, the volume, prices of a million tokens."""
+    answer = cost("api-vs-self-host --gpu-hour-usd 1 --requests-per-month 1000000 --api-input-usd 0 --api-output-usd 1")
+
+    assert answer["self_host"]["gpu_usd_per_month"] == 4 * 720
+    assert answer["day"]["requests_per_month"] == pytest.approx(1e6)
+    assert answer["api"]["usd_per_million_tokens"] == pytest.approx(
+        answer["api"]["output_tokens"] / (answer["api"]["output_tokens"] + answer["api"]["prompt_tokens"])
+    )
+
+
+def test_a_deployment_that_does_not_fit_prints_its_memory(simserve: Simserve) -> None:
+    """And ends with 3, as a run does."""
+    outcome = simserve(
+        "cost",
+        "chatbot",
+        "--set",
+        "deployment.hardware=l4-24gb",
+        "--set",
+        "deployment.tensor_parallel_size=1",
+        "--json",
+    )
+
+    assert outcome.code == 3
+    assert json.loads(outcome.stdout)["fits"] is False
