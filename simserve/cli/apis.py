@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simserve.cli.options import JsonOption, print_json, print_table
+from simserve.errors import ProfileError, UsageError
 
 if TYPE_CHECKING:
     from simserve.profiles.api import ApiProfile
@@ -18,16 +22,53 @@ TodayOption = Annotated[
         metavar="YYYY-MM-DD", help="Day that prices are judged old at. Default: the newest date of the catalogue."
     ),
 ]
+PricesOption = Annotated[
+    Path | None,
+    typer.Option("--prices", metavar="FILE", help="Prices of this file instead of the catalogue's."),
+]
+DateOption = Annotated[
+    str | None, typer.Option("--date", metavar="YYYY-MM-DD", help="With --prices: when the file was fetched.")
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="With --prices: write profiles there, for SIMSERVE_PROFILE_PATH.",
+        show_default=False,
+    ),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="With --out: replace profiles that are there.")]
 _OLD = "old"
 
 
-def apis(today: TodayOption = None, as_json: JsonOption = False) -> None:
-    """List the APIs: dollars a million tokens, cached input, batch discount, when the price was seen."""
+def apis(
+    prices: PricesOption = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="TEXT", help="With --prices: take the names that hold this text; repeats."),
+    ] = None,
+    date: DateOption = None,
+    out: OutOption = None,
+    force: ForceOption = False,
+    today: TodayOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the APIs: dollars a million tokens, cached input, batch discount, when the price was seen.
+
+    With --prices they are those of a file: litellm's model_prices_and_context_window.json, or genai-prices' data.json.
+
+    simserve apis --prices model_prices_and_context_window.json --date 2026-11-20 --only mistral --out my-prices
+    """
     from simserve.profiles import catalog
     from simserve.profiles.api import load_api
     from simserve.profiles.price_dates import check_today, newest
 
-    profiles = [load_api(name) for name in catalog.names("api")]
+    if prices is None:
+        refuse_without_prices({"--only": only, "--date": date, "--out": out, "--force": force or None})
+        profiles = [load_api(name) for name in catalog.names("api")]
+    else:
+        profiles = _from_file(prices, only or (), fetched_at(date), out, force=force)
     reference = check_today(today) if today is not None else newest(each.date for each in profiles)
     rows = [_api(profile, reference) for profile in profiles]
     if as_json:
@@ -49,6 +90,44 @@ def apis(today: TodayOption = None, as_json: JsonOption = False) -> None:
         ],
         "Dollars a million tokens, list prices. old: seen more than a year before the newest. "
         "Tiers by prompt length: --json.",
+    )
+
+
+def _from_file(file: Path, only: Sequence[str], date: str, out: Path | None, *, force: bool) -> list[ApiProfile]:
+    from simserve.planner.importers.price_profiles import write_api_profiles
+    from simserve.planner.importers.prices_api import read_api_prices
+
+    profiles = [
+        each for each in read_api_prices(file, date) if not only or any(text.lower() in each.name for text in only)
+    ]
+    if not profiles:
+        raise ProfileError("holds no API of these names", file=file, remedy=f"--only {' '.join(only)} matches none")
+    if out is not None:
+        say_written(write_api_profiles(profiles, out, force=force), out)
+    return profiles
+
+
+def refuse_without_prices(flags: Mapping[str, object]) -> None:
+    """Refuse the flags of a price file where there is none."""
+    for flag, value in flags.items():
+        if value is not None:
+            raise UsageError("needs --prices FILE", key=flag)
+
+
+def fetched_at(date: str | None) -> str:
+    """Return when a price file was fetched, which no file says itself."""
+    from simserve.profiles.price_dates import check_date
+
+    if date is None:
+        raise UsageError("needs --date, the day that the file was fetched", key="--prices")
+    return check_date(date, "--date")
+
+
+def say_written(files: Sequence[Path], out: Path) -> None:
+    """Say on stderr what was written and how to use it."""
+    print(
+        f"simserve: {len(files)} profile{'s' if len(files) > 1 else ''} written; use with SIMSERVE_PROFILE_PATH={out}",
+        file=sys.stderr,
     )
 
 

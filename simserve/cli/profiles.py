@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.apis import TodayOption, price_facts, print_offers, seen
+from simserve.cli.apis import (
+    DateOption,
+    ForceOption,
+    OutOption,
+    PricesOption,
+    TodayOption,
+    fetched_at,
+    price_facts,
+    print_offers,
+    refuse_without_prices,
+    say_written,
+    seen,
+)
 from simserve.cli.options import JsonOption, print_json, print_lines, print_table
-from simserve.errors import UsageError
+from simserve.errors import ProfileError, UsageError
 
 if TYPE_CHECKING:
     from simserve.profiles.engine import ResolvedEngine
@@ -26,10 +39,27 @@ _TIMES = ("static_max_wait", "frontend_latency")
 
 def gpus(
     offers: Annotated[bool, typer.Option("--offers", help="Print every price: on demand, reserved, spot.")] = False,
+    prices: PricesOption = None,
+    provider: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With --prices: who sells. Default: as the file's path says."),
+    ] = None,
+    date: DateOption = None,
+    out: OutOption = None,
+    force: ForceOption = False,
     today: TodayOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the GPUs: memory, bandwidth, dense peaks, price with its date."""
+    """List the GPUs: memory, bandwidth, dense peaks, price with its date.
+
+    With --prices the offers of a file: SkyPilot's catalogs/vN/CLOUD/vms.csv, or gpuhunt's PROVIDER.csv.
+
+    simserve gpus --prices catalogs/v8/nebius/vms.csv --date 2026-11-20 --out my-prices
+    """
+    if prices is not None:
+        _price_file(prices, provider, fetched_at(date), out, force=force, today=today, as_json=as_json)
+        return
+    refuse_without_prices({"--provider": provider, "--date": date, "--out": out, "--force": force or None})
     from simserve.profiles import catalog
     from simserve.profiles.hardware import load_hardware
     from simserve.profiles.price_dates import check_today, newest
@@ -141,6 +171,39 @@ def engines(
     cells = [(*(str(row[column]) for column in columns), ", ".join(row["versions"])) for row in rows]
     note = "Rules are those of the newest version; simserve engines NAME prints every resolved knob."
     print_table((*columns, "versions"), cells, note)
+
+
+def _price_file(
+    file: Path, provider: str | None, date: str, out: Path | None, *, force: bool, today: str | None, as_json: bool
+) -> None:
+    """Print the offers of a price file, and write profiles with them."""
+    from simserve.planner.importers.price_profiles import write_hardware_profiles
+    from simserve.planner.importers.prices_gpu import read_gpu_prices
+    from simserve.profiles.price_dates import check_today, is_old
+
+    reference = date if today is None else check_today(today)
+    found = read_gpu_prices(file, date, provider)
+    if not found.prices:
+        raise ProfileError(
+            "has no price of a GPU that a bundled profile stands for", file=file, remedy="simserve gpus lists them"
+        )
+    rows = [
+        {
+            "name": name,
+            "prices": [{**price.model_dump(), "is_old": is_old(price.date, reference)} for price in own],
+            "purchase_usd": None,
+            "purchase_date": None,
+        }
+        for name, own in found.prices.items()
+    ]
+    if out is not None:
+        say_written(write_hardware_profiles(found.prices, out, force=force), out)
+    if as_json:
+        print_json({"gpus": rows, "judged_at": reference, "skipped": list(found.skipped)})
+        return
+    print_offers(rows)
+    if found.skipped:
+        print_lines([f"Without a profile, left out: {', '.join(found.skipped)}"])
 
 
 def _gpu(profile: HardwareProfile, today: str | None) -> dict[str, Any]:

@@ -56,12 +56,21 @@ def newest(dates: Iterable[str]) -> str | None:
 
 
 def check_today(today: str) -> str:
-    """Return a date given on the command line.
+    """Return the day that prices are judged at.
 
     Raises:
         UsageError: It is no date.
     """
+    return check_date(today, "--today")
+
+
+def check_date(date: str, key: str) -> str:
+    """Return a date given on the command line, as YYYY-MM-DD.
+
+    Raises:
+        UsageError: It is no date; names ``key``.
+    """
     try:
-        return datetime.date.fromisoformat(today).isoformat()
+        return datetime.date.fromisoformat(date).isoformat()
     except ValueError:
-        raise UsageError("must be a date", key="--today", value=today, remedy="for example 2026-11-30") from None
+        raise UsageError("must be a date", key=key, value=date, remedy="for example 2026-11-30") from None
