@@ -14,7 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simserve.api import RunResult, Scenario, capacity, compare, diff, load, memory, run, sweep, validate
+    from simserve.api import RunResult, Scenario, capacity, compare, cost, diff, load, memory, run, sweep, validate
     from simserve.errors import SimserveError
 
 __version__ = "0.1.0"
@@ -26,6 +26,7 @@ __all__ = [
     "__version__",
     "capacity",
     "compare",
+    "cost",
     "diff",
     "load",
     "memory",

@@ -26,7 +26,9 @@ from simserve.scenario.schema import Scenario
 if TYPE_CHECKING:
     from simserve.planner.capacity_answer import Progress as LoadProgress
     from simserve.planner.compare import Progress as RunsProgress
+    from simserve.metrics.api_cost import ApiPrices
     from simserve.planner.validate import Validation
+    from simserve.report.cost import CostResult
 
 __all__ = [
     "Capacity",
@@ -38,6 +40,7 @@ __all__ = [
     "Sweep",
     "capacity",
     "compare",
+    "cost",
     "default_folder",
     "diff",
     "load",
@@ -265,6 +268,41 @@ def sweep(
         progress=progress,
     )
     return Sweep(**{each.name: getattr(found, each.name) for each in fields(found)})
+
+
+def cost(
+    scenario: Scenario | str | Path | None = None,
+    *,
+    api: str | ApiPrices | None = None,
+    requests_per_month: float | None = None,
+    today: str | None = None,
+    progress: Progress | None = None,
+    terms: Mapping[str, float] | None = None,
+) -> CostResult:
+    """Return what a month costs on GPUs of one's own and at an API: ``.summary``, with the keys of `simserve cost`.
+
+    Args:
+        scenario: Whose deployment is simulated over a day; None: arithmetic on ``terms`` alone.
+        api: Name of an API profile, or prices; None: the scenario's ``pricing.api``.
+        requests_per_month: Volume; None: the scenario's traffic over its day.
+        today: Day (YYYY-MM-DD) that prices are judged old at; None: the newest date of the catalogue.
+        progress: Called now and then with the runs done and all runs.
+        terms: Without a scenario: fields of `simserve.planner.cost_arithmetic.CostTerms`, such as ``gpus``,
+            ``gpu_hour_usd``, ``prompt_tokens``.
+
+    Raises:
+        UsageError: Terms beside a scenario, unknown ones, or too few to answer anything.
+        InfeasibleError: The model does not fit.
+        InputError: A scenario or profile is missing or invalid.
+    """
+    from simserve.planner.cost import cost_summary
+    from simserve.report.cost import CostResult
+
+    loaded = scenario if scenario is None or isinstance(scenario, Scenario) else load(scenario)
+    summary = cost_summary(
+        loaded, api=api, requests_per_month=requests_per_month, today=today, progress=progress, terms=terms or {}
+    )
+    return CostResult(summary)
 
 
 def validate(

@@ -163,6 +163,18 @@ def read_mapping(path: Path, error: type[InputError] = InputError) -> dict[str, 
     Raises:
         InputError: (or ``error``) the file cannot be read or parsed, or holds something else than a mapping.
     """
+    document = read_document(path, error)
+    if not isinstance(document, dict):
+        raise error("must hold a mapping of keys to values", file=path)
+    return document
+
+
+def read_document(path: Path, error: type[InputError] = InputError) -> Any:
+    """Return what a YAML or JSON file holds.
+
+    Raises:
+        InputError: (or ``error``) the file cannot be read or parsed.
+    """
     text = read_text(path, error)
     if path.suffix == ".json":
         _check_json_depth(text, path, error)
@@ -174,9 +186,7 @@ def read_mapping(path: Path, error: type[InputError] = InputError) -> dict[str, 
         except ValueError as broken:  # a number of thousands of digits
             raise error(f"not valid JSON: {broken}", file=path) from None
     else:
-        document = parse_yaml(text, path, error)
-    if not isinstance(document, dict):
-        raise error("must hold a mapping of keys to values", file=path)
+        return parse_yaml(text, path, error)
     return document
 
 

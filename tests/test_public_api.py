@@ -20,6 +20,7 @@ _PUBLIC = [
     "__version__",
     "capacity",
     "compare",
+    "cost",
     "diff",
     "load",
     "memory",

@@ -15,6 +15,7 @@ from simserve.scenario.run import run
 
 _NAMES = catalog.names("scenario")
 _EXPECTED = [
+    "api-vs-self-host",
     "batch-size-sweet-spot",
     "chatbot",
     "code-completion",

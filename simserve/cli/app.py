@@ -8,8 +8,10 @@ import typer
 
 from simserve import __version__
 from simserve.cli import (
+    apis,
     capacity,
     compare,
+    cost,
     diff,
     exporting,
     importing,
@@ -50,6 +52,8 @@ app.command("gpus")(profiles.gpus)
 app.command("models")(profiles.models)
 app.command("engines")(profiles.engines)
 app.command("trace")(trace.trace)
+app.command("cost")(cost.cost)
+app.command("apis")(apis.apis)
 app.command("schema")(schema.schema)
 app.command("validate")(validate.validate)
 

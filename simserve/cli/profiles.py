@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simserve.cli.apis import (
+    DateOption,
+    ForceOption,
+    OutOption,
+    PricesOption,
+    TodayOption,
+    fetched_at,
+    price_facts,
+    print_offers,
+    refuse_without_prices,
+    say_written,
+    seen,
+)
 from simserve.cli.options import JsonOption, print_json, print_lines, print_table
-from simserve.errors import UsageError
+from simserve.errors import ProfileError, UsageError
 
 if TYPE_CHECKING:
     from simserve.profiles.engine import ResolvedEngine
-    from simserve.profiles.hardware import GpuPrice, HardwareProfile
+    from simserve.profiles.gpu_prices import GpuPrice
+    from simserve.profiles.hardware import HardwareProfile
     from simserve.profiles.model import ModelProfile
 
 _16_BIT_BYTES = 2.0
@@ -22,15 +37,43 @@ _TIMES = ("static_max_wait", "frontend_latency")
 """Knobs in seconds whose names do not say so."""
 
 
-def gpus(as_json: JsonOption = False) -> None:
-    """List the GPUs: memory, bandwidth, dense peaks, price with its date."""
+def gpus(
+    offers: Annotated[bool, typer.Option("--offers", help="Print every price: on demand, reserved, spot.")] = False,
+    prices: PricesOption = None,
+    provider: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With --prices: who sells. Default: as the file's path says."),
+    ] = None,
+    date: DateOption = None,
+    out: OutOption = None,
+    force: ForceOption = False,
+    today: TodayOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the GPUs: memory, bandwidth, dense peaks, price with its date.
+
+    With --prices the offers of a file: SkyPilot's catalogs/vN/CLOUD/vms.csv, or gpuhunt's PROVIDER.csv.
+
+    simserve gpus --prices catalogs/v8/nebius/vms.csv --date 2026-11-20 --out my-prices
+    """
+    if prices is not None:
+        _price_file(prices, provider, fetched_at(date), out, force=force, today=today, as_json=as_json)
+        return
+    refuse_without_prices({"--provider": provider, "--date": date, "--out": out, "--force": force or None})
     from simserve.profiles import catalog
     from simserve.profiles.hardware import load_hardware
+    from simserve.profiles.price_dates import check_today, newest
     from simserve.units import format_bandwidth, format_bytes
 
-    rows = [_gpu(load_hardware(name)) for name in catalog.names("hardware")]
+    profiles = [load_hardware(name) for name in catalog.names("hardware")]
+    dates = [price.date for profile in profiles for price in profile.prices]
+    reference = check_today(today) if today is not None else newest(dates)
+    rows = [_gpu(profile, reference) for profile in profiles]
     if as_json:
-        print_json({"gpus": rows})
+        print_json({"gpus": rows, "judged_at": reference})
+        return
+    if offers:
+        print_offers(rows)
         return
     print_table(
         ("gpu", "memory", "bandwidth", "bf16", "fp8", "USD/h", "seen"),
@@ -42,11 +85,11 @@ def gpus(as_json: JsonOption = False) -> None:
                 _peak(row["bf16_flops"]),
                 _peak(row["fp8_flops"]),
                 "-" if row["usd_per_hour"] is None else f"{row['usd_per_hour']:.2f}",
-                row["price_date"] or "-",
+                seen(row["price_date"], row["price_is_old"]),
             )
             for row in rows
         ],
-        "Peaks are dense. USD/h: the median on-demand price, and the date of the newest one.",
+        "Peaks are dense. USD/h: the median on-demand price, and the date of the newest one; --offers lists all.",
     )
 
 
@@ -130,7 +173,42 @@ def engines(
     print_table((*columns, "versions"), cells, note)
 
 
-def _gpu(profile: HardwareProfile) -> dict[str, Any]:
+def _price_file(
+    file: Path, provider: str | None, date: str, out: Path | None, *, force: bool, today: str | None, as_json: bool
+) -> None:
+    """Print the offers of a price file, and write profiles with them."""
+    from simserve.planner.importers.price_profiles import write_hardware_profiles
+    from simserve.planner.importers.prices_gpu import read_gpu_prices
+    from simserve.profiles.price_dates import check_today, is_old
+
+    reference = date if today is None else check_today(today)
+    found = read_gpu_prices(file, date, provider)
+    if not found.prices:
+        raise ProfileError(
+            "has no price of a GPU that a bundled profile stands for", file=file, remedy="simserve gpus lists them"
+        )
+    rows = [
+        {
+            "name": name,
+            "prices": [{**price.model_dump(), "is_old": is_old(price.date, reference)} for price in own],
+            "purchase_usd": None,
+            "purchase_date": None,
+        }
+        for name, own in found.prices.items()
+    ]
+    if out is not None:
+        say_written(write_hardware_profiles(found.prices, out, force=force), out)
+    if as_json:
+        print_json({"gpus": rows, "judged_at": reference, "skipped": list(found.skipped)})
+        return
+    print_offers(rows)
+    if found.skipped:
+        print_lines([f"Without a profile, left out: {', '.join(found.skipped)}"])
+
+
+def _gpu(profile: HardwareProfile, today: str | None) -> dict[str, Any]:
+    from simserve.profiles.price_dates import is_old
+
     on_demand = [price for price in profile.prices if price.kind == "on_demand"]
     newest: GpuPrice | None = max(on_demand, key=lambda price: price.date, default=None)
     return {
@@ -143,6 +221,10 @@ def _gpu(profile: HardwareProfile) -> dict[str, Any]:
         "gpus_per_node": profile.intra_node.gpus_per_node,
         "usd_per_hour": profile.default_price,
         "price_date": None if newest is None else newest.date,
+        "price_is_old": newest is not None and today is not None and is_old(newest.date, today),
+        "prices": price_facts(profile, today),
+        "purchase_usd": None if profile.purchase is None else profile.purchase.usd,
+        "purchase_date": None if profile.purchase is None else profile.purchase.date,
     }
 
 

@@ -18,7 +18,13 @@ COST_KEYS = (
 )
 
 
-def cost(*, num_gpus: int, gpu_hour_usd: float | None, throughput: Throughput) -> dict[str, float]:
+def cost(
+    *,
+    num_gpus: int,
+    gpu_hour_usd: float | None,
+    throughput: Throughput,
+    electricity_usd_per_hour: float = 0.0,
+) -> dict[str, float]:
     """Return the dollars of the run, every key of `COST_KEYS`; NaN without a price or any work.
 
     Every GPU is paid for the whole time, busy or not. ``usd_per_million_output_tokens`` puts all of it on the
@@ -31,7 +37,7 @@ def cost(*, num_gpus: int, gpu_hour_usd: float | None, throughput: Throughput) -
     """
     if gpu_hour_usd is None:
         return dict.fromkeys(COST_KEYS, math.nan)
-    usd_per_hour = num_gpus * gpu_hour_usd
+    usd_per_hour = num_gpus * gpu_hour_usd + electricity_usd_per_hour
     usd_per_second = usd_per_hour / _SECONDS_PER_HOUR
     return {
         "usd_per_hour": usd_per_hour,

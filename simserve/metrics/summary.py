@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from simserve.metrics.bottleneck import bottleneck
 from simserve.metrics.cost import cost
+from simserve.metrics.energy import Grid, board_watts, energy
 from simserve.metrics.latency import RequestLatencies, latency_summary, request_latencies
 from simserve.metrics.occupancy import Stays, stays
 from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
 from simserve.metrics.stability import Stability, stability, waiting_share
 from simserve.metrics.steady_state import Window, find_window
 from simserve.metrics.thresholds import Figures, evaluate_thresholds
-from simserve.metrics.throughput import throughput
+from simserve.metrics.throughput import Throughput, throughput
 from simserve.sim.records import COMPLETED, REASONS, STATUSES, UNFINISHED, RequestRecords
 
 if TYPE_CHECKING:
@@ -59,6 +60,10 @@ class RunFacts:
         num_gpus: GPUs of the fleet.
         gpu_hour_usd: Price of one GPU for an hour, None if unknown.
         gpu_hour_source: Where that price is from.
+        pays_electricity: Whether electricity comes on top of it.
+        grid: Where electricity comes from.
+        idle_watts: Power of one GPU without work.
+        board_watts: The most it draws.
         slo: Objective, None if there is none.
         warmup: ``auto``, ``none`` or seconds.
         peak_flops: Of one replica in the dtype it computes in, FLOP/s.
@@ -78,6 +83,10 @@ class RunFacts:
     num_gpus: int
     gpu_hour_usd: float | None
     gpu_hour_source: str
+    pays_electricity: bool
+    grid: Grid
+    idle_watts: float
+    board_watts: float
     slo: SLO | None
     warmup: str | float
     peak_flops: float
@@ -151,7 +160,13 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
         "total_token_throughput": rates.tokens,
     }
     in_window = measured.window.has_arrived
-    dollars = cost(num_gpus=facts.num_gpus, gpu_hour_usd=facts.gpu_hour_usd, throughput=rates)
+    used = _energy(simulation, facts, rates)
+    dollars = cost(
+        num_gpus=facts.num_gpus,
+        gpu_hour_usd=facts.gpu_hour_usd,
+        throughput=rates,
+        electricity_usd_per_hour=used["electricity_usd_per_hour"] if facts.pays_electricity else 0.0,
+    )
     objective = _slo(facts.slo, measured)
     figures = Figures(
         latencies=_latency_values(measured),
@@ -172,6 +187,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "window": _window(measured.window),
             "slo": objective,
             "cost": {**dollars, "gpu_hour_usd": facts.gpu_hour_usd, "gpu_hour_source": facts.gpu_hour_source},
+            "energy": used,
             "steps": _steps(simulation.totals),
             "confidence_intervals": None,
             "requests": _requests(records),
@@ -246,6 +262,20 @@ def _utilization(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
         "mfu": _ratio(totals.flops, facts.peak_flops * totals.busy_seconds),
         "mbu": _ratio(totals.bytes, facts.peak_bandwidth * totals.busy_seconds),
     }
+
+
+def _energy(simulation: Simulation, facts: RunFacts, rates: Throughput) -> dict[str, float]:
+    """Return power and energy: how busy the GPUs were over the whole run, a token at the rates of the window."""
+    totals = simulation.totals
+    busy = _ratio(totals.busy_seconds, simulation.num_replicas * simulation.end_time)
+    watts = board_watts(facts.idle_watts, facts.board_watts, busy, totals.seconds_by_part)
+    return energy(
+        num_gpus=facts.num_gpus,
+        watts_per_gpu=watts,
+        grid=facts.grid,
+        tokens_per_second=rates.tokens,
+        output_tokens_per_second=rates.output_tokens,
+    )
 
 
 def _kv(simulation: Simulation, facts: RunFacts) -> dict[str, float]:

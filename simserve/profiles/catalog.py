@@ -14,13 +14,14 @@ from typing import Literal, TypeVar
 from simserve.errors import InputError, ProfileError, ScenarioError, nearest
 
 Profile = TypeVar("Profile")
-Kind = Literal["hardware", "model", "engine", "scenario", "published"]
+Kind = Literal["hardware", "model", "engine", "api", "scenario", "published"]
 
 PROFILE_PATH_VARIABLE = "SIMSERVE_PROFILE_PATH"
 _FOLDERS: dict[Kind, str] = {
     "hardware": "hardware_profiles",
     "model": "model_profiles",
     "engine": "engine_profiles",
+    "api": "api_profiles",
     "scenario": "scenarios",
     "published": "calibration/published",
 }

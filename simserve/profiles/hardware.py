@@ -5,28 +5,23 @@ Knows data sheets and class defaults, not what an operator, a model or an engine
 
 from __future__ import annotations
 
-import datetime
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
 from simserve.profiles.gemm_curves import ActivationQuantisation, GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
+from simserve.profiles.gpu_prices import GpuPrice, GpuPurchase
 from simserve.profiles.kernel_curves import AttentionCurves, CollectiveCurves
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
 from simserve.validation import FrozenModel, validate
 
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4")
-
-
-def _as_date_text(value: Any) -> Any:
-    """Return a date as text: YAML reads an unquoted 2026-08-06 as a date."""
-    return value.isoformat() if isinstance(value, datetime.date) else value
 
 
 Source = Annotated[str, Field(min_length=1)]
@@ -36,7 +31,6 @@ PositiveBytes = Annotated[Bytes, Field(gt=0)]
 PositiveBytesPerSecond = Annotated[BytesPerSecond, Field(gt=0)]
 PositiveSeconds = Annotated[Seconds, Field(gt=0)]
 PositiveWatts = Annotated[Watts, Field(gt=0)]
-Date = Annotated[str, Field(pattern=r"^\d{4}(-\d{2}(-\d{2})?)?$"), BeforeValidator(_as_date_text)]
 
 
 class Memory(FrozenModel):
@@ -160,21 +154,6 @@ class Efficiency(FrozenModel):
     """Where the numbers of this block come from."""
 
 
-class GpuPrice(FrozenModel):
-    """What one GPU cost at one provider on one date."""
-
-    usd_per_hour: float = Field(gt=0)
-    """Dollars an hour for one GPU, its share of the host included."""
-    provider: str = Field(min_length=1)
-    """Who sells it."""
-    kind: Literal["on_demand", "reserved", "spot"]
-    """Terms of the offer."""
-    date: Date
-    """When the price was seen: YYYY-MM-DD, YYYY-MM, or YYYY where no more is known."""
-    source: Source
-    """Where the price was read."""
-
-
 class HardwareProfile(FrozenModel):
     """One GPU, the node it sits in and what it costs."""
 
@@ -212,6 +191,8 @@ class HardwareProfile(FrozenModel):
     """Fitted collectives inside a node; none: latency and bandwidth of the link."""
     prices: tuple[GpuPrice, ...] = ()
     """Prices seen, each with its date and source."""
+    purchase: GpuPurchase | None = None
+    """What buying one costs; none: no price is known."""
 
     @property
     def supported_dtypes(self) -> tuple[str, ...]:

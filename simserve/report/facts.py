@@ -208,6 +208,18 @@ def cost_lines(result: RunResult) -> list[str]:
     ]
 
 
+def energy_lines(result: RunResult) -> list[str]:
+    """Return power, energy a token and CO2, an estimate from how busy the GPUs were and with what."""
+    used = result.summary["simserve"]["energy"]
+    if used["joules_per_token"] is None:
+        return [f"{number(used['watts_mean'])} W; no token was served"]
+    return [
+        f"{number(used['watts_per_gpu'])} W a GPU; a thousand tokens take {number(used['joules_per_token'] * 1000)} J "
+        f"and {number(used['grams_co2_per_thousand_tokens'])} g of CO2 (estimated; PUE {used['pue']:g}, "
+        f"{number(used['carbon_g_per_kwh'])} g/kWh)"
+    ]
+
+
 def step_lines(result: RunResult) -> list[str]:
     """Return where the time of the steps went, largest first, and how much of the peaks was used."""
     simserve = result.summary["simserve"]

@@ -74,6 +74,7 @@ def _facts(result: RunResult) -> Table:
             "Throughput": facts.throughput_lines(result),
             "Memory": facts.memory_lines(result),
             "Dollars": facts.cost_lines(result),
+            "Energy": facts.energy_lines(result),
             "Step time": facts.step_lines(result),
             "Queue": facts.waiting_lines(result),
         }

@@ -12,6 +12,7 @@ from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
+from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
 
 ENGINES_WITHOUT_EXPERT_PARALLEL = ("fastertransformer", "llama.cpp", "ollama", "orca", "tgi", "transformers")
@@ -31,16 +32,24 @@ class ResolvedScenario:
         shape: One replica: hardware, model, engine, parallel sizes, number formats.
         memory: What of a GPU's memory goes where, and whether it fits.
         engine: Limits and rules of one replica's scheduler.
-        gpu_hour_usd: Dollars a GPU-hour; None where neither the scenario nor the profile has a price.
-        gpu_hour_source: Where the price comes from.
+        gpu_hour: What a GPU-hour costs, and where that is from.
     """
 
     scenario: Scenario
     shape: ReplicaShape
     memory: MemoryPlan
     engine: EngineConfig
-    gpu_hour_usd: float | None
-    gpu_hour_source: str
+    gpu_hour: GpuHour
+
+    @property
+    def gpu_hour_usd(self) -> float | None:
+        """Dollars a GPU-hour; None where neither the scenario nor the profile has a price."""
+        return self.gpu_hour.usd
+
+    @property
+    def gpu_hour_source(self) -> str:
+        """Where the price comes from."""
+        return self.gpu_hour.source
 
     @property
     def num_gpus(self) -> int:
@@ -59,14 +68,14 @@ def resolve(scenario: Scenario) -> ResolvedScenario:
     shape = replica_shape(scenario)
     with scenario.blaming("deployment"):
         memory = plan_memory(shape)
-    price, source = _price(scenario, shape.hardware)
+    with scenario.blaming("pricing"):
+        price = gpu_hour(scenario.pricing, shape.hardware)
     return ResolvedScenario(
         scenario=scenario,
         shape=shape,
         memory=memory,
         engine=engine_config(shape, memory),
-        gpu_hour_usd=price,
-        gpu_hour_source=source,
+        gpu_hour=price,
     )
 
 
@@ -206,13 +215,3 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         pipeline_parallel_size=shape.pipeline_parallel_size,
         frontend_latency=engine.frontend_latency,
     )
-
-
-def _price(scenario: Scenario, hardware: HardwareProfile) -> tuple[float | None, str]:
-    if scenario.pricing.gpu_hour_usd is not None:
-        return scenario.pricing.gpu_hour_usd, "scenario"
-    if hardware.default_price is None:
-        return None, f"no price in {hardware.name}; set pricing.gpu_hour_usd"
-    dates = sorted({price.date for price in hardware.prices if price.kind == "on_demand"})
-    seen = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    return hardware.default_price, f"median on-demand price of {hardware.name}, seen {seen}"

@@ -20,6 +20,7 @@ from simserve.perf.parts import PricedDeployment
 from simserve.perf.tables import price
 from simserve.profiles.expected_errors import expected_error, generation_of, load_expected_errors
 from simserve.scenario.fit import check_fit
+from simserve.scenario.pricing import grid
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.seats import limit_gains, seats_curve
@@ -200,6 +201,10 @@ def _facts(
         num_gpus=resolved.num_gpus,
         gpu_hour_usd=resolved.gpu_hour_usd,
         gpu_hour_source=resolved.gpu_hour_source,
+        pays_electricity=resolved.gpu_hour.pays_electricity,
+        grid=grid(scenario.pricing),
+        idle_watts=resolved.shape.hardware.power.idle,
+        board_watts=resolved.shape.hardware.power.board,
         slo=_slo(scenario),
         warmup=scenario.run.warmup,
         peak_flops=priced.parts.peak_flops,

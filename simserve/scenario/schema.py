@@ -28,6 +28,7 @@ from simserve import units
 from simserve.errors import InputError
 from simserve.metrics.thresholds import ATTAINMENT, parse_threshold
 from simserve.scenario.presets import UseCase, with_preset
+from simserve.scenario.pricing_spec import PricingSpec
 from simserve.units import Bytes, Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.spec import WorkloadSpec
@@ -210,13 +211,6 @@ class SLOSpec(FrozenModel):
         if self.ttft is None and self.tpot is None and self.e2e is None:
             raise ValueError('needs at least one limit: ttft, tpot or e2e, for example ttft: "1 s"')
         return self
-
-
-class PricingSpec(FrozenModel):
-    """What the deployment costs."""
-
-    gpu_hour_usd: Annotated[float, Field(ge=0)] | None = None
-    """Dollars a GPU-hour. Absent: the hardware profile's own price, named in the result."""
 
 
 def _as_warmup(value: object) -> object:

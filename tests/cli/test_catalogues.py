@@ -14,7 +14,7 @@ import simserve as ss
 from simserve.profiles import catalog
 from tests.cli.conftest import Simserve
 
-_COMMANDS = ("run", "memory", "validate", "scenarios", "gpus", "models", "engines", "schema")
+_COMMANDS = ("run", "memory", "cost", "validate", "scenarios", "gpus", "models", "engines", "apis", "schema")
 _HELP_SECONDS = 0.3
 _HEAVY = ("numpy", "pandas", "scipy", "duckdb", "matplotlib", "pydantic", "simpy", "yaml")
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from simserve.engine.histogram import Histogram
+from simserve.metrics.energy import Grid
 from simserve.metrics.slo import SLO
 from simserve.metrics.summary import RunFacts
 from simserve.perf.memory import MemoryPlan
@@ -148,6 +149,10 @@ def make_facts(**overrides: Any) -> RunFacts:
         "num_gpus": 2,
         "gpu_hour_usd": 3.0,
         "gpu_hour_source": "scenario",
+        "pays_electricity": False,
+        "grid": Grid(usd_per_kwh=0.1, grams_co2_per_kwh=400.0, pue=1.25, host_watts_per_gpu=0.0),
+        "idle_watts": 100.0,
+        "board_watts": 700.0,
         "slo": None,
         "warmup": "auto",
         "peak_flops": 4e12,

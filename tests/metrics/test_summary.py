@@ -65,6 +65,9 @@ INNER = {
     "slo": "attainment by_metric",
     "cost": "usd_per_hour usd_per_million_output_tokens usd_per_million_tokens usd_per_request "
     "tokens_per_usd requests_per_usd gpu_hour_usd gpu_hour_source",
+    "energy": "watts_per_gpu watts_mean joules_per_token joules_per_output_token kwh_per_million_tokens "
+    "grams_co2_per_thousand_tokens electricity_usd_per_hour pue host_watts_per_gpu carbon_g_per_kwh "
+    "electricity_usd_per_kwh",
     "steps": "count mean_batch seconds_by_part",
     "confidence_intervals": None,
     "requests": "submitted completed rejected timed_out failed unfinished truncated",

@@ -1,0 +1,192 @@
+"""`simserve apis`, and the prices of `simserve gpus`: what tokens and GPU-hours cost, seen when, and whether old."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simserve.cli.options import JsonOption, print_json, print_table
+from simserve.errors import ProfileError, UsageError
+
+if TYPE_CHECKING:
+    from simserve.profiles.api import ApiProfile
+    from simserve.profiles.hardware import HardwareProfile
+
+TodayOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="YYYY-MM-DD", help="Day that prices are judged old at. Default: the newest date of the catalogue."
+    ),
+]
+PricesOption = Annotated[
+    Path | None,
+    typer.Option("--prices", metavar="FILE", help="Prices of this file instead of the catalogue's."),
+]
+DateOption = Annotated[
+    str | None, typer.Option("--date", metavar="YYYY-MM-DD", help="With --prices: when the file was fetched.")
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="With --prices: write profiles there, for SIMSERVE_PROFILE_PATH.",
+        show_default=False,
+    ),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="With --out: replace profiles that are there.")]
+_OLD = "old"
+
+
+def apis(
+    prices: PricesOption = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="TEXT", help="With --prices: take the names that hold this text; repeats."),
+    ] = None,
+    date: DateOption = None,
+    out: OutOption = None,
+    force: ForceOption = False,
+    today: TodayOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the APIs: dollars a million tokens, cached input, batch discount, when the price was seen.
+
+    With --prices they are those of a file: litellm's model_prices_and_context_window.json, or genai-prices' data.json.
+
+    simserve apis --prices model_prices_and_context_window.json --date 2026-11-20 --only mistral --out my-prices
+    """
+    from simserve.profiles import catalog
+    from simserve.profiles.api import load_api
+    from simserve.profiles.price_dates import check_today, newest
+
+    if prices is None:
+        refuse_without_prices({"--only": only, "--date": date, "--out": out, "--force": force or None})
+        profiles = [load_api(name) for name in catalog.names("api")]
+    else:
+        profiles = _from_file(prices, only or (), fetched_at(date), out, force=force)
+    reference = check_today(today) if today is not None else newest(each.date for each in profiles)
+    rows = [_api(profile, reference) for profile in profiles]
+    if as_json:
+        print_json({"apis": rows, "judged_at": reference})
+        return
+    print_table(
+        ("api", "provider", "input", "cached", "output", "batch", "seen"),
+        [
+            (
+                row["name"],
+                row["provider"],
+                _usd(row["input_usd_per_million_tokens"]),
+                _usd(row["cached_input_usd_per_million_tokens"]),
+                _usd(row["output_usd_per_million_tokens"]),
+                "-" if row["batch_discount"] is None else f"-{row['batch_discount']:.0%}",
+                seen(row["date"], row["is_old"]),
+            )
+            for row in rows
+        ],
+        "Dollars a million tokens, list prices. old: seen more than a year before the newest. "
+        "Tiers by prompt length: --json.",
+    )
+
+
+def _from_file(file: Path, only: Sequence[str], date: str, out: Path | None, *, force: bool) -> list[ApiProfile]:
+    from simserve.planner.importers.price_profiles import write_api_profiles
+    from simserve.planner.importers.prices_api import read_api_prices
+
+    profiles = [
+        each for each in read_api_prices(file, date) if not only or any(text.lower() in each.name for text in only)
+    ]
+    if not profiles:
+        raise ProfileError("holds no API of these names", file=file, remedy=f"--only {' '.join(only)} matches none")
+    if out is not None:
+        say_written(write_api_profiles(profiles, out, force=force), out)
+    return profiles
+
+
+def refuse_without_prices(flags: Mapping[str, object]) -> None:
+    """Refuse the flags of a price file where there is none."""
+    for flag, value in flags.items():
+        if value is not None:
+            raise UsageError("needs --prices FILE", key=flag)
+
+
+def fetched_at(date: str | None) -> str:
+    """Return when a price file was fetched, which no file says itself."""
+    from simserve.profiles.price_dates import check_date
+
+    if date is None:
+        raise UsageError("needs --date, the day that the file was fetched", key="--prices")
+    return check_date(date, "--date")
+
+
+def say_written(files: Sequence[Path], out: Path) -> None:
+    """Say on stderr what was written and how to use it."""
+    print(
+        f"simserve: {len(files)} profile{'s' if len(files) > 1 else ''} written; use with SIMSERVE_PROFILE_PATH={out}",
+        file=sys.stderr,
+    )
+
+
+def _api(profile: ApiProfile, today: str | None) -> dict[str, Any]:
+    from simserve.profiles.price_dates import is_old
+
+    return {
+        "name": profile.name,
+        "provider": profile.provider,
+        "model_id": profile.model_id,
+        "description": profile.description,
+        "weights": profile.weights,
+        "input_usd_per_million_tokens": profile.price.input,
+        "cached_input_usd_per_million_tokens": profile.price.cached_input,
+        "output_usd_per_million_tokens": profile.price.output,
+        "prompt_tiers": [tier.model_dump() for tier in profile.prompt_tiers],
+        "batch_discount": profile.batch_discount,
+        "volume_discounts": [each.model_dump() for each in profile.volume_discounts],
+        "date": profile.date,
+        "is_old": today is not None and is_old(profile.date, today),
+        "source": profile.source,
+    }
+
+
+def price_facts(profile: HardwareProfile, today: str | None) -> list[dict[str, Any]]:
+    """Return the offers of a GPU: rented by the hour, dearest first, each with its date and whether it is old."""
+    from simserve.profiles.price_dates import is_old
+
+    return [
+        {**price.model_dump(), "is_old": today is not None and is_old(price.date, today)}
+        for price in sorted(profile.prices, key=lambda price: (price.kind, -price.usd_per_hour))
+    ]
+
+
+def print_offers(rows: list[dict[str, Any]]) -> None:
+    """Print every offer of every GPU."""
+    print_table(
+        ("gpu", "terms", "provider", "USD/h", "seen"),
+        [
+            (row["name"], price["kind"].replace("_", "-"), price["provider"], f"{price['usd_per_hour']:.2f}",
+             seen(price["date"], price["is_old"]))
+            for row in rows
+            for price in row["prices"]
+        ]
+        + [
+            (row["name"], "purchase", "-", f"{row['purchase_usd']:,.0f} once", seen(row["purchase_date"], False))
+            for row in rows
+            if row["purchase_usd"] is not None
+        ],
+        "Dollars an hour for one GPU with its share of the host. old: seen more than a year before the newest.",
+    )  # fmt: skip
+
+
+def seen(date: str | None, old: bool) -> str:
+    """Return when a price was seen: ``2023-06, old``."""
+    return "-" if date is None else f"{date}, {_OLD}" if old else date
+
+
+def _usd(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if value == round(value, 2) else f"{value:.3g}"

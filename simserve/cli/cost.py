@@ -1,0 +1,181 @@
+"""`simserve cost`: GPUs of one's own or an API, simulated or by arithmetic alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simserve.cli.apis import TodayOption
+from simserve.cli.options import JsonOption, QuietOption, SetOption, console, print_json
+from simserve.errors import InfeasibleError, UsageError
+
+if TYPE_CHECKING:
+    from simserve.metrics.api_cost import ApiPrices
+    from simserve.report.cost import CostResult
+
+_WITHOUT = "Without a scenario: "
+
+
+def _number(text: str, *, minimum: float = 0.0, maximum: float = float("inf")) -> Any:
+    return typer.Option(min=minimum, max=maximum, help=text, show_default=False)
+
+
+def cost(
+    scenario: Annotated[
+        str | None,
+        typer.Argument(help="A scenario file, or the name of a bundled scenario.", show_default=False),
+    ] = None,
+    api: Annotated[
+        str | None, typer.Option(metavar="NAME", help="API to compare with; simserve apis lists them.")
+    ] = None,
+    api_input_usd: Annotated[float | None, _number("API price of a million prompt tokens.")] = None,
+    api_output_usd: Annotated[float | None, _number("API price of a million output tokens.")] = None,
+    api_request_usd: Annotated[float | None, _number(_WITHOUT + "API price of a request, instead of tokens.")] = None,
+    requests_per_month: Annotated[float | None, _number("Requests a month; of 720 hours.")] = None,
+    prompt_tokens: Annotated[float | None, _number(_WITHOUT + "tokens of a mean prompt.")] = None,
+    output_tokens: Annotated[float | None, _number(_WITHOUT + "tokens of a mean answer.")] = None,
+    cached_share: Annotated[
+        float | None, _number(_WITHOUT + "share of the prompt tokens in the API's cache.", maximum=1.0)
+    ] = None,
+    gpus: Annotated[float | None, _number(_WITHOUT + "GPUs; 1 if absent.")] = None,
+    gpu_hour_usd: Annotated[float | None, _number("Dollars a GPU-hour.")] = None,
+    operations_usd: Annotated[float | None, _number(_WITHOUT + "dollars a month of operations.")] = None,
+    share: Annotated[
+        float | None, _number(_WITHOUT + "share of the GPUs that this use pays; 1 if absent.", maximum=1.0)
+    ] = None,
+    utilization: Annotated[
+        float | None, _number(_WITHOUT + "share of the GPUs' rate that is used; 1 if absent.", maximum=1.0)
+    ] = None,
+    requests_per_second: Annotated[float | None, _number(_WITHOUT + "requests/s of the GPUs, fully used.")] = None,
+    output_tokens_per_second: Annotated[
+        float | None, _number(_WITHOUT + "output tokens/s of the GPUs, fully used.")
+    ] = None,
+    overrides: SetOption = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the answer as one HTML page.")] = None,
+    today: TodayOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Say whether GPUs of one's own or an API cost less, from what volume, and what that depends on.
+
+    With a scenario the GPUs are simulated over a day; without one it is arithmetic on the flags.
+
+    simserve cost api-vs-self-host
+
+    simserve cost --gpus 2 --gpu-hour-usd 6 --operations-usd 2000 --requests-per-month 1000000 --prompt-tokens 500
+    --output-tokens 200 --api-input-usd 5 --api-output-usd 30
+    """
+    _check_page(html)
+    arithmetic = {
+        "--api-request-usd": api_request_usd,
+        "--prompt-tokens": prompt_tokens,
+        "--output-tokens": output_tokens,
+        "--cached-share": cached_share,
+        "--gpus": gpus,
+        "--operations-usd": operations_usd,
+        "--share": share,
+        "--utilization": utilization,
+        "--requests-per-second": requests_per_second,
+        "--output-tokens-per-second": output_tokens_per_second,
+    }
+    _check_positive({**arithmetic, "--requests-per-month": requests_per_month})
+    prices = _api(api, api_input_usd, api_output_usd, api_request_usd)
+    if scenario is None:
+        if overrides:
+            raise UsageError("needs a scenario", key="--set", remedy="name one, or give flags alone")
+        result = _by_arithmetic(arithmetic, gpu_hour_usd, requests_per_month, prices, today)
+    else:
+        for flag, value in arithmetic.items():
+            if value is not None:
+                raise UsageError("is for arithmetic without a scenario", key=flag, remedy="change it with --set")
+        changes = [*(overrides or ()), *([] if gpu_hour_usd is None else [f"pricing.gpu_hour_usd={gpu_hour_usd}"])]
+        result = _by_simulation(scenario, changes, prices, requests_per_month, today, as_json=as_json, quiet=quiet)
+    if html is not None:
+        result.to_html(html)
+    if as_json:
+        print_json(result.summary)
+    elif not quiet:
+        from simserve.report.cost import render_cost
+
+        render_cost(result.summary, console())
+
+
+def _check_page(file: Path | None) -> None:
+    if file is not None and (file.is_dir() or not file.parent.is_dir()):
+        raise UsageError("cannot be written: no such folder, or a folder itself", key="--html", value=str(file))
+
+
+def _check_positive(flags: dict[str, float | None]) -> None:
+    """Refuse zeros where nothing would be left to divide by."""
+    may_be_zero = ("--api-request-usd", "--cached-share", "--operations-usd", "--prompt-tokens")
+    for flag, value in flags.items():
+        if value == 0 and flag not in may_be_zero:
+            raise UsageError("must be above 0", key=flag, value=0)
+
+
+def _api(
+    name: str | None, input_usd: float | None, output_usd: float | None, request_usd: float | None
+) -> ApiPrices | None:
+    from simserve.metrics.api_cost import ApiPrices
+    from simserve.profiles.api import TokenPrice, load_api
+
+    given = {"--api-input-usd": input_usd, "--api-output-usd": output_usd}
+    missing = [flag for flag, value in given.items() if value is None]
+    if len(missing) == 1:
+        other = next(flag for flag in given if flag not in missing)
+        raise UsageError(f"needs {missing[0]} beside it", key=other)
+    ways = [
+        flag
+        for flag, value in {"--api": name, "--api-input-usd": input_usd, "--api-request-usd": request_usd}.items()
+        if value is not None
+    ]
+    if len(ways) > 1:
+        raise UsageError(f"cannot stand beside {ways[0]}", key=ways[1], remedy="keep one of the two")
+    if name is not None:
+        return ApiPrices.of(load_api(name))
+    if input_usd is None or output_usd is None:
+        return None
+    return ApiPrices(name="given", price=TokenPrice(input=input_usd, output=output_usd))
+
+
+def _by_arithmetic(
+    flags: dict[str, float | None],
+    gpu_hour_usd: float | None,
+    requests_per_month: float | None,
+    api: ApiPrices | None,
+    today: str | None,
+) -> CostResult:
+    from simserve.api import cost as price
+
+    terms = {flag.removeprefix("--").replace("-", "_"): value for flag, value in flags.items() if value is not None}
+    if gpu_hour_usd is not None:
+        terms["gpu_hour_usd"] = gpu_hour_usd
+    return price(api=api, requests_per_month=requests_per_month, today=today, terms=terms)
+
+
+def _by_simulation(
+    scenario: str,
+    changes: list[str],
+    api: ApiPrices | None,
+    requests_per_month: float | None,
+    today: str | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> CostResult:
+    from simserve.api import cost as price
+    from simserve.api import memory
+    from simserve.cli.run import progress_bar
+    from simserve.scenario.load import load
+
+    asked = load(scenario, changes)
+    try:
+        with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as progress:
+            return price(asked, api=api, requests_per_month=requests_per_month, today=today, progress=progress)
+    except InfeasibleError:
+        if as_json:
+            print_json(memory(asked))
+        raise

@@ -1,0 +1,303 @@
+"""Two ways to serve a month of requests, in dollars: whole GPUs, or an API by the token. Simulates nothing.
+
+A fleet is whole units (replicas): its price is a staircase over the volume, an API's a straight line. Where they
+cross, how traffic splits between both, and what a change of a price does, follows from the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simserve.metrics.api_cost import ApiPrices
+
+SECONDS_PER_MONTH = 720 * 3600
+"""A month is 30 days."""
+MONTHS = 36
+API_PRICE_FALL_PER_YEAR = 0.3
+GPU_PRICE_FALL_PER_YEAR = 0.2
+"""Yearly falls where none are given: assumptions. A GPU-hour of an H100 fell from about $4 to $3 and less between
+2024 and 2026; prices of one API model stand still for years, and better models come at lower ones."""
+ASSUMED_OPERATIONS_USD = 3000.0
+"""Operations where none are given, shown and not counted: 30 hours a month at $100, an assumption."""
+_MOST_UNITS = 100_000
+GPUS = "GPUs of a replica, $ a month"
+API = "API, $ a request"
+TRAFFIC = "requests a month"
+OPERATIONS = "operations, $ a month"
+CAPACITY = "requests/s a replica holds"
+_FACTORS = {GPUS: 1.5, API: 1.5, TRAFFIC: 1.5, OPERATIONS: 1.5, CAPACITY: 1.25}
+"""By how much a tornado multiplies and divides each input. Capacity: the 90th percentile of the errors of simulated
+throughput lies near a quarter (calibration/ACCURACY.md); the others are assumptions."""
+_MILLION = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What a month costs on either side.
+
+    Attributes:
+        unit_usd_per_month: GPUs of one unit, electricity included where it is paid apart.
+        gpus_per_unit: Its GPUs.
+        units: Units that are there, whatever the volume; the staircase starts here.
+        spare_units: Units paid for beside those that serve.
+        capacity: Requests/s that one unit holds; None if unknown, and then the fleet never grows.
+        fixed_usd_per_month: Operations and platform.
+        share: Share of the fleet that this use pays.
+        api: What the API charges; None: nothing to compare with.
+        api_usd_per_request: List price of a mean request, batch discount applied; None if unknown.
+        tokens_per_request: Prompt and output tokens of a mean request; None if unknown.
+        requests_per_month: Volume; None if unknown.
+        shape: Traffic of each hour in multiples of the mean.
+        gpus_fall: Whether the price of the GPUs falls with the market: they are rented.
+    """
+
+    unit_usd_per_month: float
+    gpus_per_unit: float
+    units: int = 1
+    spare_units: int = 0
+    capacity: float | None = None
+    fixed_usd_per_month: float = 0.0
+    share: float = 1.0
+    api: ApiPrices | None = None
+    api_usd_per_request: float | None = None
+    tokens_per_request: float | None = None
+    requests_per_month: float | None = None
+    shape: tuple[float, ...] = (1.0,) * 24
+    gpus_fall: bool = True
+
+    @property
+    def peak_to_mean(self) -> float:
+        """Traffic of the busiest hour over the mean."""
+        return max(self.shape)
+
+    @property
+    def capacity_per_month(self) -> float:
+        """Requests a month that one unit holds under this shape of the day; infinite where unknown."""
+        if self.capacity is None:
+            return math.inf
+        return self.capacity * SECONDS_PER_MONTH / self.peak_to_mean
+
+    def units_for(self, requests: float) -> int:
+        """Return the units that hold the busiest hour of a month of ``requests``."""
+        # A volume that a whole number of units was derived from must not need one more by rounding.
+        return max(self.units, math.ceil(requests / self.capacity_per_month * (1 - 1e-12)))
+
+    def fleet_usd(self, units: int) -> float:
+        """Return a month's dollars of ``units`` and the spare ones, with operations."""
+        return self.fixed_usd_per_month + (units + self.spare_units) * self.unit_usd_per_month * self.share
+
+    def self_host_usd(self, requests: float) -> float:
+        """Return a month's dollars on GPUs of one's own."""
+        return self.fleet_usd(self.units_for(requests))
+
+    def api_usd(self, requests: float) -> float:
+        """Return a month's dollars at the API."""
+        if self.api_usd_per_request is None:
+            return math.nan
+        gross = requests * self.api_usd_per_request
+        return gross if self.api is None else self.api.net(gross)
+
+    def api_requests(self, usd: float) -> float:
+        """Return the requests of a month that cost ``usd`` at the API."""
+        if not self.api_usd_per_request:
+            return math.nan
+        return (usd if self.api is None else self.api.gross(usd)) / self.api_usd_per_request
+
+
+def break_even(model: Comparison) -> dict[str, Any]:
+    """Return the volume from which GPUs of one's own are cheaper, on the staircase of whole units.
+
+    ``requests_per_month`` is the first crossing. Beyond the end of a stair the API may be cheaper again;
+    ``for_good_requests_per_month`` is the volume from which it no longer is. None where they never cross.
+    """
+    first = for_good = None
+    units = model.units
+    if model.api_usd_per_request:
+        for stair in range(model.units, model.units + _MOST_UNITS):
+            crossing, end = model.api_requests(model.fleet_usd(stair)), stair * model.capacity_per_month
+            begin = 0.0 if stair == model.units else (stair - 1) * model.capacity_per_month
+            if crossing > end:
+                for_good = None
+            elif crossing > begin or for_good is None:
+                for_good = max(crossing, begin)
+            if crossing <= end and first is None:
+                first, units = crossing, stair
+            if math.isinf(end) or _is_ahead(model, stair) or (crossing > end and not _gains(model)):
+                break
+    tokens = model.tokens_per_request
+    return {
+        "tokens_per_month": None if first is None or tokens is None else first * tokens,
+        "requests_per_month": first,
+        "gpus": None if first is None else (units + model.spare_units) * model.gpus_per_unit,
+        "usd_per_month": None if first is None else model.fleet_usd(units),
+        "for_good_requests_per_month": for_good,
+        "why_never": None if first is not None else _why_never(model),
+    }
+
+
+def _gains(model: Comparison) -> bool:
+    """Return whether a unit filled to the end of its stair is cheaper than the API for the same requests."""
+    stair = model.capacity_per_month
+    return model.api_usd(1e6 * stair) / 1e6 > model.unit_usd_per_month * model.share
+
+
+def _is_ahead(model: Comparison, stair: int) -> bool:
+    """Return whether the next stair begins below the API's line, and every later one too."""
+    begins = model.fleet_usd(stair + 1)
+    return _gains(model) and model.api_usd(stair * model.capacity_per_month) >= begins
+
+
+def _why_never(model: Comparison) -> str:
+    if model.api_usd_per_request is None:
+        return "no API price of a request is known"
+    if model.api_usd_per_request == 0:
+        return "the API costs nothing"
+    full = model.unit_usd_per_month * model.share / model.capacity_per_month
+    return (
+        f"a unit of {model.gpus_per_unit:g} GPUs at the end of its capacity costs ${full:.3g} a request, "
+        f"the API ${model.api_usd_per_request:.3g}"
+    )
+
+
+def hybrid(model: Comparison) -> dict[str, Any] | None:
+    """Return the split that costs least: units for the base of the day, what exceeds them to the API.
+
+    None without a volume, an API price or a capacity. Hours are taken at their mean rate, so an hour's own bursts
+    go where the hour goes.
+    """
+    requests, capacity = model.requests_per_month, model.capacity
+    if requests is None or model.api_usd_per_request is None or capacity is None:
+        return None
+    mean = requests / SECONDS_PER_MONTH
+    rates = [mean * share for share in model.shape]
+    splits = []
+    for units in range(model.units_for(requests) + 1):
+        over = sum(max(0.0, rate - units * capacity) for rate in rates) / len(rates) * SECONDS_PER_MONTH
+        own = model.fleet_usd(units) if units else 0.0
+        splits.append(
+            {
+                "replicas": units,
+                "gpus": (units + model.spare_units) * model.gpus_per_unit if units else 0,
+                "api_share": over / requests if requests else 0.0,
+                "self_host_usd_per_month": own,
+                "api_usd_per_month": model.api_usd(over),
+                "usd_per_month": own + model.api_usd(over),
+            }
+        )
+    best = min(splits, key=lambda split: (split["usd_per_month"], split["replicas"]))
+    return {**best, "usd_per_request": best["usd_per_month"] / requests if requests else None, "splits": splits}
+
+
+def outlook(model: Comparison, *, api_fall: float, gpu_fall: float, growth: float = 0.0) -> dict[str, Any] | None:
+    """Return the next 36 months: both sides month by month while prices fall and traffic grows.
+
+    The fleet grows with the traffic and never shrinks below what is there. None without a volume or an API price.
+
+    Args:
+        model: Today's month.
+        api_fall: Share by which the API's price falls in a year.
+        gpu_fall: Share by which a rented GPU-hour falls in a year.
+        growth: Share by which traffic grows in a year.
+    """
+    requests = model.requests_per_month
+    if requests is None or model.api_usd_per_request is None:
+        return None
+    rows: list[dict[str, Any]] = []
+    for month in range(1, MONTHS + 1):
+        then = at_month(model, month, api_fall=api_fall, gpu_fall=gpu_fall)
+        volume = requests * (1 + growth) ** (month / 12)
+        rows.append(
+            {
+                "month": month,
+                "requests_per_month": volume,
+                "self_host_usd": then.self_host_usd(volume),
+                "api_usd": then.api_usd(volume),
+                "break_even_requests_per_month": break_even(then)["requests_per_month"],
+            }
+        )
+    own, api = (sum(row[key] for row in rows) for key in ("self_host_usd", "api_usd"))
+    ahead = [row["self_host_usd"] < row["api_usd"] for row in rows]
+    changes = [row["month"] for row, now, before in zip(rows[1:], ahead[1:], ahead, strict=False) if now != before]
+    return {
+        "months": MONTHS,
+        "api_price_fall_per_year": api_fall,
+        "gpu_price_fall_per_year": gpu_fall if model.gpus_fall else 0.0,
+        "traffic_growth_per_year": growth,
+        "self_host_usd": own,
+        "api_usd": api,
+        "cheaper": "self_host" if own < api else "api",
+        "cheaper_changes_in_months": changes,
+        "by_month": rows,
+    }
+
+
+def at_month(model: Comparison, month: int, *, api_fall: float, gpu_fall: float) -> Comparison:
+    """Return the comparison at the prices of a later month; what is owned keeps its price."""
+    api = model.api_usd_per_request
+    fallen = (1 - gpu_fall) ** (month / 12) if model.gpus_fall else 1.0
+    return replace(
+        model,
+        unit_usd_per_month=model.unit_usd_per_month * fallen,
+        api_usd_per_request=None if api is None else api * (1 - api_fall) ** (month / 12),
+    )
+
+
+def sensitivity(model: Comparison, ranges: Mapping[str, tuple[Any, Any]]) -> list[dict[str, Any]]:
+    """Return what each input does to the month's saving, the largest swing first: a tornado.
+
+    Args:
+        model: Today's month.
+        ranges: Name -> (low, high), each a pair of what it is in words and the comparison with it.
+    """
+    requests = model.requests_per_month
+    if requests is None or model.api_usd_per_request is None:
+        return []
+    base = saving(model)
+    rows = []
+    for name, (low, high) in ranges.items():
+        savings = [saving(changed) for _, changed in (low, high)]
+        if savings[0] == savings[1] == base:
+            continue
+        rows.append(
+            {
+                "parameter": name,
+                "low": low[0],
+                "high": high[0],
+                "saving_usd_per_month_low": savings[0],
+                "saving_usd_per_month_high": savings[1],
+                "swing_usd_per_month": abs(savings[1] - savings[0]),
+                "changes_the_answer": any((each > 0) != (base > 0) for each in savings),
+            }
+        )
+    return sorted(rows, key=lambda row: (-float(str(row["swing_usd_per_month"])), str(row["parameter"])))
+
+
+def saving(model: Comparison) -> float:
+    """Return what GPUs of one's own save a month against the API, dollars; below 0 they cost more."""
+    requests = model.requests_per_month or 0.0
+    return model.api_usd(requests) - model.self_host_usd(requests)
+
+
+def usual_ranges(model: Comparison) -> dict[str, tuple[Any, Any]]:
+    """Return the ranges of a tornado: each input times and divided by its factor; what is 0 or unknown is left out."""
+    fields = {
+        GPUS: "unit_usd_per_month",
+        API: "api_usd_per_request",
+        TRAFFIC: "requests_per_month",
+        OPERATIONS: "fixed_usd_per_month",
+        CAPACITY: "capacity",
+    }
+    ranges: dict[str, tuple[Any, Any]] = {}
+    for name, field in fields.items():
+        value, factor = getattr(model, field), _FACTORS[name]
+        if not value:
+            continue
+        low, high = value / factor, value * factor
+        ranges[name] = (
+            (low, replace(model, **{field: low})),
+            (high, replace(model, **{field: high})),
+        )
+    return ranges

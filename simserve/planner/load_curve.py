@@ -1,0 +1,178 @@
+"""A deployment at several loads: what it serves, how busy it is, whether it holds its objective; and how far it goes.
+
+Runs scenarios; knows no dollar.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simserve.metrics.result import RunResult
+from simserve.scenario.run import run
+from simserve.scenario.schema import Scenario
+
+NUM_REQUESTS = 2000
+"""Requests of one run: percentiles of a load level need no more."""
+LEAST_SECONDS = 60.0
+"""Arrivals of an open loop last at least this long, so that a queue that grows has time to be seen."""
+LEAST_PER_CLIENT = 20
+"""Requests of each client of a closed loop, at least."""
+MOST_REQUESTS = 50_000
+_MOST_STEPS = 12
+_BISECTIONS = 4
+"""Bisections between a load that holds and twice as much: the capacity is known to 5 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One load, simulated.
+
+    Attributes:
+        load: What was asked for: requests/s, or clients of a closed loop.
+        rate: Requests/s served; at a load that does not hold, what came out.
+        busy: Share of the time with a step running.
+        watts_per_gpu: Mean power of one board.
+        attainment: Share of the requests within the SLO; None without one.
+        stability: `stable`, `backlogged` or `overloaded`.
+        holds: Whether everything was served, in time where there is an SLO, without a growing queue.
+    """
+
+    load: float
+    rate: float
+    busy: float
+    watts_per_gpu: float
+    attainment: float | None
+    stability: str
+    holds: bool
+
+
+@dataclass(slots=True)
+class LoadCurve:
+    """The levels of one scenario, run when they are first asked for.
+
+    Attributes:
+        scenario: Whose deployment, and whose requests.
+        on_run: Called after every run with their number.
+        levels: Load -> what was simulated there.
+    """
+
+    scenario: Scenario
+    on_run: Callable[[int], None] | None = None
+    levels: dict[float, Level] = field(default_factory=dict)
+    results: dict[float, RunResult] = field(default_factory=dict)
+
+    @property
+    def own_load(self) -> float | None:
+        """The load the scenario asks for; None where it cannot be scaled (a trace, a batch, a curve of its own)."""
+        arrivals = self.scenario.workload.arrivals
+        process = None if arrivals is None else arrivals.process
+        if process in ("poisson", "gamma", "constant"):
+            return float(getattr(arrivals, "rate"))  # noqa: B009 (a union of processes, of which these have a rate)
+        return float(getattr(arrivals, "concurrency")) if process == "closed_loop" else None  # noqa: B009
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the load is a number of clients."""
+        arrivals = self.scenario.workload.arrivals
+        return arrivals is not None and arrivals.process == "closed_loop"
+
+    def at(self, load: float) -> Level:
+        """Return the level of a load, simulated once."""
+        load = float(max(1, round(load))) if self.is_closed else load
+        if load not in self.levels:
+            self._run(load, self._scaled(load))
+        return self.levels[load]
+
+    def as_it_is(self) -> Level:
+        """Return the level of the scenario's own traffic."""
+        own = self.own_load
+        if own is not None:
+            return self.at(own)
+        if 0.0 not in self.levels:
+            self._run(0.0, self.scenario)
+        return self.levels[0.0]
+
+    def _run(self, load: float, scenario: Scenario) -> None:
+        result = run(scenario.model_copy(update={"thresholds": {}, "run": _once(scenario)}))
+        if result.simulation.was_interrupted:
+            raise KeyboardInterrupt
+        self.results[load] = result
+        self.levels[load] = _level(load, result, self.scenario)
+        if self.on_run is not None:
+            self.on_run(len(self.levels))
+
+    def _scaled(self, load: float) -> Scenario:
+        workload = self.scenario.workload
+        assert workload.arrivals is not None  # only such loads are scaled
+        value: float | int = int(load) if self.is_closed else load
+        arrivals = workload.arrivals.model_copy(update={"concurrency" if self.is_closed else "rate": value})
+        least = load * (LEAST_PER_CLIENT if self.is_closed else LEAST_SECONDS)
+        asked = min(workload.num_requests or NUM_REQUESTS, NUM_REQUESTS)
+        changes = {
+            "arrivals": arrivals,
+            "num_requests": min(max(asked, math.ceil(least)), MOST_REQUESTS),
+            "duration": None,
+        }
+        return self.scenario.model_copy(update={"workload": workload.model_copy(update=changes)})
+
+    def capacity(self) -> float | None:
+        """Return the highest rate, requests/s, at which the deployment holds; None where the load cannot be scaled.
+
+        Doubles or halves the scenario's own load until one holds and one does not, then bisects. 0 where even a
+        4096th of it does not hold; the last doubling where everything holds. A batch that arrives all at once is
+        served at the capacity.
+        """
+        own = self.own_load
+        if own is None:
+            arrivals = self.scenario.workload.arrivals
+            is_batch = arrivals is not None and arrivals.process == "all_at_once"
+            return self.as_it_is().rate if is_batch else None
+        low, high = (own, None) if self.at(own).holds else (None, own)
+        for _ in range(_MOST_STEPS):
+            if low is not None and high is None:
+                low, high = (2 * low, None) if self.at(2 * low).holds else (low, 2 * low)
+            elif low is None and high is not None:
+                low, high = (high / 2, high) if self.at(high / 2).holds else (None, high / 2)
+        if low is None:
+            return 0.0
+        for _ in range(_BISECTIONS if high is not None else 0):
+            assert high is not None  # the loop runs only then
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if self.at(middle).holds else (low, middle)
+        return self.at(low).rate
+
+    def interpolate(self, rate: float) -> tuple[float, float]:
+        """Return the busy share and the watts of a GPU at a rate, linear between the levels that hold."""
+        held = [level for level in self.levels.values() if level.holds] or list(self.levels.values())
+        known = sorted(held, key=lambda level: level.rate)
+        rates = np.array([level.rate for level in known])
+        busy = np.interp(rate, rates, [level.busy for level in known])
+        watts = np.interp(rate, rates, [level.watts_per_gpu for level in known])
+        return float(busy), float(watts)
+
+
+def _once(scenario: Scenario) -> object:
+    return scenario.run.model_copy(update={"replications": 1})
+
+
+def _level(load: float, result: RunResult, scenario: Scenario) -> Level:
+    summary = result.summary
+    inner = summary["simserve"]
+    attainment = inner["slo"]["attainment"]
+    in_time = scenario.slo is None or (attainment is not None and attainment >= scenario.slo.attainment)
+    served = summary["completed"] == inner["requests"]["submitted"] and summary["completed"] > 0
+    is_open = inner["load"] == "open" and load > 0
+    holds = served and in_time and inner["stability"] != "overloaded"
+    return Level(
+        load=load,
+        rate=load if is_open and holds else (summary["request_throughput"] or 0.0),
+        busy=inner["utilization"]["busy"] or 0.0,
+        watts_per_gpu=inner["energy"]["watts_per_gpu"],
+        attainment=attainment,
+        stability=inner["stability"],
+        holds=holds,
+    )

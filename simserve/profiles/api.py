@@ -1,0 +1,116 @@
+"""What a hosted model costs by the token: one provider's list price, its date and its source.
+
+Knows prices, not traffic; `simserve.metrics.api_cost` multiplies the two.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from simserve.documents import read_mapping
+from simserve.errors import ProfileError
+from simserve.profiles import catalog
+from simserve.profiles.price_dates import Date, newest
+from simserve.validation import FrozenModel, validate
+
+Usd = Annotated[float, Field(ge=0)]
+
+
+class TokenPrice(FrozenModel):
+    """Dollars a million tokens."""
+
+    input: Usd
+    """Prompt tokens."""
+    output: Usd
+    """Generated tokens, reasoning included."""
+    cached_input: Usd | None = None
+    """Prompt tokens that the provider found in its cache; none: at the price of the others."""
+
+    @property
+    def cached(self) -> float:
+        """Price of cached prompt tokens."""
+        return self.input if self.cached_input is None else self.cached_input
+
+
+class PromptTier(TokenPrice):
+    """Price of a whole request whose prompt is longer than a limit."""
+
+    above_prompt_tokens: int = Field(ge=1)
+    """Prompts of more tokens than this pay this tier, for all their tokens."""
+
+
+class VolumeDiscount(FrozenModel):
+    """Discount on what is spent in a month beyond a sum."""
+
+    above_usd_per_month: Usd
+    """Spending beyond this sum, before any discount, is discounted."""
+    discount: float = Field(gt=0, lt=1)
+    """Share of the price that is taken off."""
+
+
+class ApiProfile(FrozenModel):
+    """A model behind an API: what it costs by the token."""
+
+    name: str = Field(min_length=1)
+    """Catalogue name, which is also the name of the file."""
+    provider: str = Field(min_length=1)
+    """Who sells it."""
+    model_id: str = Field(min_length=1)
+    """What the provider calls the model."""
+    description: str = Field(min_length=1)
+    """One line a person recognises it by."""
+    weights: str | None = None
+    """Model profile of the same weights, where they are open: what a deployment of one's own may run."""
+    price: TokenPrice
+    """List price, dollars a million tokens."""
+    prompt_tiers: tuple[PromptTier, ...] = ()
+    """Prices of long prompts, where the provider sets them; ascending."""
+    batch_discount: float | None = Field(default=None, gt=0, lt=1)
+    """Share taken off for requests that may wait (batch interface); none: no such offer is known."""
+    volume_discounts: tuple[VolumeDiscount, ...] = ()
+    """Discounts by the spending of a month, where there are any; ascending."""
+    date: Date
+    """When the price was seen: YYYY-MM-DD, YYYY-MM, or YYYY where no more is known."""
+    source: str = Field(min_length=1)
+    """Where the price was read."""
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        limits = [tier.above_prompt_tokens for tier in self.prompt_tiers]
+        if limits != sorted(set(limits)):
+            raise ValueError("prompt_tiers must ascend in above_prompt_tokens")
+        sums = [each.above_usd_per_month for each in self.volume_discounts]
+        if sums != sorted(set(sums)):
+            raise ValueError("volume_discounts must ascend in above_usd_per_month")
+        return self
+
+
+def load_api(name: str, relative_to: Path | None = None) -> ApiProfile:
+    """Return the profile of a catalogue name or a path.
+
+    Args:
+        name: A catalogue name (``gpt-4o``) or the path of a profile file.
+        relative_to: Folder that a relative path is tried against first.
+
+    Raises:
+        ProfileError: There is no such profile, or the file is invalid; names file, key and remedy.
+    """
+    path = catalog.find("api", name, relative_to)
+    profile = validate(ApiProfile, read_mapping(path, ProfileError), file=path, error=ProfileError)
+    if path.stem == name and profile.name != name:
+        raise ProfileError(
+            "must equal the name of the file",
+            file=path,
+            key="name",
+            value=profile.name,
+            remedy=f"write {name}",
+        )
+    return profile
+
+
+def catalogue_date() -> str | None:
+    """Return the newest date of all API prices that can be asked for by name: what their age is judged against."""
+    return newest(load_api(name).date for name in catalog.names("api"))

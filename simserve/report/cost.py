@@ -1,0 +1,349 @@
+"""Self-host or API in words: the answer with its arithmetic, what it leaves out, what would change it."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_WIDEST = 100
+_SIDES = {"self_host": "Self-hosting", "api": "The API"}
+_MILLION = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the answer.
+
+    Attributes:
+        title: What it is about.
+        lines: What it says.
+        header: Titles of a table's columns; empty: no table.
+        rows: Its cells.
+    """
+
+    title: str
+    lines: Sequence[str] = ()
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class CostResult:
+    """What `simserve cost` answers.
+
+    Attributes:
+        summary: Exactly what its ``--json`` prints.
+    """
+
+    summary: Mapping[str, Any]
+
+    @property
+    def answer(self) -> str:
+        """The answer in a sentence."""
+        return answer(self.summary)
+
+    def _repr_html_(self) -> str:
+        return _body(self.summary)
+
+    def to_html(self, file: str | Path) -> None:
+        """Write the answer as one page that needs nothing else."""
+        Path(file).write_text(page(self.summary), encoding="utf-8")
+
+
+def answer(summary: Mapping[str, Any]) -> str:
+    """Return the answer: which side costs less and by how much, or the one figure that is known."""
+    own, api = summary["self_host"], summary["api"]
+    cheaper, saving = summary["cheaper"], summary["saving_usd_per_month"]
+    if cheaper is not None and saving is not None:
+        low, high = (own, api) if cheaper == "self_host" else (api, own)
+        other = api["name"] if cheaper == "self_host" else "GPUs of one's own"
+        return (
+            f"{_SIDES[cheaper]} costs less: {dollars(low['usd_per_month'])} a month against "
+            f"{dollars(high['usd_per_month'])} for {other}, {dollars(abs(saving))} less."
+        )
+    if own["usd_per_month"] is None:
+        per = f", {dollars(api['usd_per_request'])} a request" if api["usd_per_request"] is not None else ""
+        month = f"{dollars(api['usd_per_month'])} a month{per}"
+        return f"{api['name']} costs {month if api['usd_per_month'] is not None else _per_million(api)}."
+    text = f"{counted(own['gpus'], 'GPU')} cost {dollars(own['usd_per_month'])} a month"
+    if own["usd_per_million_output_tokens"] is not None:
+        text += f", {dollars(own['usd_per_million_output_tokens'])} a million output tokens"
+    even = summary["break_even"]["tokens_per_month"]
+    return text + (f"; break-even at {_tokens(even)} a month." if even is not None else ".")
+
+
+def _per_million(api: Mapping[str, Any]) -> str:
+    return f"{dollars(api['usd_per_million_tokens'])} a million tokens"
+
+
+def _tokens(amount: float | None) -> str:
+    if amount is None:
+        return f"{UNDEFINED} tokens"
+    return f"{number(amount / _MILLION)} M tokens"
+
+
+def _requests(amount: float | None) -> str:
+    if amount is None:
+        return f"{UNDEFINED} requests"
+    return f"{number(amount / _MILLION, 4)} M requests" if amount >= _MILLION else f"{count(round(amount))} requests"
+
+
+def sections(summary: Mapping[str, Any]) -> list[Section]:
+    """Return the parts of the answer that say something, in the order a reader asks."""
+    parts = [
+        Section("Self-host", _self_host_lines(summary)),
+        Section("API", _api_lines(summary)),
+        Section("Break-even", _break_even_lines(summary)),
+        _left_out(summary),
+        _capacity(summary),
+        _hours(summary),
+        Section("Hybrid", _hybrid_lines(summary)),
+        Section("36 months", _outlook_lines(summary)),
+        _tornado(summary),
+        Section("Mind", summary.get("caveats") or ()),
+    ]
+    return [part for part in parts if part.lines or part.rows]
+
+
+def _self_host_lines(summary: Mapping[str, Any]) -> list[str]:
+    own, terms = summary["self_host"], summary.get("terms") or {}
+    if own["usd_per_month"] is None:
+        return []
+    lines = []
+    hour = own.get("gpu_hour_usd", terms.get("gpu_hour_usd"))
+    if hour is not None:
+        spare = f" ({own['spare_replicas']} of the replicas spare)" if own.get("spare_replicas") else ""
+        source = f" ({own['gpu_hour_source']})" if own.get("gpu_hour_source") else ""
+        fleet = (
+            f"{counted(own['gpus'], 'GPU')}{spare} x {dollars(hour)} x 720 hours = {_exact(own['fleet_usd_per_month'])}"
+        )
+        lines.append(f"{fleet} a month{source}")
+    if terms.get("share", 1.0) != 1.0:
+        lines.append(f"this use pays {share(terms['share'])} of it: {_exact(own['gpu_usd_per_month'])}")
+    extra = {
+        "electricity": own.get("electricity_usd_per_month"),
+        "operations": own["operations_usd_per_month"],
+        "platform": own.get("platform_usd_per_month"),
+    }
+    added = " ".join(f"+ {_exact(usd)} of {what}" for what, usd in extra.items() if usd)
+    if added:
+        lines.append(f"{added} = {_exact(own['usd_per_month'])} a month")
+    lines.append(_unit_prices(own))
+    return [line for line in lines if line]
+
+
+def _unit_prices(side: Mapping[str, Any]) -> str:
+    shown = {
+        "a request": side["usd_per_request"],
+        "a million tokens": side["usd_per_million_tokens"],
+        "a million output tokens, all of it put on them": side.get("usd_per_million_output_tokens"),
+    }
+    if shown["a million tokens"] == side.get("usd_per_million_output_tokens"):
+        shown.pop("a million tokens")
+        shown["a million output tokens"] = shown.pop("a million output tokens, all of it put on them")
+    text = ", ".join(f"{dollars(value)} {what}" for what, value in shown.items() if value is not None)
+    used = side.get("utilization")
+    return text + (f"; {share(used)} of the capacity is used" if text and used is not None else "")
+
+
+def _exact(usd: float) -> str:
+    return f"${usd:,.0f}" if usd == round(usd) or usd >= 10_000 else f"${usd:,.2f}"
+
+
+def _api_lines(summary: Mapping[str, Any]) -> list[str]:
+    api, terms = summary["api"], summary.get("terms") or {}
+    if api["name"] is None:
+        return ["no API named: --api NAME (simserve apis lists them), or --api-input-usd and --api-output-usd"]
+    lines = []
+    if api.get("input_usd_per_month") is not None:
+        requests = (summary.get("day") or terms)["requests_per_month"]
+        prompt, output = (requests * (api if key in api else terms)[key] for key in ("prompt_tokens", "output_tokens"))
+        lines.append(
+            f"{_tokens(prompt)} of prompts {_exact(api['input_usd_per_month'])} + {_tokens(output)} "
+            f"of answers {_exact(api['output_usd_per_month'])} = {_exact(api['usd_per_month'])} a month"
+        )
+    prices = _unit_prices(api)
+    seen = "" if api["date"] is None else f"; {api['name']}, price seen {api['date']}"
+    if api.get("is_old"):
+        seen += ", more than a year before the newest of the catalogue"
+    return [*lines, *([prices + seen] if prices else [])]
+
+
+def _break_even_lines(summary: Mapping[str, Any]) -> list[str]:
+    even = summary["break_even"]
+    if summary["api"]["name"] is None or summary["self_host"]["usd_per_month"] is None:
+        return []
+    if even["requests_per_month"] is None and even["tokens_per_month"] is None:
+        return [f"never: {even['why_never']}"] if even.get("why_never") else []
+    amounts = []
+    if even["requests_per_month"] is not None:
+        amounts.append(_requests(even["requests_per_month"]))
+    if even["tokens_per_month"] is not None:
+        amounts.append(_tokens(even["tokens_per_month"]))
+    lines = [f"{' or '.join(amounts)} a month, on {counted(even['gpus'], 'GPU')}"]
+    good, first = even.get("for_good_requests_per_month"), even["requests_per_month"]
+    if good is not None and first is not None and good > first * 1.001:
+        lines.append(f"for good from {_requests(good)}: between, the next whole replica makes the API cheaper again")
+    return lines
+
+
+def _left_out(summary: Mapping[str, Any]) -> Section:
+    rows = [
+        (
+            row["term"],
+            f"+{dollars(row['adds_usd_per_month'])}" if position and row["adds_usd_per_month"] else "",
+            dollars(row["self_host_usd_per_month"]),
+            count(_rounded(row["break_even_requests_per_month"])),
+            "counted" if row["is_counted"] else "left out",
+        )
+        for position, row in enumerate(summary.get("left_out") or [])
+    ]
+    header = ("what the month leaves out or counts", "adds", "a month", "break-even requests", "here")
+    return Section("Left out", (), header, rows)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(round(value))
+
+
+def _capacity(summary: Mapping[str, Any]) -> Section:
+    rows = [
+        (
+            share(row["utilization"]),
+            UNDEFINED if row["requests_per_month"] is None else f"{number(row['requests_per_month'] / _MILLION, 4)} M",
+            dollars(row["usd_per_request"]),
+            dollars(row["usd_per_million_output_tokens"]),
+            UNDEFINED if row["api_over_self_host"] is None else f"{number(row['api_over_self_host'], 4)}x",
+        )
+        for row in summary.get("capacity") or []
+    ]
+    header = ("of the capacity", "requests a month", "a request", "a M output tokens", "API over self-host")
+    return Section("Capacity", (), header, rows)
+
+
+def _hours(summary: Mapping[str, Any]) -> Section:
+    rows = [
+        (
+            f"{number(row['load'] or row['rate'])}",
+            share(row["busy"]),
+            f"{number(row['watts_per_gpu'])} W",
+            UNDEFINED if row["attainment"] is None else share(row["attainment"]),
+            row["stability"] if row["holds"] else f"{row['stability']}, does not hold",
+        )
+        for row in summary.get("load_levels") or []
+    ]
+    loads = "clients" if summary.get("load_is_clients") else "requests/s"
+    header = (loads, "busy", "a GPU", "within the SLO", "")
+    return Section("Load levels", (), header, rows)
+
+
+def _hybrid_lines(summary: Mapping[str, Any]) -> list[str]:
+    best = summary["hybrid"]
+    if best is None:
+        return []
+    month = f"{dollars(best['usd_per_month'])} a month"
+    if best["replicas"] == 0:
+        return [f"none is worth it: all to the API is the cheapest split, {month}"]
+    if best["api_share"] == 0:
+        return [f"none is worth it: {counted(best['gpus'], 'GPU')} for all of it is the cheapest split, {month}"]
+    return [
+        f"{counted(best['gpus'], 'GPU')} for the base of the day, {share(best['api_share'])} of the requests to the "
+        f"API: {month} ({dollars(best['self_host_usd_per_month'])} + {dollars(best['api_usd_per_month'])})"
+    ]
+
+
+def _outlook_lines(summary: Mapping[str, Any]) -> list[str]:
+    years = summary["outlook"]
+    if years is None:
+        return []
+    falls = (
+        f"API prices fall {share(years['api_price_fall_per_year'])} a year, GPU-hours "
+        f"{share(years['gpu_price_fall_per_year'])}, traffic grows {share(years['traffic_growth_per_year'])}"
+    )
+    at_end = years["by_month"][-1]["break_even_requests_per_month"]
+    end = "never pays by then" if at_end is None else f"break-even is then at {_requests(at_end)} a month"
+    changes = years["cheaper_changes_in_months"]
+    flips = f"; the cheaper side changes in month {', '.join(str(month) for month in changes)}" if changes else ""
+    return [
+        f"{dollars(years['self_host_usd'])} self-hosted, {dollars(years['api_usd'])} at the API ({falls}){flips}; {end}"
+    ]
+
+
+def _tornado(summary: Mapping[str, Any]) -> Section:
+    rows = [
+        (
+            row["parameter"],
+            f"{_plain(row['low'])} to {_plain(row['high'])}",
+            f"{_signed(row['saving_usd_per_month_low'])} to {_signed(row['saving_usd_per_month_high'])}",
+            "changes the answer" if row["changes_the_answer"] else "",
+        )
+        for row in summary["sensitivity"]
+    ]
+    return Section("Matters most", (), ("input", "from, to", "saving of self-hosting a month", ""), rows)
+
+
+def _plain(value: object) -> str:
+    return number(value) if isinstance(value, float | int) else str(value)
+
+
+def _signed(usd: float) -> str:
+    return f"-{dollars(-usd)}" if usd < 0 else dollars(usd)
+
+
+def render_cost(summary: Mapping[str, Any], console: Console) -> None:
+    """Print the answer and its parts."""
+    from rich.table import Table
+    from rich.text import Text
+
+    width = min(console.width, _WIDEST)
+    console.print(Text(answer(summary), style="bold"), width=width)
+    if summary.get("question"):
+        console.print(Text(summary["question"], style="dim"), width=width)
+    console.print()
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="bold", width=12)
+    grid.add_column()
+    for part in sections(summary):
+        for position, line in enumerate(part.lines):
+            grid.add_row("" if position else part.title, Text(line, overflow="fold"))
+        if part.rows:
+            table = Table(box=None, pad_edge=False, header_style="")
+            for title in part.header:
+                table.add_column(title, overflow="fold")
+            for row in part.rows:
+                table.add_row(*(Text(cell) for cell in row))
+            grid.add_row("" if part.lines else part.title, table)
+    console.print(grid, width=width)
+
+
+def page(summary: Mapping[str, Any]) -> str:
+    """Return the answer as one self-contained HTML page."""
+    style = (
+        "body{font:15px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem}"
+        "table{border-collapse:collapse}td,th{padding:.15rem .8rem .15rem 0;text-align:left}th{font-weight:600}"
+    )
+    title = html.escape(f"simserve cost: {summary.get('scenario') or 'self-host or API'}")
+    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{style}</style>'
+    return f"{head}</head><body>{_body(summary)}</body></html>\n"
+
+
+def _body(summary: Mapping[str, Any]) -> str:
+    parts = [f"<h2>{html.escape(answer(summary))}</h2>"]
+    for part in sections(summary):
+        parts.append(f"<h3>{html.escape(part.title)}</h3>")
+        parts += [f"<p>{html.escape(line)}</p>" for line in part.lines]
+        if part.rows:
+            head = "".join(f"<th>{html.escape(cell)}</th>" for cell in part.header)
+            rows = "".join(
+                "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in part.rows
+            )
+            parts.append(f"<table><tr>{head}</tr>{rows}</table>")
+    return "<div>" + "".join(parts) + "</div>"

@@ -1,0 +1,152 @@
+"""From a scenario's `pricing` to dollars an hour: which offer, whose, on what terms. Simulates nothing."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from simserve.errors import ScenarioError
+from simserve.metrics.energy import Grid, board_watts
+from simserve.profiles.gpu_prices import GpuPrice, RentalKind, listed_offers, offers
+from simserve.profiles.hardware import HardwareProfile, load_hardware
+from simserve.scenario.pricing_spec import OwnedSpec, PricingSpec
+from simserve.scenario.schema import Scenario
+
+HOURS_PER_MONTH = 720
+"""A month is 30 days."""
+MONTHS_PER_YEAR = 12
+
+PUE = 1.3
+"""Power usage effectiveness where none is given: an assumption between new sites (1.1 to 1.2) and the mean of
+all, 1.56 (Uptime Institute, Global Data Center Survey 2024)."""
+ELECTRICITY_USD_PER_KWH = 0.08
+"""Dollars a kWh where none are given: about the mean of US industry in 2024, 8.1 cents (EIA, Electric Power
+Monthly, table 5.3)."""
+CARBON_G_PER_KWH = 473.0
+"""Grams of CO2 a kWh where none are given: the world's mean of 2024 (Ember, Global Electricity Review 2025)."""
+
+_TERMS = {"on_demand": "on-demand", "reserved": "reserved", "spot": "spot"}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHour:
+    """What one GPU costs for an hour.
+
+    Attributes:
+        usd: Dollars, electricity left out where it is paid apart; None where nobody's price is known.
+        source: Where the price comes from, in words.
+        pays_electricity: Whether electricity comes on top: owned GPUs.
+        date: When the newest of the prices was seen; None for a price of the scenario's own.
+    """
+
+    usd: float | None
+    source: str
+    pays_electricity: bool = False
+    date: str | None = None
+
+
+def gpu_hour(pricing: PricingSpec, hardware: HardwareProfile) -> GpuHour:
+    """Return what one GPU costs for an hour on the scenario's terms.
+
+    Raises:
+        ScenarioError: The hardware profile has no price on these terms or of this provider; names what there is.
+    """
+    if pricing.gpu_hour_usd is not None:
+        return GpuHour(pricing.gpu_hour_usd, "scenario")
+    if pricing.purchase == "owned":
+        return _owned(pricing.owned or OwnedSpec(), hardware)
+    kind: RentalKind = pricing.purchase or "on_demand"
+    found = offers(hardware.prices, kind, pricing.provider)
+    if not found:
+        if pricing.purchase is None and pricing.provider is None:
+            return GpuHour(None, f"no price in {hardware.name}; set pricing.gpu_hour_usd")
+        raise _no_offer(pricing, hardware, kind)
+    if kind == "on_demand" and pricing.provider is None and hardware.default_price is not None:
+        found = [price for price in hardware.prices if price.kind == kind]
+    return _rented(found, hardware, kind, pricing.provider)
+
+
+def _rented(found: list[GpuPrice], hardware: HardwareProfile, kind: RentalKind, provider: str | None) -> GpuHour:
+    usd = statistics.median(price.usd_per_hour for price in found)
+    dates = sorted({price.date for price in found})
+    seen = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    term = f" for {found[0].term}" if len(found) == 1 and found[0].term else ""
+    whose = f"{_TERMS[kind]} price of {hardware.name}"
+    source = (
+        f"median {whose}, seen {seen}" if provider is None else f"{whose}{term} at {found[0].provider}, seen {seen}"
+    )
+    return GpuHour(usd, source, date=dates[-1])
+
+
+def _no_offer(pricing: PricingSpec, hardware: HardwareProfile, kind: str) -> ScenarioError:
+    key = "pricing.purchase" if pricing.provider is None else "pricing.provider"
+    of_whom = "" if pricing.provider is None else f" of {pricing.provider}"
+    return ScenarioError(
+        f"has no price: {hardware.name} has no {kind} price{of_whom}",
+        key=key,
+        value=pricing.purchase if pricing.provider is None else pricing.provider,
+        remedy=f"it has {listed_offers(hardware.prices)}; or set pricing.gpu_hour_usd",
+    )
+
+
+def _owned(owned: OwnedSpec, hardware: HardwareProfile) -> GpuHour:
+    bought = hardware.purchase
+    if owned.gpu_usd is None and bought is None:
+        raise ScenarioError(
+            f"has no price: {hardware.name} has no purchase price",
+            key="pricing.purchase",
+            value="owned",
+            remedy="set pricing.owned.gpu_usd",
+        )
+    price = owned.gpu_usd if owned.gpu_usd is not None else (bought.usd if bought is not None else 0.0)
+    hours = owned.years * MONTHS_PER_YEAR * HOURS_PER_MONTH
+    capital = price * (1 - owned.residual_share) / hours
+    hosting = owned.hosting_usd_per_gpu_month / HOURS_PER_MONTH
+    whose = "" if owned.gpu_usd is not None or bought is None else f", price of {hardware.name} seen {bought.date}"
+    rest = f" less {owned.residual_share:.0%}" if owned.residual_share else ""
+    hosted = f" + ${owned.hosting_usd_per_gpu_month:,.2f} a month of hosting" if hosting else ""
+    source = f"owned: ${price:,.0f} a GPU{rest} over {owned.years:g} years{hosted}{whose}; electricity apart"
+    date = None if owned.gpu_usd is not None or bought is None else bought.date
+    return GpuHour(capital + hosting, source, pays_electricity=True, date=date)
+
+
+def grid(pricing: PricingSpec) -> Grid:
+    """Return what electricity is and costs, with what stands for what the scenario does not say."""
+    usd, carbon = pricing.electricity_usd_per_kwh, pricing.carbon_g_per_kwh
+    return Grid(
+        usd_per_kwh=ELECTRICITY_USD_PER_KWH if usd is None else usd,
+        grams_co2_per_kwh=CARBON_G_PER_KWH if carbon is None else carbon,
+        pue=PUE if pricing.pue is None else pricing.pue,
+        host_watts_per_gpu=pricing.host_watts_per_gpu or 0.0,
+    )
+
+
+def deployment_usd_per_hour(
+    scenario: Scenario, hardware: HardwareProfile | None = None, *, busy_share: float = 1.0
+) -> float | None:
+    """Return what the scenario's GPUs cost for an hour before anything is simulated; None without a price.
+
+    Rented GPUs cost what their offer says. Owned ones also draw electricity, here as if every busy moment were
+    bound by arithmetic, an upper bound; a run replaces it by what its steps drew.
+
+    Args:
+        scenario: Whose GPUs, and on what terms.
+        hardware: Their profile; None: the scenario's own is loaded.
+        busy_share: Share of the time with a step running.
+
+    Raises:
+        InputError: The hardware profile is missing, or has no price on these terms.
+    """
+    if hardware is None:
+        with scenario.blaming("deployment.hardware"):
+            hardware = load_hardware(scenario.deployment.hardware, scenario.folder)
+    with scenario.blaming("pricing"):
+        price = gpu_hour(scenario.pricing, hardware)
+    if price.usd is None:
+        return None
+    num_gpus, usd = scenario.deployment.num_gpus, price.usd
+    if price.pays_electricity:
+        site = grid(scenario.pricing)
+        watts = board_watts(hardware.power.idle, hardware.power.board, busy_share, {"compute": 1.0})
+        usd += site.site_watts(watts) / 1000 * site.usd_per_kwh
+    return num_gpus * usd

@@ -1,0 +1,185 @@
+"""Tests of `simserve cost` with a scenario: what the simulated day comes to in dollars."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simserve.errors import InputError, UsageError
+from simserve.planner.cost import cost_summary
+from simserve.planner.daily import PEAK_TO_MEAN
+from tests.scenario.builders import make_scenario
+
+_BASE = [
+    "slo={ttft: 500 ms, tpot: 50 ms, attainment: 0.9}",
+    "workload.num_requests=200",
+    "deployment.engine.max_num_seqs=1",
+    "workload.arrivals={process: poisson, rate: 2}",
+    "pricing.gpu_hour_usd=2",
+    "pricing.api=gpt-4o",
+]
+
+
+def cost(*overrides: str, **arguments: Any) -> dict[str, Any]:
+    """Return the summary of the small scenario with an objective and prices."""
+    kept = [each for each in _BASE if not any(each.split("=")[0] == other.split("=")[0] for other in overrides)]
+    return cost_summary(make_scenario([*kept, *overrides]), **arguments)
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, Any]:
+    """Return the cost of the small scenario as it is."""
+    return cost()
+
+
+def test_the_scenario_s_rate_is_that_of_the_busiest_hour(plain: dict[str, Any]) -> None:
+    """Or, where asked for, the mean."""
+    mean = cost("pricing.daily={rate_is: mean}")
+
+    assert plain["day"]["peak_rate"] == pytest.approx(2.0)
+    assert plain["day"]["mean_rate"] == pytest.approx(2.0 / PEAK_TO_MEAN)
+    assert mean["day"]["mean_rate"] == pytest.approx(2.0)
+
+
+def test_the_month_is_gpus_and_people(plain: dict[str, Any]) -> None:
+    """Every part is charged, and the total is their sum."""
+    more = cost(
+        "pricing.operations_hours_per_month=20",
+        "pricing.engineer_usd_per_hour=100",
+        "pricing.platform_usd_per_month=300",
+        "pricing.spare_replicas=1",
+    )["self_host"]
+
+    assert plain["self_host"]["usd_per_month"] == pytest.approx(2 * 720)
+    assert more["usd_per_month"] == pytest.approx(2 * 2 * 720 + 2000 + 300)
+    assert (more["gpus"], more["operations_usd_per_month"], more["platform_usd_per_month"]) == (2, 2000.0, 300.0)
+
+
+def test_dollars_a_token_and_a_request_are_the_month_over_its_traffic(plain: dict[str, Any]) -> None:
+    """On both sides."""
+    requests = plain["day"]["requests_per_month"]
+    for side in (plain["self_host"], plain["api"]):
+        assert side["usd_per_request"] * requests == pytest.approx(side["usd_per_month"])
+        assert side["usd_per_million_tokens"] * plain["api"]["tokens_per_month"] / 1e6 == pytest.approx(
+            side["usd_per_month"]
+        )
+    api = plain["api"]
+    assert api["input_usd_per_month"] == pytest.approx(requests * api["prompt_tokens"] * 2.5 / 1e6)
+    assert api["input_usd_per_month"] + api["output_usd_per_month"] == pytest.approx(api["usd_per_month"])
+
+
+def test_utilization_is_the_mean_load_over_what_the_fleet_holds(plain: dict[str, Any]) -> None:
+    """Simulated: the capacity is the highest rate that keeps the objective."""
+    capacity = plain["day"]["capacity_rate_per_replica"]
+
+    assert plain["self_host"]["utilization"] == pytest.approx(plain["day"]["mean_rate"] / capacity)
+    assert 0 < plain["self_host"]["busy"] <= 1
+
+
+def test_a_volume_beyond_the_fleet_takes_whole_replicas(plain: dict[str, Any]) -> None:
+    """As many as the busiest hour needs, and the answer says so."""
+    held = plain["day"]["capacity_rate_per_replica"] / PEAK_TO_MEAN * 720 * 3600
+
+    more = cost(requests_per_month=2.5 * held)
+
+    assert more["self_host"]["replicas"] == 3
+    assert more["self_host"]["usd_per_month"] == pytest.approx(3 * 2 * 720)
+    assert any("takes 3 replicas" in caveat for caveat in more["caveats"])
+
+
+def test_a_sharper_day_lowers_the_utilization(plain: dict[str, Any]) -> None:
+    """The same busiest hour, less around it."""
+    sharp = cost("pricing.daily={peak_to_mean: 3}")
+    hourly = cost("pricing.daily={hourly: [" + ", ".join(["1"] * 23 + ["3"]) + "]}")
+
+    assert sharp["self_host"]["utilization"] < plain["self_host"]["utilization"]
+    assert hourly["day"]["mean_rate"] == pytest.approx(2.0 * (26 / 24) / 3)
+
+
+def test_the_api_s_terms_follow_the_scenario(plain: dict[str, Any]) -> None:
+    """A batch share takes its discount; another API its price; a given price wins over the scenario's."""
+    batch = cost("pricing.batch_share=0.5")
+    other = cost(api="gpt-4o-mini")
+
+    assert batch["api"]["usd_per_month"] == pytest.approx(0.75 * plain["api"]["usd_per_month"])
+    assert other["api"]["name"] == "gpt-4o-mini"
+    assert other["api"]["usd_per_month"] < plain["api"]["usd_per_month"]
+
+
+def test_without_an_api_the_same_weights_are_looked_for() -> None:
+    """Else the fallback; either is said."""
+    same = cost("pricing.api=null")
+
+    assert same["api"]["name"] == "deepinfra-llama-3.1-8b" or "gpt-4o" in same["api"]["name"]
+    assert any("no API is named" in caveat for caveat in same["caveats"])
+
+
+def test_quality_is_never_promised(plain: dict[str, Any]) -> None:
+    """The first caveat is about the answers, not the dollars."""
+    assert "prices say nothing of the answers" in plain["caveats"][0]
+
+
+def test_the_break_even_starts_from_one_replica() -> None:
+    """A fleet of two is not the least a small volume takes."""
+    two = cost("deployment.replicas=2")
+
+    assert two["self_host"]["gpus"] == 2
+    assert two["break_even"]["gpus"] == 1
+
+
+def test_the_yearly_falls_are_the_scenario_s() -> None:
+    """And what is left out is named."""
+    flat = cost("pricing.api_price_fall_per_year=0", "pricing.gpu_price_fall_per_year=0")
+    growing = cost("pricing.traffic_growth_per_year=0.5")
+
+    assert flat["outlook"]["api_usd"] == pytest.approx(36 * flat["api"]["usd_per_month"])
+    assert flat["outlook"]["self_host_usd"] == pytest.approx(36 * flat["self_host"]["usd_per_month"])
+    assert growing["outlook"]["traffic_growth_per_year"] == 0.5
+
+
+def test_the_ladder_climbs_from_full_gpus_to_what_is_paid(plain: dict[str, Any]) -> None:
+    """The last counted row is the month; operations are shown though none are given."""
+    counted = [row for row in plain["left_out"] if row["is_counted"]]
+
+    assert counted[-1]["self_host_usd_per_month"] == pytest.approx(plain["self_host"]["usd_per_month"])
+    assert {row["term"] for row in plain["left_out"] if not row["is_counted"]} == {
+        "operations (assumed: 30 hours at $100)",
+        "one spare replica",
+    }
+
+
+def test_a_batch_is_priced_round_the_clock() -> None:
+    """At its own throughput, which is the capacity."""
+    batch = cost("workload.arrivals={process: all_at_once}", "workload.num_requests=100")
+
+    assert batch["self_host"]["utilization"] == pytest.approx(1.0)
+    assert any("round the clock" in caveat for caveat in batch["caveats"])
+
+
+def test_the_same_scenario_gives_the_same_summary(plain: dict[str, Any]) -> None:
+    """To the bit."""
+    assert cost() == plain
+
+
+@pytest.mark.parametrize(
+    ("overrides", "arguments", "said"),
+    [
+        (["pricing.api=gpt-5000"], {}, "is not a known api"),
+        (["pricing.gpu_hour_usd=null", "deployment.hardware=m2-max-96gb"], {}, "gpu_hour_usd"),
+        (["slo={ttft: 1 us}"], {}, "is held at no load"),
+        (["pricing.daily={peak_to_mean: 3, peak_to_trough: 2}"], {}, "has no wave"),
+    ],
+)
+def test_what_cannot_be_priced_is_said(overrides: list[str], arguments: dict[str, Any], said: str) -> None:
+    """With the key."""
+    with pytest.raises(InputError, match=said):
+        cost(*overrides, **arguments)
+
+
+def test_terms_are_for_arithmetic() -> None:
+    """A scenario has its own; a term nobody knows names the nearest."""
+    with pytest.raises(UsageError, match="without a scenario"):
+        cost(terms={"gpus": 2})
+    with pytest.raises(UsageError, match="did you mean 'gpu_hour_usd'"):
+        cost_summary(terms={"gpu_hours_usd": 2})

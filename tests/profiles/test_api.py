@@ -1,0 +1,107 @@
+"""Tests of the API price catalogue, and of when a price is old."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simserve.errors import ProfileError, UsageError
+from simserve.profiles import catalog
+from simserve.profiles.api import catalogue_date, load_api
+from simserve.profiles.price_dates import check_today, is_old, last_day, newest
+
+_OWN = {
+    "name": "own",
+    "provider": "Us",
+    "model_id": "own-1",
+    "description": "Our own price",
+    "price": {"input": 1.0, "output": 2.0},
+    "date": "2026-10",
+    "source": "contract",
+}
+
+
+@pytest.mark.parametrize("name", catalog.names("api"))
+def test_every_bundled_price_has_its_date_and_source(name: str) -> None:
+    """And open weights name a model that is bundled."""
+    profile = load_api(name)
+
+    assert profile.name == name
+    assert len(profile.source) > 20
+    assert last_day(profile.date)
+    assert profile.price.cached <= profile.price.input
+    assert profile.weights is None or profile.weights in catalog.names("model")
+
+
+def test_gpt_4_has_its_price_of_2023() -> None:
+    """30 and 60 dollars, and it is old."""
+    profile = load_api("gpt-4")
+
+    assert (profile.price.input, profile.price.output, profile.date) == (30.0, 60.0, "2023-06")
+    assert is_old(profile.date, catalogue_date() or "")
+
+
+def test_a_profile_of_one_s_own_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In api_profiles/ of a folder in SIMSERVE_PROFILE_PATH, and by path."""
+    (tmp_path / "api_profiles").mkdir()
+    file = tmp_path / "api_profiles" / "own.yaml"
+    file.write_text(yaml.safe_dump(_OWN), encoding="utf-8")
+    monkeypatch.setenv(catalog.PROFILE_PATH_VARIABLE, str(tmp_path))
+
+    assert load_api("own") == load_api(str(file))
+    assert "own" in catalog.names("api")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": "other"}, "name: 'other' must equal the name of the file"),
+        ({"price": {"input": -1.0, "output": 2.0}}, "price.input"),
+        ({"date": "last year"}, "date"),
+        ({"batch_discount": 1.5}, "batch_discount"),
+        (
+            {"prompt_tiers": [{"above_prompt_tokens": n, "input": 1.0, "output": 1.0} for n in (200, 100)]},
+            "prompt_tiers must ascend",
+        ),
+        ({"volume_discounts": [{"above_usd_per_month": n, "discount": 0.1} for n in (2, 1)]}, "must ascend"),
+        ({"usd": 1}, "usd: is not a known key"),
+    ],
+)
+def test_an_invalid_profile_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, object], said: str
+) -> None:
+    """File, key and rule."""
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(_OWN | change), encoding="utf-8")
+    monkeypatch.setenv(catalog.PROFILE_PATH_VARIABLE, str(tmp_path))
+
+    with pytest.raises(ProfileError, match=r"own\.yaml") as failure:
+        load_api("own")
+
+    assert said in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("date", "today", "old"),
+    [
+        ("2025-11-01", "2026-11-01", False),
+        ("2025-10-31", "2026-11-01", True),
+        ("2025", "2026-12-31", False),
+        ("2024", "2026-01", True),
+        ("2025-06", "2026", False),
+        ("2023-06", "2026-11", True),
+    ],
+)
+def test_only_what_is_certainly_older_than_a_year_is_old(date: str, today: str, old: bool) -> None:
+    """A date of a year or a month is as young as it may be."""
+    assert is_old(date, today) is old
+
+
+def test_the_newest_date_is_what_age_is_judged_against() -> None:
+    """Whatever the day: the same files give the same answer."""
+    assert newest(["2026", "2026-07", "2025-12-31"]) == "2026-07"
+    assert newest([]) is None
+    assert check_today("2026-11-30") == "2026-11-30"
+    with pytest.raises(UsageError, match="must be a date"):
+        check_today("30.11.2026")

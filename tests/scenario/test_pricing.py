@@ -1,0 +1,118 @@
+"""Tests of what a GPU-hour costs on the scenario's terms."""
+
+from __future__ import annotations
+
+import pytest
+
+from simserve.errors import InputError, ScenarioError
+from simserve.scenario.pricing import deployment_usd_per_hour, gpu_hour
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import run
+from tests.scenario.builders import make_scenario
+
+
+def hour(*overrides: str) -> tuple[float | None, str]:
+    """Return the price of the small scenario's GPU, an H100, and where it is from."""
+    resolved = resolve(make_scenario([f"pricing.{each}" for each in overrides]))
+    return resolved.gpu_hour_usd, resolved.gpu_hour_source
+
+
+@pytest.mark.parametrize("spelled", ["Nebius", "nebius", "NEBIUS"])
+def test_a_provider_s_own_price(spelled: str) -> None:
+    """Whatever the case of its letters; the result names it."""
+    assert hour(f"provider={spelled}") == (2.95, "on-demand price of h100-sxm-80gb at Nebius, seen 2026")
+
+
+def test_spot_and_reserved_have_their_prices() -> None:
+    """A median over providers, or one provider's, with the term that it binds for."""
+    assert hour("purchase=spot")[0] == pytest.approx((1.25 + 0.8015) / 2)
+    assert hour("purchase=spot", "provider=Verda")[0] == 0.8015
+    usd, source = hour("purchase=reserved", "provider=AWS")
+    assert usd == 4.916
+    assert "capacity block" in source
+
+
+def test_what_is_owned_is_written_off_over_its_years() -> None:
+    """(40,000 - 10 %) / (4 years x 12 months x 720 hours) + 72 / 720."""
+    owned = "owned={gpu_usd: 40000, years: 4, residual_share: 0.1, hosting_usd_per_gpu_month: 72}"
+
+    assert hour("purchase=owned", owned)[0] == pytest.approx(36000 / 34560 + 0.1)
+    assert hour("purchase=owned")[0] == pytest.approx(39625 / 34560)
+
+
+def test_electricity_is_charged_on_what_is_owned_alone() -> None:
+    """At the power the run drew; its price, PUE and host power count."""
+    own = ["pricing.purchase=owned", "pricing.owned={gpu_usd: 34560}"]
+
+    rented = run(make_scenario(["pricing.gpu_hour_usd=1"])).summary["simserve"]
+    owned = run(make_scenario(own)).summary["simserve"]
+    dear = run(
+        make_scenario(
+            [*own, "pricing.electricity_usd_per_kwh=0.8", "pricing.pue=2", "pricing.host_watts_per_gpu=200 W"]
+        )
+    ).summary["simserve"]
+
+    gpus = 1
+    assert rented["cost"]["usd_per_hour"] == pytest.approx(gpus)
+    assert owned["cost"]["usd_per_hour"] == pytest.approx(gpus + owned["energy"]["watts_mean"] / 1000 * 0.08)
+    watts = gpus * (dear["energy"]["watts_per_gpu"] + 200) * 2
+    assert dear["cost"]["usd_per_hour"] == pytest.approx(gpus + watts / 1000 * 0.8)
+
+
+def test_carbon_follows_the_grid() -> None:
+    """Twice the grams a kWh are twice the grams a token."""
+    grams = [
+        run(make_scenario([f"pricing.carbon_g_per_kwh={value}"])).summary["simserve"]["energy"][
+            "grams_co2_per_thousand_tokens"
+        ]
+        for value in (100, 200)
+    ]
+
+    assert grams[1] == pytest.approx(2 * grams[0])
+
+
+def test_a_deployment_has_a_price_before_it_runs() -> None:
+    """Every GPU counts; what is owned also draws power, at most that of the boards."""
+    overrides = ["deployment.replicas=3", "deployment.tensor_parallel_size=2"]
+    owned = make_scenario([*overrides, "pricing.purchase=owned", "pricing.owned={gpu_usd: 34560}"])
+
+    assert deployment_usd_per_hour(make_scenario([*overrides, "pricing.gpu_hour_usd=2"])) == 12.0
+    assert deployment_usd_per_hour(owned) == pytest.approx(6 * (1 + 0.7 * 1.3 * 0.08))
+    assert deployment_usd_per_hour(owned, busy_share=0.0) == pytest.approx(6 * (1 + 0.074 * 1.3 * 0.08))
+
+
+def test_a_gpu_without_a_price_has_none() -> None:
+    """Until the scenario names one; on asked terms it is an error."""
+    laptop = make_scenario(["deployment.hardware=m2-max-96gb"])
+
+    assert deployment_usd_per_hour(laptop) is None
+    assert "set pricing.gpu_hour_usd" in gpu_hour(laptop.pricing, resolve(laptop).shape.hardware).source
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["provider=Lamda"], "--set pricing.provider: 'Lamda' has no price: h100-sxm-80gb has no on_demand price"),
+        (["purchase=spot", "provider=AWS"], "it has on_demand (AWS"),
+        (["purchase=leased"], "purchase"),
+        (["gpu_hour_usd=1", "provider=AWS"], "keep one of the two"),
+        (["owned={years: 3}"], "without purchase: owned"),
+        (["purchase=owned", "provider=AWS"], "leave provider out"),
+        (["operations_hours_per_month=5"], "needs both operations_hours_per_month and engineer_usd_per_hour"),
+        (["batch_share=0.5"], "without an api"),
+        (["daily={hourly: [1, 2]}"], "must be 24 numbers"),
+        (["daily={hourly: [" + "1, " * 23 + "1], peak_to_mean: 2}"], "keep one of the two"),
+    ],
+)
+def test_terms_that_have_no_price_or_contradict_are_refused(overrides: list[str], said: str) -> None:
+    """In one line that names the key and what there is."""
+    with pytest.raises(InputError) as failure:
+        hour(*overrides)
+
+    assert said in str(failure.value)
+
+
+def test_an_unowned_gpu_cannot_be_bought_without_a_price() -> None:
+    """The remedy is its price."""
+    with pytest.raises(ScenarioError, match=r"no purchase price; set pricing\.owned\.gpu_usd"):
+        resolve(make_scenario(["deployment.hardware=l4-24gb", "pricing.purchase=owned"]))
