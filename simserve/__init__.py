@@ -14,12 +14,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simserve.api import RunResult, Scenario, load, memory, run, validate
+    from simserve.api import RunResult, Scenario, load, memory, plan, run, validate
     from simserve.errors import SimserveError
 
 __version__ = "0.1.0"
 
-__all__ = ["RunResult", "Scenario", "SimserveError", "__version__", "load", "memory", "run", "validate"]
+__all__ = ["RunResult", "Scenario", "SimserveError", "__version__", "load", "memory", "plan", "run", "validate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -77,7 +77,8 @@ def parse_yaml(text: str, file: object = None, error: type[InputError] = InputEr
             `MAX_DEPTH` levels deep, or its aliases expand to more than `MAX_ALIASED_NODES` values; with the line.
     """
     try:
-        return pickle.loads(_parsed(text, None if file is None else str(file), error))
+        # mypy looks for the hash of an instance, and the class is what is hashed.
+        return pickle.loads(_parsed(text, None if file is None else str(file), error))  # type: ignore[arg-type]
     except _DuplicateKeyError as duplicate:
         raise error(
             f"stands twice, in lines {duplicate.first} and {duplicate.second}",

@@ -13,7 +13,7 @@ import simserve as ss
 from simserve.errors import UsageError
 from tests.scenario.builders import make_scenario, scenario_mapping
 
-_PUBLIC = ["RunResult", "Scenario", "SimserveError", "__version__", "load", "memory", "run", "validate"]
+_PUBLIC = ["RunResult", "Scenario", "SimserveError", "__version__", "load", "memory", "plan", "run", "validate"]
 
 
 def test_the_public_names_are_these() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from simserve import __version__
-from simserve.cli import memory, profiles, run, scenarios, schema, validate
+from simserve.cli import memory, plan, profiles, run, scenarios, schema, validate
 
 EXIT_INTERRUPTED = 130
 """What the app returns after Ctrl-C."""
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("memory")(memory.memory)
+app.command("plan")(plan.plan)
 app.command("scenarios")(scenarios.scenarios)
 app.command("gpus")(profiles.gpus)
 app.command("models")(profiles.models)

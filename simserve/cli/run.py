@@ -108,7 +108,7 @@ def _run(scenario: Scenario, out: Path | None, *, force: bool, as_json: bool, qu
 
     folder = out if out is not None else api.default_folder(scenario)
     try:
-        with _progress(is_shown=not quiet and sys.stderr.isatty()) as progress:
+        with show_progress(is_shown=not quiet and sys.stderr.isatty()) as progress:
             result = api.run(scenario, out=folder, force=force, progress=progress)
     except InfeasibleError:
         if as_json:
@@ -179,7 +179,7 @@ def _last_part(name_or_path: str) -> str:
 
 
 @contextmanager
-def _progress(*, is_shown: bool) -> Iterator[Progress | None]:
+def show_progress(*, is_shown: bool, label: str = "simulating") -> Iterator[Progress | None]:
     """Yield what shows a bar on stderr once the run has lasted two seconds; None to show nothing."""
     if not is_shown:
         yield None
@@ -189,7 +189,7 @@ def _progress(*, is_shown: bool) -> Iterator[Progress | None]:
 
     start = time.monotonic()
     with Bar(console=Console(stderr=True), transient=True, disable=False) as bar:
-        task = bar.add_task("simulating", total=None, visible=False)
+        task = bar.add_task(label, total=None, visible=False)
 
         def show(done: int, total: int) -> None:
             is_long = time.monotonic() - start > _PROGRESS_AFTER_SECONDS

@@ -12,6 +12,7 @@ by a step or not at all. A scenario that uses a feature beyond them (see `is_cov
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -182,8 +183,8 @@ def first_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes) -
     sequence_seconds[1]`` with ``t(c) = token_seconds[s c]``. One of k chunks has at least p / k tokens and the others
     at least one, hence ``t(p / k) + (k - 1) t(1)``; and with r the least of ``t(c) / c``, the chunks together take at
     least ``r p``. The larger holds for each k; the least over k is the bound. The k beyond those looked at take at
-    least ``max(r p, k t(1))``. The attended pairs of the chunks sum to ``p (p + 1) / 2`` however it is cut, the keys to at
-    least p. Waiting, other requests and recomputed tokens only add.
+    least ``max(r p, k t(1))``. The attended pairs of the chunks sum to ``p (p + 1) / 2`` however it is cut, the keys
+    to at least p. Waiting, other requests and recomputed tokens only add.
     """
     largest = max(config.max_chunk_tokens if config.enable_chunked_prefill else int(prompt.max()), 1)
     stages = config.pipeline_parallel_size
@@ -295,8 +296,8 @@ def _least_replicas(
     A request that meets it is done by a known deadline after its arrival. Those that arrive from request s on and
     meet it are worked on between the arrival of s and the last deadline E, by n replicas at most ``n (E -
     arrival_s)`` seconds together. They take at least the work of as many of the cheapest
-    (`simserve.planner.bound_work.least_replica_seconds`). The window starts anywhere up to ``latest_start``; between two of
-    the starts looked at, at most the requests between them are lost from the count.
+    (`simserve.planner.bound_work.least_replica_seconds`). The window starts anywhere up to ``latest_start``; between
+    two of the starts looked at, at most the requests between them are lost from the count.
     """
     if specs.concurrency is not None:
         return 1
@@ -309,7 +310,7 @@ def _least_replicas(
     if slo.e2e is not None:
         deadline = np.full(len(output), slo.e2e)
     elif slo.ttft is not None:
-        deadline = slo.ttft + (decoding if slo.tpot is not None else 0.0)
+        deadline = slo.ttft + (decoding if slo.tpot is not None else np.zeros(len(output)))
     else:
         return 1
     has_decode_limit = slo.tpot is not None or slo.e2e is not None
@@ -319,9 +320,9 @@ def _least_replicas(
     ends = specs.arrival_time + deadline
     least, count = math.inf, len(output)
     starts = np.unique(np.linspace(0, latest_start + 1, WINDOW_STARTS + 1).astype(np.int64))
-    for first, start in zip(starts[:-1], starts[1:], strict=True):
-        start = int(start) - 1
-        num_good = math.ceil(slo.attainment * (count - int(first)) - 1e-9) - (start - int(first))
+    for first, after in itertools.pairwise(int(each) for each in starts):
+        start = after - 1
+        num_good = math.ceil(slo.attainment * (count - first) - 1e-9) - (start - first)
         least = min(least, _replicas_from(work[start:], ends[start:], float(specs.arrival_time[start]), num_good))
     return max(1, math.ceil(least * ROUNDING)) if math.isfinite(least) else 1
 

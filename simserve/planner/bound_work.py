@@ -128,7 +128,7 @@ def _prices(steps: _Steps, *, has_gaps: bool, typical_gap: float | None) -> Iter
         return
     reading = float(steps.slope.min())
     filling = float(steps.decode[0]) / steps.capacity if steps.capacity > 0 else 0.0
-    paces = (0.0,)
+    paces: tuple[float, ...] = (0.0,)
     if typical_gap is not None:
         fitting = max(int(np.searchsorted(steps.decode, typical_gap)), 1)
         paces = tuple(pace / fitting for pace in PACE_PRICES)

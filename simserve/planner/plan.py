@@ -201,7 +201,7 @@ class _Planning:
         slo = self.scenario.slo
         if slo is None:
             return miss
-        left = {term: None for term in miss.relaxed_terms}
+        left = dict.fromkeys(miss.relaxed_terms)
         terms = {term: getattr(slo, term) for term in ("ttft", "tpot", "e2e")} | left
         if all(limit is None for limit in terms.values()):
             return miss
@@ -308,7 +308,8 @@ def _changes(scenario: Scenario) -> Iterator[tuple[str, float, Scenario]]:
 
 
 def _trial(member: Member | None) -> Trial:
-    assert member is not None and member.trial is not None
+    assert member is not None
+    assert member.trial is not None
     return member.trial
 
 
@@ -317,7 +318,11 @@ def _joined(group: GroupResult, refined: GroupResult) -> GroupResult:
     seen = {id(member) for member in group.members}
     members = [*group.members, *(member for member in refined.members if id(member) not in seen)]
     return replace(
-        group, members=members, best=refined.best or group.best, trials=[*group.trials, *refined.trials], method="sampled"
+        group,
+        members=members,
+        best=refined.best or group.best,
+        trials=[*group.trials, *refined.trials],
+        method="sampled",
     )
 
 

@@ -34,9 +34,7 @@ def scaled_traffic(scenario: Scenario, factor: float) -> Scenario | None:
     """Return the scenario with its arrival rate, or its clients, times ``factor``; None where it has neither."""
     arrivals = scenario.workload.arrivals
     if isinstance(arrivals, ClosedLoopArrivals):
-        return with_overrides(
-            scenario, {"workload.arrivals.concurrency": max(1, round(arrivals.concurrency * factor))}
-        )
+        return with_overrides(scenario, {"workload.arrivals.concurrency": max(1, round(arrivals.concurrency * factor))})
     rate = getattr(arrivals, "rate", None)
     return None if rate is None else with_overrides(scenario, {"workload.arrivals.rate": rate * factor})
 
@@ -73,7 +71,7 @@ def confirm(fleet: Fleet) -> Trial:
     """Run a fleet on all requests of the scenario, several times over."""
     replications = 1 if fleet.scenario.workload.trace is not None else CONFIRMING_REPLICATIONS
     replications = max(replications, fleet.scenario.run.replications)
-    return try_fleet(fleet.scenario, fleet.overrides, fleet.replicas, None, replications)
+    return try_fleet(fleet.scenario, fleet.overrides, fleet.replicas, None, replications, explain=True)
 
 
 def resized(fleet: Fleet) -> Trial | None:
@@ -86,11 +84,10 @@ def resized(fleet: Fleet) -> Trial | None:
         return held[replicas].holds
 
     most = RESIZED_AT_MOST * fleet.replicas + RESIZED_AT_MOST
-    if holds(fleet.replicas):
-        found = smallest_integer(holds, 1, fleet.replicas - 1, starts_high=True) or fleet.replicas
-    else:
-        found = smallest_integer(holds, fleet.replicas + 1, most)
-    return None if found is None else held[found]
+    if not holds(fleet.replicas):
+        more = smallest_integer(holds, fleet.replicas + 1, most)
+        return None if more is None else held[more]
+    return held[smallest_integer(holds, 1, fleet.replicas - 1, starts_high=True) or fleet.replicas]
 
 
 def traffic_borne(fleet: Fleet) -> float | None:
@@ -124,9 +121,7 @@ def one_fewer(fleet: Fleet) -> Trial | None:
 
 def as_run(fleet: Fleet) -> Trial:
     """Return one run of a fleet as it is."""
-    return try_fleet(
-        fleet.scenario, fleet.overrides, fleet.replicas, request_limit(fleet.scenario, MOST_REQUESTS)
-    )
+    return try_fleet(fleet.scenario, fleet.overrides, fleet.replicas, request_limit(fleet.scenario, MOST_REQUESTS))
 
 
 def trial_figures(trial: Trial) -> Mapping[str, Any]:

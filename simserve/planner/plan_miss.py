@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.planner.search import Goal, GroupResult, Member
-from simserve.planner.search_trial import TERMS, try_fleet, Trial, MOST_REQUESTS, request_limit
+from simserve.planner.search_trial import MOST_REQUESTS, TERMS, Trial, request_limit, try_fleet
 from simserve.scenario.schema import Scenario
 
 MOST_GPUS_TRIED = 64
@@ -79,9 +79,7 @@ def _unreachable(fitting: Sequence[Member], scenario: Scenario) -> dict[str, flo
     return {term: least[term] for term in TERMS if limits[term] is not None and least[term] > limits[term]}
 
 
-def _bound_miss(
-    fitting: Sequence[Member], unreachable: Mapping[str, float], scenario: Scenario, goal: Goal
-) -> Miss:
+def _bound_miss(fitting: Sequence[Member], unreachable: Mapping[str, float], scenario: Scenario, goal: Goal) -> Miss:
     slo = scenario.slo
     term = max(unreachable, key=lambda each: unreachable[each] / getattr(slo, each))
     nearest = min(fitting, key=lambda each: each.bound.of(term))
@@ -94,7 +92,7 @@ def _bound_miss(
         is_bound=True,
         trial=_shown(nearest, scenario, goal),
         relaxed_terms=tuple(unreachable),
-        relax=f"allow {' and '.join(words)} (bound; queueing comes on top), ask for shorter answers, or leave the limit out",
+        relax=f"allow {' and '.join(words)} (bound; queueing comes on top), ask for shorter answers, or leave it out",
     )
 
 

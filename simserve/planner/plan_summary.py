@@ -156,7 +156,9 @@ def _best(found: Findings) -> dict[str, Any] | None:
         "usd_per_hour": hourly,
         "usd_per_month": None if hourly is None else hourly * HOURS_PER_MONTH,
         "usd_per_gpu_hour": member.usd_per_gpu_hour,
-        "usd_per_million_tokens": None if trial.usd_per_million_tokens is None else trial.usd_per_million_tokens * share,
+        "usd_per_million_tokens": None
+        if trial.usd_per_million_tokens is None
+        else trial.usd_per_million_tokens * share,
         "watts": trial.watts * share,
         "busy": trial.busy,
         "mean_batch": trial.figures["mean_batch"],
@@ -170,7 +172,7 @@ def _best(found: Findings) -> dict[str, Any] | None:
         },
         "bound": _bound(member),
         "traffic_borne": found.borne_traffic,
-        "lost_replica": _lost(found, trial, hourly, bought),
+        "lost_replica": _lost(found, hourly, bought),
         "spot": _spot(found, deployed),
         "arithmetic": list(_arithmetic(found, member, trial)),
     }
@@ -183,7 +185,7 @@ def _bound(member: Member) -> dict[str, float]:
     }
 
 
-def _lost(found: Findings, trial: Trial, hourly: float | None, bought: int) -> dict[str, Any]:
+def _lost(found: Findings, hourly: float | None, bought: int) -> dict[str, Any]:
     """Return what one lost replica does, and what a spare one costs."""
     spare = None if hourly is None else hourly / bought
     fewer = found.fewer
@@ -221,8 +223,8 @@ def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
         at_least = "at least " if multiple >= 4 else ""
         yield (
             f"one replica bears {at_least}{capacity:,.3g} requests/s within the SLO (simulated, to 5%): "
-            f"{rate:,.4g} / {capacity:,.3g} = {rate / capacity:,.2f}, so {trial.replicas} "
-            f"replica{'s' if trial.replicas > 1 else ''}"
+            f"{rate:,.4g} / {capacity:,.3g} = {rate / capacity:,.2f}, so "
+            f"{_counted(trial.replicas, 'replica')}"
         )
     if member.bound.least_replicas > 1:
         yield f"fewer than {member.bound.least_replicas} replicas cannot do the work in time (bound)"
@@ -230,11 +232,15 @@ def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
     if member.usd_per_gpu_hour is not None:
         gpus = bought * member.num_gpus
         hourly = gpus * member.usd_per_gpu_hour
+        bought_words = f"{_counted(bought, 'replica')} x {_counted(member.num_gpus, 'GPU')}"
         yield (
-            f"{bought} replica{'s' if bought > 1 else ''} x {member.num_gpus} GPU{'s' if member.num_gpus > 1 else ''} x "
-            f"${member.usd_per_gpu_hour:,.4g} an hour = ${hourly:,.2f} an hour = ${hourly * HOURS_PER_MONTH:,.0f} a month "
-            f"of 30 days"
+            f"{bought_words} x ${member.usd_per_gpu_hour:,.4g} an hour = ${hourly:,.2f} an hour = "
+            f"${hourly * HOURS_PER_MONTH:,.0f} a month of 30 days"
         )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _binding(found: Findings) -> str | None:

@@ -272,7 +272,8 @@ class Search:
                 member.trial = trial
             return trial.holds
 
-        found = smallest_integer(holds, least, most, starts_high=self.best is not None)
+        expects_failure = self.best is not None and not is_one_job(self.space.scenario)
+        found = smallest_integer(holds, least, most, starts_high=expects_failure)
         return None if found is None else held[found]
 
     def trial(self, member: Member, replicas: int) -> Trial:

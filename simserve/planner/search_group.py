@@ -11,7 +11,7 @@ from typing import Any
 
 from joblib import Parallel, delayed
 
-from simserve.planner.search import GroupResult, Goal, Member, Search
+from simserve.planner.search import Goal, GroupResult, Member, Search
 from simserve.planner.space import HARDWARE_KEY, Space
 
 EXHAUSTIVE_COMBINATIONS = 256

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.planner.space import REPLICAS_KEY, Overrides, with_overrides
+from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 from simserve.workload.spec import AllAtOnceArrivals, ClosedLoopArrivals
@@ -70,7 +70,13 @@ class Trial:
 
 
 def try_fleet(
-    scenario: Scenario, overrides: Overrides, replicas: int, num_requests: int | None = None, replications: int = 1
+    scenario: Scenario,
+    overrides: Overrides,
+    replicas: int,
+    num_requests: int | None = None,
+    replications: int = 1,
+    *,
+    explain: bool = False,
 ) -> Trial:
     """Simulate a scenario with overrides on some replicas.
 
@@ -80,6 +86,7 @@ def try_fleet(
         replicas: Copies of the model.
         num_requests: Requests at most; None: all of the scenario's.
         replications: Independent runs whose figures are averaged.
+        explain: Whether the bottleneck is looked into, which takes more runs.
 
     Raises:
         InputError: The overrides do not go together.
@@ -88,7 +95,7 @@ def try_fleet(
     """
     changes = {**overrides, REPLICAS_KEY: replicas, "run.replications": replications}
     asked = _shortened(with_overrides(scenario, changes), num_requests)
-    result = run(asked)
+    result = run(asked, explain=explain)
     if result.simulation.was_interrupted:
         raise KeyboardInterrupt
     hardware = load_hardware(asked.deployment.hardware, asked.folder)

@@ -17,6 +17,7 @@ from simserve.profiles import catalog
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.scenario.load import from_mapping
+from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
 Overrides = Mapping[str, Any]
@@ -232,7 +233,9 @@ def space_on(
     values: dict[str, tuple[Any, ...]] = {}
     for each in DIMENSIONS:
         if each.key not in own_choices:
-            values[each.key] = _own_first(_value_of(there, each.key), each.values(context))
+            own, default = _value_of(there, each.key), _default_of(there, each)
+            others = [value for value in each.values(context) if value not in (own, default)]
+            values[each.key] = (own, *others)
     for key, asked in own_choices.items():
         values[key] = tuple(asked)
     return Space(
@@ -244,8 +247,16 @@ def space_on(
     )
 
 
-def _own_first(own: Any, others: Sequence[Any]) -> tuple[Any, ...]:
-    return (own, *(value for value in others if value != own))
+def _default_of(scenario: Scenario, dimension: Dimension) -> Any:
+    """Return what the engine sets by itself where the scenario says nothing about a knob; None where it does."""
+    if dimension.kind != "knob" or _value_of(scenario, dimension.key) is not None:
+        return None
+    try:
+        engine = replica_shape(scenario).engine
+    except InputError:
+        # The scenario's own layout does not go with this GPU: nothing is known to be the default.
+        return None
+    return getattr(engine, dimension.key.rpartition(".")[2], None)
 
 
 def _value_of(scenario: Scenario, key: str) -> Any:

@@ -34,7 +34,7 @@ Progress = Callable[[int, int], None]
 """Called now and then with the requests done and all requests of the run."""
 
 
-def run(scenario: Scenario, *, progress: Progress | None = None) -> RunResult:
+def run(scenario: Scenario, *, progress: Progress | None = None, explain: bool = True) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
     An interrupt (Ctrl-C) ends the run early: the result then holds what was finished, and says so in
@@ -43,6 +43,8 @@ def run(scenario: Scenario, *, progress: Progress | None = None) -> RunResult:
     Args:
         scenario: What to run.
         progress: Called now and then.
+        explain: Whether to look, with more runs, into what another limit of the scheduler would bring. A search that
+            reads latencies and dollars alone has no use for it; the bottleneck is then named without that look.
 
     Raises:
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
@@ -53,14 +55,15 @@ def run(scenario: Scenario, *, progress: Progress | None = None) -> RunResult:
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
     simulations, specs = _simulate(resolved, priced, progress)
-    facts = _facts(resolved, priced, simulations[0], specs)
+    facts = _facts(resolved, priced, simulations[0], specs, explain=explain)
     summaries = [summarize(simulation, facts) for simulation in simulations]
     first = simulations[0]
     if len(simulations) < scenario.run.replications:
         first = replace(first, was_interrupted=True)
     summary = summaries[0] if scenario.run.replications == 1 else pool(summaries)
     try:
-        _weigh_seats(summary["simserve"]["bottleneck"], seats_curve(resolved, first, specs), resolved)
+        curve = seats_curve(resolved, first, specs) if explain else None
+        _weigh_seats(summary["simserve"]["bottleneck"], curve, resolved)
     except KeyboardInterrupt:
         first = replace(first, was_interrupted=True)
     summary["simserve"]["interrupted"] = first.was_interrupted
@@ -145,7 +148,7 @@ def _shifted(progress: Progress, replication: int, replications: int) -> Progres
 
 
 def _facts(
-    resolved: ResolvedScenario, priced: PricedDeployment, simulation: Simulation, specs: RequestSpecs
+    resolved: ResolvedScenario, priced: PricedDeployment, simulation: Simulation, specs: RequestSpecs, *, explain: bool
 ) -> RunFacts:
     scenario = resolved.scenario
     return RunFacts(
@@ -165,7 +168,7 @@ def _facts(
         peak_flops=priced.parts.peak_flops,
         peak_bandwidth=priced.parts.peak_bandwidth,
         thresholds=scenario.thresholds,
-        limit_gains=limit_gains(resolved, specs) if _has_queued(simulation) else {},
+        limit_gains=limit_gains(resolved, specs) if explain and _has_queued(simulation) else {},
     )
 
 
