@@ -123,7 +123,8 @@ def miss_lines(summary: Mapping[str, Any]) -> list[str]:
         bound = miss["bound"]
         lines.append(
             f"Nearest: {miss['label']}. On it, whatever the number of replicas: TTFT at least "
-            f"{number(bound['ttft_ms'])} ms, TPOT {number(bound['tpot_ms'])} ms, E2E {number(bound['e2e_ms'])} ms (bounds)."
+            f"{number(bound['ttft_ms'])} ms, TPOT {number(bound['tpot_ms'])} ms, "
+            f"E2E {number(bound['e2e_ms'])} ms (bounds)."
         )
         if miss.get("attainment") is not None:
             values = ", ".join(
