@@ -14,7 +14,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simserve.api import RunResult, Scenario, capacity, compare, cost, diff, load, memory, run, sweep, validate
+    from simserve.api import (
+        RunResult,
+        Scenario,
+        capacity,
+        compare,
+        cost,
+        diff,
+        load,
+        memory,
+        plan,
+        run,
+        sweep,
+        validate,
+    )
     from simserve.errors import SimserveError
 
 __version__ = "0.1.0"
@@ -30,6 +43,7 @@ __all__ = [
     "diff",
     "load",
     "memory",
+    "plan",
     "run",
     "sweep",
     "validate",

@@ -1,4 +1,4 @@
-"""The public functions: load a scenario, run it, ask what fits, compare with measurements."""
+"""The public functions: load a scenario, run it, ask what fits, what to deploy, compare with measurements."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ from simserve.scenario.run import run as run_scenario
 from simserve.scenario.schema import Scenario
 
 if TYPE_CHECKING:
+    from simserve.metrics.api_cost import ApiPrices
     from simserve.planner.capacity_answer import Progress as LoadProgress
     from simserve.planner.compare import Progress as RunsProgress
-    from simserve.metrics.api_cost import ApiPrices
+    from simserve.planner.plan_price import Market
+    from simserve.planner.search import Objective
     from simserve.planner.validate import Validation
     from simserve.report.cost import CostResult
+    from simserve.report.plan import PlanPage
 
 __all__ = [
     "Capacity",
@@ -47,6 +50,7 @@ __all__ = [
     "memory",
     "parse_grid",
     "parse_variant",
+    "plan",
     "run",
     "sweep",
     "validate",
@@ -303,6 +307,65 @@ def cost(
         loaded, api=api, requests_per_month=requests_per_month, today=today, progress=progress, terms=terms or {}
     )
     return CostResult(summary)
+
+
+def plan(
+    scenario: Scenario | str | Path,
+    *,
+    hardware: Sequence[str] = (),
+    max_gpus: int | None = None,
+    objective: Objective = "cost",
+    headroom: float = 0.0,
+    spare_replicas: int = 0,
+    over: Sequence[str] = (),
+    spot: bool = False,
+    trials: int = 40,
+    jobs: int = 1,
+    reference: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> PlanPage:
+    """Return what to deploy for a scenario's traffic at its SLO: ``.summary`` holds what ``plan --json`` prints.
+
+    Args:
+        scenario: A loaded scenario, a path, or a bundled name.
+        hardware: GPUs to choose from; empty: the scenario's, and those of the catalogue with an on-demand price.
+        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` those of the scenario.
+        objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts).
+        headroom: Share of traffic that must be borne on top.
+        spare_replicas: Replicas that may be lost; they are paid for.
+        over: ``KEY=V1,V2``: values to search for a dotted key, in place of the default ones.
+        spot: Whether GPUs are bought at spot prices.
+        trials: Deployments that are sampled on a GPU whose engine knobs are too many to try each.
+        jobs: Worker processes; the plan is the same with any number.
+        reference: What stands after ``simserve run`` to run the scenario; for the commands that the plan prints.
+        progress: Called now and then with the pieces of work done and all that are known.
+
+    Raises:
+        UsageError: An option is out of range.
+        InputError: A scenario, profile or trace is missing or invalid.
+    """
+    from simserve.planner.plan import PlanOptions  # joblib and the search: needed by this function only
+    from simserve.planner.plan import plan as find_plan
+    from simserve.planner.space import parse_choices
+    from simserve.report.plan import PlanPage
+
+    market: Market = "spot" if spot else "on_demand"
+    options = PlanOptions(
+        hardware=tuple(hardware),
+        max_gpus=max_gpus,
+        objective=objective,
+        headroom=headroom,
+        spare_replicas=spare_replicas,
+        choices=parse_choices(over),
+        market=market,
+        trials=trials,
+        jobs=jobs,
+    )
+    if not isinstance(scenario, Scenario):
+        reference = reference or (str(scenario),)
+        scenario = load(scenario)
+    found = find_plan(scenario, options, reference=reference, progress=progress)
+    return PlanPage(summary=found.summary, was_interrupted=found.was_interrupted)
 
 
 def validate(

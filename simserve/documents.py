@@ -7,7 +7,9 @@ Knows files, not what is in them.
 
 from __future__ import annotations
 
+import functools
 import json
+import pickle
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,10 @@ MAX_DEPTH = 100
 
 MAX_ALIASED_NODES = 100_000
 """Most values that the aliases of a YAML document may stand for together, when each is written out."""
+
+REMEMBERED_DOCUMENTS = 128
+"""Documents that are not parsed again while their text stays the same: a search resolves the same few profiles over
+and over, and parsing one takes longer than pricing a deployment."""
 
 _JSON_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
@@ -71,8 +77,8 @@ def parse_yaml(text: str, file: object = None, error: type[InputError] = InputEr
             `MAX_DEPTH` levels deep, or its aliases expand to more than `MAX_ALIASED_NODES` values; with the line.
     """
     try:
-        _check_size(text, file, error)
-        return yaml.load(text, Loader=_StrictLoader)  # a subclass of SafeLoader
+        # mypy looks for the hash of an instance, and the class is what is hashed.
+        return pickle.loads(_parsed(text, None if file is None else str(file), error))  # type: ignore[arg-type]
     except _DuplicateKeyError as duplicate:
         raise error(
             f"stands twice, in lines {duplicate.first} and {duplicate.second}",
@@ -88,6 +94,13 @@ def parse_yaml(text: str, file: object = None, error: type[InputError] = InputEr
         raise error(f"not valid YAML: {broken}".splitlines()[0], file=file) from None
     except ValueError as broken:  # a date that is none, a number of thousands of digits
         raise error(f"not valid YAML: {broken}", file=file) from None
+
+
+@functools.lru_cache(maxsize=REMEMBERED_DOCUMENTS)
+def _parsed(text: str, file: str | None, error: type[InputError]) -> bytes:
+    """Return the document, pickled: every caller gets values of its own."""
+    _check_size(text, file, error)
+    return pickle.dumps(yaml.load(text, Loader=_StrictLoader))  # a subclass of SafeLoader
 
 
 @dataclass(slots=True)

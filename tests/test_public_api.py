@@ -24,6 +24,7 @@ _PUBLIC = [
     "diff",
     "load",
     "memory",
+    "plan",
     "run",
     "sweep",
     "validate",

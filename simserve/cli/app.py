@@ -16,6 +16,7 @@ from simserve.cli import (
     exporting,
     importing,
     memory,
+    plan,
     profiles,
     run,
     scenarios,
@@ -47,6 +48,7 @@ app.command("sweep")(sweep.sweep)
 app.command("diff")(diff.diff)
 app.command("export")(exporting.export)
 app.add_typer(importing.app, name="import")
+app.command("plan")(plan.plan)
 app.command("scenarios")(scenarios.scenarios)
 app.command("gpus")(profiles.gpus)
 app.command("models")(profiles.models)

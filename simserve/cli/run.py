@@ -196,7 +196,7 @@ def _last_part(name_or_path: str) -> str:
 
 
 @contextmanager
-def progress_bar(*, is_shown: bool) -> Iterator[Progress | None]:
+def progress_bar(*, is_shown: bool, label: str = "simulating") -> Iterator[Progress | None]:
     """Yield what shows a bar on stderr once the run has lasted two seconds; None to show nothing."""
     if not is_shown:
         yield None
@@ -206,7 +206,7 @@ def progress_bar(*, is_shown: bool) -> Iterator[Progress | None]:
 
     start = time.monotonic()
     with Bar(console=Console(stderr=True), transient=True, disable=False) as bar:
-        task = bar.add_task("simulating", total=None, visible=False)
+        task = bar.add_task(label, total=None, visible=False)
 
         def show(done: int, total: int) -> None:
             is_long = time.monotonic() - start > _PROGRESS_AFTER_SECONDS

@@ -18,9 +18,9 @@ from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario
 from simserve.sim.simulate import Deployment, Simulation, simulate
+from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
-from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
 
 Draw = Callable[[int, int], RequestSpecs]
 """From the index of a replication and a number of requests to the requests of a run, at the scenario's own load."""

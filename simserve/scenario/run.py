@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 """Called now and then with the requests done and all requests of the run."""
 
 
-def run(scenario: Scenario, *, progress: Progress | None = None) -> RunResult:
+def run(scenario: Scenario, *, progress: Progress | None = None, explain: bool = True) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
     An interrupt (Ctrl-C) ends the run early: the result then holds what was finished, and says so in
@@ -45,6 +45,8 @@ def run(scenario: Scenario, *, progress: Progress | None = None) -> RunResult:
     Args:
         scenario: What to run.
         progress: Called now and then.
+        explain: Whether to look, with more runs, into what another limit of the scheduler would bring. A search that
+            reads latencies and dollars alone has no use for it; the bottleneck is then named without that look.
 
     Raises:
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
@@ -54,10 +56,11 @@ def run(scenario: Scenario, *, progress: Progress | None = None) -> RunResult:
     check_fit(resolved)
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
-    first, specs, facts, summaries = _replicate(resolved, priced, progress)
+    first, specs, facts, summaries = _replicate(resolved, priced, progress, explain=explain)
     summary = pool(summaries) if _plans_several(scenario) else summaries[0]
     try:
-        _weigh_seats(summary["simserve"]["bottleneck"], seats_curve(resolved, first, specs), resolved)
+        curve = seats_curve(resolved, first, specs) if explain else None
+        _weigh_seats(summary["simserve"]["bottleneck"], curve, resolved)
     except KeyboardInterrupt:
         first = replace(first, was_interrupted=True)
     summary["simserve"]["interrupted"] = first.was_interrupted
@@ -112,7 +115,7 @@ def _replications(scenario: Scenario, summaries: Sequence[Mapping[str, Any]]) ->
 
 
 def _replicate(
-    resolved: ResolvedScenario, priced: PricedDeployment, progress: Progress | None
+    resolved: ResolvedScenario, priced: PricedDeployment, progress: Progress | None, *, explain: bool
 ) -> tuple[Simulation, RequestSpecs, RunFacts, list[dict[str, Any]]]:
     """Return the first run, its traffic, its facts, and the summary of every replication.
 
@@ -131,7 +134,7 @@ def _replicate(
     specs = _traffic(scenario, 0)
     shown = _part(progress, 0, count)
     first = simulate(deployment, specs, progress=shown)
-    facts = _facts(resolved, priced, first, specs)
+    facts = _facts(resolved, priced, first, specs, explain=explain)
     summaries = [summarize(first, facts)]
     try:
         while not first.was_interrupted:
@@ -186,7 +189,7 @@ def _part(progress: Progress | None, replication: int, replications: int) -> Pro
 
 
 def _facts(
-    resolved: ResolvedScenario, priced: PricedDeployment, simulation: Simulation, specs: RequestSpecs
+    resolved: ResolvedScenario, priced: PricedDeployment, simulation: Simulation, specs: RequestSpecs, *, explain: bool
 ) -> RunFacts:
     scenario = resolved.scenario
     return RunFacts(
@@ -210,7 +213,7 @@ def _facts(
         peak_flops=priced.parts.peak_flops,
         peak_bandwidth=priced.parts.peak_bandwidth,
         thresholds=scenario.thresholds,
-        limit_gains=limit_gains(resolved, specs) if _has_queued(simulation) else {},
+        limit_gains=limit_gains(resolved, specs) if explain and _has_queued(simulation) else {},
     )
 
 
@@ -287,5 +290,5 @@ class Replicator:
         if simulation.was_interrupted:
             raise KeyboardInterrupt
         if self._known_facts is None:
-            self._known_facts = _facts(self._resolved, self._deployment.priced, simulation, specs)
+            self._known_facts = _facts(self._resolved, self._deployment.priced, simulation, specs, explain=True)
         return summarize(simulation, self._known_facts)

@@ -1,0 +1,124 @@
+"""`simserve plan`: what to deploy for this traffic at this SLO."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from simserve.cli.options import (
+    JsonOption,
+    QuietOption,
+    ScenarioArgument,
+    SeedOption,
+    SetOption,
+    console,
+    print_json,
+)
+from simserve.cli.run import progress_bar
+from simserve.errors import InfeasibleError, InterruptedRunError, UsageError
+
+if TYPE_CHECKING:
+    from simserve.planner.plan import Plan
+
+
+def plan(
+    scenario: ScenarioArgument,
+    hardware: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GPU,GPU",
+            help="GPUs to choose from. Default: the scenario's, and those with an on-demand price.",
+            show_default=False,
+        ),
+    ] = None,
+    max_gpus: Annotated[
+        int | None,
+        typer.Option(min=1, help="GPUs at most. Default: 256; for latency those of the scenario.", show_default=False),
+    ] = None,
+    objective: Annotated[
+        Literal["cost", "gpus", "latency", "energy"],
+        typer.Option(help="What is to be small: dollars, GPUs, p95 of E2E, or watts."),
+    ] = "cost",
+    headroom: Annotated[
+        str, typer.Option(metavar="SHARE", help="Traffic that must be borne on top: 0.2 or 20%.")
+    ] = "0",
+    spare_replicas: Annotated[int, typer.Option(min=0, help="Replicas that may be lost; they are paid for.")] = 0,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--over", metavar="KEY=V1,V2", help="Values to search for a key, in place of the default; repeats."
+        ),
+    ] = None,
+    spot: Annotated[bool, typer.Option("--spot", help="Buy at spot prices; a spot GPU may be taken away.")] = False,
+    trials: Annotated[
+        int, typer.Option(min=0, help="Deployments sampled on a GPU whose engine knobs are too many to try each.")
+    ] = 40,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Worker processes. Default: one a core. The plan is the same.")
+    ] = None,
+    overrides: SetOption = None,
+    seed: SeedOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Say what to deploy: GPUs, how the model lies on them, number formats, engine knobs, replicas.
+
+    Ends with 3 where nothing holds, and says what came nearest.
+
+    simserve plan chatbot
+
+    simserve plan mine.yaml --hardware h100-sxm-80gb,l40s-48gb --max-gpus 32 --headroom 20% --spare-replicas 1
+
+    simserve plan chatbot --over deployment.quantization=none,fp8 --objective gpus
+    """
+    from simserve import api
+
+    changes = [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
+    with progress_bar(is_shown=not quiet and sys.stderr.isatty(), label="planning") as progress:
+        result = api.plan(
+            api.load(scenario, changes),
+            hardware=_names(hardware),
+            max_gpus=max_gpus,
+            objective=objective,
+            headroom=_share(headroom),
+            spare_replicas=spare_replicas,
+            over=over or (),
+            spot=spot,
+            trials=trials,
+            jobs=jobs or os.cpu_count() or 1,
+            reference=(scenario, *(word for change in changes for word in ("--set", change))),
+            progress=progress,
+        )
+    if as_json:
+        print_json(result.summary)
+    elif not quiet:
+        from simserve.report.plan import render_plan
+
+        render_plan(result.summary, console())
+    _raise_outcome(result)
+
+
+def _raise_outcome(result: Plan) -> None:
+    if result.was_interrupted:
+        raise InterruptedRunError("interrupted; the plan is the best found until then, and not confirmed")
+    if not result.is_feasible:
+        miss = result.summary["nearest_miss"] or {}
+        raise InfeasibleError("no plan holds", remedy=str(miss.get("relax") or "allow more GPUs"))
+
+
+def _names(text: str | None) -> Sequence[str]:
+    names = [name.strip() for name in (text or "").split(",")]
+    if text is not None and not all(names):
+        raise UsageError("must be names, separated by commas", key="--hardware", value=text)
+    return [name for name in dict.fromkeys(names) if name]
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise UsageError("must be a share such as 0.2 or 20%", key="--headroom", value=text) from None

@@ -1,0 +1,369 @@
+"""What to deploy for a scenario's traffic at its SLO: the search over every kind of GPU, confirmed and explained.
+
+Each kind of GPU is searched by itself (`simserve.planner.search`), the best of them is confirmed on all requests of the
+scenario in several replications, and then looked at with more traffic, other lengths and a replica lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from simserve.errors import InputError, ScenarioError, UsageError
+from simserve.planner.advice import LEVERS, Lever, levers_of
+from simserve.planner.plan_fleet import (
+    Fleet,
+    confirm,
+    one_fewer,
+    resized,
+    scaled_lengths,
+    scaled_traffic,
+    traffic_borne,
+)
+from simserve.planner.plan_front import front_members, sized
+from simserve.planner.plan_miss import Miss, nearest_miss
+from simserve.planner.plan_price import Market, price_of
+from simserve.planner.plan_summary import Findings, summary_of
+from simserve.planner.search import OBJECTIVES, Goal, GroupResult, Member, Objective, Search, is_less
+from simserve.planner.search_group import each_result, refine_group, search_group
+from simserve.planner.search_trial import Trial
+from simserve.planner.space import Space, default_hardware, space_on
+from simserve.scenario.resolve import replica_shape
+from simserve.scenario.schema import Scenario
+
+Progress = Callable[[int, int], None]
+"""Called now and then with the pieces of work done and all of them, as far as they are known."""
+
+MAX_GPUS = 256
+DEFAULT_TRIALS = 40
+REFINED_GROUPS = 2
+"""Kinds of GPU whose engine knobs are searched too, where shapes and knobs together are too many to look at each."""
+CONFIRMED_AT_MOST = 12
+"""Fleets that are confirmed until one holds in every respect."""
+CHANGE = 0.2
+"""Change of traffic, lengths and price that the plan is tested against."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """What is searched, and for what.
+
+    Attributes:
+        hardware: GPUs; empty: the scenario's own and those of the catalogue that have an on-demand price.
+        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` those of the scenario.
+        objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts).
+        headroom: Share of traffic that the plan must bear beyond the scenario's.
+        spare_replicas: Replicas that may be lost.
+        choices: Dotted key -> values to be searched instead of the default ones.
+        market: ``on_demand`` or ``spot``.
+        trials: Deployments that are sampled on a kind of GPU where the space is too large to look at each.
+        jobs: Worker processes; the result is the same with any number.
+    """
+
+    hardware: tuple[str, ...] = ()
+    max_gpus: int | None = None
+    objective: Objective = "cost"
+    headroom: float = 0.0
+    spare_replicas: int = 0
+    choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    market: Market = "on_demand"
+    trials: int = DEFAULT_TRIALS
+    jobs: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to deploy.
+
+    Attributes:
+        summary: What ``simserve plan --json`` prints.
+        was_interrupted: The user stopped the search; the plan is the best found until then.
+    """
+
+    summary: Mapping[str, Any]
+    was_interrupted: bool = False
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether something holds."""
+        return bool(self.summary["feasible"])
+
+
+def plan(
+    scenario: Scenario,
+    options: PlanOptions | None = None,
+    *,
+    reference: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Plan:
+    """Return what to deploy for a scenario's traffic at its SLO.
+
+    Ctrl-C ends the search early: the plan is then the best found so far, not confirmed.
+
+    Args:
+        scenario: Traffic, model, SLO, and a deployment to start from.
+        options: What is searched, and for what.
+        reference: What stands after ``simserve run`` to run this scenario, for the command that reproduces the plan.
+        progress: Called now and then.
+
+    Raises:
+        UsageError: An option is out of range, or does not go with the scenario.
+        InputError: A profile or a trace is missing or invalid.
+    """
+    return _Planning(scenario, options or PlanOptions(), reference, progress).plan()
+
+
+class _Planning:
+    """One plan in the making."""
+
+    def __init__(
+        self, scenario: Scenario, options: PlanOptions, reference: Sequence[str], progress: Progress | None
+    ) -> None:
+        _check(options)
+        self.scenario = scenario
+        self.options = options
+        self.goal = _goal(scenario, options)
+        self.reference = tuple(reference)
+        self.borne = _with_headroom(scenario, options.headroom)
+        self.findings = Findings(scenario=scenario, borne=self.borne, goal=self.goal, reference=self.reference)
+        self._progress = progress
+        self._done = self._known = 0
+
+    def plan(self) -> Plan:
+        was_interrupted = False
+        try:
+            self._find()
+        except KeyboardInterrupt:
+            was_interrupted = True
+        summary = summary_of(self.findings, headroom=self.options.headroom, market=self.options.market)
+        return Plan(summary={**summary, "interrupted": was_interrupted}, was_interrupted=was_interrupted)
+
+    def _find(self) -> None:
+        found = self.findings
+        spaces = self._spaces()
+        for group in self._each(search_group, [(space, self.goal) for space in spaces]):
+            found.groups.append(group)
+        self._refine(spaces)
+        if not any(group.best for group in found.groups):
+            found.miss = self._missed()
+            return
+        self._confirm(spaces)
+        if found.fleet is not None:
+            self._look_around(spaces, found.fleet)
+
+    def _each(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        self._known += len(tasks)
+        for result in each_result(function, tasks, self.options.jobs):
+            self._done += 1
+            if self._progress is not None:
+                self._progress(self._done, self._known)
+            yield result
+
+    def _spaces(self) -> list[Space]:
+        options, spaces = self.options, []
+        formats = replica_shape(self.scenario).engine.supported_quantizations
+        for name in options.hardware or default_hardware(self.scenario):
+            price = price_of(self.scenario, name, options.market)
+            if price.usd is None:
+                if options.market == "spot":
+                    self.findings.skipped[name] = "has no spot price"
+                    continue
+                if options.objective == "cost":
+                    self.findings.skipped[name] = "has no price; set pricing.gpu_hour_usd"
+                    continue
+            spaces.append(space_on(self.borne, name, price.overrides, options.choices, formats))
+        if not spaces:
+            reasons = "; ".join(f"{name} {reason}" for name, reason in self.findings.skipped.items())
+            raise ScenarioError(f"nothing can be priced: {reasons}", remedy="or use --objective gpus")
+        return spaces
+
+    def _refine(self, spaces: Sequence[Space]) -> None:
+        """Search the engine knobs, too, on the kinds of GPU that are best so far."""
+        groups = self.findings.groups
+        search = [Search(space, self.goal) for space in spaces]
+        order = sorted(
+            (index for index, group in enumerate(groups) if group.method == "shapes" and group.best is not None),
+            key=lambda index: search[index].value(_trial(groups[index].best)),
+        )[:REFINED_GROUPS]
+        if not self.options.trials:
+            return
+        seed = self.scenario.run.seed
+        tasks = [(spaces[index], self.goal, groups[index].best, self.options.trials, seed) for index in order]
+        for index, refined in zip(order, self._each(refine_group, tasks), strict=True):
+            groups[index] = _joined(groups[index], refined)
+
+    def _missed(self) -> Miss:
+        """Return what came nearest, and the plan without what nothing can reach."""
+        miss = nearest_miss(self.findings.groups, self.borne, self.goal)
+        if not miss.relaxed_terms or self.borne.slo is None:
+            return miss
+        slo = self.scenario.slo
+        if slo is None:
+            return miss
+        left = dict.fromkeys(miss.relaxed_terms)
+        terms = {term: getattr(slo, term) for term in ("ttft", "tpot", "e2e")} | left
+        if all(limit is None for limit in terms.values()):
+            return miss
+        relaxed = self.scenario.model_copy(update={"slo": slo.model_copy(update=left)})
+        inner = _Planning(relaxed, self.options, (*self.reference, *_unset(miss.relaxed_terms)), self._progress)
+        return replace(miss, relaxed_plan=inner.plan().summary)
+
+    def _confirm(self, spaces: Sequence[Space]) -> None:
+        """Take the best fleet that holds on all requests and in several replications, one replica more if need be."""
+        found = self.findings
+        open_fleets: list[tuple[Any, int, int, Member]] = []
+        for index, group in enumerate(found.groups):
+            if group.best is not None and group.best.trial is not None:
+                value = Search(spaces[index], self.goal).value(group.best.trial)
+                open_fleets.append((value, index, group.best.trial.replicas, group.best))
+        for _ in range(CONFIRMED_AT_MOST):
+            if not open_fleets:
+                return
+            best = open_fleets[0]
+            for each in open_fleets[1:]:
+                if is_less(each[0], best[0]):
+                    best = each
+            open_fleets.remove(best)
+            _, index, replicas, member = best
+            fleet = Fleet(scenario=self.borne, overrides=member.overrides, replicas=replicas)
+            trial = next(self._each(confirm, [(fleet,)]))
+            found.confirmations.append(trial)
+            if trial.holds:
+                found.fleet, found.confirmed, found.member, found.group = fleet, trial, member, found.groups[index]
+                return
+            search = Search(spaces[index], self.goal)
+            if replicas < search.most_replicas(member):
+                bumped = replace_replicas(trial, replicas + 1)
+                open_fleets.append((search.value(bumped), index, replicas + 1, member))
+
+    def _look_around(self, spaces: Sequence[Space], fleet: Fleet) -> None:
+        """Fill in headroom, spare, sensitivity, levers and the front; each is a task of its own."""
+        found = self.findings
+        plain = Fleet(scenario=self.scenario, overrides=fleet.overrides, replicas=fleet.replicas)
+        tasks: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [(traffic_borne, (plain,)), (one_fewer, (plain,))]
+        changes = list(_changes(self.scenario))
+        for _, _, changed in changes:
+            tasks.append((resized, (replace(plain, scenario=changed),)))
+        levers = list(levers_of(fleet, LEVERS))
+        for _, overrides in levers:
+            tasks.append((_resized_or_refused, (replace(fleet, overrides=overrides),)))
+        members = front_members(found.groups, self.goal)
+        for space_index, member in members:
+            tasks.append((sized, (spaces[space_index], member, self.goal)))
+        results = list(self._each(_call, tasks))
+        found.borne_traffic, found.fewer = results[0], results[1]
+        rest = results[2:]
+        for (name, change, _), trial in zip(changes, rest, strict=False):
+            found.sensitivity.append((name, change, trial))
+        rest = rest[len(changes) :]
+        for (lever, overrides), trial in zip(levers, rest, strict=False):
+            found.levers.append((lever, overrides, trial))
+        found.front_trials += [trial for trial in rest[len(levers) :] if trial is not None]
+
+
+def replace_replicas(trial: Trial, replicas: int) -> Trial:
+    """Return what a trial would be bought at with other replicas; its latencies stay."""
+    factor = replicas / trial.replicas
+    usd = None if trial.usd_per_hour is None else trial.usd_per_hour * factor
+    return replace(
+        trial,
+        replicas=replicas,
+        num_gpus=round(trial.num_gpus * factor),
+        usd_per_hour=usd,
+        watts=trial.watts * factor,
+    )
+
+
+def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return function(*arguments)
+
+
+def _resized_or_refused(fleet: Fleet) -> Trial | str | None:
+    """Return the smallest fleet that holds, None if none does, or why the deployment is refused."""
+    from simserve.errors import InfeasibleError
+
+    try:
+        return resized(fleet)
+    except InfeasibleError as refusal:
+        return f"does not fit: {refusal.rule}".partition(" (")[0]
+    except InputError as refusal:
+        return f"{refusal.key or ''} {refusal.rule}".strip()
+
+
+def _changes(scenario: Scenario) -> Iterator[tuple[str, float, Scenario]]:
+    for change in (-CHANGE, CHANGE):
+        traffic = scaled_traffic(scenario, 1 + change)
+        if traffic is not None:
+            yield "traffic", change, traffic
+    for name in ("prompt_tokens", "output_tokens"):
+        for change in (-CHANGE, CHANGE):
+            try:
+                lengths = scaled_lengths(scenario, name, 1 + change)
+            except InputError:
+                # Bounds of the model, or of the distribution, leave no room for this change.
+                continue
+            if lengths is not None:
+                yield name, change, lengths
+
+
+def _trial(member: Member | None) -> Trial:
+    assert member is not None
+    assert member.trial is not None
+    return member.trial
+
+
+def _joined(group: GroupResult, refined: GroupResult) -> GroupResult:
+    """Return both searches of one kind of GPU as one; the refined best is never worse."""
+    seen = {id(member) for member in group.members}
+    members = [*group.members, *(member for member in refined.members if id(member) not in seen)]
+    return replace(
+        group,
+        members=members,
+        best=refined.best or group.best,
+        trials=[*group.trials, *refined.trials],
+        method="sampled",
+    )
+
+
+def _unset(terms: Sequence[str]) -> Iterator[str]:
+    for term in terms:
+        yield "--set"
+        yield f"slo.{term}=null"
+
+
+def _goal(scenario: Scenario, options: PlanOptions) -> Goal:
+    most = options.max_gpus
+    if most is None:
+        most = scenario.deployment.num_gpus if options.objective == "latency" else MAX_GPUS
+    return Goal(objective=options.objective, max_gpus=most, spare_replicas=options.spare_replicas)
+
+
+def _with_headroom(scenario: Scenario, headroom: float) -> Scenario:
+    if not headroom:
+        return scenario
+    borne = scaled_traffic(scenario, 1 + headroom)
+    if borne is None:
+        raise UsageError(
+            "needs arrivals with a rate, or clients", key="--headroom", value=headroom, remedy="leave it away"
+        )
+    return borne
+
+
+def _check(options: PlanOptions) -> None:
+    if options.objective not in OBJECTIVES:
+        remedy = "choose from " + ", ".join(OBJECTIVES)
+        raise UsageError("is no objective", key="--objective", value=options.objective, remedy=remedy)
+    for key, value, least in (
+        ("--max-gpus", options.max_gpus, 1),
+        ("--spare-replicas", options.spare_replicas, 0),
+        ("--trials", options.trials, 0),
+        ("--jobs", options.jobs, 1),
+    ):
+        if value is not None and value < least:
+            raise UsageError(f"must be >= {least}", key=key, value=value)
+    if not 0 <= options.headroom <= 10:
+        raise UsageError("must be between 0 and 10 times the traffic", key="--headroom", value=options.headroom)
+
+
+__all__ = ["Lever", "Plan", "PlanOptions", "plan"]

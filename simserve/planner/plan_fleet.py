@@ -1,0 +1,137 @@
+"""A fleet looked at from all sides: confirmed, with more traffic, with other lengths, with a replica lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.planner.search import smallest_integer
+from simserve.planner.search_trial import MOST_REQUESTS, Trial, request_limit, try_fleet
+from simserve.planner.space import Overrides, with_overrides
+from simserve.scenario.schema import Scenario
+from simserve.workload.arrival_spec import ClosedLoopArrivals
+
+CONFIRMING_REPLICATIONS = 3
+TRAFFIC_STEP = 0.05
+"""Traffic that a fleet bears is found to this share of the scenario's."""
+MOST_TRAFFIC = 4.0
+"""Times the scenario's traffic up to which it is looked for."""
+RESIZED_AT_MOST = 4
+"""Times the replicas that a fleet is enlarged to at most, plus this number, when it is sized anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """A deployment and its number of replicas, under a scenario's traffic."""
+
+    scenario: Scenario
+    overrides: Overrides
+    replicas: int
+
+
+def scaled_traffic(scenario: Scenario, factor: float) -> Scenario | None:
+    """Return the scenario with its arrival rate, or its clients, times ``factor``; None where it has neither."""
+    arrivals = scenario.workload.arrivals
+    if isinstance(arrivals, ClosedLoopArrivals):
+        return with_overrides(scenario, {"workload.arrivals.concurrency": max(1, round(arrivals.concurrency * factor))})
+    rate = getattr(arrivals, "rate", None)
+    return None if rate is None else with_overrides(scenario, {"workload.arrivals.rate": rate * factor})
+
+
+def scaled_lengths(scenario: Scenario, name: str, factor: float) -> Scenario | None:
+    """Return the scenario with longer or shorter prompts or answers; None where the lengths are not scalable.
+
+    Args:
+        scenario: The scenario.
+        name: ``prompt_tokens`` or ``output_tokens``.
+        factor: On every length: mean, spread and bounds.
+    """
+    lengths = getattr(scenario.workload, name)
+    if lengths is None:
+        return None
+    changed: dict[str, Any] = {}
+    for key in ("value", "min", "max"):
+        value = getattr(lengths, key, None)
+        if value is not None:
+            changed[f"workload.{name}.{key}"] = max(1, round(value * factor))
+    for key in ("mean", "std"):
+        value = getattr(lengths, key, None)
+        if value is not None:
+            changed[f"workload.{name}.{key}"] = value * factor
+    if not changed:
+        return None
+    longest = scenario.deployment.engine.max_model_len
+    if longest is not None and factor > 1:
+        changed["deployment.engine.max_model_len"] = round(longest * factor)
+    return with_overrides(scenario, changed)
+
+
+def confirm(fleet: Fleet) -> Trial:
+    """Run a fleet on all requests of the scenario, several times over."""
+    replications = 1 if fleet.scenario.workload.trace is not None else CONFIRMING_REPLICATIONS
+    replications = max(replications, fleet.scenario.run.replications)
+    return try_fleet(fleet.scenario, fleet.overrides, fleet.replicas, None, replications, explain=True)
+
+
+def resized(fleet: Fleet) -> Trial | None:
+    """Return the run of the smallest fleet of this deployment that holds; None where four times as many do not."""
+    held: dict[int, Trial] = {}
+    limit = request_limit(fleet.scenario, MOST_REQUESTS)
+
+    def holds(replicas: int) -> bool:
+        held[replicas] = try_fleet(fleet.scenario, fleet.overrides, replicas, limit)
+        return held[replicas].holds
+
+    most = RESIZED_AT_MOST * fleet.replicas + RESIZED_AT_MOST
+    if not holds(fleet.replicas):
+        more = smallest_integer(holds, fleet.replicas + 1, most)
+        return None if more is None else held[more]
+    return held[smallest_integer(holds, 1, fleet.replicas - 1, starts_high=True) or fleet.replicas]
+
+
+def traffic_borne(fleet: Fleet) -> float | None:
+    """Return the largest traffic, as a multiple of the scenario's, at which a fleet still holds.
+
+    To `TRAFFIC_STEP`, from the scenario's own on; None where the traffic cannot be scaled, `MOST_TRAFFIC` where even
+    that holds.
+    """
+    if scaled_traffic(fleet.scenario, 1.0) is None:
+        return None
+    steps = round((MOST_TRAFFIC - 1) / TRAFFIC_STEP)
+
+    def fails(step: int) -> bool:
+        scenario = scaled_traffic(fleet.scenario, 1 + step * TRAFFIC_STEP)
+        if scenario is None:
+            return True
+        limit = request_limit(scenario, MOST_REQUESTS)
+        return not try_fleet(scenario, fleet.overrides, fleet.replicas, limit).holds
+
+    first_miss = smallest_integer(fails, 1, steps)
+    return MOST_TRAFFIC if first_miss is None else 1 + (first_miss - 1) * TRAFFIC_STEP
+
+
+def one_fewer(fleet: Fleet) -> Trial | None:
+    """Return the run with one replica lost; None where none would be left."""
+    if fleet.replicas <= 1:
+        return None
+    limit = request_limit(fleet.scenario, MOST_REQUESTS)
+    return try_fleet(fleet.scenario, fleet.overrides, fleet.replicas - 1, limit)
+
+
+def as_run(fleet: Fleet) -> Trial:
+    """Return one run of a fleet as it is."""
+    return try_fleet(fleet.scenario, fleet.overrides, fleet.replicas, request_limit(fleet.scenario, MOST_REQUESTS))
+
+
+def trial_figures(trial: Trial) -> Mapping[str, Any]:
+    """Return what a trial is reported by: plain values."""
+    return {
+        "replicas": trial.replicas,
+        "num_gpus": trial.num_gpus,
+        "holds": trial.holds,
+        "attainment": trial.attainment,
+        "by_metric": dict(trial.by_metric),
+        "stability": trial.stability,
+        **trial.latencies,
+    }

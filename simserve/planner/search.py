@@ -1,0 +1,381 @@
+"""The best fleet on one kind of GPU: bounds first, then simulation in the order of the objective.
+
+Branch and bound. Every member of the space is first judged without simulating: it may be refused by the engine, not
+fit, or be proven unable to meet the SLO (`simserve.planner.bound`). The others are tried in the order of what
+they cost at the fewest replicas the bound allows. Once a fleet holds, another member is tried only with so few
+replicas that it would be better; where that fails, more would not be better either.
+
+Attainment is taken to rise with the replicas; simulated ones do, up to the luck of single requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from simserve.errors import InputError
+from simserve.perf.tables import price
+from simserve.planner.bound import NO_BOUND, Bound, fleet_bound
+from simserve.planner.search_trial import (
+    DOUBT,
+    FIRST_REQUESTS,
+    MOST_REQUESTS,
+    Trial,
+    fleet_watts,
+    is_one_job,
+    request_limit,
+    try_fleet,
+)
+from simserve.planner.space import Kind, Overrides, Space
+from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.scenario.schema import Scenario
+from simserve.workload.generate import generate
+from simserve.workload.requests import RequestSpecs
+
+Objective = Literal["cost", "gpus", "latency", "energy"]
+OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "latency", "energy")
+Status = Literal["invalid", "does_not_fit", "out_of_reach", "too_many_gpus", "not_better", "misses", "holds"]
+Value = tuple[float, float]
+"""What is to be small: the objective, then what decides between equals."""
+WORST: Value = (math.inf, math.inf)
+EQUAL = 1e-9
+"""Relative difference below which two values count as equal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What the search is after.
+
+    Attributes:
+        objective: What is to be small.
+        max_gpus: GPUs of the fleet at most, spares included.
+        spare_replicas: Replicas that are paid for and may be lost.
+        traffic: Factor on the traffic that must be borne.
+    """
+
+    objective: Objective = "cost"
+    max_gpus: int = 256
+    spare_replicas: int = 0
+    traffic: float = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One deployment of the space and what became of it.
+
+    Attributes:
+        overrides: What it changes in the scenario, without the number of replicas.
+        status: How it ended.
+        reason: In words.
+        bound: Proven bounds.
+        num_gpus: GPUs of one replica.
+        usd_per_gpu_hour: Price.
+        trial: Its deciding run: the best fleet that holds, else the nearest.
+        idle_watts: Power of one GPU that does nothing.
+        tokens: Of all requests, prompts included.
+    """
+
+    overrides: Overrides
+    status: Status
+    reason: str = ""
+    bound: Bound = NO_BOUND
+    num_gpus: int = 0
+    usd_per_gpu_hour: float | None = None
+    trial: Trial | None = None
+    idle_watts: float = 0.0
+    tokens: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResult:
+    """The search on one kind of GPU.
+
+    Attributes:
+        hardware: The GPU.
+        base: Overrides that set it.
+        members: Every deployment looked at.
+        best: The one that holds and is best; None if none holds.
+        trials: All runs, in order.
+        size: Combinations of the space.
+        method: ``exhaustive`` or ``sampled``.
+    """
+
+    hardware: str
+    base: Overrides
+    members: list[Member]
+    best: Member | None
+    trials: list[Trial] = field(default_factory=list)
+    size: int
+    method: str
+
+
+class Search:
+    """The search on one kind of GPU: members judged, fleets tried, the best kept.
+
+    Args:
+        space: What may be deployed.
+        goal: What is to be small, and within which limits.
+    """
+
+    def __init__(self, space: Space, goal: Goal) -> None:
+        self.space = space
+        self.goal = goal
+        self.trials: list[Trial] = []
+        self.members: list[Member] = []
+        self.best: Member | None = None
+        self.best_value = WORST
+        self._seen: dict[tuple[tuple[str, str], ...], Member] = {}
+        self._specs: RequestSpecs | None = None
+
+    def judge(self, kinds: tuple[Kind, ...]) -> list[Member]:
+        """Return the members of some dimensions that may hold, the most promising first; simulates nothing."""
+        found = [self.member(overrides) for overrides in self.space.members(kinds)]
+        return sorted_by_promise(self, found)
+
+    def member(self, overrides: Overrides) -> Member:
+        """Return what is known of a deployment without simulating it."""
+        key = tuple(sorted((name, repr(value)) for name, value in overrides.items()))
+        if key not in self._seen:
+            self._seen[key] = self._judged(overrides)
+            self.members.append(self._seen[key])
+        return self._seen[key]
+
+    def _judged(self, overrides: Overrides) -> Member:
+        try:
+            scenario = self.space.apply(overrides)
+            resolved = resolve(scenario)
+            if not resolved.memory.fits:
+                return Member(overrides=overrides, status="does_not_fit", reason=_shortage(resolved))
+            priced = price(resolved.shape)
+        except InputError as refusal:
+            return Member(overrides=overrides, status="invalid", reason=_clause(refusal))
+        specs = self._requests(scenario)
+        bound = fleet_bound(scenario, resolved.engine, priced.step_times, specs)
+        member = Member(
+            overrides=overrides,
+            status="not_better",
+            bound=bound,
+            num_gpus=resolved.shape.num_gpus,
+            usd_per_gpu_hour=resolved.gpu_hour_usd,
+            idle_watts=fleet_watts(resolved.shape.hardware, 1, 0.0),
+            tokens=float(specs.prompt_tokens.sum() + specs.output_tokens.sum()),
+        )
+        if bound.out_of_reach is not None:
+            return replace(member, status="out_of_reach", reason=bound_reason(bound, scenario))
+        if bound.least_replicas > self.most_replicas(member):
+            needed = (bound.least_replicas + self.goal.spare_replicas) * member.num_gpus
+            reason = f"needs at least {needed} GPUs (bound), and {self.goal.max_gpus} are allowed"
+            return replace(member, status="too_many_gpus", reason=reason)
+        return member
+
+    def _requests(self, scenario: Scenario) -> RequestSpecs:
+        """Return the requests that the deciding runs serve: the same for every member."""
+        if self._specs is None:
+            limit = request_limit(scenario, MOST_REQUESTS)
+            workload = scenario.workload
+            if limit is not None:
+                workload = workload.model_copy(update={"num_requests": limit, "duration": None})
+            self._specs = generate(workload, seed=scenario.run.seed, base_path=scenario.folder)
+        return self._specs
+
+    def most_replicas(self, member: Member) -> int:
+        """Return the replicas that the limit on GPUs leaves, spares not counted."""
+        return self.goal.max_gpus // member.num_gpus - self.goal.spare_replicas
+
+    def least_value(self, member: Member) -> Value:
+        """Return a bound below the value of every fleet of a member that holds."""
+        replicas = member.bound.least_replicas
+        gpus = float((replicas + self.goal.spare_replicas) * member.num_gpus)
+        usd = math.inf if member.usd_per_gpu_hour is None else member.usd_per_gpu_hour
+        if self.goal.objective == "latency":
+            return member.bound.e2e * 1e3, 0.0
+        if self.goal.objective == "gpus":
+            return gpus, 0.0
+        if self.goal.objective == "energy":
+            return gpus * member.idle_watts, 0.0
+        if is_one_job(self.space.scenario):
+            return member.bound.replica_seconds * member.num_gpus * usd / 3600 / (member.tokens / 1e6), 0.0
+        return gpus * usd, 0.0
+
+    def value(self, trial: Trial) -> Value:
+        """Return the objective of a fleet that was tried, spares included."""
+        share = (trial.replicas + self.goal.spare_replicas) / trial.replicas
+        gpus = trial.num_gpus * share
+        usd = math.inf if trial.usd_per_hour is None else trial.usd_per_hour * share
+        if self.goal.objective == "latency":
+            return trial.latencies["p95_e2el_ms"] or math.inf, usd
+        if self.goal.objective == "gpus":
+            return gpus, usd
+        if self.goal.objective == "energy":
+            return trial.watts * share, usd
+        if is_one_job(self.space.scenario):
+            per_token = trial.usd_per_million_tokens
+            return (math.inf if per_token is None else per_token * share), gpus
+        return usd, gpus
+
+    def try_member(self, member: Member) -> Value:
+        """Find the smallest fleet of a member that holds and would be the best; keep it if it is."""
+        if not is_less(self.least_value(member), self.best_value):
+            member.reason = "cannot be better (bound)"
+            return WORST
+        least, most = member.bound.least_replicas, self.most_replicas(member)
+        if self.goal.objective == "latency":
+            least = most
+        elif self.best is not None and not is_one_job(self.space.scenario):
+            most = self._most_that_is_better(member, least, most)
+            if most < least:
+                member.reason = "cannot be better with that many GPUs (bound)"
+                return WORST
+        held = self._smallest(member, least, most)
+        if held is None:
+            if self.best is not None:
+                member.status, member.reason = "not_better", "misses the SLO with fewer dollars or GPUs than the best"
+            else:
+                member.status, member.reason = "misses", "misses the SLO with as many GPUs as are allowed"
+            return WORST
+        member.status, member.trial = "holds", held
+        value = self.value(held)
+        if is_less(value, self.best_value):
+            self.best, self.best_value = member, value
+        return value
+
+    def _most_that_is_better(self, member: Member, least: int, most: int) -> int:
+        """Return the most replicas at which the member would beat the best: what is bought grows with them."""
+        spare = self.goal.spare_replicas
+        unit = float(member.num_gpus)
+        if self.goal.objective == "cost":
+            unit *= math.inf if member.usd_per_gpu_hour is None else member.usd_per_gpu_hour
+        elif self.goal.objective == "energy":
+            unit *= member.idle_watts
+        if not math.isfinite(unit) or unit <= 0 or not math.isfinite(self.best_value[0]):
+            return most
+        affordable = math.ceil(self.best_value[0] / unit * (1 + EQUAL)) - spare
+        while affordable >= least and not is_less(
+            ((affordable + spare) * unit, affordable * member.num_gpus), self.best_value
+        ):
+            affordable -= 1
+        return min(most, affordable)
+
+    def _smallest(self, member: Member, least: int, most: int) -> Trial | None:
+        """Return the run of the fewest replicas in [least, most] that hold, by doubling and bisection."""
+        if most < least:
+            return None
+        held: dict[int, Trial] = {}
+
+        def holds(replicas: int) -> bool:
+            trial = self.trial(member, replicas)
+            if trial.holds:
+                held[replicas] = trial
+            elif member.trial is None or _is_nearer(trial, member.trial):
+                member.trial = trial
+            return trial.holds
+
+        expects_failure = self.best is not None and not is_one_job(self.space.scenario)
+        found = smallest_integer(holds, least, most, starts_high=expects_failure)
+        return None if found is None else held[found]
+
+    def trial(self, member: Member, replicas: int) -> Trial:
+        """Run a fleet: a short look first, all requests only where that does not fail by far."""
+        scenario = self.space.scenario
+        first, limit = request_limit(scenario, FIRST_REQUESTS), request_limit(scenario, MOST_REQUESTS)
+        if first is not None and scenario.slo is not None:
+            look = try_fleet(scenario, member.overrides, replicas, _enough(scenario, first))
+            if look.attainment is not None and look.attainment < scenario.slo.attainment - DOUBT:
+                self.trials.append(look)
+                return replace(look, holds=False)
+        trial = try_fleet(scenario, member.overrides, replicas, limit)
+        self.trials.append(trial)
+        return trial
+
+
+def smallest_integer(holds: Callable[[int], bool], least: int, most: int, *, starts_high: bool = False) -> int | None:
+    """Return the smallest integer of [least, most] that holds, None if none does.
+
+    Holding is monotone: true from some integer on. Doubling steps from ``least`` find one that holds, or ``most`` is
+    asked first where it is expected to fail; then bisection.
+    """
+    if least > most:
+        return None
+    if starts_high:
+        if not holds(most):
+            return None
+        low, high = least - 1, most
+    else:
+        low, high, step = least - 1, least, 1
+        while not holds(high):
+            if high >= most:
+                return None
+            low, high = high, min(most, high + step)
+            step *= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def is_less(value: Value, other: Value) -> bool:
+    """Return whether a value is smaller by more than rounding: the objective, then what decides between equals."""
+    for one, two in zip(value, other, strict=True):
+        if one != two and not math.isclose(one, two, rel_tol=EQUAL):
+            return one < two
+    return False
+
+
+def sorted_by_promise(search: Search, members: Iterable[Member]) -> list[Member]:
+    """Return the members that may hold, by the bound on their value; equal ones keep their order.
+
+    The scenario's own deployment comes first, so that another must be better than it, not as good.
+    """
+    open_ones = [each for each in members if each.status == "not_better"]
+    return sorted(open_ones, key=lambda each: (bool(each.overrides), search.least_value(each)))
+
+
+def bound_reason(bound: Bound, scenario: Scenario) -> str:
+    """Return in words which limit no fleet of a deployment can keep."""
+    term, slo = bound.out_of_reach, scenario.slo
+    if term is None or slo is None:
+        return ""
+    if term == "slo":
+        return "no schedule meets all limits at once for enough requests (bound)"
+    limit = getattr(slo, term)
+    if bound.of(term) <= limit:
+        return f"too many requests cannot meet {term.upper()} at all (bound, or prompts that are too long)"
+    return (
+        f"{term.upper()} of p{100 * slo.attainment:g} is at least {bound.of(term) * 1e3:,.0f} ms (bound), "
+        f"asked {limit * 1e3:,.0f} ms"
+    )
+
+
+def _enough(scenario: Scenario, first: int) -> int:
+    """Return the requests of a first look: more where arrivals are so dense that the fleet would not fill up."""
+    rate = float(getattr(scenario.workload.arrivals, "rate", 0.0))
+    return max(first, min(MOST_REQUESTS, math.ceil(20 * rate)))
+
+
+def _is_nearer(trial: Trial, other: Trial) -> bool:
+    return (trial.attainment or 0.0, trial.requests) > (other.attainment or 0.0, other.requests)
+
+
+def _shortage(resolved: ResolvedScenario) -> str:
+    memory = resolved.memory
+    if memory.longest_sequence == 0:
+        return f"does not fit: {memory.arithmetic[-2] if len(memory.arithmetic) > 1 else memory.arithmetic[-1]}"
+    return (
+        f"does not fit: KV memory for {memory.longest_sequence:,} of the {memory.max_model_len:,} tokens of one request"
+    )
+
+
+def _clause(refusal: InputError) -> str:
+    where = f"{refusal.key} " if refusal.key else ""
+    value = "" if refusal.value is None else f"{refusal.value} "
+    return f"{where}{value}{refusal.rule}"
+
+
+def plain(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return overrides as plain values, in the order of their keys."""
+    return {key: overrides[key] for key in sorted(overrides)}

@@ -1,0 +1,101 @@
+"""The search on one kind of GPU, whole: every combination where they are few, shapes and sampled knobs where many.
+
+One kind of GPU is one task: its result depends on nothing but its arguments, so any number of workers gives the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from joblib import Parallel, delayed
+
+from simserve.planner.search import Goal, GroupResult, Member, Search
+from simserve.planner.space import HARDWARE_KEY, Space
+
+EXHAUSTIVE_COMBINATIONS = 256
+"""Combinations on one kind of GPU up to which each is looked at."""
+PENALTY = 10.0
+"""A sampled deployment that cannot hold counts as so many times the best known value."""
+
+
+def search_group(space: Space, goal: Goal) -> GroupResult:
+    """Return the best fleet of a space: exact over all dimensions, or over the shapes where those are too many."""
+    search = Search(space, goal)
+    is_small = space.size <= EXHAUSTIVE_COMBINATIONS
+    for member in search.judge(("shape", "knob") if is_small else ("shape",)):
+        search.try_member(member)
+    return _result(search, "exhaustive" if is_small else "shapes")
+
+
+def refine_group(space: Space, goal: Goal, start: Member, num_trials: int, seed: int) -> GroupResult:
+    """Return the best fleet of a large space found by sampling all its dimensions, from a known one on.
+
+    Optuna's tree-structured Parzen estimator proposes a deployment; bounds and simulation judge it as in the
+    exact search, against the best so far.
+
+    Args:
+        space: What may be deployed.
+        goal: What is to be small.
+        start: The best of the shapes.
+        num_trials: Deployments proposed.
+        seed: Of the sampler.
+    """
+    import optuna  # a second, needed by large spaces only
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    search = Search(space, goal)
+    first = search.member(start.overrides)
+    search.try_member(first)
+    reference = search.best_value[0]
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=max(5, num_trials // 4)))
+    keys = [key for key, values in space.dimensions.items() if len(values) > 1]
+    study.enqueue_trial({key: _index(space, key, start.overrides) for key in keys})
+    for _ in range(num_trials):
+        asked = study.ask()
+        chosen = {key: asked.suggest_categorical(key, list(range(len(space.dimensions[key])))) for key in keys}
+        values = {key: space.dimensions[key][int(index)] for key, index in chosen.items()}
+        study.tell(asked, _judge(search, values, reference))
+    return _result(search, "sampled")
+
+
+def _judge(search: Search, values: dict[str, Any], reference: float) -> float:
+    """Return what the sampler is told: the value of a fleet that holds, else how far it is from holding."""
+    if not search.space.is_plausible(values):
+        return PENALTY * reference
+    member = search.member(search.space.overrides(values))
+    if member.status not in ("not_better", "holds", "misses"):
+        return PENALTY * reference
+    value = search.try_member(member)[0] if member.trial is None else math.inf
+    if math.isfinite(value):
+        return value
+    missed = 1.0 - ((member.trial.attainment or 0.0) if member.trial is not None else 0.0)
+    return reference * (1.0 + missed)
+
+
+def _index(space: Space, key: str, overrides: Any) -> int:
+    values = space.dimensions[key]
+    return values.index(overrides[key]) if key in overrides else 0
+
+
+def _result(search: Search, method: str) -> GroupResult:
+    space = search.space
+    return GroupResult(
+        hardware=str(space.base.get(HARDWARE_KEY, space.scenario.deployment.hardware)),
+        base=space.base,
+        members=search.members,
+        best=search.best,
+        trials=search.trials,
+        size=space.size,
+        method=method,
+    )
+
+
+def each_result(function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], jobs: int) -> Iterator[Any]:
+    """Yield the results of independent tasks in their order, worked on by some processes."""
+    if jobs <= 1 or len(tasks) <= 1:
+        for task in tasks:
+            yield function(*task)
+        return
+    yield from Parallel(n_jobs=min(jobs, len(tasks)), return_as="generator")(delayed(function)(*task) for task in tasks)

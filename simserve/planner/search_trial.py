@@ -1,0 +1,197 @@
+"""One fleet tried: how many replicas, under which traffic, and whether that holds. Knows no search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.planner.space import REPLICAS_KEY, Overrides, with_overrides
+from simserve.profiles.hardware import HardwareProfile, load_hardware
+from simserve.scenario.run import run
+from simserve.scenario.schema import Scenario
+from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
+
+HOURS_PER_MONTH = 720.0
+"""Of 30 days, as prices are compared in this field."""
+FIRST_REQUESTS = 1000
+"""Requests of a first look, which drops what fails by far."""
+MOST_REQUESTS = 5000
+"""Requests that decide in the search; the plan is confirmed on all of the scenario's."""
+DOUBT = 0.05
+"""How far below the share asked for a first look must lie to count as a miss."""
+TERMS = ("ttft", "tpot", "e2e")
+SHOWN_PERCENTILES = ("p50", "p95", "p99")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What a run of one fleet gave.
+
+    Attributes:
+        overrides: What was deployed, without the replicas.
+        replicas: Their number.
+        num_gpus: GPUs of them.
+        requests: Requests of the run.
+        holds: Whether the SLO and the thresholds are met, nothing fails and the queue does not grow.
+        attainment: Share of requests within the SLO; None without one.
+        by_metric: The same by term.
+        stability: ``stable``, ``backlogged`` or ``overloaded``.
+        failed: Requests that were not answered.
+        latencies: ``p50_ttft_ms`` and so on.
+        usd_per_hour: Of the fleet; None without a price.
+        usd_per_million_tokens: Prompt and output tokens together; None without a price.
+        watts: Mean electric power of the fleet's GPU boards.
+        busy: Share of the time in which a replica works.
+        duration: Seconds of the run.
+        figures: Rates: ``request_throughput`` and the like.
+        binding: What binds, as `simserve run` names it.
+        fidelity: Of the step times.
+    """
+
+    overrides: Overrides
+    replicas: int
+    num_gpus: int
+    requests: int
+    holds: bool
+    attainment: float | None
+    by_metric: Mapping[str, float | None]
+    stability: str
+    failed: int
+    latencies: Mapping[str, float | None]
+    usd_per_hour: float | None
+    usd_per_million_tokens: float | None
+    watts: float
+    busy: float
+    duration: float
+    figures: Mapping[str, float | None]
+    binding: str
+    fidelity: str
+
+
+def try_fleet(
+    scenario: Scenario,
+    overrides: Overrides,
+    replicas: int,
+    num_requests: int | None = None,
+    replications: int = 1,
+    *,
+    explain: bool = False,
+) -> Trial:
+    """Simulate a scenario with overrides on some replicas.
+
+    Args:
+        scenario: What is asked.
+        overrides: Dotted keys to replace.
+        replicas: Copies of the model.
+        num_requests: Requests at most; None: all of the scenario's.
+        replications: Independent runs whose figures are averaged.
+        explain: Whether the bottleneck is looked into, which takes more runs.
+
+    Raises:
+        InputError: The overrides do not go together.
+        InfeasibleError: The model does not fit.
+        KeyboardInterrupt: The user stopped the run.
+    """
+    changes = {**overrides, REPLICAS_KEY: replicas, "run.replications": replications}
+    asked = _shortened(with_overrides(scenario, changes), num_requests)
+    result = run(asked, explain=explain)
+    if result.simulation.was_interrupted:
+        raise KeyboardInterrupt
+    hardware = load_hardware(asked.deployment.hardware, asked.folder)
+    return _trial(asked, overrides, result.summary, hardware)
+
+
+def is_one_job(scenario: Scenario) -> bool:
+    """Return whether the traffic is a job whose length depends on the fleet: then it is paid by the token.
+
+    All requests at once; or a closed loop without an SLO, where a slow fleet only gets fewer requests.
+    """
+    arrivals = scenario.workload.arrivals
+    return isinstance(arrivals, AllAtOnceArrivals) or (
+        isinstance(arrivals, ClosedLoopArrivals) and scenario.slo is None
+    )
+
+
+def request_limit(scenario: Scenario, most: int) -> int | None:
+    """Return ``most`` where a run of so many requests is shorter than the scenario and says the same; else None.
+
+    A job is as long as it is, and a trace is not the same all through: these are run whole.
+    """
+    workload = scenario.workload
+    if workload.trace is not None or isinstance(workload.arrivals, AllAtOnceArrivals):
+        return None
+    count = workload.num_requests
+    if count is None:
+        count = int(getattr(workload.arrivals, "rate", 0.0) * (workload.duration or 0.0))
+    return most if count > most else None
+
+
+def _shortened(scenario: Scenario, num_requests: int | None) -> Scenario:
+    if num_requests is None:
+        return scenario
+    workload = scenario.workload.model_copy(update={"num_requests": num_requests, "duration": None})
+    return scenario.model_copy(update={"workload": workload})
+
+
+def _trial(scenario: Scenario, overrides: Overrides, summary: Mapping[str, Any], hardware: HardwareProfile) -> Trial:
+    inner = summary["simserve"]
+    attainment = inner["slo"]["attainment"]
+    busy = inner["utilization"]["busy"] or 0.0
+    deployment = scenario.deployment
+    return Trial(
+        overrides=dict(overrides),
+        replicas=deployment.replicas,
+        num_gpus=deployment.num_gpus,
+        requests=int(inner["requests"]["submitted"]),
+        holds=_holds(scenario, summary),
+        attainment=attainment,
+        by_metric=dict(inner["slo"]["by_metric"]),
+        stability=str(inner["stability"]),
+        failed=int(summary["failed"]),
+        latencies={
+            f"{percentile}_{name}_ms": summary[f"{percentile}_{name}_ms"]
+            for name in ("ttft", "tpot", "e2el")
+            for percentile in SHOWN_PERCENTILES
+        },
+        usd_per_hour=inner["cost"]["usd_per_hour"],
+        usd_per_million_tokens=inner["cost"]["usd_per_million_tokens"],
+        watts=fleet_watts(hardware, deployment.num_gpus, busy),
+        busy=busy,
+        duration=float(summary["duration"]),
+        figures={
+            **{name: summary[name] for name in ("request_throughput", "output_throughput", "total_token_throughput")},
+            "total_input_tokens": summary["total_input_tokens"],
+            "total_output_tokens": summary["total_output_tokens"],
+            "completed": summary["completed"],
+            "mean_batch": inner["steps"]["mean_batch"],
+        },
+        binding=str(inner["bottleneck"]["binding"]),
+        fidelity=str(inner["fidelity"]),
+    )
+
+
+def _holds(scenario: Scenario, summary: Mapping[str, Any]) -> bool:
+    inner = summary["simserve"]
+    if not summary["completed"] or any(not each["ok"] for each in inner["thresholds"]):
+        return False
+    is_one = isinstance(scenario.workload.arrivals, AllAtOnceArrivals)
+    if not is_one and inner["stability"] == "overloaded":
+        return False
+    if scenario.slo is None:
+        return bool(summary["failed"] == 0)
+    attainment = inner["slo"]["attainment"]
+    return attainment is not None and attainment >= scenario.slo.attainment
+
+
+def fleet_watts(hardware: HardwareProfile, num_gpus: int, busy: float) -> float:
+    """Return the mean power of the GPU boards, watts: idle, and up to the board's limit while a step runs.
+
+    An upper figure: memory-bound steps draw less than the limit.
+    """
+    return num_gpus * (hardware.power.idle + busy * (hardware.power.board - hardware.power.idle))
+
+
+def usd_per_month(trial: Trial) -> float | None:
+    """Return dollars of 30 days for a trial's fleet; None without a price."""
+    return None if trial.usd_per_hour is None else trial.usd_per_hour * HOURS_PER_MONTH

@@ -1,0 +1,144 @@
+"""A plan on a terminal and in a notebook: the answer and its arithmetic first. Knows the summary, no search."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from simserve.planner.plan import Plan
+from simserve.report.plan_lines import (
+    advice_lines,
+    answer_lines,
+    miss_lines,
+    robustness_lines,
+    self_host_lines,
+    sensitivity_lines,
+)
+from simserve.report.quantities import UNDEFINED, dollars, number
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_WIDEST = 118
+_MOST_RUNNERS_UP = 8
+_MOST_FRONT = 8
+
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+
+
+class PlanPage(Plan):
+    """A plan that shows itself in a notebook."""
+
+    def _repr_html_(self) -> str:
+        """Return the plan as HTML: what the terminal shows."""
+        return "\n".join(_html(self.summary))
+
+
+def render_plan(summary: Mapping[str, Any], console: Console) -> None:
+    """Print a plan: the answer, why, how to run it, what lost, how robust it is, and which optimisation pays."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    width = min(console.width, _WIDEST)
+    for position, (title, lines, table) in enumerate(_sections(summary)):
+        if position:
+            console.print()
+        if title:
+            console.print(Text(title, style="bold"), width=width)
+        style = ("bold green" if summary["feasible"] else "bold red") if not title else ""
+        for number_of, line in enumerate(lines):
+            is_command = line.startswith("simserve ")
+            text = Text(line, style=style if number_of == 0 else "")
+            console.print(text, width=None if is_command else width, soft_wrap=is_command)
+        if table is not None:
+            shown = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+            for column, head in enumerate(table[0]):
+                is_text = column == 0 or head in ("why", "")
+                shown.add_column(head, justify="left" if is_text else "right", no_wrap=not is_text)
+            for row in table[1]:
+                shown.add_row(*row)
+            console.print(shown, width=width)
+
+
+def _sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Table | None]]:
+    """Yield title, lines and table of each part, in the order they are read."""
+    if not summary["feasible"]:
+        yield "", miss_lines(summary), None
+        inner = (summary["nearest_miss"] or {}).get("relaxed_plan")
+        if inner and inner["feasible"]:
+            terms = " and ".join(term.upper() for term in summary["nearest_miss"]["unreachable"])
+            yield f"Within reach, without the limit on {terms}", answer_lines(inner), None
+        yield from _others(summary)
+        return
+    best = summary["best"]
+    yield "", answer_lines(summary), None
+    yield "Run it", [best["command"]], None
+    yield "How it stands", robustness_lines(summary), None
+    yield from _others(summary)
+    if len(summary["pareto"]) > 1:
+        yield "Faster for more money (no fleet here is beaten in dollars, TTFT and TPOT at once)", [], _front(summary)
+    if summary["sensitivity"]:
+        yield "If something changes", sensitivity_lines(summary), None
+    if summary["advice"]:
+        yield "What is worth it here (the plan with one thing changed, sized anew)", advice_lines(summary), None
+    yield "When not to host it yourself", self_host_lines(summary), None
+
+
+def _others(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Table | None]]:
+    runners = list(summary["runners_up"])
+    if not runners:
+        return
+    ordered = sorted(runners, key=lambda each: (each["usd_per_month"] is None, each["usd_per_month"] or 0.0))
+    rows = [
+        (
+            each["label"] or each["hardware"],
+            dollars(each["usd_per_month"]),
+            _ms(each.get("p95_ttft_ms")),
+            _ms(each.get("p95_tpot_ms")),
+            each["why"],
+        )
+        for each in ordered[:_MOST_RUNNERS_UP]
+    ]
+    left = len(ordered) - len(rows)
+    notes = [f"and {left} more kinds of GPU (--json lists them)"] if left > 0 else []
+    title = "What lost, the best of each kind of GPU" if summary["feasible"] else "The best of each kind of GPU"
+    yield title, notes, (("", "$/month", "p95 TTFT", "p95 TPOT", "why"), rows)
+
+
+def _front(summary: Mapping[str, Any]) -> Table:
+    rows = [
+        (
+            each["label"],
+            str(each["num_gpus"]),
+            dollars(each["usd_per_month"]),
+            _ms(each["p95_ttft_ms"]),
+            _ms(each["p95_tpot_ms"]),
+        )
+        for each in summary["pareto"][:_MOST_FRONT]
+    ]
+    return ("", "GPUs", "$/month", "p95 TTFT", "p95 TPOT"), rows
+
+
+def _ms(value: float | None) -> str:
+    return UNDEFINED if value is None else f"{number(value)} ms"
+
+
+def _html(summary: Mapping[str, Any]) -> Iterator[str]:
+    yield "<div>"
+    for title, lines, table in _sections(summary):
+        if title:
+            yield f"<h4>{html.escape(title)}</h4>"
+        for line in lines:
+            tag = "code" if line.startswith("simserve ") else "span"
+            yield f"<{tag}>{html.escape(line)}</{tag}><br>"
+        if table is not None:
+            head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table[0])
+            rows = "".join(
+                "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in table[1]
+            )
+            yield f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    yield "</div>"
+
+
+__all__ = ["PlanPage", "render_plan"]

@@ -1,0 +1,210 @@
+"""A plan in sentences. Knows the summary of a plan, nothing that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simserve.report.quantities import count, counted, dollars, listed, number, share
+
+_TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
+_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
+_LEVERS = {
+    "quantise": "Quantise weights",
+    "quantise_kv": "Quantise the KV cache",
+    "batch": "Batch",
+    "chunk": "Chunk prompts",
+    "shard": "Shard",
+    "speculate": "Speculate",
+}
+_CHANGED = {"traffic": "Traffic", "prompt_tokens": "Prompts", "output_tokens": "Answers", "price": "GPU price"}
+IDLE_BATCH = 2.0
+"""Requests in a step on average below which a GPU mostly serves one user at a time."""
+FEW_TOKENS = 1e9
+"""Tokens a month below which the people around a fleet usually cost more than an API."""
+SECONDS_PER_MONTH = 720 * 3600.0
+
+
+def answer_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return the answer and the arithmetic behind it."""
+    best = summary["best"]
+    price = f" for {dollars(best['usd_per_month'])} a month" if best["usd_per_month"] is not None else ""
+    lines = [f"Deploy {best['label']}: {counted(best['num_gpus'], 'GPU')}{price}."]
+    lines.append(_holding(summary, best))
+    lines += [f"  {line}" for line in best["arithmetic"]]
+    if summary["binding"]:
+        lines.append(
+            f"  {_TERMS.get(summary['binding'], summary['binding'])} is what keeps it from being smaller; "
+            f"the steps are bound by {best['bottleneck']}"
+        )
+    return lines
+
+
+def _holding(summary: Mapping[str, Any], best: Mapping[str, Any]) -> str:
+    spared = summary["spare_replicas"]
+    extra = [f"{share(summary['headroom'])} more traffic"] if summary["headroom"] else []
+    extra += [f"{counted(spared, 'replica')} lost"] if spared else []
+    under = f" with {listed(extra)}" if extra else ""
+    confirmed = best["confirmed"]
+    runs = counted(confirmed["replications"], "run")
+    proof = f"{runs}, {count(confirmed['requests'])} requests" if confirmed["is_confirmed"] else "not confirmed"
+    latencies = ", ".join(
+        f"{name} {number(best[f'p95_{key}_ms'])} ms"
+        for key, name in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2E"))
+        if best[f"p95_{key}_ms"] is not None
+    )
+    if best["attainment"] is None:
+        return f"It serves everything{under} (p95: {latencies}; {proof})."
+    asked = summary["slo"]["attainment"]
+    met = f"{share(best['attainment'])} of requests meet the SLO{under}"
+    return f"{met} ({share(asked)} asked; p95: {latencies}; {proof})."
+
+
+def robustness_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return what more traffic, a lost replica and the spot market do to the plan."""
+    best, lines = summary["best"], []
+    borne = best["traffic_borne"]
+    if borne is not None:
+        more = "at least 4 times the traffic" if borne >= 4 else f"{share(borne - 1)} more traffic"
+        lines.append(f"It bears {more} before the SLO breaks." if borne > 1.01 else "It has no room for more traffic.")
+    lost = best["lost_replica"]
+    without = lost["without_spares"]
+    price = f"; a spare one costs {dollars(lost['spare_usd_per_month'])} a month (--spare-replicas 1)"
+    if summary["spare_replicas"]:
+        lines.append(
+            f"It holds with {counted(summary['spare_replicas'], 'replica')} lost: the spares are in the price."
+        )
+    elif best["replicas"] == 1:
+        lines.append(f"One replica: while it is down, nothing answers{price}.")
+    elif without is not None:
+        reached = "" if without["attainment"] is None else f", {share(without['attainment'])} of requests in the SLO"
+        verdict = "still holds" if without["holds"] else "does not hold"
+        lines.append(f"With one replica lost it {verdict} ({without['stability']}{reached}){price}.")
+    if best["spot"] is not None and summary["market"] == "on_demand":
+        spot = best["spot"]
+        lines.append(
+            f"On spot ({dollars(spot['usd_per_gpu_hour'])} a GPU-hour) the same GPUs cost "
+            f"{dollars(spot['usd_per_month'])} a month; they may be taken away at any time."
+        )
+    lines.append(f"Step times: {_fidelity(best['fidelity'])}.")
+    return lines
+
+
+def _fidelity(fidelity: str) -> str:
+    return {
+        "fitted": "curves fitted to measured kernels of this GPU",
+        "roofline": "a roofline of the data sheet, not measured on this GPU; check with a trial before buying",
+    }.get(fidelity, fidelity)
+
+
+def miss_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return why nothing holds, what came nearest and what to relax."""
+    miss = summary["nearest_miss"]
+    if miss is None:
+        return ["Nothing was found before the search was stopped."]
+    name = _TERMS.get(miss["metric"], miss["metric"])
+    if miss["metric"] == "gpus":
+        head = (
+            f"No plan: at least {count(miss['reached'])} GPUs are needed (bound), {count(miss['asked'])} are allowed."
+        )
+    elif miss["metric"] == "memory":
+        head = "No plan: the model fits on none of these."
+    elif miss["is_bound"]:
+        head = (
+            f"No plan: {name} within {_time(miss['asked'])} is out of reach of every deployment here; "
+            f"{_time(miss['reached'])} is the least (bound)."
+        )
+    else:
+        head = (
+            f"No plan holds. {name} comes nearest to its limit: {_time(miss['reached'])}, asked {_time(miss['asked'])}."
+        )
+    lines = [head]
+    if miss.get("label"):
+        bound = miss["bound"]
+        lines.append(
+            f"Nearest: {miss['label']}. On it, whatever the number of replicas: TTFT at least "
+            f"{number(bound['ttft_ms'])} ms, TPOT {number(bound['tpot_ms'])} ms, "
+            f"E2E {number(bound['e2e_ms'])} ms (bounds)."
+        )
+        if miss.get("attainment") is not None:
+            values = ", ".join(
+                f"{_TERMS[term]} {number(miss[f'p95_{_LATENCIES[term]}_ms'])} ms"
+                for term in _TERMS
+                if miss[f"p95_{_LATENCIES[term]}_ms"] is not None
+            )
+            lines.append(f"  simulated: {share(miss['attainment'])} of requests meet the SLO; p95: {values}")
+    lines.append(f"To relax: {miss['relax']}.")
+    return lines
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "its limit"
+    return f"{number(seconds)} s" if seconds >= 1 else f"{number(seconds * 1e3)} ms"
+
+
+def sensitivity_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return a line for each thing that may change: what 20 % less and more of it take."""
+    lines = []
+    for what in dict.fromkeys(each["what"] for each in summary["sensitivity"]):
+        parts = []
+        for each in summary["sensitivity"]:
+            if each["what"] == what:
+                sign = "+" if each["change"] > 0 else "-"
+                needed = "no fleet of four times the size holds"
+                if each["replicas"] is not None:
+                    needed = f"{counted(each['num_gpus'], 'GPU')}, {dollars(each['usd_per_month'])}"
+                parts.append(f"{sign}{abs(each['change']):.0%} {needed}")
+        lines.append(f"{_CHANGED[what]}: {'; '.join(parts)}")
+    return lines
+
+
+def advice_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return a line a lever: what each variant would take instead."""
+    best, lines = summary["best"], []
+    for name in dict.fromkeys(each["lever"] for each in summary["advice"]):
+        parts = [_variant(best, each) for each in summary["advice"] if each["lever"] == name]
+        lines.append(f"{_LEVERS[name]}: {'; '.join(parts)}")
+    return lines
+
+
+def _variant(best: Mapping[str, Any], each: Mapping[str, Any]) -> str:
+    if each["replicas"] is None:
+        return f"{each['variant']} {_refused(each['reason'])}"
+    more = each["usd_per_month_more"]
+    if more is None:
+        return f"{each['variant']} takes {counted(each['num_gpus'], 'GPU')}"
+    speed = _pace(best, each)
+    if abs(more) < 0.005:
+        return f"{each['variant']} costs the same{speed}"
+    return f"{each['variant']} costs {dollars(abs(more))} a month {'more' if more > 0 else 'less'}{speed}"
+
+
+def _refused(reason: str) -> str:
+    return reason if reason.startswith("does") else f"is refused: {reason}"
+
+
+def _pace(best: Mapping[str, Any], each: Mapping[str, Any]) -> str:
+    own, other = best["p95_tpot_ms"], each["p95_tpot_ms"]
+    return "" if own is None or other is None else f", p95 TPOT {number(other)} ms (plan: {number(own)})"
+
+
+def self_host_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return what an API must cost for the plan to pay, and the cases in which it does not."""
+    best = summary["best"]
+    if best["usd_per_million_tokens"] is None:
+        return ["Without a price of the GPU, nothing can be said about an API."]
+    lines = [
+        f"The plan costs {dollars(best['usd_per_million_tokens'])} a million tokens, prompts and answers together, at "
+        f"this traffic, without people: below that, an API is cheaper."
+    ]
+    batch = best["mean_batch"]
+    if batch is not None and batch < IDLE_BATCH:
+        lines.append(
+            f"A step serves {number(batch)} requests on average: one user does not fill a GPU; an API would share it."
+        )
+    tokens = best["usd_per_month"] / best["usd_per_million_tokens"] * 1e6 if best["usd_per_million_tokens"] else 0.0
+    if tokens and tokens < FEW_TOKENS:
+        lines.append(f"{tokens / 1e6:,.0f} M tokens a month are few: the people who run it cost more than its GPUs.")
+    lines.append("Not in the price: people on call, a second site, evaluation of quantised weights.")
+    return lines
