@@ -147,7 +147,20 @@ def activation_bytes(shape: ReplicaShape) -> float:
     if shape.attention == "standard":
         queries = min(engine.max_chunk_tokens, engine.max_model_len)
         peak += queries * engine.max_model_len * model.num_attention_heads / ranks * SCORE_BYTES
-    return peak
+    return peak + _unpacked_bytes(shape)
+
+
+def _unpacked_bytes(shape: ReplicaShape) -> float:
+    """Return the bytes of the largest matrix, or of a layer's experts, that a format writes out in 16 bit."""
+    if shape.precision.unpacked_from_rows is None:
+        return 0.0
+    model, ranks = shape.model, shape.tensor_parallel_size
+    gemms = model.attention_gemms(ranks) + model.mlp_gemms(0, ranks)
+    largest = max(gemm.num_weights for gemm in gemms if gemm.is_quantised)
+    if model.moe is not None:
+        expert = sum(gemm.num_weights for gemm in model.expert_gemms(shape.expert_slices))
+        largest = max(largest, -(-model.moe.num_experts // shape.expert_groups) * expert)
+    return largest * shape.precision.other_bits / 8
 
 
 def _left_for_kv(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float, float, str]:

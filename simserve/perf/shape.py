@@ -11,7 +11,7 @@ from typing import Literal
 from simserve.errors import InputError
 from simserve.perf.collectives import Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Machine
-from simserve.perf.quantization import Precision, resolve_precision
+from simserve.perf.quantization import Precision, kv_format_note, resolve_precision
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.model import ModelProfile
@@ -110,6 +110,12 @@ class ReplicaShape:
             has_block_scales=self.model.fp8_scales == "block",
             compute_capability=self.hardware.compute_capability,
         )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the result should know, such as arithmetic other than a format's name says."""
+        kv = kv_format_note(self.engine.name, self.engine.version, self.kv_cache_dtype)
+        return tuple(note for note in (self.precision.note, kv) if note)
 
     @property
     def tensor_link(self) -> Link:

@@ -18,6 +18,7 @@ from simserve.perf.moe import expert_curve, layer_parts, routed_load, shape_of_e
 from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, PART_NAMES, bound_parts, elementwise_parts
 from simserve.perf.quantization import Precision
 from simserve.perf.shape import ReplicaShape
+from simserve.perf.unpacking import unpacked_parts, unpacking_parts
 from simserve.profiles.model import Gemm, MixtureOfExperts, ModelProfile
 
 NORM_PASSES = 4
@@ -154,6 +155,10 @@ def _expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     shape = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
     curve = expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share)
     load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups)
+    if precision.unpacked_from_rows is not None:
+        held = float(np.max(load.held)) * (up.num_weights + down.num_weights)
+        parts += unpacking_parts(precision, machine, held, np.full(len(tokens), np.inf))  # no grouped packed kernel
+        shape = shape_of_experts(up, down, precision.other_bits, precision.input_bytes)
     return parts + layer_parts(curve, machine, precision.arithmetic, shape, load)
 
 
@@ -173,10 +178,16 @@ def _projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = Fa
         weight_bits=precision.weight_bits,
         input_bytes=precision.input_bytes,
     )
-    curve = gemm_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share)
+    curve = gemm_curve(
+        machine, gemm_class(precision), precision.arithmetic, precision.compute_share, precision.min_tile_rows
+    )
     call = gemm_call(curve, machine, work, precision.arithmetic, tokens, gemm.out_features)
     total = np.maximum(call.total - (curve.start_latency if is_beside else 0.0), 0.0)
     parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=total)
+    if precision.unpacked_from_rows is not None:
+        return unpacked_parts(
+            precision, machine, gemm.num_weights, tokens, parts, _wide_projection(stage, gemm, tokens)
+        )
     return parts + _activation_quantisation(stage, gemm, tokens)
 
 

@@ -71,7 +71,7 @@ def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> Priced
         step_times=_step_times(stage, attention, parts, slope),
         parts=parts,
         fidelity=_fidelity(stage),
-        notes=(stage.precision.note,) if stage.precision.note else (),
+        notes=shape.notes,
     )
 
 

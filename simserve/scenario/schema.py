@@ -42,6 +42,8 @@ Quantization = Literal[
     "int4",
     "gptq-int4",
     "awq-int4",
+    "int3",
+    "nf4",
     "gguf-q4_k_m",
     "gguf-q2_k",
     "mxfp4",
