@@ -64,6 +64,7 @@ class RunFacts:
         peak_flops: Of one replica in the dtype it computes in, FLOP/s.
         peak_bandwidth: Of one replica, bytes/s.
         thresholds: Metric -> expressions.
+        quality: Published figures of the number formats, see `simserve.profiles.quality`.
         limit_gains: What twice a limit of the scheduler would bring, see `simserve.metrics.bottleneck`.
     """
 
@@ -83,6 +84,7 @@ class RunFacts:
     peak_flops: float
     peak_bandwidth: float
     thresholds: Mapping[str, Sequence[str]]
+    quality: Sequence[Mapping[str, Any]] = ()
     limit_gains: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -162,6 +164,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: _Measured) -> d
             "requests": _requests(records),
             "rejected": {"by_reason": _reasons(records)},
             "memory": {key: getattr(facts.memory, key) for key in _MEMORY_KEYS},
+            "quality": list(facts.quality),
             "thresholds": evaluate_thresholds(facts.thresholds, figures),
         },
     }

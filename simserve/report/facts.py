@@ -29,6 +29,9 @@ WAIT_LABELS = {
 _WHOLE = 0.999
 """A window of this share of the run is all of it: no warm-up was cut."""
 _SHORT = ("tpot", "ttft")
+_WIDE_FORMATS = ("none", "fp32", "fp16", "bf16")
+_NARROW_ARITHMETIC = ("fp8", "int8")
+"""Weight formats that multiply in 8 bit where the GPU can."""
 _FIDELITY = {
     "roofline": "roofline, from datasheet peaks and typical efficiencies",
     "fitted": "curves fitted to measurements",
@@ -179,9 +182,24 @@ def step_lines(result: RunResult) -> list[str]:
     mean = sum(steps["seconds_by_part"].values()) / steps["count"]
     return [
         listed_shares(simserve["bottleneck"]["step_shares"], PART_LABELS),
+        *_format_lines(result),
         f"{counted(steps['count'], 'step')} of {format_seconds(mean)} and {number(steps['mean_batch'])} sequences "
         f"on average; {share(used['mfu'])} of peak FLOP/s, {share(used['mbu'])} of peak bandwidth",
     ]
+
+
+def _format_lines(result: RunResult) -> list[str]:
+    """Return what of a step a low-bit weight format does not shorten; nothing at 16 bit and more."""
+    name = result.scenario["deployment"].get("quantization", "none")
+    if name in _WIDE_FORMATS:
+        return []
+    shares = result.summary["simserve"]["bottleneck"]["step_shares"]
+    is_weight_only = any("8-bit weights" in note for note in result.summary["simserve"]["engine_resolved"]["notes"])
+    shortened = ("weights", "compute") if name in _NARROW_ARITHMETIC and not is_weight_only else ("weights",)
+    rest = {part: value for part, value in shares.items() if part not in shortened}
+    left = share(sum(value or 0.0 for value in rest.values()))
+    parts = " and ".join(PART_LABELS[part] for part in shortened)
+    return [f"{name} shortens {parts}; not the other {left} of a step: {listed_shares(rest, PART_LABELS)}"]
 
 
 def waiting_lines(result: RunResult) -> list[str]:

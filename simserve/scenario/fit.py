@@ -8,6 +8,8 @@ from typing import Any
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.perf.memory import MemoryPlan, plan_memory
+from simserve.perf.shape import ReplicaShape
+from simserve.profiles.quality import published_quality
 from simserve.scenario.resolve import ResolvedScenario, replica_shape
 from simserve.scenario.schema import Scenario
 
@@ -87,6 +89,11 @@ def _plan(scenario: Scenario, key: str, value: Any) -> MemoryPlan | None:
         return None
 
 
+def quality_of(shape: ReplicaShape) -> list[dict[str, Any]]:
+    """Return what is published of the quality that the deployment's number formats cost."""
+    return published_quality(shape.quantization, shape.kv_cache_dtype, shape.model.num_parameters / 1e9)
+
+
 def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
     """Return what `simserve memory` answers, as plain values; bytes are those of the fullest GPU."""
     memory, shape = resolved.memory, resolved.shape
@@ -110,6 +117,7 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
         "max_concurrent_full_length": memory.max_concurrent_full_length,
         "parts": dict(memory.parts),
         "arithmetic": list(memory.arithmetic),
+        "quality": quality_of(shape),
         "what_fits": [] if memory.fits else remedies(resolved),
         "engine_resolved": asdict(shape.engine),
     }

@@ -18,7 +18,7 @@ from simserve.metrics.summary import RunFacts, summarize
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.tables import price
 from simserve.profiles.expected_errors import expected_error, generation_of, load_expected_errors
-from simserve.scenario.fit import check_fit
+from simserve.scenario.fit import check_fit, quality_of
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.seats import limit_gains, seats_curve
@@ -165,6 +165,7 @@ def _facts(
         peak_flops=priced.parts.peak_flops,
         peak_bandwidth=priced.parts.peak_bandwidth,
         thresholds=scenario.thresholds,
+        quality=quality_of(resolved.shape),
         limit_gains=limit_gains(resolved, specs) if _has_queued(simulation) else {},
     )
 

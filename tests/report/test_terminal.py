@@ -93,3 +93,11 @@ def test_nothing_is_taken_for_markup() -> None:
     render_run(named, Console(file=shown, width=80), None)
 
     assert "[red]mine[/red]" in shown.getvalue()
+
+
+def test_a_low_bit_format_says_what_of_a_step_it_does_not_shorten() -> None:
+    """FP8 shortens weights and arithmetic; communication, host and KV stay."""
+    text = " ".join(terminal("stable").split())
+
+    assert "fp8 shortens reading weights and compute; not the other" in text
+    assert "shortens" not in terminal("static")
