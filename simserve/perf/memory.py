@@ -118,6 +118,7 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
             ranks,
             stages,
             enable_expert_parallel=shape.enable_expert_parallel,
+            pipeline_layer_partition=shape.pipeline_layer_partition,
         ),
         "activations": activation_bytes(shape),
         "runtime": engine.non_torch_bytes_parallel if is_parallel else engine.non_torch_bytes_single,

@@ -11,6 +11,7 @@ from typing import Literal
 from simserve.errors import InputError
 from simserve.perf.collectives import Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Machine
+from simserve.perf.parallelism import layers_per_stage
 from simserve.perf.quantization import Precision, kv_format_note, resolve_precision
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.hardware import HardwareProfile
@@ -29,6 +30,7 @@ class ReplicaShape:
         engine: Limits, memory rule and host times, all resolved.
         tensor_parallel_size: Ranks that share every layer.
         pipeline_parallel_size: Stages that share the layers.
+        pipeline_layer_partition: Layers of each stage; None: as vLLM deals them.
         quantization: Weight format, a key of `simserve.perf.quantization.WEIGHT_FORMATS`.
         kv_cache_dtype: KV format, a key of `simserve.perf.quantization.KV_BITS`.
         enable_expert_parallel: Whether each routed expert lies whole on one tensor-parallel rank, instead of in
@@ -41,6 +43,7 @@ class ReplicaShape:
     engine: ResolvedEngine
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    pipeline_layer_partition: tuple[int, ...] | None = None
     quantization: str = "none"
     kv_cache_dtype: str = "auto"
     enable_expert_parallel: bool = False
@@ -62,16 +65,19 @@ class ReplicaShape:
         return self.tensor_parallel_size // self.expert_slices
 
     @property
-    def num_layers_per_stage(self) -> int:
-        """Layers of the largest pipeline stage.
+    def layers_per_stage(self) -> tuple[int, ...]:
+        """Layers of each pipeline stage.
 
         Raises:
-            InputError: There are more stages than layers.
+            InputError: There are more stages than layers, or the partition does not fit the model.
         """
-        if not 1 <= self.pipeline_parallel_size <= self.model.num_hidden_layers:
-            rule = f"must lie between 1 and the {self.model.num_hidden_layers} layers of the model"
-            raise InputError(rule, key="pipeline_parallel_size", value=self.pipeline_parallel_size)
-        return -(-self.model.num_hidden_layers // self.pipeline_parallel_size)
+        layers, stages = self.model.num_hidden_layers, self.pipeline_parallel_size
+        return layers_per_stage(layers, stages, self.pipeline_layer_partition)
+
+    @property
+    def num_layers_per_stage(self) -> int:
+        """Layers of the largest pipeline stage."""
+        return max(self.layers_per_stage)
 
     @property
     def machine(self) -> Machine:

@@ -23,7 +23,7 @@ from simserve.perf.attention import (
 )
 from simserve.perf.efficiency import Array
 from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES
-from simserve.perf.parallelism import micro_batch, num_micro_batches
+from simserve.perf.parallelism import exposed_head, micro_batch, num_micro_batches, rounds
 from simserve.perf.parts import Fidelity, PricedDeployment, StepParts
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
@@ -136,8 +136,10 @@ def _token_rounds(stage: Stage, attention: AttentionShape, tokens: Array) -> Arr
 def _sequence_rounds(stage: Stage, sequences: Array) -> Array:
     """Return the seconds by part of LM head, sampling and host work a request, by sequences (0 first)."""
     num_stages = stage.shape.pipeline_parallel_size
-    sampled = np.ceil(sequences[1:] / num_stages)
+    sampled, layers = np.ceil(sequences[1:] / num_stages), stage.shape.layers_per_stage
     parts = head_parts(stage, sampled)
+    if layers[-1] < max(layers):
+        parts = parts * exposed_head(parts.sum(axis=0), stage_parts(stage, sampled).sum(axis=0), layers)
     host = stage.shape.engine.host_seconds_per_request * sampled
     parts[HOST] += _exposed_host_seconds(stage, parts.sum(axis=0), host)
     return _with_empty_step(parts * num_micro_batches(sequences[1:], num_stages))
@@ -151,16 +153,18 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
     shape, num_stages = stage.shape, stage.shape.pipeline_parallel_size
     decoding = np.ceil(sequences[1:] / num_stages)
     padded = _graph_batch(decoding, shape.engine.cuda_graph_sizes)
-    groups = num_micro_batches(sequences[1:], num_stages) / num_stages
-    parts = stage_parts(stage, padded, has_prompts=False) + groups * head_parts(stage, padded)
+    in_flight, layers = num_micro_batches(sequences[1:], num_stages), shape.layers_per_stage
+    passes = rounds(in_flight, layers)
+    parts, head = stage_parts(stage, padded, has_prompts=False), head_parts(stage, padded)
+    parts = parts + in_flight / passes * exposed_head(head.sum(axis=0), parts.sum(axis=0), layers) * head
     if stage.attention is not None:
         parts[KV] += stage.num_layers * stage.attention.decode_base_seconds(decoding)
-    parts[KV] += sequences[1:] * slope[1:] / num_stages
+    parts[KV] += sequences[1:] * slope[1:] / passes
     host = shape.engine.host_seconds_per_step + shape.engine.host_seconds_per_request * decoding
     gpu_seconds = parts.sum(axis=0)
     waits = _launch_wait(stage, gpu_seconds, padded > shape.engine.cuda_graph_max_batch)
     parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, host)
-    parts *= num_stages
+    parts *= passes
     if num_stages > 1:
         parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(shape, padded)
     return _with_empty_step(parts)
@@ -179,7 +183,7 @@ def _decode_slope(stage: Stage, attention: AttentionShape, sequences: Array) -> 
         key = decode_key_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
     num_stages = stage.shape.pipeline_parallel_size
     groups = num_micro_batches(np.maximum(sequences, 1.0), num_stages)
-    return np.asarray(key * stage.num_layers * num_stages / groups)
+    return np.asarray(key * stage.num_layers * rounds(groups, stage.shape.layers_per_stage) / groups)
 
 
 def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simserve.engine.config import EngineConfig
@@ -16,6 +17,10 @@ from simserve.scenario.schema import Scenario
 
 ENGINES_WITHOUT_EXPERT_PARALLEL = ("fastertransformer", "llama.cpp", "ollama", "orca", "tgi", "transformers")
 """Engines that cut every expert over the ranks, and have no way to place experts whole."""
+
+
+ENGINES_WITH_PARTITION = ("vllm", "sglang", "tensorrt-llm")
+"""Engines that take the layers of each stage: VLLM_PP_LAYER_PARTITION, SGLANG_PP_LAYER_PARTITION, pp_partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,7 @@ def replica_shape(scenario: Scenario) -> ReplicaShape:
         engine=engine,
         tensor_parallel_size=deployment.tensor_parallel_size,
         pipeline_parallel_size=deployment.pipeline_parallel_size,
+        pipeline_layer_partition=_partition(deployment.pipeline_layer_partition),
         quantization=deployment.quantization,
         kv_cache_dtype=deployment.kv_cache_dtype,
         enable_expert_parallel=deployment.enable_expert_parallel,
@@ -106,6 +112,8 @@ def _check_layout(shape: ReplicaShape) -> None:
             key="pipeline_parallel_size",
             value=stages,
         )
+    if shape.pipeline_layer_partition is not None:
+        _check_partition(shape)
     if stages > 1 and shape.engine.kv_allocation == "none":
         raise ScenarioError(
             "must be 1 without a KV cache (kv_allocation: none)", key="pipeline_parallel_size", value=stages
@@ -124,6 +132,21 @@ def _check_layout(shape: ReplicaShape) -> None:
     if stages > 1:
         _ = shape.stage_link
     _ = shape.precision
+
+
+def _partition(asked: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if asked is None else tuple(asked)
+
+
+def _check_partition(shape: ReplicaShape) -> None:
+    if shape.engine.name not in ENGINES_WITH_PARTITION:
+        raise ScenarioError(
+            f"does not run under {shape.engine.name}",
+            key="pipeline_layer_partition",
+            value=list(shape.pipeline_layer_partition or ()),
+            remedy=f"choose from {', '.join(ENGINES_WITH_PARTITION)}, or leave it out",
+        )
+    _ = shape.layers_per_stage
 
 
 def _check_experts(shape: ReplicaShape) -> None:

@@ -159,6 +159,8 @@ class DeploymentSpec(FrozenModel):
     """GPUs that share every layer."""
     pipeline_parallel_size: Annotated[int, Field(ge=1)] = 1
     """Groups of GPUs that hold consecutive layers."""
+    pipeline_layer_partition: list[Annotated[int, Field(ge=1)]] | None = None
+    """Layers of each pipeline stage, first to last (vLLM's VLLM_PP_LAYER_PARTITION). Absent: as vLLM deals them."""
     data_parallel_size: Annotated[int, _only(1, "data-parallel attention is always 1 here; raise replicas instead")] = 1
     """Data-parallel attention inside a replica; only 1 is supported."""
     enable_expert_parallel: bool = False

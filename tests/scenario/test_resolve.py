@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simserve.errors import InfeasibleError, SimserveError
+from simserve.errors import InfeasibleError, ScenarioError, SimserveError
 from simserve.scenario.fit import check_fit, memory_report, remedies
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
@@ -176,3 +176,13 @@ def test_a_published_format_is_offered_first_where_nothing_fits() -> None:
     resolved = resolve(make_scenario(overrides, model="gpt-oss-120b"))
 
     assert "deployment.quantization=mxfp4" in remedies(resolved)
+
+
+def test_a_layer_partition_reaches_the_replica() -> None:
+    """As written; an engine that cannot place layers refuses it."""
+    deployment = {"hardware": "h100-sxm-80gb", "pipeline_parallel_size": 2, "pipeline_layer_partition": [10, 22]}
+    scenario = make_scenario(model="llama-3.1-8b", deployment=deployment)
+
+    assert resolve(scenario).shape.layers_per_stage == (10, 22)
+    with pytest.raises(ScenarioError, match=r"pipeline_layer_partition.*does not run under tgi"):
+        resolve(make_scenario(model="llama-3.1-8b", deployment={**deployment, "engine": {"name": "tgi"}}))
