@@ -40,6 +40,7 @@ _MEMORY_KEYS = (
     "block_size",
     "max_concurrent_full_length",
     "longest_sequence",
+    "host_bytes",
 )
 
 

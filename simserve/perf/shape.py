@@ -13,9 +13,11 @@ from simserve.perf.collectives import Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Machine
 from simserve.perf.parallelism import layers_per_stage
 from simserve.perf.quantization import Precision, kv_format_note, resolve_precision
+from simserve.perf.weights import layer_weights_bytes
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.model import ModelProfile
+from simserve.units import GIB, format_bytes
 
 Attention = Literal["flash", "standard"]
 
@@ -75,9 +77,26 @@ class ReplicaShape:
         return layers_per_stage(layers, stages, self.pipeline_layer_partition)
 
     @property
+    def num_cpu_layers(self) -> int:
+        """Layers that the CPU runs (llama.cpp, Ollama)."""
+        asked = self.engine.n_gpu_layers if self.engine.n_gpu_layers is not None else self.engine.num_gpu
+        return 0 if asked is None else max(self.model.num_hidden_layers - asked, 0)
+
+    @property
+    def streamed_bytes(self) -> float:
+        """Bytes of a GPU's weights that stay in host memory and are read from there in every step (vLLM, SGLang)."""
+        if not self.engine.cpu_offload_gb:
+            return 0.0
+        share = self.num_layers_per_stage / self.model.num_hidden_layers
+        held = share * layer_weights_bytes(
+            self.model, self.quantization, self.tensor_parallel_size, enable_expert_parallel=self.enable_expert_parallel
+        )
+        return min(self.engine.cpu_offload_gb * GIB, held)
+
+    @property
     def num_layers_per_stage(self) -> int:
-        """Layers of the largest pipeline stage."""
-        return max(self.layers_per_stage)
+        """Layers of the largest pipeline stage that the GPU runs."""
+        return max(self.layers_per_stage) - self.num_cpu_layers
 
     @property
     def machine(self) -> Machine:
@@ -121,7 +140,18 @@ class ReplicaShape:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the result should know, such as arithmetic other than a format's name says."""
         kv = kv_format_note(self.engine.name, self.engine.version, self.kv_cache_dtype)
-        return tuple(note for note in (self.precision.note, kv) if note)
+        return tuple(note for note in (self.precision.note, kv, self._offload_note) if note)
+
+    @property
+    def _offload_note(self) -> str:
+        link, host = self.hardware.host_link, self.hardware.host_of_node
+        if self.num_cpu_layers:
+            layers = f"{self.num_cpu_layers} of {self.model.num_hidden_layers} layers"
+            return f"{layers} run on the CPU, from host memory of {host.memory_bandwidth / 1e9:.3g} GB/s"
+        if self.streamed_bytes:
+            what = f"{format_bytes(self.streamed_bytes)} of weights a GPU stay in host memory"
+            return f"{what} and cross a link of {link.bandwidth / 1e9:.3g} GB/s in every step"
+        return ""
 
     @property
     def tensor_link(self) -> Link:

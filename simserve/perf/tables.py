@@ -22,6 +22,7 @@ from simserve.perf.attention import (
     window_keys,
 )
 from simserve.perf.efficiency import Array
+from simserve.perf.offload import cpu_key_seconds, cpu_pair_seconds, offload_parts
 from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES
 from simserve.perf.parallelism import exposed_head, micro_batch, num_micro_batches, rounds
 from simserve.perf.parts import Fidelity, PricedDeployment, StepParts
@@ -103,7 +104,8 @@ def _step_times(stage: Stage, attention: AttentionShape, parts: StepParts, slope
         sequence_seconds=_sums(parts.sequence),
         decode_attention_base=_sums(parts.decode_attention),
         prefill_request_seconds=request * num_layers,
-        prefill_pair_seconds=pair * num_layers * growing_share(stage.shape.model),
+        prefill_pair_seconds=(pair * num_layers + cpu_pair_seconds(stage.shape, attention))
+        * growing_share(stage.shape.model),
         prefill_context_seconds=key * num_layers * growing_share(stage.shape.model),
     )
 
@@ -121,7 +123,7 @@ def _token_rounds(stage: Stage, attention: AttentionShape, tokens: Array) -> Arr
     """Return the seconds by part of a round of ``tokens`` (0 first), without attended keys."""
     shape, num_stages = stage.shape, stage.shape.pipeline_parallel_size
     travelling = micro_batch(tokens[1:], num_stages)
-    parts = stage_parts(stage, travelling)
+    parts = stage_parts(stage, travelling) + offload_parts(stage, travelling)
     pairs = travelling * window_keys(shape.model)
     parts[COMPUTE] += stage.num_layers * pairs * _prefill_seconds(stage, attention)[1]
     is_eager = travelling > shape.engine.cuda_graph_max_prompt_tokens
@@ -156,6 +158,7 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
     in_flight, layers = num_micro_batches(sequences[1:], num_stages), shape.layers_per_stage
     passes = rounds(in_flight, layers)
     parts, head = stage_parts(stage, padded, has_prompts=False), head_parts(stage, padded)
+    parts += offload_parts(stage, padded)
     parts = parts + in_flight / passes * exposed_head(head.sum(axis=0), parts.sum(axis=0), layers) * head
     if stage.attention is not None:
         parts[KV] += stage.num_layers * stage.attention.decode_base_seconds(decoding)
@@ -183,7 +186,8 @@ def _decode_slope(stage: Stage, attention: AttentionShape, sequences: Array) -> 
         key = decode_key_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
     num_stages = stage.shape.pipeline_parallel_size
     groups = num_micro_batches(np.maximum(sequences, 1.0), num_stages)
-    return np.asarray(key * stage.num_layers * rounds(groups, stage.shape.layers_per_stage) / groups)
+    passes = rounds(groups, stage.shape.layers_per_stage)
+    return np.asarray(key * stage.num_layers * passes / groups + cpu_key_seconds(stage.shape, attention))
 
 
 def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> Array:
@@ -205,7 +209,7 @@ def _marginal_token(stage: Stage) -> Array:
     """Return the seconds by part of one more token in a round so large that arithmetic binds everywhere."""
     num_stages = stage.shape.pipeline_parallel_size
     far = np.array([FAR_TOKENS, 2.0 * FAR_TOKENS])
-    parts = stage_parts(stage, far) * num_stages
+    parts = (stage_parts(stage, far) + offload_parts(stage, far)) * num_stages
     if num_stages > 1:
         parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(stage.shape, far)
     return np.asarray(np.maximum(parts[:, 1] - parts[:, 0], 0.0) / (FAR_TOKENS * num_stages))

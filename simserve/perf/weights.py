@@ -67,6 +67,22 @@ def weights_bytes_per_gpu(
     return max((low * share * bits + (other * share + end) * other_bits) / 8 for share, end in shares)
 
 
+def layer_weights_bytes(
+    model: ModelProfile, quantization: str, tensor_parallel_size: int = 1, *, enable_expert_parallel: bool = False
+) -> float:
+    """Return the bytes of all layers on one tensor-parallel rank: no embedding, no LM head.
+
+    Raises:
+        InputError: The format is unknown, or the heads do not divide over the ranks.
+    """
+    if model.num_parameters_nominal is not None:
+        return weights_bytes(model, quantization) / tensor_parallel_size
+    bits, other_bits = weight_bits(quantization, model.dtype)
+    groups = tensor_parallel_size if enable_expert_parallel else 1
+    low, other = _layer_weights(model, quantization, tensor_parallel_size, groups)
+    return (low * bits + other * other_bits) / 8
+
+
 def _layer_weights(
     model: ModelProfile, quantization: str, num_ranks: int, num_expert_groups: int
 ) -> tuple[float, float]:

@@ -114,6 +114,12 @@ def _check_layout(shape: ReplicaShape) -> None:
         )
     if shape.pipeline_layer_partition is not None:
         _check_partition(shape)
+    if shape.num_cpu_layers and shape.num_gpus > 1:
+        key = "engine.n_gpu_layers" if shape.engine.n_gpu_layers is not None else "engine.num_gpu"
+        value = shape.model.num_hidden_layers - shape.num_cpu_layers
+        raise ScenarioError(
+            f"leaves layers to the CPU, which needs one GPU, not {shape.num_gpus}", key=key, value=value
+        )
     if stages > 1 and shape.engine.kv_allocation == "none":
         raise ScenarioError(
             "must be 1 without a KV cache (kv_allocation: none)", key="pipeline_parallel_size", value=stages

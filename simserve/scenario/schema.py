@@ -125,6 +125,12 @@ class EngineSpec(FrozenModel):
     """Static batching: the most requests of one batch."""
     static_max_wait: Seconds | None = None
     """Static batching: the longest that the first request of a batch waits for others."""
+    cpu_offload_gb: Annotated[float, Field(ge=0)] | None = None
+    """vLLM and SGLang: GiB of weights a GPU that stay in host memory and cross the host link in every step."""
+    n_gpu_layers: Annotated[int, Field(ge=1)] | None = None
+    """llama.cpp: layers on the GPU; the others, and their KV cache, are the CPU's. Absent: all."""
+    num_gpu: Annotated[int, Field(ge=1)] | None = None
+    """Ollama: as `n_gpu_layers` of llama.cpp. Absent: all."""
 
     swap_space: (
         Annotated[Bytes, _only(0.0, 'KV is recomputed, never swapped; write "0 GiB" or leave it out')] | None
