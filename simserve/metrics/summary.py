@@ -54,6 +54,7 @@ class RunFacts:
         scenario_hash: Identifies the resolved scenario.
         scenario_name: Its name.
         fidelity: ``roofline``, ``fitted`` or ``measured``.
+        fidelity_by_operator: The same of each operator.
         expected_error: Errors to expect, or ``unvalidated``.
         engine_resolved: Every knob of the engine as it was used.
         memory: Where the bytes of one GPU went.
@@ -85,6 +86,7 @@ class RunFacts:
     peak_flops: float
     peak_bandwidth: float
     thresholds: Mapping[str, Sequence[str]]
+    fidelity_by_operator: Mapping[str, str] = field(default_factory=dict)
     quality: Sequence[Mapping[str, Any]] = ()
     limit_gains: Mapping[str, float] = field(default_factory=dict)
 
@@ -178,6 +180,7 @@ def _identity(facts: RunFacts) -> dict[str, Any]:
         "scenario_name": facts.scenario_name,
         "scenario_hash": facts.scenario_hash,
         "fidelity": facts.fidelity,
+        "fidelity_by_operator": dict(facts.fidelity_by_operator),
         "expected_error": facts.expected_error,
         "engine_resolved": facts.engine_resolved,
     }

@@ -6,6 +6,7 @@ Knows profiles and parallel sizes; not how many replicas there are, nor what tra
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from simserve.errors import InputError
@@ -37,6 +38,7 @@ class ReplicaShape:
         kv_cache_dtype: KV format, a key of `simserve.perf.quantization.KV_BITS`.
         enable_expert_parallel: Whether each routed expert lies whole on one tensor-parallel rank, instead of in
             slices on all.
+        operator_tables: Folder of measured operator tables; None: fitted curves and rooflines alone.
         attention: ``flash`` (scores stay on the chip) or ``standard`` (scores go through memory).
     """
 
@@ -49,6 +51,7 @@ class ReplicaShape:
     quantization: str = "none"
     kv_cache_dtype: str = "auto"
     enable_expert_parallel: bool = False
+    operator_tables: Path | None = None
     attention: Attention = "flash"
 
     @property

@@ -6,6 +6,8 @@ round takes ``p * stage(x / p) + (p - 1) * transfer``. Knows no requests.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,7 +30,15 @@ from simserve.perf.parallelism import exposed_head, micro_batch, num_micro_batch
 from simserve.perf.parts import Fidelity, PricedDeployment, StepParts
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.stage import Stage, has_fitted_gemms, head_parts, stage_of, stage_parts, transfer_seconds
+from simserve.perf.stage import (
+    Stage,
+    has_fitted_gemms,
+    head_parts,
+    measured_parts,
+    stage_of,
+    stage_parts,
+    transfer_seconds,
+)
 from simserve.perf.traffic import traffic_of
 
 __all__ = ["PART_NAMES", "PricedDeployment", "StepParts", "price"]
@@ -68,20 +78,40 @@ def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> Priced
         decode_attention=_monotone(_decode_attention(stage, sequences, window)),
         **traffic_of(stage, tokens),
     )
+    operators = _fidelity(stage)
     return PricedDeployment(
         step_times=_step_times(stage, attention, parts, slope),
         parts=parts,
-        fidelity=_fidelity(stage),
+        fidelity=_worst(operators),
+        operators=operators,
         notes=shape.notes,
     )
 
 
-def _fidelity(stage: Stage) -> Fidelity:
-    """Return ``fitted`` where products, attention and collectives all are, else ``roofline``."""
+def _fidelity(stage: Stage) -> dict[str, Fidelity]:
+    """Return for each operator of a step whether it is measured, fitted or a roofline."""
     shape = stage.shape
-    has_collectives = shape.num_gpus == 1 or shape.hardware.collective_curves is not None
-    is_fitted = stage.attention is not None and has_collectives and has_fitted_gemms(stage)
-    return "fitted" if is_fitted else "roofline"
+    gemms: Fidelity = "fitted" if has_fitted_gemms(stage) else "roofline"
+    collectives: Fidelity = "fitted" if shape.hardware.collective_curves is not None else "roofline"
+    curves: dict[str, Fidelity] = {
+        "gemm": gemms,
+        "lm_head": gemms,
+        "attention": "fitted" if stage.attention is not None else "roofline",
+        "experts": gemms,
+        "all_reduce": collectives,
+    }
+    measured = measured_parts(stage)
+    operators: dict[str, Fidelity] = {
+        name: "measured" if is_measured else curves[name] for name, is_measured in measured.items()
+    }
+    if shape.num_gpus > 1 and "all_reduce" not in operators:
+        operators["all_reduce"] = curves["all_reduce"]
+    return operators
+
+
+def _worst(operators: Mapping[str, Fidelity]) -> Fidelity:
+    order: tuple[Fidelity, ...] = ("roofline", "fitted", "measured")
+    return min(operators.values(), key=order.index)
 
 
 def _last_token(shape: ReplicaShape, asked: int | None) -> int:

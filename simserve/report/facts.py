@@ -230,13 +230,22 @@ def fidelity_lines(result: RunResult) -> list[str]:
     """Return where the step times come from and how wrong they may be."""
     simserve = result.summary["simserve"]
     fidelity, error = simserve["fidelity"], simserve["expected_error"]
-    source = f"step times: {_FIDELITY.get(fidelity, fidelity)}"
+    source = f"step times: {_FIDELITY.get(fidelity, fidelity)}{_measured_operators(simserve)}"
     if isinstance(error, Mapping):
         return [source, *_expected_errors(error)]
     return [
         source,
         f"expected error: {error}" + ("; no measurement has checked them" if error == "unvalidated" else ""),
     ]
+
+
+def _measured_operators(simserve: Mapping[str, Any]) -> str:
+    """Return which operators are from the user's tables, where not all are."""
+    operators = simserve.get("fidelity_by_operator") or {}
+    measured = [name.replace("_", "-") for name, source in operators.items() if source == "measured"]
+    if not measured or len(measured) == len(operators):
+        return ""
+    return f"; measured by your operator tables: {', '.join(measured)}"
 
 
 def _expected_errors(error: Mapping[str, Any]) -> list[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
+from simserve.perf.measured import measured_operators
 from simserve.perf.memory import MemoryPlan, plan_memory
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
@@ -93,6 +95,7 @@ def replica_shape(scenario: Scenario) -> ReplicaShape:
         quantization=deployment.quantization,
         kv_cache_dtype=deployment.kv_cache_dtype,
         enable_expert_parallel=deployment.enable_expert_parallel,
+        operator_tables=_folder(deployment.operator_tables, folder),
         attention=deployment.attention,
     )
     with scenario.blaming("deployment"):
@@ -114,6 +117,8 @@ def _check_layout(shape: ReplicaShape) -> None:
         )
     if shape.pipeline_layer_partition is not None:
         _check_partition(shape)
+    if shape.operator_tables is not None:
+        measured_operators(shape.operator_tables, shape.engine.name)
     if shape.num_cpu_layers and shape.num_gpus > 1:
         key = "engine.n_gpu_layers" if shape.engine.n_gpu_layers is not None else "engine.num_gpu"
         value = shape.model.num_hidden_layers - shape.num_cpu_layers
@@ -138,6 +143,14 @@ def _check_layout(shape: ReplicaShape) -> None:
     if stages > 1:
         _ = shape.stage_link
     _ = shape.precision
+
+
+def _folder(asked: str | None, relative_to: Path | None) -> Path | None:
+    """Return the folder of operator tables; a relative one is tried beside the scenario first."""
+    if asked is None:
+        return None
+    beside = (relative_to or Path()) / asked
+    return beside if beside.is_dir() else Path(asked).expanduser()
 
 
 def _partition(asked: Sequence[int] | None) -> tuple[int, ...] | None:

@@ -154,6 +154,7 @@ def _facts(
         scenario_hash=scenario.hash,
         scenario_name=scenario.name,
         fidelity=priced.fidelity,
+        fidelity_by_operator=dict(priced.operators),
         expected_error=_expected_error(resolved, simulation),
         engine_resolved={**asdict(resolved.shape.engine), "notes": list(priced.notes)},
         memory=resolved.memory,

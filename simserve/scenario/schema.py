@@ -176,6 +176,9 @@ class DeploymentSpec(FrozenModel):
     gpt-oss every low-bit format covers the experts alone."""
     kv_cache_dtype: KVCacheDtype = "auto"
     """Format of the KV cache. `auto`: the model's 16-bit format."""
+    operator_tables: str | None = None
+    """Folder of your own measured operator tables (NVIDIA AIConfigurator's layout, latency in ms). What they cover is
+    read from them, inside the measured sizes; the rest stays a curve."""
     attention: Literal["flash", "standard"] = "flash"
     """Attention kernel: `flash`, or `standard`, which writes and reads the score matrix."""
     engine: EngineSpec = EngineSpec()

@@ -54,6 +54,7 @@ INNER = {
     "scenario_name": None,
     "scenario_hash": None,
     "fidelity": None,
+    "fidelity_by_operator": None,
     "expected_error": None,
     "engine_resolved": None,
     "load": None,
