@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from simserve import __version__
-from simserve.cli import memory, profiles, run, scenarios, schema, validate
+from simserve.cli import frameworks, memory, profiles, run, scenarios, schema, validate
 
 EXIT_INTERRUPTED = 130
 """What the app returns after Ctrl-C."""
@@ -31,6 +31,7 @@ app.command("models")(profiles.models)
 app.command("engines")(profiles.engines)
 app.command("schema")(schema.schema)
 app.command("validate")(validate.validate)
+app.command("frameworks")(frameworks.frameworks)
 
 
 def _print_version(is_asked: bool) -> None:
