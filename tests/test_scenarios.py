@@ -19,6 +19,7 @@ _EXPECTED = [
     "batch-size-sweet-spot",
     "chatbot",
     "code-completion",
+    "framework-comparison",
     "long-context",
     "offline-batch",
     "paged-vs-static",

@@ -14,6 +14,7 @@ from simserve.cli import (
     cost,
     diff,
     exporting,
+    frameworks,
     importing,
     memory,
     plan,
@@ -58,6 +59,7 @@ app.command("cost")(cost.cost)
 app.command("apis")(apis.apis)
 app.command("schema")(schema.schema)
 app.command("validate")(validate.validate)
+app.command("frameworks")(frameworks.frameworks)
 
 
 def _print_version(is_asked: bool) -> None:

@@ -53,6 +53,7 @@ def show_memory(resolved: ResolvedScenario, *, as_json: bool, quiet: bool = Fals
 
 
 def _render(report: Mapping[str, Any]) -> None:
+    from simserve.profiles.quality import quality_lines
     from simserve.units import format_bytes
 
     verdict = "fits" if report["fits"] else "[red]does not fit[/red]"
@@ -64,3 +65,4 @@ def _render(report: Mapping[str, Any]) -> None:
     ]
     print_table(("a GPU", "bytes", "share"), rows)
     print_lines(report["arithmetic"])
+    print_lines([f"quality: {line}" for line in quality_lines(report["quality"])])

@@ -41,6 +41,7 @@ _MEMORY_KEYS = (
     "block_size",
     "max_concurrent_full_length",
     "longest_sequence",
+    "host_bytes",
 )
 
 
@@ -54,6 +55,7 @@ class RunFacts:
         scenario_hash: Identifies the resolved scenario.
         scenario_name: Its name.
         fidelity: ``roofline``, ``fitted`` or ``measured``.
+        fidelity_by_operator: The same of each operator.
         expected_error: Errors to expect, or ``unvalidated``.
         engine_resolved: Every knob of the engine as it was used.
         memory: Where the bytes of one GPU went.
@@ -69,6 +71,7 @@ class RunFacts:
         peak_flops: Of one replica in the dtype it computes in, FLOP/s.
         peak_bandwidth: Of one replica, bytes/s.
         thresholds: Metric -> expressions.
+        quality: Published figures of the number formats, see `simserve.profiles.quality`.
         limit_gains: What twice a limit of the scheduler would bring, see `simserve.metrics.bottleneck`.
     """
 
@@ -92,6 +95,8 @@ class RunFacts:
     peak_flops: float
     peak_bandwidth: float
     thresholds: Mapping[str, Sequence[str]]
+    fidelity_by_operator: Mapping[str, str] = field(default_factory=dict)
+    quality: Sequence[Mapping[str, Any]] = ()
     limit_gains: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -193,6 +198,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "requests": _requests(records),
             "rejected": {"by_reason": _reasons(records)},
             "memory": {key: getattr(facts.memory, key) for key in _MEMORY_KEYS},
+            "quality": list(facts.quality),
             "thresholds": evaluate_thresholds(facts.thresholds, figures),
         },
     }
@@ -205,6 +211,7 @@ def _identity(facts: RunFacts) -> dict[str, Any]:
         "scenario_name": facts.scenario_name,
         "scenario_hash": facts.scenario_hash,
         "fidelity": facts.fidelity,
+        "fidelity_by_operator": dict(facts.fidelity_by_operator),
         "expected_error": facts.expected_error,
         "engine_resolved": facts.engine_resolved,
     }

@@ -7,7 +7,7 @@ import numpy as np
 from simserve.perf.efficiency import KERNEL_LATENCIES, NARROW_DTYPE_SHARE, Array, Machine
 from simserve.perf.gemm_curve import GemmDevice, GemmSeconds, gemm_seconds
 from simserve.perf.operators import Work
-from simserve.perf.quantization import Precision
+from simserve.perf.quantization import PLAIN_TILE_ROWS, Precision
 from simserve.profiles.gemm_curves import GemmClass, GemmCurve
 
 ACTIVATION_BYTES = 2.0
@@ -67,7 +67,7 @@ def gemm_class(precision: Precision) -> GemmClass | None:
         return "fp8_block" if precision.is_block_scaled else "fp8"
     if precision.arithmetic == "int8":
         return "int8"
-    if precision.arithmetic not in WIDE_DTYPES:
+    if precision.arithmetic not in WIDE_DTYPES or precision.unpacked_from_rows is not None:
         return None
     if "mxfp4" in precision.name:
         return "mxfp4_weight_only"
@@ -84,17 +84,26 @@ def wide_class(dtype: str) -> GemmClass | None:
     return "bf16" if dtype in WIDE_DTYPES else None
 
 
-def gemm_curve(machine: Machine, kernels: GemmClass | None, dtype: str, compute_share: float = 1.0) -> GemmCurve:
+def gemm_curve(
+    machine: Machine,
+    kernels: GemmClass | None,
+    dtype: str,
+    compute_share: float = 1.0,
+    min_tile_rows: int = PLAIN_TILE_ROWS,
+) -> GemmCurve:
     """Return how fast a GPU multiplies in a number format.
 
-    The fitted curve of the format; or the 16-bit one with ``compute_share`` of its FLOP/s where weights are
-    unpacked in the kernel; or one from the class efficiencies. Only the first has a ``fit``.
+    The fitted curve of the format; or the 16-bit one with ``compute_share`` of its FLOP/s and tiles from
+    ``min_tile_rows`` rows where weights are unpacked in the kernel; or one from the class efficiencies. Only the
+    first has a ``fit``.
     """
     curve = machine.gemm_curves.get(kernels) if kernels else None
     if curve is None and dtype in WIDE_DTYPES and "bf16" in machine.gemm_curves:
-        curve = _slowed(machine.gemm_curves["bf16"], compute_share, 1.0).model_copy(update={"fit": None})
+        changed = {"fit": None, "min_tile_rows": min_tile_rows}
+        curve = _slowed(machine.gemm_curves["bf16"], compute_share, 1.0).model_copy(update=changed)
     if curve is None:
-        curve = _slowed(class_curve(machine, dtype), compute_share, 1.0)
+        plain = _slowed(class_curve(machine, dtype), compute_share, 1.0)
+        curve = plain.model_copy(update={"min_tile_rows": min_tile_rows})
     return _slowed(curve, machine.engine_scale, machine.engine_scale)
 
 

@@ -17,9 +17,6 @@ TILE_COLUMNS = 64.0
 """Columns of a tile. Chosen with the rows on the AIConfigurator tables of an H200: of 64 x 64, 64 x 128 and
 128 x 128 it follows the measured times best (calibration/LOG.md)."""
 
-MIN_TILE_ROWS = 64.0
-"""Rows of the smallest tile (CUTLASS; Hopper wgmma m64)."""
-
 SUSTAINED_FLOPS = 1e12
 """FLOP of a call half-way between short-call and sustained efficiency: about 1.3 ms on an H100."""
 
@@ -147,10 +144,11 @@ def _efficiency(curve: GemmCurve, flops: Array) -> Array:
 
 
 def _tile_rows(curve: GemmCurve, rows: Array) -> Array | float:
-    """Return the rows of a tile: the power of two that holds m, from 64 to the kernel family's largest."""
-    if curve.max_tile_rows <= MIN_TILE_ROWS:
-        return MIN_TILE_ROWS
-    return np.clip(2.0 ** np.ceil(np.log2(rows)), MIN_TILE_ROWS, curve.max_tile_rows)
+    """Return the rows of a tile: the power of two that holds m, from the kernel family's smallest to its largest."""
+    smallest = float(curve.min_tile_rows)
+    if curve.max_tile_rows <= smallest:
+        return smallest
+    return np.clip(2.0 ** np.ceil(np.log2(rows)), smallest, curve.max_tile_rows)
 
 
 def _splits(curve: GemmCurve) -> list[int]:

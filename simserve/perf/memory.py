@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from simserve.perf.attention import SCORE_BYTES
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.weights import weights_bytes_per_gpu
+from simserve.perf.weights import layer_weights_bytes, weights_bytes_per_gpu
 from simserve.units import format_bytes
 
 
@@ -36,6 +37,7 @@ class MemoryPlan:
         max_model_len: Longest request that the engine admits, tokens.
         max_concurrent_full_length: KV tokens over ``max_model_len``.
         longest_sequence: Tokens that one request can hold, 0 when nothing is left.
+        host_bytes: Host memory that the replica's weights and KV outside the GPUs take; 0 without.
         arithmetic: Lines a person can check.
         parts: Name -> bytes: ``weights, kv, activations, runtime, cuda_graphs, unused``, which sum to
             ``total_bytes``; what exceeds it is a negative ``unused``.
@@ -55,6 +57,7 @@ class MemoryPlan:
     max_model_len: int
     max_concurrent_full_length: float
     longest_sequence: int
+    host_bytes: float
     arithmetic: tuple[str, ...]
     parts: Mapping[str, float]
 
@@ -74,13 +77,15 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     if physical < left:
         lines.append(f"but only {format_bytes(total)} total{_subtracted(needs)} = {_signed(physical)} are there")
     per_token = kv_bytes_per_token(shape)
-    num_blocks = max(int(kv_bytes // (per_token * engine.block_size)), 0)
+    num_blocks = min(max(int(kv_bytes // (per_token * engine.block_size)), 0), _host_blocks(shape))
     num_tokens = num_blocks * engine.block_size
     if engine.kv_allocation == "none":
         num_tokens = engine.max_model_len if kv_bytes >= 0 else 0
     parts = {**needs, "kv": max(kv_bytes, 0.0)}
+    in_host, host = host_bytes(shape, num_tokens), shape.hardware.host_of_node
     return MemoryPlan(
-        fits=num_tokens >= engine.max_model_len,
+        fits=num_tokens >= engine.max_model_len and in_host <= host.memory_total,
+        host_bytes=in_host,
         total_bytes=total,
         usable_bytes=usable,
         weights_bytes=needs["weights"],
@@ -94,7 +99,7 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
         max_model_len=engine.max_model_len,
         max_concurrent_full_length=_full_length_requests(shape, num_blocks, num_tokens),
         longest_sequence=num_tokens,
-        arithmetic=(*lines, *_kv_lines(shape, kv_bytes, per_token, num_tokens)),
+        arithmetic=(*lines, *_kv_lines(shape, kv_bytes, per_token, num_tokens), *_host_lines(shape, in_host)),
         parts=parts | {"unused": total - sum(parts.values())},
     )
 
@@ -119,11 +124,40 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
             stages,
             data_parallel_size=shape.data_parallel_size,
             enable_expert_parallel=shape.enable_expert_parallel,
-        ),
+            pipeline_layer_partition=shape.pipeline_layer_partition,
+        )
+        - offloaded_weights_bytes(shape),
         "activations": activation_bytes(shape),
         "runtime": engine.non_torch_bytes_parallel if is_parallel else engine.non_torch_bytes_single,
         "cuda_graphs": engine.cuda_graph_bytes,
     }
+
+
+def offloaded_weights_bytes(shape: ReplicaShape) -> float:
+    """Return the bytes of one GPU's weights that lie in host memory instead."""
+    if not shape.num_cpu_layers:
+        return shape.streamed_bytes
+    share = shape.num_cpu_layers / shape.model.num_hidden_layers
+    return share * layer_weights_bytes(shape.model, shape.precision.name)
+
+
+def host_bytes(shape: ReplicaShape, num_tokens: int) -> float:
+    """Return the bytes of host memory that one replica needs for weights, and for KV of layers on the CPU."""
+    used = min(num_tokens, shape.engine.max_num_seqs * shape.engine.max_model_len)
+    return shape.num_gpus * offloaded_weights_bytes(shape) + _host_kv_bytes_per_token(shape) * used
+
+
+def _host_kv_bytes_per_token(shape: ReplicaShape) -> float:
+    per_layer = shape.model.kv_bytes_per_token_per_layer(kv_element_bytes(shape.kv_cache_dtype), 1)
+    return shape.num_cpu_layers * per_layer
+
+
+def _host_blocks(shape: ReplicaShape) -> int:
+    """Return the KV blocks whose part of the CPU's layers fits into host memory; without such layers, any number."""
+    if not shape.num_cpu_layers:
+        return sys.maxsize
+    room = shape.hardware.host_of_node.memory_total - offloaded_weights_bytes(shape)
+    return max(int(room // (_host_kv_bytes_per_token(shape) * shape.engine.block_size)), 0)
 
 
 def kv_bytes_per_token(shape: ReplicaShape) -> float:
@@ -148,7 +182,20 @@ def activation_bytes(shape: ReplicaShape) -> float:
     if shape.attention == "standard":
         queries = min(engine.max_chunk_tokens, engine.max_model_len)
         peak += queries * engine.max_model_len * model.num_attention_heads / ranks * SCORE_BYTES
-    return peak
+    return peak + _unpacked_bytes(shape)
+
+
+def _unpacked_bytes(shape: ReplicaShape) -> float:
+    """Return the bytes of the largest matrix, or of a layer's experts, that a format writes out in 16 bit."""
+    if shape.precision.unpacked_from_rows is None:
+        return 0.0
+    model, ranks = shape.model, shape.tensor_parallel_size
+    gemms = model.attention_gemms(ranks) + model.mlp_gemms(0, ranks)
+    largest = max(gemm.num_weights for gemm in gemms if gemm.is_quantised)
+    if model.moe is not None:
+        expert = sum(gemm.num_weights for gemm in model.expert_gemms(shape.expert_slices))
+        largest = max(largest, -(-model.moe.num_experts // shape.expert_groups) * expert)
+    return largest * shape.precision.other_bits / 8
 
 
 def _left_for_kv(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float, float, str]:
@@ -184,7 +231,9 @@ def _weight_line(shape: ReplicaShape, weights: float) -> str:
         sizes = f"{sizes} x DP {shape.data_parallel_size}"
     linear = f"linear layers at {shape.precision.weight_bits:.4g} bit"
     parameters = f"{shape.model.num_parameters / 1e9:.4g} B parameters"
-    return f"weights: {parameters}, {linear}: {format_bytes(weights)} on the fullest GPU of {sizes}"
+    outside = offloaded_weights_bytes(shape)
+    kept = f"{format_bytes(weights + outside)} - {format_bytes(outside)} in host memory = " if outside else ""
+    return f"weights: {parameters}, {linear}: {kept}{format_bytes(weights)} on the fullest GPU of {sizes}"
 
 
 def _kv_lines(shape: ReplicaShape, kv_bytes: float, per_token: float, num_tokens: int) -> list[str]:
@@ -200,6 +249,15 @@ def _kv_lines(shape: ReplicaShape, kv_bytes: float, per_token: float, num_tokens
         f"{num_blocks:,} blocks = {num_tokens:,} tokens",
         f"{num_tokens:,} tokens / {engine.max_model_len:,} max_model_len = {requests}",
     ]
+
+
+def _host_lines(shape: ReplicaShape, in_host: float) -> list[str]:
+    if not in_host:
+        return []
+    total = shape.hardware.host_of_node.memory_total
+    what = "layers on the CPU with their KV" if shape.num_cpu_layers else "weights outside the GPUs"
+    verdict = "" if in_host <= total else ": too much"
+    return [f"host memory: {format_bytes(in_host)} of {format_bytes(total)} for {what}{verdict}"]
 
 
 def _signed(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -62,8 +63,9 @@ class PricedDeployment:
     Attributes:
         step_times: What the engine reads.
         parts: The same by part, with flops and bytes.
-        fidelity: Best source of the figures: ``roofline`` (data sheet and class efficiencies), ``fitted``
-            curves, ``measured`` tables.
+        fidelity: Where the figures come from, the worst of the operators: ``roofline`` (data sheet and class
+            efficiencies), ``fitted`` curves, ``measured`` tables.
+        operators: The same by operator: ``gemm lm_head attention experts all_reduce``, those that a step has.
         notes: What a reader of the result should know, such as arithmetic other than a format's name says.
     """
 
@@ -71,3 +73,4 @@ class PricedDeployment:
     parts: StepParts
     fidelity: Fidelity
     notes: tuple[str, ...] = ()
+    operators: Mapping[str, Fidelity] = field(default_factory=dict)

@@ -13,8 +13,19 @@ import numpy as np
 
 from simserve.errors import InputError, nearest
 from simserve.perf.efficiency import Array
+from simserve.profiles.engine_profile import version_key
 
 DTYPE_BITS: Mapping[str, float] = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0}
+
+PLAIN_TILE_ROWS = 64
+"""Rows of the smallest tile of a plain product (CUTLASS; Hopper wgmma m64)."""
+
+MARLIN_TILE_ROWS = 16
+"""Rows of the smallest tile of weight-only kernels (Marlin, Frantar et al. 2024: tensor-core tiles of 16 rows, so
+that a batch of 16 costs what one does). The experts of vLLM's Marlin tables fit 16 too (calibration/operators.md)."""
+
+GGUF_TILE_ROWS = 8
+"""Rows up to which llama.cpp multiplies by matrix-vector kernels (ggml-cuda mmvq.cuh, MMVQ_MAX_BATCH_SIZE)."""
 
 GROUP_SIZE = 128
 """Weights that share a scale in the usual GPTQ and AWQ checkpoints."""
@@ -24,6 +35,21 @@ INT4_SCALED_BITS = 4.0 + 16.0 / GROUP_SIZE
 
 INT4_ZERO_POINT_BITS = INT4_SCALED_BITS + 4.0 / GROUP_SIZE
 """4.156: with a 4-bit zero point a group as well (AWQ)."""
+
+INT3_SCALED_BITS = 3.0 + 16.0 / GROUP_SIZE
+"""3.125: 3-bit codes, 32 of them in three words, and an FP16 scale a group (GPTQ)."""
+
+NF4_BITS = 4.0 + 8.0 / 64 + 32.0 / (64 * 256)
+"""4.127: 4-bit NormalFloat with an 8-bit scale for 64 weights, and for 256 of those an FP32 one: double
+quantisation, 0.127 bit a weight (QLoRA, Dettmers et al. 2023, section 3)."""
+
+NF4_UNPACKED_FROM_ROWS = 2
+"""Rows from which bitsandbytes writes the weights out in 16 bit and multiplies by the plain kernel; one row has a
+matrix-vector kernel (bitsandbytes autograd/_functions.py, matmul_4bit)."""
+
+INT3_UNPACKED_FROM_ROWS = 51
+"""Rows from which the GPTQ kernels for 3 bits do the same (vLLM csrc/quantization/gptq/q_gemm.cu,
+MAX_Q_GEMM_ROWS 50); Marlin has none for 3 bits."""
 
 MXFP4_BITS = 4.0 + 8.0 / 32
 """4.25: 4-bit floats and an 8-bit exponent for 32 of them (OCP Microscaling formats 1.0)."""
@@ -46,6 +72,9 @@ class WeightFormat:
         can_be_weight_only: Whether it falls back to 16-bit arithmetic on GPUs without its dtype.
         compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights inside the kernel (MARLIN,
             Frantar et al. 2024, loses 10 to 20 % at large batch; GGUF kernels of llama.cpp about half).
+        min_tile_rows: Rows of the smallest tile of its kernels.
+        unpacked_from_rows: Rows from which weights are first written out in 16 bit, which is slower than 16-bit
+            weights; none: never.
     """
 
     bits: float | None
@@ -53,6 +82,20 @@ class WeightFormat:
     is_everything_stored_so: bool = False
     can_be_weight_only: bool = False
     compute_share: float = 1.0
+    min_tile_rows: int = PLAIN_TILE_ROWS
+    unpacked_from_rows: int | None = None
+
+
+def _marlin(bits: float) -> WeightFormat:
+    """Return 4-bit weights that Marlin unpacks inside the kernel."""
+    return WeightFormat(bits=bits, arithmetic="model", compute_share=0.8, min_tile_rows=MARLIN_TILE_ROWS)
+
+
+def _gguf(bits: float) -> WeightFormat:
+    """Return k-quants of llama.cpp, which store embeddings and LM head low-bit too."""
+    return WeightFormat(
+        bits=bits, arithmetic="model", is_everything_stored_so=True, compute_share=0.5, min_tile_rows=GGUF_TILE_ROWS
+    )
 
 
 WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
@@ -62,14 +105,27 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
     "bf16": WeightFormat(bits=16.0, arithmetic="bf16", is_everything_stored_so=True),
     "fp8": WeightFormat(bits=8.0, arithmetic="fp8", can_be_weight_only=True),
     "int8": WeightFormat(bits=8.0, arithmetic="int8"),
-    "int8-wo": WeightFormat(bits=8.0, arithmetic="model", compute_share=0.9),
-    "int4": WeightFormat(bits=4.0, arithmetic="model", compute_share=0.8),
-    "gptq-int4": WeightFormat(bits=INT4_SCALED_BITS, arithmetic="model", compute_share=0.8),
-    "awq-int4": WeightFormat(bits=INT4_ZERO_POINT_BITS, arithmetic="model", compute_share=0.8),
-    "gguf-q4_k_m": WeightFormat(bits=4.8, arithmetic="model", is_everything_stored_so=True, compute_share=0.5),
-    "gguf-q2_k": WeightFormat(bits=2.6, arithmetic="model", is_everything_stored_so=True, compute_share=0.5),
-    "mxfp4": WeightFormat(bits=MXFP4_BITS, arithmetic="model", compute_share=0.8),
-    "nvfp4": WeightFormat(bits=NVFP4_BITS, arithmetic="model", compute_share=0.8),
+    "int8-wo": WeightFormat(bits=8.0, arithmetic="model", compute_share=0.9, min_tile_rows=MARLIN_TILE_ROWS),
+    "int4": _marlin(4.0),
+    "gptq-int4": _marlin(INT4_SCALED_BITS),
+    "awq-int4": _marlin(INT4_ZERO_POINT_BITS),
+    "int3": WeightFormat(
+        bits=INT3_SCALED_BITS,
+        arithmetic="model",
+        compute_share=0.5,
+        min_tile_rows=MARLIN_TILE_ROWS,
+        unpacked_from_rows=INT3_UNPACKED_FROM_ROWS,
+    ),
+    "nf4": WeightFormat(
+        bits=NF4_BITS,
+        arithmetic="model",
+        min_tile_rows=MARLIN_TILE_ROWS,
+        unpacked_from_rows=NF4_UNPACKED_FROM_ROWS,
+    ),
+    "gguf-q4_k_m": _gguf(4.8),
+    "gguf-q2_k": _gguf(2.6),
+    "mxfp4": _marlin(MXFP4_BITS),
+    "nvfp4": _marlin(NVFP4_BITS),
 }
 """Formats of the scenario key ``quantization``. GGUF bits: llama.cpp's k-quants, mean over the tensors of a
 model."""
@@ -98,6 +154,38 @@ KV_BITS: Mapping[str, float] = {
 with an FP16 scale for 128 elements (one head)."""
 
 
+WIDE_KV_FORMATS = ("auto", "fp16", "bf16")
+"""KV formats of 16 bit, which every engine has."""
+
+NARROW_KV_FORMATS: Mapping[str, Mapping[str, str]] = {
+    "vllm": {"fp8": "0", "int8": "0.20", "int4": "0.20"},
+    "sglang": {"fp8": "0"},
+    "tensorrt-llm": {"fp8": "0", "int8": "0"},
+    "tgi": {"fp8": "2"},
+    "transformers": {"int8": "0", "int4": "0"},
+    "fastertransformer": {"int8": "0"},
+    "llama.cpp": {"int8": "0", "int4": "0"},
+    "ollama": {"int8": "0", "int4": "0"},
+    "orca": {},
+}
+"""KV formats below 16 bit by engine, and the version they are there from (0: all that are known here). vLLM
+--kv-cache-dtype (int8 and int4 a token and head), SGLang --kv-cache-dtype, TensorRT-LLM precision matrix, TGI
+--kv-cache-dtype, transformers QuantizedCache, FasterTransformer GPT guide, llama.cpp --cache-type-k (q8_0, q4_0),
+Ollama OLLAMA_KV_CACHE_TYPE."""
+
+
+def kv_format_note(engine_name: str, engine_version: str, kv_cache_dtype: str) -> str:
+    """Return that an engine has no such KV cache, or "": the figures are then those of an engine that had."""
+    known = NARROW_KV_FORMATS.get(engine_name)
+    if kv_cache_dtype in WIDE_KV_FORMATS or known is None:
+        return ""
+    since = known.get(kv_cache_dtype)
+    if since is not None and version_key(engine_version) >= version_key(since):
+        return ""
+    offered = ", ".join((*WIDE_KV_FORMATS, *(name for name in known if name != kv_cache_dtype)))
+    return f"{engine_name} {engine_version} has no {kv_cache_dtype} KV cache ({offered}): priced as if it had"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
     """A weight format as one model runs in it on one GPU under one engine.
@@ -111,6 +199,8 @@ class Precision:
         input_bytes: Bytes of an activation element that a linear layer reads.
         is_quantizing_activations: Whether a step quantises activations before every linear layer.
         compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights.
+        min_tile_rows: Rows of the smallest tile of the kernels that unpack weights.
+        unpacked_from_rows: Rows from which weights are first written out in 16 bit; none: never.
         is_block_scaled: Whether FP8 weights have a scale for 128 x 128 of them, which has kernels of its own.
         note: What differs from what the name says, or "".
     """
@@ -123,6 +213,8 @@ class Precision:
     input_bytes: float
     is_quantizing_activations: bool
     compute_share: float
+    min_tile_rows: int = PLAIN_TILE_ROWS
+    unpacked_from_rows: int | None = None
     is_block_scaled: bool = False
     note: str
 
@@ -202,11 +294,11 @@ def resolve_precision(
         raise InputError(f"does not run under {engine_name}", key="quantization", value=name, remedy=remedy)
     wide = _wide_dtype(name, model_dtype, peaks)
     arithmetic = wide if chosen.arithmetic == "model" else chosen.arithmetic
-    share = chosen.compute_share
+    share, tile_rows = chosen.compute_share, chosen.min_tile_rows
     note = _conversion_note(wide, _wide_dtype(name, model_dtype), hardware_name)
     if arithmetic not in peaks and chosen.can_be_weight_only and engine_name not in ENGINES_WITHOUT_WEIGHT_ONLY_FP8:
         note = f"{hardware_name} has no {arithmetic} arithmetic: 8-bit weights, {wide} arithmetic"
-        arithmetic, share = wide, WEIGHT_ONLY_FP8_SHARE
+        arithmetic, share, tile_rows = wide, WEIGHT_ONLY_FP8_SHARE, MARLIN_TILE_ROWS
     if name in FP4_FORMATS and float(compute_capability or 0.0) >= FIRST_FP4_CAPABILITY:
         note = f"FP4 arithmetic of {hardware_name} is not simulated: 4-bit weights, {wide} arithmetic"
     for dtype in (arithmetic, wide):
@@ -224,6 +316,8 @@ def resolve_precision(
         input_bytes=1.0 if is_narrow else 2.0,
         is_quantizing_activations=is_narrow,
         compute_share=share,
+        min_tile_rows=tile_rows,
+        unpacked_from_rows=chosen.unpacked_from_rows,
         is_block_scaled=arithmetic == "fp8" and has_block_scales,
         note=note,
     )

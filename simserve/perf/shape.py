@@ -6,15 +6,19 @@ Knows profiles and parallel sizes; not how many replicas there are, nor what tra
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from simserve.errors import InputError
 from simserve.perf.collectives import Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Machine
-from simserve.perf.quantization import Precision, resolve_precision
+from simserve.perf.parallelism import layers_per_stage
+from simserve.perf.quantization import Precision, kv_format_note, resolve_precision
+from simserve.perf.weights import layer_weights_bytes
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.model import ModelProfile
+from simserve.units import GIB, format_bytes
 
 Attention = Literal["flash", "standard"]
 
@@ -29,12 +33,14 @@ class ReplicaShape:
         engine: Limits, memory rule and host times, all resolved.
         tensor_parallel_size: Ranks that share every layer.
         pipeline_parallel_size: Stages that share the layers.
+        pipeline_layer_partition: Layers of each stage; None: as vLLM deals them.
         quantization: Weight format, a key of `simserve.perf.quantization.WEIGHT_FORMATS`.
         kv_cache_dtype: KV format, a key of `simserve.perf.quantization.KV_BITS`.
         data_parallel_size: Groups of tensor-parallel ranks that each hold attention and a KV cache of their own, and
             share the routed experts (data-parallel attention).
         enable_expert_parallel: Whether each routed expert lies whole on one of the ranks that share the experts,
             instead of in slices on all.
+        operator_tables: Folder of measured operator tables; None: fitted curves and rooflines alone.
         attention: ``flash`` (scores stay on the chip) or ``standard`` (scores go through memory).
     """
 
@@ -43,10 +49,12 @@ class ReplicaShape:
     engine: ResolvedEngine
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    pipeline_layer_partition: tuple[int, ...] | None = None
     data_parallel_size: int = 1
     quantization: str = "none"
     kv_cache_dtype: str = "auto"
     enable_expert_parallel: bool = False
+    operator_tables: Path | None = None
     attention: Attention = "flash"
 
     @property
@@ -70,16 +78,40 @@ class ReplicaShape:
         return self.expert_ranks // self.expert_slices
 
     @property
-    def num_layers_per_stage(self) -> int:
-        """Layers of the largest pipeline stage.
+    def layers_per_stage(self) -> tuple[int, ...]:
+        """Layers of each pipeline stage.
 
         Raises:
-            InputError: There are more stages than layers.
+            InputError: There are more stages than layers, or the partition does not fit the model.
         """
-        if not 1 <= self.pipeline_parallel_size <= self.model.num_hidden_layers:
-            rule = f"must lie between 1 and the {self.model.num_hidden_layers} layers of the model"
-            raise InputError(rule, key="pipeline_parallel_size", value=self.pipeline_parallel_size)
-        return -(-self.model.num_hidden_layers // self.pipeline_parallel_size)
+        layers, stages = self.model.num_hidden_layers, self.pipeline_parallel_size
+        return layers_per_stage(layers, stages, self.pipeline_layer_partition)
+
+    @property
+    def num_cpu_layers(self) -> int:
+        """Layers that the CPU runs (llama.cpp, Ollama)."""
+        asked = self.engine.n_gpu_layers if self.engine.n_gpu_layers is not None else self.engine.num_gpu
+        return 0 if asked is None else max(self.model.num_hidden_layers - asked, 0)
+
+    @property
+    def streamed_bytes(self) -> float:
+        """Bytes of a GPU's weights that stay in host memory and are read from there in every step (vLLM, SGLang)."""
+        if not self.engine.cpu_offload_gb:
+            return 0.0
+        share = self.num_layers_per_stage / self.model.num_hidden_layers
+        held = share * layer_weights_bytes(
+            self.model,
+            self.quantization,
+            self.tensor_parallel_size,
+            data_parallel_size=self.data_parallel_size,
+            enable_expert_parallel=self.enable_expert_parallel,
+        )
+        return min(self.engine.cpu_offload_gb * GIB, held)
+
+    @property
+    def num_layers_per_stage(self) -> int:
+        """Layers of the largest pipeline stage that the GPU runs."""
+        return max(self.layers_per_stage) - self.num_cpu_layers
 
     @property
     def machine(self) -> Machine:
@@ -119,6 +151,23 @@ class ReplicaShape:
             has_block_scales=self.model.fp8_scales == "block",
             compute_capability=self.hardware.compute_capability,
         )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the result should know, such as arithmetic other than a format's name says."""
+        kv = kv_format_note(self.engine.name, self.engine.version, self.kv_cache_dtype)
+        return tuple(note for note in (self.precision.note, kv, self._offload_note) if note)
+
+    @property
+    def _offload_note(self) -> str:
+        link, host = self.hardware.host_link, self.hardware.host_of_node
+        if self.num_cpu_layers:
+            layers = f"{self.num_cpu_layers} of {self.model.num_hidden_layers} layers"
+            return f"{layers} run on the CPU, from host memory of {host.memory_bandwidth / 1e9:.3g} GB/s"
+        if self.streamed_bytes:
+            what = f"{format_bytes(self.streamed_bytes)} of weights a GPU stay in host memory"
+            return f"{what} and cross a link of {link.bandwidth / 1e9:.3g} GB/s in every step"
+        return ""
 
     @property
     def tensor_link(self) -> Link:

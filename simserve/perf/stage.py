@@ -5,6 +5,7 @@ Knows the layers of a model on one rank; not what requests a step holds, and not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,12 +18,15 @@ from simserve.perf.collectives import (
     reduce_scatter_seconds,
 )
 from simserve.perf.efficiency import Array, Machine, start_latency
-from simserve.perf.fitted_attention import FittedAttention, fitted_attention
+from simserve.perf.fitted_attention import NARROW_KV_BYTES, FittedAttention, fitted_attention
 from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, wide_class
+from simserve.perf.measured import Line, MeasuredOperators, measured_operators
+from simserve.perf.measured_attention import MeasuredAttention, measured_attention
 from simserve.perf.moe import expert_curve, layer_parts, routed_load, shape_of_experts
 from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, PART_NAMES, bound_parts, elementwise_parts
-from simserve.perf.quantization import Precision
+from simserve.perf.quantization import Precision, kv_element_bytes
 from simserve.perf.shape import ReplicaShape
+from simserve.perf.unpacking import unpacked_parts, unpacking_parts
 from simserve.profiles.model import Gemm, MixtureOfExperts, ModelProfile
 
 NORM_PASSES = 4
@@ -51,14 +55,16 @@ class Stage:
         machine: One GPU.
         precision: Weight format as it runs.
         num_layers: Layers of the largest stage, ``ceil(layers / stages)``.
-        attention: Fitted attention of a layer; none: class efficiencies.
+        attention: Measured or fitted attention of a layer; none: class efficiencies.
+        measured: Operator tables of the user; none: no operator is measured.
     """
 
     shape: ReplicaShape
     machine: Machine
     precision: Precision
     num_layers: int
-    attention: FittedAttention | None = None
+    attention: FittedAttention | MeasuredAttention | None = None
+    measured: MeasuredOperators | None = None
 
     def stored_bytes(self, gemms: Sequence[Gemm]) -> float:
         """Return the bytes of weight matrices as they are stored."""
@@ -72,8 +78,50 @@ def stage_of(shape: ReplicaShape) -> Stage:
     Raises:
         InputError: The GPU, the engine or the links do not support the deployment.
     """
-    attention = fitted_attention(shape) if shape.attention == "flash" else None
-    return Stage(shape, shape.machine, shape.precision, shape.num_layers_per_stage, attention)
+    measured = None if shape.operator_tables is None else measured_operators(shape.operator_tables, shape.engine.name)
+    attention: FittedAttention | MeasuredAttention | None = None
+    if shape.attention == "flash":
+        attention = _measured_attention(shape, measured) or fitted_attention(shape)
+    return Stage(shape, shape.machine, shape.precision, shape.num_layers_per_stage, attention, measured)
+
+
+def _measured_attention(shape: ReplicaShape, measured: MeasuredOperators | None) -> MeasuredAttention | None:
+    """Return attention from tables, none where they lack the heads of a rank in decode steps or in prompts."""
+    if measured is None:
+        return None
+    is_narrow = kv_element_bytes(shape.kv_cache_dtype) <= NARROW_KV_BYTES
+    decode, prompts = (
+        measured.attention(table, shape.model, shape.tensor_parallel_size, is_narrow)
+        for table in ("generation_attention_perf", "context_attention_perf")
+    )
+    return None if decode is None or prompts is None else measured_attention(decode, prompts)
+
+
+def measured_parts(stage: Stage) -> dict[str, bool]:
+    """Return which operators of a stage the user's tables say: matrix products, attention, experts, all-reduce."""
+    model, ranks = stage.shape.model, stage.shape.tensor_parallel_size
+    gemms = _launched(model.attention_gemms(ranks)) + [
+        gemm for layer, _ in layer_kinds(model) for gemm in model.mlp_gemms(layer, ranks)
+    ]
+    found = {
+        "gemm": stage.measured is not None
+        and all(stage.measured.gemm(stage.precision, gemm) is not None for gemm in gemms),
+        "lm_head": stage.measured is not None
+        and stage.measured.gemm(stage.precision, model.lm_head_gemm(ranks)) is not None,
+        "attention": isinstance(stage.attention, MeasuredAttention),
+    }
+    if model.moe is not None:
+        found["experts"] = _expert_line(stage) is not None
+    if ranks > 1:
+        found["all_reduce"] = stage.measured is not None and stage.measured.all_reduce(ranks) is not None
+    return found
+
+
+def _expert_line(stage: Stage) -> Line | None:
+    if stage.measured is None:
+        return None
+    shape = stage.shape
+    return stage.measured.experts(stage.precision, shape.model, shape.expert_slices, shape.expert_groups)
 
 
 def layer_kinds(model: ModelProfile) -> list[tuple[int, int]]:
@@ -117,8 +165,18 @@ def _reductions(stage: Stage, tokens: Array) -> Array:
     num_reductions = stage.num_layers * (1.0 if model.has_parallel_attention else 2.0)
     if shape.data_parallel_size > 1:
         num_reductions -= stage.num_layers * model.num_moe_layers / model.num_hidden_layers
-    message = tokens * model.hidden_size * ACTIVATION_BYTES
-    return num_reductions * all_reduce_seconds(message, shape.tensor_parallel_size, shape.tensor_link)
+    return num_reductions * _all_reduce(stage, tokens * model.hidden_size * ACTIVATION_BYTES)
+
+
+def _all_reduce(stage: Stage, message: Array) -> Array:
+    """Return the seconds of an all-reduce; a measured one waits for the last rank too."""
+    num_ranks, link = stage.shape.tensor_parallel_size, stage.shape.tensor_link
+    seconds = all_reduce_seconds(message, num_ranks, link)
+    line = None if stage.measured is None else stage.measured.all_reduce(num_ranks)
+    if line is None:
+        return seconds
+    wait = link.skew * math.log2(num_ranks)
+    return np.asarray(line.scaled(message, (seconds - wait)[None, :])[0] + wait)
 
 
 def shared_parts(stage: Stage, tokens: Array) -> Array:
@@ -192,7 +250,12 @@ def _expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     shape = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
     curve = expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share)
     load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups)
-    return parts + layer_parts(curve, machine, precision.arithmetic, shape, load)
+    if precision.unpacked_from_rows is not None:
+        held = float(np.max(load.held)) * (up.num_weights + down.num_weights)
+        parts += unpacking_parts(precision, machine, held, np.full(len(tokens), np.inf))  # no grouped packed kernel
+        shape = shape_of_experts(up, down, precision.other_bits, precision.input_bytes)
+    experts, line = layer_parts(curve, machine, precision.arithmetic, shape, load), _expert_line(stage)
+    return parts + (experts if line is None else line.scaled(tokens, experts))
 
 
 def _projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = False) -> Array:
@@ -211,11 +274,22 @@ def _projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = Fa
         weight_bits=precision.weight_bits,
         input_bytes=precision.input_bytes,
     )
-    curve = gemm_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share)
+    curve = gemm_curve(
+        machine, gemm_class(precision), precision.arithmetic, precision.compute_share, precision.min_tile_rows
+    )
     call = gemm_call(curve, machine, work, precision.arithmetic, tokens, gemm.out_features)
     total = np.maximum(call.total - (curve.start_latency if is_beside else 0.0), 0.0)
     parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=total)
-    return parts + _activation_quantisation(stage, gemm, tokens)
+    if precision.unpacked_from_rows is not None:
+        return unpacked_parts(
+            precision, machine, gemm.num_weights, tokens, parts, _wide_projection(stage, gemm, tokens)
+        )
+    line = None if stage.measured is None else stage.measured.gemm(precision, gemm)
+    if line is None:
+        return parts + _activation_quantisation(stage, gemm, tokens)
+    if precision.arithmetic == "fp8":  # its rows in the tables hold the rounding of the inputs
+        return line.scaled(tokens, parts + _activation_quantisation(stage, gemm, tokens))
+    return line.scaled(tokens, parts) + _activation_quantisation(stage, gemm, tokens)
 
 
 def _wide_projection(stage: Stage, gemm: Gemm, rows: Array) -> Array:
@@ -223,7 +297,9 @@ def _wide_projection(stage: Stage, gemm: Gemm, rows: Array) -> Array:
     work = gemm_work(rows, gemm.out_features, gemm.in_features, weight_bits=stage.precision.other_bits)
     curve = gemm_curve(stage.machine, wide_class(dtype), dtype)
     call = gemm_call(curve, stage.machine, work, dtype, rows, gemm.out_features)
-    return bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=call.total)
+    parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=call.total)
+    line = None if stage.measured is None or gemm.is_quantised else stage.measured.gemm(stage.precision, gemm)
+    return parts if line is None else line.scaled(rows, parts)
 
 
 def _activation_quantisation(stage: Stage, gemm: Gemm, rows: Array) -> Array | float:

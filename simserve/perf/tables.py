@@ -6,6 +6,8 @@ round takes ``p * stage(x / p) + (p - 1) * transfer``. Knows no requests.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,8 +24,9 @@ from simserve.perf.attention import (
     window_keys,
 )
 from simserve.perf.efficiency import Array
+from simserve.perf.offload import cpu_key_seconds, cpu_pair_seconds, offload_parts
 from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES
-from simserve.perf.parallelism import micro_batch, num_micro_batches
+from simserve.perf.parallelism import exposed_head, micro_batch, num_micro_batches, rounds
 from simserve.perf.parts import Fidelity, PricedDeployment, StepParts
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
@@ -31,6 +34,7 @@ from simserve.perf.stage import (
     Stage,
     has_fitted_gemms,
     head_parts,
+    measured_parts,
     shared_parts,
     stage_of,
     stage_parts,
@@ -76,20 +80,40 @@ def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> Priced
         shared=_monotone(_shared_rounds(stage, tokens)),
         **traffic_of(stage, tokens),
     )
+    operators = _fidelity(stage)
     return PricedDeployment(
         step_times=_step_times(stage, attention, parts, slope),
         parts=parts,
-        fidelity=_fidelity(stage),
-        notes=(stage.precision.note,) if stage.precision.note else (),
+        fidelity=_worst(operators),
+        operators=operators,
+        notes=shape.notes,
     )
 
 
-def _fidelity(stage: Stage) -> Fidelity:
-    """Return ``fitted`` where products, attention and collectives all are, else ``roofline``."""
+def _fidelity(stage: Stage) -> dict[str, Fidelity]:
+    """Return for each operator of a step whether it is measured, fitted or a roofline."""
     shape = stage.shape
-    has_collectives = shape.num_gpus == 1 or shape.hardware.collective_curves is not None
-    is_fitted = stage.attention is not None and has_collectives and has_fitted_gemms(stage)
-    return "fitted" if is_fitted else "roofline"
+    gemms: Fidelity = "fitted" if has_fitted_gemms(stage) else "roofline"
+    collectives: Fidelity = "fitted" if shape.hardware.collective_curves is not None else "roofline"
+    curves: dict[str, Fidelity] = {
+        "gemm": gemms,
+        "lm_head": gemms,
+        "attention": "fitted" if stage.attention is not None else "roofline",
+        "experts": gemms,
+        "all_reduce": collectives,
+    }
+    measured = measured_parts(stage)
+    operators: dict[str, Fidelity] = {
+        name: "measured" if is_measured else curves[name] for name, is_measured in measured.items()
+    }
+    if shape.num_gpus > 1 and "all_reduce" not in operators:
+        operators["all_reduce"] = curves["all_reduce"]
+    return operators
+
+
+def _worst(operators: Mapping[str, Fidelity]) -> Fidelity:
+    order: tuple[Fidelity, ...] = ("roofline", "fitted", "measured")
+    return min(operators.values(), key=order.index)
 
 
 def _last_token(shape: ReplicaShape, asked: int | None) -> int:
@@ -112,7 +136,8 @@ def _step_times(stage: Stage, attention: AttentionShape, parts: StepParts, slope
         sequence_seconds=_sums(parts.sequence),
         decode_attention_base=_sums(parts.decode_attention),
         prefill_request_seconds=request * num_layers,
-        prefill_pair_seconds=pair * num_layers * growing_share(stage.shape.model),
+        prefill_pair_seconds=(pair * num_layers + cpu_pair_seconds(stage.shape, attention))
+        * growing_share(stage.shape.model),
         prefill_context_seconds=key * num_layers * growing_share(stage.shape.model),
         shared_seconds=_sums(parts.shared),
         shared_seconds_beyond=_marginal_shared(stage),
@@ -132,7 +157,7 @@ def _token_rounds(stage: Stage, attention: AttentionShape, tokens: Array) -> Arr
     """Return the seconds by part of a round of ``tokens`` (0 first), without attended keys."""
     shape, num_stages = stage.shape, stage.shape.pipeline_parallel_size
     travelling = micro_batch(tokens[1:], num_stages)
-    parts = stage_parts(stage, travelling)
+    parts = stage_parts(stage, travelling) + offload_parts(stage, travelling)
     pairs = travelling * window_keys(shape.model)
     parts[COMPUTE] += stage.num_layers * pairs * _prefill_seconds(stage, attention)[1]
     is_eager = travelling > shape.engine.cuda_graph_max_prompt_tokens
@@ -166,8 +191,10 @@ def _gpu_seconds(stage: Stage, parts: Array, tokens: Array) -> Array:
 def _sequence_rounds(stage: Stage, sequences: Array) -> Array:
     """Return the seconds by part of LM head, sampling and host work a request, by sequences (0 first)."""
     num_stages = stage.shape.pipeline_parallel_size
-    sampled = np.ceil(sequences[1:] / num_stages)
+    sampled, layers = np.ceil(sequences[1:] / num_stages), stage.shape.layers_per_stage
     parts = head_parts(stage, sampled)
+    if layers[-1] < max(layers):
+        parts = parts * exposed_head(parts.sum(axis=0), stage_parts(stage, sampled).sum(axis=0), layers)
     host = stage.shape.engine.host_seconds_per_request * sampled
     parts[HOST] += _exposed_host_seconds(stage, parts.sum(axis=0), host)
     return _with_empty_step(parts * num_micro_batches(sequences[1:], num_stages))
@@ -181,16 +208,19 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
     shape, num_stages = stage.shape, stage.shape.pipeline_parallel_size
     decoding = np.ceil(sequences[1:] / num_stages)
     padded = _graph_batch(decoding, shape.engine.cuda_graph_sizes)
-    groups = num_micro_batches(sequences[1:], num_stages) / num_stages
-    parts = stage_parts(stage, padded, has_prompts=False) + groups * head_parts(stage, padded)
+    in_flight, layers = num_micro_batches(sequences[1:], num_stages), shape.layers_per_stage
+    passes = rounds(in_flight, layers)
+    parts, head = stage_parts(stage, padded, has_prompts=False), head_parts(stage, padded)
+    parts += offload_parts(stage, padded)
+    parts = parts + in_flight / passes * exposed_head(head.sum(axis=0), parts.sum(axis=0), layers) * head
     if stage.attention is not None:
         parts[KV] += stage.num_layers * stage.attention.decode_base_seconds(decoding)
-    parts[KV] += sequences[1:] * slope[1:] / num_stages
+    parts[KV] += sequences[1:] * slope[1:] / passes
     host = shape.engine.host_seconds_per_step + shape.engine.host_seconds_per_request * decoding
     gpu_seconds = _gpu_seconds(stage, parts, padded)
     waits = _launch_wait(stage, gpu_seconds, padded > shape.engine.cuda_graph_max_batch)
     parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, host)
-    parts *= num_stages
+    parts *= passes
     if num_stages > 1:
         parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(shape, padded)
     return _with_empty_step(parts)
@@ -209,7 +239,8 @@ def _decode_slope(stage: Stage, attention: AttentionShape, sequences: Array) -> 
         key = decode_key_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
     num_stages = stage.shape.pipeline_parallel_size
     groups = num_micro_batches(np.maximum(sequences, 1.0), num_stages)
-    return np.asarray(key * stage.num_layers * num_stages / groups)
+    passes = rounds(groups, stage.shape.layers_per_stage)
+    return np.asarray(key * stage.num_layers * passes / groups + cpu_key_seconds(stage.shape, attention))
 
 
 def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> Array:
@@ -231,7 +262,7 @@ def _marginal_token(stage: Stage) -> Array:
     """Return the seconds by part of one more token in a round so large that arithmetic binds everywhere."""
     num_stages = stage.shape.pipeline_parallel_size
     far = np.array([FAR_TOKENS, 2.0 * FAR_TOKENS])
-    parts = stage_parts(stage, far) * num_stages
+    parts = (stage_parts(stage, far) + offload_parts(stage, far)) * num_stages
     if num_stages > 1:
         parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(stage.shape, far)
     return np.asarray(np.maximum(parts[:, 1] - parts[:, 0], 0.0) / (FAR_TOKENS * num_stages))

@@ -35,11 +35,11 @@ def traffic_of(stage: Stage, tokens: Array) -> Traffic:
     model, num_ranks = shape.model, shape.tensor_parallel_size
     head = model.lm_head_gemm(num_ranks)
     rounds = num_micro_batches(tokens, shape.pipeline_parallel_size)
-    read = _layer_weight_bytes(stage, micro_batch(tokens, shape.pipeline_parallel_size))
+    read = layer_weight_bytes(stage, micro_batch(tokens, shape.pipeline_parallel_size))
     read += num_ranks * head.num_weights * stage.precision.other_bits / 8
     element = kv_element_bytes(shape.kv_cache_dtype)
     return Traffic(
-        token_flops=2.0 * sum(count * gemm.num_weights for count, gemm in _visited(stage, 1)),
+        token_flops=layer_flops(stage),
         sequence_flops=2.0 * num_ranks * head.num_weights,
         pair_flops=attention_of(model, 1, element).prefill_flops_per_pair
         * model.num_hidden_layers
@@ -50,6 +50,11 @@ def traffic_of(stage: Stage, tokens: Array) -> Traffic:
         peak_flops=stage.machine.peak(stage.precision.arithmetic) * shape.num_gpus / shape.data_parallel_size,
         peak_bandwidth=stage.machine.bandwidth * shape.num_gpus / shape.data_parallel_size,
     )
+
+
+def layer_flops(stage: Stage) -> float:
+    """Return the FLOP of a token in all layers, attention left out."""
+    return 2.0 * sum(count * gemm.num_weights for count, gemm in _visited(stage, 1))
 
 
 def _visited(stage: Stage, num_ranks: int) -> list[tuple[float, Gemm]]:
@@ -74,7 +79,7 @@ def _token_bytes(stage: Stage) -> float:
     return num_ranks * (products + norms) * ACTIVATION_BYTES
 
 
-def _layer_weight_bytes(stage: Stage, tokens: Array) -> Array:
+def layer_weight_bytes(stage: Stage, tokens: Array) -> Array:
     """Return the bytes of weights that a micro-batch reads on all ranks of all stages."""
     model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
     read = np.zeros(len(tokens))

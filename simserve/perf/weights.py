@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from simserve.perf.parallelism import layers_per_stage
 from simserve.perf.quantization import weight_bits
 from simserve.profiles.model import Gemm, ModelProfile
 
@@ -34,34 +35,61 @@ def weights_bytes_per_gpu(
     *,
     data_parallel_size: int = 1,
     enable_expert_parallel: bool = False,
+    pipeline_layer_partition: Sequence[int] | None = None,
 ) -> float:
     """Return the bytes of weights on the fullest GPU.
 
     Matrices are split as engines split them: key-value heads are replicated when ranks outnumber them, widths
-    that do not divide are padded, routers and norms are on every rank. The fullest stage has
-    ``ceil(layers / stages)`` layers and the embedding or the LM head. A nominal model divides evenly. With
-    expert parallelism a rank holds ``ceil(experts / ranks)`` whole experts a layer, and slices of all else. Under
-    data-parallel attention the routed experts are shared by ``tensor x data`` ranks, all else by the tensor ranks.
+    that do not divide are padded, routers and norms are on every rank. The first stage has the embedding, the
+    last the LM head, and layers are dealt as `simserve.perf.parallelism` says. A nominal model counts by layers
+    alone. With expert parallelism a rank holds ``ceil(experts / ranks)`` whole experts a layer, and slices of all
+    else. Under data-parallel attention the routed experts are shared by ``tensor x data`` ranks, all else by the
+    tensor ranks.
 
     Raises:
         InputError: The format is unknown, or the heads do not divide over the ranks.
     """
-    if model.num_parameters_nominal is not None:
+    layers = layers_per_stage(model.num_hidden_layers, pipeline_parallel_size, pipeline_layer_partition)
+    if model.num_parameters_nominal is not None and pipeline_layer_partition is None:
         return weights_bytes(model, quantization) / (tensor_parallel_size * pipeline_parallel_size)
+    if model.num_parameters_nominal is not None:
+        return weights_bytes(model, quantization) * max(layers) / model.num_hidden_layers / tensor_parallel_size
     if tensor_parallel_size == pipeline_parallel_size == data_parallel_size == 1:
         return weights_bytes(model, quantization)
     bits, other_bits = weight_bits(quantization, model.dtype)
     expert_ranks = tensor_parallel_size * data_parallel_size
     groups = expert_ranks if enable_expert_parallel else 1
     low, other = _layer_weights(model, quantization, tensor_parallel_size, expert_ranks, groups)
-    share = -(-model.num_hidden_layers // pipeline_parallel_size) / model.num_hidden_layers
     embedding = model.num_embedding_parameters / tensor_parallel_size
     head = model.lm_head_gemm(tensor_parallel_size).num_parameters
-    if pipeline_parallel_size > 1:
-        ends = max(embedding, head)
+    if pipeline_parallel_size == 1:
+        stages = [(layers[0], embedding if model.tie_word_embeddings else embedding + head)]
     else:
-        ends = embedding if model.tie_word_embeddings else embedding + head
-    return (low * share * bits + (other * share + ends) * other_bits) / 8
+        stages = [(layers[0], embedding), (layers[-1], head), (max(layers), 0.0)]
+    shares = [(count / model.num_hidden_layers, end) for count, end in stages]
+    return max((low * share * bits + (other * share + end) * other_bits) / 8 for share, end in shares)
+
+
+def layer_weights_bytes(
+    model: ModelProfile,
+    quantization: str,
+    tensor_parallel_size: int = 1,
+    *,
+    data_parallel_size: int = 1,
+    enable_expert_parallel: bool = False,
+) -> float:
+    """Return the bytes of all layers on one tensor-parallel rank: no embedding, no LM head.
+
+    Raises:
+        InputError: The format is unknown, or the heads do not divide over the ranks.
+    """
+    if model.num_parameters_nominal is not None:
+        return weights_bytes(model, quantization) / tensor_parallel_size
+    bits, other_bits = weight_bits(quantization, model.dtype)
+    expert_ranks = tensor_parallel_size * data_parallel_size
+    groups = expert_ranks if enable_expert_parallel else 1
+    low, other = _layer_weights(model, quantization, tensor_parallel_size, expert_ranks, groups)
+    return (low * bits + other * other_bits) / 8
 
 
 def _layer_weights(

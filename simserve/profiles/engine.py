@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from simserve.profiles.engine_offload import resolve_offload
 from simserve.profiles.engine_overrides import Choices, read_overrides
 from simserve.profiles.engine_profile import (
     EngineProfile,
@@ -84,6 +85,9 @@ class ResolvedEngine:
         max_bandwidth: Memory bandwidth beyond which the kernels gain nothing; infinite where they follow the GPU.
         max_flops: The same of the FLOP/s of 16-bit products.
         supported_quantizations: Weight formats the version can run.
+        cpu_offload_gb: Weights a GPU that stay in host memory and are read over the host link in each step, GiB.
+        n_gpu_layers: Layers on the GPU under llama.cpp, the others run on the CPU; None: all.
+        num_gpu: The same under Ollama.
         sources: Knob -> ``scenario`` or ``vllm 0.12 default on h100-sxm-80gb``, with what moved a default.
     """
 
@@ -132,6 +136,9 @@ class ResolvedEngine:
     max_bandwidth: float
     max_flops: float
     supported_quantizations: tuple[str, ...]
+    cpu_offload_gb: float
+    n_gpu_layers: int | None
+    num_gpu: int | None
     sources: Mapping[str, str]
 
 
@@ -174,6 +181,7 @@ def resolve_engine(
         **resolve_new_token_ratio(choices, known),
         **resolve_memory(choices, known, place, limits["max_num_batched_tokens"], limits["max_num_seqs"]),
         **resolve_host(choices, known),
+        **resolve_offload(choices, profile.name, known.version),
     }
     for key in set(settings) - set(choices.sources):
         choices.default(key, settings[key])

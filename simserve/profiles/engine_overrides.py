@@ -59,6 +59,12 @@ class EngineOverrides(FrozenModel):
     """Most requests of a static batch."""
     static_max_wait: float | None = Field(default=None, ge=0)
     """Longest wait of a static batch's first request, seconds."""
+    cpu_offload_gb: float | None = Field(default=None, ge=0)
+    """Weights a GPU that stay in host memory, GiB."""
+    n_gpu_layers: int | None = Field(default=None, ge=1)
+    """Layers on the GPU under llama.cpp; the others run on the CPU."""
+    num_gpu: int | None = Field(default=None, ge=1)
+    """The same under Ollama."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,8 +63,10 @@ class GemmCurve(TileCurve):
     """Seconds that cutting the reduction over more than one SM adds."""
     max_splits: PositiveInt = 1
     """Most SMs that share one tile's reduction."""
+    min_tile_rows: PositiveInt = 64
+    """Rows of the smallest tile: 64 (CUTLASS; Hopper wgmma m64), or 16 in weight-only kernels (Marlin)."""
     max_tile_rows: PositiveInt = 64
-    """Rows of the largest tile; tiles start at 64 rows and double with m up to it."""
+    """Rows of the largest tile; tiles start at the smallest and double with m up to it."""
 
     @model_validator(mode="after")
     def _falls_with_length(self) -> Self:

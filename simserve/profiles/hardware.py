@@ -17,6 +17,7 @@ from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
 from simserve.profiles.gemm_curves import ActivationQuantisation, GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
 from simserve.profiles.gpu_prices import GpuPrice, GpuPurchase
+from simserve.profiles.host import SERVER_HOST, Host
 from simserve.profiles.kernel_curves import AttentionCurves, CollectiveCurves
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
 from simserve.validation import FrozenModel, validate
@@ -175,6 +176,8 @@ class HardwareProfile(FrozenModel):
     """Network between nodes."""
     host_link: HostLink
     """Link to host memory."""
+    host: Host | None = None
+    """Host memory and cores of the node; none: those of a two-socket server."""
     power: Power
     """Electric power."""
     efficiency: Efficiency
@@ -208,6 +211,11 @@ class HardwareProfile(FrozenModel):
         """
         on_demand = [price.usd_per_hour for price in self.prices if price.kind == "on_demand"]
         return statistics.median(on_demand) if on_demand else None
+
+    @property
+    def host_of_node(self) -> Host:
+        """Host memory and cores of the node, or those of its class."""
+        return self.host or SERVER_HOST
 
     def gemm_curves_of(self, engine: str) -> dict[GemmClass, GemmCurve]:
         """Return the curve of each number format whose kernels an engine runs."""

@@ -32,6 +32,9 @@ _WHOLE = 0.999
 _BEYOND_LAST = 0.01
 """Share of the requests that lie beyond p99."""
 _SHORT = ("tpot", "ttft")
+_WIDE_FORMATS = ("none", "fp32", "fp16", "bf16")
+_NARROW_ARITHMETIC = ("fp8", "int8")
+"""Weight formats that multiply in 8 bit where the GPU can."""
 _FIDELITY = {
     "roofline": "roofline, from datasheet peaks and typical efficiencies",
     "fitted": "curves fitted to measurements",
@@ -229,9 +232,24 @@ def step_lines(result: RunResult) -> list[str]:
     mean = sum(steps["seconds_by_part"].values()) / steps["count"]
     return [
         listed_shares(simserve["bottleneck"]["step_shares"], PART_LABELS),
+        *_format_lines(result),
         f"{counted(steps['count'], 'step')} of {format_seconds(mean)} and {number(steps['mean_batch'])} sequences "
         f"on average; {share(used['mfu'])} of peak FLOP/s, {share(used['mbu'])} of peak bandwidth",
     ]
+
+
+def _format_lines(result: RunResult) -> list[str]:
+    """Return what of a step a low-bit weight format does not shorten; nothing at 16 bit and more."""
+    name = result.scenario["deployment"].get("quantization", "none")
+    if name in _WIDE_FORMATS:
+        return []
+    shares = result.summary["simserve"]["bottleneck"]["step_shares"]
+    is_weight_only = any("8-bit weights" in note for note in result.summary["simserve"]["engine_resolved"]["notes"])
+    shortened = ("weights", "compute") if name in _NARROW_ARITHMETIC and not is_weight_only else ("weights",)
+    rest = {part: value for part, value in shares.items() if part not in shortened}
+    left = share(sum(value or 0.0 for value in rest.values()))
+    parts = " and ".join(PART_LABELS[part] for part in shortened)
+    return [f"{name} shortens {parts}; not the other {left} of a step: {listed_shares(rest, PART_LABELS)}"]
 
 
 def waiting_lines(result: RunResult) -> list[str]:
@@ -262,13 +280,22 @@ def fidelity_lines(result: RunResult) -> list[str]:
     """Return where the step times come from and how wrong they may be."""
     simserve = result.summary["simserve"]
     fidelity, error = simserve["fidelity"], simserve["expected_error"]
-    source = f"step times: {_FIDELITY.get(fidelity, fidelity)}"
+    source = f"step times: {_FIDELITY.get(fidelity, fidelity)}{_measured_operators(simserve)}"
     if isinstance(error, Mapping):
         return [source, *_expected_errors(error)]
     return [
         source,
         f"expected error: {error}" + ("; no measurement has checked them" if error == "unvalidated" else ""),
     ]
+
+
+def _measured_operators(simserve: Mapping[str, Any]) -> str:
+    """Return which operators are from the user's tables, where not all are."""
+    operators = simserve.get("fidelity_by_operator") or {}
+    measured = [name.replace("_", "-") for name, source in operators.items() if source == "measured"]
+    if not measured or len(measured) == len(operators):
+        return ""
+    return f"; measured by your operator tables: {', '.join(measured)}"
 
 
 def _expected_errors(error: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.metrics.result import RunResult
+from simserve.profiles.quality import quality_lines
 from simserve.report import facts, knobs, tables
 from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
 from simserve.report.preemption import seats_points
@@ -122,6 +123,7 @@ def _background(result: RunResult) -> dict[str, Any]:
     simserve = result.summary["simserve"]
     return {
         "fidelity_lines": facts.fidelity_lines(result),
+        "quality_lines": quality_lines(result.summary["simserve"].get("quality", ())),
         "version": simserve["version"],
         "scenario_hash": simserve["scenario_hash"],
         "seed": simserve["seed"],

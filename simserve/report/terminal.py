@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simserve.metrics.result import RunResult
+from simserve.profiles.quality import quality_lines
 from simserve.report import facts
 from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
 from simserve.report.knobs import engine_lines
@@ -82,7 +83,11 @@ def _facts(result: RunResult) -> Table:
 
 
 def _trust(result: RunResult, folder: Path | None) -> Table:
-    sections = {"Engine": engine_lines(result), "Fidelity": facts.fidelity_lines(result)}
+    sections = {
+        "Engine": engine_lines(result),
+        "Fidelity": facts.fidelity_lines(result),
+        "Quality": quality_lines(result.summary["simserve"].get("quality", ())),
+    }
     table = _listed(sections)
     cautions = warnings(result)
     if cautions:

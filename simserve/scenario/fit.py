@@ -8,12 +8,16 @@ from typing import Any
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.perf.memory import MemoryPlan, plan_memory
+from simserve.perf.shape import ReplicaShape
+from simserve.profiles.quality import published_quality
 from simserve.scenario.resolve import ResolvedScenario, replica_shape
 from simserve.scenario.schema import Scenario
 
 _LARGEST_TENSOR_PARALLEL = 64
 _QUANTIZATIONS = ("fp8", "int8", "gptq-int4", "gguf-q4_k_m", "gguf-q2_k")
 """Tried in this order, after the format that the model is published in: the most bits first."""
+_CPU_LAYERS = {"llama.cpp": "n_gpu_layers", "ollama": "num_gpu"}
+"""Engines that leave layers to the CPU, and the knob: the most layers on the GPU first."""
 _LIMITS = ("max_num_batched_tokens", "max_num_seqs")
 """Limits that activations grow with; blamed only where the scenario sets them itself."""
 
@@ -61,6 +65,9 @@ def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
     if resolved.memory.longest_sequence >= 2:
         yield [("engine.max_model_len", resolved.memory.longest_sequence)]
     asked = resolved.scenario.deployment.engine.overrides()
+    if resolved.shape.engine.name in _CPU_LAYERS and resolved.shape.num_gpus == 1:
+        layers = resolved.shape.model.num_hidden_layers
+        yield [(f"engine.{_CPU_LAYERS[resolved.shape.engine.name]}", each) for each in range(layers - 1, 0, -1)]
     for key in _LIMITS:
         below = int(asked.get(key, 1)) - 1
         yield [(f"engine.{key}", 2**power) for power in reversed(range(below.bit_length()))]
@@ -87,6 +94,11 @@ def _plan(scenario: Scenario, key: str, value: Any) -> MemoryPlan | None:
         return None
 
 
+def quality_of(shape: ReplicaShape) -> list[dict[str, Any]]:
+    """Return what is published of the quality that the deployment's number formats cost."""
+    return published_quality(shape.quantization, shape.kv_cache_dtype, shape.model.num_parameters / 1e9)
+
+
 def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
     """Return what `simserve memory` answers, as plain values; bytes are those of the fullest GPU."""
     memory, shape = resolved.memory, resolved.shape
@@ -107,9 +119,11 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
         "num_kv_blocks": memory.num_kv_blocks,
         "max_model_len": memory.max_model_len,
         "longest_sequence": memory.longest_sequence,
+        "host_bytes": memory.host_bytes,
         "max_concurrent_full_length": memory.max_concurrent_full_length,
         "parts": dict(memory.parts),
         "arithmetic": list(memory.arithmetic),
+        "quality": quality_of(shape),
         "what_fits": [] if memory.fits else remedies(resolved),
         "engine_resolved": asdict(shape.engine),
     }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
+from simserve.perf.measured import measured_operators
 from simserve.perf.memory import MemoryPlan, plan_memory
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
@@ -21,6 +24,10 @@ ENGINES_WITHOUT_EXPERT_PARALLEL = ("fastertransformer", "llama.cpp", "ollama", "
 ENGINES_WITH_DATA_PARALLEL = ("sglang", "tensorrt-llm", "vllm")
 """Engines with data-parallel attention. vLLM: ``--data-parallel-size``. SGLang and TensorRT-LLM count the GPUs of all
 ranks as tensor parallelism: ``--tp 8 --dp 4 --enable-dp-attention`` is 2 x 4 here."""
+
+
+ENGINES_WITH_PARTITION = ("vllm", "sglang", "tensorrt-llm")
+"""Engines that take the layers of each stage: VLLM_PP_LAYER_PARTITION, SGLANG_PP_LAYER_PARTITION, pp_partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +105,11 @@ def replica_shape(scenario: Scenario) -> ReplicaShape:
         tensor_parallel_size=deployment.tensor_parallel_size,
         pipeline_parallel_size=deployment.pipeline_parallel_size,
         data_parallel_size=deployment.data_parallel_size,
+        pipeline_layer_partition=_partition(deployment.pipeline_layer_partition),
         quantization=deployment.quantization,
         kv_cache_dtype=deployment.kv_cache_dtype,
         enable_expert_parallel=deployment.enable_expert_parallel,
+        operator_tables=_folder(deployment.operator_tables, folder),
         attention=deployment.attention,
     )
     with scenario.blaming("deployment"):
@@ -119,6 +128,16 @@ def _check_layout(shape: ReplicaShape) -> None:
             f"must be at most the {layers} layers of {shape.model.name}",
             key="pipeline_parallel_size",
             value=stages,
+        )
+    if shape.pipeline_layer_partition is not None:
+        _check_partition(shape)
+    if shape.operator_tables is not None:
+        measured_operators(shape.operator_tables, shape.engine.name)
+    if shape.num_cpu_layers and shape.num_gpus > 1:
+        key = "engine.n_gpu_layers" if shape.engine.n_gpu_layers is not None else "engine.num_gpu"
+        value = shape.model.num_hidden_layers - shape.num_cpu_layers
+        raise ScenarioError(
+            f"leaves layers to the CPU, which needs one GPU, not {shape.num_gpus}", key=key, value=value
         )
     if stages > 1 and shape.engine.kv_allocation == "none":
         raise ScenarioError(
@@ -139,6 +158,29 @@ def _check_layout(shape: ReplicaShape) -> None:
     if stages > 1:
         _ = shape.stage_link
     _ = shape.precision
+
+
+def _folder(asked: str | None, relative_to: Path | None) -> Path | None:
+    """Return the folder of operator tables; a relative one is tried beside the scenario first."""
+    if asked is None:
+        return None
+    beside = (relative_to or Path()) / asked
+    return beside if beside.is_dir() else Path(asked).expanduser()
+
+
+def _partition(asked: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if asked is None else tuple(asked)
+
+
+def _check_partition(shape: ReplicaShape) -> None:
+    if shape.engine.name not in ENGINES_WITH_PARTITION:
+        raise ScenarioError(
+            f"does not run under {shape.engine.name}",
+            key="pipeline_layer_partition",
+            value=list(shape.pipeline_layer_partition or ()),
+            remedy=f"choose from {', '.join(ENGINES_WITH_PARTITION)}, or leave it out",
+        )
+    _ = shape.layers_per_stage
 
 
 def _check_experts(shape: ReplicaShape) -> None:

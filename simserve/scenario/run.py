@@ -19,7 +19,7 @@ from simserve.metrics.summary import RunFacts, summarize
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.tables import price
 from simserve.profiles.expected_errors import expected_error, generation_of, load_expected_errors
-from simserve.scenario.fit import check_fit
+from simserve.scenario.fit import check_fit, quality_of
 from simserve.scenario.pricing import grid
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
@@ -198,6 +198,7 @@ def _facts(
         scenario_hash=scenario.hash,
         scenario_name=scenario.name,
         fidelity=priced.fidelity,
+        fidelity_by_operator=dict(priced.operators),
         expected_error=_expected_error(resolved, simulation),
         engine_resolved={**asdict(resolved.shape.engine), "notes": list(priced.notes)},
         memory=resolved.memory,
@@ -213,6 +214,7 @@ def _facts(
         peak_flops=priced.parts.peak_flops,
         peak_bandwidth=priced.parts.peak_bandwidth,
         thresholds=scenario.thresholds,
+        quality=quality_of(resolved.shape),
         limit_gains=limit_gains(resolved, specs) if explain and _has_queued(simulation) else {},
     )
 

@@ -44,6 +44,8 @@ Quantization = Literal[
     "int4",
     "gptq-int4",
     "awq-int4",
+    "int3",
+    "nf4",
     "gguf-q4_k_m",
     "gguf-q2_k",
     "mxfp4",
@@ -127,6 +129,12 @@ class EngineSpec(FrozenModel):
     """Static batching: the most requests of one batch."""
     static_max_wait: Seconds | None = None
     """Static batching: the longest that the first request of a batch waits for others."""
+    cpu_offload_gb: Annotated[float, Field(ge=0)] | None = None
+    """vLLM and SGLang: GiB of weights a GPU that stay in host memory and cross the host link in every step."""
+    n_gpu_layers: Annotated[int, Field(ge=1)] | None = None
+    """llama.cpp: layers on the GPU; the others, and their KV cache, are the CPU's. Absent: all."""
+    num_gpu: Annotated[int, Field(ge=1)] | None = None
+    """Ollama: as `n_gpu_layers` of llama.cpp. Absent: all."""
 
     swap_space: (
         Annotated[Bytes, _only(0.0, 'KV is recomputed, never swapped; write "0 GiB" or leave it out')] | None
@@ -161,6 +169,8 @@ class DeploymentSpec(FrozenModel):
     """GPUs that share every layer."""
     pipeline_parallel_size: Annotated[int, Field(ge=1)] = 1
     """Groups of GPUs that hold consecutive layers."""
+    pipeline_layer_partition: list[Annotated[int, Field(ge=1)]] | None = None
+    """Layers of each pipeline stage, first to last (vLLM's VLLM_PP_LAYER_PARTITION). Absent: as vLLM deals them."""
     data_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
     """Data-parallel attention inside a replica, for models with experts: so many groups of `tensor_parallel_size` GPUs,
     each with attention, a scheduler and a KV cache of its own (limits such as `max_num_seqs` are of one group), share
@@ -172,6 +182,9 @@ class DeploymentSpec(FrozenModel):
     gpt-oss every low-bit format covers the experts alone."""
     kv_cache_dtype: KVCacheDtype = "auto"
     """Format of the KV cache. `auto`: the model's 16-bit format."""
+    operator_tables: str | None = None
+    """Folder of your own measured operator tables (NVIDIA AIConfigurator's layout, latency in ms). What they cover is
+    read from them, inside the measured sizes; the rest stays a curve."""
     attention: Literal["flash", "standard"] = "flash"
     """Attention kernel: `flash`, or `standard`, which writes and reads the score matrix."""
     engine: EngineSpec = EngineSpec()

@@ -195,3 +195,15 @@ def test_a_fresh_process_runs_a_bundled_scenario_by_name(folder: Path) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["completed"] == 200
+
+
+def test_quality_of_the_formats_is_in_the_result_and_on_the_terminal(simserve: Simserve) -> None:
+    """`simserve.quality` lists what is published; without a low-bit format it is empty."""
+    run = ["run", *flags(**{**_FLAGS, "model": "llama-3.1-8b", "hardware": "l40s-48gb"}), "--num-requests", "5"]
+
+    low = simserve(*run, "--set", "deployment.quantization=gptq-int4", "--out", "low")
+    plain = simserve(*run, "--out", "plain", "--json")
+
+    assert "Quality" in low.stdout
+    assert "Arena-Hard -7.0%" in " ".join(low.stdout.split())
+    assert json.loads(plain.stdout)["simserve"]["quality"] == []

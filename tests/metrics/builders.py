@@ -125,6 +125,7 @@ def make_memory() -> MemoryPlan:
         max_model_len=8192,
         max_concurrent_full_length=6.1,
         longest_sequence=50000,
+        host_bytes=0.0,
         arithmetic=("40 + 50 = 90",),
         parts={"weights": 40e9},
     )

@@ -54,6 +54,7 @@ INNER = {
     "scenario_name": None,
     "scenario_hash": None,
     "fidelity": None,
+    "fidelity_by_operator": None,
     "expected_error": None,
     "engine_resolved": None,
     "load": None,
@@ -74,7 +75,8 @@ INNER = {
     "rejected": "by_reason",
     "memory": "fits total_bytes usable_bytes weights_bytes kv_bytes activation_bytes non_torch_bytes "
     "cuda_graph_bytes kv_bytes_per_token num_kv_blocks block_size max_concurrent_full_length "
-    "longest_sequence",
+    "longest_sequence host_bytes",
+    "quality": None,
     "thresholds": None,
 }
 

@@ -6,6 +6,7 @@ import pytest
 
 from simserve.errors import InputError
 from simserve.perf.gemm import gemm_class
+from simserve.perf.memory import activation_bytes
 from simserve.perf.quantization import kv_element_bytes, quantize_symmetric, weight_bits
 from simserve.perf.tables import price
 from tests.perf.shapes import make_model, make_shape
@@ -128,3 +129,89 @@ def test_mxfp4_decodes_faster_than_16_bit() -> None:
     steps = [price(make_shape(model="gpt-oss-20b", quantization=name), 64).step_times for name in ("none", "mxfp4")]
 
     assert steps[1].decode_base[16] < steps[0].decode_base[16]
+
+
+def decode_seconds(quantization: str, batch: int, model: str = "llama-3.1-8b", **deployment: str) -> float:
+    """Return the seconds of a decode step of short contexts."""
+    times = price(make_shape(model=model, quantization=quantization, **deployment), 64).step_times
+    return times.decode_base[batch] + times.decode_slope[batch] * 100 * batch
+
+
+def test_nf4_and_int3_count_their_scales() -> None:
+    """NF4: 0.127 bit for double quantisation of blocks of 64; INT3: 0.125 for groups of 128."""
+    assert weight_bits("nf4", "bf16")[0] == pytest.approx(4.127, abs=0.0005)
+    assert weight_bits("int3", "bf16") == (3.125, 16.0)
+
+
+def test_bitsandbytes_is_fast_for_one_sequence_and_slower_than_16_bit_for_two() -> None:
+    """One row has a packed kernel; from two on weights are written out, and read again, in 16 bit."""
+    assert decode_seconds("nf4", 1) < 0.6 * decode_seconds("none", 1)
+    assert decode_seconds("nf4", 2) > 1.5 * decode_seconds("none", 2)
+    assert decode_seconds("awq-int4", 2) < 0.6 * decode_seconds("none", 2)
+
+
+def test_gptq_of_three_bits_unpacks_from_51_rows() -> None:
+    """Below, a packed kernel; above, more traffic than 16-bit weights."""
+    assert decode_seconds("int3", 48) < decode_seconds("none", 48)
+    assert decode_seconds("int3", 56) > decode_seconds("none", 56)
+
+
+def test_unpacked_experts_are_all_written_out() -> None:
+    """Grouped products have no packed kernel: every expert a GPU holds is unpacked, however few a step uses."""
+    name, gpu = "mixtral-8x7b", "a100-sxm-80gb"
+
+    assert decode_seconds("nf4", 1, name, hardware=gpu) > 2 * decode_seconds("none", 1, name, hardware=gpu)
+
+
+def test_unpacking_needs_room_for_a_matrix() -> None:
+    """The largest matrix of a layer in 16 bit: gate and up of Llama-3.1-8B, 235 MB."""
+    packed, unpacked = (activation_bytes(make_shape(quantization=name)) for name in ("awq-int4", "nf4"))
+
+    assert unpacked - packed == pytest.approx(2 * 14336 * 4096 * 2)
+
+
+@pytest.mark.parametrize("engine", ["tensorrt-llm", "fastertransformer", "orca", "llama.cpp"])
+def test_engines_without_bitsandbytes_refuse_nf4(engine: str) -> None:
+    """The engine profile decides."""
+    with pytest.raises(InputError, match=f"does not run under {engine}"):
+        _ = make_shape(engine=engine, quantization="nf4").precision
+
+
+@pytest.mark.parametrize(
+    ("model", "bound", "shares"), [("llama-3.1-8b", 3.2, (0.65, 0.8)), ("llama-3.1-70b", 3.7, (0.8, 0.95))]
+)
+def test_int4_at_batch_one_nears_the_ratio_of_the_bytes(model: str, bound: float, shares: tuple[float, float]) -> None:
+    """16-bit over INT4 bytes, LM head at 16 bit in both, is 3.2 (8B) and 3.7 (70B); kernel starts, host and KV take
+    the rest, more of it in the small model."""
+    plain, low = (price(make_shape("a100-sxm-80gb", model, quantization=name), 64) for name in ("none", "gptq-int4"))
+    bytes_ratio = plain.parts.weight_bytes[1] / low.parts.weight_bytes[1]
+
+    assert bytes_ratio == pytest.approx(bound, abs=0.05)
+    ratio = plain.step_times.decode_base[1] / low.step_times.decode_base[1]
+    assert shares[0] * bytes_ratio < ratio < shares[1] * bytes_ratio
+
+
+def test_awq_is_slower_than_fp8_at_large_batch() -> None:
+    """Weights are unpacked for 16-bit arithmetic, and arithmetic binds; at batch 1 it is the faster one."""
+    assert decode_seconds("awq-int4", 256) > decode_seconds("fp8", 256)
+    assert decode_seconds("awq-int4", 1) < decode_seconds("fp8", 1)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "kv_cache_dtype", "is_noted"),
+    [
+        ("vllm", "0.12", "fp8", False),
+        ("vllm", "0.12", "int8", True),
+        ("vllm", "0.33", "int4", False),
+        ("llama.cpp", None, "int4", False),
+        ("llama.cpp", None, "fp8", True),
+        ("sglang", None, "auto", False),
+    ],
+)
+def test_a_kv_format_that_the_engine_lacks_is_noted(
+    engine: str, version: str | None, kv_cache_dtype: str, is_noted: bool
+) -> None:
+    """The figures are then what an engine with it would do, and say so."""
+    notes = make_shape(engine=engine, version=version, kv_cache_dtype=kv_cache_dtype).notes
+
+    assert any("KV cache" in note for note in notes) == is_noted

@@ -108,3 +108,11 @@ def test_a_percentile_of_few_requests_is_said_to_be_one(num_requests: int, said:
 
     assert ("p99 rests on" in measured(result)) == bool(said)
     assert said in measured(result)
+
+
+def test_a_low_bit_format_says_what_of_a_step_it_does_not_shorten() -> None:
+    """FP8 shortens weights and arithmetic; communication, host and KV stay."""
+    text = " ".join(terminal("stable").split())
+
+    assert "fp8 shortens reading weights and compute; not the other" in text
+    assert "shortens" not in terminal("static")

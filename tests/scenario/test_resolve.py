@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
-from simserve.errors import InfeasibleError, InputError, SimserveError
+from simserve.errors import InfeasibleError, InputError, ScenarioError, SimserveError
 from simserve.scenario.fit import check_fit, memory_report, remedies
-from simserve.scenario.load import from_mapping
+from simserve.scenario.load import from_mapping, load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from tests.scenario.builders import make_scenario, scenario_mapping
@@ -206,3 +207,24 @@ def test_ranks_of_data_parallel_attention_serve_together() -> None:
     assert result.summary["completed"] == 20
     parts = result.summary["simserve"]["steps"]["seconds_by_part"]
     assert sum(parts.values()) == pytest.approx(result.simulation.totals.busy_seconds, rel=1e-6)
+
+
+def test_a_layer_partition_reaches_the_replica() -> None:
+    """As written; an engine that cannot place layers refuses it."""
+    deployment = {"hardware": "h100-sxm-80gb", "pipeline_parallel_size": 2, "pipeline_layer_partition": [10, 22]}
+    scenario = make_scenario(model="llama-3.1-8b", deployment=deployment)
+
+    assert resolve(scenario).shape.layers_per_stage == (10, 22)
+    with pytest.raises(ScenarioError, match=r"pipeline_layer_partition.*does not run under tgi"):
+        resolve(make_scenario(model="llama-3.1-8b", deployment={**deployment, "engine": {"name": "tgi"}}))
+
+
+def test_operator_tables_lie_beside_the_scenario(tmp_path: Path) -> None:
+    """A relative folder starts where the file is; one without tables is refused with its key."""
+    mapping = scenario_mapping()
+    mapping["deployment"]["operator_tables"] = "tables"
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(mapping), encoding="utf-8")
+    (tmp_path / "tables").mkdir()
+
+    with pytest.raises(SimserveError, match=r"deployment.operator_tables.*tables' holds none of gemm_perf.parquet"):
+        resolve(load(str(tmp_path / "mine.yaml")))

@@ -1,0 +1,293 @@
+"""What a call takes by a user's measured operator tables: products, attention, experts and all-reduce of one rank.
+
+Inside the measured sizes, tables are interpolated in logarithms. A call counts for no longer than any with more work
+took, so that no operator gets faster with more work: measured outliers are slow ones. Outside, and for what no table
+holds, the curve stays; where a table ends, the curve goes on from no lower than its last value. Knows sizes of calls;
+no step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.perf.efficiency import Array
+from simserve.perf.operator_tables import TableFiles, find_tables, read_columns
+from simserve.perf.quantization import Precision
+from simserve.profiles.model import Gemm, MixtureOfExperts, ModelProfile
+
+SKEWED = ("power_law_1.01", "power_law_1.2", "balanced")
+"""Routing that is looked up, most like `simserve.perf.moe.ROUTING_SKEW` first."""
+
+ALL_REDUCE_ELEMENT_BYTES = 2.0
+"""Bytes of an element of the all-reduce tables: 16 bit."""
+
+NEAREST_HEADS = 2.0
+"""How many times more or fewer heads attention may have been measured with; its time scales with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFilesKey:
+    """Tables as a key of the cache: files and when they were last changed."""
+
+    folder: str
+    entries: tuple[tuple[str, str, float], ...]
+
+    @property
+    def files(self) -> TableFiles:
+        """The files."""
+        return TableFiles(self.folder, {name: path for name, path, _ in self.entries})
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Seconds over one size, both ascending.
+
+    Attributes:
+        size: Measured sizes.
+        seconds: Their times, never falling.
+    """
+
+    size: Array
+    seconds: Array
+
+    def scaled(self, size: Array, parts: Array) -> Array:
+        """Return the parts of a curve scaled to the measured totals, unscaled outside the measured sizes.
+
+        Above the largest size they are scaled where the curve would fall below the last measured time.
+
+        Args:
+            size: Sizes of the calls.
+            parts: Seconds of the curve by part, ``[5, len(size)]``.
+        """
+        total = parts.sum(axis=0)
+        within = (size >= self.size[0]) & (size <= self.size[-1])
+        inside = np.exp(np.interp(np.log(np.maximum(size, 1e-9)), np.log(self.size), np.log(self.seconds)))
+        beyond = np.where(size > self.size[-1], np.maximum(total, self.seconds[-1]), total)
+        below = np.minimum(beyond, np.where(size < self.size[0], self.seconds[0], np.inf))
+        return np.asarray(parts * np.where(within, inside, below) / total)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Seconds of matrix products by m, n and k; NaN where nothing was measured."""
+
+    rows: Array
+    columns: Array
+    reduction: Array
+    seconds: Array
+
+    def line(self, out_features: float, in_features: float) -> Line | None:
+        """Return the times over m of one n and k, none where they lie outside what was measured."""
+        columns, reduction = _bracket(self.columns, out_features), _bracket(self.reduction, in_features)
+        if columns is None or reduction is None:
+            return None
+        corners = sum(
+            weight * other * np.log(self.seconds[:, column, row])
+            for column, weight in columns
+            for row, other in reduction
+        )
+        known = np.isfinite(corners)
+        if np.count_nonzero(known) < 2:
+            return None
+        return Line(self.rows[known], np.maximum.accumulate(np.exp(np.asarray(corners)[known])))
+
+
+def _bracket(sizes: Array, size: float) -> list[tuple[int, float]] | None:
+    """Return the measured sizes around one and their weights in logarithms; none outside."""
+    if not sizes[0] <= size <= sizes[-1]:
+        return None
+    above = int(np.searchsorted(sizes, size))
+    if sizes[above] == size:
+        return [(above, 1.0)]
+    share = float(np.log(size / sizes[above - 1]) / np.log(sizes[above] / sizes[above - 1]))
+    return [(above - 1, 1.0 - share), (above, share)]
+
+
+@lru_cache(maxsize=32)
+def _gemm_grid(tables: TableFilesKey, dtype: str) -> Grid | None:
+    columns = read_columns(tables.files, "gemm_perf")
+    if columns is None:
+        return None
+    chosen = columns["gemm_dtype"] == dtype
+    if not chosen.any():
+        return None
+    axes = [np.unique(columns[name][chosen], return_inverse=True) for name in ("m", "n", "k")]
+    seconds = np.full([len(values) for values, _ in axes], np.nan)
+    places = tuple(index for _, index in axes)
+    np.fmin.at(seconds, places, columns["seconds"][chosen])
+    for axis in range(3):
+        least = np.flip(np.fmin.accumulate(np.flip(seconds, axis), axis=axis), axis)
+        seconds = np.where(np.isnan(seconds), np.nan, least)
+    rows, widths, depths = (np.asarray(values, dtype=np.float64) for values, _ in axes)
+    return Grid(rows, widths, depths, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Measured calls of attention with the heads of one rank.
+
+    Attributes:
+        batch: Sequences of each call.
+        tokens: Prompt tokens of each sequence, or keys that a decode step reads.
+        seconds: Their times, scaled to the heads of the rank.
+    """
+
+    batch: Array
+    tokens: Array
+    seconds: Array
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredOperators:
+    """The tables of one deployment."""
+
+    key: TableFilesKey
+
+    def gemm(self, precision: Precision, gemm: Gemm) -> Line | None:
+        """Return the times of a projection over its tokens; FP8 ones hold the quantisation of its inputs."""
+        dtype = _gemm_dtype(precision) if gemm.is_quantised else _wide_dtype(precision)
+        grid = _gemm_grid(self.key, dtype) if dtype else None
+        return grid.line(float(gemm.out_features), float(gemm.in_features)) if grid else None
+
+    def experts(self, precision: Precision, model: ModelProfile, slices: int, groups: int) -> Line | None:
+        """Return the times of a layer's routed experts over the tokens of a step."""
+        moe, dtype = model.moe, _gemm_dtype(precision)
+        if moe is None or not dtype:
+            return None
+        return _expert_line(self.key, dtype, _sizes(model.hidden_size, moe), slices, groups)
+
+    def all_reduce(self, num_ranks: int) -> Line | None:
+        """Return the times of an all-reduce over its bytes."""
+        return _all_reduce_line(self.key, num_ranks)
+
+    def attention(self, table: str, model: ModelProfile, num_ranks: int, is_narrow: bool) -> Samples | None:
+        """Return the measured calls of prompt or decode attention with the heads of one rank."""
+        if model.mla is not None:
+            return None
+        heads = model.num_attention_heads / num_ranks
+        return _attention_samples(
+            self.key, table, heads, max(model.num_key_value_heads / num_ranks, 1.0), model.head_dim, is_narrow
+        )
+
+
+def measured_operators(folder: Path, engine: str) -> MeasuredOperators:
+    """Return the operator tables of an engine in a folder.
+
+    Raises:
+        InputError: There are none, or a file is not an operator table.
+    """
+    tables = find_tables(folder, engine)
+    for name in tables.files:
+        read_columns(tables, name)
+    entries = tuple((name, path, Path(path).stat().st_mtime) for name, path in sorted(tables.files.items()))
+    return MeasuredOperators(TableFilesKey(tables.folder, entries))
+
+
+def _gemm_dtype(precision: Precision) -> str:
+    """Return the tables' name of a weight format; "" for one they do not have."""
+    if precision.arithmetic == "fp8":
+        return "fp8_block" if precision.is_block_scaled else "fp8"
+    if precision.arithmetic == "int8":
+        return "sq"
+    if precision.weight_bits == 16.0:
+        return "bfloat16"
+    if precision.unpacked_from_rows is not None or precision.name in ("mxfp4", "nvfp4", "fp32"):
+        return ""
+    return "int8_wo" if precision.weight_bits == 8.0 else "int4_wo" if 4.0 <= precision.weight_bits <= 4.2 else ""
+
+
+def _wide_dtype(precision: Precision) -> str:
+    return "bfloat16" if precision.wide_arithmetic in ("bf16", "fp16") else ""
+
+
+def _sizes(hidden_size: int, moe: MixtureOfExperts) -> tuple[int, int, int, int]:
+    return hidden_size, moe.moe_intermediate_size, moe.num_experts_per_tok, moe.num_experts
+
+
+@lru_cache(maxsize=64)
+def _expert_line(
+    key: TableFilesKey, dtype: str, sizes: tuple[int, int, int, int], slices: int, groups: int
+) -> Line | None:
+    columns = read_columns(key.files, "moe_perf")
+    if columns is None:
+        return None
+    asked = dict(zip(("hidden_size", "inter_size", "topk", "num_experts"), sizes, strict=True))
+    asked |= {"moe_tp_size": slices, "moe_ep_size": groups}
+    chosen = columns["moe_dtype"] == dtype
+    for name, value in asked.items():
+        chosen &= columns[name] == value
+    for distribution in SKEWED:
+        these = chosen & (columns["distribution"] == distribution)
+        if np.count_nonzero(these) > 1:
+            return _line(columns["num_tokens"][these], columns["seconds"][these])
+    return None
+
+
+@lru_cache(maxsize=64)
+def _all_reduce_line(key: TableFilesKey, num_ranks: int) -> Line | None:
+    columns = read_columns(key.files, "custom_allreduce_perf")
+    if columns is None:
+        return None
+    chosen = columns["num_gpus"] == num_ranks
+    captured = np.array(["eager" not in str(name) for name in columns.get("backend", np.array([]))], dtype=bool)
+    if len(captured) and (chosen & captured).any():
+        chosen &= captured
+    if np.count_nonzero(chosen) < 2:
+        return None
+    return _line(columns["message_size"][chosen] * ALL_REDUCE_ELEMENT_BYTES, columns["seconds"][chosen])
+
+
+def _line(size: NDArray[np.generic], seconds: Array) -> Line:
+    """Return the least time of each size, or of any larger one."""
+    sizes, index = np.unique(np.asarray(size, dtype=np.float64), return_inverse=True)
+    least = np.full(len(sizes), np.inf)
+    np.minimum.at(least, index, seconds)
+    return Line(sizes, np.minimum.accumulate(least[::-1])[::-1])
+
+
+@lru_cache(maxsize=64)
+def _attention_samples(
+    key: TableFilesKey, table: str, heads: float, kv_heads: float, width: int, is_narrow: bool
+) -> Samples | None:
+    columns = read_columns(key.files, table)
+    if columns is None:
+        return None
+    chosen = (columns["head_dim"] == width) & (columns["window_size"] == 0)
+    chosen &= (columns["kv_cache_dtype"] == "fp8") == is_narrow
+    group = columns["num_heads"] / columns["num_key_value_heads"]
+    chosen &= np.isclose(group, heads / kv_heads)
+    distance = np.where(chosen, np.abs(np.log(columns["num_heads"] / heads)), np.inf)
+    if not len(distance) or distance.min() > np.log(NEAREST_HEADS):
+        return None
+    chosen &= np.isclose(distance, distance.min())
+    scale = heads / float(columns["num_heads"][chosen][0])
+    is_decode = table == "generation_attention_perf"
+    tokens = columns["step"] + 1.0 if is_decode else columns["isl"]
+    return Samples(
+        np.asarray(columns["batch_size"][chosen], dtype=np.float64),
+        np.asarray(tokens[chosen], dtype=np.float64),
+        columns["seconds"][chosen] * scale,
+    )
+
+
+def non_negative_fit(terms: Array, seconds: Array) -> Array:
+    """Return the non-negative coefficients whose relative errors are least in squares, ``terms @ x ~ seconds``.
+
+    Terms whose coefficient comes out negative are dropped and the others fitted again.
+    """
+    kept = list(range(terms.shape[1]))
+    solution = np.zeros(terms.shape[1])
+    while kept:
+        weighted = terms[:, kept] / seconds[:, None]
+        scale = np.maximum(np.abs(weighted).max(axis=0), np.finfo(float).tiny)
+        found = np.linalg.lstsq(weighted / scale, np.ones(len(seconds)), rcond=None)[0] / scale
+        if np.all(found >= 0):
+            solution[kept] = found
+            break
+        kept = [index for index, value in zip(kept, found, strict=True) if value > 0]
+    return solution

@@ -1,0 +1,242 @@
+"""One workload under several serving frameworks, and the simulated ratios beside the published ones.
+
+Knows scenarios and a committed table of what was published; the simulator is never tuned towards it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import Field
+
+from simserve.documents import read_mapping
+from simserve.errors import ProfileError
+from simserve.profiles import catalog
+from simserve.scenario.load import load
+from simserve.scenario.run import run
+from simserve.validation import FrozenModel, validate
+
+FILE = "calibration/frameworks.yaml"
+SCENARIO = "framework-comparison"
+Verdict = Literal["within", "below", "above"]
+
+
+class Framework(FrozenModel):
+    """One framework as it was when it was compared."""
+
+    name: str = Field(min_length=1)
+    """What the ratios call it."""
+    engine: str = Field(min_length=1)
+    """Engine profile."""
+    version: str = Field(min_length=1)
+    """Version of it."""
+    overrides: tuple[str, ...] = ()
+    """Scenario keys that differ from the profile, ``KEY=VALUE``."""
+    about: str = Field(min_length=1)
+    """What it does, in a line."""
+
+
+class PublishedRatio(FrozenModel):
+    """How many times the throughput of one framework another was published to reach."""
+
+    of: str
+    """The faster."""
+    over: str
+    """The slower."""
+    low: float = Field(gt=0)
+    """Lower end of the published range."""
+    high: float = Field(gt=0)
+    """Upper end."""
+    conditions: str
+    """What was measured, as far as it differs from the scenario."""
+    source: str = Field(min_length=1)
+    """Where it was published."""
+
+
+class PublishedThroughput(FrozenModel):
+    """A throughput at a price, of a deployment that is not named."""
+
+    tokens_per_second: float = Field(gt=0)
+    """Tokens/s."""
+    usd_per_hour: float = Field(gt=0)
+    """Dollars an hour."""
+
+
+class Publications(FrozenModel):
+    """Everything that `simserve frameworks` compares with."""
+
+    frameworks: tuple[Framework, ...] = Field(min_length=2)
+    """The frameworks, oldest way of batching first."""
+    ratios: tuple[PublishedRatio, ...]
+    """Published ratios."""
+    throughputs: tuple[PublishedThroughput, ...]
+    """Published throughputs."""
+    throughput_source: str
+    """Where those are from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What one framework made of the workload.
+
+    Attributes:
+        framework: Which.
+        output_throughput: Output tokens/s.
+        tokens_per_step: Output tokens a step on average; padding and finished members of a batch do not count.
+        step_seconds: Mean seconds of a step.
+        binding: What binds.
+        usd_per_hour: Price of the deployment; None where unknown.
+    """
+
+    framework: Framework
+    output_throughput: float
+    tokens_per_step: float
+    step_seconds: float
+    binding: str
+    usd_per_hour: float | None
+
+
+@cache
+def load_publications() -> Publications:
+    """Return the committed table.
+
+    Raises:
+        ProfileError: The file is invalid.
+    """
+    path = catalog.bundled_file(FILE)
+    return validate(Publications, read_mapping(path, ProfileError), file=path, error=ProfileError)
+
+
+def compare_frameworks(
+    scenario: str = SCENARIO,
+    overrides: Sequence[str] = (),
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Return what every framework makes of one scenario, and the ratios, simulated and published.
+
+    Args:
+        scenario: A bundled name or a path; its engine is replaced by each framework's.
+        overrides: ``KEY=VALUE``, applied before the framework's own.
+        progress: Called with the frameworks done and all of them.
+
+    Returns:
+        ``scenario model hardware num_requests frameworks ratios throughputs``, plain values.
+
+    Raises:
+        InfeasibleError: The model does not fit.
+        InputError: A name, key or value is wrong.
+    """
+    known = load_publications()
+    asked = load(scenario, overrides)
+    served = {}
+    for done, framework in enumerate(known.frameworks):
+        if progress is not None:
+            progress(done, len(known.frameworks))
+        served[framework.name] = _serve(scenario, overrides, framework)
+    return {
+        "scenario": asked.name,
+        "model": asked.model,
+        "hardware": asked.deployment.hardware,
+        "num_requests": asked.workload.num_requests,
+        "frameworks": [_as_mapping(each) for each in served.values()],
+        "ratios": [_ratio(each, served[each.of], served[each.over]) for each in known.ratios],
+        "throughputs": _throughputs(known, served["vllm"]),
+    }
+
+
+def _serve(scenario: str, overrides: Sequence[str], framework: Framework) -> Served:
+    engine = [f"deployment.engine.name={framework.engine}", f'deployment.engine.version="{framework.version}"']
+    summary = run(load(scenario, [*overrides, *engine, *framework.overrides])).summary
+    inner = summary["simserve"]
+    seconds = sum(inner["steps"]["seconds_by_part"].values()) / inner["steps"]["count"]
+    return Served(
+        framework=framework,
+        output_throughput=summary["output_throughput"],
+        tokens_per_step=summary["total_output_tokens"] / inner["steps"]["count"],
+        step_seconds=seconds,
+        binding=inner["bottleneck"]["binding"],
+        usd_per_hour=inner["cost"]["usd_per_hour"],
+    )
+
+
+def _as_mapping(served: Served) -> dict[str, Any]:
+    return {
+        "name": served.framework.name,
+        "engine": served.framework.engine,
+        "version": served.framework.version,
+        "about": served.framework.about,
+        "output_throughput": served.output_throughput,
+        "tokens_per_step": served.tokens_per_step,
+        "step_ms": 1e3 * served.step_seconds,
+        "binding": served.binding,
+        "usd_per_million_output_tokens": _dollars(served.usd_per_hour, served.output_throughput),
+    }
+
+
+def _dollars(usd_per_hour: float | None, tokens_per_second: float) -> float | None:
+    return None if usd_per_hour is None else usd_per_hour / (3600 * tokens_per_second) * 1e6
+
+
+def verdict(ratio: float, low: float, high: float) -> Verdict:
+    """Return where a ratio lies against a published range."""
+    return "below" if ratio < low else "above" if ratio > high else "within"
+
+
+def _ratio(published: PublishedRatio, faster: Served, slower: Served) -> dict[str, Any]:
+    ratio = faster.output_throughput / slower.output_throughput
+    found = verdict(ratio, published.low, published.high)
+    return {
+        "of": published.of,
+        "over": published.over,
+        "simulated": ratio,
+        "published_low": published.low,
+        "published_high": published.high,
+        "verdict": found,
+        "tokens_per_step_ratio": faster.tokens_per_step / slower.tokens_per_step,
+        "step_time_ratio": slower.step_seconds / faster.step_seconds,
+        "explanation": _explanation(faster, slower),
+        "published_conditions": published.conditions,
+        "source": published.source,
+    }
+
+
+def _explanation(faster: Served, slower: Served) -> str:
+    """Return why the ratio is what it is: useful tokens a step, times seconds of a step."""
+    tokens = faster.tokens_per_step / slower.tokens_per_step
+    steps = slower.step_seconds / faster.step_seconds
+    return (
+        f"{faster.tokens_per_step:.1f} useful tokens a step against {slower.tokens_per_step:.1f} ({tokens:.2g}x), "
+        f"in steps of {1e3 * faster.step_seconds:.1f} ms against {1e3 * slower.step_seconds:.1f} ms ({steps:.2g}x)"
+    )
+
+
+def _throughputs(known: Publications, served: Served) -> list[dict[str, Any]]:
+    """Return the published throughputs, and how many of the simulated deployment would reach each."""
+    return [
+        {
+            "published_tokens_per_second": each.tokens_per_second,
+            "published_usd_per_hour": each.usd_per_hour,
+            "published_usd_per_million_tokens": _dollars(each.usd_per_hour, each.tokens_per_second),
+            "simulated_replicas": math.ceil(each.tokens_per_second / served.output_throughput),
+            "simulated_usd_per_million_tokens": _dollars(served.usd_per_hour, served.output_throughput),
+            "source": known.throughput_source,
+        }
+        for each in known.throughputs
+    ]
+
+
+def ratio_lines(ratio: Mapping[str, Any]) -> list[str]:
+    """Return one ratio as lines of text: simulated, published, why, and what differs where it lies outside."""
+    published = f"{ratio['published_low']:g} to {ratio['published_high']:g}"
+    lines = [
+        f"{ratio['of']} over {ratio['over']}: {ratio['simulated']:.2g}x, published {published}x: {ratio['verdict']}",
+        f"  {ratio['explanation']}",
+    ]
+    if ratio["verdict"] != "within":
+        lines.append(f"  published under other conditions: {ratio['published_conditions']}")
+    return [*lines, f"  {ratio['source']}"]

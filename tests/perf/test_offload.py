@@ -1,0 +1,151 @@
+"""Weights outside the GPU: what fits then, and what it costs by the physics of host memory and links."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.errors import ScenarioError
+from simserve.perf.memory import plan_memory
+from simserve.perf.offload import HOST_MEMORY_SHARE, link_bandwidth
+from simserve.perf.tables import price
+from simserve.profiles.hardware import HardwareProfile
+from simserve.units import GIB
+from tests.perf.shapes import make_hardware, make_model, make_shape
+
+LLAMA_CPP: dict[str, Any] = {"hardware": "rtx-4090-24gb", "engine": "llama.cpp", "quantization": "gguf-q4_k_m"}
+VLLM: dict[str, Any] = {"hardware": "h100-sxm-80gb", "model": "llama-3.1-70b", "max_model_len": 4096}
+
+
+def tokens_per_second(**deployment: Any) -> float:
+    """Return the rate of one sequence of 300 tokens."""
+    times = price(make_shape(**deployment), 256).step_times
+    return 1 / (times.decode_base[1] + 300 * times.decode_slope[1])
+
+
+def small_desktop(gigabytes_per_second: float) -> HardwareProfile:
+    """Return a GPU of 16 GB and 448 GB/s in a host whose memory gives llama.cpp so much."""
+    gpu = make_hardware("rtx-4090-24gb", memory={"total": 16e9, "bandwidth": 448e9})
+    assert gpu.host is not None
+    host = gpu.host.model_copy(update={"memory_bandwidth": gigabytes_per_second * 1e9 / HOST_MEMORY_SHARE})
+    return gpu.model_copy(update={"host": host})
+
+
+def test_a_model_that_does_not_fit_fits_with_layers_on_the_cpu() -> None:
+    """70 B in Q4_K_M is 42 GB; 40 of 80 layers are half of that, and the host holds the rest with its KV."""
+    whole, split = (plan_memory(make_shape(model="llama-3.1-70b", **LLAMA_CPP, **each)) for each in ({}, half_of_80()))
+
+    assert not whole.fits
+    assert split.fits
+    assert split.weights_bytes == pytest.approx(0.51 * whole.weights_bytes, rel=0.02)
+    assert split.host_bytes > 20e9
+    assert any("in host memory" in line for line in split.arithmetic)
+
+
+def half_of_80() -> dict[str, int]:
+    """Return the knobs of half the layers on the GPU, and a context that leaves room."""
+    return {"n_gpu_layers": 40, "max_num_seqs": 1, "max_model_len": 4096}
+
+
+def test_layers_on_the_cpu_run_at_host_bandwidth() -> None:
+    """Each takes its bytes over the bandwidth that host memory reaches, whatever the GPU does."""
+    shapes = [make_shape(model="llama-3.1-8b", **LLAMA_CPP, n_gpu_layers=layers) for layers in (31, 30)]
+    slower = price(shapes[1], 64).step_times.decode_base[1] - price(shapes[0], 64).step_times.decode_base[1]
+    layer = 0.6 * 218.1e6  # 218 M weights a layer at 4.8 bit
+    host = shapes[0].hardware.host_of_node
+
+    on_cpu, on_gpu = layer / (host.memory_bandwidth * HOST_MEMORY_SHARE), layer / shapes[0].hardware.memory.bandwidth
+    assert slower == pytest.approx(on_cpu - on_gpu, rel=0.1)
+
+
+def test_a_published_sweep_of_gpu_layers_is_linear_in_the_layers() -> None:
+    """Qwen2.5-Coder-14B Q4_K_M on an RTX 5060 Ti, -ngl 0 to 40 of 48 (inventivehq.com, VRAM offload cliff benchmark):
+    with the one rate of that host, 27.8 GB/s, every point is within 15 %."""
+    model = make_model("qwen2.5-32b", num_hidden_layers=48, intermediate_size=13824)
+    published = {8: 3.58, 16: 4.24, 24: 5.61, 32: 7.26, 40: 12.5}
+
+    for layers, rate in published.items():
+        simulated = tokens_per_second(
+            **{**LLAMA_CPP, "hardware": small_desktop(27.8)}, model=model, n_gpu_layers=layers
+        )
+        assert simulated == pytest.approx(rate, rel=0.15), layers
+
+
+def test_vllm_streams_offloaded_weights_over_the_link_in_every_step() -> None:
+    """20 GiB more take 20 GiB over the bandwidth of the link more, for one sequence as for many."""
+    plain, offloaded = (price(make_shape(**VLLM, cpu_offload_gb=size), 64).step_times for size in (70, 90))
+    seconds = 20 * GIB / link_bandwidth(make_shape(**VLLM, cpu_offload_gb=70))
+
+    assert offloaded.decode_base[1] - plain.decode_base[1] == pytest.approx(seconds)
+    assert offloaded.decode_base[64] - plain.decode_base[64] == pytest.approx(seconds)
+    assert offloaded.token_seconds[64] - plain.token_seconds[64] == pytest.approx(seconds)
+
+
+def test_offloaded_weights_make_room_for_the_kv_cache() -> None:
+    """70 B in 16 bit on one H100: 141 GB; with 75 GiB in host memory it fits."""
+    plans = [plan_memory(make_shape(**VLLM, cpu_offload_gb=size)) for size in (0, 75)]
+
+    assert [plan.fits for plan in plans] == [False, True]
+    assert plans[0].weights_bytes - plans[1].weights_bytes == 75 * GIB == plans[1].host_bytes
+
+
+def test_a_published_offload_on_a_gh200_is_met() -> None:
+    """Llama-3-70B in 16 bit under vLLM, weights above 0.8 of the GPU in host memory: 4.6 tok/s (vLLM pull request
+    6317); that is some 60 GB."""
+    rate = tokens_per_second(**{**VLLM, "hardware": "gh200-96gb"}, cpu_offload_gb=60e9 / GIB)
+
+    assert rate == pytest.approx(4.6, rel=0.15)
+
+
+def test_ranks_share_the_host() -> None:
+    """Eight GPUs that read at once get an eighth of the host memory each, where that is less than their link."""
+    one, eight = (link_bandwidth(make_shape(**VLLM, tensor_parallel_size=size)) for size in (1, 8))
+
+    assert one == pytest.approx(0.8 * 64e9)
+    assert eight == pytest.approx(HOST_MEMORY_SHARE * 614e9 / 8)
+
+
+def test_seconds_never_fall_with_tokens_or_layers_on_the_cpu() -> None:
+    """Also where prompts of 32 tokens are copied to the GPU rather than computed by the cores."""
+    priced = [price(make_shape(model="llama-3.1-8b", **LLAMA_CPP, n_gpu_layers=layers), 512) for layers in (32, 20, 1)]
+    times = [np.asarray(each.step_times.token_seconds) for each in priced]
+
+    assert all(np.all(np.diff(each) >= 0) for each in times)
+    assert np.all(times[1][1:] > times[0][1:])
+    assert np.all(times[2][1:] > times[1][1:])
+
+
+def test_host_memory_bounds_what_the_cpu_s_layers_cache() -> None:
+    """Blocks of KV lie on both sides: a small host leaves fewer than the GPU could hold."""
+    large = make_shape(model="llama-3.1-8b", **LLAMA_CPP, n_gpu_layers=8)
+    assert large.hardware.host is not None
+    small = large.hardware.model_copy(update={"host": large.hardware.host.model_copy(update={"memory_total": 8e9})})
+    deployment = {**LLAMA_CPP, "hardware": small}
+
+    plan = plan_memory(make_shape(model="llama-3.1-8b", **deployment, n_gpu_layers=8))
+
+    assert 0 < plan.num_kv_blocks < plan_memory(large).num_kv_blocks
+    assert plan.num_kv_blocks * 24 * 4096 < 8e9
+
+
+@pytest.mark.parametrize(
+    ("engine", "knob", "remedy"),
+    [
+        ("vllm", "n_gpu_layers", "write cpu_offload_gb"),
+        ("llama.cpp", "cpu_offload_gb", "write n_gpu_layers"),
+        ("ollama", "n_gpu_layers", "write num_gpu"),
+        ("tensorrt-llm", "cpu_offload_gb", "leave it out"),
+    ],
+)
+def test_each_engine_takes_its_own_knob(engine: str, knob: str, remedy: str) -> None:
+    """Another's is refused, with the name that was meant."""
+    with pytest.raises(ScenarioError, match=f"is no knob of {engine}; {remedy}|is no knob of {engine}.*{remedy}"):
+        make_shape(engine=engine, **{knob: 4})
+
+
+def test_the_result_says_what_lies_outside_the_gpu() -> None:
+    """Which layers or bytes, and at which bandwidth they are read."""
+    assert any("12 of 32 layers run on the CPU" in note for note in make_shape(**LLAMA_CPP, n_gpu_layers=20).notes)
+    assert any("cross a link of 64 GB/s" in note for note in make_shape(**VLLM, cpu_offload_gb=10).notes)

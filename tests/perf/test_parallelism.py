@@ -1,0 +1,92 @@
+"""Pipeline stages: how layers are dealt, and that the slowest stage sets the pace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.errors import InputError
+from simserve.perf.memory import plan_memory
+from simserve.perf.parallelism import exposed_head, layers_per_stage, rounds
+from simserve.perf.tables import price
+from tests.perf.shapes import make_shape
+
+
+def make_pipeline(partition: tuple[int, ...] | None, stages: int = 2, **changes: Any) -> Any:
+    """Return Llama-3.1-70B in pipeline stages on H100."""
+    return make_shape(
+        model="llama-3.1-70b",
+        quantization="fp8",
+        pipeline_parallel_size=stages,
+        pipeline_layer_partition=partition,
+        max_num_seqs=64,
+        max_model_len=4096,
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "stages", "expected"),
+    [
+        (80, 4, (20, 20, 20, 20)),
+        (61, 2, (31, 30)),
+        (61, 4, (15, 15, 16, 15)),
+        (30, 4, (7, 8, 8, 7)),
+        (126, 4, (31, 32, 32, 31)),
+        (5, 1, (5,)),
+    ],
+)
+def test_layers_are_dealt_as_vllm_deals_them(num_layers: int, stages: int, expected: tuple[int, ...]) -> None:
+    """What does not divide goes to the middle: the last stage has the LM head already."""
+    assert layers_per_stage(num_layers, stages) == expected
+
+
+@pytest.mark.parametrize("partition", [(40,), (40, 41), (80, 0), (20, 20, 40)])
+def test_a_partition_that_does_not_fit_the_model_is_refused(partition: tuple[int, ...]) -> None:
+    """One number a stage, all at least 1, adding up to the layers."""
+    with pytest.raises(InputError, match="pipeline_layer_partition"):
+        layers_per_stage(80, 2, partition)
+
+
+def test_the_even_partition_is_the_default() -> None:
+    """Every second is the same."""
+    assert price(make_pipeline((40, 40))).step_times == price(make_pipeline(None)).step_times
+
+
+def test_the_slowest_stage_sets_the_pace_of_a_full_pipeline() -> None:
+    """60 of 80 layers in one of two stages: a round of many sequences waits for 2 x 60 layers, one sequence for 80.
+
+    The LM head of the short last stage no longer shows, so that the weights of a round take a little less than 1.5.
+    """
+    even, uneven = (price(make_pipeline(partition)) for partition in (None, (60, 20)))
+
+    assert 1.4 < uneven.parts.decode[0, 64] / even.parts.decode[0, 64] < 1.5
+    assert uneven.step_times.decode_base[1] == pytest.approx(even.step_times.decode_base[1], rel=0.05)
+    assert uneven.step_times.decode_slope[64] == pytest.approx(1.5 * even.step_times.decode_slope[64])
+    assert uneven.step_times.decode_slope[1] == pytest.approx(even.step_times.decode_slope[1])
+
+
+def test_fewer_layers_in_the_last_stage_hide_the_lm_head() -> None:
+    """The head stands behind the last layers: with 41 and 39 it fills what the first stage takes longer."""
+    sampling = [price(make_pipeline(partition)).step_times.sequence_seconds[32] for partition in ((41, 39), (39, 41))]
+
+    assert sampling[0] < sampling[1]
+    assert exposed_head(np.array([2.0]), np.array([10.0]), (10, 9)) == pytest.approx(0.5)
+    assert exposed_head(np.array([2.0]), np.array([10.0]), (10, 5)) == 0.0
+
+
+def test_rounds_count_groups_or_layers_whichever_take_longer() -> None:
+    """In times of the fullest stage."""
+    assert rounds(np.array([1.0, 2.0, 3.0]), (20, 20, 20)).tolist() == [3.0, 3.0, 3.0]
+    assert rounds(np.array([1.0, 2.0]), (60, 20)).tolist() == pytest.approx([80 / 60, 2.0])
+
+
+def test_the_fullest_stage_decides_what_fits() -> None:
+    """60 of 80 layers of 70 B in FP8 take 53 GB of a GPU, 40 take 36: less is left for the KV cache of each token."""
+    even, uneven = (plan_memory(make_pipeline(partition)) for partition in (None, (60, 20)))
+
+    assert uneven.weights_bytes / even.weights_bytes == pytest.approx(1.5, rel=0.03)
+    assert uneven.kv_bytes_per_token == 1.5 * even.kv_bytes_per_token
+    assert uneven.num_kv_blocks < even.num_kv_blocks
