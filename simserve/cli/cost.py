@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -150,10 +149,12 @@ def _by_arithmetic(
 ) -> CostResult:
     from simserve.api import cost as price
 
-    terms = {flag.removeprefix("--").replace("-", "_"): value for flag, value in flags.items() if value is not None}
+    terms: dict[str, Any] = {
+        flag.removeprefix("--").replace("-", "_"): value for flag, value in flags.items() if value is not None
+    }
     if gpu_hour_usd is not None:
         terms["gpu_hour_usd"] = gpu_hour_usd
-    return price(api=api, requests_per_month=requests_per_month, today=today, terms=terms)
+    return price(api=api, requests_per_month=requests_per_month, today=today, **terms)
 
 
 def _by_simulation(
@@ -168,13 +169,14 @@ def _by_simulation(
 ) -> CostResult:
     from simserve.api import cost as price
     from simserve.api import memory
-    from simserve.cli.run import progress_bar
+    from simserve.cli.progress import progress
     from simserve.scenario.load import load
 
     asked = load(scenario, changes)
     try:
-        with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as progress:
-            return price(asked, api=api, requests_per_month=requests_per_month, today=today, progress=progress)
+        with progress(is_shown=not quiet) as tell:
+            shown = None if tell is None else lambda done, total: tell(done, total, "simulating the day")
+            return price(asked, api=api, requests_per_month=requests_per_month, today=today, progress=shown)
     except InfeasibleError:
         if as_json:
             print_json(memory(asked))

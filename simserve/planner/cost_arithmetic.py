@@ -6,6 +6,7 @@ an API price give its bill; both give a break-even.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -128,7 +129,21 @@ def cost_arithmetic(terms: CostTerms) -> dict[str, Any]:
     }
 
 
+_MAY_BE_ZERO = ("gpu_hour_usd", "operations_usd", "prompt_tokens", "cached_share", "api_request_usd")
+_SHARES = ("share", "utilization", "cached_share")
+
+
+def _check_values(terms: CostTerms) -> None:
+    for name, value in _given(terms).items():
+        is_zero = value == 0 and name in _MAY_BE_ZERO
+        if not (is_zero or 0 < value < math.inf):
+            raise UsageError("must be above 0 and finite", key=name, value=value)
+        if name in _SHARES and value > 1:
+            raise UsageError("is a share, and must be at most 1", key=name, value=value)
+
+
 def _check(terms: CostTerms) -> None:
+    _check_values(terms)
     has_fleet = terms.gpu_usd_per_month is not None
     has_api = terms.api is not None or terms.api_request_usd is not None
     if not has_fleet and terms.gpus is not None:

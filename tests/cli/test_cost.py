@@ -187,7 +187,7 @@ def test_the_page_holds_the_answer(simserve: Simserve, folder: Path) -> None:
 
 def test_python_answers_the_same(cost: Any) -> None:
     """`ss.cost` takes the flags as terms, and shows itself in a notebook."""
-    result = ss.cost(terms={"gpus": 1, "gpu_hour_usd": 2.5, "output_tokens_per_second": 800})
+    result = ss.cost(gpus=1, gpu_hour_usd=2.5, output_tokens_per_second=800)
 
     assert json.loads(json.dumps(result.summary)) == cost("--gpus 1 --gpu-hour-usd 2.5 --output-tokens-per-second 800")
     assert "$0.868 a million output tokens" in result._repr_html_()

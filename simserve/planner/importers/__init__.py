@@ -1,1 +1,1 @@
-"""Files of other tools read into profiles and scenarios."""
+"""From what others wrote to a scenario or a profile: command lines, model configurations, benchmark results, traces."""

@@ -1,1 +1,1 @@
-"""Tests of files of other tools."""
+"""Tests of `simserve.planner.importers`."""
