@@ -145,6 +145,15 @@ def test_quality_is_never_promised(plain: dict[str, Any]) -> None:
     assert "prices say nothing of the answers" in plain["caveats"][0]
 
 
+def test_how_far_to_trust_the_capacity_is_said(plain: dict[str, Any]) -> None:
+    """A GPU without fitted curves rests on its datasheet."""
+    bound = cost("deployment.hardware=l4-24gb", "slo={ttft: 2 s}")
+
+    assert (plain["fidelity"], bound["fidelity"]) == ("fitted", "roofline")
+    assert "curves fitted to measurements" in plain["caveats"][-1]
+    assert "a roofline of datasheet peaks; no measurement has checked it" in bound["caveats"][-1]
+
+
 def test_the_break_even_starts_from_one_replica() -> None:
     """A fleet of two is not the least a small volume takes."""
     two = cost("deployment.replicas=2")
