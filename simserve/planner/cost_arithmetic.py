@@ -260,10 +260,19 @@ def _break_even(terms: CostTerms, model: Comparison | None) -> dict[str, Any]:
     if model is None:
         return dict.fromkeys(("tokens_per_month", "requests_per_month"))
     found = cost_model.break_even(model)
-    if model.api_usd_per_request is None and terms.api is not None and _is_flat(terms.api) and terms.api.price.input:
-        tokens = terms.api.gross(model.fleet_usd(1)) / terms.api.price.input * _MILLION
+    tokens = _tokens_for(terms, model, model.fleet_usd(1)) if model.api_usd_per_request is None else None
+    if tokens is not None:
         return {**found, "tokens_per_month": tokens, "why_never": None, "gpus": model.gpus_per_unit}
     return found
+
+
+def _tokens_for(terms: CostTerms, model: Comparison, usd: float) -> float | None:
+    """Return the tokens a month that cost ``usd`` at the API; None where neither a mix nor one price is known."""
+    if model.api_usd_per_request and model.tokens_per_request is not None:
+        return model.api_requests(usd) * model.tokens_per_request
+    if terms.api is None or not _is_flat(terms.api) or not terms.api.price.input:
+        return None
+    return terms.api.gross(usd) / terms.api.price.input * _MILLION
 
 
 def _left_out(terms: CostTerms, model: Comparison | None) -> list[dict[str, Any]]:
@@ -291,9 +300,8 @@ def _left_out(terms: CostTerms, model: Comparison | None) -> list[dict[str, Any]
             "adds_usd_per_month": added,
             "is_counted": counted,
             "self_host_usd_per_month": unit + added,
-            "break_even_requests_per_month": None
-            if not model.api_usd_per_request
-            else model.api_requests(unit + added),
+            "break_even_requests_per_month": model.api_requests(unit + added) if model.api_usd_per_request else None,
+            "break_even_tokens_per_month": _tokens_for(terms, model, unit + added),
         }
         for term, added, counted in rows
     ]

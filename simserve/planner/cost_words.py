@@ -46,6 +46,9 @@ def ladder(model: Comparison, *, assumed: float) -> list[dict[str, Any]]:
                 "is_counted": is_counted,
                 "self_host_usd_per_month": total,
                 "break_even_requests_per_month": crossing,
+                "break_even_tokens_per_month": None
+                if crossing is None or model.tokens_per_request is None
+                else crossing * model.tokens_per_request,
             }
         )
     return shown

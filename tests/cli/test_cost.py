@@ -34,6 +34,9 @@ def test_an_a100_against_forty_dollars_a_million(cost: Any) -> None:
 
     assert answer["self_host"]["usd_per_month"] == pytest.approx(2520.00, abs=0.005)
     assert answer["break_even"]["tokens_per_month"] == pytest.approx(63e6)
+    assert answer["left_out"][0]["break_even_tokens_per_month"] == pytest.approx(63e6)
+    second = next(row for row in answer["left_out"] if row["term"] == "a second GPU")
+    assert second["break_even_tokens_per_month"] == pytest.approx(126e6)
 
 
 def test_ten_thousand_conversations_a_day(cost: Any) -> None:
