@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -169,14 +170,13 @@ def _by_simulation(
 ) -> CostResult:
     from simserve.api import cost as price
     from simserve.api import memory
-    from simserve.cli.progress import progress
+    from simserve.cli.run import progress_bar
     from simserve.scenario.load import load
 
     asked = load(scenario, changes)
     try:
-        with progress(is_shown=not quiet) as tell:
-            shown = None if tell is None else lambda done, total: tell(done, total, "simulating the day")
-            return price(asked, api=api, requests_per_month=requests_per_month, today=today, progress=shown)
+        with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as progress:
+            return price(asked, api=api, requests_per_month=requests_per_month, today=today, progress=progress)
     except InfeasibleError:
         if as_json:
             print_json(memory(asked))

@@ -108,7 +108,7 @@ def _run(scenario: Scenario, out: Path | None, *, force: bool, as_json: bool, qu
 
     folder = out if out is not None else api.default_folder(scenario)
     try:
-        with _progress(is_shown=not quiet and sys.stderr.isatty()) as progress:
+        with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as progress:
             result = api.run(scenario, out=folder, force=force, progress=progress)
     except InfeasibleError:
         if as_json:
@@ -179,7 +179,7 @@ def _last_part(name_or_path: str) -> str:
 
 
 @contextmanager
-def _progress(*, is_shown: bool) -> Iterator[Progress | None]:
+def progress_bar(*, is_shown: bool) -> Iterator[Progress | None]:
     """Yield what shows a bar on stderr once the run has lasted two seconds; None to show nothing."""
     if not is_shown:
         yield None
