@@ -281,7 +281,7 @@ def cost(
     requests_per_month: float | None = None,
     today: str | None = None,
     progress: Progress | None = None,
-    terms: Mapping[str, float] | None = None,
+    **terms: float,
 ) -> CostResult:
     """Return what a month costs on GPUs of one's own and at an API: ``.summary``, with the keys of `simserve cost`.
 
@@ -304,7 +304,7 @@ def cost(
 
     loaded = scenario if scenario is None or isinstance(scenario, Scenario) else load(scenario)
     summary = cost_summary(
-        loaded, api=api, requests_per_month=requests_per_month, today=today, progress=progress, terms=terms or {}
+        loaded, api=api, requests_per_month=requests_per_month, today=today, progress=progress, terms=terms
     )
     return CostResult(summary)
 

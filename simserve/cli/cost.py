@@ -150,10 +150,12 @@ def _by_arithmetic(
 ) -> CostResult:
     from simserve.api import cost as price
 
-    terms = {flag.removeprefix("--").replace("-", "_"): value for flag, value in flags.items() if value is not None}
+    terms: dict[str, Any] = {
+        flag.removeprefix("--").replace("-", "_"): value for flag, value in flags.items() if value is not None
+    }
     if gpu_hour_usd is not None:
         terms["gpu_hour_usd"] = gpu_hour_usd
-    return price(api=api, requests_per_month=requests_per_month, today=today, terms=terms)
+    return price(api=api, requests_per_month=requests_per_month, today=today, **terms)
 
 
 def _by_simulation(

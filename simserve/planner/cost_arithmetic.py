@@ -6,6 +6,7 @@ an API price give its bill; both give a break-even.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -128,7 +129,21 @@ def cost_arithmetic(terms: CostTerms) -> dict[str, Any]:
     }
 
 
+_MAY_BE_ZERO = ("gpu_hour_usd", "operations_usd", "prompt_tokens", "cached_share", "api_request_usd")
+_SHARES = ("share", "utilization", "cached_share")
+
+
+def _check_values(terms: CostTerms) -> None:
+    for name, value in _given(terms).items():
+        is_zero = value == 0 and name in _MAY_BE_ZERO
+        if not (is_zero or 0 < value < math.inf):
+            raise UsageError("must be above 0 and finite", key=name, value=value)
+        if name in _SHARES and value > 1:
+            raise UsageError("is a share, and must be at most 1", key=name, value=value)
+
+
 def _check(terms: CostTerms) -> None:
+    _check_values(terms)
     has_fleet = terms.gpu_usd_per_month is not None
     has_api = terms.api is not None or terms.api_request_usd is not None
     if not has_fleet and terms.gpus is not None:
@@ -245,10 +260,19 @@ def _break_even(terms: CostTerms, model: Comparison | None) -> dict[str, Any]:
     if model is None:
         return dict.fromkeys(("tokens_per_month", "requests_per_month"))
     found = cost_model.break_even(model)
-    if model.api_usd_per_request is None and terms.api is not None and _is_flat(terms.api) and terms.api.price.input:
-        tokens = terms.api.gross(model.fleet_usd(1)) / terms.api.price.input * _MILLION
+    tokens = _tokens_for(terms, model, model.fleet_usd(1)) if model.api_usd_per_request is None else None
+    if tokens is not None:
         return {**found, "tokens_per_month": tokens, "why_never": None, "gpus": model.gpus_per_unit}
     return found
+
+
+def _tokens_for(terms: CostTerms, model: Comparison, usd: float) -> float | None:
+    """Return the tokens a month that cost ``usd`` at the API; None where neither a mix nor one price is known."""
+    if model.api_usd_per_request and model.tokens_per_request is not None:
+        return model.api_requests(usd) * model.tokens_per_request
+    if terms.api is None or not _is_flat(terms.api) or not terms.api.price.input:
+        return None
+    return terms.api.gross(usd) / terms.api.price.input * _MILLION
 
 
 def _left_out(terms: CostTerms, model: Comparison | None) -> list[dict[str, Any]]:
@@ -276,9 +300,8 @@ def _left_out(terms: CostTerms, model: Comparison | None) -> list[dict[str, Any]
             "adds_usd_per_month": added,
             "is_counted": counted,
             "self_host_usd_per_month": unit + added,
-            "break_even_requests_per_month": None
-            if not model.api_usd_per_request
-            else model.api_requests(unit + added),
+            "break_even_requests_per_month": model.api_requests(unit + added) if model.api_usd_per_request else None,
+            "break_even_tokens_per_month": _tokens_for(terms, model, unit + added),
         }
         for term, added, counted in rows
     ]

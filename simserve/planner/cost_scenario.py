@@ -206,6 +206,7 @@ def _summary(
     month, bill = model.self_host_usd(requests), model.api_usd(requests)
     falls = (pricing.api_price_fall_per_year, pricing.gpu_price_fall_per_year)
     free = replace(model, units=1)
+    simulated = next(iter(curve.results.values())).summary["simserve"]
     return {
         "scenario": resolved.scenario.name,
         "question": _question(resolved, day),
@@ -243,7 +244,16 @@ def _summary(
             "hourly_over_mean": list(day.shape),
             "capacity_rate_per_replica": day.capacity,
         },
-        "caveats": caveats(resolved, model, why_api, is_scaled=curve.own_load is not None),
+        "fidelity": simulated["fidelity"],
+        "expected_error": simulated["expected_error"],
+        "caveats": caveats(
+            resolved,
+            model,
+            why_api,
+            is_scaled=curve.own_load is not None,
+            fidelity=simulated["fidelity"],
+            expected_error=simulated["expected_error"],
+        ),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from simserve.planner.cost_model import SECONDS_PER_MONTH, Comparison
@@ -45,13 +46,31 @@ def ladder(model: Comparison, *, assumed: float) -> list[dict[str, Any]]:
                 "is_counted": is_counted,
                 "self_host_usd_per_month": total,
                 "break_even_requests_per_month": crossing,
+                "break_even_tokens_per_month": None
+                if crossing is None or model.tokens_per_request is None
+                else crossing * model.tokens_per_request,
             }
         )
     return shown
 
 
-def caveats(resolved: ResolvedScenario, model: Comparison, why_api: str | None, *, is_scaled: bool) -> list[str]:
-    """Return what the figures leave open: the quality of the answers, the fleet, the API, the day."""
+_FIDELITY = {
+    "roofline": "a roofline of datasheet peaks",
+    "fitted": "curves fitted to measurements",
+    "measured": "measured operators",
+}
+
+
+def caveats(
+    resolved: ResolvedScenario,
+    model: Comparison,
+    why_api: str | None,
+    *,
+    is_scaled: bool,
+    fidelity: str,
+    expected_error: Mapping[str, Any] | str,
+) -> list[str]:
+    """Return what the figures leave open: the quality of the answers, the fleet, the API, the day, the simulation."""
     scenario = resolved.scenario
     said = [_quality(resolved, model)]
     deployed = scenario.deployment.replicas
@@ -69,7 +88,16 @@ def caveats(resolved: ResolvedScenario, model: Comparison, why_api: str | None, 
             "the day is a wave of a public chat service, its busiest hour 1.7 times the mean and the scenario's rate; "
             "pricing.daily takes your own"
         )
+    said.append(f"what a replica holds is simulated, on {_FIDELITY.get(fidelity, fidelity)}{_error(expected_error)}")
     return said
+
+
+def _error(expected: Mapping[str, Any] | str) -> str:
+    """Return how far servers of this class were from such step times."""
+    tpot = None if isinstance(expected, str) else expected.get("tpot")
+    if not isinstance(tpot, Mapping):
+        return "; no measurement has checked it"
+    return f"; the TPOT of real servers of its class was {tpot['p50']:.0%} off in the median"
 
 
 def _quality(resolved: ResolvedScenario, model: Comparison) -> str:

@@ -73,7 +73,8 @@ def answer(summary: Mapping[str, Any]) -> str:
         per = f", {dollars(api['usd_per_request'])} a request" if api["usd_per_request"] is not None else ""
         month = f"{dollars(api['usd_per_month'])} a month{per}"
         return f"{api['name']} costs {month if api['usd_per_month'] is not None else _per_million(api)}."
-    text = f"{counted(own['gpus'], 'GPU')} cost {dollars(own['usd_per_month'])} a month"
+    verb = "costs" if own["gpus"] == 1 else "cost"
+    text = f"{counted(own['gpus'], 'GPU')} {verb} {dollars(own['usd_per_month'])} a month"
     if own["usd_per_million_output_tokens"] is not None:
         text += f", {dollars(own['usd_per_million_output_tokens'])} a million output tokens"
     even = summary["break_even"]["tokens_per_month"]
@@ -155,7 +156,7 @@ def _unit_prices(side: Mapping[str, Any]) -> str:
 
 
 def _exact(usd: float) -> str:
-    return f"${usd:,.0f}" if usd == round(usd) or usd >= 10_000 else f"${usd:,.2f}"
+    return f"${usd:,.0f}" if round(usd, 2) == round(usd) or usd >= 10_000 else f"${usd:,.2f}"
 
 
 def _api_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -196,22 +197,28 @@ def _break_even_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _left_out(summary: Mapping[str, Any]) -> Section:
-    rows = [
-        (
-            row["term"],
-            f"+{dollars(row['adds_usd_per_month'])}" if position and row["adds_usd_per_month"] else "",
-            dollars(row["self_host_usd_per_month"]),
-            count(_rounded(row["break_even_requests_per_month"])),
-            "counted" if row["is_counted"] else "left out",
+    found = summary.get("left_out") or []
+    has = {
+        unit: any(row[f"break_even_{unit}_per_month"] is not None for row in found) for unit in ("requests", "tokens")
+    }
+    unit = "requests" if has["requests"] else "tokens"
+    rows = []
+    for position, row in enumerate(found):
+        crossing = row[f"break_even_{unit}_per_month"]
+        even = _requests(crossing) if unit == "requests" else _tokens(crossing)
+        rows.append(
+            (
+                row["term"],
+                f"+{dollars(row['adds_usd_per_month'])}" if position and row["adds_usd_per_month"] else "",
+                dollars(row["self_host_usd_per_month"]),
+                *([even.removesuffix(f" {unit}")] if has[unit] else []),
+                "counted" if row["is_counted"] else "left out",
+            )
         )
-        for position, row in enumerate(summary.get("left_out") or [])
-    ]
-    header = ("what the month leaves out or counts", "adds", "a month", "break-even requests", "here")
-    return Section("Left out", (), header, rows)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(round(value))
+    even_title = (f"break-even, {unit}",) if has[unit] else ()
+    return Section(
+        "Left out", (), ("what the month leaves out or counts", "adds", "a month", *even_title, "here"), rows
+    )
 
 
 def _capacity(summary: Mapping[str, Any]) -> Section:

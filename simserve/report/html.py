@@ -110,6 +110,7 @@ def _tables(result: RunResult) -> dict[str, Any]:
         "memory_rows": tables.memory_rows(summary),
         "memory_lines": [*facts.memory_arithmetic(result), *facts.memory_lines(result)[2:]],
         "cost_lines": facts.cost_lines(result),
+        "energy_lines": facts.energy_lines(result),
         "measured": _sentence_case(facts.measured(result)),
         "load": summary["simserve"]["load"],
         "knobs": knobs.important_knobs(result),

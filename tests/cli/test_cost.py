@@ -34,6 +34,9 @@ def test_an_a100_against_forty_dollars_a_million(cost: Any) -> None:
 
     assert answer["self_host"]["usd_per_month"] == pytest.approx(2520.00, abs=0.005)
     assert answer["break_even"]["tokens_per_month"] == pytest.approx(63e6)
+    assert answer["left_out"][0]["break_even_tokens_per_month"] == pytest.approx(63e6)
+    second = next(row for row in answer["left_out"] if row["term"] == "a second GPU")
+    assert second["break_even_tokens_per_month"] == pytest.approx(126e6)
 
 
 def test_ten_thousand_conversations_a_day(cost: Any) -> None:
@@ -187,7 +190,7 @@ def test_the_page_holds_the_answer(simserve: Simserve, folder: Path) -> None:
 
 def test_python_answers_the_same(cost: Any) -> None:
     """`ss.cost` takes the flags as terms, and shows itself in a notebook."""
-    result = ss.cost(terms={"gpus": 1, "gpu_hour_usd": 2.5, "output_tokens_per_second": 800})
+    result = ss.cost(gpus=1, gpu_hour_usd=2.5, output_tokens_per_second=800)
 
     assert json.loads(json.dumps(result.summary)) == cost("--gpus 1 --gpu-hour-usd 2.5 --output-tokens-per-second 800")
     assert "$0.868 a million output tokens" in result._repr_html_()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from simserve.errors import InputError, UsageError
+from simserve.metrics.result import RunResult
+from simserve.planner import load_curve
 from simserve.planner.cost import cost_summary
 from simserve.planner.daily import PEAK_TO_MEAN
+from simserve.scenario.pricing_spec import PricingSpec
+from simserve.scenario.schema import Scenario
 from tests.scenario.builders import make_scenario
 
 _BASE = [
@@ -19,6 +24,26 @@ _BASE = [
     "pricing.gpu_hour_usd=2",
     "pricing.api=gpt-4o",
 ]
+
+
+_RUNS: dict[str, RunResult] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runs_are_shared() -> Iterator[None]:
+    """Simulate each load of each deployment once: what is tested here is what its dollars come to."""
+    real = load_curve.run
+
+    def once(scenario: Scenario) -> RunResult:
+        key = scenario.model_copy(update={"pricing": PricingSpec(gpu_hour_usd=1.0)}).hash
+        if key not in _RUNS:
+            _RUNS[key] = real(scenario)
+        return _RUNS[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load_curve, "run", once)
+        yield
+    _RUNS.clear()
 
 
 def cost(*overrides: str, **arguments: Any) -> dict[str, Any]:
@@ -120,6 +145,15 @@ def test_quality_is_never_promised(plain: dict[str, Any]) -> None:
     assert "prices say nothing of the answers" in plain["caveats"][0]
 
 
+def test_how_far_to_trust_the_capacity_is_said(plain: dict[str, Any]) -> None:
+    """A GPU without fitted curves rests on its datasheet."""
+    bound = cost("deployment.hardware=l4-24gb", "slo={ttft: 2 s}")
+
+    assert (plain["fidelity"], bound["fidelity"]) == ("fitted", "roofline")
+    assert "curves fitted to measurements" in plain["caveats"][-1]
+    assert "a roofline of datasheet peaks; no measurement has checked it" in bound["caveats"][-1]
+
+
 def test_the_break_even_starts_from_one_replica() -> None:
     """A fleet of two is not the least a small volume takes."""
     two = cost("deployment.replicas=2")
@@ -183,3 +217,20 @@ def test_terms_are_for_arithmetic() -> None:
         cost(terms={"gpus": 2})
     with pytest.raises(UsageError, match="did you mean 'gpu_hour_usd'"):
         cost_summary(terms={"gpu_hours_usd": 2})
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ({"gpu_hour_usd": 1.0, "gpus": 0.0}, "gpus: 0.0 must be above 0"),
+        ({"gpu_hour_usd": float("inf")}, "gpu_hour_usd: inf must be above 0 and finite"),
+        ({"gpu_hour_usd": 1.0, "share": 2.0}, "share: 2.0 is a share"),
+        ({"gpu_hour_usd": 1.0, "requests_per_month": -1.0}, "requests_per_month: -1.0 must be above 0"),
+    ],
+)
+def test_terms_that_are_no_amounts_are_refused(terms: dict[str, float], said: str) -> None:
+    """In Python as on the command line."""
+    requests = terms.pop("requests_per_month", None)
+
+    with pytest.raises(UsageError, match=said):
+        cost_summary(requests_per_month=requests, terms=terms)

@@ -1,0 +1,89 @@
+"""Tests of the cost answer in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import simserve as ss
+from simserve.report.cost import answer, page, sections
+
+_TERMS = {
+    "requests_per_month": 1e6,
+    "prompt_tokens": 500.0,
+    "output_tokens": 200.0,
+    "gpus": 2.0,
+    "gpu_hour_usd": 1.0,
+    "operations_usd": 100.0,
+    "api_request_usd": 0.01,
+    "requests_per_second": 2.0,
+}
+
+
+def summary(**changes: Any) -> dict[str, Any]:
+    """Return a cost by arithmetic, with terms replaced; None leaves one out."""
+    terms = {name: value for name, value in (_TERMS | changes).items() if value is not None}
+    return dict(ss.cost(**terms).summary)
+
+
+def text(answered: dict[str, Any], title: str) -> str:
+    """Return the lines of a part; "" where it is not there."""
+    return " ".join(" ".join(part.lines) for part in sections(answered) if part.title == title)
+
+
+def test_the_answer_names_the_cheaper_side_and_what_it_saves() -> None:
+    """Or the one figure that is known."""
+    own, api = summary(), summary(gpu_hour_usd=10.0)
+
+    assert answer(own).startswith("Self-hosting costs less: $1,540 a month against $10,000 for given")
+    assert answer(api).startswith("The API costs less: $10,000 a month against $14,500 for GPUs of one's own")
+    assert answer(summary(api_request_usd=None)) == "2 GPUs cost $1,540 a month, $7.70 a million output tokens."
+
+
+def test_a_break_even_that_never_comes_says_why() -> None:
+    """In dollars a request on both sides."""
+    said = text(summary(api_request_usd=1e-6), "Break-even")
+
+    assert said.startswith("never: a unit of 2 GPUs at the end of its capacity costs $")
+
+
+def test_a_break_even_that_is_lost_again_says_until_when() -> None:
+    """Where the next whole unit makes the API cheaper."""
+    said = text(summary(gpu_hour_usd=3.5, api_request_usd=0.001), "Break-even")
+
+    assert "for good from" in said
+
+
+def test_the_split_is_said_with_both_bills() -> None:
+    """Units for the base, the API for the rest; or that no split is worth it."""
+    split = summary(requests_per_month=3.6e6, gpu_hour_usd=7.0, api_request_usd=0.004, operations_usd=None)
+
+    assert split["hybrid"]["api_share"] > 0
+    assert "GPUs for the base of the day" in text(split, "Hybrid")
+    assert "none is worth it" in text(summary(gpu_hour_usd=100.0), "Hybrid")
+
+
+def test_parts_that_say_nothing_are_left_out() -> None:
+    """A bill of an API alone has no break-even, no hybrid, no years."""
+    titles = [part.title for part in sections(summary(gpus=None, gpu_hour_usd=None, requests_per_second=None))]
+
+    assert titles == ["API"]
+
+
+def test_the_page_escapes_what_it_shows() -> None:
+    """A name is no markup."""
+    shown = summary()
+    shown["api"] = shown["api"] | {"name": "<b>api</b>"}
+
+    assert "<b>api</b>" not in page(shown)
+    assert "&lt;b&gt;api" in page(shown)
+
+
+@pytest.mark.parametrize("title", ["Left out", "Capacity", "Matters most"])
+def test_tables_have_a_cell_a_column(title: str) -> None:
+    """In every row."""
+    part = next(each for each in sections(summary()) if each.title == title)
+
+    assert part.rows
+    assert {len(row) for row in part.rows} == {len(part.header)}
