@@ -9,9 +9,10 @@ from typing import Any
 
 from simserve import __version__
 from simserve.errors import UsageError
-from simserve.planner.capacity_probe import LoadProbe, is_closed_loop, load_of, probe_of
+from simserve.planner.capacity_probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.capacity_search import Effort, Found, Level, Trial, find_capacity
 from simserve.scenario.schema import Scenario
+from simserve.workload.requests import RequestSpecs
 
 MS = 1e3
 THOROUGH_REQUESTS = 1_000_000
@@ -160,14 +161,14 @@ def capacity(
         InfeasibleError: The model does not fit.
         InputError: A profile or a trace is missing or invalid.
     """
-    probe = probe_of(scenario)
-    effort = _effort(scenario, precision, replications, num_requests)
+    probe, traffic = probe_of(scenario), own_traffic(scenario)
+    effort = _effort(scenario, traffic, precision, replications, num_requests)
     assert scenario.slo is not None  # probe_of
     is_closed = is_closed_loop(scenario)
     found = find_capacity(
         probe if progress is None else _told(probe, progress),
         asked=scenario.slo.attainment,
-        start=load_of(scenario),
+        start=load_of(scenario, traffic),
         effort=effort,
         highest=math.inf if highest is None else highest,
         is_whole=is_closed,
@@ -175,7 +176,13 @@ def capacity(
     return Capacity(scenario=scenario, found=found, is_closed_loop=is_closed, replications=effort.replications)
 
 
-def _effort(scenario: Scenario, precision: float | None, replications: int | None, num_requests: int | None) -> Effort:
+def _effort(
+    scenario: Scenario,
+    traffic: RequestSpecs,
+    precision: float | None,
+    replications: int | None,
+    num_requests: int | None,
+) -> Effort:
     effort = Effort(num_requests=num_requests)
     if precision is not None:
         effort = replace(
@@ -190,7 +197,7 @@ def _effort(scenario: Scenario, precision: float | None, replications: int | Non
         if num_requests is not None or (replications or 1) > 1:
             flag = "--requests" if num_requests is not None else "--replications"
             raise UsageError("has no meaning for a trace: its requests are what they are", key=flag)
-        effort = replace(effort, replications=1, num_requests=1)
+        effort = replace(effort, replications=1, num_requests=len(traffic))
     elif is_closed_loop(scenario) and num_requests is None:
         effort = replace(effort, num_requests=scenario.workload.num_requests)
     return effort

@@ -214,19 +214,20 @@ class _Search:
     _seen: dict[tuple[float, int, int], Trial] = field(default_factory=dict)
 
     def run(self, start: float) -> Found:
-        requests = self._at_least(COARSE_REQUESTS)
-        found = self._look(start, 1, requests, COARSE_TOLERANCE, GROWTH)
+        coarse_requests = self._at_least(COARSE_REQUESTS)
+        found = self._look(start, 1, coarse_requests, COARSE_TOLERANCE, GROWTH)
         if found.value == 0:
-            return self._found(found, 1, requests, requests)
-        in_flight = self._level(found.value, 1, requests).mean("in_flight")
+            return self._found(found, 1, coarse_requests, coarse_requests)
+        in_flight = self._level(found.value, 1, coarse_requests).mean("in_flight")
         requests = curve_requests = self._at_least(max(FEWEST_REQUESTS, math.ceil(STAYS_PER_RUN * in_flight)))
         replications, tolerance = self.effort.replications, self.effort.tolerance
-        found = self._look(found.value, replications, requests, max(tolerance, FINE_TOLERANCE), FINE_GROWTH)
+        start, fall = self._edge(found, 1, coarse_requests), self._fall(1, coarse_requests)
+        found = self._look(start, replications, requests, max(tolerance, FINE_TOLERANCE), FINE_GROWTH, fall)
         more = self._more_requests(found, replications, requests)
         while more is not None:
-            start = self._edge(found, replications, requests)
+            start, fall = self._edge(found, replications, requests), self._fall(replications, requests)
             requests = more
-            found = self._look(start / (1 + tolerance / 2), replications, requests, tolerance, 1 + tolerance)
+            found = self._look(start / (1 + tolerance / 2), replications, requests, tolerance, 1 + tolerance, fall)
             more = self._more_requests(found, replications, requests)
         return self._found(found, replications, requests, curve_requests)
 
@@ -236,7 +237,15 @@ class _Search:
         needed = needed_requests(self.asked)
         return max(num_requests, int(needed) if math.isfinite(needed) else FEWEST_REQUESTS)
 
-    def _look(self, start: float, replications: int, num_requests: int, tolerance: float, growth: float) -> Largest:
+    def _look(
+        self,
+        start: float,
+        replications: int,
+        num_requests: int,
+        tolerance: float,
+        growth: float,
+        fall: float | None = None,
+    ) -> Largest:
         return largest(
             lambda load: self._level(load, replications, num_requests).margin(self.asked),
             start=start,
@@ -245,6 +254,7 @@ class _Search:
             highest=self.highest,
             lowest=start / 1024,
             is_whole=self.is_whole,
+            fall=fall,
         )
 
     def _level(self, load: float, replications: int, num_requests: int) -> Level:
@@ -270,7 +280,7 @@ class _Search:
         share = (interval[1] - interval[0]) / 2 / found.value / self.effort.precision
         if share <= 1:
             return None if is_close else num_requests
-        return min(most, math.ceil(num_requests * 1.1 * share**2))
+        return min(most, max(2 * num_requests, math.ceil(num_requests * 1.2 * share**2)))
 
     def _is_close(self, found: Largest) -> bool:
         assert found.fails_at is not None
@@ -279,12 +289,22 @@ class _Search:
 
     def _edge(self, found: Largest, replications: int, num_requests: int) -> float:
         """Return where a line through the margins of the load that holds and the one that fails crosses zero."""
-        assert found.fails_at is not None
+        if found.fails_at is None:
+            return found.value
         held, failed = (
             self._level(load, replications, num_requests).margin(self.asked) for load in (found.value, found.fails_at)
         )
         share = held / (held - failed)
         return float(found.value * (found.fails_at / found.value) ** share)
+
+    def _fall(self, replications: int, num_requests: int) -> float | None:
+        """Return how fast the margin falls with the logarithm of the load near where it is zero; None if unknown."""
+        levels = sorted(self._levels(replications, num_requests), key=lambda level: abs(level.margin(self.asked)))[:3]
+        if len(levels) < 2 or any(level.stability == "overloaded" for level in levels):
+            return None
+        loads, margins = [math.log(level.load) for level in levels], [level.margin(self.asked) for level in levels]
+        fall = -float(np.polyfit(loads, margins, 1)[0])
+        return fall if fall > 0 else None
 
     def _levels(self, replications: int, num_requests: int) -> list[Level]:
         """Return every load of which all replications were run with so many requests."""
