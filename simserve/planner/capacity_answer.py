@@ -9,8 +9,9 @@ from typing import Any
 
 from simserve import __version__
 from simserve.errors import UsageError
+from simserve.planner.capacity_level import Level, Trial
 from simserve.planner.capacity_probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
-from simserve.planner.capacity_search import Effort, Found, Level, Trial, find_capacity
+from simserve.planner.capacity_search import Effort, Found, find_capacity
 from simserve.scenario.schema import Scenario
 from simserve.workload.requests import RequestSpecs
 

@@ -13,7 +13,8 @@ from simserve.errors import ScenarioError
 from simserve.metrics.slo import SLO, TERMS, attainment
 from simserve.metrics.summary import measure
 from simserve.metrics.throughput import throughput
-from simserve.planner.capacity_search import STAYS_PER_RUN, Trial
+from simserve.planner.capacity_level import Trial
+from simserve.planner.capacity_search import STAYS_PER_RUN
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario
