@@ -30,13 +30,11 @@ class Capacity:
         scenario: What was asked, at its own load.
         found: What the search found.
         is_closed_loop: Whether load is a number of clients.
-        replications: Runs a load.
     """
 
     scenario: Scenario
     found: Found
     is_closed_loop: bool
-    replications: int
 
     @property
     def load_key(self) -> str:
@@ -81,7 +79,7 @@ class Capacity:
             "probes": [self._probe(level) for level in found.levels],
             "requests": {
                 "per_run": found.num_requests,
-                "replications": self.replications,
+                "replications": 0 if self._decisive is None else len(self._decisive.trials),
                 "measured": self._num_measured(),
                 "needed": _plain(found.needed_requests),
                 "enough": self._num_measured() >= found.needed_requests,
@@ -110,9 +108,13 @@ class Capacity:
             notes.append("the highest load that was tried holds; the capacity is at least that")
         return notes
 
+    @property
+    def _decisive(self) -> Level | None:
+        """The runs that the answer rests on: at the load that holds, or where none does, at the one that fails."""
+        return self.found.level(self.found.largest.value) or self.found.level(self.found.largest.fails_at)
+
     def _num_measured(self) -> int:
-        level = self.found.level(self.found.largest.value) or self.found.level(self.found.largest.fails_at)
-        return 0 if level is None else level.num_measured
+        return 0 if self._decisive is None else self._decisive.num_measured
 
     def _load(self, load: float) -> float:
         return round(load) if self.is_closed_loop else load
@@ -174,7 +176,7 @@ def capacity(
         highest=math.inf if highest is None else highest,
         is_whole=is_closed,
     )
-    return Capacity(scenario=scenario, found=found, is_closed_loop=is_closed, replications=effort.replications)
+    return Capacity(scenario=scenario, found=found, is_closed_loop=is_closed)
 
 
 def _effort(

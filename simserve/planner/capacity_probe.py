@@ -133,7 +133,7 @@ def check_load(scenario: Scenario) -> None:
     """
     with scenario.blaming("slo"):
         if scenario.slo is None:
-            raise ScenarioError("is missing: without an objective no load is too much", remedy=REMEDY, key="slo")
+            raise ScenarioError("is missing: without an objective no load is too much", remedy=REMEDY)
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         with scenario.blaming("workload.arrivals"):
             raise ScenarioError(

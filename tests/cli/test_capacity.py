@@ -72,7 +72,7 @@ def test_the_answer_comes_first_in_words(simserve: Simserve, small: str) -> None
 
     assert outcome.stdout.startswith("The SLO holds up to ")
     assert "TPOT breaks first" in outcome.stdout
-    assert "common random numbers" in outcome.stdout
+    assert "2 runs decided it" in outcome.stdout
 
 
 def test_too_few_requests_are_said(simserve: Simserve, small: str) -> None:
@@ -99,12 +99,14 @@ def test_an_objective_out_of_reach_is_3_with_json(simserve: Simserve, small: str
     answer = json.loads(outcome.stdout)
     assert outcome.code == 3
     assert (answer["max_rate"], answer["binding"]) == (0, "tpot")
+    assert answer["requests"]["replications"] == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ([], 104, "slo: is missing: without an objective"),
+        ([], 104, "small.yaml: slo: is missing: without an objective"),
+        (["--set", "slo=null"], 104, "--set slo: is missing"),
         (["--set", _SLO, "--set", "workload.arrivals={process: all_at_once}"], 104, "no load that could be raised"),
         (["--set", _SLO, "--precision", "5"], 2, "between 0 and 1"),
         (["--set", _SLO, "--set", "model=llama-3.1-70b"], 3, "does not fit"),
