@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 import simserve as ss
+from simserve.planner.capacity_search import Effort, Found, find_capacity
 from tests.cli.conftest import Simserve
 from tests.scenario.builders import scenario_mapping
 
@@ -145,3 +147,24 @@ def test_the_python_answer_shows_itself() -> None:
     assert answer.summary["max_rate"] == 4
     assert "<table>" in answer._repr_html_()
     assert "holds up to 4.00 requests/s" in answer._repr_html_()
+
+
+def test_a_precision_and_a_seed_are_what_the_search_gets(
+    simserve: Simserve, small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The effort that is asked for, and other draws."""
+    asked: list[Effort] = []
+
+    def noting(*arguments: Any, effort: Effort, **keywords: Any) -> Found:
+        asked.append(effort)
+        return find_capacity(*arguments, effort=effort, **keywords)
+
+    monkeypatch.setattr("simserve.planner.capacity_answer.find_capacity", noting)
+
+    one = simserve("capacity", small, "--set", _SLO, *_FAST, "--precision", "1%", "--max", "7", "--json")
+    other = simserve("capacity", small, "--set", _SLO, *_FAST, "--seed", "9", "--max", "7", "--json")
+
+    assert [effort.precision for effort in asked] == [0.01, 0.02]
+    assert asked[0].most_requests > 10 * asked[1].most_requests
+    seen = [json.loads(outcome.stdout)["probes"][-1]["p95_ttft_ms"] for outcome in (one, other)]
+    assert seen[0] != seen[1]

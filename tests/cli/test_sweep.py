@@ -58,6 +58,19 @@ def test_seed_and_set_change_every_point(simserve: Simserve, small: str) -> None
     assert len({Path(f"{name}.parquet").read_bytes() for name in "abc"}) == 3
 
 
+def test_a_sample_may_replace_another_table_by_force(simserve: Simserve, small: str) -> None:
+    """And only then."""
+    common = ["sweep", small, *_GRID, "--out", "x.parquet", "--workers", "1", "--json"]
+    simserve(*common)
+
+    refused = simserve(*common, "--sample", "2")
+    forced = simserve(*common, "--sample", "2", "--force")
+
+    assert (refused.code, refused.stdout) == (2, "")
+    assert "--force" in refused.error_line
+    assert json.loads(forced.stdout)["points"] == 2
+
+
 def test_an_interrupt_is_105_and_says_how_to_go_on(
     simserve: Simserve, small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
