@@ -40,6 +40,7 @@ def largest(
     lowest: float = 0.0,
     highest: float = math.inf,
     is_whole: bool = False,
+    fall: float | None = None,
 ) -> Largest:
     """Return the largest load whose margin is not negative, to a relative ``tolerance``.
 
@@ -57,6 +58,8 @@ def largest(
         lowest: Nothing below it is tried; 0: nothing below ``start`` times 2^-20.
         highest: Nothing above it is tried.
         is_whole: Whether loads are whole numbers, >= 1.
+        fall: How fast the margin falls with the logarithm of the load, > 0, where that is known: the second load is
+            then a little beyond where it leads, in place of one step of ``growth``.
     """
     if not start > 0 or not growth > 1 or not tolerance > 0:
         raise ValueError(f"start={start}, growth={growth} - 1 and tolerance={tolerance} must be > 0")
@@ -64,7 +67,7 @@ def largest(
     ceiling = math.floor(highest) if is_whole and math.isfinite(highest) else highest
     if ceiling < floor:
         return Largest(value=0.0, fails_at=None)
-    return _Search(margin, tolerance, growth, floor, ceiling, is_whole).run(start)
+    return _Search(margin, tolerance, growth, floor, ceiling, is_whole, fall).run(start)
 
 
 @dataclass(slots=True)
@@ -75,6 +78,7 @@ class _Search:
     floor: float
     ceiling: float
     is_whole: bool
+    fall: float | None
 
     def run(self, start: float) -> Largest:
         load = self._allowed(start)
@@ -88,7 +92,7 @@ class _Search:
     def _bracket(self, load: float, margin: float) -> tuple[tuple[float, float] | None, tuple[float, float] | None]:
         """Return a load that holds and one above it that fails, with their margins; None where there is none."""
         holds = margin >= 0
-        factor = self.growth if holds else 1 / self.growth
+        factor = self._first_factor(margin)
         end = self.ceiling if holds else self.floor
         seen = (load, margin)
         while seen[0] != end:
@@ -97,10 +101,16 @@ class _Search:
             if (probed[1] >= 0) != holds:
                 return (seen, probed) if holds else (probed, seen)
             seen = probed
-            factor = (
-                min(factor**2, max(self.growth, GROWTH)) if holds else max(factor**2, min(1 / self.growth, 1 / GROWTH))
-            )
+            step = min(max(factor, 1 / factor, self.growth) ** 2, max(self.growth, GROWTH))
+            factor = step if holds else 1 / step
         return (seen, None) if holds else (None, seen)
+
+    def _first_factor(self, margin: float) -> float:
+        """Return the factor to the second load."""
+        step = self.growth
+        if self.fall is not None:
+            step = math.exp(min(abs(margin) / self.fall, math.log(GROWTH))) * (1 + self.tolerance) ** 0.9
+        return step if margin >= 0 else 1 / step
 
     def _close_in(self, held: tuple[float, float], failed: tuple[float, float]) -> Largest:
         turn = 0

@@ -9,9 +9,11 @@ from typing import Any
 
 from simserve import __version__
 from simserve.errors import UsageError
-from simserve.planner.capacity_probe import LoadProbe, is_closed_loop, load_of, probe_of
-from simserve.planner.capacity_search import Effort, Found, Level, Trial, find_capacity
+from simserve.planner.capacity_level import Level, Trial
+from simserve.planner.capacity_probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
+from simserve.planner.capacity_search import Effort, Found, find_capacity
 from simserve.scenario.schema import Scenario
+from simserve.workload.requests import RequestSpecs
 
 MS = 1e3
 THOROUGH_REQUESTS = 1_000_000
@@ -28,13 +30,11 @@ class Capacity:
         scenario: What was asked, at its own load.
         found: What the search found.
         is_closed_loop: Whether load is a number of clients.
-        replications: Runs a load.
     """
 
     scenario: Scenario
     found: Found
     is_closed_loop: bool
-    replications: int
 
     @property
     def load_key(self) -> str:
@@ -79,7 +79,7 @@ class Capacity:
             "probes": [self._probe(level) for level in found.levels],
             "requests": {
                 "per_run": found.num_requests,
-                "replications": self.replications,
+                "replications": 0 if self._decisive is None else len(self._decisive.trials),
                 "measured": self._num_measured(),
                 "needed": _plain(found.needed_requests),
                 "enough": self._num_measured() >= found.needed_requests,
@@ -108,9 +108,13 @@ class Capacity:
             notes.append("the highest load that was tried holds; the capacity is at least that")
         return notes
 
+    @property
+    def _decisive(self) -> Level | None:
+        """The runs that the answer rests on: at the load that holds, or where none does, at the one that fails."""
+        return self.found.level(self.found.largest.value) or self.found.level(self.found.largest.fails_at)
+
     def _num_measured(self) -> int:
-        level = self.found.level(self.found.largest.value) or self.found.level(self.found.largest.fails_at)
-        return 0 if level is None else level.num_measured
+        return 0 if self._decisive is None else self._decisive.num_measured
 
     def _load(self, load: float) -> float:
         return round(load) if self.is_closed_loop else load
@@ -160,22 +164,28 @@ def capacity(
         InfeasibleError: The model does not fit.
         InputError: A profile or a trace is missing or invalid.
     """
-    probe = probe_of(scenario)
-    effort = _effort(scenario, precision, replications, num_requests)
+    probe, traffic = probe_of(scenario), own_traffic(scenario)
+    effort = _effort(scenario, traffic, precision, replications, num_requests)
     assert scenario.slo is not None  # probe_of
     is_closed = is_closed_loop(scenario)
     found = find_capacity(
         probe if progress is None else _told(probe, progress),
         asked=scenario.slo.attainment,
-        start=load_of(scenario),
+        start=load_of(scenario, traffic),
         effort=effort,
         highest=math.inf if highest is None else highest,
         is_whole=is_closed,
     )
-    return Capacity(scenario=scenario, found=found, is_closed_loop=is_closed, replications=effort.replications)
+    return Capacity(scenario=scenario, found=found, is_closed_loop=is_closed)
 
 
-def _effort(scenario: Scenario, precision: float | None, replications: int | None, num_requests: int | None) -> Effort:
+def _effort(
+    scenario: Scenario,
+    traffic: RequestSpecs,
+    precision: float | None,
+    replications: int | None,
+    num_requests: int | None,
+) -> Effort:
     effort = Effort(num_requests=num_requests)
     if precision is not None:
         effort = replace(
@@ -190,7 +200,7 @@ def _effort(scenario: Scenario, precision: float | None, replications: int | Non
         if num_requests is not None or (replications or 1) > 1:
             flag = "--requests" if num_requests is not None else "--replications"
             raise UsageError("has no meaning for a trace: its requests are what they are", key=flag)
-        effort = replace(effort, replications=1, num_requests=1)
+        effort = replace(effort, replications=1, num_requests=len(traffic))
     elif is_closed_loop(scenario) and num_requests is None:
         effort = replace(effort, num_requests=scenario.workload.num_requests)
     return effort

@@ -13,7 +13,8 @@ from simserve.errors import ScenarioError
 from simserve.metrics.slo import SLO, TERMS, attainment
 from simserve.metrics.summary import measure
 from simserve.metrics.throughput import throughput
-from simserve.planner.capacity_search import STAYS_PER_RUN, Trial
+from simserve.planner.capacity_level import Trial
+from simserve.planner.capacity_search import STAYS_PER_RUN
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario
@@ -25,6 +26,8 @@ from simserve.workload.requests import RequestSpecs
 Draw = Callable[[int, int], RequestSpecs]
 """From the index of a replication and a number of requests to the requests of a run, at the scenario's own load."""
 
+DRAWN_AT_ONCE = 4096
+"""Requests that are drawn at least: making the tables of lengths takes longer than drawing from them."""
 REMEDY = 'for example --set slo=\'{ttft: "1 s", tpot: "50 ms", attainment: 0.95}\''
 
 
@@ -45,7 +48,7 @@ class LoadProbe:
     draw: Draw
     warmup: str | float = "auto"
     is_closed_loop: bool = False
-    _drawn: dict[tuple[int, int], RequestSpecs] = field(default_factory=dict)
+    _drawn: dict[int, RequestSpecs] = field(default_factory=dict)
 
     def __call__(self, load: float, replication: int, num_requests: int) -> Trial:
         """Return what a run at ``load`` (requests/s, or clients of a closed loop) measured.
@@ -53,13 +56,17 @@ class LoadProbe:
         Raises:
             KeyboardInterrupt: The user stopped it: part of a run is no measurement.
         """
-        key = (replication, self._length(load, num_requests))
-        if key not in self._drawn:
-            self._drawn[key] = self.draw(*key)
-        simulation = simulate(self.deployment, at_load(self._drawn[key], load))
+        specs = self._first(replication, self._length(load, num_requests))
+        simulation = simulate(self.deployment, at_load(specs, load))
         if simulation.was_interrupted:
             raise KeyboardInterrupt
         return trial(simulation, self.slo, self.warmup)
+
+    def _first(self, replication: int, num_requests: int) -> RequestSpecs:
+        """Return the first requests of a replication; a trace has as many as it has."""
+        if replication not in self._drawn or len(self._drawn[replication]) < num_requests:
+            self._drawn[replication] = self.draw(replication, max(num_requests, DRAWN_AT_ONCE))
+        return self._drawn[replication].first(num_requests)
 
     def _length(self, load: float, num_requests: int) -> int:
         """Return the requests of a run that its warm-up, or a start of all clients at once, is a small part of."""
@@ -126,7 +133,7 @@ def check_load(scenario: Scenario) -> None:
     """
     with scenario.blaming("slo"):
         if scenario.slo is None:
-            raise ScenarioError("is missing: without an objective no load is too much", remedy=REMEDY, key="slo")
+            raise ScenarioError("is missing: without an objective no load is too much", remedy=REMEDY)
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         with scenario.blaming("workload.arrivals"):
             raise ScenarioError(
@@ -137,13 +144,17 @@ def check_load(scenario: Scenario) -> None:
             )
 
 
-def load_of(scenario: Scenario) -> float:
+def own_traffic(scenario: Scenario) -> RequestSpecs:
+    """Return the requests of a trace, or the first two of what would be drawn: enough to tell the load asked for."""
+    return _draw(scenario, 0, 2)
+
+
+def load_of(scenario: Scenario, specs: RequestSpecs) -> float:
     """Return the load that a scenario asks for itself: requests/s, or clients of a closed loop.
 
     Raises:
         ScenarioError: All requests of a trace come at once.
     """
-    specs = _draw(scenario, 0, 2 if scenario.workload.trace is None else 0)
     if specs.concurrency is not None:
         return float(specs.concurrency)
     if not np.isfinite(specs.offered_rate):

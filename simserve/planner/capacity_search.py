@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simserve.errors import InterruptedRunError
 from simserve.metrics.batch_means import batch_means, mean_interval, needed_requests
-from simserve.metrics.stability import Stability
 from simserve.planner.capacity import GROWTH, TOLERANCE, Largest, largest
+from simserve.planner.capacity_level import Level, Prober, Trial
 
 COARSE_TOLERANCE = 0.15
 """How closely one short run a load looks before the search proper."""
@@ -27,95 +27,9 @@ SLOPE_REACH = 0.2
 CURVE = (0.5, 0.75, 1.25, 1.5)
 CURVE_REPLICATIONS = 3
 """Shares of the capacity at which the curve of goodput is drawn; its runs are as long as those of the first look."""
-_OVERLOADED_MARGIN = -1.0
-_LEAST_MARGIN = 1e-9
 
 OVERLOAD = "overload"
 """What binds where the objective holds and the queue grows all the same."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One run at one load.
-
-    Attributes:
-        attainment: Share of the measured requests that met every bound; NaN without one.
-        by_metric: The same by bound: ``ttft tpot e2e``, those that are set.
-        stability: Of the run.
-        p95_ttft: Seconds; NaN where undefined, as all that follow.
-        p95_tpot: Seconds.
-        goodput: Requests/s within the objective.
-        throughput: Requests/s answered.
-        output_throughput: Output tokens/s.
-        in_flight: Requests in the system on average.
-        met: Whether each measured request met every bound, in order of arrival.
-    """
-
-    attainment: float
-    by_metric: Mapping[str, float]
-    stability: Stability
-    p95_ttft: float = math.nan
-    p95_tpot: float = math.nan
-    goodput: float = math.nan
-    throughput: float = math.nan
-    output_throughput: float = math.nan
-    in_flight: float = math.nan
-    met: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_), repr=False)
-
-
-Prober = Callable[[float, int, int], Trial]
-"""From a load, the index of a replication and a number of requests to a run. The same replication draws the same
-lengths and the same gaps at every load, stretched by it; more requests begin with those of fewer. A run may take more
-requests than asked, where its load needs them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """Runs at one load, one a replication."""
-
-    load: float
-    trials: tuple[Trial, ...]
-
-    @property
-    def attainment(self) -> float:
-        """Mean over the runs."""
-        return self.mean("attainment")
-
-    @property
-    def by_metric(self) -> dict[str, float]:
-        """Mean over the runs, by bound."""
-        names = self.trials[0].by_metric
-        return {name: float(np.mean([trial.by_metric[name] for trial in self.trials])) for name in names}
-
-    @property
-    def stability(self) -> Stability:
-        """Of most runs, the better one of a tie: a single run near its capacity may look overloaded by chance."""
-        verdicts = [trial.stability for trial in self.trials]
-        order: tuple[Stability, ...] = ("stable", "backlogged", "overloaded")
-        return max(order, key=lambda verdict: (verdicts.count(verdict), -order.index(verdict)))
-
-    @property
-    def num_measured(self) -> int:
-        """Requests measured, over all runs."""
-        return sum(len(trial.met) for trial in self.trials)
-
-    def mean(self, name: str) -> float:
-        """Return the mean of a figure of the runs in which it is defined; NaN if in none."""
-        values = np.array([getattr(trial, name) for trial in self.trials], dtype=np.float64)
-        return float(np.mean(values[~np.isnan(values)])) if not np.isnan(values).all() else math.nan
-
-    def holds(self, asked: float) -> bool:
-        """Return whether the objective holds: enough requests met it, and the queue does not grow for ever."""
-        return self.stability != "overloaded" and self.attainment >= asked - 1e-12
-
-    def margin(self, asked: float) -> float:
-        """Return by how much it holds, in log-odds of the attainment; its sign is that of `holds`."""
-        if self.stability == "overloaded" or math.isnan(self.attainment):
-            return _OVERLOADED_MARGIN
-        edge = 0.5 / max(self.num_measured, 1)
-        attained, wanted = (math.log(x / (1 - x)) for x in np.clip([self.attainment, asked], edge, 1 - edge))
-        margin = attained - wanted
-        return max(margin, 0.0) if self.holds(asked) else min(margin, -_LEAST_MARGIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,8 +114,15 @@ def find_capacity(
         effort: How hard to try.
         highest: Nothing above it is tried.
         is_whole: Whether loads are whole numbers.
+
+    Raises:
+        InterruptedRunError: The user stopped it; says what the runs until then have shown.
     """
-    return _Search(probe, asked, effort or Effort(), highest, is_whole).run(start)
+    search = _Search(probe, asked, effort or Effort(), highest, is_whole)
+    try:
+        return search.run(start)
+    except KeyboardInterrupt:
+        raise InterruptedRunError("interrupted", remedy=search.so_far()) from None
 
 
 @dataclass(slots=True)
@@ -214,21 +135,37 @@ class _Search:
     _seen: dict[tuple[float, int, int], Trial] = field(default_factory=dict)
 
     def run(self, start: float) -> Found:
-        requests = self._at_least(COARSE_REQUESTS)
-        found = self._look(start, 1, requests, COARSE_TOLERANCE, GROWTH)
+        coarse_requests = self._at_least(COARSE_REQUESTS)
+        found = self._look(start, 1, coarse_requests, COARSE_TOLERANCE, GROWTH)
         if found.value == 0:
-            return self._found(found, 1, requests, requests)
-        in_flight = self._level(found.value, 1, requests).mean("in_flight")
+            return self._found(found, 1, coarse_requests, coarse_requests)
+        in_flight = self._level(found.value, 1, coarse_requests).mean("in_flight")
         requests = curve_requests = self._at_least(max(FEWEST_REQUESTS, math.ceil(STAYS_PER_RUN * in_flight)))
         replications, tolerance = self.effort.replications, self.effort.tolerance
-        found = self._look(found.value, replications, requests, max(tolerance, FINE_TOLERANCE), FINE_GROWTH)
+        start, fall = self._edge(found, 1, coarse_requests), self._fall(1, coarse_requests)
+        found = self._look(start, replications, requests, max(tolerance, FINE_TOLERANCE), FINE_GROWTH, fall)
         more = self._more_requests(found, replications, requests)
         while more is not None:
-            start = self._edge(found, replications, requests)
+            start, fall = self._edge(found, replications, requests), self._fall(replications, requests)
             requests = more
-            found = self._look(start / (1 + tolerance / 2), replications, requests, tolerance, 1 + tolerance)
+            found = self._look(start / (1 + tolerance / 2), replications, requests, tolerance, 1 + tolerance, fall)
             more = self._more_requests(found, replications, requests)
         return self._found(found, replications, requests, curve_requests)
+
+    def so_far(self) -> str:
+        """Return what the runs until now have shown: the highest load that held, the lowest above it that failed."""
+        loads = sorted({load for load, _, _ in self._seen})
+        verdicts = {load: self._longest(load).holds(self.asked) for load in loads}
+        held = max((load for load in loads if verdicts[load]), default=None)
+        failed = min((load for load in loads if not verdicts[load] and load > (held or 0)), default=None)
+        parts = [f"{load:.4g} {word}" for load, word in ((held, "held"), (failed, "failed")) if load is not None]
+        return f"until then a load of {' and one of '.join(parts)}" if parts else "no run was finished"
+
+    def _longest(self, load: float) -> Level:
+        """Return the longest runs at a load."""
+        length = max(requests for seen, _, requests in self._seen if seen == load)
+        trials = [trial for (seen, _, requests), trial in self._seen.items() if (seen, requests) == (load, length)]
+        return Level(load=load, trials=tuple(trials))
 
     def _at_least(self, num_requests: int) -> int:
         if self.effort.num_requests is not None:
@@ -236,7 +173,15 @@ class _Search:
         needed = needed_requests(self.asked)
         return max(num_requests, int(needed) if math.isfinite(needed) else FEWEST_REQUESTS)
 
-    def _look(self, start: float, replications: int, num_requests: int, tolerance: float, growth: float) -> Largest:
+    def _look(
+        self,
+        start: float,
+        replications: int,
+        num_requests: int,
+        tolerance: float,
+        growth: float,
+        fall: float | None = None,
+    ) -> Largest:
         return largest(
             lambda load: self._level(load, replications, num_requests).margin(self.asked),
             start=start,
@@ -245,6 +190,7 @@ class _Search:
             highest=self.highest,
             lowest=start / 1024,
             is_whole=self.is_whole,
+            fall=fall,
         )
 
     def _level(self, load: float, replications: int, num_requests: int) -> Level:
@@ -270,7 +216,7 @@ class _Search:
         share = (interval[1] - interval[0]) / 2 / found.value / self.effort.precision
         if share <= 1:
             return None if is_close else num_requests
-        return min(most, math.ceil(num_requests * 1.1 * share**2))
+        return min(most, max(2 * num_requests, math.ceil(num_requests * 1.2 * share**2)))
 
     def _is_close(self, found: Largest) -> bool:
         assert found.fails_at is not None
@@ -279,12 +225,22 @@ class _Search:
 
     def _edge(self, found: Largest, replications: int, num_requests: int) -> float:
         """Return where a line through the margins of the load that holds and the one that fails crosses zero."""
-        assert found.fails_at is not None
+        if found.fails_at is None:
+            return found.value
         held, failed = (
             self._level(load, replications, num_requests).margin(self.asked) for load in (found.value, found.fails_at)
         )
         share = held / (held - failed)
         return float(found.value * (found.fails_at / found.value) ** share)
+
+    def _fall(self, replications: int, num_requests: int) -> float | None:
+        """Return how fast the margin falls with the logarithm of the load near where it is zero; None if unknown."""
+        levels = sorted(self._levels(replications, num_requests), key=lambda level: abs(level.margin(self.asked)))[:3]
+        if len(levels) < 2 or any(level.stability == "overloaded" for level in levels):
+            return None
+        loads, margins = [math.log(level.load) for level in levels], [level.margin(self.asked) for level in levels]
+        fall = -float(np.polyfit(loads, margins, 1)[0])
+        return fall if fall > 0 else None
 
     def _levels(self, replications: int, num_requests: int) -> list[Level]:
         """Return every load of which all replications were run with so many requests."""

@@ -8,7 +8,7 @@ from simserve.planner.capacity_answer import Capacity
 from simserve.report.answer import share_asked
 from simserve.report.facts import deployment_title
 from simserve.report.page import html_table
-from simserve.report.quantities import UNDEFINED, count, number, share
+from simserve.report.quantities import UNDEFINED, count, counted, number, share
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -105,8 +105,8 @@ def trust_lines(capacity: Capacity) -> list[str]:
     )
     runs = requests["replications"]
     lines = [
-        f"Each load near the capacity: {runs} {'run' if runs == 1 else 'runs'} on common random numbers, "
-        f"{count(requests['measured'])} requests measured{enough}."
+        f"{counted(runs, 'run')} decided it, on random numbers common to all loads, with "
+        f"{count(requests['measured'])} measured requests{enough}."
     ]
     return lines + [f"{note[:1].upper()}{note[1:]}." for note in capacity.notes]
 

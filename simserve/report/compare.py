@@ -144,7 +144,11 @@ def _change(difference: Difference, kind: str) -> str:
 
 
 def _decimals(value: float) -> int:
-    return 0 if abs(value) >= 20 else 1 if abs(value) >= 0.1 else 2 if abs(value) >= 0.01 else 3
+    """Return how many decimals show a figure: one from a tenth on, below that the first that is not zero."""
+    size = abs(value)
+    if size >= 0.1 or size < _NOTHING:
+        return 0 if size >= 20 else 1
+    return -math.floor(math.log10(size))
 
 
 def _headline(variant: Variant, name: str, label: str) -> str:

@@ -39,12 +39,12 @@ def diff_lines(found: Diff) -> list[str]:
 
 
 def diff_rows(found: Diff) -> list[tuple[str, ...]]:
-    """Return one row a figure that moved, those that moved too far first."""
-    failures = {each.name for each in found.failures}
-    ordered = [*found.failures, *(each for each in found.moved if each.name not in failures)]
+    """Return one row a figure that moved, those that moved too far first; a median is its p50, and shown once."""
+    ordered = sorted(found.moved, key=lambda move: not move.is_beyond)
     return [
         (each.name, _figure(each, each.before), _figure(each, each.after), _change(each), _note(each))
         for each in ordered
+        if not each.name.startswith("median_")
     ]
 
 

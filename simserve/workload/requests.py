@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,3 +38,15 @@ class RequestSpecs:
     def __len__(self) -> int:
         """Return the number of requests."""
         return len(self.prompt_tokens)
+
+    def first(self, num_requests: int) -> RequestSpecs:
+        """Return the first requests alone; all of them if there are fewer."""
+        some = slice(0, num_requests)
+        return replace(
+            self,
+            arrival_time=self.arrival_time[some],
+            prompt_tokens=self.prompt_tokens[some],
+            output_tokens=self.output_tokens[some],
+            max_tokens=self.max_tokens[some],
+            think_time=self.think_time[some],
+        )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 import simserve as ss
+from simserve.planner.capacity_search import Effort, Found, find_capacity
 from tests.cli.conftest import Simserve
 from tests.scenario.builders import scenario_mapping
 
@@ -72,7 +74,7 @@ def test_the_answer_comes_first_in_words(simserve: Simserve, small: str) -> None
 
     assert outcome.stdout.startswith("The SLO holds up to ")
     assert "TPOT breaks first" in outcome.stdout
-    assert "common random numbers" in outcome.stdout
+    assert "2 runs decided it" in outcome.stdout
 
 
 def test_too_few_requests_are_said(simserve: Simserve, small: str) -> None:
@@ -99,12 +101,14 @@ def test_an_objective_out_of_reach_is_3_with_json(simserve: Simserve, small: str
     answer = json.loads(outcome.stdout)
     assert outcome.code == 3
     assert (answer["max_rate"], answer["binding"]) == (0, "tpot")
+    assert answer["requests"]["replications"] == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ([], 104, "slo: is missing: without an objective"),
+        ([], 104, "small.yaml: slo: is missing: without an objective"),
+        (["--set", "slo=null"], 104, "--set slo: is missing"),
         (["--set", _SLO, "--set", "workload.arrivals={process: all_at_once}"], 104, "no load that could be raised"),
         (["--set", _SLO, "--precision", "5"], 2, "between 0 and 1"),
         (["--set", _SLO, "--set", "model=llama-3.1-70b"], 3, "does not fit"),
@@ -143,3 +147,24 @@ def test_the_python_answer_shows_itself() -> None:
     assert answer.summary["max_rate"] == 4
     assert "<table>" in answer._repr_html_()
     assert "holds up to 4.00 requests/s" in answer._repr_html_()
+
+
+def test_a_precision_and_a_seed_are_what_the_search_gets(
+    simserve: Simserve, small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The effort that is asked for, and other draws."""
+    asked: list[Effort] = []
+
+    def noting(*arguments: Any, effort: Effort, **keywords: Any) -> Found:
+        asked.append(effort)
+        return find_capacity(*arguments, effort=effort, **keywords)
+
+    monkeypatch.setattr("simserve.planner.capacity_answer.find_capacity", noting)
+
+    one = simserve("capacity", small, "--set", _SLO, *_FAST, "--precision", "1%", "--max", "7", "--json")
+    other = simserve("capacity", small, "--set", _SLO, *_FAST, "--seed", "9", "--max", "7", "--json")
+
+    assert [effort.precision for effort in asked] == [0.01, 0.02]
+    assert asked[0].most_requests > 10 * asked[1].most_requests
+    seen = [json.loads(outcome.stdout)["probes"][-1]["p95_ttft_ms"] for outcome in (one, other)]
+    assert seen[0] != seen[1]

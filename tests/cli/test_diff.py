@@ -7,20 +7,24 @@ import json
 import pytest
 
 import simserve as ss
+from simserve.metrics.files import write_result
+from simserve.scenario.run import run
 from tests.cli.conftest import Simserve
+from tests.scenario.builders import make_scenario
 
 
-@pytest.fixture
-def results(simserve: Simserve, small: str) -> list[str]:
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Return two results that differ in the format of the weights, and the flag that lets them."""
-    simserve("run", small, "--out", "before", "--quiet")
-    simserve("run", small, "--set", "deployment.quantization=fp8", "--out", "after", "--quiet")
-    return ["before", "after", "--allow", "scenario"]
+    folder = tmp_path_factory.mktemp("results")
+    for name, overrides in {"before": [], "after": ["deployment.quantization=fp8"]}.items():
+        write_result(run(make_scenario(overrides)), folder / name)
+    return [str(folder / "before"), str(folder / "after"), "--allow", "scenario"]
 
 
 def test_equal_results_are_0(simserve: Simserve, results: list[str]) -> None:
     """Nothing moved, nothing fails."""
-    outcome = simserve("diff", "before", "before", "--tolerance", "1%")
+    outcome = simserve("diff", results[0], results[0], "--tolerance", "1%")
 
     assert (outcome.code, outcome.stdout) == (0, "Nothing moved: 43 figures are equal.\n")
 
@@ -68,7 +72,8 @@ def test_what_cannot_be_compared_is_refused(
     simserve: Simserve, results: list[str], arguments: list[str], code: int, said: str
 ) -> None:
     """One line, nothing on stdout."""
-    outcome = simserve("diff", *arguments)
+    names = {"before": results[0], "after": results[1]}
+    outcome = simserve("diff", *(names.get(argument, argument) for argument in arguments))
 
     assert (outcome.code, outcome.stdout) == (code, "")
     assert said in outcome.error_line
@@ -76,7 +81,7 @@ def test_what_cannot_be_compared_is_refused(
 
 def test_the_python_answer_shows_itself(results: list[str]) -> None:
     """With the same words."""
-    found = ss.diff("before", "after", allow=["scenario"])
+    found = ss.diff(results[0], results[1], allow=["scenario"])
 
     assert found.moved
     assert "figures moved" in found._repr_html_()

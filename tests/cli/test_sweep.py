@@ -38,8 +38,8 @@ def test_the_table_names_points_without_a_result(simserve: Simserve, small: str)
 
 
 def test_a_long_table_shows_the_best(simserve: Simserve, small: str) -> None:
-    """Twenty rows of thirty, and it says so."""
-    rates = ",".join(str(rate) for rate in range(1, 31))
+    """Twenty rows of twenty-two, and it says so."""
+    rates = ",".join(str(rate) for rate in range(1, 23))
     outcome = simserve(
         "sweep", small, "--grid", f"workload.arrivals.rate={rates}", "--out", "x.parquet", "--workers", "1"
     )
@@ -56,6 +56,19 @@ def test_seed_and_set_change_every_point(simserve: Simserve, small: str) -> None
     simserve(*common, "--out", "c.parquet", "--set", "workload.num_requests=5")
 
     assert len({Path(f"{name}.parquet").read_bytes() for name in "abc"}) == 3
+
+
+def test_a_sample_may_replace_another_table_by_force(simserve: Simserve, small: str) -> None:
+    """And only then."""
+    common = ["sweep", small, *_GRID, "--out", "x.parquet", "--workers", "1", "--json"]
+    simserve(*common)
+
+    refused = simserve(*common, "--sample", "2")
+    forced = simserve(*common, "--sample", "2", "--force")
+
+    assert (refused.code, refused.stdout) == (2, "")
+    assert "--force" in refused.error_line
+    assert json.loads(forced.stdout)["points"] == 2
 
 
 def test_an_interrupt_is_105_and_says_how_to_go_on(

@@ -1,0 +1,99 @@
+"""What runs at one load say of an objective: a trial a run, a level a load. Knows no search and no scenario."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.metrics.stability import Stability
+
+_OVERLOADED_MARGIN = -1.0
+_LEAST_MARGIN = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One run at one load.
+
+    Attributes:
+        attainment: Share of the measured requests that met every bound; NaN without one.
+        by_metric: The same by bound: ``ttft tpot e2e``, those that are set.
+        stability: Of the run.
+        p95_ttft: Seconds; NaN where undefined, as all that follow.
+        p95_tpot: Seconds.
+        goodput: Requests/s within the objective.
+        throughput: Requests/s answered.
+        output_throughput: Output tokens/s.
+        in_flight: Requests in the system on average.
+        met: Whether each measured request met every bound, in order of arrival.
+    """
+
+    attainment: float
+    by_metric: Mapping[str, float]
+    stability: Stability
+    p95_ttft: float = math.nan
+    p95_tpot: float = math.nan
+    goodput: float = math.nan
+    throughput: float = math.nan
+    output_throughput: float = math.nan
+    in_flight: float = math.nan
+    met: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_), repr=False)
+
+
+Prober = Callable[[float, int, int], Trial]
+"""From a load, the index of a replication and a number of requests to a run. The same replication draws the same
+lengths and the same gaps at every load, stretched by it; more requests begin with those of fewer. A run may take more
+requests than asked, where its load needs them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """Runs at one load, one a replication."""
+
+    load: float
+    trials: tuple[Trial, ...]
+
+    @property
+    def attainment(self) -> float:
+        """Mean over the runs."""
+        return self.mean("attainment")
+
+    @property
+    def by_metric(self) -> dict[str, float]:
+        """Mean over the runs, by bound."""
+        names = self.trials[0].by_metric
+        return {name: float(np.mean([trial.by_metric[name] for trial in self.trials])) for name in names}
+
+    @property
+    def stability(self) -> Stability:
+        """Of most runs, the better one of a tie: a single run near its capacity may look overloaded by chance."""
+        verdicts = [trial.stability for trial in self.trials]
+        order: tuple[Stability, ...] = ("stable", "backlogged", "overloaded")
+        return max(order, key=lambda verdict: (verdicts.count(verdict), -order.index(verdict)))
+
+    @property
+    def num_measured(self) -> int:
+        """Requests measured, over all runs."""
+        return sum(len(trial.met) for trial in self.trials)
+
+    def mean(self, name: str) -> float:
+        """Return the mean of a figure of the runs in which it is defined; NaN if in none."""
+        values = np.array([getattr(trial, name) for trial in self.trials], dtype=np.float64)
+        return float(np.mean(values[~np.isnan(values)])) if not np.isnan(values).all() else math.nan
+
+    def holds(self, asked: float) -> bool:
+        """Return whether the objective holds: enough requests met it, and the queue does not grow for ever."""
+        return self.stability != "overloaded" and self.attainment >= asked - 1e-12
+
+    def margin(self, asked: float) -> float:
+        """Return by how much it holds, in log-odds of the attainment; its sign is that of `holds`."""
+        if self.stability == "overloaded" or math.isnan(self.attainment):
+            return _OVERLOADED_MARGIN
+        edge = 0.5 / max(self.num_measured, 1)
+        attained, wanted = (math.log(x / (1 - x)) for x in np.clip([self.attainment, asked], edge, 1 - edge))
+        margin = attained - wanted
+        return max(margin, 0.0) if self.holds(asked) else min(margin, -_LEAST_MARGIN)
