@@ -40,7 +40,9 @@ def environment(**more: str) -> dict[str, str]:
 
 def examples() -> list[str]:
     """Return every command line that the help of a command shows."""
-    texts = [inspect.getdoc(command.callback) or "" for command in app.registered_commands if command.callback]
+    apps = [app, *(group.typer_instance for group in app.registered_groups if group.typer_instance)]
+    commands = [command for each in apps for command in each.registered_commands]
+    texts = [inspect.getdoc(command.callback) or "" for command in commands if command.callback]
     return [line.strip() for text in texts for line in text.splitlines() if line.strip().startswith("simserve ")]
 
 
