@@ -109,19 +109,22 @@ def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
 
 
 def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
-    engine, says, words = deployment.engine, deployment.says, []
+    engine, says, words = deployment.engine, deployment.says, list[str]()
+    ranks = deployment.scenario.deployment.data_parallel_size  # SGLang divides seats and chunks among them
     for key, flag in _NUMBERS.items():
         value = getattr(engine, key)
         is_absent_and_one = key == "block_size" and value == 1 and not flags.has(flag)
+        if key == "max_num_seqs":
+            value *= ranks
         if key in says and not is_absent_and_one:
             words += flags.render(flag, value, key=f"deployment.engine.{key}")
     if not engine.enable_chunked_prefill:
         words += flags.render("--chunked-prefill-size", _NOT_CHUNKED, key="deployment.engine.enable_chunked_prefill")
         budget = engine.max_num_batched_tokens
         words += flags.render("--max-prefill-tokens", budget, key="deployment.engine.max_num_batched_tokens")
-    elif "max_num_batched_tokens" in says:
+    elif "max_num_batched_tokens" in says or ranks > 1:
         key = "deployment.engine.max_num_batched_tokens"
-        words += flags.render("--chunked-prefill-size", engine.max_num_batched_tokens, key=key)
+        words += flags.render("--chunked-prefill-size", engine.max_num_batched_tokens * ranks, key=key)
     if not engine.enable_prefix_caching:
         words += flags.render("--disable-radix-cache", True, key="deployment.engine.enable_prefix_caching")
     if "async_scheduling" in says and not engine.async_scheduling and flags.has("--disable-overlap-schedule"):
