@@ -39,7 +39,7 @@ def export(
 ) -> None:
     """Write down what starts one replica of a scenario: the exact flags of that engine and version.
 
-    simserve export chatbot --to vllm
+    simserve export chatbot --to vllm --out serve.sh
     """
     from simserve.planner.export.export import export as export_scenario
     from simserve.scenario.load import load
@@ -50,7 +50,7 @@ def export(
     if as_json:
         print_json(_document(result))
     elif not quiet:
-        _show(result, is_written=out is not None)
+        _show(result, out)
 
 
 def _document(result: Export) -> dict[str, Any]:
@@ -63,11 +63,16 @@ def _document(result: Export) -> dict[str, Any]:
     }
 
 
-def _show(result: Export, *, is_written: bool) -> None:
-    if not is_written:
+def _show(result: Export, out: Path | None) -> None:
+    """Print the command, with its notes where they are in nobody's way, or say what was written."""
+    if out is None:
         print(_text(result), end="")
+        for note in result.notes:
+            typer.echo(f"note: {note}", err=True)
+        return
+    print(f"{out}: {result.target}, version {result.version}")
     for note in result.notes:
-        typer.echo(f"note: {note}", err=True)
+        print(f"- {note}")
 
 
 def _text(result: Export) -> str:

@@ -52,7 +52,7 @@ def vllm_command(
 ) -> None:
     """Make a scenario of a pasted vllm serve line; what it cannot hold is named.
 
-    simserve import vllm-command 'vllm serve meta-llama/Llama-3.1-8B -tp 2' --hardware h100-sxm-80gb --out mine.yaml
+    simserve import vllm-command 'vllm serve meta-llama/Llama-3.1-8B -tp 2' --hardware h100-sxm-80gb --out pasted.yaml
     """
     from simserve.planner.importers.vllm_command import import_vllm_command
 
@@ -152,10 +152,7 @@ def hf_config(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Make a model profile of a Hugging Face config.json; its name is that of the file.
-
-    simserve import hf-config Qwen3-32B/config.json --out qwen3-32b.yaml
-    """
+    """Make a model profile of a Hugging Face config.json, or of the folder that holds it; its name is the file's."""
     from simserve.planner.importers.hf_config import import_hf_config
 
     profile, text = import_hf_config(config, None if out is None else out.stem)

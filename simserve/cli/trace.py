@@ -42,7 +42,7 @@ def trace(
 ) -> None:
     """Say what is in a trace: rate, burstiness, lengths, shared prefixes; and write a scenario like it.
 
-    simserve trace traffic.csv.gz --scenario like-it.yaml
+    simserve trace traffic.csv --scenario like-it.yaml
     """
     from simserve.planner.importers.trace import fitted_scenario
     from simserve.workload.traces.formats import AUTO, check_format, detect, read_trace

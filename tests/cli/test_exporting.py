@@ -58,6 +58,20 @@ def test_out_writes_a_script_and_replaces_nothing(simserve: Simserve, folder: Pa
     assert "Mistral" in (folder / "serve.sh").read_text(encoding="utf-8")
 
 
+def test_what_is_written_is_said_with_its_notes(simserve: Simserve, folder: Path) -> None:
+    """On stdout, as the command itself is in the file; manifests and further files too."""
+    script = simserve("export", "chatbot", "--to", "vllm", "--out", "serve.sh")
+    manifest = simserve("export", "chatbot", "--to", "k8s", "--out", "chat.yaml")
+    model = simserve("export", "single-gpu-7b", "--to", "ollama", "--out", "ollama.sh")
+
+    assert script.stdout.splitlines()[0] == "serve.sh: vllm, version 0.12"
+    assert script.stdout.splitlines()[1].startswith("- --quantization fp8 quantises")
+    assert (script.stderr, manifest.code, model.code) == ("", 0, 0)
+    assert (folder / "chat.yaml").read_text(encoding="utf-8").startswith("# --quantization fp8")
+    assert "kind: HorizontalPodAutoscaler" in (folder / "chat.yaml").read_text(encoding="utf-8")
+    assert (folder / "Modelfile").read_text(encoding="utf-8").startswith("FROM ./Mistral-7B-v0.1")
+
+
 def test_a_folder_that_is_not_there_is_a_usage_error(simserve: Simserve) -> None:
     """With what went wrong."""
     done = simserve("export", "single-gpu-7b", "--to", "vllm", "--out", "none/serve.sh")

@@ -40,7 +40,9 @@ def environment(**more: str) -> dict[str, str]:
 
 def examples() -> list[str]:
     """Return every command line that the help of a command shows."""
-    texts = [inspect.getdoc(command.callback) or "" for command in app.registered_commands if command.callback]
+    apps = [app, *(group.typer_instance for group in app.registered_groups if group.typer_instance)]
+    commands = [command for each in apps for command in each.registered_commands]
+    texts = [inspect.getdoc(command.callback) or "" for command in commands if command.callback]
     return [line.strip() for text in texts for line in text.splitlines() if line.strip().startswith("simserve ")]
 
 
@@ -149,6 +151,8 @@ def test_an_example_of_the_help_works(example: str, folder: Path) -> None:
     import yaml
 
     (folder / "mine.yaml").write_text(yaml.safe_dump(scenario_mapping()), encoding="utf-8")
+    rows = "".join(f"{index},{90 + index},{10 + index % 5}\n" for index in range(20))
+    (folder / "traffic.csv").write_text(f"arrival_time,prompt_tokens,output_tokens\n{rows}", encoding="utf-8")
     python = shlex.quote(sys.executable)
     function = (
         "simserve() { "

@@ -37,7 +37,7 @@ def test_the_answer_comes_first(simserve: Simserve) -> None:
     assert lines[0] == "400 requests over 3.32 min: 2 a second on average, 2 in the busiest minute"
     assert lines[1].startswith("Burstiness: times between requests have a cv of 0 (Poisson: 1)")
     assert "prompt tokens" in lines[3]
-    assert lines[5] == "41,196 prompt tokens and 4,399 output tokens in all; format csv"
+    assert lines[5] == "41,197 prompt tokens and 4,399 output tokens in all; format csv"
 
 
 def test_what_else_a_format_knows_is_said(simserve: Simserve) -> None:

@@ -13,7 +13,7 @@ import pytest
 from simserve.errors import ScenarioError, TraceError, UsageError
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
-from simserve.workload.spec import PoissonArrivals, TraceSpec, WorkloadSpec
+from simserve.workload.spec import TraceSpec, WorkloadSpec
 from simserve.workload.traces.formats import READERS, check_format, detect, read_trace
 from simserve.workload.traces.trace import Trace
 
@@ -323,5 +323,5 @@ def test_a_trace_without_times_needs_arrivals(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"holds no arrival times; add workload\.arrivals beside the trace"):
         replay(tmp_path, SHAREGPT)
     with pytest.raises(ValueError, match=r"also trace\.time_scale; keep one of the two"):
-        WorkloadSpec(trace=TraceSpec(path="t", time_scale=2.0), arrivals=PoissonArrivals(rate=1.0))
+        replay(tmp_path, SHAREGPT, {"time_scale": 2.0}, arrivals={"process": "poisson", "rate": 1.0})
     assert not issubclass(TraceError, ScenarioError)

@@ -33,6 +33,40 @@ _KNOBS = (
 """Knobs that some engine has a flag for, in the order that a command line is read."""
 
 
+_SAID = frozenset(
+    {
+        "hardware",
+        "replicas",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "data_parallel_size",
+        "enable_expert_parallel",
+        "quantization",
+        "kv_cache_dtype",
+        "attention",
+        "engine",
+        "routing",
+    }
+)
+"""Keys of a deployment that every export says or refuses, or that describe nothing but the simulation."""
+_SAID_OF_ENGINE = frozenset(
+    {
+        *_KNOBS,
+        "batching",
+        "scheduler",
+        "admission",
+        "scheduling_policy",
+        "preemption_mode",
+        "kv_allocation",
+        "frontend_latency",
+        "static_batch_size",
+        "static_max_wait",
+        "swap_space",
+    }
+)
+"""The same of its engine."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """What starts a deployment.
@@ -87,6 +121,7 @@ class Deployment:
         checkpoint: What the engine loads: a repository or a path.
         is_own_checkpoint: Whether the user named it.
         notes: Collected while it is written.
+        unsaid: Dotted keys below `deployment` that only some exporters know, and none has said yet.
     """
 
     resolved: ResolvedScenario
@@ -97,6 +132,16 @@ class Deployment:
     checkpoint: str
     is_own_checkpoint: bool
     notes: list[str]
+    unsaid: dict[str, Any]
+
+    def take(self, key: str) -> Any:
+        """Return what the scenario sets for a rare key, which the caller says; None: nothing."""
+        return self.unsaid.pop(key, None)
+
+    def all_notes(self) -> tuple[str, ...]:
+        """Return what a person has to know, with the keys that nobody has said."""
+        unsaid = (f"deployment.{key} is not in what is written here: set it up by hand" for key in sorted(self.unsaid))
+        return (*self.notes, *unsaid)
 
     @property
     def scenario(self) -> Scenario:
@@ -190,7 +235,17 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
         checkpoint=checkpoint or model.huggingface_id or model.name,
         is_own_checkpoint=checkpoint is not None,
         notes=notes,
+        unsaid=_rare_keys(scenario),
     )
+
+
+def _rare_keys(scenario: Scenario) -> dict[str, Any]:
+    """Return what the scenario sets besides what every export knows."""
+    deployment = scenario.deployment
+    found = {key: getattr(deployment, key) for key in deployment.model_fields_set - _SAID}
+    engine = deployment.engine.overrides()
+    found |= {f"engine.{key}": value for key, value in engine.items() if key not in _SAID_OF_ENGINE}
+    return {key: value for key, value in found.items() if value not in (None, False, [], ())}
 
 
 def _engine_with(resolved: ResolvedScenario, overrides: Mapping[str, Any]) -> ResolvedEngine:
@@ -240,6 +295,9 @@ def _refuse_unreal(resolved: ResolvedScenario) -> None:
         if key in asked:
             rest = {each: value for each, value in asked.items() if each != key}
             _refuse_other(key, asked[key], getattr(_engine_with(resolved, rest), key), label)
+    if engine.name != "vllm":
+        _refuse_other("scheduling_policy", engine.scheduling_policy, "fcfs", label)
+        _refuse_other("preemption_mode", engine.preemption_mode, "recompute", label)
     if scenario.deployment.attention != "flash":
         rule = f"cannot be exported: {label} computes attention with fused kernels"
         raise ScenarioError(

@@ -31,6 +31,9 @@ def export_ollama(deployment: Deployment) -> Export:
         environment |= {"OLLAMA_FLASH_ATTENTION": "1", "OLLAMA_KV_CACHE_TYPE": kv_cache_type}
     name = re.sub(r"[^a-z0-9._-]+", "-", deployment.model.name.lower())
     modelfile = [f"FROM {_source(deployment)}", f"PARAMETER num_ctx {engine.max_model_len}"]
+    layers = deployment.take("num_gpu") or deployment.take("engine.num_gpu")
+    if layers is not None:
+        modelfile.append(f"PARAMETER num_gpu {layers}")
     deployment.note(f"start the server with this command, then make the model: {_create(deployment, name)}")
     return Export(
         target="ollama",
@@ -38,13 +41,13 @@ def export_ollama(deployment: Deployment) -> Export:
         command=("ollama", "serve"),
         environment=environment,
         files={MODELFILE: "\n".join(modelfile) + "\n"},
-        notes=tuple(deployment.notes),
+        notes=deployment.all_notes(),
     )
 
 
 def _refuse(deployment: Deployment) -> None:
     asked, engine = deployment.scenario.deployment, deployment.engine
-    for key in ("tensor_parallel_size", "pipeline_parallel_size"):
+    for key in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         if getattr(asked, key) > 1:
             rule = "cannot be exported: Ollama spreads layers over GPUs by itself and takes no size"
             raise ScenarioError(rule, key=f"deployment.{key}", value=getattr(asked, key), remedy="set it to 1")

@@ -30,20 +30,26 @@ def export_sglang(deployment: Deployment) -> Export:
     flags = flags_of("sglang", deployment.version)
     command = ["python", "-m", "sglang.launch_server", "--model-path", deployment.checkpoint]
     command += _parallel(deployment, flags) + _formats(deployment, flags) + _knobs(deployment, flags)
-    return Export(target="sglang", version=deployment.version, command=tuple(command), notes=tuple(deployment.notes))
+    return Export(target="sglang", version=deployment.version, command=tuple(command), notes=deployment.all_notes())
 
 
 def _parallel(deployment: Deployment, flags: Flags) -> list[str]:
     asked, words = deployment.scenario.deployment, []
-    for key, flag in (("tensor_parallel_size", "--tp-size"), ("pipeline_parallel_size", "--pp-size")):
-        size = getattr(asked, key)
+    ranks = asked.tensor_parallel_size * asked.data_parallel_size
+    sizes = {"tensor_parallel_size": ("--tp-size", ranks)}
+    sizes["pipeline_parallel_size"] = ("--pp-size", asked.pipeline_parallel_size)
+    for key, (flag, size) in sizes.items():
         if size > 1 or (deployment.is_explicit and flags.has(flag)):
             words += flags.render(flag, size, key=f"deployment.{key}")
     if asked.enable_expert_parallel:
         key = "deployment.enable_expert_parallel"
         if flags.takes.get("--enable-ep-moe") == "switch":
             words += flags.render("--enable-ep-moe", True, key=key)
-        words += flags.render("--ep-size", asked.tensor_parallel_size, key=key)
+        words += flags.render("--ep-size", ranks, key=key)
+    if asked.data_parallel_size > 1:
+        key = "deployment.data_parallel_size"
+        words += flags.render("--dp-size", asked.data_parallel_size, key=key)
+        words += flags.render("--enable-dp-attention", True, key=key)
     return words
 
 
@@ -103,23 +109,31 @@ def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
 
 
 def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
-    engine, says, words = deployment.engine, deployment.says, []
+    engine, says, words = deployment.engine, deployment.says, list[str]()
+    ranks = deployment.scenario.deployment.data_parallel_size  # SGLang divides seats and chunks among them
     for key, flag in _NUMBERS.items():
         value = getattr(engine, key)
         is_absent_and_one = key == "block_size" and value == 1 and not flags.has(flag)
+        if key == "max_num_seqs":
+            value *= ranks
         if key in says and not is_absent_and_one:
             words += flags.render(flag, value, key=f"deployment.engine.{key}")
     if not engine.enable_chunked_prefill:
         words += flags.render("--chunked-prefill-size", _NOT_CHUNKED, key="deployment.engine.enable_chunked_prefill")
         budget = engine.max_num_batched_tokens
         words += flags.render("--max-prefill-tokens", budget, key="deployment.engine.max_num_batched_tokens")
-    elif "max_num_batched_tokens" in says:
+    elif "max_num_batched_tokens" in says or ranks > 1:
         key = "deployment.engine.max_num_batched_tokens"
-        words += flags.render("--chunked-prefill-size", engine.max_num_batched_tokens, key=key)
+        words += flags.render("--chunked-prefill-size", engine.max_num_batched_tokens * ranks, key=key)
     if not engine.enable_prefix_caching:
         words += flags.render("--disable-radix-cache", True, key="deployment.engine.enable_prefix_caching")
     if "async_scheduling" in says and not engine.async_scheduling and flags.has("--disable-overlap-schedule"):
         words += flags.render("--disable-overlap-schedule", True, key="deployment.engine.async_scheduling")
+    if deployment.take("engine.enforce_eager"):
+        words += flags.render("--disable-cuda-graph", True, key="deployment.engine.enforce_eager")
+    offloaded = deployment.take("cpu_offload_gb") or deployment.take("engine.cpu_offload_gb")
+    if offloaded:
+        words += flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb")
     is_other_default = version_key(deployment.version) < _FCFS_SINCE
     if is_other_default or deployment.is_explicit or deployment.scenario.deployment.engine.scheduling_policy:
         words += flags.render("--schedule-policy", engine.scheduling_policy, key="deployment.engine.scheduling_policy")

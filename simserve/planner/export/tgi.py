@@ -35,7 +35,7 @@ def export_tgi(deployment: Deployment) -> Export:
         version=deployment.version,
         command=tuple(words),
         environment=environment,
-        notes=tuple(deployment.notes),
+        notes=deployment.all_notes(),
     )
 
 
@@ -44,6 +44,9 @@ def _refuse(deployment: Deployment) -> None:
     if asked.pipeline_parallel_size > 1:
         rule = "cannot be exported: TGI has no pipeline parallelism"
         raise ScenarioError(rule, key="deployment.pipeline_parallel_size", value=asked.pipeline_parallel_size)
+    if asked.data_parallel_size > 1:
+        rule = "cannot be exported: TGI has no data-parallel attention"
+        raise ScenarioError(rule, key="deployment.data_parallel_size", value=asked.data_parallel_size)
     settable = ("max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens")
     for key in sorted(deployment.needed - {*settable, "enable_prefix_caching"}):
         rule = f"cannot be exported: {deployment.label} has no flag for it"
@@ -88,6 +91,8 @@ def _limits(deployment: Deployment, flags: Flags) -> list[str]:
     words += flags.render(prompt_flag, longest, key="deployment.engine.max_model_len")
     words += flags.render("--max-total-tokens", length, key="deployment.engine.max_model_len")
     words += flags.render("--max-batch-prefill-tokens", budget, key="deployment.engine.max_num_batched_tokens")
+    if deployment.take("engine.enforce_eager") and flags.has("--cuda-graphs"):
+        words += flags.render("--cuda-graphs", 0, key="deployment.engine.enforce_eager")
     if "gpu_memory_utilization" in deployment.says:
         share = engine.gpu_memory_utilization
         words += flags.render("--cuda-memory-fraction", share, key="deployment.engine.gpu_memory_utilization")

@@ -50,7 +50,7 @@ def export_trtllm(deployment: Deployment) -> Export:
         version=deployment.version,
         command=tuple(command),
         files=files,
-        notes=tuple(deployment.notes),
+        notes=deployment.all_notes(),
     )
 
 
@@ -58,10 +58,14 @@ def _flags(deployment: Deployment, flags: Flags) -> list[str]:
     asked, words = deployment.scenario.deployment, []
     for key, flag in (("tensor_parallel_size", "--tp_size"), ("pipeline_parallel_size", "--pp_size")):
         size = getattr(asked, key)
+        if key == "tensor_parallel_size":
+            size *= asked.data_parallel_size  # ranks of attention are ranks of the whole there
         if size > 1 or deployment.is_explicit:
             words += flags.render(flag, size, key=f"deployment.{key}")
     if asked.enable_expert_parallel:
-        words += flags.render("--ep_size", asked.tensor_parallel_size, key="deployment.enable_expert_parallel")
+        words += flags.render(
+            "--ep_size", asked.tensor_parallel_size * asked.data_parallel_size, key="deployment.enable_expert_parallel"
+        )
     for key, flag in _NUMBERS.items():
         if key in deployment.says:
             words += flags.render(flag, getattr(deployment.engine, key), key=f"deployment.engine.{key}")
@@ -74,6 +78,10 @@ def _options(deployment: Deployment) -> dict[str, Any]:
         options["enable_chunked_prefill"] = engine.enable_chunked_prefill
     if "async_scheduling" in says:
         options["disable_overlap_scheduler"] = not engine.async_scheduling
+    if deployment.take("engine.enforce_eager"):
+        options["cuda_graph_config"] = None
+    if deployment.scenario.deployment.data_parallel_size > 1:
+        options["enable_attention_dp"] = True
     kv_cache: dict[str, Any] = {}
     asked = deployment.scenario.deployment.kv_cache_dtype
     if asked not in _KV_CACHE or (asked in ("fp16", "bf16") and asked != deployment.model.dtype):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.profiles.engine_profile import version_key
+from simserve.profiles.model import load_model
 
 _SERVE_SINCE = version_key("0.5.5")
 """`vllm serve` is in the oldest release read since then; before, the module of the API server was started."""
@@ -21,7 +25,11 @@ _KNOB_FLAGS = {
     "enable_prefix_caching": "--enable-prefix-caching",
     "async_scheduling": "--async-scheduling",
 }
-_INT8_WEIGHTS_ONLINE = "int8_per_channel_weight_only"
+_NGRAM_TOKENS = 4
+"""Longest look-up of the prompt that vLLM's documentation uses for n-gram speculation."""
+_EAGLE_PLACEHOLDER = "ORG/EAGLE-HEAD"
+_ONLINE = {"int8-wo": "int8_per_channel_weight_only", "nf4": "bitsandbytes"}
+"""Formats besides FP8 that vLLM makes while it loads, where the version has the method."""
 
 
 def export_vllm(deployment: Deployment) -> Export:
@@ -38,14 +46,23 @@ def export_vllm(deployment: Deployment) -> Export:
     command += _parallel(deployment, flags)
     command += _formats(deployment, flags)
     command += _knobs(deployment, flags)
-    return Export(target="vllm", version=deployment.version, command=tuple(command), notes=tuple(deployment.notes))
+    command += _rare(deployment, flags)
+    partition = deployment.take("pipeline_layer_partition") or deployment.take("engine.pipeline_layer_partition")
+    environment = {"VLLM_PP_LAYER_PARTITION": ",".join(map(str, partition))} if partition else {}
+    return Export(
+        target="vllm",
+        version=deployment.version,
+        command=tuple(command),
+        environment=environment,
+        notes=deployment.all_notes(),
+    )
 
 
 def _parallel(deployment: Deployment, flags: Flags) -> list[str]:
     asked, words = deployment.scenario.deployment, []
-    for key in ("tensor_parallel_size", "pipeline_parallel_size"):
+    for key in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         size = getattr(asked, key)
-        if size > 1 or deployment.is_explicit:
+        if size > 1 or (deployment.is_explicit and flags.has("--" + key.replace("_", "-"))):
             words += flags.render("--" + key.replace("_", "-"), size, key=f"deployment.{key}")
     if asked.enable_expert_parallel:
         words += flags.render("--enable-expert-parallel", True, key="deployment.enable_expert_parallel")
@@ -92,8 +109,9 @@ def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
             "--quantization fp8 quantises a 16-bit checkpoint while it loads; drop it for one stored in FP8"
         )
         return flags.render("--quantization", "fp8", key=key)
-    if quantization == "int8-wo" and flags.has("--quantization", _INT8_WEIGHTS_ONLINE):
-        return flags.render("--quantization", _INT8_WEIGHTS_ONLINE, key=key)
+    online = _ONLINE.get(quantization)
+    if online is not None and not deployment.is_own_checkpoint and flags.has("--quantization", online):
+        return flags.render("--quantization", online, key=key)
     if quantization.startswith("gguf") and not flags.has("--quantization", "gguf"):
         raise ScenarioError(f"cannot be exported: {deployment.label} reads no GGUF", key=key, value=quantization)
     deployment.needs_checkpoint(f"vLLM does not quantise to {quantization} while it loads")
@@ -114,9 +132,52 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
             words += flags.render(flag, value, key=f"deployment.engine.{key}")
     asked = deployment.scenario.deployment.engine
     if flags.has("--scheduling-policy") and (deployment.is_explicit or asked.scheduling_policy):
-        words += flags.render("--scheduling-policy", deployment.engine.scheduling_policy, key="deployment.engine")
-    if flags.has("--preemption-mode") and (deployment.is_explicit or asked.preemption_mode):
-        words += flags.render("--preemption-mode", deployment.engine.preemption_mode, key="deployment.engine")
-    if flags.has("--swap-space") and (deployment.is_explicit or asked.swap_space is not None):
-        words += flags.render("--swap-space", 0, key="deployment.engine.swap_space")
+        key = "deployment.engine.scheduling_policy"
+        words += flags.render("--scheduling-policy", deployment.engine.scheduling_policy, key=key)
+    mode, space = deployment.engine.preemption_mode, asked.swap_space or 0.0
+    if mode != "recompute" or (flags.has("--preemption-mode") and (deployment.is_explicit or asked.preemption_mode)):
+        words += flags.render("--preemption-mode", mode, key="deployment.engine.preemption_mode")
+    if space or (flags.has("--swap-space") and (deployment.is_explicit or asked.swap_space is not None)):
+        words += flags.render("--swap-space", f"{space / 2**30:g}", key="deployment.engine.swap_space")
+    return words
+
+
+def _rare(deployment: Deployment, flags: Flags) -> list[str]:
+    """Return the flags of what few scenarios set."""
+    words = []
+    if deployment.take("engine.enforce_eager"):
+        words += flags.render("--enforce-eager", True, key="deployment.engine.enforce_eager")
+    offloaded = deployment.take("cpu_offload_gb") or deployment.take("engine.cpu_offload_gb")
+    if offloaded:
+        words += flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb")
+    speculative = deployment.take("speculative")
+    if speculative is not None:
+        words += _speculative(deployment, flags, speculative)
+    return words
+
+
+def _speculative(deployment: Deployment, flags: Flags, asked: Any) -> list[str]:
+    """Return who drafts and how many tokens: as JSON from 0.8 on, before as flags of their own."""
+    count, key = asked.num_speculative_tokens, "deployment.speculative"
+    settings: dict[str, Any] = {"method": asked.method, "num_speculative_tokens": count}
+    if asked.method == "draft_model":
+        draft = load_model(asked.draft_model, deployment.scenario.folder)
+        settings["model"] = draft.huggingface_id or draft.name
+    elif asked.method == "eagle":
+        settings["model"] = _EAGLE_PLACEHOLDER
+        deployment.note(f"put the repository of the EAGLE head of {deployment.checkpoint} for {_EAGLE_PLACEHOLDER}")
+    elif asked.method == "ngram":
+        settings["prompt_lookup_max"] = _NGRAM_TOKENS
+    deployment.note("acceptance is measured, not set: compare vllm:spec_decode_num_accepted_tokens with the scenario's")
+    if flags.has("--speculative-config"):
+        return flags.render("--speculative-config", json.dumps(settings), key=key)
+    if asked.method in ("eagle", "mtp"):
+        raise ScenarioError(
+            f"cannot be told to {deployment.label}, which has no such drafter", key=key, value=asked.method
+        )
+    model = "[ngram]" if asked.method == "ngram" else settings["model"]
+    words = flags.render("--speculative-model", model, key=key)
+    words += flags.render("--num-speculative-tokens", count, key=key)
+    if asked.method == "ngram":
+        words += flags.render("--ngram-prompt-lookup-max", _NGRAM_TOKENS, key=key)
     return words

@@ -15,6 +15,7 @@ from simserve.planner.importers.model_names import NamedModel, find_model, store
 from simserve.planner.importers.traffic import PLACEHOLDER_NOTE, placeholder_workload
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.model import load_model
+from simserve.scenario.schema import DeploymentSpec, EngineSpec
 
 ASSUMED_HARDWARE = "h100-sxm-80gb"
 """GPU of a command line that comes without one."""
@@ -98,6 +99,7 @@ class _Reading:
     model: str | None = None
     quantization: str | None = None
     dtype: str | None = None
+    data_parallel_size: int = 1
     ignored: list[str] = field(default_factory=list)
     not_simulated: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -223,10 +225,21 @@ def _share(reading: _Reading, value: object) -> None:
 
 
 def _data_parallel(reading: _Reading, value: object) -> None:
-    size = _number("--data-parallel-size", value)
-    reading.deployment["replicas"] = size
-    if size > 1:
-        reading.notes.append(f"--data-parallel-size {size} is read as {size} replicas, each with its own scheduler.")
+    reading.data_parallel_size = _number("--data-parallel-size", value)
+
+
+def _enforce_eager(reading: _Reading, value: object) -> None:
+    if "enforce_eager" in EngineSpec.model_fields:
+        reading.engine["enforce_eager"] = value is True
+    else:
+        reading.not_simulated.append("--enforce-eager")
+
+
+def _cpu_offload(reading: _Reading, value: object) -> None:
+    if "cpu_offload_gb" in DeploymentSpec.model_fields:
+        reading.deployment["cpu_offload_gb"] = float(str(value))
+    else:
+        reading.not_simulated.append(f"--cpu-offload-gb {value}")
 
 
 def _expert_parallel(reading: _Reading, value: object) -> None:
@@ -274,6 +287,8 @@ _OTHERS: dict[str, Callable[[_Reading, object], None]] = {
     "--gpu-memory-utilization": _share,
     "--data-parallel-size": _data_parallel,
     "--enable-expert-parallel": _expert_parallel,
+    "--enforce-eager": _enforce_eager,
+    "--cpu-offload-gb": _cpu_offload,
     "--quantization": _quantization,
     "--dtype": _dtype,
     "--kv-cache-dtype": _kv_cache_dtype,
@@ -291,6 +306,7 @@ def _draft(reading: _Reading, served: str, model: str | None, *, hardware: str, 
         notes.append(f"{served} is taken to have the architecture of {named.model}, by its name; --model says another.")
     quantization = _format(reading, named, profile.dtype, profile.checkpoint_quantization, served)
     deployment: dict[str, Any] = {"hardware": hardware, **reading.deployment}
+    deployment |= _ranks(reading, has_experts=profile.moe is not None)
     if quantization != "none":
         deployment["quantization"] = quantization
     deployment["engine"] = {"name": "vllm", "version": version, **reading.engine}
@@ -307,6 +323,26 @@ def _draft(reading: _Reading, served: str, model: str | None, *, hardware: str, 
         "workload": placeholder_workload(length),
     }
     return Draft(mapping, tuple(notes), f"What does this vLLM server of {served} do?")
+
+
+def _ranks(reading: _Reading, *, has_experts: bool) -> dict[str, int]:
+    """Return data-parallel ranks: inside a replica where they share experts, else as replicas."""
+    size = reading.data_parallel_size
+    if size == 1:
+        return {}
+    if has_experts and _shares_experts():
+        return {"data_parallel_size": size}
+    reading.notes.append(f"--data-parallel-size {size} is read as {size} replicas, each with its own scheduler.")
+    return {"replicas": size}
+
+
+def _shares_experts() -> bool:
+    """Return whether a deployment may have data-parallel ranks that share experts."""
+    try:
+        DeploymentSpec.model_validate({"hardware": ASSUMED_HARDWARE, "data_parallel_size": 2})
+    except ValueError:
+        return False
+    return True
 
 
 def _format(reading: _Reading, named: NamedModel, dtype: str, checkpoint: str | None, served: str) -> str:

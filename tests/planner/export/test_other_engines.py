@@ -101,6 +101,31 @@ def test_sglang_differs_by_version() -> None:
     assert "--enable-ep-moe" not in exported("sglang", *experts, version="0.5.23").line
 
 
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("sglang", "--tp-size 8 --dp-size 8 --enable-dp-attention"),
+        ("sglang", "--max-running-requests 128 --chunked-prefill-size 65536"),
+        ("trtllm", "--tp_size 8"),
+    ],
+)
+def test_data_parallel_attention_is_said(target: str, words: str) -> None:
+    """SGLang divides seats and chunks among the ranks, so those of all are said."""
+    ranks = [
+        "deployment.tensor_parallel_size=1",
+        "deployment.data_parallel_size=8",
+        "deployment.engine.max_num_seqs=16",
+    ]
+    model = ["model=deepseek-v3", "deployment.quantization=fp8", "deployment.hardware=h200-sxm-141gb"]
+    try:
+        result = exported(target, *model, *ranks)
+    except ScenarioError:
+        pytest.skip("the schema has no data-parallel attention")
+
+    assert words in result.line
+    assert target == "sglang" or "enable_attention_dp: true" in result.files["extra_llm_api_options.yaml"]
+
+
 def test_sglang_quantises_or_needs_a_checkpoint() -> None:
     """FP8 and torchao's formats while it loads; GGUF from a file only; no integer KV."""
     assert "--torchao-config int8wo" in exported("sglang", "deployment.quantization=int8-wo", version="0.5.4").line

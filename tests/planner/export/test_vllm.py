@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from simserve.errors import InfeasibleError, InputError, ScenarioError
+from simserve.planner.export import deployment as module
 from simserve.planner.export.deployment import Export
 from simserve.planner.export.export import export
 from simserve.planner.export.flags import flags_of, read_words
 from simserve.profiles.engine_profile import load_engine
 from simserve.scenario.bundled import scenario_names
 from simserve.scenario.load import load
+from simserve.scenario.schema import DeploymentSpec, EngineSpec
 from tests.scenario.builders import make_scenario
 
 
@@ -208,6 +210,76 @@ def test_replicas_are_a_note() -> None:
     result = export(make_scenario(["deployment.replicas=3"]), "vllm")
 
     assert any("one of 3 replicas" in note for note in result.notes)
+
+
+def test_a_key_that_no_export_knows_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mechanism that is simulated and not written down is not lost in silence."""
+    scenario = make_scenario(["deployment.replicas=2", "deployment.engine.max_num_seqs=8"])
+    known = export(scenario, "vllm").notes
+    monkeypatch.setattr(module, "_SAID", module._SAID - {"replicas"})
+    monkeypatch.setattr(module, "_SAID_OF_ENGINE", module._SAID_OF_ENGINE - {"max_num_seqs"})
+
+    assert not any("set it up by hand" in note for note in known)
+    assert export(scenario, "vllm").notes[-2:] == (
+        "deployment.engine.max_num_seqs is not in what is written here: set it up by hand",
+        "deployment.replicas is not in what is written here: set it up by hand",
+    )
+
+
+_SPECULATIVE = "speculative" in DeploymentSpec.model_fields
+
+
+@pytest.mark.skipif(not _SPECULATIVE, reason="the schema has no speculative decoding")
+@pytest.mark.parametrize(
+    ("version", "speculative", "words"),
+    [
+        (
+            "0.12",
+            "{method: ngram, num_speculative_tokens: 3, acceptance_rate: 0.5}",
+            '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}',
+        ),
+        (
+            "0.12",
+            "{method: draft_model, draft_model: llama-3.2-1b, num_speculative_tokens: 3, acceptance_rate: 0.5}",
+            '"num_speculative_tokens": 3, "model": "meta-llama/Llama-3.2-1B"',
+        ),
+        (
+            "0.6.6",
+            "{method: ngram, num_speculative_tokens: 3, acceptance_rate: 0.5}",
+            "--speculative-model '[ngram]' --num-speculative-tokens 3 --ngram-prompt-lookup-max 4",
+        ),
+    ],
+)
+def test_speculation_is_said(version: str, speculative: str, words: str) -> None:
+    """As JSON, or before 0.8 as flags of their own."""
+    scenario = make_scenario(
+        [f"deployment.engine.version={version}", f"deployment.speculative={speculative}"], model="llama-3.1-8b"
+    )
+
+    result = export(scenario, "vllm")
+    assert words in result.line
+    assert_parses(result)
+
+
+@pytest.mark.skipif("enforce_eager" not in EngineSpec.model_fields, reason="the schema has no enforce_eager")
+@pytest.mark.parametrize(
+    ("engine", "target", "words"),
+    [
+        ("vllm", "vllm", "--enforce-eager"),
+        ("sglang", "sglang", "--disable-cuda-graph"),
+        ("tgi", "tgi", "--cuda-graphs 0"),
+    ],
+)
+def test_eager_execution_is_said(engine: str, target: str, words: str) -> None:
+    """Under the name of each engine."""
+    overrides = [
+        f"deployment.engine.name={engine}",
+        "deployment.engine.version=null",
+        "deployment.engine.enforce_eager=true",
+    ]
+    result = export(make_scenario([*overrides, "deployment.engine.max_model_len=4096"]), target)
+
+    assert words in result.line
 
 
 def test_another_engines_scenario_is_written_with_a_note() -> None:

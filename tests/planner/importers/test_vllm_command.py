@@ -59,6 +59,33 @@ def test_an_exported_command_comes_back_as_the_same_deployment(overrides: tuple[
     assert resolved_part(back.scenario) == resolved_part(scenario)
 
 
+_RANKS = ("model=deepseek-v3", "deployment.quantization=fp8", "deployment.hardware=h200-sxm-141gb")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("deployment.engine.enforce_eager=true",), "--enforce-eager"),
+        (("deployment.cpu_offload_gb=1",), "--cpu-offload-gb 1"),
+        (
+            (*_RANKS, "deployment.data_parallel_size=8", "deployment.enable_expert_parallel=true"),
+            "--data-parallel-size 8 --enable-expert-parallel",
+        ),
+    ],
+)
+def test_rare_keys_come_back_too(overrides: tuple[str, ...], words: str) -> None:
+    """Where the schema has them."""
+    try:
+        scenario = make_scenario([*overrides, "deployment.engine.max_model_len=4096"])
+    except ScenarioError:
+        pytest.skip("the schema has no such key")
+
+    line = export(scenario, "vllm")
+    assert words in line.line
+    back = import_vllm_command(line.line, hardware=scenario.deployment.hardware, version="0.12")
+    assert resolved_part(back.scenario) == resolved_part(scenario)
+
+
 def test_an_exported_bundled_scenario_comes_back() -> None:
     """The chatbot with its name, through the line with a flag a row."""
     scenario = load("chatbot")
@@ -120,7 +147,7 @@ def test_the_version_is_that_of_the_option_the_image_or_the_newest() -> None:
 def test_nothing_is_lost_in_silence() -> None:
     """Unknown, not simulated and without effect are named apart."""
     draft = imported(
-        "vllm serve meta-llama/Llama-3.1-8B extra --frobnicate 3 --enable-expert-paralel --enforce-eager "
+        "vllm serve meta-llama/Llama-3.1-8B extra --frobnicate 3 --enable-expert-paralel --enable-lora "
         "--max-loras 4 --port 8000 --scheduling-policy priority --quantization bitsandbytes --swap-space 8"
     )
 
@@ -128,7 +155,7 @@ def test_nothing_is_lost_in_silence() -> None:
     assert "has no --frobnicate: --frobnicate 3 is left out." in notes
     assert "did you mean --enable-expert-parallel?" in notes
     assert (
-        "Not simulated: --enforce-eager, --max-loras 4, --scheduling-policy priority, --swap-space 8, "
+        "Not simulated: --enable-lora, --max-loras 4, --scheduling-policy priority, --swap-space 8, "
         "--quantization bitsandbytes." in notes
     )
     assert "Without effect on the simulation: --port." in notes
