@@ -139,6 +139,9 @@ FP4_FORMATS = ("mxfp4", "nvfp4")
 FIRST_FP4_CAPABILITY = 10.0
 """CUDA compute capability from which GPUs have FP4 arithmetic (Blackwell)."""
 
+ENGINES_WITHOUT_MARLIN = ("tensorrt-llm", "fastertransformer")
+"""Engines whose weight-only kernels pad to plain tiles: the tables of TensorRT-LLM fit 64 rows (calibration/LOG.md)."""
+
 ENGINES_WITHOUT_WEIGHT_ONLY_FP8 = ("tensorrt-llm",)
 """Engines that refuse FP8 weights on a GPU without FP8 arithmetic."""
 
@@ -301,6 +304,8 @@ def resolve_precision(
         arithmetic, share, tile_rows = wide, WEIGHT_ONLY_FP8_SHARE, MARLIN_TILE_ROWS
     if name in FP4_FORMATS and float(compute_capability or 0.0) >= FIRST_FP4_CAPABILITY:
         note = f"FP4 arithmetic of {hardware_name} is not simulated: 4-bit weights, {wide} arithmetic"
+    if engine_name in ENGINES_WITHOUT_MARLIN:
+        tile_rows = PLAIN_TILE_ROWS
     for dtype in (arithmetic, wide):
         if dtype not in peaks:
             rule = f"needs {dtype} arithmetic under {engine_name}, and {hardware_name} has {', '.join(peaks)}"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simserve.errors import InputError, SimserveError
 from simserve.metrics.latency import request_latencies
 from simserve.perf.parts import PricedDeployment
-from simserve.perf.tables import price
+from simserve.perf.pricing import price
 from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve

@@ -175,6 +175,10 @@ def _quantization(reader: ConfigReader) -> str | None:
     ]
     if bits:
         return bits[0].replace("float8", "fp8").replace("float4", "fp4")
+    if method == "gptq" and block.get("bits") == 3:
+        return "int3"
+    if method == "bitsandbytes" and block.get("load_in_4bit"):
+        return str(block.get("bnb_4bit_quant_type", "fp4")).lower()
     return _QUANTISED_NAMES.get(method, method)
 
 

@@ -17,7 +17,7 @@ from simserve.metrics.result import RunResult
 from simserve.metrics.slo import SLO
 from simserve.metrics.summary import RunFacts, summarize
 from simserve.perf.parts import PricedDeployment
-from simserve.perf.tables import price
+from simserve.perf.pricing import price
 from simserve.profiles.expected_errors import expected_error, generation_of, load_expected_errors
 from simserve.scenario.fit import check_fit, quality_of
 from simserve.scenario.pricing import grid
