@@ -233,6 +233,8 @@ class Kernels(FrozenModel):
 
     compute_efficiency: float = Field(gt=0, le=1.5)
     """Scale on the hardware profile's kernel efficiencies; 1: as there."""
+    shared_decode_groups: tuple[int, ...] | None = None
+    """Query heads a key-value head for which a decode step reads keys once for all of them; absent: any number."""
     max_bandwidth: BytesPerSecond | None = Field(default=None, gt=0)
     """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
     max_flops: FlopsPerSecond | None = Field(default=None, gt=0)

@@ -233,6 +233,7 @@ def resolve_host(choices: Choices, known: EngineVersion) -> dict[str, Any]:
         "host_overlap": host.overlap if is_async else 0.0,
         "frontend_latency": choices.pick("frontend_latency", host.frontend_latency),
         "compute_efficiency": known.kernels.compute_efficiency,
+        "shared_decode_groups": known.kernels.shared_decode_groups,
         "max_bandwidth": known.kernels.max_bandwidth or math.inf,
         "max_flops": known.kernels.max_flops or math.inf,
         "supported_quantizations": known.kernels.quantizations,
