@@ -66,7 +66,20 @@ def _has_unshared_groups(point: MeasuredPoint) -> bool:
     return point.source == "trtllm_static_batch" and point.model in ("mistral-7b", "falcon-180b")
 
 
+def _is_accelmark(point: MeasuredPoint, model: str) -> bool:
+    return point.source == "accelmark" and point.version == "0.7.3" and point.model.startswith(model)
+
+
 CONSTANTS = (
+    FittedConstant(
+        "vLLM 0.6.6 to 0.7: 45 us of host time a request and step; AccelMark, Qwen2.5-0.5B offline",
+        lambda point: _is_accelmark(point, "qwen2.5-0.5b") and point.load_kind == "offline",
+        ("throughput",),
+        (
+            ("AccelMark, Llama", lambda point: _is_accelmark(point, "llama"), "throughput"),
+            ("AccelMark, Llama", lambda point: _is_accelmark(point, "llama"), "tpot"),
+        ),
+    ),
     FittedConstant(
         "TensorRT-LLM before 0.8: each query head reads its keys, at 3.7 TB/s; static batches, Llama-2-70B, H100",
         lambda point: _is_early_static(point, "llama-2-70b", "h100-sxm-80gb"),
