@@ -36,7 +36,7 @@ CAUSES = {
     "inferencex_agg": "TTFT of mixtures of experts: SGLang and TensorRT-LLM take 150 to 250 ms more for short prompts, "
     "which a launch time of 4 ms a layer would give for DeepSeek but neither for GLM-5 nor in kernels, and was dropped",
     "kaito": "network time is taken off TTFT as a constant; the vLLM release is not stated",
-    "llama_cpp": "products of one row with k-quants are priced as tiles of 64",
+    "llama_cpp": "prompts of k-quants: unpacking is priced as a share of the 16-bit product on every GPU",
     "mlperf": "TensorRT-LLM of mid 2024 was slower at the seats of its harness than the kernels measured since; vLLM "
     "rows ran behind the reference harness; Mixtral's experts are priced too fast in large batches",
     "mlperf_official": "Mixtral's experts are priced too fast in large batches; H200 NVL and H100 PCIe have class "
