@@ -24,6 +24,10 @@ CAUSAL_WASTE = 2.0
 SHORT_WINDOW = 256
 """Longest window, tokens, that nearly every context fills, so that its layers cost the same at any context."""
 
+UNSHARED_BANDWIDTH = 3.7e12
+"""Bytes/s at which the query heads of a group, each for itself, read keys through the L2 cache: what the decode steps
+of TensorRT-LLM 0.5 to 0.7 leave for attention, Llama-2-70B on H100 (3.0 to 4.0 TB/s)."""
+
 TILE_PAIRS = 128 * 128 / 2
 """Pairs a request computes beyond its own: half of a 128 x 128 tile of its last rows (FlashAttention-2
 tiles)."""
@@ -85,6 +89,25 @@ def decode_key_seconds(shape: AttentionShape, machine: Machine, dtype: str, *, i
     memory = (shape.kv_bytes_per_token + scores) / (machine.bandwidth * memory_efficiency(machine, "attention_decode"))
     efficiency = attention_efficiency(machine)
     return float(max(memory, shape.decode_flops_per_key / (machine.peak(dtype) * efficiency)))
+
+
+def unshared_key_seconds(
+    model: ModelProfile, kv_bytes_per_token: float, shared_groups: tuple[int, ...] | None
+) -> float:
+    """Return the least seconds of one more key of a decode step, one layer, where every query head reads it itself.
+
+    Args:
+        model: The model.
+        kv_bytes_per_token: KV of a token in one layer of one rank.
+        shared_groups: Query heads a key-value head whose kernel reads keys once; None: any.
+
+    Returns:
+        0 where the kernel reads keys once.
+    """
+    group = model.num_attention_heads // model.num_key_value_heads
+    if shared_groups is None or model.mla is not None or group == 1 or group in shared_groups:
+        return 0.0
+    return group * kv_bytes_per_token / UNSHARED_BANDWIDTH
 
 
 def prefill_pair_seconds(shape: AttentionShape, machine: Machine, dtype: str, *, is_flash: bool) -> float:

@@ -21,6 +21,7 @@ from simserve.perf.attention import (
     growing_share,
     prefill_key_seconds,
     prefill_pair_seconds,
+    unshared_key_seconds,
     window_keys,
 )
 from simserve.perf.efficiency import Array
@@ -237,6 +238,8 @@ def _decode_slope(stage: Stage, attention: AttentionShape, sequences: Array) -> 
     else:
         is_flash = stage.shape.attention == "flash"
         key = decode_key_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
+    shared = stage.shape.engine.shared_decode_groups
+    key = max(key, unshared_key_seconds(stage.shape.model, attention.kv_bytes_per_token, shared))
     num_stages = stage.shape.pipeline_parallel_size
     groups = num_micro_batches(np.maximum(sequences, 1.0), num_stages)
     passes = rounds(groups, stage.shape.layers_per_stage)

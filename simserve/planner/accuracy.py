@@ -30,19 +30,25 @@ to some points, and are scored on others; cells are medians of the absolute erro
 """
 
 CAUSES = {
-    "accelmark": "vLLM 0.7.3 behind an in-process client: host time of the client is in TPOT and TTFT; 70B and Mixtral "
-    "on V100S are priced far too slow: all-reduces over PCIe are not fitted",
+    "accelmark": "vLLM 0.7.3 behind a client in the same process: its host time is in TPOT and TTFT and differs by "
+    "node; at rates beyond the capacity, medians of 300 requests are those of a ramp",
     "apex_plus": "TTFT of short prompts is host and launch time of engine V0, a constant a layer here",
     "inferencex_agg": "TTFT of mixtures of experts: SGLang and TensorRT-LLM take 150 to 250 ms more for short prompts, "
     "which a launch time of 4 ms a layer would give for DeepSeek but neither for GLM-5 nor in kernels, and was dropped",
     "kaito": "network time is taken off TTFT as a constant; the vLLM release is not stated",
-    "mlperf": "layout, seats and release are not in the logs and are assumed",
+    "llama_cpp": "prompts of k-quants: unpacking is priced as a share of the 16-bit product on every GPU",
+    "mlperf": "TensorRT-LLM of mid 2024 was slower at the seats of its harness than the kernels measured since; vLLM "
+    "rows ran behind the reference harness; Mixtral's experts are priced too fast in large batches",
+    "mlperf_official": "Mixtral's experts are priced too fast in large batches; H200 NVL and H100 PCIe have class "
+    "efficiencies alone",
+    "single_stream": "vLLM and llama.cpp of 2023 over PCIe, in releases that are assumed",
     "nvidia_aic_inhouse_agg": "engine settings and lengths are not stated; defaults are assumed",
     "splitwise_iterations": "vLLM of 2023 without CUDA graphs: a step takes as long as launching its kernels, more on "
     "nodes with slower CPUs; its prompt kernels were slower than today's",
     "trtllm_online_serving": "prompts are priced 17 % too fast, and every stall of a decode with them",
     "trtllm_perf_overview": "runs queue everything at once: seats and token budget of the build are not stated",
-    "trtllm_static_batch": "early TensorRT-LLM: kernels of grouped-query attention and of experts were slower",
+    "trtllm_static_batch": "early TensorRT-LLM: kernels of experts were slower on H100 and H200, and are priced by "
+    "their roofline on A100",
 }
 """Source -> what its largest errors likely come from: read off the rows, not proved by an experiment."""
 

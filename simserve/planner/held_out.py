@@ -56,7 +56,43 @@ def _is_routed(point: MeasuredPoint) -> bool:
     return point.source in _SERVERS and point.model.startswith(_ROUTED)
 
 
+def _is_early_static(point: MeasuredPoint, model: str, hardware: str) -> bool:
+    return (point.source, point.model, point.hardware) == ("trtllm_static_batch", model, hardware) and (
+        point.version.startswith(("0.5", "0.6", "0.7"))
+    )
+
+
+def _has_unshared_groups(point: MeasuredPoint) -> bool:
+    return point.source == "trtllm_static_batch" and point.model in ("mistral-7b", "falcon-180b")
+
+
+def _is_accelmark(point: MeasuredPoint, model: str) -> bool:
+    return point.source == "accelmark" and point.version == "0.7.3" and point.model.startswith(model)
+
+
 CONSTANTS = (
+    FittedConstant(
+        "vLLM 0.6.6 to 0.7: 45 us of host time a request and step; AccelMark, Qwen2.5-0.5B offline",
+        lambda point: _is_accelmark(point, "qwen2.5-0.5b") and point.load_kind == "offline",
+        ("throughput",),
+        (
+            ("AccelMark, Llama", lambda point: _is_accelmark(point, "llama"), "throughput"),
+            ("AccelMark, Llama", lambda point: _is_accelmark(point, "llama"), "tpot"),
+        ),
+    ),
+    FittedConstant(
+        "TensorRT-LLM before 0.8: each query head reads its keys, at 3.7 TB/s; static batches, Llama-2-70B, H100",
+        lambda point: _is_early_static(point, "llama-2-70b", "h100-sxm-80gb"),
+        ("throughput",),
+        (
+            (
+                "Llama-2-70B, A100",
+                lambda point: _is_early_static(point, "llama-2-70b", "a100-sxm-80gb"),
+                "throughput",
+            ),
+            ("Mistral 7B and Falcon 180B", _has_unshared_groups, "throughput"),
+        ),
+    ),
     FittedConstant(
         "vLLM before 0.8: 0.42 ms to launch a layer outside CUDA graphs; Splitwise, H100",
         lambda point: _is_splitwise(point, "h100-sxm-80gb"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,13 +52,15 @@ class Prediction:
 
 @dataclass(slots=True)
 class Pricer:
-    """Resolves and prices deployments, each once.
+    """Resolves and prices deployments, each once, and keeps the figures of what was replayed.
 
     Attributes:
         adjust: Applied to the seconds of every deployment; None: as they are priced.
+        replayed: What was replayed, by `replay_key` -> all its figures and the requests that were not served.
     """
 
     adjust: Adjustment | None = None
+    replayed: dict[str, tuple[Mapping[Metric, float], int]] = field(default_factory=dict)
     _known: dict[str, tuple[ResolvedScenario, PricedDeployment]] = field(default_factory=dict)
 
     def of(self, scenario: Scenario) -> tuple[ResolvedScenario, PricedDeployment]:
@@ -80,12 +82,23 @@ class Pricer:
 
     def adjusted(self, adjust: Adjustment) -> Pricer:
         """Return a pricer with another adjustment that shares what has been priced."""
-        return replace(self, adjust=adjust)
+        return replace(self, adjust=adjust, replayed={})
 
 
 def deployment_key(scenario: Scenario) -> str:
     """Return what two scenarios share that are served by the same deployment."""
     return json.dumps([scenario.model, scenario.deployment.model_dump(mode="json")], sort_keys=True)
+
+
+def replay_key(point: MeasuredPoint) -> str:
+    """Return what two points share whose replays are the same: all but their names, and "" where arrivals are recorded.
+
+    Tables of many submitters hold one configuration many times.
+    """
+    if point.requests is not None:
+        return ""
+    asked = {key: value for key, value in point.scenario.items() if key != "name"}
+    return json.dumps([asked, asdict(point.protocol)], sort_keys=True)
 
 
 def _long_enough(resolved: ResolvedScenario) -> ResolvedScenario:
@@ -108,6 +121,9 @@ def predict(point: MeasuredPoint, pricer: Pricer) -> Prediction:
     """
     if point.reason:
         return Prediction(point=point, reason=point.reason)
+    key = replay_key(point)
+    if key in pricer.replayed:
+        return _compared(point, *pricer.replayed[key])
     try:
         scenario = from_mapping(point.scenario)
         resolved, priced = pricer.of(scenario)
@@ -123,7 +139,11 @@ def predict(point: MeasuredPoint, pricer: Pricer) -> Prediction:
     simulation = simulate(deployment, specs)
     if simulation.was_interrupted:
         raise KeyboardInterrupt
-    return _compared(point, simulation.records)
+    records = simulation.records
+    found = figures(records, point.protocol), int(np.isnan(records.finish_time).sum())
+    if key:
+        pricer.replayed[key] = found
+    return _compared(point, *found)
 
 
 def _specs(point: MeasuredPoint, scenario: Scenario) -> RequestSpecs:
@@ -149,14 +169,11 @@ def _reason(failure: SimserveError) -> str:
     return f"{key}{value}{failure.rule}"
 
 
-def _compared(point: MeasuredPoint, records: RequestRecords) -> Prediction:
-    all_metrics = figures(records, point.protocol)
+def _compared(point: MeasuredPoint, all_metrics: Mapping[Metric, float], num_unserved: int) -> Prediction:
     predicted = {metric: all_metrics[metric] for metric in point.measured if np.isfinite(all_metrics[metric])}
-    is_complete = np.isfinite(records.finish_time).all()
-    if predicted and is_complete:
+    if predicted and not num_unserved:
         return Prediction(point=point, predicted=predicted)
-    rejected = int(np.isnan(records.finish_time).sum())
-    return Prediction(point=point, reason=f"{rejected} of {len(records)} requests cannot be served")
+    return Prediction(point=point, reason=f"{num_unserved} requests cannot be served")
 
 
 def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:

@@ -15,7 +15,7 @@ from simserve.errors import InvariantError
 from simserve.planner.measured.point import METRICS, MeasuredPoint
 from simserve.planner.measured.sources import read_memory_logs, read_points
 from simserve.planner.memory_accuracy import MemoryComparison, compare_memory
-from simserve.planner.prediction import Adjustment, Prediction, Pricer, predict
+from simserve.planner.prediction import Adjustment, Prediction, Pricer, predict, replay_key
 from simserve.planner.scoring import by_band, by_model, by_source, concurrency_band, coverage, grouped, not_covered
 
 Progress = Callable[[int, int], None]
@@ -122,7 +122,7 @@ def _predictions(
         for index, point in enumerate(points):
             yield index, predict(point, pricer)
         return
-    indexed = list(enumerate(points))
+    indexed = sorted(enumerate(points), key=lambda each: replay_key(each[1]))  # what is alike in one task
     batches = [indexed[start : start + BATCH_POINTS] for start in range(0, len(indexed), BATCH_POINTS)]
     tasks = (delayed(_predict_batch)(batch, adjust) for batch in batches)
     for results in Parallel(n_jobs=jobs, return_as="generator_unordered")(tasks):

@@ -82,6 +82,8 @@ class ResolvedEngine:
         host_overlap: Share of both hidden behind the GPU; 0 without ``async_scheduling``.
         frontend_latency: From arrival to the scheduler.
         compute_efficiency: Scale on the hardware profile's kernel efficiencies.
+        shared_decode_groups: Query heads a key-value head for which decode attention reads keys once for all of
+            them, others read them each; None: any number.
         max_bandwidth: Memory bandwidth beyond which the kernels gain nothing; infinite where they follow the GPU.
         max_flops: The same of the FLOP/s of 16-bit products.
         supported_quantizations: Weight formats the version can run.
@@ -133,6 +135,7 @@ class ResolvedEngine:
     host_overlap: float
     frontend_latency: float
     compute_efficiency: float
+    shared_decode_groups: tuple[int, ...] | None
     max_bandwidth: float
     max_flops: float
     supported_quantizations: tuple[str, ...]

@@ -220,10 +220,10 @@ class Host(FrozenModel):
     """Share of both that asynchronous scheduling hides behind the GPU; 0: the engine has none."""
     eager_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """Least time of a layer in a step outside CUDA graphs, seconds: the host launches its kernels no faster."""
-    enforced_eager_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
-    """The same with `enforce_eager`, which switches compilation off too; absent: as without."""
     frontend_latency: Seconds = Field(gt=0)
     """From arrival to the scheduler: HTTP, tokenisation, queue hand-over, seconds."""
+    enforced_eager_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
+    """`eager_seconds_per_layer` with `enforce_eager`, which switches compilation off too; absent: as without."""
     source: str
     """Where the figures come from."""
 
@@ -233,6 +233,8 @@ class Kernels(FrozenModel):
 
     compute_efficiency: float = Field(gt=0, le=1.5)
     """Scale on the hardware profile's kernel efficiencies; 1: as there."""
+    shared_decode_groups: tuple[int, ...] | None = None
+    """Query heads a key-value head for which a decode step reads keys once for all of them; absent: any number."""
     max_bandwidth: BytesPerSecond | None = Field(default=None, gt=0)
     """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
     max_flops: FlopsPerSecond | None = Field(default=None, gt=0)

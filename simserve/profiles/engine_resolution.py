@@ -218,10 +218,9 @@ def resolve_host(choices: Choices, known: EngineVersion) -> dict[str, Any]:
         ScenarioError: Asynchronous scheduling of a version that has none.
     """
     host = known.host
-    is_async = choices.pick("async_scheduling", known.scheduling.async_scheduling)
-    launch = host.eager_seconds_per_layer
     if choices.asked.enforce_eager and host.enforced_eager_seconds_per_layer is not None:
-        launch = host.enforced_eager_seconds_per_layer
+        host = host.model_copy(update={"eager_seconds_per_layer": host.enforced_eager_seconds_per_layer})
+    is_async = choices.pick("async_scheduling", known.scheduling.async_scheduling)
     if is_async and not host.overlap:
         rule = f"is not possible: version {known.version} of this engine has no asynchronous scheduling"
         raise refuse("async_scheduling", is_async, rule, "leave it out or use a newer version")
@@ -229,10 +228,11 @@ def resolve_host(choices: Choices, known: EngineVersion) -> dict[str, Any]:
         "async_scheduling": is_async,
         "host_seconds_per_step": host.seconds_per_step,
         "host_seconds_per_request": host.seconds_per_request,
-        "eager_seconds_per_layer": launch,
+        "eager_seconds_per_layer": host.eager_seconds_per_layer,
         "host_overlap": host.overlap if is_async else 0.0,
         "frontend_latency": choices.pick("frontend_latency", host.frontend_latency),
         "compute_efficiency": known.kernels.compute_efficiency,
+        "shared_decode_groups": known.kernels.shared_decode_groups,
         "max_bandwidth": known.kernels.max_bandwidth or math.inf,
         "max_flops": known.kernels.max_flops or math.inf,
         "supported_quantizations": known.kernels.quantizations,

@@ -7,6 +7,7 @@ import pytest
 
 from simserve.errors import InvariantError
 from simserve.perf.attention import (
+    UNSHARED_BANDWIDTH,
     attention_of,
     decode_key_seconds,
     growing_share,
@@ -18,6 +19,7 @@ from simserve.perf.efficiency import Machine
 from simserve.perf.gemm import gemm_call, gemm_curve, gemm_work
 from simserve.perf.moe import expected_distinct_experts
 from simserve.perf.operators import COMPUTE, WEIGHTS, bound_parts, elementwise_parts
+from simserve.perf.tables import price
 from tests.perf.shapes import make_model, make_shape
 
 MACHINE = Machine(
@@ -144,3 +146,27 @@ def test_kernels_that_follow_a_gpu_only_so_far() -> None:
 
     assert (large.bandwidth, large.peak("bf16")) == (1.2e12, 200e12)
     assert (small.bandwidth, small.peak("bf16")) == (1.008e12, 165.2e12)
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "is_shared"),
+    [
+        ("llama-2-70b", "0.7.1", False),
+        ("llama-2-70b", "0.8.0", True),
+        ("mistral-7b", "0.9.0", False),
+        ("mistral-7b", "0.10.0", True),
+        ("llama-2-7b", "0.5.0", True),
+    ],
+)
+def test_early_kernels_read_the_keys_of_a_group_once_a_query_head(model: str, version: str, is_shared: bool) -> None:
+    """XQA came with 0.8 for groups of 8, with 0.10 for others; a model without groups has nothing to share."""
+    slope, newest = (
+        price(make_shape(model=model, engine="tensorrt-llm", version=each), 64).step_times.decode_slope[1]
+        for each in (version, "0.12")
+    )
+
+    assert (slope == newest) is is_shared
+    if not is_shared:
+        loaded = make_model(model)
+        group = loaded.num_attention_heads / loaded.num_key_value_heads
+        assert slope == pytest.approx(group * loaded.kv_bytes_per_token(2) / UNSHARED_BANDWIDTH)

@@ -59,6 +59,22 @@ def test_no_test_point_was_fitted_to() -> None:
         for hardware in ("h100-sxm-80gb", "h200-sxm-141gb", "a100-sxm-80gb")
         for label in ("x_8TP", "x_2DP4TP_0")
     ]
+    seen += [
+        make_point(
+            source="accelmark",
+            engine="vllm",
+            model=model,
+            load_kind="offline",
+            version="0.7.3",
+        )
+        for model in ("llama-3-8b", "qwen2.5-0.5b")
+    ]
+    seen += [
+        make_point(source="trtllm_static_batch", engine="tensorrt-llm", model=model, hardware=hardware, version=version)
+        for model in ("llama-2-70b", "mistral-7b", "falcon-180b")
+        for hardware in ("h100-sxm-80gb", "a100-sxm-80gb")
+        for version in ("0.5.0", "0.9.0")
+    ]
     for constant in CONSTANTS:
         for _, chosen, metric in constant.tests:
             assert any(chosen(point) for point in seen)

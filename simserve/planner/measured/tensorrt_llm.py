@@ -89,11 +89,11 @@ def system_throughput(row: Row) -> float:
 
 
 def _is_unlabelled_per_gpu(row: Row) -> bool:
-    """Return whether a row stands in the table of version 0.7.1 whose column header was lost.
+    """Return whether a row stands in a table of version 0.7.1 whose column header says less, or was lost.
 
-    The page's other tables are per GPU, and its neighbours by version agree with these rows only so.
+    The page's H100 table is per GPU and says so; those of other GPUs agree with their neighbours by version only so.
     """
-    return version_number(row.text("version")) == "0.7.1" and not row.text("notes")
+    return version_number(row.text("version")) == "0.7.1"
 
 
 def _deployment(row: Row, settings: dict[str, Any], kv_cache_dtype: str = "auto") -> dict[str, Any]:
