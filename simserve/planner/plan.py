@@ -175,7 +175,8 @@ class _Planning:
             spaces.append(space_on(self.borne, name, price.overrides, options.choices, formats))
         if not spaces:
             reasons = "; ".join(f"{name} {reason}" for name, reason in self.findings.skipped.items())
-            raise ScenarioError(f"nothing can be priced: {reasons}", remedy="or use --objective gpus")
+            remedy = "use on-demand prices" if options.market == "spot" else "or use --objective gpus"
+            raise ScenarioError(f"nothing can be priced: {reasons}", remedy=remedy)
         return spaces
 
     def _refine(self, spaces: Sequence[Space]) -> None:

@@ -76,7 +76,7 @@ def _judge(search: Search, values: dict[str, Any], reference: float) -> float:
 
 def _index(space: Space, key: str, overrides: Any) -> int:
     values = space.dimensions[key]
-    return values.index(overrides[key]) if key in overrides else 0
+    return values.index(overrides.get(key, space.own[key]))
 
 
 def _result(search: Search, method: str) -> GroupResult:
