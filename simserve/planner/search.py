@@ -1,17 +1,19 @@
 """The best fleet on one kind of GPU: bounds first, then simulation in the order of the objective.
 
-Branch and bound. Every member of the space is first judged without simulating: it may be refused by the engine, not
-fit, or be proven unable to meet the SLO (`simserve.planner.bound`). The others are tried in the order of what
-they cost at the fewest replicas the bound allows. Once a fleet holds, another member is tried only with so few
-replicas that it would be better; where that fails, more would not be better either.
+Branch and bound. A member of the space is judged without simulating: it may be refused by the engine, not fit, or
+be proven unable to meet the SLO (`simserve.planner.bound`). The others are tried in the order of what they cost
+at the fewest replicas the bound allows. Once a fleet holds, another member is tried only with so few replicas that
+it would be better; where that fails, more would not be better either. One that is dearer with a single replica is
+not even judged.
 
 Attainment is taken to rise with the replicas; simulated ones do, up to the luck of single requests.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -28,7 +30,7 @@ from simserve.planner.search_trial import (
     request_limit,
     try_fleet,
 )
-from simserve.planner.space import Kind, Overrides, Space
+from simserve.planner.space import Kind, Overrides, Space, gpus_of
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.workload.generate import generate
@@ -52,13 +54,13 @@ class Goal:
         objective: What is to be small.
         max_gpus: GPUs of the fleet at most, spares included.
         spare_replicas: Replicas that are paid for and may be lost.
-        traffic: Factor on the traffic that must be borne.
+        ceiling: Value from which on a fleet is of no interest.
     """
 
     objective: Objective = "cost"
     max_gpus: int = 256
     spare_replicas: int = 0
-    traffic: float = 1.0
+    ceiling: float = math.inf
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,7 +97,7 @@ class GroupResult:
     Attributes:
         hardware: The GPU.
         base: Overrides that set it.
-        members: Every deployment looked at.
+        members: Every deployment judged.
         best: The one that holds and is best; None if none holds.
         trials: All runs, in order.
         size: Combinations of the space.
@@ -125,14 +127,42 @@ class Search:
         self.trials: list[Trial] = []
         self.members: list[Member] = []
         self.best: Member | None = None
-        self.best_value = WORST
+        self.best_value = (goal.ceiling, math.inf)
         self._seen: dict[tuple[tuple[str, str], ...], Member] = {}
         self._specs: RequestSpecs | None = None
+        self._has_missed = False
 
-    def judge(self, kinds: tuple[Kind, ...]) -> list[Member]:
-        """Return the members of some dimensions that may hold, the most promising first; simulates nothing."""
-        found = [self.member(overrides) for overrides in self.space.members(kinds)]
-        return sorted_by_promise(self, found)
+    def run(self, kinds: tuple[Kind, ...]) -> None:
+        """Find the best fleet among all combinations of some dimensions, the most promising first.
+
+        The scenario's own deployment comes first, so that another must be better than it, not as good.
+        """
+        queue: list[tuple[Value, int, Overrides, Member | None]] = []
+        for number, overrides in enumerate(self.space.members(kinds)):
+            if overrides == self.space.base:
+                own = self.member(overrides)
+                if own.status == "not_better":
+                    self.try_member(own)
+            else:
+                heapq.heappush(queue, (self.least_unit(overrides), number, overrides, None))
+        while queue:
+            least, number, overrides, member = heapq.heappop(queue)
+            if not is_less(least, self.best_value):
+                return
+            if member is not None:
+                self.try_member(member)
+                continue
+            member = self.member(overrides)
+            if member.status == "not_better":
+                heapq.heappush(queue, (self.least_value(member), number, overrides, member))
+
+    def least_unit(self, overrides: Overrides) -> Value:
+        """Return a bound below the value of every fleet of a deployment from its GPUs alone: one replica of it."""
+        known = next((each for each in self.members if each.num_gpus), None)
+        if known is None:
+            return 0.0, 0.0
+        one = replace(known, num_gpus=gpus_of(self.space.scenario, overrides), bound=NO_BOUND)
+        return self.least_value(one)
 
     def member(self, overrides: Overrides) -> Member:
         """Return what is known of a deployment without simulating it."""
@@ -223,7 +253,7 @@ class Search:
         least, most = member.bound.least_replicas, self.most_replicas(member)
         if self.goal.objective == "latency":
             least = most
-        elif self.best is not None and not is_one_job(self.space.scenario):
+        elif math.isfinite(self.best_value[0]) and not is_one_job(self.space.scenario):
             most = self._most_that_is_better(member, least, most)
             if most < least:
                 member.reason = "cannot be better with that many GPUs (bound)"
@@ -232,6 +262,11 @@ class Search:
         if held is None:
             if self.best is not None:
                 member.status, member.reason = "not_better", "misses the SLO with fewer dollars or GPUs than the best"
+            elif math.isfinite(self.goal.ceiling):
+                member.status, member.reason = (
+                    "misses",
+                    "misses the SLO at several times the price of the scenario's GPU",
+                )
             else:
                 member.status, member.reason = "misses", "misses the SLO with as many GPUs as are allowed"
             return WORST
@@ -272,8 +307,10 @@ class Search:
                 member.trial = trial
             return trial.holds
 
-        expects_failure = self.best is not None and not is_one_job(self.space.scenario)
-        found = smallest_integer(holds, least, most, starts_high=expects_failure)
+        expects_failure = self.best is not None or self._has_missed
+        starts_high = expects_failure and not is_one_job(self.space.scenario)
+        found = smallest_integer(holds, least, most, starts_high=starts_high)
+        self._has_missed = self._has_missed or found is None
         return None if found is None else held[found]
 
     def trial(self, member: Member, replicas: int) -> Trial:
@@ -324,15 +361,6 @@ def is_less(value: Value, other: Value) -> bool:
         if one != two and not math.isclose(one, two, rel_tol=EQUAL):
             return one < two
     return False
-
-
-def sorted_by_promise(search: Search, members: Iterable[Member]) -> list[Member]:
-    """Return the members that may hold, by the bound on their value; equal ones keep their order.
-
-    The scenario's own deployment comes first, so that another must be better than it, not as good.
-    """
-    open_ones = [each for each in members if each.status == "not_better"]
-    return sorted(open_ones, key=lambda each: (bool(each.overrides), search.least_value(each)))
 
 
 def bound_reason(bound: Bound, scenario: Scenario) -> str:

@@ -24,8 +24,7 @@ def search_group(space: Space, goal: Goal) -> GroupResult:
     """Return the best fleet of a space: exact over all dimensions, or over the shapes where those are too many."""
     search = Search(space, goal)
     is_small = space.size <= EXHAUSTIVE_COMBINATIONS
-    for member in search.judge(("shape", "knob") if is_small else ("shape",)):
-        search.try_member(member)
+    search.run(("shape", "knob") if is_small else ("shape",))
     return _result(search, "exhaustive" if is_small else "shapes")
 
 
