@@ -13,6 +13,7 @@ from typing import Any
 
 from simserve.errors import InputError, ScenarioError, UsageError
 from simserve.planner.advice import LEVERS, Lever, levers_of
+from simserve.planner.plan_findings import Findings
 from simserve.planner.plan_fleet import (
     Fleet,
     confirm,
@@ -25,9 +26,10 @@ from simserve.planner.plan_fleet import (
 from simserve.planner.plan_front import front_candidates, sized
 from simserve.planner.plan_miss import Miss, nearest_miss
 from simserve.planner.plan_price import Market, price_of
-from simserve.planner.plan_summary import Findings, summary_of
-from simserve.planner.search import OBJECTIVES, Goal, GroupResult, Member, Objective, Search, is_less
+from simserve.planner.plan_summary import summary_of
+from simserve.planner.search import OBJECTIVES, Goal, GroupResult, Member, Objective, Search
 from simserve.planner.search_group import each_result, refine_group, search_group
+from simserve.planner.search_order import is_less
 from simserve.planner.search_trial import Trial
 from simserve.planner.space import Space, default_hardware, space_on
 from simserve.scenario.resolve import replica_shape
@@ -139,6 +141,7 @@ class _Planning:
             self._find()
         except KeyboardInterrupt:
             was_interrupted = True
+            self._settle()
         summary = summary_of(self.findings, headroom=self.options.headroom, market=self.options.market)
         return Plan(summary={**summary, "interrupted": was_interrupted}, was_interrupted=was_interrupted)
 
@@ -242,6 +245,15 @@ class _Planning:
             if replicas < search.most_replicas(member):
                 bumped = replace_replicas(trial, replicas + 1)
                 open_fleets.append((search.value(bumped), index, replicas + 1, member))
+
+    def _settle(self) -> None:
+        """Take the best so far, unconfirmed, where the search was stopped before one was confirmed."""
+        found = self.findings
+        held = [group for group in found.groups if group.best is not None]
+        if found.member is None and held:
+            search = Search(self._spaces()[0], self.goal)
+            found.group = min(held, key=lambda group: search.value(_trial(group.best)))
+            found.member = found.group.best
 
     def _look_around(self, spaces: Sequence[Space], fleet: Fleet) -> None:
         """Fill in headroom, spare, sensitivity, levers and the front; each is a task of its own."""

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from simserve.errors import InputError
 from simserve.perf.tables import price
 from simserve.planner.bound import NO_BOUND, Bound, fleet_bound
+from simserve.planner.search_order import EQUAL, WORST, Value, is_less, smallest_integer
 from simserve.planner.search_trial import (
     DOUBT,
     FIRST_REQUESTS,
@@ -30,8 +30,9 @@ from simserve.planner.search_trial import (
     request_limit,
     try_fleet,
 )
+from simserve.planner.search_words import bound_reason, clause, shortage
 from simserve.planner.space import Kind, Overrides, Space, gpus_of
-from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
@@ -39,11 +40,6 @@ from simserve.workload.requests import RequestSpecs
 Objective = Literal["cost", "gpus", "latency", "energy"]
 OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "latency", "energy")
 Status = Literal["invalid", "does_not_fit", "out_of_reach", "too_many_gpus", "not_better", "misses", "holds"]
-Value = tuple[float, float]
-"""What is to be small: the objective, then what decides between equals."""
-WORST: Value = (math.inf, math.inf)
-EQUAL = 1e-9
-"""Relative difference below which two values count as equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +133,7 @@ class Search:
 
         The scenario's own deployment comes first, so that another must be better than it, not as good.
         """
-        queue: list[tuple[Value, int, Overrides, Member | None]] = []
+        queue: list[tuple[Value, int, dict[str, Any], Member | None]] = []
         for number, overrides in enumerate(self.space.members(kinds)):
             if overrides == self.space.base:
                 own = self.member(overrides)
@@ -177,10 +173,10 @@ class Search:
             scenario = self.space.apply(overrides)
             resolved = resolve(scenario)
             if not resolved.memory.fits:
-                return Member(overrides=overrides, status="does_not_fit", reason=_shortage(resolved))
+                return Member(overrides=overrides, status="does_not_fit", reason=shortage(resolved))
             priced = price(resolved.shape)
         except InputError as refusal:
-            return Member(overrides=overrides, status="invalid", reason=_clause(refusal))
+            return Member(overrides=overrides, status="invalid", reason=clause(refusal))
         specs = self._requests(scenario)
         bound = fleet_bound(scenario, resolved.engine, priced.step_times, specs)
         member = Member(
@@ -327,58 +323,6 @@ class Search:
         return trial
 
 
-def smallest_integer(holds: Callable[[int], bool], least: int, most: int, *, starts_high: bool = False) -> int | None:
-    """Return the smallest integer of [least, most] that holds, None if none does.
-
-    Holding is monotone: true from some integer on. Doubling steps from ``least`` find one that holds, or ``most`` is
-    asked first where it is expected to fail; then bisection.
-    """
-    if least > most:
-        return None
-    if starts_high:
-        if not holds(most):
-            return None
-        low, high = least - 1, most
-    else:
-        low, high, step = least - 1, least, 1
-        while not holds(high):
-            if high >= most:
-                return None
-            low, high = high, min(most, high + step)
-            step *= 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def is_less(value: Value, other: Value) -> bool:
-    """Return whether a value is smaller by more than rounding: the objective, then what decides between equals."""
-    for one, two in zip(value, other, strict=True):
-        if one != two and not math.isclose(one, two, rel_tol=EQUAL):
-            return one < two
-    return False
-
-
-def bound_reason(bound: Bound, scenario: Scenario) -> str:
-    """Return in words which limit no fleet of a deployment can keep."""
-    term, slo = bound.out_of_reach, scenario.slo
-    if term is None or slo is None:
-        return ""
-    if term == "slo":
-        return "no schedule meets all limits at once for enough requests (bound)"
-    limit = getattr(slo, term)
-    if bound.of(term) <= limit:
-        return f"too many requests cannot meet {term.upper()} at all (bound, or prompts that are too long)"
-    return (
-        f"{term.upper()} of p{100 * slo.attainment:g} is at least {bound.of(term) * 1e3:,.0f} ms (bound), "
-        f"asked {limit * 1e3:,.0f} ms"
-    )
-
-
 def _enough(scenario: Scenario, first: int) -> int:
     """Return the requests of a first look: more where arrivals are so dense that the fleet would not fill up."""
     rate = float(getattr(scenario.workload.arrivals, "rate", 0.0))
@@ -387,23 +331,3 @@ def _enough(scenario: Scenario, first: int) -> int:
 
 def _is_nearer(trial: Trial, other: Trial) -> bool:
     return (trial.attainment or 0.0, trial.requests) > (other.attainment or 0.0, other.requests)
-
-
-def _shortage(resolved: ResolvedScenario) -> str:
-    memory = resolved.memory
-    if memory.longest_sequence == 0:
-        return f"does not fit: {memory.arithmetic[-2] if len(memory.arithmetic) > 1 else memory.arithmetic[-1]}"
-    return (
-        f"does not fit: KV memory for {memory.longest_sequence:,} of the {memory.max_model_len:,} tokens of one request"
-    )
-
-
-def _clause(refusal: InputError) -> str:
-    where = f"{refusal.key} " if refusal.key else ""
-    value = "" if refusal.value is None else f"{refusal.value} "
-    return f"{where}{value}{refusal.rule}"
-
-
-def plain(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return overrides as plain values, in the order of their keys."""
-    return {key: overrides[key] for key in sorted(overrides)}

@@ -12,7 +12,7 @@ import pytest
 
 from simserve.errors import InputError, UsageError
 from simserve.planner.plan import Plan, PlanOptions, plan
-from simserve.planner.search import smallest_integer
+from simserve.planner.search_order import smallest_integer
 from simserve.planner.search_trial import try_fleet
 from simserve.planner.space import parse_choices
 from simserve.scenario.load import load
