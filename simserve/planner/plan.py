@@ -6,12 +6,14 @@ scenario in several replications, and then looked at with more traffic, other le
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simserve.errors import InputError, ScenarioError, UsageError
 from simserve.planner.advice import LEVERS, Lever, levers_of
+from simserve.planner.plan_findings import Findings
 from simserve.planner.plan_fleet import (
     Fleet,
     confirm,
@@ -21,12 +23,13 @@ from simserve.planner.plan_fleet import (
     scaled_traffic,
     traffic_borne,
 )
-from simserve.planner.plan_front import front_members, sized
+from simserve.planner.plan_front import front_candidates, sized
 from simserve.planner.plan_miss import Miss, nearest_miss
 from simserve.planner.plan_price import Market, price_of
-from simserve.planner.plan_summary import Findings, summary_of
-from simserve.planner.search import OBJECTIVES, Goal, GroupResult, Member, Objective, Search, is_less
+from simserve.planner.plan_summary import summary_of
+from simserve.planner.search import OBJECTIVES, Goal, GroupResult, Member, Objective, Search
 from simserve.planner.search_group import each_result, refine_group, search_group
+from simserve.planner.search_order import is_less
 from simserve.planner.search_trial import Trial
 from simserve.planner.space import Space, default_hardware, space_on
 from simserve.scenario.resolve import replica_shape
@@ -41,6 +44,8 @@ REFINED_GROUPS = 2
 """Kinds of GPU whose engine knobs are searched too, where shapes and knobs together are too many to look at each."""
 CONFIRMED_AT_MOST = 12
 """Fleets that are confirmed until one holds in every respect."""
+CEILING = 3.0
+"""Times the plan on the scenario's own GPU up to which another kind of GPU is sized."""
 CHANGE = 0.2
 """Change of traffic, lengths and price that the plan is tested against."""
 
@@ -136,14 +141,17 @@ class _Planning:
             self._find()
         except KeyboardInterrupt:
             was_interrupted = True
+            self._settle()
         summary = summary_of(self.findings, headroom=self.options.headroom, market=self.options.market)
         return Plan(summary={**summary, "interrupted": was_interrupted}, was_interrupted=was_interrupted)
 
     def _find(self) -> None:
         found = self.findings
         spaces = self._spaces()
-        for group in self._each(search_group, [(space, self.goal) for space in spaces]):
-            found.groups.append(group)
+        # The scenario's own GPU first: what costs several times its plan is not worth sizing.
+        found.groups += self._each(search_group, [(spaces[0], self.goal)])
+        goal = replace(self.goal, ceiling=_ceiling(spaces[0], found.groups[0], self.goal))
+        found.groups += self._each(search_group, [(space, goal) for space in spaces[1:]])
         self._refine(spaces)
         if not any(group.best for group in found.groups):
             found.miss = self._missed()
@@ -175,7 +183,8 @@ class _Planning:
             spaces.append(space_on(self.borne, name, price.overrides, options.choices, formats))
         if not spaces:
             reasons = "; ".join(f"{name} {reason}" for name, reason in self.findings.skipped.items())
-            raise ScenarioError(f"nothing can be priced: {reasons}", remedy="or use --objective gpus")
+            remedy = "use on-demand prices" if options.market == "spot" else "or use --objective gpus"
+            raise ScenarioError(f"nothing can be priced: {reasons}", remedy=remedy)
         return spaces
 
     def _refine(self, spaces: Sequence[Space]) -> None:
@@ -237,6 +246,15 @@ class _Planning:
                 bumped = replace_replicas(trial, replicas + 1)
                 open_fleets.append((search.value(bumped), index, replicas + 1, member))
 
+    def _settle(self) -> None:
+        """Take the best so far, unconfirmed, where the search was stopped before one was confirmed."""
+        found = self.findings
+        held = [group for group in found.groups if group.best is not None]
+        if found.member is None and held:
+            search = Search(self._spaces()[0], self.goal)
+            found.group = min(held, key=lambda group: search.value(_trial(group.best)))
+            found.member = found.group.best
+
     def _look_around(self, spaces: Sequence[Space], fleet: Fleet) -> None:
         """Fill in headroom, spare, sensitivity, levers and the front; each is a task of its own."""
         found = self.findings
@@ -248,9 +266,8 @@ class _Planning:
         levers = list(levers_of(fleet, LEVERS))
         for _, overrides in levers:
             tasks.append((_resized_or_refused, (replace(fleet, overrides=overrides),)))
-        members = front_members(found.groups, self.goal)
-        for space_index, member in members:
-            tasks.append((sized, (spaces[space_index], member, self.goal)))
+        for space, overrides in front_candidates(found.groups, spaces, self.goal):
+            tasks.append((sized, (space, overrides, self.goal)))
         results = list(self._each(_call, tasks))
         found.borne_traffic, found.fewer = results[0], results[1]
         rest = results[2:]
@@ -260,6 +277,13 @@ class _Planning:
         for (lever, overrides), trial in zip(levers, rest, strict=False):
             found.levers.append((lever, overrides, trial))
         found.front_trials += [trial for trial in rest[len(levers) :] if trial is not None]
+
+
+def _ceiling(space: Space, group: GroupResult, goal: Goal) -> float:
+    """Return the value from which on other kinds of GPU are not sized; infinite for latency, or without a plan."""
+    if group.best is None or group.best.trial is None or goal.objective == "latency":
+        return math.inf
+    return CEILING * Search(space, goal).value(group.best.trial)[0]
 
 
 def replace_replicas(trial: Trial, replicas: int) -> Trial:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.planner.search import smallest_integer
+from simserve.planner.search_order import smallest_integer
 from simserve.planner.search_trial import MOST_REQUESTS, Trial, request_limit, try_fleet
 from simserve.planner.space import Overrides, with_overrides
 from simserve.scenario.schema import Scenario

@@ -4,33 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simserve.planner.search import Goal, GroupResult, Member, Search
+from simserve.planner.search import Goal, GroupResult, Search
 from simserve.planner.search_trial import Trial
-from simserve.planner.space import Space
+from simserve.planner.space import PIPELINE_KEY, TENSOR_KEY, Overrides, Space
 
-MOST_MEMBERS = 12
-"""Deployments that are sized for the front beyond those that the search has tried."""
+FRONT_GROUPS = 3
+"""Kinds of GPU whose other sizes are tried for the front: those with the cheapest plans."""
 
 
-def front_members(groups: Sequence[GroupResult], goal: Goal) -> list[tuple[int, Member]]:
-    """Return deployments that may lie on the front and were not tried, with the number of their group.
-
-    Those that no other beats in three bounds: dollars at the fewest replicas, TTFT and TPOT. The cheapest first.
-    """
-    open_ones = [
-        (index, member)
+def front_candidates(
+    groups: Sequence[GroupResult], spaces: Sequence[Space], goal: Goal
+) -> list[tuple[Space, Overrides]]:
+    """Return deployments that may be faster for more money: the best of a kind of GPU, spread over more of them."""
+    search = [Search(space, goal) for space in spaces]
+    held = [
+        (search[index].value(group.best.trial), index)
         for index, group in enumerate(groups)
-        for member in group.members
-        if member.status in ("not_better", "holds") and member.usd_per_gpu_hour is not None
+        if group.best is not None and group.best.trial is not None
     ]
-    points = {id(member): _bounds(member) for _, member in open_ones}
-    best = [
-        (index, member)
-        for index, member in open_ones
-        if not any(dominates(points[id(other)], points[id(member)]) for _, other in open_ones)
-    ]
-    untried = [each for each in best if each[1].status == "not_better" and _fits_goal(each[1], goal)]
-    return sorted(untried, key=lambda each: points[id(each[1])])[:MOST_MEMBERS]
+    found: list[tuple[Space, Overrides]] = []
+    for _, index in sorted(held)[:FRONT_GROUPS]:
+        space, best = spaces[index], groups[index].best
+        if best is None:
+            continue
+        chosen = {key: best.overrides.get(key, space.own[key]) for key in space.dimensions}
+        for size in space.dimensions.get(TENSOR_KEY, ()):
+            wider = {**chosen, TENSOR_KEY: size, PIPELINE_KEY: 1} if PIPELINE_KEY in chosen else chosen
+            if size > chosen[TENSOR_KEY] and size <= goal.max_gpus and space.is_plausible(wider):
+                found.append((space, space.overrides(wider)))
+    return found
 
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -47,18 +49,10 @@ def front(points: Sequence[tuple[tuple[float, ...], Trial]]) -> list[Trial]:
     return [kept[coordinates] for coordinates in sorted(kept)]
 
 
-def sized(space: Space, member: Member, goal: Goal) -> Trial | None:
+def sized(space: Space, overrides: Overrides, goal: Goal) -> Trial | None:
     """Return the run of the smallest fleet of a deployment that holds; None if none does within the limits."""
     search = Search(space, goal)
-    fresh = search.member(member.overrides)
-    search.try_member(fresh)
-    return fresh.trial if fresh.status == "holds" else None
-
-
-def _bounds(member: Member) -> tuple[float, float, float]:
-    dollars = member.bound.least_replicas * member.num_gpus * (member.usd_per_gpu_hour or 0.0)
-    return dollars, member.bound.ttft, member.bound.tpot
-
-
-def _fits_goal(member: Member, goal: Goal) -> bool:
-    return (member.bound.least_replicas + goal.spare_replicas) * member.num_gpus <= goal.max_gpus
+    member = search.member(overrides)
+    if member.status == "not_better":
+        search.try_member(member)
+    return member.trial if member.status == "holds" else None

@@ -1,23 +1,25 @@
 """The best fleet on one kind of GPU: bounds first, then simulation in the order of the objective.
 
-Branch and bound. Every member of the space is first judged without simulating: it may be refused by the engine, not
-fit, or be proven unable to meet the SLO (`simserve.planner.bound`). The others are tried in the order of what
-they cost at the fewest replicas the bound allows. Once a fleet holds, another member is tried only with so few
-replicas that it would be better; where that fails, more would not be better either.
+Branch and bound. A member of the space is judged without simulating: it may be refused by the engine, not fit, or
+be proven unable to meet the SLO (`simserve.planner.bound`). The others are tried in the order of what they cost
+at the fewest replicas the bound allows. Once a fleet holds, another member is tried only with so few replicas that
+it would be better; where that fails, more would not be better either. One that is dearer with a single replica is
+not even judged.
 
 Attainment is taken to rise with the replicas; simulated ones do, up to the luck of single requests.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from simserve.errors import InputError
 from simserve.perf.tables import price
 from simserve.planner.bound import NO_BOUND, Bound, fleet_bound
+from simserve.planner.search_order import EQUAL, WORST, Value, is_less, smallest_integer
 from simserve.planner.search_trial import (
     DOUBT,
     FIRST_REQUESTS,
@@ -28,8 +30,9 @@ from simserve.planner.search_trial import (
     request_limit,
     try_fleet,
 )
-from simserve.planner.space import Kind, Overrides, Space
-from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.planner.search_words import bound_reason, clause, shortage
+from simserve.planner.space import Kind, Overrides, Space, gpus_of
+from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
@@ -37,11 +40,6 @@ from simserve.workload.requests import RequestSpecs
 Objective = Literal["cost", "gpus", "latency", "energy"]
 OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "latency", "energy")
 Status = Literal["invalid", "does_not_fit", "out_of_reach", "too_many_gpus", "not_better", "misses", "holds"]
-Value = tuple[float, float]
-"""What is to be small: the objective, then what decides between equals."""
-WORST: Value = (math.inf, math.inf)
-EQUAL = 1e-9
-"""Relative difference below which two values count as equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +50,13 @@ class Goal:
         objective: What is to be small.
         max_gpus: GPUs of the fleet at most, spares included.
         spare_replicas: Replicas that are paid for and may be lost.
-        traffic: Factor on the traffic that must be borne.
+        ceiling: Value from which on a fleet is of no interest.
     """
 
     objective: Objective = "cost"
     max_gpus: int = 256
     spare_replicas: int = 0
-    traffic: float = 1.0
+    ceiling: float = math.inf
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,7 +93,7 @@ class GroupResult:
     Attributes:
         hardware: The GPU.
         base: Overrides that set it.
-        members: Every deployment looked at.
+        members: Every deployment judged.
         best: The one that holds and is best; None if none holds.
         trials: All runs, in order.
         size: Combinations of the space.
@@ -125,14 +123,42 @@ class Search:
         self.trials: list[Trial] = []
         self.members: list[Member] = []
         self.best: Member | None = None
-        self.best_value = WORST
+        self.best_value = (goal.ceiling, math.inf)
         self._seen: dict[tuple[tuple[str, str], ...], Member] = {}
         self._specs: RequestSpecs | None = None
+        self._has_missed = False
 
-    def judge(self, kinds: tuple[Kind, ...]) -> list[Member]:
-        """Return the members of some dimensions that may hold, the most promising first; simulates nothing."""
-        found = [self.member(overrides) for overrides in self.space.members(kinds)]
-        return sorted_by_promise(self, found)
+    def run(self, kinds: tuple[Kind, ...]) -> None:
+        """Find the best fleet among all combinations of some dimensions, the most promising first.
+
+        The scenario's own deployment comes first, so that another must be better than it, not as good.
+        """
+        queue: list[tuple[Value, int, dict[str, Any], Member | None]] = []
+        for number, overrides in enumerate(self.space.members(kinds)):
+            if overrides == self.space.base:
+                own = self.member(overrides)
+                if own.status == "not_better":
+                    self.try_member(own)
+            else:
+                heapq.heappush(queue, (self.least_unit(overrides), number, overrides, None))
+        while queue:
+            least, number, overrides, member = heapq.heappop(queue)
+            if not is_less(least, self.best_value):
+                return
+            if member is not None:
+                self.try_member(member)
+                continue
+            member = self.member(overrides)
+            if member.status == "not_better":
+                heapq.heappush(queue, (self.least_value(member), number, overrides, member))
+
+    def least_unit(self, overrides: Overrides) -> Value:
+        """Return a bound below the value of every fleet of a deployment from its GPUs alone: one replica of it."""
+        known = next((each for each in self.members if each.num_gpus), None)
+        if known is None:
+            return 0.0, 0.0
+        one = replace(known, num_gpus=gpus_of(self.space.scenario, overrides), bound=NO_BOUND)
+        return self.least_value(one)
 
     def member(self, overrides: Overrides) -> Member:
         """Return what is known of a deployment without simulating it."""
@@ -147,10 +173,10 @@ class Search:
             scenario = self.space.apply(overrides)
             resolved = resolve(scenario)
             if not resolved.memory.fits:
-                return Member(overrides=overrides, status="does_not_fit", reason=_shortage(resolved))
+                return Member(overrides=overrides, status="does_not_fit", reason=shortage(resolved))
             priced = price(resolved.shape)
         except InputError as refusal:
-            return Member(overrides=overrides, status="invalid", reason=_clause(refusal))
+            return Member(overrides=overrides, status="invalid", reason=clause(refusal))
         specs = self._requests(scenario)
         bound = fleet_bound(scenario, resolved.engine, priced.step_times, specs)
         member = Member(
@@ -223,7 +249,7 @@ class Search:
         least, most = member.bound.least_replicas, self.most_replicas(member)
         if self.goal.objective == "latency":
             least = most
-        elif self.best is not None and not is_one_job(self.space.scenario):
+        elif math.isfinite(self.best_value[0]) and not is_one_job(self.space.scenario):
             most = self._most_that_is_better(member, least, most)
             if most < least:
                 member.reason = "cannot be better with that many GPUs (bound)"
@@ -232,6 +258,11 @@ class Search:
         if held is None:
             if self.best is not None:
                 member.status, member.reason = "not_better", "misses the SLO with fewer dollars or GPUs than the best"
+            elif math.isfinite(self.goal.ceiling):
+                member.status, member.reason = (
+                    "misses",
+                    "misses the SLO at several times the price of the scenario's GPU",
+                )
             else:
                 member.status, member.reason = "misses", "misses the SLO with as many GPUs as are allowed"
             return WORST
@@ -272,8 +303,10 @@ class Search:
                 member.trial = trial
             return trial.holds
 
-        expects_failure = self.best is not None and not is_one_job(self.space.scenario)
-        found = smallest_integer(holds, least, most, starts_high=expects_failure)
+        expects_failure = self.best is not None or self._has_missed
+        starts_high = expects_failure and not is_one_job(self.space.scenario)
+        found = smallest_integer(holds, least, most, starts_high=starts_high)
+        self._has_missed = self._has_missed or found is None
         return None if found is None else held[found]
 
     def trial(self, member: Member, replicas: int) -> Trial:
@@ -290,67 +323,6 @@ class Search:
         return trial
 
 
-def smallest_integer(holds: Callable[[int], bool], least: int, most: int, *, starts_high: bool = False) -> int | None:
-    """Return the smallest integer of [least, most] that holds, None if none does.
-
-    Holding is monotone: true from some integer on. Doubling steps from ``least`` find one that holds, or ``most`` is
-    asked first where it is expected to fail; then bisection.
-    """
-    if least > most:
-        return None
-    if starts_high:
-        if not holds(most):
-            return None
-        low, high = least - 1, most
-    else:
-        low, high, step = least - 1, least, 1
-        while not holds(high):
-            if high >= most:
-                return None
-            low, high = high, min(most, high + step)
-            step *= 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def is_less(value: Value, other: Value) -> bool:
-    """Return whether a value is smaller by more than rounding: the objective, then what decides between equals."""
-    for one, two in zip(value, other, strict=True):
-        if one != two and not math.isclose(one, two, rel_tol=EQUAL):
-            return one < two
-    return False
-
-
-def sorted_by_promise(search: Search, members: Iterable[Member]) -> list[Member]:
-    """Return the members that may hold, by the bound on their value; equal ones keep their order.
-
-    The scenario's own deployment comes first, so that another must be better than it, not as good.
-    """
-    open_ones = [each for each in members if each.status == "not_better"]
-    return sorted(open_ones, key=lambda each: (bool(each.overrides), search.least_value(each)))
-
-
-def bound_reason(bound: Bound, scenario: Scenario) -> str:
-    """Return in words which limit no fleet of a deployment can keep."""
-    term, slo = bound.out_of_reach, scenario.slo
-    if term is None or slo is None:
-        return ""
-    if term == "slo":
-        return "no schedule meets all limits at once for enough requests (bound)"
-    limit = getattr(slo, term)
-    if bound.of(term) <= limit:
-        return f"too many requests cannot meet {term.upper()} at all (bound, or prompts that are too long)"
-    return (
-        f"{term.upper()} of p{100 * slo.attainment:g} is at least {bound.of(term) * 1e3:,.0f} ms (bound), "
-        f"asked {limit * 1e3:,.0f} ms"
-    )
-
-
 def _enough(scenario: Scenario, first: int) -> int:
     """Return the requests of a first look: more where arrivals are so dense that the fleet would not fill up."""
     rate = float(getattr(scenario.workload.arrivals, "rate", 0.0))
@@ -359,23 +331,3 @@ def _enough(scenario: Scenario, first: int) -> int:
 
 def _is_nearer(trial: Trial, other: Trial) -> bool:
     return (trial.attainment or 0.0, trial.requests) > (other.attainment or 0.0, other.requests)
-
-
-def _shortage(resolved: ResolvedScenario) -> str:
-    memory = resolved.memory
-    if memory.longest_sequence == 0:
-        return f"does not fit: {memory.arithmetic[-2] if len(memory.arithmetic) > 1 else memory.arithmetic[-1]}"
-    return (
-        f"does not fit: KV memory for {memory.longest_sequence:,} of the {memory.max_model_len:,} tokens of one request"
-    )
-
-
-def _clause(refusal: InputError) -> str:
-    where = f"{refusal.key} " if refusal.key else ""
-    value = "" if refusal.value is None else f"{refusal.value} "
-    return f"{where}{value}{refusal.rule}"
-
-
-def plain(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return overrides as plain values, in the order of their keys."""
-    return {key: overrides[key] for key in sorted(overrides)}

@@ -24,8 +24,7 @@ def search_group(space: Space, goal: Goal) -> GroupResult:
     """Return the best fleet of a space: exact over all dimensions, or over the shapes where those are too many."""
     search = Search(space, goal)
     is_small = space.size <= EXHAUSTIVE_COMBINATIONS
-    for member in search.judge(("shape", "knob") if is_small else ("shape",)):
-        search.try_member(member)
+    search.run(("shape", "knob") if is_small else ("shape",))
     return _result(search, "exhaustive" if is_small else "shapes")
 
 
@@ -76,7 +75,7 @@ def _judge(search: Search, values: dict[str, Any], reference: float) -> float:
 
 def _index(space: Space, key: str, overrides: Any) -> int:
     values = space.dimensions[key]
-    return values.index(overrides[key]) if key in overrides else 0
+    return values.index(overrides.get(key, space.own[key]))
 
 
 def _result(search: Search, method: str) -> GroupResult:

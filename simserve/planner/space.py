@@ -118,7 +118,8 @@ class Space:
 
     Attributes:
         scenario: The scenario on this GPU, everything else as it was.
-        dimensions: Key -> values, the scenario's own first.
+        dimensions: Key -> values, the scenario's own first unless the user chose others.
+        own: Key -> what the scenario says itself, None where it says nothing.
         kinds: Key -> kind.
         largest_replica: GPUs that one replica may have.
         base: Overrides that every member carries: the GPU, and its price where that is not the default.
@@ -126,6 +127,7 @@ class Space:
 
     scenario: Scenario
     dimensions: Mapping[str, tuple[Any, ...]]
+    own: Mapping[str, Any]
     kinds: Mapping[str, Kind]
     largest_replica: int
     base: Overrides
@@ -148,7 +150,7 @@ class Space:
 
     def overrides(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
         """Return the overrides that set ``chosen``, without those that set what stands there already."""
-        differing = {key: value for key, value in chosen.items() if value != self.dimensions[key][0]}
+        differing = {key: value for key, value in chosen.items() if value != self.own[key]}
         return {**self.base, **differing}
 
     def is_plausible(self, chosen: Mapping[str, Any]) -> bool:
@@ -241,6 +243,7 @@ def space_on(
     return Space(
         scenario=there,
         dimensions=values,
+        own={key: _value_of(there, key) for key in values},
         kinds=kinds,
         largest_replica=_largest_replica(context),
         base=base,

@@ -1,0 +1,48 @@
+"""Comparing values of an objective, and finding the smallest number that holds. Knows no fleet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+Value = tuple[float, float]
+"""What is to be small: the objective, then what decides between equals."""
+WORST: Value = (math.inf, math.inf)
+EQUAL = 1e-9
+"""Relative difference below which two values count as equal."""
+
+
+def smallest_integer(holds: Callable[[int], bool], least: int, most: int, *, starts_high: bool = False) -> int | None:
+    """Return the smallest integer of [least, most] that holds, None if none does.
+
+    Holding is monotone: true from some integer on. Doubling steps from ``least`` find one that holds, or ``most`` is
+    asked first where it is expected to fail; then bisection.
+    """
+    if least > most:
+        return None
+    if starts_high:
+        if not holds(most):
+            return None
+        low, high = least - 1, most
+    else:
+        low, high, step = least - 1, least, 1
+        while not holds(high):
+            if high >= most:
+                return None
+            low, high = high, min(most, high + step)
+            step *= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def is_less(value: Value, other: Value) -> bool:
+    """Return whether a value is smaller by more than rounding: the objective, then what decides between equals."""
+    for one, two in zip(value, other, strict=True):
+        if one != two and not math.isclose(one, two, rel_tol=EQUAL):
+            return one < two
+    return False

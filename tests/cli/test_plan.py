@@ -1,0 +1,121 @@
+"""`simserve plan`: its answer, its JSON, its exit codes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+import simserve as ss
+from tests.cli.conftest import Simserve
+from tests.scenario.builders import scenario_mapping
+
+_KEYS = {"feasible", "best", "candidates", "pareto", "binding", "nearest_miss"}
+_SMALL = [
+    "--hardware",
+    "l4-24gb,h100-sxm-80gb",
+    "--over",
+    "deployment.tensor_parallel_size=1",
+    "--over",
+    "deployment.pipeline_parallel_size=1",
+    "--over",
+    "deployment.engine.max_num_seqs=64",
+    "--over",
+    "deployment.engine.max_num_batched_tokens=2048",
+    "--jobs",
+    "1",
+]
+
+
+@pytest.fixture
+def scenario(folder: Path) -> str:
+    """Return the path of a small scenario with an SLO."""
+    file = folder / "small.yaml"
+    file.write_text(yaml.safe_dump(scenario_mapping(slo={"ttft": "300 ms", "tpot": "30 ms"})), encoding="utf-8")
+    return str(file)
+
+
+def test_the_json_has_the_documented_keys(simserve: Simserve, scenario: str) -> None:
+    """One object on stdout and nothing else."""
+    outcome = simserve("plan", scenario, "--json", *_SMALL)
+
+    answer = json.loads(outcome.stdout)
+    assert outcome.code == 0
+    assert outcome.stderr == ""
+    assert set(answer) >= _KEYS
+    assert answer["feasible"] is True
+    assert answer["best"]["hardware"] == "l4-24gb"
+    assert [each["status"] for each in answer["candidates"]].count("best") == 1
+    assert answer["nearest_miss"] is None
+
+
+def test_the_answer_comes_first_and_its_command_runs(simserve: Simserve, scenario: str) -> None:
+    """A person reads what to deploy, what it costs, and how to run it; the line can be pasted."""
+    outcome = simserve("plan", scenario, *_SMALL)
+
+    lines = outcome.stdout.splitlines()
+    assert lines[0].startswith("Deploy 1 x l4-24gb")
+    assert "a month" in lines[0]
+    command = next(line for line in lines if line.startswith("simserve run "))
+    assert simserve(*shlex.split(command)[1:], "--out", "again").code == 0
+    assert "SLO holds" in simserve(*shlex.split(command)[1:], "--out", "again", "--force").stdout
+
+
+def test_no_plan_ends_with_3_and_prints_the_miss(simserve: Simserve, scenario: str) -> None:
+    """The JSON is still there; stderr says what to relax."""
+    outcome = simserve("plan", scenario, "--json", "--set", "slo.tpot=10 us", *_SMALL)
+
+    answer = json.loads(outcome.stdout)
+    assert outcome.code == 3
+    assert answer["feasible"] is False
+    assert answer["nearest_miss"]["metric"] == "tpot"
+    assert answer["nearest_miss"]["reached"] > 1e-5
+    assert outcome.error_line.startswith("no plan holds; allow TPOT of at least")
+    shown = simserve("plan", scenario, "--set", "slo.tpot=10 us", *_SMALL).stdout
+    assert shown.startswith("No plan: TPOT within")
+    assert "Within reach, without the limit on TPOT" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--headroom", "much"], 2),
+        (["--headroom", "-1"], 2),
+        (["--hardware", "l4-24gb,"], 2),
+        (["--over", "deployment.replicas=1,2"], 2),
+        (["--objective", "beauty"], 2),
+        (["--max-gpus", "0"], 2),
+        (["--hardware", "l5-24gb"], 104),
+        (["--over", "deployment.nothing=1"], 104),
+        (["--set", "deployment.replicas=none"], 104),
+    ],
+)
+def test_bad_input_is_one_line(simserve: Simserve, scenario: str, arguments: list[str], code: int) -> None:
+    """Nothing on stdout, the documented code."""
+    outcome = simserve("plan", scenario, *arguments)
+
+    assert outcome.code == code, outcome.stderr
+    assert outcome.stdout == ""
+    assert outcome.error_line
+
+
+def test_headroom_is_read_as_a_share_or_percent(simserve: Simserve, scenario: str) -> None:
+    """0.5 and 50% are the same plan."""
+    one, two = (simserve("plan", scenario, "--json", "--headroom", text, *_SMALL) for text in ("0.5", "50%"))
+
+    assert one.stdout == two.stdout
+    assert json.loads(one.stdout)["headroom"] == 0.5
+
+
+def test_a_notebook_shows_the_plan(scenario: str) -> None:
+    """`ss.plan` gives the same answer, as HTML that is escaped."""
+    found = ss.plan(scenario, hardware=["l4-24gb"], over=[each for each in _SMALL if "=" in each])
+
+    page = found._repr_html_()
+    assert found.is_feasible
+    assert "Deploy 1 x l4-24gb" in page
+    assert "<table>" in page
+    assert "&" not in page.replace("&lt;", "").replace("&gt;", "").replace("&#x27;", "").replace("&amp;", "")
