@@ -43,6 +43,8 @@ class EngineConfig:
         new_token_ratio_minimum: ``estimate``: where the ratio stops decaying.
         new_token_ratio_decay: ``estimate``: fall of the ratio a decode step.
         pipeline_parallel_size: Groups of requests in flight, DESIGN section 4.
+        async_scheduling: Whether a step is scheduled while the one before it runs, so that an arrival joins the step
+            after next.
         frontend_latency: Seconds from arrival to the scheduler (HTTP, tokenisation).
     """
 
@@ -65,4 +67,5 @@ class EngineConfig:
     new_token_ratio_minimum: float = 0.098
     new_token_ratio_decay: float = 0.602 / 600
     pipeline_parallel_size: int = 1
+    async_scheduling: bool = False
     frontend_latency: float = 0.0

@@ -77,6 +77,8 @@ class ResolvedEngine:
         host_seconds_per_step: CPU time of a step.
         host_seconds_per_request: CPU time a request of a step.
         eager_seconds_per_layer: Least seconds of a layer in a step that no CUDA graph covers.
+        eager_seconds_per_expert_layer: What routed experts add to it.
+        eager_expert_formats: Weight formats whose experts do; empty: all.
         host_overlap: Share of both hidden behind the GPU; 0 without ``async_scheduling``.
         frontend_latency: From arrival to the scheduler.
         compute_efficiency: Scale on the hardware profile's kernel efficiencies.
@@ -122,6 +124,8 @@ class ResolvedEngine:
     host_seconds_per_step: float
     host_seconds_per_request: float
     eager_seconds_per_layer: float
+    eager_seconds_per_expert_layer: float
+    eager_expert_formats: tuple[str, ...]
     host_overlap: float
     frontend_latency: float
     compute_efficiency: float

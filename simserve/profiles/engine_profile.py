@@ -220,6 +220,10 @@ class Host(FrozenModel):
     """Share of both that asynchronous scheduling hides behind the GPU; 0: the engine has none."""
     eager_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """Least time of a layer in a step outside CUDA graphs, seconds: the host launches its kernels no faster."""
+    eager_seconds_per_expert_layer: Seconds = Field(default=0.0, ge=0)
+    """What routed experts add to that, seconds, where their many small kernels are launched one by one (Triton)."""
+    eager_expert_formats: tuple[str, ...] = ()
+    """Weight formats whose experts are launched so; empty: all."""
     frontend_latency: Seconds = Field(gt=0)
     """From arrival to the scheduler: HTTP, tokenisation, queue hand-over, seconds."""
     source: str

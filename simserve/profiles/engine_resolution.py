@@ -224,6 +224,8 @@ def resolve_host(choices: Choices, known: EngineVersion) -> dict[str, Any]:
         "host_seconds_per_step": host.seconds_per_step,
         "host_seconds_per_request": host.seconds_per_request,
         "eager_seconds_per_layer": host.eager_seconds_per_layer,
+        "eager_seconds_per_expert_layer": host.eager_seconds_per_expert_layer,
+        "eager_expert_formats": host.eager_expert_formats,
         "host_overlap": host.overlap if is_async else 0.0,
         "frontend_latency": choices.pick("frontend_latency", host.frontend_latency),
         "compute_efficiency": known.kernels.compute_efficiency,

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from math import inf, nextafter
 from typing import Literal
 
 import numpy as np
 
-from simserve.engine.kernel import complete, plan, submit
-from simserve.engine.state import FAILED, INFINITY, LEAP_WIDTH, Replica, RequestTable
+from simserve.engine.kernel import complete, cut, plan, submit
+from simserve.engine.state import FAILED, INFINITY, LEAP_WIDTH, STATIC, Replica, RequestTable
 from simserve.sim.recorder import FLUSH_ROWS, Recorder
 
 Routing = Literal["round_robin", "least_outstanding"]
@@ -50,6 +51,8 @@ class Cluster:
         self._cursor = 0
         self._num_scheduled = 0
         self._sent: list[tuple[float, int]] = []
+        self._held: list[tuple[float, int, int]] = []
+        self._schedules_ahead = replicas[0].config.async_scheduling and replicas[0].mode != STATIC
         self._on_progress = on_progress
 
     @property
@@ -80,6 +83,7 @@ class Cluster:
         has_news = False
         countdown = EVENTS_BETWEEN_CHORES
         is_single = len(replicas) == 1
+        is_plain = is_single and not self._schedules_ahead
         only = replicas[0]
         ready = self._next_ready()
         while True:
@@ -88,7 +92,7 @@ class Cluster:
                 if ready >= until:
                     return []
                 cursor = self._cursor
-                if is_single and cursor < num_scheduled:
+                if is_plain and cursor < num_scheduled:
                     # Nothing to route, nothing to look up: the path of most requests of most runs.
                     self._cursor = cursor + 1
                     if statuses[cursor] != FAILED:
@@ -98,7 +102,7 @@ class Cluster:
                 else:
                     self._admit(ready)
                     cursor = self._cursor
-                ready = ready_times[cursor] if cursor < num_scheduled else self._next_ready()
+                ready = ready_times[cursor] if is_plain and cursor < num_scheduled else self._next_ready()
                 continue
             if end >= until or end == INFINITY:
                 return []
@@ -153,11 +157,17 @@ class Cluster:
 
     def _next_ready(self) -> float:
         if self._cursor < self._num_scheduled:
-            return self.requests.ready_time[self._cursor]
-        return self._sent[0][0] if self._sent else INFINITY
+            ready = self.requests.ready_time[self._cursor]
+        else:
+            ready = self._sent[0][0] if self._sent else INFINITY
+        return min(ready, self._held[0][0]) if self._held else ready
 
     def _admit(self, ready: float) -> None:
-        """Route the next arrival and hand it to its replica."""
+        """Route the next arrival and hand it to its replica, or hand over one that was held back."""
+        if self._held and self._held[0][0] == ready:
+            _, index, number = heappop(self._held)
+            self._submit(number, index, ready)
+            return
         if self._cursor < self._num_scheduled:
             index = self._cursor
             self._cursor += 1
@@ -173,7 +183,18 @@ class Cluster:
             self._turn = number + 1 if number + 1 < len(self.replicas) else 0
         self._loads[number] += 1
         replica = self.replicas[number]
-        submit(replica, requests, index, ready)
+        if self._schedules_ahead and replica.num_steps and (replica.num_steps == 1 or replica.is_open):
+            # The next step has been scheduled already: the arrival is seen right after it begins.
+            if replica.num_steps > 1:
+                cut(replica, ready)
+                self._ends[number] = replica.end_time
+            heappush(self._held, (nextafter(replica.end_time, inf), index, number))
+            return
+        self._submit(number, index, ready)
+
+    def _submit(self, number: int, index: int, now: float) -> None:
+        replica = self.replicas[number]
+        submit(replica, self.requests, index, now)
         self._ends[number] = replica.end_time
 
 
