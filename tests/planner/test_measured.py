@@ -178,7 +178,7 @@ def test_throughput_of_a_gpu_is_that_of_the_system(tmp_path: Path) -> None:
 
 
 def test_offline_points_queue_everything_at_once(tmp_path: Path) -> None:
-    """With an FP8 KV cache where weights are FP8, and a budget that holds the prompt."""
+    """With an FP8 KV cache where weights are FP8, and a budget that holds a prompt beside the decodes."""
     row = agg_row(precision="FP8", isl=20000, num_requests=50, throughput_tok_s=10, throughput_kind="output_per_system")
     write_csv(tmp_path, "trtllm_perf_overview_throughput.csv", [row])
 
@@ -186,7 +186,7 @@ def test_offline_points_queue_everything_at_once(tmp_path: Path) -> None:
 
     assert point.scenario["workload"]["arrivals"] == {"process": "all_at_once"}
     assert point.scenario["deployment"]["kv_cache_dtype"] == "fp8"
-    assert point.scenario["deployment"]["engine"]["max_num_batched_tokens"] == 20000
+    assert point.scenario["deployment"]["engine"]["max_num_batched_tokens"] == 22048
 
 
 def test_an_infinite_rate_is_all_at_once(tmp_path: Path) -> None:
