@@ -45,7 +45,8 @@ class EngineConfig:
         pipeline_parallel_size: Groups of requests in flight, DESIGN section 4.
         async_scheduling: Whether a step is scheduled while the one before it runs, so that an arrival joins the step
             after next.
-        frontend_latency: Seconds from arrival to the scheduler (HTTP, tokenisation).
+        frontend_latency: Seconds from arrival to the scheduler (HTTP).
+        tokenization_per_token: Seconds that a token of the prompt adds to that.
     """
 
     batching: Batching = "continuous"
@@ -69,3 +70,4 @@ class EngineConfig:
     pipeline_parallel_size: int = 1
     async_scheduling: bool = False
     frontend_latency: float = 0.0
+    tokenization_per_token: float = 0.0

@@ -81,6 +81,7 @@ class ResolvedEngine:
         eager_expert_formats: Weight formats whose experts do; empty: all.
         host_overlap: Share of both hidden behind the GPU; 0 without ``async_scheduling``.
         frontend_latency: From arrival to the scheduler.
+        tokenization_per_token: What a token of the prompt adds to it; 0 where the scenario sets the latency.
         compute_efficiency: Scale on the hardware profile's kernel efficiencies.
         supported_quantizations: Weight formats the version can run.
         sources: Knob -> ``scenario`` or ``vllm 0.12 default on h100-sxm-80gb``, with what moved a default.
@@ -128,6 +129,7 @@ class ResolvedEngine:
     eager_expert_formats: tuple[str, ...]
     host_overlap: float
     frontend_latency: float
+    tokenization_per_token: float
     compute_efficiency: float
     supported_quantizations: tuple[str, ...]
     sources: Mapping[str, str]

@@ -225,7 +225,9 @@ class Host(FrozenModel):
     eager_expert_formats: tuple[str, ...] = ()
     """Weight formats whose experts are launched so; empty: all."""
     frontend_latency: Seconds = Field(gt=0)
-    """From arrival to the scheduler: HTTP, tokenisation, queue hand-over, seconds."""
+    """From arrival to the scheduler: HTTP, queue hand-over, seconds."""
+    tokenization_per_token: Seconds = Field(default=0.0, ge=0)
+    """What a token of the prompt adds to that: splitting text into tokens, seconds."""
     source: str
     """Where the figures come from."""
 

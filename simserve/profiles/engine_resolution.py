@@ -228,6 +228,7 @@ def resolve_host(choices: Choices, known: EngineVersion) -> dict[str, Any]:
         "eager_expert_formats": host.eager_expert_formats,
         "host_overlap": host.overlap if is_async else 0.0,
         "frontend_latency": choices.pick("frontend_latency", host.frontend_latency),
+        "tokenization_per_token": 0.0 if choices.is_set("frontend_latency") else host.tokenization_per_token,
         "compute_efficiency": known.kernels.compute_efficiency,
         "supported_quantizations": known.kernels.quantizations,
     }

@@ -181,6 +181,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         pipeline_parallel_size=shape.pipeline_parallel_size,
         async_scheduling=engine.async_scheduling,
         frontend_latency=engine.frontend_latency,
+        tokenization_per_token=engine.tokenization_per_token,
     )
 
 
