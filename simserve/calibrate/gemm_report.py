@@ -26,7 +26,7 @@ from simserve.calibrate.gemm_fit import (
     scale_to,
 )
 from simserve.calibrate.gemm_tables import gemm_rows
-from simserve.calibrate.moe_fit import expert_calls, fit_moe, moe_rows, predict_experts
+from simserve.calibrate.moe_fit import ExpertCalls, expert_calls, fit_moe, joined, moe_rows, predict_experts
 from simserve.errors import InvariantError
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm_curve import GemmDevice
@@ -64,7 +64,19 @@ class GemmCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertCase:
-    """Routed experts in one format of one framework; ``kernel`` is part of the kernel's name in the tables."""
+    """Routed experts in one format of one framework.
+
+    Attributes:
+        kernels: Block of the profile.
+        dtype: Format in the tables.
+        framework: Framework in the tables.
+        kernel: Part of the kernel's name in the tables.
+        engines: Engines that run it; empty: any other.
+        tile_rows: Rows of a tile.
+        is_profiled: Whether profiles hold it.
+        beside: Format that runs on the same kernels and is fitted with it.
+        kept: Parameters taken from the block's curve for any engine.
+    """
 
     kernels: GemmClass
     dtype: str
@@ -73,6 +85,8 @@ class ExpertCase:
     engines: tuple[str, ...] = ()
     tile_rows: int = 64
     is_profiled: bool = True
+    beside: str = ""
+    kept: tuple[str, ...] = ()
 
 
 def _narrow(framework: str, max_tile_rows: int, max_splits: int) -> Benchmark:
@@ -114,16 +128,36 @@ HOPPER_EXPERTS = (
     ExpertCase(kernels="fp8", dtype="fp8", framework="trtllm", kernel="cutlass"),
     ExpertCase(kernels="fp8", dtype="fp8", framework="vllm", kernel="flashinfer", is_profiled=False),
     ExpertCase(kernels="fp8_block", dtype="fp8_block", framework="vllm", kernel="flashinfer"),
+    ExpertCase(kernels="fp8_block", dtype="fp8_block", framework="vllm", kernel="fp8moe_triton", engines=("vllm",)),
     ExpertCase(kernels="fp8_block", dtype="fp8_block", framework="sglang", kernel="triton", engines=("sglang",)),
     ExpertCase(kernels="fp8_block", dtype="fp8_block", framework="trtllm", kernel="cutlass", engines=("tensorrt-llm",)),
     ExpertCase(kernels="int4_weight_only", dtype="int4_wo", framework="vllm", kernel="marlin", tile_rows=16),
     ExpertCase(kernels="mxfp4_weight_only", dtype="w4a16_mxfp4", framework="vllm", kernel="gptoss"),
     ExpertCase(
+        kernels="mxfp4_weight_only",
+        dtype="w4a16_mxfp4",
+        framework="trtllm",
+        kernel="torch_flow",
+        engines=("tensorrt-llm",),
+        tile_rows=32,
+        kept=("start_latency", "memory_efficiency", "overlap", "expert_latency"),
+    ),
+    ExpertCase(
+        kernels="mxfp4_weight_only",
+        dtype="w4a16_mxfp4",
+        framework="vllm",
+        kernel="marlin",
+        engines=("vllm",),
+        tile_rows=16,
+        beside="int4_wo",
+    ),
+    ExpertCase(
         kernels="mxfp4_weight_only", dtype="w4a16_mxfp4", framework="sglang", kernel="triton", engines=("sglang",)
     ),
 )
-"""Of Hopper. vLLM's FP8 kernels (FlashInfer) are left out of the profiles: neither bandwidth nor peak binds them,
-and a fit on H200 is 30 % off on H100."""
+"""Of Hopper. With gpt-oss, servers of vLLM run Marlin, and TensorRT-LLM its own build of the Triton kernels, which
+decodes faster than the table says (programmatic launches) and keeps the start of vLLM's Triton. vLLM's FP8 kernels
+(FlashInfer) are left out: neither bandwidth nor peak binds them, and a fit on H200 is 30 % off on H100."""
 
 AMPERE_EXPERTS = (
     ExpertCase(kernels="bf16", dtype="bfloat16", framework="vllm", kernel=""),
@@ -208,14 +242,29 @@ def expert_table(data: Path) -> Iterator[tuple[str, ...]]:
     """Yield the rows of the error table of routed experts."""
     for case in HOPPER_EXPERTS:
         gpus = [device(name, case.dtype).gemm for name in (TRAINED, TESTED)]
-        trained, tested = (
-            expert_calls(moe_rows(data, name, case.framework, case.dtype, case.kernel), case.dtype)
-            for name in (TRAINED, TESTED)
-        )
-        curve = fit_moe(trained, gpus[0], case.tile_rows)
+        trained, tested = (_expert_calls(data, name, case)[0] for name in (TRAINED, TESTED))
+        curve = fit_moe(trained, gpus[0], case.tile_rows, _kept(data, TRAINED, case))
         for label, calls, gpu in (("H200 -> H200", trained, gpus[0]), ("H200 -> H100", tested, gpus[1])):
             off = errors(predict_experts(curve, calls, gpu), calls.seconds)
             yield (f"experts {case.dtype}", f"{case.framework} ({case.kernel})", label, *_cells(off))
+
+
+def _expert_calls(data: Path, hardware: str, case: ExpertCase) -> tuple[ExpertCalls, pd.DataFrame]:
+    """Return the calls of a case and the rows they stand in."""
+    parts = []
+    for dtype in (case.dtype, case.beside) if case.beside else (case.dtype,):
+        rows = moe_rows(data, hardware, case.framework, dtype, case.kernel)
+        parts.append((expert_calls(rows, dtype), rows))
+    return joined(parts) if case.beside else parts[0][0], pd.concat([rows for _, rows in parts])
+
+
+def _kept(data: Path, hardware: str, case: ExpertCase) -> dict[str, float]:
+    """Return the parameters that a case takes from the curve of its block for any engine."""
+    if not case.kept:
+        return {}
+    base = next(each for each in HOPPER_EXPERTS if each.kernels == case.kernels and not each.engines)
+    curve = fit_moe(_expert_calls(data, hardware, base)[0], device(hardware, base.dtype).gemm, base.tile_rows)
+    return {name: float(getattr(curve, name)) for name in case.kept}
 
 
 def profile_blocks(data: Path, hardware: str) -> dict[str, Any]:
@@ -246,9 +295,9 @@ def profile_blocks(data: Path, hardware: str) -> dict[str, Any]:
     for expert in AMPERE_EXPERTS if is_ampere else HOPPER_EXPERTS:
         if not expert.is_profiled:
             continue
-        table = moe_rows(data, hardware, expert.framework, expert.dtype, expert.kernel)
-        calls, gemm_gpu = expert_calls(table, expert.dtype), device(hardware, expert.dtype).gemm
-        curve = fit_moe(calls, gemm_gpu, expert.tile_rows)
+        calls, table = _expert_calls(data, hardware, expert)
+        gemm_gpu = device(hardware, expert.dtype).gemm
+        curve = fit_moe(calls, gemm_gpu, expert.tile_rows, _kept(data, hardware, expert))
         off = errors(predict_experts(curve, calls, gemm_gpu), calls.seconds)
         experts.setdefault(expert.kernels, []).append(
             {**_engines(expert.engines), **_parameters(curve), "fit": _fit(expert.framework, "moe", off, table)}

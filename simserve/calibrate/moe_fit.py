@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,13 +126,50 @@ def busiest_rank(
     return max(float(busiest.sum(axis=1).mean()), 1.0), max(float((busiest > 0).sum(axis=1).mean()), 1.0)
 
 
-def fit_moe(calls: ExpertCalls, device: GemmDevice, tile_rows: int) -> GroupedGemmCurve:
-    """Return the curve with the least soft-L1 error of the logarithm of the time, for tiles of ``tile_rows``."""
-    drawn = draw(calls, NUM_FITTED_ROWS)
+def fit_moe(
+    calls: ExpertCalls, device: GemmDevice, tile_rows: int, kept: Mapping[str, float] | None = None
+) -> GroupedGemmCurve:
+    """Return the curve with the least soft-L1 error of the logarithm of the time.
+
+    Args:
+        calls: Measured layers.
+        device: The GPU.
+        tile_rows: Rows of a tile.
+        kept: Parameters that are given and not fitted.
+    """
+    drawn, kept = draw(calls, NUM_FITTED_ROWS), kept or {}
     values = fit_parameters(
-        lambda given: predict_experts(_curve(given, tile_rows), drawn, device), drawn.seconds, START, BOUNDS
+        lambda given: predict_experts(_curve({**given, **kept}, tile_rows), drawn, device),
+        drawn.seconds,
+        {name: value for name, value in START.items() if name not in kept},
+        BOUNDS,
     )
-    return _curve(values, tile_rows)
+    return _curve({**values, **kept}, tile_rows)
+
+
+def joined(parts: Sequence[tuple[ExpertCalls, pd.DataFrame]]) -> ExpertCalls:
+    """Return calls of one kernel in several formats, with their rows; every rank sorts the experts of all.
+
+    Over formats with 384 and 896 experts the start of a call and what an expert adds to it can be told apart.
+    """
+
+    def column(values: Callable[[ExpertCalls], Array | float]) -> Array:
+        return np.concatenate([np.broadcast_to(values(calls), len(calls.seconds)) for calls, _ in parts])
+
+    shape = ExpertShape(
+        hidden_size=column(lambda calls: calls.shape.hidden_size),
+        intermediate_size=column(lambda calls: calls.shape.intermediate_size),
+        up_projections=column(lambda calls: calls.shape.up_projections),
+        weight_bits=column(lambda calls: calls.shape.weight_bits),
+        input_bytes=parts[0][0].shape.input_bytes,
+    )
+    load = ExpertLoad(
+        pairs=column(lambda calls: calls.load.pairs),
+        distinct=column(lambda calls: calls.load.distinct),
+        routed=column(lambda calls: calls.load.routed),
+        held=np.concatenate([rows["num_experts"].to_numpy(dtype=np.float64) for _, rows in parts]),
+    )
+    return ExpertCalls(shape=shape, load=load, seconds=column(lambda calls: calls.seconds))
 
 
 def predict_experts(curve: GroupedGemmCurve, calls: ExpertCalls, device: GemmDevice) -> Array:
@@ -150,7 +187,7 @@ def draw(calls: ExpertCalls, count: int) -> ExpertCalls:
             hidden_size=np.asarray(shape.hidden_size)[chosen],
             intermediate_size=np.asarray(shape.intermediate_size)[chosen],
             up_projections=np.asarray(shape.up_projections)[chosen],
-            weight_bits=shape.weight_bits,
+            weight_bits=np.broadcast_to(shape.weight_bits, size)[chosen],
             input_bytes=shape.input_bytes,
         ),
         load=ExpertLoad(

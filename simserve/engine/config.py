@@ -44,7 +44,10 @@ class EngineConfig:
         new_token_ratio_decay: ``estimate``: fall of the ratio a decode step.
         pipeline_parallel_size: Groups of requests in flight, DESIGN section 4.
         data_parallel_size: Ranks with a scheduler and a KV cache each, all as described here, that step together.
-        frontend_latency: Seconds from arrival to the scheduler (HTTP, tokenisation).
+        async_scheduling: Whether a step is scheduled while the one before it runs, so that an arrival joins the step
+            after next.
+        frontend_latency: Seconds from arrival to the scheduler (HTTP).
+        tokenization_per_token: Seconds that a token of the prompt adds to that.
     """
 
     batching: Batching = "continuous"
@@ -67,4 +70,6 @@ class EngineConfig:
     new_token_ratio_decay: float = 0.602 / 600
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
+    async_scheduling: bool = False
     frontend_latency: float = 0.0
+    tokenization_per_token: float = 0.0

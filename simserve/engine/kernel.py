@@ -18,7 +18,7 @@ Invariants that the formulas lean on:
 from __future__ import annotations
 
 from heapq import heappop
-from math import ceil, sqrt
+from math import ceil, inf, nextafter, sqrt
 
 from simserve.engine.admission import steps_until_admitted
 from simserve.engine.chunks import book_chunk_blocks, complete_chunks, forget_chunks, plan_chunks, schedule_chunks
@@ -79,6 +79,19 @@ def cut(replica: Replica, now: float) -> None:
     if steps < replica.num_steps:
         replica.num_steps = steps
         replica.end_time = end
+
+
+def seen_time(replica: Replica, now: float) -> float:
+    """Return when a scheduler that works a step ahead sees an arrival at ``now``.
+
+    The step after the running one has been scheduled already, so the arrival is seen right after that one begins; a
+    leap that it could join ends with the step that runs. At once where nothing runs, or where it could not join.
+    """
+    if not replica.num_steps or not (replica.num_steps == 1 or replica.is_open):
+        return now
+    if replica.num_steps > 1:
+        cut(replica, now)
+    return nextafter(replica.end_time, inf)
 
 
 def complete(replica: Replica, requests: RequestTable) -> int:

@@ -8,7 +8,7 @@ theirs, and ends where another rank becomes the slowest.
 
 from __future__ import annotations
 
-from math import floor
+from math import floor, inf, nextafter
 
 from simserve.engine.kernel import complete, cut, plan, submit
 from simserve.engine.state import INFINITY, Replica, RequestTable
@@ -47,6 +47,14 @@ def submit_to_rank(group: Ranks, requests: RequestTable, index: int, now: float)
         _cut_all(group, now)
         if is_joining:
             rank.end_time = group.end_time
+
+
+def seen_by_ranks(group: Ranks, now: float) -> float:
+    """Return when ranks that schedule a step ahead see an arrival at ``now``; the common leap ends with its step."""
+    if not any(rank.num_steps for rank in group.ranks):
+        return now
+    _cut_all(group, now)
+    return nextafter(group.end_time, inf)
 
 
 def complete_ranks(group: Ranks, requests: RequestTable) -> int:

@@ -57,7 +57,7 @@ class ExpertShape:
     hidden_size: Array | float
     intermediate_size: Array | float
     up_projections: Array | float
-    weight_bits: float
+    weight_bits: Array | float
     input_bytes: float = ACTIVATION_BYTES
 
     @property

@@ -287,7 +287,11 @@ def _launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_]) 
     ``step = max(gpu, layers * eager_seconds_per_layer)``; contexts and prompts' pairs, which are added to a step
     later, are not set against it.
     """
-    launching = stage.num_layers * stage.shape.engine.eager_seconds_per_layer
+    engine, model = stage.shape.engine, stage.shape.model
+    launching = stage.num_layers * engine.eager_seconds_per_layer
+    if not engine.eager_expert_formats or stage.precision.name in engine.eager_expert_formats:
+        with_experts = stage.num_layers * model.num_moe_layers / model.num_hidden_layers
+        launching += with_experts * engine.eager_seconds_per_expert_layer
     return np.where(is_eager, np.maximum(launching - gpu_seconds, 0.0), 0.0)
 
 

@@ -52,6 +52,12 @@ def _is_tp8(point: MeasuredPoint) -> bool:
     return point.source == "apex_plus" and point.label.endswith("_8TP")
 
 
+def _is_served(point: MeasuredPoint, engine: str, model: str, hardware: str = "") -> bool:
+    """Return whether InferenceX measured it: an engine, models by the beginning of their name, one GPU or any."""
+    is_here = point.source == "inferencex_agg" and not point.shown_only
+    return is_here and point.engine == engine and point.model.startswith(model) and hardware in ("", point.hardware)
+
+
 def _is_routed(point: MeasuredPoint) -> bool:
     return point.source in _SERVERS and point.model.startswith(_ROUTED)
 
@@ -122,6 +128,29 @@ CONSTANTS = (
         (
             ("vLLM", lambda point: _is_routed(point) and point.engine == "vllm", "tpot"),
             ("SGLang", lambda point: _is_routed(point) and point.engine == "sglang", "tpot"),
+        ),
+    ),
+    FittedConstant(
+        "vLLM from 0.8.5: 1.0 ms to launch a layer with experts outside CUDA graphs; InferenceX MiniMax-M2, H100",
+        lambda point: _is_served(point, "vllm", "minimax", "h100-sxm-80gb"),
+        ("ttft",),
+        (
+            (
+                "InferenceX MiniMax-M2, H200",
+                lambda point: _is_served(point, "vllm", "minimax", "h200-sxm-141gb"),
+                "ttft",
+            ),
+            ("InferenceX gpt-oss-120b, H200", lambda point: _is_served(point, "vllm", "gpt-oss"), "ttft"),
+        ),
+    ),
+    FittedConstant(
+        "Triton experts: 1.7 ms a layer, 3 us to tokenise a token; InferenceX gpt-oss-120b, TensorRT-LLM",
+        lambda point: _is_served(point, "tensorrt-llm", "gpt-oss"),
+        ("ttft",),
+        (
+            ("InferenceX DeepSeek, SGLang", lambda point: _is_served(point, "sglang", "deepseek"), "ttft"),
+            ("InferenceX gpt-oss-120b, vLLM", lambda point: _is_served(point, "vllm", "gpt-oss"), "ttft"),
+            ("InferenceX Llama-3.1-70B, vLLM", lambda point: _is_served(point, "vllm", "llama"), "ttft"),
         ),
     ),
 )

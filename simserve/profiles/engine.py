@@ -79,8 +79,11 @@ class ResolvedEngine:
         host_seconds_per_step: CPU time of a step.
         host_seconds_per_request: CPU time a request of a step.
         eager_seconds_per_layer: Least seconds of a layer in a step that no CUDA graph covers.
+        eager_seconds_per_expert_layer: What routed experts add to it.
+        eager_expert_formats: Weight formats whose experts do; empty: all.
         host_overlap: Share of both hidden behind the GPU; 0 without ``async_scheduling``.
         frontend_latency: From arrival to the scheduler.
+        tokenization_per_token: What a token of the prompt adds to it; 0 where the scenario sets the latency.
         compute_efficiency: Scale on the hardware profile's kernel efficiencies.
         shared_decode_groups: Query heads a key-value head for which decode attention reads keys once for all of
             them, others read them each; None: any number.
@@ -132,8 +135,11 @@ class ResolvedEngine:
     host_seconds_per_step: float
     host_seconds_per_request: float
     eager_seconds_per_layer: float
+    eager_seconds_per_expert_layer: float
+    eager_expert_formats: tuple[str, ...]
     host_overlap: float
     frontend_latency: float
+    tokenization_per_token: float
     compute_efficiency: float
     shared_decode_groups: tuple[int, ...] | None
     max_bandwidth: float

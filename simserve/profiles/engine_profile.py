@@ -220,8 +220,14 @@ class Host(FrozenModel):
     """Share of both that asynchronous scheduling hides behind the GPU; 0: the engine has none."""
     eager_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """Least time of a layer in a step outside CUDA graphs, seconds: the host launches its kernels no faster."""
+    eager_seconds_per_expert_layer: Seconds = Field(default=0.0, ge=0)
+    """What routed experts add to that, seconds, where their many small kernels are launched one by one (Triton)."""
+    eager_expert_formats: tuple[str, ...] = ()
+    """Weight formats whose experts are launched so; empty: all."""
     frontend_latency: Seconds = Field(gt=0)
-    """From arrival to the scheduler: HTTP, tokenisation, queue hand-over, seconds."""
+    """From arrival to the scheduler: HTTP, queue hand-over, seconds."""
+    tokenization_per_token: Seconds = Field(default=0.0, ge=0)
+    """What a token of the prompt adds to that: splitting text into tokens, seconds."""
     enforced_eager_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
     """`eager_seconds_per_layer` with `enforce_eager`, which switches compilation off too; absent: as without."""
     source: str

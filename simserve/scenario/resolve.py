@@ -255,5 +255,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         new_token_ratio_minimum=engine.new_token_ratio_minimum,
         new_token_ratio_decay=engine.new_token_ratio_decay,
         pipeline_parallel_size=shape.pipeline_parallel_size,
+        async_scheduling=engine.async_scheduling,
         frontend_latency=engine.frontend_latency,
+        tokenization_per_token=engine.tokenization_per_token,
     )

@@ -25,14 +25,14 @@ class ClosedLoop:
         env: SimPy's clock.
         cluster: Where requests go.
         think_time: Seconds between an answer and the sending of request i, shape [N].
-        frontend_latency: Seconds from sending to the scheduler.
+        frontend_latency: Seconds from sending request i to the scheduler, shape [N].
         arrival_time: Filled with when each request was sent, shape [N].
     """
 
     env: simpy.Environment
     cluster: Cluster
     think_time: NDArray[np.float64]
-    frontend_latency: float
+    frontend_latency: NDArray[np.float64]
     arrival_time: NDArray[np.float64]
     _answers: dict[int, simpy.Event] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class ClosedLoop:
         requests = self.cluster.requests
         while True:
             self.arrival_time[index] = sent_at
-            ready_time = sent_at + self.frontend_latency
+            ready_time = sent_at + float(self.frontend_latency[index])
             if requests.status[index] == FAILED:
                 requests.ready_time[index] = answered_at = ready_time
                 yield self.env.timeout(max(ready_time - self.env.now, 0.0))

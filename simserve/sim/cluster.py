@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simserve.engine.kernel import complete, plan, submit
-from simserve.engine.lockstep import Ranks, complete_ranks, plan_ranks, submit_to_rank
-from simserve.engine.state import FAILED, INFINITY, LEAP_WIDTH, Replica, RequestTable
+from simserve.engine.kernel import complete, plan, seen_time, submit
+from simserve.engine.lockstep import Ranks, complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
+from simserve.engine.state import FAILED, INFINITY, LEAP_WIDTH, STATIC, Replica, RequestTable
 from simserve.sim.recorder import FLUSH_ROWS, Recorder
 
 Routing = Literal["round_robin", "least_outstanding"]
@@ -49,9 +49,11 @@ class Cluster:
         self._submit: Callable[[Any, RequestTable, int, float], None] = submit
         self._complete: Callable[[Any, RequestTable], int] = complete
         self._plan: Callable[[Any, RequestTable], None] = plan
+        self._seen: Callable[[Any, float], float] = seen_time
         if num_ranks > 1:
             self._units = [Ranks(replicas[at : at + num_ranks]) for at in starts]
             self._submit, self._complete, self._plan = submit_to_rank, complete_ranks, plan_ranks
+            self._seen = seen_by_ranks
         self.requests = requests
         self.num_finished = 0
         self._recorder = recorder
@@ -62,6 +64,8 @@ class Cluster:
         self._cursor = 0
         self._num_scheduled = 0
         self._sent: list[tuple[float, int]] = []
+        self._held: list[tuple[float, int, int]] = []
+        self._schedules_ahead = replicas[0].config.async_scheduling and replicas[0].mode != STATIC
         self._on_progress = on_progress
 
     @property
@@ -93,6 +97,7 @@ class Cluster:
         has_news = False
         countdown = EVENTS_BETWEEN_CHORES
         is_single = len(replicas) == 1
+        is_plain = is_single and not self._schedules_ahead
         only = replicas[0]
         ready = self._next_ready()
         while True:
@@ -101,7 +106,7 @@ class Cluster:
                 if ready >= until:
                     return []
                 cursor = self._cursor
-                if is_single and cursor < num_scheduled:
+                if is_plain and cursor < num_scheduled:
                     # Nothing to route, nothing to look up: the path of most requests of most runs.
                     self._cursor = cursor + 1
                     if statuses[cursor] != FAILED:
@@ -111,7 +116,7 @@ class Cluster:
                 else:
                     self._admit(ready)
                     cursor = self._cursor
-                ready = ready_times[cursor] if cursor < num_scheduled else self._next_ready()
+                ready = ready_times[cursor] if is_plain and cursor < num_scheduled else self._next_ready()
                 continue
             if end >= until or end == INFINITY:
                 return []
@@ -166,11 +171,17 @@ class Cluster:
 
     def _next_ready(self) -> float:
         if self._cursor < self._num_scheduled:
-            return self.requests.ready_time[self._cursor]
-        return self._sent[0][0] if self._sent else INFINITY
+            ready = self.requests.ready_time[self._cursor]
+        else:
+            ready = self._sent[0][0] if self._sent else INFINITY
+        return min(ready, self._held[0][0]) if self._held else ready
 
     def _admit(self, ready: float) -> None:
-        """Route the next arrival and hand it to its replica."""
+        """Route the next arrival and hand it to its replica, or hand over one that was held back."""
+        if self._held and self._held[0][0] == ready:
+            _, index, number = heappop(self._held)
+            self._hand_over(number, index, ready)
+            return
         if self._cursor < self._num_scheduled:
             index = self._cursor
             self._cursor += 1
@@ -185,8 +196,18 @@ class Cluster:
             number = self._turn
             self._turn = number + 1 if number + 1 < len(self._units) else 0
         self._loads[number] += 1
+        unit = self._units[number]
+        if self._schedules_ahead:
+            seen = self._seen(unit, ready)
+            if seen > ready:
+                self._ends[number] = unit.end_time
+                heappush(self._held, (seen, index, number))
+                return
+        self._hand_over(number, index, ready)
+
+    def _hand_over(self, number: int, index: int, now: float) -> None:
         replica = self._units[number]
-        self._submit(replica, requests, index, ready)
+        self._submit(replica, self.requests, index, now)
         self._ends[number] = replica.end_time
 
 

@@ -119,11 +119,15 @@ def _run(
     env = simpy.Environment()
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
     clients = None
+    latency = np.float64(config.frontend_latency) + config.tokenization_per_token * specs.prompt_tokens.astype(
+        np.float64
+    )
     if specs.concurrency is None:
-        np.frombuffer(requests.ready_time)[:] = arrival_time + config.frontend_latency
+        # One tokeniser, in order: nobody overtakes a long prompt.
+        np.frombuffer(requests.ready_time)[:] = np.maximum.accumulate(arrival_time + latency)
         cluster.schedule_all()
     else:
-        clients = ClosedLoop(env, cluster, specs.think_time, config.frontend_latency, arrival_time)
+        clients = ClosedLoop(env, cluster, specs.think_time, latency, arrival_time)
         clients.start(specs.concurrency)
     env.process(_data_plane(env, cluster, clients))
     was_interrupted = False

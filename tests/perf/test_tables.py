@@ -124,6 +124,19 @@ def test_steps_outside_cuda_graphs_wait_for_launches() -> None:
     assert np.all(np.diff(eager.decode_base) >= 0)
 
 
+def test_layers_with_experts_take_longer_to_launch() -> None:
+    """Only in a model that has them, and in the weight formats whose experts are launched kernel by kernel."""
+    launch = {"eager_seconds_per_expert_layer": 1e-3, "cuda_graph_max_prompt_tokens": 0, "host_seconds_per_step": 0.0}
+    dense, experts, others = (
+        price(make_shape(model=model, engine_fields={**launch, "eager_expert_formats": formats}), 64).step_times
+        for model, formats in (("llama-3.1-8b", ()), ("qwen3-30b-a3b", ()), ("qwen3-30b-a3b", ("mxfp4",)))
+    )
+
+    assert experts.token_seconds[1] == pytest.approx(48 * 1e-3)
+    assert others.token_seconds[1] < 0.5 * experts.token_seconds[1]
+    assert dense.token_seconds[1] < 32 * 1e-3
+
+
 def test_asynchronous_scheduling_hides_host_time_behind_the_gpu() -> None:
     """Host time shows in full without overlap, by its exposed share with it, in full if it is longer."""
     hosts = {"host_seconds_per_request": 0.0, "cuda_graph_sizes": ()}

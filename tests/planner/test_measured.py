@@ -85,14 +85,27 @@ def test_experts_are_placed_whole_where_a_row_says_so(tmp_path: Path) -> None:
     assert [each.get("enable_expert_parallel", False) for each in deployments] == [True, True, False]
 
 
-def test_inhouse_sweeps_have_fixed_lengths_and_an_unscored_ttft(tmp_path: Path) -> None:
-    """Their TTFT carries warm-up artefacts."""
-    write_csv(tmp_path, "nvidia_aic_inhouse_agg.csv", [agg_row()])
+def test_inhouse_sweeps_have_fixed_prompts_and_an_unscored_ttft(tmp_path: Path) -> None:
+    """Their TTFT carries warm-up artefacts; answers spread a little, so that clients drift apart."""
+    write_csv(tmp_path, "nvidia_aic_inhouse_agg.csv", [agg_row(osl=200)])
 
     (point,) = read_inhouse(tmp_path)
 
     assert point.shown_only == {"ttft"}
     assert point.scenario["workload"]["prompt_tokens"]["min"] == 100
+    answers = point.scenario["workload"]["output_tokens"]
+    assert (answers["min"], answers["max"]) == (180, 220)
+    assert point.scenario["deployment"]["engine"]["max_model_len"] >= 100 + 220
+
+
+def test_launch_scripts_that_schedule_ahead_say_so(tmp_path: Path) -> None:
+    """vLLM's of Llama-3.1-70B and gpt-oss ask for it; other models take the version's default."""
+    rows = [agg_row(model="meta-llama/Llama-3.1-70B"), agg_row(model="MiniMaxAI/MiniMax-M2.5")]
+    write_csv(tmp_path, "inferencex_agg.csv", rows)
+
+    engines = [point.scenario["deployment"]["engine"] for point in read_inferencex(tmp_path)]
+
+    assert [each.get("async_scheduling") for each in engines] == [True, None]
 
 
 def test_separate_pools_are_counted(tmp_path: Path) -> None:
@@ -165,7 +178,7 @@ def test_throughput_of_a_gpu_is_that_of_the_system(tmp_path: Path) -> None:
 
 
 def test_offline_points_queue_everything_at_once(tmp_path: Path) -> None:
-    """With an FP8 KV cache where weights are FP8, and a budget that holds the prompt."""
+    """With an FP8 KV cache where weights are FP8, and a budget that holds a prompt beside the decodes."""
     row = agg_row(precision="FP8", isl=20000, num_requests=50, throughput_tok_s=10, throughput_kind="output_per_system")
     write_csv(tmp_path, "trtllm_perf_overview_throughput.csv", [row])
 
@@ -173,7 +186,7 @@ def test_offline_points_queue_everything_at_once(tmp_path: Path) -> None:
 
     assert point.scenario["workload"]["arrivals"] == {"process": "all_at_once"}
     assert point.scenario["deployment"]["kv_cache_dtype"] == "fp8"
-    assert point.scenario["deployment"]["engine"]["max_num_batched_tokens"] == 20000
+    assert point.scenario["deployment"]["engine"]["max_num_batched_tokens"] == 22048
 
 
 def test_an_infinite_rate_is_all_at_once(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from simserve.sim.cluster import Routing
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import replay, simulate
 from simserve.workload.requests import RequestSpecs
-from tests.builders import constant_step_times, make_closed_loop, make_config
+from tests.builders import constant_step_times, make_closed_loop, make_config, make_specs
 from tests.theory.builders import make_deployment
 
 
@@ -87,3 +87,13 @@ def test_an_arrival_is_when_the_client_sent_it() -> None:
     assert records.arrival_time.tolist() == [0.0, 3.25]
     assert records.admitted_time.tolist() == [0.25, 3.5]
     assert records.finish_time.tolist() == [2.25, 5.5]
+
+
+def test_a_longer_prompt_takes_longer_to_split_into_tokens() -> None:
+    """The scheduler sees a request once its prompt is tokenised; in an open loop nobody overtakes."""
+    config = make_config(frontend_latency=0.5, tokenization_per_token=0.25)
+    open_loop = replay(config, constant_step_times(1.0), make_specs([0.0, 0.0, 9.0], [4, 1, 1], 1)).records
+    closed_loop = replay(config, constant_step_times(1.0), make_closed_loop(1, [4, 1], 1)).records
+
+    assert open_loop.admitted_time.tolist() == [1.5, 1.5, 9.75]
+    assert (closed_loop.admitted_time - closed_loop.arrival_time).tolist() == [1.5, 0.75]

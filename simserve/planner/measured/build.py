@@ -49,6 +49,14 @@ def uniform_below(tokens: int, low_share: float) -> dict[str, Any]:
     return {"distribution": "uniform", "min": max(1, int(low_share * tokens)), "max": tokens}
 
 
+def uniform_around(tokens: int, spread: float) -> dict[str, Any]:
+    """Return lengths uniform within ``spread`` of the mean, both ways; fixed where that is less than a token."""
+    reach = int(spread * tokens)
+    if not reach:
+        return fixed(tokens)
+    return {"distribution": "uniform", "min": max(1, tokens - reach), "max": tokens + reach}
+
+
 def around(mean: float, cv: float, longest: int) -> dict[str, Any]:
     """Return lognormal lengths with a known mean, where only that and the limit are known."""
     return {"distribution": "lognormal", "mean": mean, "cv": cv, "max": longest}

@@ -16,6 +16,10 @@ ENGINE = "tensorrt-llm"
 OFFLINE_SHARE = 0.95
 """Share of the free memory that the KV cache took: an assumption, the pages as recorded do not say."""
 
+DECODES_BESIDE_A_PROMPT = 2048
+"""Decoding requests whose tokens have to fit a step beside the longest prompt, which is not split: the default
+``max_batch_size``. With room for the prompt alone it would wait until nothing decodes."""
+
 DATASET_CV = 0.5
 """Coefficient of variation of lengths of which only the mean is known: an assumption; lengths of one kind of
 request spread less than those of conversations (cv 1)."""
@@ -32,7 +36,7 @@ def _offline_point(row: Row) -> MeasuredPoint:
     prompt, output = row.count("isl", 1), row.count("osl", 1)
     quantization = quantization_name(row.text("precision"))
     settings = {
-        "max_num_batched_tokens": max(8192, prompt),
+        "max_num_batched_tokens": max(8192, prompt + DECODES_BESIDE_A_PROMPT),
         "gpu_memory_utilization": OFFLINE_SHARE,
         "max_model_len": prompt + output,
     }
