@@ -43,6 +43,8 @@ class EngineConfig:
         new_token_ratio_minimum: ``estimate``: where the ratio stops decaying.
         new_token_ratio_decay: ``estimate``: fall of the ratio a decode step.
         pipeline_parallel_size: Groups of requests in flight, DESIGN section 4.
+        num_speculative_tokens: Drafts a decoding request has verified in a step; each takes a token of the budget
+            and a slot of KV, and so does the token behind them. 0: no speculative decoding.
         frontend_latency: Seconds from arrival to the scheduler (HTTP, tokenisation).
     """
 
@@ -65,4 +67,5 @@ class EngineConfig:
     new_token_ratio_minimum: float = 0.098
     new_token_ratio_decay: float = 0.602 / 600
     pipeline_parallel_size: int = 1
+    num_speculative_tokens: int = 0
     frontend_latency: float = 0.0

@@ -110,7 +110,7 @@ def _run(
     progress: Progress | None,
 ) -> tuple[RequestRecords, RunTotals, float, bool]:
     times = times.as_lists()
-    requests = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config)
+    requests = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace)
     recorder = Recorder(config, times, priced)
     replicas = [Replica(number, config, times) for number in range(num_replicas)]
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
