@@ -7,8 +7,8 @@ here draws a random number. The specification in step-by-step form is ``tests/or
 
 Invariants that the formulas lean on:
 
-* Every decoding request advances one token (or its drawn pace) in every step that decodes, so a request finishes at a known value of
-  the replica's step counter, and its context is ``context_base + step``.
+* Every decoding request advances one token (or its drawn pace) in every step that decodes, so a request finishes at a
+  known value of the replica's step counter, and its context is ``context_base + step``.
 * A decoding request needs a block for its next token when ``context % block_size == 0``; ``residues`` counts
   requests by ``-context_base % block_size`` (twice in a row, so that a cycle is one slice), hence the growth of a
   step is ``residues[step % block_size]``. With speculative decoding every request has a pace of its own, and

@@ -52,18 +52,35 @@ class StepParts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """What drafting costs a replica that decodes speculatively.
+
+    Attributes:
+        num_speculative_tokens: Drafts a step, k.
+        times: Its share of the deployment's `StepTimes`, in the same form.
+        one_pass: Flops and bytes of what drafts, as if it decoded alone; None: nothing runs on the GPU.
+    """
+
+    num_speculative_tokens: int
+    times: StepTimes
+    one_pass: StepParts | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PricedDeployment:
     """What a step of one replica costs.
 
     Attributes:
         step_times: What the engine reads.
-        parts: The same by part, with flops and bytes.
+        parts: The same by part, with flops and bytes; of speculative decoding the target's share alone.
         fidelity: Best source of the figures: ``roofline`` (data sheet and class efficiencies), ``fitted``
             curves, ``measured`` tables.
         notes: What a reader of the result should know, such as arithmetic other than a format's name says.
+        drafting: Speculative decoding: what of ``step_times`` goes into drafts; None: no drafts.
     """
 
     step_times: StepTimes
     parts: StepParts
     fidelity: Fidelity
     notes: tuple[str, ...] = ()
+    drafting: Drafting | None = None

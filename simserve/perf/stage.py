@@ -165,7 +165,7 @@ def _projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = Fa
     """
     precision, machine = stage.precision, stage.machine
     if not gemm.is_quantised:
-        return _wide_projection(stage, gemm, tokens)
+        return wide_projection(stage, gemm, tokens)
     work = gemm_work(
         tokens,
         gemm.out_features,
@@ -180,7 +180,8 @@ def _projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = Fa
     return parts + _activation_quantisation(stage, gemm, tokens)
 
 
-def _wide_projection(stage: Stage, gemm: Gemm, rows: Array) -> Array:
+def wide_projection(stage: Stage, gemm: Gemm, rows: Array) -> Array:
+    """Return the seconds by part of one linear layer in the wide dtype."""
     dtype = stage.precision.wide_arithmetic
     work = gemm_work(rows, gemm.out_features, gemm.in_features, weight_bits=stage.precision.other_bits)
     curve = gemm_curve(stage.machine, wide_class(dtype), dtype)
@@ -216,7 +217,7 @@ def has_fitted_gemms(stage: Stage) -> bool:
 def head_parts(stage: Stage, sequences: Array) -> Array:
     """Return the seconds by part of LM head, gathering of logits and sampling, by sequences sampled."""
     model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
-    parts = _wide_projection(stage, model.lm_head_gemm(num_ranks), sequences)
+    parts = wide_projection(stage, model.lm_head_gemm(num_ranks), sequences)
     logits = model.vocab_size * LOGIT_BYTES
     parts += elementwise_parts(SAMPLING_PASSES * logits, sequences, stage.machine, SAMPLING_PASSES)
     if num_ranks > 1:

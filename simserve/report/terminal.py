@@ -10,6 +10,7 @@ from simserve.metrics.result import RunResult
 from simserve.report import facts
 from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
 from simserve.report.knobs import engine_lines
+from simserve.report.speculation import speculation_lines
 from simserve.report.tables import STATISTICS, latency_rows, slo_rows
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def _facts(result: RunResult) -> Table:
             "Memory": facts.memory_lines(result),
             "Dollars": facts.cost_lines(result),
             "Step time": facts.step_lines(result),
+            "Speculation": speculation_lines(result),
             "Queue": facts.waiting_lines(result),
         }
     )

@@ -13,6 +13,7 @@ from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
 from simserve.scenario.schema import Scenario
+from simserve.scenario.speculative import with_speculation
 
 ENGINES_WITHOUT_EXPERT_PARALLEL = ("fastertransformer", "llama.cpp", "ollama", "orca", "tgi", "transformers")
 """Engines that cut every expert over the ranks, and have no way to place experts whole."""
@@ -91,6 +92,8 @@ def replica_shape(scenario: Scenario) -> ReplicaShape:
     )
     with scenario.blaming("deployment"):
         _check_layout(shape)
+        if deployment.speculative is not None:
+            shape = with_speculation(shape, deployment.speculative, folder)
     return shape
 
 
@@ -179,6 +182,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         new_token_ratio_minimum=engine.new_token_ratio_minimum,
         new_token_ratio_decay=engine.new_token_ratio_decay,
         pipeline_parallel_size=shape.pipeline_parallel_size,
+        num_speculative_tokens=shape.num_speculative_tokens,
         frontend_latency=engine.frontend_latency,
     )
 

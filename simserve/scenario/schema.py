@@ -27,6 +27,7 @@ from pydantic import (
 from simserve import units
 from simserve.errors import InputError
 from simserve.metrics.thresholds import ATTAINMENT, parse_threshold
+from simserve.scenario.speculative import SpeculativeSpec
 from simserve.units import Bytes, Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.spec import WorkloadSpec
@@ -170,6 +171,8 @@ class DeploymentSpec(FrozenModel):
     """Attention kernel: `flash`, or `standard`, which writes and reads the score matrix."""
     engine: EngineSpec = EngineSpec()
     """The serving engine and its knobs."""
+    speculative: SpeculativeSpec | None = None
+    """Speculative decoding; absent: one token a step."""
     routing: Annotated[
         RoutingSpec, BeforeValidator(_as_routing, json_schema_input_type=RoutingPolicy | RoutingSpec)
     ] = RoutingSpec()

@@ -54,7 +54,8 @@ def expected_tokens(conditional: Sequence[float]) -> float:
 def token_shares(conditional: Sequence[float]) -> NDArray[np.float64]:
     """Return the probabilities of 1 .. k + 1 tokens a step, shape [k + 1]."""
     reached = np.concatenate(([1.0], np.cumprod(conditional)))
-    return reached - np.append(reached[1:], 0.0)
+    shares: NDArray[np.float64] = reached - np.append(reached[1:], 0.0)
+    return shares
 
 
 def num_decode_steps(
@@ -110,7 +111,8 @@ def draw_paces(
     def distance(pace: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.abs(-(-grid * decoded // pace) - drawn)
 
-    return np.where(distance(slow) <= distance(fast), slow, fast)
+    paces: NDArray[np.int64] = np.where(distance(slow) <= distance(fast), slow, fast)
+    return paces
 
 
 def _unfinished(shares: NDArray[np.float64], longest: int) -> NDArray[np.float64]:
@@ -138,4 +140,5 @@ def _normal_steps(
     normal = NormalDist()
     scores = np.array([normal.inv_cdf(min(max(each, 1e-12), 1.0 - 1e-12)) for each in uniforms.tolist()])
     drawn = centre + scores * np.sqrt(variance * tokens / mean**3)
-    return np.clip(np.rint(drawn).astype(np.int64), -(-tokens // len(shares)), tokens)
+    steps: NDArray[np.int64] = np.clip(np.rint(drawn).astype(np.int64), -(-tokens // len(shares)), tokens)
+    return steps

@@ -15,7 +15,6 @@ from simserve.engine.tables import StepTimes
 from simserve.workload.requests import RequestSpecs
 from tests.oracle.outcome import Outcome
 
-
 ONE_TOKEN = 16
 """A pace of one token a step: paces count sixteenths."""
 
