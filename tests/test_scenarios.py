@@ -22,6 +22,7 @@ _EXPECTED = [
     "offline-batch",
     "paged-vs-static",
     "single-gpu-7b",
+    "speculative-decoding",
     "static-vs-continuous",
 ]
 _PROMISED = re.compile(r"--set ('[^']*'|\S+)")

@@ -48,13 +48,13 @@ class MemoryPlan:
     total_bytes: float
     usable_bytes: float
     weights_bytes: float
-    draft_weights_bytes: float
+    draft_weights_bytes: float = 0.0
     kv_bytes: float
     activation_bytes: float
     non_torch_bytes: float
     cuda_graph_bytes: float
     kv_bytes_per_token: float
-    draft_kv_bytes_per_token: float
+    draft_kv_bytes_per_token: float = 0.0
     num_kv_blocks: int
     block_size: int
     max_model_len: int

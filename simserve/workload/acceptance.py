@@ -91,9 +91,9 @@ def draw_paces(
 ) -> NDArray[np.int64]:
     """Return the mean tokens a decode step of each request, in ``1 / grid`` token, shape [N].
 
-    The number of steps is drawn; the pace is the one on the grid that comes nearest to it. The first token comes with
-    the prefill, and what the last step brings beyond the answer is lost, as in an engine. Every request takes one
-    uniform of its own.
+    The number of steps is drawn; the pace is one of the two next to it on the grid, with chances that keep the mean
+    number of steps. The first token comes with the prefill, and what the last step brings beyond the answer is lost,
+    as in an engine. Every request takes two uniforms of its own.
 
     Args:
         output_tokens: Tokens of each answer, >= 1, shape [N].
@@ -102,16 +102,14 @@ def draw_paces(
         grid: Parts of a token that a pace counts in.
     """
     tokens = np.asarray(output_tokens, dtype=np.int64) - 1
-    steps = num_decode_steps(tokens, conditional, generator.random(len(tokens)))
+    uniforms = generator.random((len(tokens), 2))
     decoded = np.maximum(tokens, 1)
-    drawn = np.maximum(steps, 1)
+    drawn = np.maximum(num_decode_steps(tokens, conditional, uniforms[:, 0]), 1)
     slow = np.maximum(grid * decoded // drawn, grid)
     fast = np.minimum(slow + 1, grid * (len(conditional) + 1))
-
-    def distance(pace: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.abs(-(-grid * decoded // pace) - drawn)
-
-    paces: NDArray[np.int64] = np.where(distance(slow) <= distance(fast), slow, fast)
+    most, fewest = -(-grid * decoded // slow), -(-grid * decoded // fast)
+    is_slow = uniforms[:, 1] * (most - fewest) <= drawn - fewest
+    paces: NDArray[np.int64] = np.where(is_slow, slow, fast)
     return paces
 
 

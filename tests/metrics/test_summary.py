@@ -66,11 +66,15 @@ INNER = {
     "cost": "usd_per_hour usd_per_million_output_tokens usd_per_million_tokens usd_per_request "
     "tokens_per_usd requests_per_usd gpu_hour_usd gpu_hour_source",
     "steps": "count mean_batch seconds_by_part",
+    "speculation": "method draft_model num_speculative_tokens num_drafts num_draft_tokens num_accepted_tokens "
+    "acceptance_rate mean_acceptance_length expected_acceptance_length draft_seconds mean_batch decode_speedup "
+    "break_even_batch",
     "confidence_intervals": None,
     "requests": "submitted completed rejected timed_out failed unfinished truncated",
     "rejected": "by_reason",
-    "memory": "fits total_bytes usable_bytes weights_bytes kv_bytes activation_bytes non_torch_bytes "
-    "cuda_graph_bytes kv_bytes_per_token num_kv_blocks block_size max_concurrent_full_length "
+    "memory": "fits total_bytes usable_bytes weights_bytes draft_weights_bytes kv_bytes "
+    "activation_bytes non_torch_bytes cuda_graph_bytes kv_bytes_per_token draft_kv_bytes_per_token num_kv_blocks "
+    "block_size max_concurrent_full_length "
     "longest_sequence",
     "thresholds": None,
 }

@@ -89,7 +89,7 @@ def test_scenario_is_frozen() -> None:
 
 @pytest.mark.parametrize(
     "block",
-    ["speculative", "pools", "autoscaling", "admission", "disaggregation", "streaming", "overflow", "faults"],
+    ["pools", "autoscaling", "admission", "disaggregation", "streaming", "overflow", "faults"],
 )
 def test_a_block_without_effect_is_an_unknown_key(block: str) -> None:
     """A key is accepted once it does something."""
