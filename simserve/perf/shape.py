@@ -27,7 +27,7 @@ class Speculation:
     Attributes:
         method: ``draft_model``, ``ngram`` (a look-up in the context), ``eagle`` or ``mtp`` (one more layer).
         num_speculative_tokens: Drafts a step, k; the target verifies k + 1 tokens a sequence.
-        draft: What drafts, as a replica of its own on the same GPUs that no host time slows down; None: ``ngram``.
+        draft: What drafts, as a replica of its own on the same GPUs; None: ``ngram``.
         notes: What a reader of the result should know.
     """
 

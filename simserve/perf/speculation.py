@@ -25,9 +25,11 @@ __all__ = [
     "cycle_cost",
     "decode_speedup",
     "draft_layer",
+    "draft_shape",
     "draft_weights_bytes",
     "expected_tokens",
     "layer_shape",
+    "passing_shape",
     "speedup",
     "wide_key_seconds",
     "with_drafts",
@@ -116,17 +118,27 @@ def layer_shape(target: ReplicaShape, quantization: str, *, is_dense: bool) -> R
 
 
 def draft_shape(target: ReplicaShape, model: ModelProfile, quantization: str, num_ranks: int) -> ReplicaShape:
-    """Return what drafts as a replica on the target's GPUs: its passes follow each other without the scheduler."""
+    """Return what drafts as a replica on the target's GPUs."""
     return replace(
         target,
         model=model,
-        engine=replace(target.engine, host_seconds_per_step=0.0, host_seconds_per_request=0.0),
         tensor_parallel_size=num_ranks,
         pipeline_parallel_size=1,
         quantization=quantization,
         enable_expert_parallel=target.enable_expert_parallel and model.moe is not None,
         speculation=None,
     )
+
+
+def passing_shape(shape: ReplicaShape) -> ReplicaShape | None:
+    """Return what drafts under the engine of its target as it is now; its passes wait for no scheduler.
+
+    None without speculative decoding, and where nothing drafts on the GPU.
+    """
+    if shape.speculation is None or shape.speculation.draft is None:
+        return None
+    engine = replace(shape.engine, host_seconds_per_step=0.0, host_seconds_per_request=0.0)
+    return replace(shape.speculation.draft, engine=engine)
 
 
 def draft_weights_bytes(speculation: Speculation) -> float:

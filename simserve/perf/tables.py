@@ -29,7 +29,7 @@ from simserve.perf.parallelism import micro_batch, num_micro_batches
 from simserve.perf.parts import Fidelity, PricedDeployment, StepParts
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.speculation import wide_key_seconds, with_drafts
+from simserve.perf.speculation import passing_shape, wide_key_seconds, with_drafts
 from simserve.perf.stage import Stage, has_fitted_gemms, head_parts, stage_of, stage_parts, transfer_seconds
 from simserve.perf.traffic import traffic_of
 
@@ -78,7 +78,7 @@ def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> Priced
     )
     if shape.speculation is None:
         return priced
-    draft = shape.speculation.draft
+    draft = passing_shape(shape)
     return with_drafts(priced, shape, None if draft is None else price(draft, len(tokens) - 1))
 
 

@@ -26,4 +26,5 @@ def _gain(speedup: float, batch: float, break_even: int | None) -> str:
     turning = "no batch is large enough to make it slower"
     if break_even is not None:
         turning = f"slower than without from {counted(break_even, 'sequence')} on"
-    return f"decoding is {number(speedup)}x as fast as without drafts at the mean batch of {number(batch)}; {turning}"
+    times = f"{number(speedup)}x as fast as without drafts"
+    return f"steps that only decode: {times} at the mean batch of {number(batch)}; {turning}"
