@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from io import StringIO
 
 from rich.console import Console
@@ -30,8 +31,8 @@ def test_the_terminal_says_what_drafts_gain() -> None:
 
     assert "Speculation llama-3.2-1b drafts 5 tokens ahead: 2.9" in shown
     assert "x as fast as without drafts at the mean batch of" in shown
-    assert "slower than without from 135 sequences on" in shown
-    assert "drafting 2" in shown
+    assert re.search(r"slower than without from \d+ sequences on", shown)
+    assert re.search(r"Step time [^:]*drafting \d", shown)
     assert "618 MB of the draft" in shown
 
 
