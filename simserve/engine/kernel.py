@@ -119,19 +119,22 @@ def complete(replica: Replica, requests: RequestTable) -> int:
             replica.gap_leaps.pop()
         gap_values.append(longest)
         replica.gap_leaps.append(leap)
-        if grows:
-            if progress is None:
-                offset = step % block_size
-                taken = (num_steps // block_size) * num_decodes
-                remainder = num_steps % block_size
-                if remainder:
-                    taken += sum(replica.residues[offset : offset + remainder])
-            else:
-                taken = progress.take(step, num_steps)
+        advance: float = num_decodes
+        if progress is not None:
+            advance = progress.total / GRID
+            replica.advances.append(advance)
+            taken = progress.take(step, num_steps) if grows else 0
+            replica.free_blocks -= taken
+            used_after += taken * block_size
+        elif grows:
+            offset = step % block_size
+            taken = (num_steps // block_size) * num_decodes
+            remainder = num_steps % block_size
+            if remainder:
+                taken += sum(replica.residues[offset : offset + remainder])
             replica.free_blocks -= taken
             used_after += taken * block_size
         replica.step = step = step + num_steps
-        advance = num_decodes if progress is None else progress.total / GRID
         replica.context_sum = context_sum + advance * num_steps
         replica.last_decode_time = now
         if replica.estimate_sum:
@@ -174,8 +177,6 @@ def complete(replica: Replica, requests: RequestTable) -> int:
             blocked_by,
         )
     )
-    if progress is not None:
-        replica.advances.append(progress.total / GRID if num_decodes else 0.0)
     num_finished = 0
     if num_chunks:
         num_finished = complete_chunks(replica, requests, num_steps)
@@ -226,7 +227,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         if replica.chunk_requests:
             forget_chunks(replica)
         if replica.grows and (
-            progress is not None or replica.residues[replica.step % replica.block_size] > replica.free_blocks
+            replica.residues[replica.step % replica.block_size] > replica.free_blocks or progress is not None
         ):
             has_preempted = make_room(replica, requests)
 
@@ -250,13 +251,16 @@ def plan(replica: Replica, requests: RequestTable) -> None:
             num_steps = steps_until_admitted(replica, requests, num_steps)
     slope = replica.decode_slope[num_decoding]
     first = replica.decode_base[num_decoding] + slope * replica.context_sum
-    increment = slope * (num_decoding if progress is None else progress.total / GRID)
+    increment = slope * num_decoding
+    replica.priced_tokens = num_decoding
+    if progress is not None:
+        increment = slope * (progress.total / GRID)
+        replica.priced_tokens = num_decoding * replica.tokens_per_decode
     replica.num_steps = num_steps
     replica.first_seconds = first
     replica.increment_seconds = increment
     replica.end_time = now + first * num_steps + increment * (num_steps * (num_steps - 1) * 0.5)
     replica.num_scheduled_decodes = num_decoding
-    replica.priced_tokens = num_decoding * replica.tokens_per_decode
     replica.attended_pairs = replica.attended_keys = 0.0
     replica.num_queued = len(waiting)
     replica.is_open = not waiting and replica.num_running < replica.max_num_seqs

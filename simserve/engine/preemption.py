@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from heapq import heapify
 
-from simserve.engine.decoding import context_of, generated_by_now, growth_of_step, leave_decoding
+from simserve.engine.decoding import generated_by_now, growth_of_step, leave_decoding
 from simserve.engine.gaps import keep_largest_gap, leave_stall
+from simserve.engine.paces import leave_at_pace
 from simserve.engine.state import MASK, SHIFT, UNFINISHED, Replica, RequestTable
 
 RETRACT_DECODE_STEPS = 20
@@ -38,7 +39,10 @@ def preempt(replica: Replica, requests: RequestTable) -> int:
         generated = generated_by_now(replica, requests, index)
         keep_largest_gap(replica, requests, index)
         leave_stall(replica, requests.joined_leap[index])
-        leave_decoding(replica, requests, index, context_of(replica, requests, index), generated)
+        if replica.progress is not None:
+            leave_at_pace(replica, requests, replica.progress, index)
+        else:
+            leave_decoding(replica, requests, index, requests.context_base[index] + replica.step, generated)
         replica.finish_heap.remove(finish_step << SHIFT | index)
         heapify(replica.finish_heap)
         requests.last_token_time[index] = max(requests.last_token_time[index], replica.last_decode_time)

@@ -323,7 +323,7 @@ class Replica:
         self.stalls: list[list[float]] = []
         self.last_decode_time = 0.0
         self.leaps: list[float] = []
-        # Speculative decoding: tokens that a step of each leap adds to the contexts.
+        # Speculative decoding: tokens that a step of each leap with decodes adds to the contexts.
         self.advances: list[float] = []
         self.irregular_gaps: list[float] = []
         self.finished: list[int] | None = None

@@ -136,7 +136,8 @@ class Recorder:
             del replica.leaps[:]
             advances = rows[_DECODING]
             if self._drafts is not None:
-                advances = np.array(replica.advances)
+                advances = np.zeros(rows.shape[1])
+                advances[rows[_DECODING] > 0] = replica.advances
                 del replica.advances[:]
             self._add(rows, advances)
 
