@@ -203,9 +203,9 @@ def _speedup_introduction() -> str:
 
 Spec-Bench leaderboard (commit fd2c1cd7d220; A100 80 GB, FP16, greedy, batch 1): wall-clock speed-up over decoding
 token by token, all tasks. Simulated with the measured tokens a step, so only seconds are tested, of the methods that a
-chain of drafts describes, at {CONTEXT_TOKENS} tokens of context. Eager: Python launches every kernel, as in Spec-Bench's
-PyTorch code, {EAGER_SECONDS_PER_LAYER * 1e3:.3g} ms a layer at least. CUDA graphs: what a server would see. No constant
-was fitted to these rows.
+chain of drafts describes, at {CONTEXT_TOKENS} tokens of context. Eager: Python launches every kernel, as in
+Spec-Bench's PyTorch code, {EAGER_SECONDS_PER_LAYER * 1e3:.3g} ms a layer at least. CUDA graphs: what a server would
+see. No constant was fitted to these rows.
 
 What is worst: EAGLE comes out too fast by a quarter to a half. It drafts and verifies a tree there (26 to 61 tokens),
 which Python builds, sorts and checks in every step; here it is a chain, and none of that is counted.

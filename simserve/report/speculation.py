@@ -19,6 +19,7 @@ def speculation_lines(result: RunResult) -> list[str]:
     return [
         f"{ahead}: {length} tokens a step on average, {share(block['acceptance_rate'])} of the drafts accepted",
         _gain(block["decode_speedup"], block["mean_batch"], block["break_even_batch"]),
+        "the tokens of a step arrive together: ITL is the gap between steps, TPOT that between tokens",
     ]
 
 

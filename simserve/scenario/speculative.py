@@ -77,8 +77,9 @@ class SpeculativeSpec(FrozenModel):
         if sources.count(None) != 1:
             given = "neither" if self.acceptance_rate is None else "both"
             raise ValueError(
-                f"needs exactly one of acceptance_rate and acceptance_per_position, and has {given}; measured "
-                "acceptance by method is in calibration/speculation.md"
+                f"needs exactly one of acceptance_rate and acceptance_per_position, and has {given}; EAGLE-3 layers on "
+                "coding prompts were measured at acceptance_rate 0.81 with acceptance_decay 0.93, MTP layers at 0.88 "
+                "with 0.87 (means, calibration/speculation.md)"
             )
         shares = self.acceptance_per_position
         if shares is None:

@@ -64,7 +64,8 @@ class RunTotals:
         kv_held_token_seconds: Integral of KV tokens that hold a token.
         kv_unusable_token_seconds: Integral of KV tokens that are free but too scattered for the blocked head.
         kv_peak_share: Largest share of one replica's KV memory that was reserved.
-        itl: Every gap between consecutive tokens of a request.
+        itl: Every gap between consecutive tokens of a request. The tokens of one step arrive together and count once,
+            as `vllm bench serve` counts chunks of a stream.
         series: The run over time.
         speculation: What drafts add up to; None: no speculative decoding.
     """
