@@ -202,7 +202,7 @@ def _draft_times(speculation: Speculation, draft: PricedDeployment) -> StepTimes
     catching_up = _at(tokens, one, sequences * (count + 1)) - _at(tokens, one, sequences)
     return replace(
         one,
-        decode_base=(count * base + catching_up).tolist(),
+        decode_base=np.maximum.accumulate(count * base + catching_up).tolist(),
         decode_slope=(count * np.asarray(one.decode_slope)).tolist(),
         token_seconds=tokens.tolist(),
         sequence_seconds=(np.asarray(one.sequence_seconds) + (count - 1) * base).tolist(),

@@ -160,6 +160,17 @@ def test_more_drafts_take_longer() -> None:
         assert (np.array(more.decode_slope) >= np.array(fewer.decode_slope)).all()
 
 
+@pytest.mark.parametrize(
+    ("model", "method"), [("llama-3.1-8b", "eagle"), ("deepseek-v3", "mtp"), ("gpt-oss-20b", "eagle")]
+)
+def test_no_step_is_shorter_with_more_in_it(model: str, method: str) -> None:
+    """Neither with more sequences nor with more tokens, of dense models and of experts."""
+    times = price(speculating(make_target(model, tensor_parallel_size=8), method, drafts=3)).step_times
+
+    for column in ("decode_base", "token_seconds", "sequence_seconds"):
+        assert (np.diff(getattr(times, column)) >= -1e-15).all(), column
+
+
 def test_kv_of_a_model_with_eagle() -> None:
     """Llama-3.1-8B with the layer of EAGLE: 33 layers, 135,168 B a token, and 410,128 tokens in 51.63 GiB, as vLLM
     reports (issue 19996)."""

@@ -338,3 +338,12 @@ def test_a_size_that_no_model_has_is_refused(key: str, largest: str) -> None:
 
     with pytest.raises(ProfileError, match=f"{key}: 10000000000000 must be at most {largest}"):
         from_hf_config(config)
+
+
+@pytest.mark.parametrize(("layers", "expected"), [(None, 0), (0, 0), (1, 1)])
+def test_layers_for_multi_token_prediction_are_counted_apart(layers: int | None, expected: int) -> None:
+    """``num_nextn_predict_layers``, null and 0 for none; they are no hidden layers."""
+    model = from_hf_config({**LLAMA_3_8B, "num_nextn_predict_layers": layers})
+
+    assert model.num_mtp_layers == expected
+    assert model.num_hidden_layers == 32
