@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from simserve import rng
 from simserve.engine.progress import GRID
-from simserve.errors import ScenarioError, nearest
+from simserve.errors import InputError, ScenarioError, nearest
 from simserve.metrics.speculation import SpeculationFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.quantization import WEIGHT_FORMATS
@@ -101,7 +101,9 @@ class SpeculativeSpec(FrozenModel):
     @model_validator(mode="after")
     def _check_method(self) -> Self:
         if (self.method == "draft_model") != (self.draft_model is not None):
-            needs = "needs draft_model, the name of a small model" if self.draft_model is None else "takes none"
+            needs = (
+                "needs draft_model, the name of a small model" if self.draft_model is None else "takes no draft_model"
+            )
             raise ValueError(f"method {self.method} {needs}")
         if self.draft_tensor_parallel_size is not None and self.method != "draft_model":
             raise ValueError(f"draft_tensor_parallel_size goes with method draft_model, not {self.method}")
@@ -135,7 +137,7 @@ def with_speculation(shape: ReplicaShape, spec: SpeculativeSpec, folder: Path | 
     seats = engine.max_num_batched_tokens // (1 + count)
     if seats < 1:
         rule = f"must be at least num_speculative_tokens + 1 (={1 + count})"
-        raise ScenarioError(rule, key="engine.max_num_batched_tokens", value=engine.max_num_batched_tokens)
+        raise ScenarioError(rule, key="deployment.engine.max_num_batched_tokens", value=engine.max_num_batched_tokens)
     if engine.max_num_seqs > seats:
         notes.append(
             f"max_num_seqs is {seats}, not {engine.max_num_seqs}: max_num_batched_tokens "
@@ -176,21 +178,29 @@ def _draft(target: ReplicaShape, spec: SpeculativeSpec, folder: Path | None, not
         if not target.model.num_mtp_layers:
             rule = f"is mtp, and {target.model.name} has no layer for multi-token prediction"
             remedy = "use eagle, draft_model or ngram; in a profile of your own set num_mtp_layers"
-            raise ScenarioError(rule, key="speculative.method", remedy=remedy)
+            raise ScenarioError(rule, key="deployment.speculative.method", remedy=remedy)
         return layer_shape(target, target.quantization, is_dense=False)
     quantization = spec.draft_quantization or "none"
     if spec.method == "eagle":
         return layer_shape(target, quantization, is_dense=True)
     assert spec.draft_model is not None
-    model = load_model(spec.draft_model, folder)
+    try:
+        model = load_model(spec.draft_model, folder)
+    except InputError as failure:
+        if failure.file is not None:
+            raise
+        key = "deployment.speculative.draft_model"
+        raise ScenarioError(failure.rule, key=key, value=failure.value, remedy=failure.remedy) from None
     asked = ranks if spec.draft_tensor_parallel_size is None else spec.draft_tensor_parallel_size
     if asked not in (1, ranks):
         rule = f"must be 1 or the target's tensor_parallel_size (={ranks})"
-        raise ScenarioError(rule, key="speculative.draft_tensor_parallel_size", value=asked)
-    if model.num_attention_heads % asked:
-        rule = f"must divide the {model.num_attention_heads} attention heads of {model.name}"
-        remedy = "set deployment.speculative.draft_tensor_parallel_size=1"
-        raise ScenarioError(rule, key="speculative.draft_tensor_parallel_size", value=asked, remedy=remedy)
+        raise ScenarioError(rule, key="deployment.speculative.draft_tensor_parallel_size", value=asked)
+    try:
+        model.attention_gemms(asked)
+    except InputError as failure:
+        rule = failure.rule.replace("of the model", f"of {model.name}")
+        key, remedy = "deployment.speculative.draft_tensor_parallel_size", "the draft may run on 1 GPU"
+        raise ScenarioError(rule, key=key, value=asked, remedy=remedy) from None
     if model.vocab_size != target.model.vocab_size:
         notes.append(
             f"{model.name} has a vocabulary of {model.vocab_size:,} tokens and {target.model.name} one of "

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.errors import ScenarioError
+from simserve.errors import InputError, ScenarioError
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
@@ -47,7 +47,7 @@ def summary(block: dict[str, Any] | None, *overrides: str) -> dict[str, Any]:
         ({"acceptance_rate": 1.2}, "acceptance_rate"),
         ({"num_speculative_tokens": 0}, "num_speculative_tokens"),
         ({"method": "draft_model"}, "method draft_model needs draft_model"),
-        ({"draft_model": "llama-3.2-1b"}, "method ngram takes none"),
+        ({"draft_model": "llama-3.2-1b"}, "method ngram takes no draft_model"),
         ({"draft_quantization": "fp8"}, "ngram has no weights"),
         ({**MODEL, "draft_quantization": "fp9"}, "is not a weight format; did you mean 'fp8'"),
         ({"draft_tensor_parallel_size": 1}, "goes with method draft_model"),
@@ -75,18 +75,26 @@ def test_a_block_that_contradicts_itself_is_refused(changes: dict[str, Any], mes
             r"must be 1 or the target's tensor_parallel_size \(=4\)",
         ),
         ({**MODEL, "draft_model": "llama-9"}, [], "llama-9"),
+        (
+            {**MODEL, "draft_model": "phi-4"},
+            ["deployment.tensor_parallel_size=8"],
+            "draft_tensor_parallel_size: 8 must divide the 10 key-value heads of phi-4",
+        ),
+        (
+            {**MODEL, "draft_model": "qwen2.5-7b"},
+            ["deployment.tensor_parallel_size=8"],
+            "draft_tensor_parallel_size: 8 must divide the 28 attention heads of qwen2.5-7b",
+        ),
     ],
 )
 def test_a_deployment_that_cannot_speculate_is_refused(
     block: dict[str, Any], overrides: list[str], message: str
 ) -> None:
-    """Each with the rule, and the key below deployment."""
-    with (
-        pytest.raises(ScenarioError, match=message)
-        if "llama-9" not in message
-        else pytest.raises(Exception, match=message)
-    ):
+    """Each with the rule, and with the key that breaks it."""
+    with pytest.raises(InputError, match=message) as raised:
         resolve(speculating(block, *overrides))
+
+    assert "deployment." in str(raised.value)
 
 
 def test_the_two_forms_of_acceptance_mean_the_same() -> None:
