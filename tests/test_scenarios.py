@@ -24,6 +24,7 @@ _EXPECTED = [
     "offline-batch",
     "paged-vs-static",
     "single-gpu-7b",
+    "speculative-decoding",
     "static-vs-continuous",
 ]
 _PROMISED = re.compile(r"--set ('[^']*'|\S+)")
@@ -148,3 +149,19 @@ def test_throughput_rises_flattens_and_falls_with_the_seats() -> None:
     assert preempted[48] > 10 * preempted[32]
     assert runs[16]["simserve"]["bottleneck"]["binding"] == "max_num_seqs"
     assert runs[48]["simserve"]["bottleneck"]["binding"] == "KV memory"
+
+
+def test_drafts_gain_at_low_load_and_cost_at_high_load() -> None:
+    """Answers take well below two thirds of the time at 8 requests a second, and longer than without at 20."""
+    ratio = {}
+    for rate in (8, 20):
+        load_of = f"workload.arrivals.rate={rate}"
+        drafting, plain = (
+            summary("speculative-decoding", load_of, *more) for more in ([], ["deployment.speculative=null"])
+        )
+        ratio[rate] = drafting["mean_e2el_ms"] / plain["mean_e2el_ms"]
+        block = drafting["simserve"]["speculation"]
+        assert (block["decode_speedup"] > 1) == (block["mean_batch"] < block["break_even_batch"])
+
+    assert ratio[8] < 0.65
+    assert ratio[20] > 1.2

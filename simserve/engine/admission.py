@@ -45,9 +45,12 @@ def steps_until_admitted(replica: Replica, requests: RequestTable, num_steps: in
 
     With k steps the need is met when ``need < free(k) * block_size - ratio(k) * estimate(k)``. The right side is
     at most a concave function of k (exact for blocks of one token), so bisection finds where it can first
-    hold; from there the exact condition is checked.
+    hold; from there the exact condition is checked. With speculative decoding, 1.
     """
     config = replica.config
+    if replica.progress is not None:
+        # Free blocks fall in uneven steps: look again after every one.
+        return 1
     index = replica.waiting[0]
     target = requests.prompt_tokens[index] + requests.generated_tokens[index]
     need_tokens = target + estimate_of(requests, index)

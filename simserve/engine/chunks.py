@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from simserve.engine.admission import estimate_of, has_room
-from simserve.engine.decoding import finish, join_decoding
+from simserve.engine.decoding import finish, growth_of_step, join_decoding
 from simserve.engine.gaps import note_stall
 from simserve.engine.kv import is_scattered, take_fixed
 from simserve.engine.preemption import preempt
+from simserve.engine.progress import GRID
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
@@ -24,11 +25,11 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     chunks.clear()
     sizes.clear()
     config = replica.config
-    budget = replica.token_budget - num_decodes
+    budget = replica.token_budget - num_decodes * replica.tokens_per_decode
     max_chunk = config.max_chunk_tokens
     grows, block_size = replica.grows, replica.block_size
     # Blocks that the decodes of this step take come first.
-    growth = replica.residues[replica.step % block_size] if num_decodes and grows else 0
+    growth = growth_of_step(replica) if num_decodes and grows else 0
     free = replica.free_blocks - growth
     prompt_tokens, generated_tokens = requests.prompt_tokens, requests.generated_tokens
     computed_tokens = requests.computed_tokens
@@ -48,7 +49,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 while need > free:
                     victim = preempt(replica, requests)
                     has_preempted = True
-                    growth = replica.residues[replica.step % block_size] if num_decodes else 0
+                    growth = growth_of_step(replica) if num_decodes else 0
                     free = replica.free_blocks - growth - taken
                     if victim == index:
                         chunk = -1
@@ -126,7 +127,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
 
     After a preemption nobody was admitted, so the next step may differ: no leap.
     """
-    times, chunks = replica.times, replica.chunk_requests
+    times, chunks, progress = replica.times, replica.chunk_requests, replica.progress
     total = replica.prefill_tokens
     if num_decodes:
         # A preemption for the chunks may have taken a decoding request out of this step.
@@ -137,7 +138,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         done = requests.computed_tokens[chunks[0]]
         pairs = total * done + total * (total + 1) * 0.5
         keys = float(done + total)
-        priced = num_decodes + total
+        priced = num_decodes * replica.tokens_per_decode + total
         pipeline = replica.config.pipeline_parallel_size
         if pipeline > 1:
             priced = max(priced, pipeline * total)
@@ -164,7 +165,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         if num_steps > 1:
             increment = times.prefill_pair_seconds * (total * total) + times.prefill_context_seconds * total
             if num_decodes:
-                increment += slope * num_decodes
+                increment += slope * (num_decodes if progress is None else progress.total / GRID)
     replica.num_steps = num_steps
     replica.first_seconds = first
     replica.increment_seconds = increment
@@ -178,7 +179,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         num_steps > 1
         and not replica.waiting
         and replica.num_running < replica.max_num_seqs
-        and replica.token_budget - num_decodes > total
+        and replica.token_budget - num_decodes * replica.tokens_per_decode > total
     )
 
 
@@ -196,7 +197,11 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
     if replica.grows:
         block_size = replica.block_size
         need = -(-(done + num_steps * chunk) // block_size) + (-done // block_size)
-        if need + num_decodes * (num_steps // block_size + 1) > replica.free_blocks:
+        if replica.progress is None:
+            growth = num_decodes * (num_steps // block_size + 1)
+        else:
+            growth = replica.progress.growth(replica.step, num_steps) if num_decodes else 0
+        if need + growth > replica.free_blocks:
             return 1
     return num_steps
 
@@ -214,7 +219,7 @@ def _sum_chunks(replica: Replica, requests: RequestTable, num_decodes: int) -> t
             largest_pairs = own
         if done + chunk > largest_keys:
             largest_keys = done + chunk
-    priced = num_decodes + replica.prefill_tokens
+    priced = num_decodes * replica.tokens_per_decode + replica.prefill_tokens
     pipeline = replica.config.pipeline_parallel_size
     if pipeline > 1:
         priced = max(priced, pipeline * max(replica.chunk_tokens))

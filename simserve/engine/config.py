@@ -46,6 +46,8 @@ class EngineConfig:
         data_parallel_size: Ranks with a scheduler and a KV cache each, all as described here, that step together.
         async_scheduling: Whether a step is scheduled while the one before it runs, so that an arrival joins the step
             after next.
+        num_speculative_tokens: Drafts a decoding request has verified in a step; each takes a token of the budget
+            and a slot of KV, and so does the token behind them. 0: no speculative decoding.
         frontend_latency: Seconds from arrival to the scheduler (HTTP).
         tokenization_per_token: Seconds that a token of the prompt adds to that.
     """
@@ -71,5 +73,6 @@ class EngineConfig:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     async_scheduling: bool = False
+    num_speculative_tokens: int = 0
     frontend_latency: float = 0.0
     tokenization_per_token: float = 0.0

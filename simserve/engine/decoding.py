@@ -6,6 +6,7 @@ from heapq import heappush
 
 from simserve.engine.gaps import keep_largest_gap
 from simserve.engine.kv import release_fixed
+from simserve.engine.paces import generated_at_pace, join_at_pace, leave_at_pace
 from simserve.engine.state import COMPLETED, ESTIMATE_CLIP, SHIFT, Replica, RequestTable
 
 
@@ -19,6 +20,9 @@ def join_decoding(replica: Replica, requests: RequestTable, index: int, context:
         context: Its tokens in the KV cache.
         generated: Its tokens generated, at least one and fewer than all.
     """
+    if replica.progress is not None:
+        join_at_pace(replica, requests, replica.progress, index, context, generated)
+        return
     step = replica.step
     base = context - step
     finish_step = step + requests.output_tokens[index] - generated
@@ -46,8 +50,11 @@ def join_decoding(replica: Replica, requests: RequestTable, index: int, context:
 def finish_decoding(replica: Replica, requests: RequestTable, index: int) -> None:
     """Let a request leave the decoding ones: it has all its tokens."""
     keep_largest_gap(replica, requests, index)
-    output = requests.output_tokens[index]
-    leave_decoding(replica, requests, index, requests.context_base[index] + replica.step, output)
+    if replica.progress is not None:
+        leave_at_pace(replica, requests, replica.progress, index)
+    else:
+        output = requests.output_tokens[index]
+        leave_decoding(replica, requests, index, requests.context_base[index] + replica.step, output)
     finish(replica, requests, index)
 
 
@@ -81,6 +88,20 @@ def finish(replica: Replica, requests: RequestTable, index: int) -> None:
         release_fixed(replica, requests, index)
     if replica.finished is not None:
         replica.finished.append(index)
+
+
+def generated_by_now(replica: Replica, requests: RequestTable, index: int) -> int:
+    """Return the tokens that a decoding request has generated."""
+    if replica.progress is not None:
+        return generated_at_pace(replica, requests, index)
+    return requests.output_tokens[index] - (requests.finish_step[index] - replica.step)
+
+
+def growth_of_step(replica: Replica) -> int:
+    """Return the blocks that the next step's decodes take."""
+    if replica.progress is not None:
+        return replica.progress.growth(replica.step, 1)
+    return replica.residues[replica.step % replica.block_size]
 
 
 def steps_until_dry(replica: Replica) -> int:

@@ -7,11 +7,12 @@ here draws a random number. The specification in step-by-step form is ``tests/or
 
 Invariants that the formulas lean on:
 
-* Every decoding request advances one token in every step that decodes, so a request finishes at a known value of
-  the replica's step counter, and its context is ``context_base + step``.
+* Every decoding request advances one token (or its drawn pace) in every step that decodes, so a request finishes at a
+  known value of the replica's step counter, and its context is ``context_base + step``.
 * A decoding request needs a block for its next token when ``context % block_size == 0``; ``residues`` counts
   requests by ``-context_base % block_size`` (twice in a row, so that a cycle is one slice), hence the growth of a
-  step is ``residues[step % block_size]``.
+  step is ``residues[step % block_size]``. With speculative decoding every request has a pace of its own, and
+  `simserve.engine.progress.Progress` knows the growth.
 * ``free_blocks`` are the blocks free before the planned step; what the step takes is booked when it completes.
 """
 
@@ -26,6 +27,7 @@ from simserve.engine.decoding import finish_decoding, steps_until_dry
 from simserve.engine.gaps import end_stall
 from simserve.engine.kv import used_tokens
 from simserve.engine.preemption import decay_ratio, make_room
+from simserve.engine.progress import GRID
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_NOTHING,
@@ -113,6 +115,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         (replica.num_blocks - replica.free_blocks) * block_size if grows else used_tokens(replica)
     )
     step = replica.step
+    progress = replica.progress
     leap = replica.leap_index
     replica.leap_index = leap + 1
 
@@ -129,7 +132,14 @@ def complete(replica: Replica, requests: RequestTable) -> int:
             replica.gap_leaps.pop()
         gap_values.append(longest)
         replica.gap_leaps.append(leap)
-        if grows:
+        advance: float = num_decodes
+        if progress is not None:
+            advance = progress.total / GRID
+            replica.advances.append(advance)
+            taken = progress.take(step, num_steps) if grows else 0
+            replica.free_blocks -= taken
+            used_after += taken * block_size
+        elif grows:
             offset = step % block_size
             taken = (num_steps // block_size) * num_decodes
             remainder = num_steps % block_size
@@ -138,7 +148,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
             replica.free_blocks -= taken
             used_after += taken * block_size
         replica.step = step = step + num_steps
-        replica.context_sum = context_sum + num_decodes * num_steps
+        replica.context_sum = context_sum + advance * num_steps
         replica.last_decode_time = now
         if replica.estimate_sum:
             replica.estimate_sum -= replica.estimate_shrinking * num_steps
@@ -208,6 +218,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     replica.ratio_steps_skipped = 0
     replica.late_arrivals_sum = 0.0
     has_preempted = False
+    progress = replica.progress
     waiting = replica.waiting
     if waiting or replica.prefilling:
         if replica.is_prefill_first:
@@ -228,7 +239,9 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     else:
         if replica.chunk_requests:
             forget_chunks(replica)
-        if replica.grows and replica.residues[replica.step % replica.block_size] > replica.free_blocks:
+        if replica.grows and (
+            replica.residues[replica.step % replica.block_size] > replica.free_blocks or progress is not None
+        ):
             has_preempted = make_room(replica, requests)
 
     num_decoding = replica.num_decoding
@@ -242,19 +255,25 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     num_steps = 1
     if not has_preempted:
         num_steps = (replica.finish_heap[0] >> SHIFT) - replica.step
-        if replica.grows and num_decoding * (num_steps // replica.block_size + 1) > replica.free_blocks:
-            num_steps = min(num_steps, steps_until_dry(replica))
+        if replica.grows:
+            if progress is not None:
+                num_steps = progress.affordable_steps(replica.step, num_steps, replica.free_blocks)
+            elif num_decoding * (num_steps // replica.block_size + 1) > replica.free_blocks:
+                num_steps = min(num_steps, steps_until_dry(replica))
         if waiting and replica.estimate_sum and replica.blocked_by == BLOCKED_BY_BLOCKS:
             num_steps = steps_until_admitted(replica, requests, num_steps)
     slope = replica.decode_slope[num_decoding]
     first = replica.decode_base[num_decoding] + slope * replica.context_sum
     increment = slope * num_decoding
+    replica.priced_tokens = num_decoding
+    if progress is not None:
+        increment = slope * (progress.total / GRID)
+        replica.priced_tokens = num_decoding * replica.tokens_per_decode
     replica.num_steps = num_steps
     replica.first_seconds = first
     replica.increment_seconds = increment
     replica.end_time = now + first * num_steps + increment * (num_steps * (num_steps - 1) * 0.5)
     replica.num_scheduled_decodes = num_decoding
-    replica.priced_tokens = num_decoding
     replica.attended_pairs = replica.attended_keys = 0.0
     replica.num_queued = len(waiting)
     replica.is_open = not waiting and replica.num_running < replica.max_num_seqs

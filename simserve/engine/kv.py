@@ -17,7 +17,7 @@ def fixed_need(replica: Replica, requests: RequestTable, index: int) -> int:
     config = replica.config
     prompt = requests.prompt_tokens[index]
     if config.kv_allocation == "paged":
-        return -(-(prompt + requests.max_tokens[index]) // config.block_size)
+        return -(-(prompt + requests.max_tokens[index] + config.num_speculative_tokens) // config.block_size)
     if config.kv_allocation == "static":
         return 1
     if config.kv_allocation == "oracle":

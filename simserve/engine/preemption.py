@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from heapq import heapify
 
-from simserve.engine.decoding import leave_decoding
+from simserve.engine.decoding import generated_by_now, growth_of_step, leave_decoding
 from simserve.engine.gaps import keep_largest_gap, leave_stall
+from simserve.engine.paces import leave_at_pace
 from simserve.engine.state import MASK, SHIFT, UNFINISHED, Replica, RequestTable
 
 RETRACT_DECODE_STEPS = 20
@@ -18,7 +19,7 @@ RETRACT_DECODE_STEPS = 20
 def make_room(replica: Replica, requests: RequestTable) -> bool:
     """Preempt until the next step's decodes have their blocks; return whether anyone had to go."""
     has_preempted = False
-    while replica.residues[replica.step % replica.block_size] > replica.free_blocks:
+    while growth_of_step(replica) > replica.free_blocks:
         preempt(replica, requests)
         has_preempted = True
     return has_preempted
@@ -35,10 +36,13 @@ def preempt(replica: Replica, requests: RequestTable) -> int:
         requests.computed_tokens[index] = 0
     else:
         finish_step = requests.finish_step[index]
-        generated = requests.output_tokens[index] - (finish_step - replica.step)
+        generated = generated_by_now(replica, requests, index)
         keep_largest_gap(replica, requests, index)
         leave_stall(replica, requests.joined_leap[index])
-        leave_decoding(replica, requests, index, requests.context_base[index] + replica.step, generated)
+        if replica.progress is not None:
+            leave_at_pace(replica, requests, replica.progress, index)
+        else:
+            leave_decoding(replica, requests, index, requests.context_base[index] + replica.step, generated)
         replica.finish_heap.remove(finish_step << SHIFT | index)
         heapify(replica.finish_heap)
         requests.last_token_time[index] = max(requests.last_token_time[index], replica.last_decode_time)
@@ -64,7 +68,7 @@ def _victim(replica: Replica, requests: RequestTable) -> int:
     for candidate, index in enumerate(running):
         if index in replica.prefilling:
             continue
-        generated = requests.output_tokens[index] - (requests.finish_step[index] - replica.step)
+        generated = generated_by_now(replica, requests, index)
         key = (generated, -requests.prompt_tokens[index])
         if best is None or key <= best:
             best, position = key, candidate
@@ -81,7 +85,7 @@ def _raise_ratio(replica: Replica, requests: RequestTable) -> None:
     for entry in replica.finish_heap:
         index = entry & MASK
         most += requests.max_tokens[index]
-        generated += requests.output_tokens[index] - ((entry >> SHIFT) - replica.step)
+        generated += generated_by_now(replica, requests, index)
     replica.new_token_ratio = min(1.0, (generated + RETRACT_DECODE_STEPS * num_left) / (most + 1))
 
 

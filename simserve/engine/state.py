@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.config import EngineConfig
+from simserve.engine.progress import Progress
 from simserve.engine.tables import StepTimes
+from simserve.errors import InvariantError
 
 UNFINISHED, COMPLETED, FAILED = 4, 0, 3
 PROMPT_TOO_LONG = 1
@@ -73,9 +75,12 @@ class RequestTable:
     last_token_time    s      when it joined the decoding ones, or was preempted
     generated_tokens   int    when it was last admitted, preempted or finished
     computed_tokens    int    KV tokens computed while it prefills
-    context_base       int    while it decodes: its KV tokens minus the replica's step counter
+    context_base       int    while it decodes: its KV tokens minus the replica's step counter (speculative: in parts
+                              of a token, and minus ``pace`` times the counter)
     finish_step        int    while it decodes: the step counter at which it finishes
     joined_leap        int    first leap that counts towards its largest gap
+    joined_step        int    speculative: the step counter at which it began to decode; else empty
+    pace               int    speculative: parts (`Progress`) of a token that it gains a step; else empty
     range_start        int    contiguous KV allocation: first token of its range
     num_preemptions    int
     replica_id         int    -1: none
@@ -93,10 +98,12 @@ class RequestTable:
         "is_truncated",
         "itl_max",
         "joined_leap",
+        "joined_step",
         "last_token_time",
         "max_tokens",
         "num_preemptions",
         "output_tokens",
+        "pace",
         "prompt_tokens",
         "range_start",
         "ready_time",
@@ -112,6 +119,7 @@ class RequestTable:
         output_tokens: NDArray[np.int64],
         max_tokens: NDArray[np.int64],
         config: EngineConfig,
+        pace: NDArray[np.int64] | None = None,
     ) -> None:
         """Apply the length limits of ``config`` and lay out the columns.
 
@@ -120,7 +128,13 @@ class RequestTable:
             output_tokens: >= 1, shape [N].
             max_tokens: >= 1, or -1 for the model's limit, shape [N].
             config: The engine that all of them reach.
+            pace: With speculative decoding, parts of a token a decode step, shape [N]; None: not drawn.
+
+        Raises:
+            InvariantError: The engine speculates, and no paces were drawn.
         """
+        if config.num_speculative_tokens and pace is None:
+            raise InvariantError(f"{config.num_speculative_tokens} speculative tokens, and no pace was drawn")
         longest = np.maximum(config.max_model_len - prompt_tokens, 0)
         allowed = np.where(max_tokens < 0, longest, np.minimum(max_tokens, longest))
         generated = np.minimum(output_tokens, allowed)
@@ -151,6 +165,9 @@ class RequestTable:
         self.context_base = _integers(zeros)
         self.finish_step = _integers(zeros)
         self.joined_leap = _integers(zeros)
+        drawn = zeros[:0] if pace is None else pace
+        self.pace = _integers(drawn)
+        self.joined_step = _integers(np.zeros(len(drawn), dtype=np.int64))
         self.range_start = _integers(zeros)
         self.num_preemptions = _typed("i", zeros)
         self.replica_id = _typed("i", zeros - 1)
@@ -165,6 +182,7 @@ class Replica:
     """
 
     __slots__ = (
+        "advances",
         "attended_keys",
         "attended_pairs",
         "block_size",
@@ -212,6 +230,7 @@ class Replica:
         "prefilled_tokens",
         "prefilling",
         "priced_tokens",
+        "progress",
         "ratio_steps_skipped",
         "residues",
         "running",
@@ -222,6 +241,7 @@ class Replica:
         "times",
         "token_budget",
         "token_seconds",
+        "tokens_per_decode",
         "uses_estimate",
         "waiting",
     )
@@ -245,6 +265,10 @@ class Replica:
             config.admission == "on_demand" and not config.reserve_full_prompt and config.watermark_blocks == 0
         )
         self.uses_estimate = self.grows and config.admission == "estimate"
+        self.tokens_per_decode = 1 + config.num_speculative_tokens
+        self.progress: Progress | None = None
+        if config.num_speculative_tokens:
+            self.progress = Progress(config.num_speculative_tokens, config.block_size)
         self.decode_base = times.decode_base
         self.decode_slope = times.decode_slope
         self.token_seconds = times.token_seconds
@@ -261,7 +285,7 @@ class Replica:
         self.late_arrivals_sum = 0.0
 
         self.num_decoding = 0
-        self.context_sum = 0
+        self.context_sum: float = 0
         self.context_squares = 0
         self.prefilled_tokens = 0
         self.step = 0
@@ -273,8 +297,8 @@ class Replica:
         self.residues = [0] * (2 * config.block_size)
         self.free_ranges: list[tuple[int, int]] = [(0, capacity)]
 
-        self.estimate_sum = 0
-        self.estimate_shrinking = 0
+        self.estimate_sum: float = 0
+        self.estimate_shrinking: float = 0
         self.new_token_ratio = config.new_token_ratio_initial
         self.ratio_steps_skipped = 0
 
@@ -299,6 +323,8 @@ class Replica:
         self.stalls: list[list[float]] = []
         self.last_decode_time = 0.0
         self.leaps: list[float] = []
+        # Speculative decoding: tokens that a step of each leap with decodes adds to the contexts.
+        self.advances: list[float] = []
         self.irregular_gaps: list[float] = []
         self.finished: list[int] | None = None
 

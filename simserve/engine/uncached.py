@@ -25,7 +25,7 @@ def plan_uncached(replica: Replica, requests: RequestTable) -> None:
     now = replica.start_time = replica.end_time
     waiting, chunks = replica.waiting, replica.chunk_requests
     chunks.clear()
-    tokens = replica.context_sum + replica.num_decoding
+    tokens = int(replica.context_sum) + replica.num_decoding
     pairs = (replica.context_squares + 3 * replica.context_sum + 2 * replica.num_decoding) * 0.5
     while waiting and replica.num_running < replica.max_num_seqs:
         index = waiting.popleft()
@@ -97,7 +97,7 @@ def complete_uncached(replica: Replica, requests: RequestTable) -> int:
     replica.leap_index = leap + 1
     if num_decoding:
         push_gap(replica, leap, replica.first_seconds)
-        replica.context_squares += 2 * replica.context_sum + num_decoding
+        replica.context_squares += 2 * int(replica.context_sum) + num_decoding
         replica.context_sum += num_decoding
     replica.step += 1
     num_finished = 0

@@ -15,6 +15,7 @@ PARTS = {
     "compute": "compute",
     "communication": "communication",
     "host": "host and kernel starts",
+    "draft": "drafting",
 }
 """What a share of the step time is bound by."""
 LIMITS = {"seats": "max_num_seqs", "blocks": "KV memory", "budget": "max_num_batched_tokens"}
@@ -27,6 +28,7 @@ _ACTIVITIES = {
     "compute": "arithmetic",
     "communication": "communication between GPUs",
     "host": "the host with the starts of kernels",
+    "draft": "drafting",
 }
 STATIC_LIMIT = "static_batch_size"
 """What holds up the queue of static batching: the running batch is full, and nobody joins it."""

@@ -33,6 +33,10 @@ _TOTALS = frozenset(
         "total_output_tokens",
         "simserve.kv.preemptions",
         "simserve.steps.count",
+        "simserve.speculation.num_drafts",
+        "simserve.speculation.num_draft_tokens",
+        "simserve.speculation.num_accepted_tokens",
+        "simserve.speculation.draft_seconds",
     }
 )
 _TOTAL_GROUPS = ("simserve.steps.seconds_by_part.", "simserve.requests.", "simserve.rejected.by_reason.")
@@ -45,6 +49,8 @@ _FACTS = (
     "simserve.engine_resolved",
     "simserve.memory",
     "simserve.kv.num_blocks",
+    "simserve.speculation.num_speculative_tokens",
+    "simserve.speculation.expected_acceptance_length",
 )
 _SEVERITY = ("stable", "backlogged", "overloaded")
 

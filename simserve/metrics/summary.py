@@ -16,6 +16,7 @@ from simserve.metrics.energy import Grid, board_watts, energy
 from simserve.metrics.latency import RequestLatencies, latency_summary, request_latencies
 from simserve.metrics.occupancy import Stays, stays
 from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
+from simserve.metrics.speculation import SpeculationFacts, speculation_summary
 from simserve.metrics.stability import Stability, stability, waiting_share
 from simserve.metrics.steady_state import Window, find_window
 from simserve.metrics.thresholds import Figures, evaluate_thresholds
@@ -32,11 +33,13 @@ _MEMORY_KEYS = (
     "total_bytes",
     "usable_bytes",
     "weights_bytes",
+    "draft_weights_bytes",
     "kv_bytes",
     "activation_bytes",
     "non_torch_bytes",
     "cuda_graph_bytes",
     "kv_bytes_per_token",
+    "draft_kv_bytes_per_token",
     "num_kv_blocks",
     "block_size",
     "max_concurrent_full_length",
@@ -73,6 +76,7 @@ class RunFacts:
         thresholds: Metric -> expressions.
         quality: Published figures of the number formats, see `simserve.profiles.quality`.
         limit_gains: What twice a limit of the scheduler would bring, see `simserve.metrics.bottleneck`.
+        speculation: What is known of speculative decoding, None without it.
     """
 
     version: str
@@ -98,6 +102,7 @@ class RunFacts:
     fidelity_by_operator: Mapping[str, str] = field(default_factory=dict)
     quality: Sequence[Mapping[str, Any]] = ()
     limit_gains: Mapping[str, float] = field(default_factory=dict)
+    speculation: SpeculationFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +199,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "cost": {**dollars, "gpu_hour_usd": facts.gpu_hour_usd, "gpu_hour_source": facts.gpu_hour_source},
             "energy": used,
             "steps": _steps(simulation.totals),
+            "speculation": speculation_summary(facts.speculation, simulation.totals),
             "confidence_intervals": None,
             "requests": _requests(records),
             "rejected": {"by_reason": _reasons(records)},

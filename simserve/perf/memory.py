@@ -13,6 +13,7 @@ from simserve.perf.attention import SCORE_BYTES
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
+from simserve.perf.speculation import draft_weights_bytes
 from simserve.perf.weights import layer_weights_bytes, weights_bytes_per_gpu
 from simserve.units import format_bytes
 
@@ -27,11 +28,13 @@ class MemoryPlan:
         total_bytes: Memory of the GPU.
         usable_bytes: What the engine allows itself for weights, runtime, activations and KV.
         weights_bytes: Weights.
+        draft_weights_bytes: Weights of what drafts (speculative decoding); 0 without.
         kv_bytes: Left for KV; negative when the rest alone is too much.
         activation_bytes: Peak of activations.
         non_torch_bytes: CUDA context, libraries and communication buffers.
         cuda_graph_bytes: Captured graphs.
-        kv_bytes_per_token: KV of one token.
+        kv_bytes_per_token: KV of one token, in what drafts too.
+        draft_kv_bytes_per_token: The drafts' part of it.
         num_kv_blocks: Whole blocks in ``kv_bytes``, 0 when nothing is left.
         block_size: Tokens a block.
         max_model_len: Longest request that the engine admits, tokens.
@@ -39,19 +42,21 @@ class MemoryPlan:
         longest_sequence: Tokens that one request can hold, 0 when nothing is left.
         host_bytes: Host memory that the replica's weights and KV outside the GPUs take; 0 without.
         arithmetic: Lines a person can check.
-        parts: Name -> bytes: ``weights, kv, activations, runtime, cuda_graphs, unused``, which sum to
-            ``total_bytes``; what exceeds it is a negative ``unused``.
+        parts: Name -> bytes: ``weights, kv, activations, runtime, cuda_graphs, unused`` and, with speculative
+            decoding, ``draft_weights``, which sum to ``total_bytes``; what exceeds it is a negative ``unused``.
     """
 
     fits: bool
     total_bytes: float
     usable_bytes: float
     weights_bytes: float
+    draft_weights_bytes: float = 0.0
     kv_bytes: float
     activation_bytes: float
     non_torch_bytes: float
     cuda_graph_bytes: float
     kv_bytes_per_token: float
+    draft_kv_bytes_per_token: float = 0.0
     num_kv_blocks: int
     block_size: int
     max_model_len: int
@@ -73,7 +78,10 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     usable, left, line = _left_for_kv(shape, needs)
     physical = total - sum(needs.values())
     kv_bytes = min(left, physical)
-    lines = [_weight_line(shape, needs["weights"]), line]
+    lines = [_weight_line(shape, needs["weights"])]
+    if shape.speculation is not None and shape.speculation.draft is not None:
+        lines.append(_draft_line(shape, shape.speculation.draft, needs["draft_weights"]))
+    lines.append(line)
     if physical < left:
         lines.append(f"but only {format_bytes(total)} total{_subtracted(needs)} = {_signed(physical)} are there")
     per_token = kv_bytes_per_token(shape)
@@ -81,24 +89,28 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     num_tokens = num_blocks * engine.block_size
     if engine.kv_allocation == "none":
         num_tokens = engine.max_model_len if kv_bytes >= 0 else 0
+    # The last drafts of a request reach beyond its end and need slots all the same.
+    longest = max(num_tokens - shape.num_speculative_tokens, 0)
     parts = {**needs, "kv": max(kv_bytes, 0.0)}
     in_host, host = host_bytes(shape, num_tokens), shape.hardware.host_of_node
     return MemoryPlan(
-        fits=num_tokens >= engine.max_model_len and in_host <= host.memory_total,
+        fits=longest >= engine.max_model_len and in_host <= host.memory_total,
         host_bytes=in_host,
         total_bytes=total,
         usable_bytes=usable,
         weights_bytes=needs["weights"],
+        draft_weights_bytes=needs.get("draft_weights", 0.0),
         kv_bytes=kv_bytes,
         activation_bytes=needs["activations"],
         non_torch_bytes=needs["runtime"],
         cuda_graph_bytes=needs["cuda_graphs"],
         kv_bytes_per_token=per_token,
+        draft_kv_bytes_per_token=draft_kv_bytes_per_token(shape),
         num_kv_blocks=num_blocks,
         block_size=engine.block_size,
         max_model_len=engine.max_model_len,
         max_concurrent_full_length=_full_length_requests(shape, num_blocks, num_tokens),
-        longest_sequence=num_tokens,
+        longest_sequence=longest,
         arithmetic=(*lines, *_kv_lines(shape, kv_bytes, per_token, num_tokens), *_host_lines(shape, in_host)),
         parts=parts | {"unused": total - sum(parts.values())},
     )
@@ -116,7 +128,7 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
     """Return the bytes a GPU needs beside KV, by name."""
     engine, ranks, stages = shape.engine, shape.tensor_parallel_size, shape.pipeline_parallel_size
     is_parallel = shape.num_gpus > 1
-    return {
+    needs = {
         "weights": weights_bytes_per_gpu(
             shape.model,
             shape.precision.name,
@@ -131,6 +143,9 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
         "runtime": engine.non_torch_bytes_parallel if is_parallel else engine.non_torch_bytes_single,
         "cuda_graphs": engine.cuda_graph_bytes,
     }
+    if shape.speculation is not None and shape.speculation.draft is not None:
+        needs["draft_weights"] = draft_weights_bytes(shape.speculation)
+    return needs
 
 
 def offloaded_weights_bytes(shape: ReplicaShape) -> float:
@@ -161,10 +176,18 @@ def _host_blocks(shape: ReplicaShape) -> int:
 
 
 def kv_bytes_per_token(shape: ReplicaShape) -> float:
-    """Return the KV bytes of one token on the fullest GPU: its heads, in the layers of its stage."""
+    """Return the KV bytes of one token on the fullest GPU: its heads, in the layers of its stage and of what drafts."""
     layers = shape.num_layers_per_stage
     element = kv_element_bytes(shape.kv_cache_dtype)
-    return layers * shape.model.kv_bytes_per_token_per_layer(element, shape.tensor_parallel_size)
+    target = layers * shape.model.kv_bytes_per_token_per_layer(element, shape.tensor_parallel_size)
+    return target + draft_kv_bytes_per_token(shape)
+
+
+def draft_kv_bytes_per_token(shape: ReplicaShape) -> float:
+    """Return the KV bytes that what drafts keeps of a token on the fullest GPU, in the same blocks as the target."""
+    if shape.speculation is None or shape.speculation.draft is None:
+        return 0.0
+    return kv_bytes_per_token(shape.speculation.draft)
 
 
 def activation_bytes(shape: ReplicaShape) -> float:
@@ -203,9 +226,10 @@ def _left_for_kv(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float
     engine, total, share = shape.engine, shape.hardware.memory.total, shape.engine.gpu_memory_utilization
     whole = f"{format_bytes(total)} total"
     if engine.memory_rule == "static_fraction":
-        runtime, weights = needs["runtime"], needs["weights"]
+        runtime, stored = needs["runtime"], {name: needs[name] for name in needs if name.endswith("weights")}
+        weights = sum(stored.values())
         left = share * (total - runtime) - weights
-        first, then = _subtracted({"runtime": runtime}), _subtracted({"weights": weights})
+        first, then = _subtracted({"runtime": runtime}), _subtracted(stored)
         return left + runtime + weights, left, f"{share:g} x ({whole}{first}){then} = {_signed(left)} for KV"
     counted = {name: value for name, value in needs.items() if name != "cuda_graphs" or engine.counts_cuda_graphs}
     taken = sum(counted.values())
@@ -234,6 +258,15 @@ def _weight_line(shape: ReplicaShape, weights: float) -> str:
     outside = offloaded_weights_bytes(shape)
     kept = f"{format_bytes(weights + outside)} - {format_bytes(outside)} in host memory = " if outside else ""
     return f"weights: {parameters}, {linear}: {kept}{format_bytes(weights)} on the fullest GPU of {sizes}"
+
+
+def _draft_line(shape: ReplicaShape, draft: ReplicaShape, weights: float) -> str:
+    tokens, kv = shape.num_speculative_tokens, draft_kv_bytes_per_token(shape)
+    linear = f"linear layers at {draft.precision.weight_bits:.4g} bit"
+    return (
+        f"draft: {draft.model.name}, {linear}: {format_bytes(weights)} of weights, {kv:,.0f} B of KV a token, "
+        f"{tokens} tokens ahead"
+    )
 
 
 def _kv_lines(shape: ReplicaShape, kv_bytes: float, per_token: float, num_tokens: int) -> list[str]:

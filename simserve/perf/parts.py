@@ -57,16 +57,32 @@ class StepParts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """What drafting costs a replica that decodes speculatively.
+
+    Attributes:
+        num_speculative_tokens: Drafts a step, k.
+        times: Its share of the deployment's `StepTimes`, in the same form.
+        one_pass: Flops and bytes of what drafts, as if it decoded alone; None: nothing runs on the GPU.
+    """
+
+    num_speculative_tokens: int
+    times: StepTimes
+    one_pass: StepParts | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PricedDeployment:
     """What a step of one replica costs.
 
     Attributes:
         step_times: What the engine reads.
-        parts: The same by part, with flops and bytes.
+        parts: The same by part, with flops and bytes; of speculative decoding the target's share alone.
         fidelity: Where the figures come from, the worst of the operators: ``roofline`` (data sheet and class
             efficiencies), ``fitted`` curves, ``measured`` tables.
         operators: The same by operator: ``gemm lm_head attention experts all_reduce``, those that a step has.
         notes: What a reader of the result should know, such as arithmetic other than a format's name says.
+        drafting: Speculative decoding: what of ``step_times`` goes into drafts; None: no drafts.
     """
 
     step_times: StepTimes
@@ -74,3 +90,4 @@ class PricedDeployment:
     fidelity: Fidelity
     notes: tuple[str, ...] = ()
     operators: Mapping[str, Fidelity] = field(default_factory=dict)
+    drafting: Drafting | None = None

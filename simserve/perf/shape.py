@@ -21,6 +21,29 @@ from simserve.profiles.model import ModelProfile
 from simserve.units import GIB, format_bytes
 
 Attention = Literal["flash", "standard"]
+SpeculativeMethod = Literal["draft_model", "ngram", "eagle", "mtp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """Speculative decoding of one replica: who drafts, and how far ahead.
+
+    Attributes:
+        method: ``draft_model``, ``ngram`` (a look-up in the context), ``eagle`` or ``mtp`` (one more layer).
+        num_speculative_tokens: Drafts a step, k; the target verifies k + 1 tokens a sequence.
+        draft: What drafts, as a replica of its own on the same GPUs; None: ``ngram``.
+        notes: What a reader of the result should know.
+    """
+
+    method: SpeculativeMethod
+    num_speculative_tokens: int
+    draft: ReplicaShape | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether a layer behind the target drafts, which shares its embedding and LM head."""
+        return self.method in ("eagle", "mtp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +65,7 @@ class ReplicaShape:
             instead of in slices on all.
         operator_tables: Folder of measured operator tables; None: fitted curves and rooflines alone.
         attention: ``flash`` (scores stay on the chip) or ``standard`` (scores go through memory).
+        speculation: Speculative decoding; None: one token a step.
     """
 
     hardware: HardwareProfile
@@ -56,6 +80,7 @@ class ReplicaShape:
     enable_expert_parallel: bool = False
     operator_tables: Path | None = None
     attention: Attention = "flash"
+    speculation: Speculation | None = None
 
     @property
     def num_gpus(self) -> int:
@@ -66,6 +91,16 @@ class ReplicaShape:
     def expert_ranks(self) -> int:
         """Ranks that share the routed experts of a layer."""
         return self.tensor_parallel_size * self.data_parallel_size
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        """Drafts that a step verifies for each sequence."""
+        return 0 if self.speculation is None else self.speculation.num_speculative_tokens
+
+    @property
+    def tokens_per_decode(self) -> int:
+        """Tokens that a decoding sequence computes in a step."""
+        return 1 + self.num_speculative_tokens
 
     @property
     def expert_slices(self) -> int:

@@ -266,7 +266,7 @@ def _projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = Fa
     """
     precision, machine = stage.precision, stage.machine
     if not gemm.is_quantised:
-        return _wide_projection(stage, gemm, tokens)
+        return wide_projection(stage, gemm, tokens)
     work = gemm_work(
         tokens,
         gemm.out_features,
@@ -281,9 +281,7 @@ def _projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = Fa
     total = np.maximum(call.total - (curve.start_latency if is_beside else 0.0), 0.0)
     parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=total)
     if precision.unpacked_from_rows is not None:
-        return unpacked_parts(
-            precision, machine, gemm.num_weights, tokens, parts, _wide_projection(stage, gemm, tokens)
-        )
+        return unpacked_parts(precision, machine, gemm.num_weights, tokens, parts, wide_projection(stage, gemm, tokens))
     line = None if stage.measured is None else stage.measured.gemm(precision, gemm)
     if line is None:
         return parts + _activation_quantisation(stage, gemm, tokens)
@@ -292,7 +290,8 @@ def _projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = Fa
     return line.scaled(tokens, parts) + _activation_quantisation(stage, gemm, tokens)
 
 
-def _wide_projection(stage: Stage, gemm: Gemm, rows: Array) -> Array:
+def wide_projection(stage: Stage, gemm: Gemm, rows: Array) -> Array:
+    """Return the seconds by part of one linear layer in the wide dtype."""
     dtype = stage.precision.wide_arithmetic
     work = gemm_work(rows, gemm.out_features, gemm.in_features, weight_bits=stage.precision.other_bits)
     curve = gemm_curve(stage.machine, wide_class(dtype), dtype)
@@ -330,7 +329,7 @@ def has_fitted_gemms(stage: Stage) -> bool:
 def head_parts(stage: Stage, sequences: Array) -> Array:
     """Return the seconds by part of LM head, gathering of logits and sampling, by sequences sampled."""
     model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
-    parts = _wide_projection(stage, model.lm_head_gemm(num_ranks), sequences)
+    parts = wide_projection(stage, model.lm_head_gemm(num_ranks), sequences)
     logits = model.vocab_size * LOGIT_BYTES
     parts += elementwise_parts(SAMPLING_PASSES * logits, sequences, stage.machine, SAMPLING_PASSES)
     if num_ranks > 1:

@@ -7,6 +7,7 @@ round takes ``p * stage(x / p) + (p - 1) * transfer``. Knows no requests.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ from simserve.perf.parallelism import exposed_head, micro_batch, num_micro_batch
 from simserve.perf.parts import Fidelity, PricedDeployment, StepParts
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
+from simserve.perf.speculation import passing_shape, wide_key_seconds, with_drafts
 from simserve.perf.stage import (
     Stage,
     has_fitted_gemms,
@@ -82,13 +84,17 @@ def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> Priced
         **traffic_of(stage, tokens),
     )
     operators = _fidelity(stage)
-    return PricedDeployment(
+    priced = PricedDeployment(
         step_times=_step_times(stage, attention, parts, slope),
         parts=parts,
         fidelity=_worst(operators),
         operators=operators,
         notes=shape.notes,
     )
+    if shape.speculation is None:
+        return priced
+    draft = passing_shape(shape)
+    return with_drafts(priced, shape, None if draft is None else price(draft, len(tokens) - 1))
 
 
 def _fidelity(stage: Stage) -> dict[str, Fidelity]:
@@ -208,7 +214,12 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
     """
     shape, num_stages = stage.shape, stage.shape.pipeline_parallel_size
     decoding = np.ceil(sequences[1:] / num_stages)
-    padded = _graph_batch(decoding, shape.engine.cuda_graph_sizes)
+    # Graphs are captured by tokens where they cover prompts too, else by sequences.
+    width, counted = shape.tokens_per_decode, shape.tokens_per_decode
+    if not shape.engine.cuda_graph_max_prompt_tokens:
+        counted = 1
+    captured = _graph_batch(counted * decoding, shape.engine.cuda_graph_sizes)
+    padded = captured * (width // counted)
     in_flight, layers = num_micro_batches(sequences[1:], num_stages), shape.layers_per_stage
     passes = rounds(in_flight, layers)
     parts, head = stage_parts(stage, padded, has_prompts=False), head_parts(stage, padded)
@@ -219,7 +230,7 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
     parts[KV] += sequences[1:] * slope[1:] / passes
     host = shape.engine.host_seconds_per_step + shape.engine.host_seconds_per_request * decoding
     gpu_seconds = _gpu_seconds(stage, parts, padded)
-    waits = _launch_wait(stage, gpu_seconds, padded > shape.engine.cuda_graph_max_batch)
+    waits = _launch_wait(stage, gpu_seconds, captured > shape.engine.cuda_graph_max_batch)
     parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, host)
     parts *= passes
     if num_stages > 1:
@@ -233,8 +244,15 @@ def _decode_slope(stage: Stage, attention: AttentionShape, sequences: Array) -> 
     Contexts are spread evenly over the groups in flight, so each stage waits for its share of the sum; fewer
     sequences than stages leave groups empty.
     """
+    width = stage.shape.tokens_per_decode
+    if width > 1:
+        # The queries of a sequence read its keys once, each for its own scores.
+        num_heads, flops = width * attention.num_heads, width * attention.decode_flops_per_key
+        attention = replace(attention, num_heads=num_heads, decode_flops_per_key=flops)
     if stage.attention is not None:
         key = stage.attention.decode_key_seconds
+        if width > 1:
+            key = max(key, wide_key_seconds(attention, stage.machine, stage.precision.wide_arithmetic))
     else:
         is_flash = stage.shape.attention == "flash"
         key = decode_key_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
@@ -258,6 +276,10 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> Array:
         decoding = np.ceil(np.maximum(sequences, 1.0) / num_stages)
         base = stage.attention.decode_base_seconds(decoding)
         parts[KV] += stage.num_layers * num_stages * (base - base[0])
+    width = stage.shape.tokens_per_decode
+    if width > 1:
+        # The LM head over the drafts; that over the newest token is counted by sequence.
+        parts[:, 1:] += head_parts(stage, width * sequences[1:]) - head_parts(stage, sequences[1:])
     return parts
 
 

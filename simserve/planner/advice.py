@@ -8,7 +8,8 @@ from typing import Any
 
 from simserve.planner.plan_fleet import Fleet
 from simserve.planner.space import Overrides, with_overrides
-from simserve.scenario.schema import DeploymentSpec, Scenario
+from simserve.scenario.deployment_spec import DeploymentSpec
+from simserve.scenario.schema import Scenario
 
 MOST_TENSOR_PARALLEL = 16
 

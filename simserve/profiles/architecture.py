@@ -46,6 +46,8 @@ class ModelProfile(FrozenModel):
     """Width of the residual stream."""
     num_hidden_layers: PositiveInt
     """Transformer layers, without multi-token-prediction layers."""
+    num_mtp_layers: NonNegativeInt = 0
+    """Multi-token-prediction layers that its checkpoint holds beside them, for speculative decoding."""
     num_attention_heads: PositiveInt
     """Query heads."""
     num_key_value_heads: PositiveInt

@@ -71,6 +71,7 @@ def from_hf_config(mapping: Mapping[str, Any], file: object = None) -> ModelProf
         **family.fields,
         **_falcon(reader),
         "moe": _experts(reader),
+        "num_mtp_layers": reader.integer("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, minimum=0),
     }
     return validate(ModelProfile, fields, file=file, error=ProfileError)
 

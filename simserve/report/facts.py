@@ -20,6 +20,7 @@ PART_LABELS = {
     "kv": "reading KV",
     "communication": "communication",
     "host": "host and kernel starts",
+    "draft": "drafting",
 }
 WAIT_LABELS = {
     "seats": "a seat (max_num_seqs)",
@@ -150,8 +151,10 @@ def memory_lines(result: RunResult) -> list[str]:
     """Return weights, KV cache and how full it was."""
     simserve = result.summary["simserve"]
     memory, kv = simserve["memory"], simserve["kv"]
+    draft = memory["draft_weights_bytes"]
+    drafting = f" and {format_bytes(draft)} of the draft" if draft else ""
     lines = [
-        f"weights {format_bytes(memory['weights_bytes'])}, KV cache {format_bytes(memory['kv_bytes'])} "
+        f"weights {format_bytes(memory['weights_bytes'])}{drafting}, KV cache {format_bytes(memory['kv_bytes'])} "
         f"of {format_bytes(memory['total_bytes'])} a GPU"
     ]
     if kv["usage_mean"] is None:
@@ -173,6 +176,8 @@ def memory_arithmetic(result: RunResult) -> list[str]:
     simserve = result.summary["simserve"]
     memory, engine = simserve["memory"], simserve["engine_resolved"]
     taken = {"weights": memory["weights_bytes"], "runtime": memory["non_torch_bytes"]}
+    if memory["draft_weights_bytes"]:
+        taken["draft weights"] = memory["draft_weights_bytes"]
     if engine.get("memory_rule") != "static_fraction":
         taken["activations"] = memory["activation_bytes"]
     if engine.get("counts_cuda_graphs"):

@@ -13,6 +13,7 @@ from simserve.report import facts, knobs, tables
 from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
 from simserve.report.preemption import seats_points
 from simserve.report.quantities import UNDEFINED, count, number, share
+from simserve.report.speculation import speculation_lines
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -198,7 +199,7 @@ def _share_panels(result: RunResult) -> tuple[Panel, ...]:
     bottleneck = result.summary["simserve"]["bottleneck"]
     parts = facts.listed_shares(bottleneck["step_shares"], facts.PART_LABELS) or "no step ran"
     waits = facts.listed_shares(bottleneck["waiting_shares"], facts.WAIT_LABELS) or "no request waited"
-    per_step = "; ".join(facts.step_lines(result)[1:])
+    per_step = "; ".join([*facts.step_lines(result)[1:], *speculation_lines(result)])
     per_request = facts.waiting_lines(result)[0].partition(";")[0]
     return (
         _panel("steps", "A step", per_step, plots.step_time(result), f"{_sentence_case(parts)}."),

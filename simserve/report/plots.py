@@ -50,7 +50,14 @@ Curve = tuple[str, str, Dashes, Floats, Floats]
 
 _SOLID: Dashes = "-"
 _DASHED: Dashes = (0, (5, 2))
-_PART_COLORS = {"weights": BLUE, "kv": SKY, "compute": ORANGE, "communication": GREEN, "host": GREY}
+_PART_COLORS = {
+    "weights": BLUE,
+    "kv": SKY,
+    "compute": ORANGE,
+    "communication": GREEN,
+    "host": GREY,
+    "draft": VERMILION,
+}
 _WAIT_COLORS = {"seats": VERMILION, "blocks": SKY, "budget": ORANGE, "step": GREY}
 
 

@@ -99,11 +99,14 @@ def memory_rows(summary: Mapping[str, Any]) -> list[Row]:
     total = memory["total_bytes"]
     parts = {
         "Weights": "weights_bytes",
+        "Draft weights": "draft_weights_bytes",
         "KV cache": "kv_bytes",
         "Activations": "activation_bytes",
         "Runtime and communication": "non_torch_bytes",
         "CUDA graphs": "cuda_graph_bytes",
     }
+    if not memory["draft_weights_bytes"]:
+        del parts["Draft weights"]
     rows = [_memory_row(label, f"simserve.memory.{key}", memory[key], total) for label, key in parts.items()]
     unused = total - sum(memory[key] for key in parts.values())
     return [

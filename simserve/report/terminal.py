@@ -11,6 +11,7 @@ from simserve.profiles.quality import quality_lines
 from simserve.report import facts
 from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
 from simserve.report.knobs import engine_lines
+from simserve.report.speculation import speculation_lines
 from simserve.report.tables import STATISTICS, latency_rows, slo_rows
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def _facts(result: RunResult) -> Table:
             "Dollars": facts.cost_lines(result),
             "Energy": facts.energy_lines(result),
             "Step time": facts.step_lines(result),
+            "Speculation": speculation_lines(result),
             "Queue": facts.waiting_lines(result),
         }
     )

@@ -17,6 +17,7 @@ from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
 from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
+from simserve.scenario.speculative import with_speculation
 
 ENGINES_WITHOUT_EXPERT_PARALLEL = ("fastertransformer", "llama.cpp", "ollama", "orca", "tgi", "transformers")
 """Engines that cut every expert over the ranks, and have no way to place experts whole."""
@@ -114,6 +115,8 @@ def replica_shape(scenario: Scenario) -> ReplicaShape:
     )
     with scenario.blaming("deployment"):
         _check_layout(shape)
+        if deployment.speculative is not None:
+            shape = with_speculation(shape, deployment.speculative, folder)
     return shape
 
 
@@ -256,6 +259,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         new_token_ratio_decay=engine.new_token_ratio_decay,
         pipeline_parallel_size=shape.pipeline_parallel_size,
         async_scheduling=engine.async_scheduling,
+        num_speculative_tokens=shape.num_speculative_tokens,
         frontend_latency=engine.frontend_latency,
         tokenization_per_token=engine.tokenization_per_token,
     )

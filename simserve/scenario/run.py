@@ -18,12 +18,13 @@ from simserve.metrics.slo import SLO
 from simserve.metrics.summary import RunFacts, summarize
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
-from simserve.profiles.expected_errors import expected_error, generation_of, load_expected_errors
+from simserve.profiles.expected_errors import UNVALIDATED, expected_error, generation_of, load_expected_errors
 from simserve.scenario.fit import check_fit, quality_of
 from simserve.scenario.pricing import grid
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.seats import limit_gains, seats_curve
+from simserve.scenario.speculative import speculation_facts, with_paces
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.units import to_text
@@ -169,6 +170,7 @@ def _traffic(scenario: Scenario, replication: int) -> RequestSpecs:
     """Return the requests of one replication; a warm-up must leave some of them to measure."""
     with scenario.blaming("workload"):
         specs = generate(scenario.workload, seed=scenario.run.seed, replication=replication, base_path=scenario.folder)
+    specs = with_paces(specs, scenario.deployment.speculative, scenario.run.seed, replication)
     warmup = scenario.run.warmup
     if not isinstance(warmup, str) and specs.concurrency is None and warmup >= float(specs.arrival_time[-1]):
         with scenario.blaming("run"):
@@ -216,12 +218,16 @@ def _facts(
         thresholds=scenario.thresholds,
         quality=quality_of(resolved.shape),
         limit_gains=limit_gains(resolved, specs) if explain and _has_queued(simulation) else {},
+        speculation=speculation_facts(scenario.deployment.speculative, resolved.shape, priced, simulation),
     )
 
 
 def _expected_error(resolved: ResolvedScenario, simulation: Simulation) -> dict[str, Any] | str:
     """Return how wrong runs of this class were, by the requests that were in flight on average."""
     shape = resolved.shape
+    if shape.speculation is not None:
+        # No server that decodes speculatively has been compared.
+        return UNVALIDATED
     in_flight = _requests_in_flight(simulation.records) / resolved.scenario.deployment.replicas
     return expected_error(
         load_expected_errors(),

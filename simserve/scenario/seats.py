@@ -44,7 +44,7 @@ def seats_curve(resolved: ResolvedScenario, simulation: Simulation, specs: Reque
         return None
     budget = resolved.engine.max_num_batched_tokens
     asked = {resolved.engine.max_num_seqs, *(max(1, round(room * step)) for step in STEPS)}
-    seats = sorted(each for each in asked if each <= budget)
+    seats = sorted(each for each in asked if each * resolved.shape.tokens_per_decode <= budget)
     queued = _all_at_once(specs)
     rates = [_throughput(resolved, each, queued) for each in seats]
     return {
@@ -65,7 +65,8 @@ def limit_gains(resolved: ResolvedScenario, specs: RequestSpecs) -> dict[str, fl
     if config.kv_allocation == "none" or config.batching == "static":
         return {}
     seats, budget = config.max_num_seqs, config.max_num_batched_tokens * config.pipeline_parallel_size
-    engine = replace(shape.engine, max_num_seqs=2 * seats, max_num_batched_tokens=max(budget, 2 * seats))
+    tokens = 2 * seats * shape.tokens_per_decode
+    engine = replace(shape.engine, max_num_seqs=2 * seats, max_num_batched_tokens=max(budget, tokens))
     times = price(replace(shape, engine=engine), max_tokens_in_table=2 * budget).step_times
     context = float(specs.prompt_tokens.mean() + specs.output_tokens.mean() / 2)
 
@@ -89,6 +90,7 @@ def _all_at_once(specs: RequestSpecs) -> RequestSpecs:
         concurrency=None,
         is_stationary=False,
         offered_rate=float("nan"),
+        pace=None if specs.pace is None else specs.pace[some],
     )
 
 

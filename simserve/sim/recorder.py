@@ -19,16 +19,20 @@ from simserve.engine.state import (
     BLOCKED_BY_NOTHING,
     BLOCKED_BY_SCATTER,
     BLOCKED_BY_SEATS,
+    LEAP_FIELDS,
     LEAP_WIDTH,
     Replica,
 )
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
+from simserve.sim.drafts import DraftSums, LeapColumns, SpeculationTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.series import BinnedSums, TimeSeries, mean_count
 
 FLUSH_ROWS = 8192
 """Leaps that gather before they are added up: enough to amortise numpy, small enough to stay in cache."""
+
+_DECODING = LEAP_FIELDS.index("num_decoding")
 
 BLOCKED_NAMES = {
     BLOCKED_BY_SEATS: "seats",
@@ -49,7 +53,8 @@ class RunTotals:
         num_steps: Engine steps.
         sequence_steps: Sum over steps of the sequences in the step.
         busy_seconds: Sum of step durations.
-        seconds_by_part: Keys ``weights, kv, compute, communication, host``; sums to ``busy_seconds``.
+        seconds_by_part: Keys ``weights, kv, compute, communication, host`` and, for all that drafting takes,
+            ``draft``; sums to ``busy_seconds``.
         flops: Arithmetic done.
         bytes: Bytes of weights, KV and activations moved.
         blocked_seconds: Waiting requests times seconds, by what kept the head of the queue out: ``seats, blocks,
@@ -59,8 +64,10 @@ class RunTotals:
         kv_held_token_seconds: Integral of KV tokens that hold a token.
         kv_unusable_token_seconds: Integral of KV tokens that are free but too scattered for the blocked head.
         kv_peak_share: Largest share of one replica's KV memory that was reserved.
-        itl: Every gap between consecutive tokens of a request.
+        itl: Every gap between consecutive tokens of a request. The tokens of one step arrive together and count once,
+            as `vllm bench serve` counts chunks of a stream.
         series: The run over time.
+        speculation: What drafts add up to; None: no speculative decoding.
     """
 
     num_steps: int
@@ -77,6 +84,7 @@ class RunTotals:
     kv_peak_share: float
     itl: Histogram
     series: TimeSeries
+    speculation: SpeculationTotals | None = None
 
 
 class Recorder:
@@ -87,6 +95,24 @@ class Recorder:
         self._times = times
         self._priced = priced
         self._slope = np.asarray(times.decode_slope, dtype=np.float64)
+        self._prefill_seconds = (
+            times.prefill_request_seconds,
+            times.prefill_pair_seconds,
+            times.prefill_context_seconds,
+        )
+        self._drafts: DraftSums | None = None
+        drafting = priced.drafting if priced is not None else None
+        if config.num_speculative_tokens:
+            self._drafts = DraftSums(drafting)
+        if drafting is not None:
+            # The parts are the target's: what drafts take is a part of its own.
+            draft = drafting.times
+            self._slope = self._slope - np.asarray(draft.decode_slope)
+            self._prefill_seconds = (
+                times.prefill_request_seconds - draft.prefill_request_seconds,
+                times.prefill_pair_seconds - draft.prefill_pair_seconds,
+                times.prefill_context_seconds - draft.prefill_context_seconds,
+            )
         self._parts = np.zeros(5)
         self._shared = np.zeros(5)
         self._histogram = Histogram()
@@ -110,7 +136,12 @@ class Recorder:
         if len(replica.leaps):
             rows = np.array(replica.leaps).reshape(-1, LEAP_WIDTH).T
             del replica.leaps[:]
-            self._add(rows)
+            advances = rows[_DECODING]
+            if self._drafts is not None:
+                advances = np.zeros(rows.shape[1])
+                advances[rows[_DECODING] > 0] = replica.advances
+                del replica.advances[:]
+            self._add(rows, advances)
 
     def totals(self, num_replicas: int, records: RequestRecords, end_time: float) -> RunTotals:
         """Return the sums; every replica has been flushed."""
@@ -132,9 +163,10 @@ class Recorder:
             num_steps=self._num_steps,
             sequence_steps=self._sequence_steps,
             busy_seconds=self._busy,
-            seconds_by_part={name: float(value) for name, value in zip(part_names, self._parts, strict=True)},
-            flops=self._flops,
-            bytes=self._bytes,
+            seconds_by_part={name: float(value) for name, value in zip(part_names, self._parts, strict=True)}
+            | {"draft": 0.0 if self._drafts is None else self._drafts.seconds},
+            flops=self._flops + (0.0 if self._drafts is None else self._drafts.flops),
+            bytes=self._bytes + (0.0 if self._drafts is None else self._drafts.bytes),
             blocked_seconds=self._blocked_seconds(),
             kv_capacity_tokens=capacity,
             kv_reserved_token_seconds=self._reserved,
@@ -143,6 +175,7 @@ class Recorder:
             kv_peak_share=self._peak / self._capacity if self._capacity else 0.0,
             itl=self._histogram,
             series=series,
+            speculation=None if self._drafts is None else self._drafts.totals(),
         )
 
     def _add_shared(self) -> None:
@@ -161,7 +194,8 @@ class Recorder:
             seconds[name] += float(self._blocked[code])
         return seconds
 
-    def _add(self, rows: Floats) -> None:
+    def _add(self, rows: Floats, advances: Floats) -> None:
+        """Add leaps; ``advances`` are the tokens that a step of each adds to the contexts."""
         (start, steps, first, increment, decoding, context, prefill, prefilling, priced) = rows[:9]
         (pairs, keys, first_gaps, further_gaps, held, before, after, waiting, blocked) = rows[9:]
         later = steps * (steps - 1) / 2
@@ -176,17 +210,29 @@ class Recorder:
         used = before + (after - before) * (steps + 1) / (2 * steps)
         self._reserved += float((used * seconds).sum())
         if self._capacity:
-            self._held += float(((held + (decoding + prefill) * (steps + 1) / 2) * seconds).sum())
+            self._held += float(((held + (advances + prefill) * (steps + 1) / 2) * seconds).sum())
         if self._config.kv_allocation in ("pow2", "oracle"):
             is_stuck = blocked == BLOCKED_BY_SCATTER
             self._unusable += float(((self._usable - after) * seconds)[is_stuck].sum())
         self._peak = max(self._peak, float(after.max()))
-        self._sums.add(start, seconds, (seconds, used * seconds, prefill * steps, decoding * steps))
+        self._sums.add(start, seconds, (seconds, used * seconds, prefill * steps, advances * steps))
 
+        all_contexts = context * steps + advances * later
+        all_pairs = pairs * steps + prefill**2 * later * (prefilling > 0)
+        all_keys = keys * steps + prefill * later * (prefilling > 0)
+        if self._drafts is not None:
+            columns = LeapColumns(
+                steps=steps,
+                decoding=decoding,
+                prefill=prefill,
+                prefilling=prefilling,
+                priced=priced,
+                pairs=all_pairs,
+                keys=all_keys,
+                contexts=all_contexts,
+            )
+            self._drafts.add(columns, advances)
         if self._priced is not None:
-            all_pairs = pairs * steps + prefill**2 * later * (prefilling > 0)
-            all_keys = keys * steps + prefill * later * (prefilling > 0)
-            all_contexts = context * steps + decoding * later
             self._add_parts(steps, decoding, prefilling, priced, all_pairs, all_keys, all_contexts)
             self._add_work(steps, decoding, prefill, prefilling, priced, all_pairs, all_keys, all_contexts)
 
@@ -212,7 +258,8 @@ class Recorder:
         contexts: Floats,
     ) -> None:
         assert self._priced is not None
-        parts, times = self._priced.parts, self._times
+        parts = self._priced.parts
+        request_seconds, pair_seconds, context_seconds = self._prefill_seconds
         num_decoding, num_prefilling = decoding.astype(np.int64), prefilling.astype(np.int64)
         tokens = priced_tokens.astype(np.int64)
         is_decode = num_prefilling == 0
@@ -228,9 +275,9 @@ class Recorder:
         if parts.shared.shape[1]:
             together = np.minimum(tokens * self._config.data_parallel_size, parts.shared.shape[1] - 1)
             self._shared += parts.shared[:, together] @ steps
-        kv = float(self._slope[num_decoding] @ contexts) + times.prefill_context_seconds * float(keys.sum())
-        compute = times.prefill_pair_seconds * float(pairs.sum())
-        compute += times.prefill_request_seconds * float(prefilling @ steps)
+        kv = float(self._slope[num_decoding] @ contexts) + context_seconds * float(keys.sum())
+        compute = pair_seconds * float(pairs.sum())
+        compute += request_seconds * float(prefilling @ steps)
         self._parts[1] += kv
         self._parts[2] += compute
 
@@ -247,10 +294,11 @@ class Recorder:
     ) -> None:
         assert self._priced is not None
         parts = self._priced.parts
-        tokens = (decoding + prefill) * steps
-        attended = pairs.sum() + contexts.sum() + (decoding * steps).sum()
+        width = 1 + self._config.num_speculative_tokens
+        tokens = (width * decoding + prefill) * steps
+        attended = pairs.sum() + width * (contexts.sum() + (decoding * steps).sum())
         self._flops += float(parts.token_flops * tokens.sum() + parts.pair_flops * attended)
-        self._flops += float(parts.sequence_flops * ((decoding + prefilling) * steps).sum())
+        self._flops += float(parts.sequence_flops * ((width * decoding + prefilling) * steps).sum())
         last = len(parts.weight_bytes) - 1
         weights = parts.weight_bytes[np.minimum(priced_tokens.astype(np.int64), last)]
         kv_tokens = contexts.sum() + keys.sum() + tokens.sum()

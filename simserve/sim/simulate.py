@@ -110,7 +110,7 @@ def _run(
     progress: Progress | None,
 ) -> tuple[RequestRecords, RunTotals, float, bool]:
     times = times.as_lists()
-    requests = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config)
+    requests = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace)
     recorder = Recorder(config, times, priced)
     num_ranks = config.data_parallel_size
     replicas = [Replica(number // num_ranks, config, times) for number in range(num_replicas * num_ranks)]

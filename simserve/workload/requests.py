@@ -24,6 +24,8 @@ class RequestSpecs:
         concurrency: Closed loop: number of clients; the first ``concurrency`` requests arrive at 0. None: open.
         is_stationary: Whether arrivals are open-loop and stationary, so that a warm-up may be cut.
         offered_rate: Requests/s that the scenario asks for, or NaN (closed loop, all at once).
+        pace: Speculative decoding: tokens a decode step that each request gains, drawn beforehand, in sixteenths
+            (`simserve.engine.progress.GRID`), int64; None: not drawn.
     """
 
     arrival_time: NDArray[np.float64]
@@ -34,6 +36,7 @@ class RequestSpecs:
     concurrency: int | None
     is_stationary: bool
     offered_rate: float
+    pace: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         """Return the number of requests."""

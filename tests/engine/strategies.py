@@ -7,6 +7,7 @@ never falls on the end of a step by accident.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
 from simserve.workload.requests import RequestSpecs
+from tests.oracle.replica import ONE_TOKEN
 
 # batching, scheduler, admission, kv_allocation; those with the most to go wrong come more often.
 SCHEDULERS = ("mixed", "prefill_first")
@@ -31,6 +33,10 @@ RULES = [
         for kv_allocation in ("static", "pow2", "oracle", "none")
     ),
     *(("static", "mixed", "on_demand", kv_allocation) for kv_allocation in ("paged", "static", "none")),
+]
+SPECULATIVE_RULES = [
+    *GROWING_RULES * 3,
+    *(("continuous", scheduler, "reserve", "paged") for scheduler in SCHEDULERS),
 ]
 ARRIVAL_UNIT = math.sqrt(2.0) / 8.0
 FRONTEND_UNIT = math.sqrt(5.0) / 64.0
@@ -81,9 +87,31 @@ def _can_have_ranks(case: Case) -> bool:
 
 
 @st.composite
-def configs(draw: st.DrawFn, is_pressed: bool = False) -> EngineConfig:
+def speculative_cases(draw: st.DrawFn) -> Case:
+    """Draw a replica that verifies drafts, with or without enough memory, and requests of uneven paces."""
+    is_pressed = draw(st.booleans())
+    plain = draw(configs(is_pressed, SPECULATIVE_RULES))
+    drafts = draw(st.integers(1, 5))
+    width = 1 + drafts
+    budget = max(plain.max_num_batched_tokens, width * plain.max_num_seqs)
+    config = replace(
+        plain,
+        num_speculative_tokens=drafts,
+        max_num_batched_tokens=budget,
+        max_chunk_tokens=plain.max_chunk_tokens if plain.enable_chunked_prefill else budget,
+        num_blocks=plain.num_blocks + math.ceil(drafts / plain.block_size),
+    )
+    specs = draw(request_specs(config, is_pressed))
+    paces = st.lists(st.integers(ONE_TOKEN, ONE_TOKEN * width), min_size=len(specs), max_size=len(specs))
+    return Case(config, draw(step_times(config)), replace(specs, pace=np.array(draw(paces), dtype=np.int64)))
+
+
+@st.composite
+def configs(
+    draw: st.DrawFn, is_pressed: bool = False, allowed: Sequence[tuple[Any, ...]] | None = None
+) -> EngineConfig:
     """Draw a replica that the specification allows."""
-    rules = GROWING_RULES if is_pressed else RULES
+    rules = allowed or (GROWING_RULES if is_pressed else RULES)
     batching, scheduler, admission, kv_allocation = draw(st.sampled_from(rules))
     is_growing = batching == "continuous" and kv_allocation == "paged" and admission != "reserve"
     block_size = draw(st.sampled_from([1, 2, 3, 4, 16]))

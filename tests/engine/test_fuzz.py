@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement import NEAR, assert_agrees, closest_tie
-from tests.engine.strategies import Case, cases, pressed_cases, ranked_cases
+from tests.engine.strategies import Case, cases, pressed_cases, ranked_cases, speculative_cases
 from tests.oracle import walk
 
 CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
@@ -38,8 +38,15 @@ def test_ranks_in_lockstep_agree_with_the_walker(case: Case) -> None:
     agree_or_discard(case)
 
 
+@given(speculative_cases())
+@settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker_when_it_speculates(case: Case) -> None:
+    """The same where a step brings each request a number of tokens of its own."""
+    agree_or_discard(case)
+
+
 @pytest.mark.slow
-@given(st.one_of(cases(), pressed_cases(), ranked_cases()))
+@given(st.one_of(cases(), pressed_cases(), ranked_cases(), speculative_cases()))
 @settings(max_examples=5000, deadline=None, database=None, print_blob=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_at_length(case: Case) -> None:
     """The same with ten times the examples, other ones every time."""

@@ -70,12 +70,15 @@ INNER = {
     "grams_co2_per_thousand_tokens electricity_usd_per_hour pue host_watts_per_gpu carbon_g_per_kwh "
     "electricity_usd_per_kwh",
     "steps": "count mean_batch seconds_by_part",
+    "speculation": "method draft_model num_speculative_tokens num_drafts num_draft_tokens num_accepted_tokens "
+    "acceptance_rate mean_acceptance_length expected_acceptance_length draft_seconds mean_batch decode_speedup "
+    "break_even_batch",
     "confidence_intervals": None,
     "requests": "submitted completed rejected timed_out failed unfinished truncated",
     "rejected": "by_reason",
-    "memory": "fits total_bytes usable_bytes weights_bytes kv_bytes activation_bytes non_torch_bytes "
-    "cuda_graph_bytes kv_bytes_per_token num_kv_blocks block_size max_concurrent_full_length "
-    "longest_sequence host_bytes",
+    "memory": "fits total_bytes usable_bytes weights_bytes draft_weights_bytes kv_bytes "
+    "activation_bytes non_torch_bytes cuda_graph_bytes kv_bytes_per_token draft_kv_bytes_per_token num_kv_blocks "
+    "block_size max_concurrent_full_length longest_sequence host_bytes",
     "quality": None,
     "thresholds": None,
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
 from simserve.workload.requests import RequestSpecs
-from tests.oracle.replica import Replica, Request
+from tests.oracle.replica import ONE_TOKEN, Replica, Request
 from tests.oracle.seconds import mixed_seconds, uncached_seconds
 
 MAX_ESTIMATED_TOKENS = 4096
@@ -73,22 +73,33 @@ class ContinuousReplica(Replica):
         return step
 
     def schedule_decodes(self, step: Step) -> None:
-        """Give every decoding request its token, and the block it may need for it."""
+        """Give every decoding request its tokens, and the blocks it may need for them."""
         while True:
             decoding = [request for request in self.running if request.is_decoding]
-            growing = [request for request in decoding if self.needs_block(request)]
-            if len(growing) <= self.free:
+            needs = [self.blocks_needed(request) for request in decoding]
+            if sum(needs) <= self.free:
                 break
             self.preempt(step)
-        for request in growing:
-            self.take(request, 1)
+        for request, blocks in zip(decoding, needs, strict=True):
+            self.take(request, blocks)
         step.decoding = decoding
         if self.config.scheduler == "mixed":
-            step.budget -= len(decoding)
+            step.budget -= self.tokens_per_decode * len(decoding)
 
-    def needs_block(self, request: Request) -> bool:
-        """Whether the next token of a decoding request opens a block."""
-        return self.is_growing and request.computed % self.config.block_size == 0
+    @property
+    def tokens_per_decode(self) -> int:
+        """Tokens that a decoding request computes in a step: the newest one, and the drafts behind it."""
+        return 1 + self.config.num_speculative_tokens
+
+    def blocks_needed(self, request: Request) -> int:
+        """Return the blocks that the next step of a decoding request opens."""
+        if not self.is_growing:
+            return 0
+        return self.blocks_of(request.computed + self.tokens_per_decode) - request.blocks
+
+    def tokens_gained(self, request: Request) -> float:
+        """Return what a decode step brings a request, in tokens: its mean, drawn beforehand."""
+        return request.pace / ONE_TOKEN
 
     def schedule_chunks(self, step: Step) -> None:
         """Give the prefilling requests their next chunks, in order of admission."""
@@ -118,7 +129,7 @@ class ContinuousReplica(Replica):
             if self.is_growing:
                 self.take(request, self.blocks_of(chunk))
             elif self.config.kv_allocation == "paged":
-                self.take(request, self.blocks_of(request.prompt_tokens + request.max_tokens))
+                self.take(request, self.blocks_of(self.longest(request)))
             elif self.config.kv_allocation == "static":
                 self.take(request, 1)
             else:
@@ -157,7 +168,7 @@ class ContinuousReplica(Replica):
         if self.config.kv_allocation in ("pow2", "oracle"):
             return self.first_fit(self.span_of(head)) is not None
         if self.config.admission == "reserve":
-            return self.free >= self.blocks_of(head.prompt_tokens + head.max_tokens)
+            return self.free >= self.blocks_of(self.longest(head))
         if self.config.admission == "on_demand":
             checked = self.blocks_of(target if self.config.reserve_full_prompt else chunk)
             return self.free - checked >= self.config.watermark_blocks or (not self.running and self.free >= checked)
@@ -192,6 +203,7 @@ class ContinuousReplica(Replica):
             step.decoding.remove(victim)
         self.release(victim)
         victim.computed = 0
+        victim.fraction = 0.0
         victim.num_preemptions += 1
         step.has_preempted = True
         if self.config.admission == "estimate":
@@ -215,6 +227,10 @@ class ContinuousReplica(Replica):
         elif step.decoding and not step.has_preempted:
             self.ratio = max(self.config.new_token_ratio_minimum, self.ratio - self.config.new_token_ratio_decay)
 
+    def longest(self, request: Request) -> int:
+        """Return the tokens that a request may ever have a slot for."""
+        return request.prompt_tokens + request.max_tokens + self.config.num_speculative_tokens
+
     def span_of(self, request: Request) -> int:
         """Return the tokens of the contiguous range that a request takes (``pow2`` and ``oracle``)."""
         if self.config.kv_allocation == "oracle":
@@ -233,21 +249,27 @@ class ContinuousReplica(Replica):
         if self.config.kv_allocation == "none":
             lengths = [request.computed + 1 for request in step.decoding]
             return uncached_seconds(self.times, lengths + [chunk for _, chunk in step.chunks])
-        contexts = [request.computed for request in step.decoding]
+        contexts = [request.computed + request.fraction for request in step.decoding]
         chunks = [(request.computed, chunk) for request, chunk in step.chunks]
-        return mixed_seconds(self.times, contexts, chunks, self.config.pipeline_parallel_size)
+        pipeline = self.config.pipeline_parallel_size
+        return mixed_seconds(self.times, contexts, chunks, pipeline, self.tokens_per_decode)
 
     def complete(self, step: Step, end: float) -> None:
         """Bring the effects of a step about: tokens, finishes, and the next requests of the clients."""
         self.step_ends.append(end)
+        gained = {}
         for request in step.decoding:
-            request.computed += 1
+            request.fraction += self.tokens_gained(request)
+            gained[request] = math.floor(request.fraction)
+            request.fraction -= gained[request]
+            request.computed += gained[request]
         for request, chunk in step.chunks:
             request.computed += chunk
         finished = []
         for request in step.requests:
             if request.is_decoding:
-                request.generated += 1
+                # All tokens of a step arrive at once.
+                request.generated = min(request.output_tokens, request.generated + gained.get(request, 1))
                 request.token_times.append(end)
             if request.generated == request.output_tokens:
                 self.running.remove(request)
@@ -268,7 +290,7 @@ class ContinuousReplica(Replica):
         if config.kv_allocation == "none":
             return
         self.check_space(step)
-        tokens = len(step.decoding) + sum(chunk for _, chunk in step.chunks)
+        tokens = self.tokens_per_decode * len(step.decoding) + sum(chunk for _, chunk in step.chunks)
         assert tokens <= config.max_num_batched_tokens * config.pipeline_parallel_size
         assert all(0 < chunk <= config.max_chunk_tokens for _, chunk in step.chunks)
         if config.scheduler == "prefill_first":
@@ -282,8 +304,11 @@ class ContinuousReplica(Replica):
             chunk = sum(tokens for one, tokens in step.chunks if one is request)
             after = request.computed + chunk + (request in step.decoding)
             assert after <= request.prompt_tokens + request.output_tokens - 1
-            if self.is_growing:
-                assert request.blocks == self.blocks_of(after)
+            drafts = self.config.num_speculative_tokens if request.is_decoding else 0
+            if self.is_growing and drafts and request not in step.decoding:
+                assert self.blocks_of(after) <= request.blocks <= self.blocks_of(after + drafts)
+            elif self.is_growing:
+                assert request.blocks == self.blocks_of(after + drafts)
             elif self.config.kv_allocation == "paged":
                 assert request.blocks * self.config.block_size >= after
             elif self.config.kv_allocation != "static":
@@ -293,8 +318,8 @@ class ContinuousReplica(Replica):
         assert not edges or (edges[0] >= 0 and edges[-1] <= self.kv_tokens)
 
 
-def estimated_tokens(request: Request) -> int:
+def estimated_tokens(request: Request) -> float:
     """Return the new tokens that ``estimate`` expects of a request at most."""
     if request.max_tokens > MAX_ESTIMATED_TOKENS:
         return MAX_ESTIMATED_TOKENS
-    return request.max_tokens - request.generated
+    return request.max_tokens - request.generated - request.fraction

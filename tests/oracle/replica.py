@@ -15,6 +15,9 @@ from simserve.engine.tables import StepTimes
 from simserve.workload.requests import RequestSpecs
 from tests.oracle.outcome import Outcome
 
+ONE_TOKEN = 16
+"""A pace of one token a step: paces count sixteenths."""
+
 
 @dataclass(eq=False)
 class Request:
@@ -24,6 +27,7 @@ class Request:
     prompt_tokens: int
     output_tokens: int
     asked_tokens: int
+    pace: int
     arrival: float
     ready: float
     max_tokens: int = 0
@@ -32,6 +36,7 @@ class Request:
     computed: int = 0
     target: int = 0
     generated: int = 0
+    fraction: float = 0.0
     blocks: int = 0
     span: tuple[int, int] = (0, 0)
     num_preemptions: int = 0
@@ -101,7 +106,8 @@ class Replica(ABC):
         prompt, output, asked = (
             int(column[index]) for column in (specs.prompt_tokens, specs.output_tokens, specs.max_tokens)
         )
-        self.requests[index] = Request(index, prompt, output, asked, arrival, ready)
+        pace = ONE_TOKEN if specs.pace is None else int(specs.pace[index])
+        self.requests[index] = Request(index, prompt, output, asked, pace, arrival, ready)
         heapq.heappush(self.upcoming, (ready, index))
 
     def send_follower(self, answered: float) -> None:

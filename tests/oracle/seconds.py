@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simserve.engine.tables import StepTimes
 
 
-def mixed_seconds(times: StepTimes, contexts: list[int], chunks: list[tuple[int, int]], pipeline: int) -> float:
+def mixed_seconds(
+    times: StepTimes,
+    contexts: Sequence[float],
+    chunks: list[tuple[int, int]],
+    pipeline: int,
+    tokens_per_decode: int = 1,
+) -> float:
     """Return the seconds of a step.
 
     Args:
@@ -13,6 +21,7 @@ def mixed_seconds(times: StepTimes, contexts: list[int], chunks: list[tuple[int,
         contexts: Tokens in the KV cache of each decoding request.
         chunks: Of each prefilling request the tokens computed before and the tokens of this step.
         pipeline: Pipeline-parallel size.
+        tokens_per_decode: Tokens that a decoding request computes: drafts and the newest one.
     """
     decoding, context = len(contexts), sum(contexts)
     if not chunks:
@@ -20,7 +29,7 @@ def mixed_seconds(times: StepTimes, contexts: list[int], chunks: list[tuple[int,
     pairs = [chunk * done + chunk * (chunk + 1) / 2 for done, chunk in chunks]
     keys = [done + chunk for done, chunk in chunks]
     largest = max(chunk for _, chunk in chunks)
-    tokens = max(decoding + sum(chunk for _, chunk in chunks), pipeline * largest)
+    tokens = max(tokens_per_decode * decoding + sum(chunk for _, chunk in chunks), pipeline * largest)
     return (
         token_seconds(times, tokens)
         + times.sequence_seconds[decoding + len(chunks)]

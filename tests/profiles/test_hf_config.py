@@ -359,3 +359,12 @@ def test_the_repository_is_what_the_file_or_its_name_says(tmp_path: Path) -> Non
     assert from_hf_config(config, tmp_path / "org--name_config.json").huggingface_id == "org/name"
     assert from_hf_config(config, tmp_path / "models--org--name" / "config.json").huggingface_id == "org/name"
     assert from_hf_config(config, tmp_path / "name" / "config.json").huggingface_id is None
+
+
+@pytest.mark.parametrize(("layers", "expected"), [(None, 0), (0, 0), (1, 1)])
+def test_layers_for_multi_token_prediction_are_counted_apart(layers: int | None, expected: int) -> None:
+    """``num_nextn_predict_layers``, null and 0 for none; they are no hidden layers."""
+    model = from_hf_config({**LLAMA_3_8B, "num_nextn_predict_layers": layers})
+
+    assert model.num_mtp_layers == expected
+    assert model.num_hidden_layers == 32

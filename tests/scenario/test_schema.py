@@ -10,7 +10,7 @@ import pytest
 
 from simserve.errors import ScenarioError
 from simserve.perf.quantization import KV_BITS, WEIGHT_FORMATS
-from simserve.scenario import schema
+from simserve.scenario import deployment_spec
 from simserve.scenario.load import from_mapping
 from simserve.scenario.schema import Scenario, json_schema
 from simserve.validation import FrozenModel
@@ -39,12 +39,12 @@ def test_every_field_is_documented() -> None:
 
 def test_weight_formats_are_those_that_can_be_priced() -> None:
     """A scenario may ask for every weight format the step-time model knows, and for no other."""
-    assert set(get_args(schema.Quantization)) == set(WEIGHT_FORMATS)
+    assert set(get_args(deployment_spec.Quantization)) == set(WEIGHT_FORMATS)
 
 
 def test_kv_formats_are_those_that_can_be_priced() -> None:
     """A scenario may ask for every KV format the step-time model knows, and for no other."""
-    assert set(get_args(schema.KVCacheDtype)) == set(KV_BITS)
+    assert set(get_args(deployment_spec.KVCacheDtype)) == set(KV_BITS)
 
 
 def test_resolved_mapping_gives_the_same_scenario_back() -> None:
@@ -89,7 +89,7 @@ def test_scenario_is_frozen() -> None:
 
 @pytest.mark.parametrize(
     "block",
-    ["speculative", "pools", "autoscaling", "admission", "disaggregation", "streaming", "overflow", "faults"],
+    ["pools", "autoscaling", "admission", "disaggregation", "streaming", "overflow", "faults"],
 )
 def test_a_block_without_effect_is_an_unknown_key(block: str) -> None:
     """A key is accepted once it does something."""

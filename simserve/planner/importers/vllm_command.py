@@ -15,7 +15,7 @@ from simserve.planner.importers.model_names import NamedModel, find_model, store
 from simserve.planner.importers.traffic import PLACEHOLDER_NOTE, placeholder_workload
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.model import load_model
-from simserve.scenario.schema import DeploymentSpec, EngineSpec
+from simserve.scenario.deployment_spec import DeploymentSpec, EngineSpec
 
 ASSUMED_HARDWARE = "h100-sxm-80gb"
 """GPU of a command line that comes without one."""

@@ -1,0 +1,105 @@
+"""Progress: decoding requests that gain several tokens a step, each at a pace of its own, and the blocks they take.
+
+A pace is drawn beforehand and counts in `GRID` parts of a token, so that sums are exact integers and a leap over
+steps stays in closed form. It knows numbers, no request and no replica.
+"""
+
+from __future__ import annotations
+
+GRID = 16
+"""Parts of a token that a pace counts in."""
+
+
+class Progress:
+    """What the decoding requests of a replica add up to under speculative decoding.
+
+    A decoding request with ``c`` whole tokens in the KV cache holds ``ceil((c + lookahead) / block_size)`` blocks in
+    its step: every draft and the token behind it has a slot, accepted or not. Its context, in `GRID` parts, is
+    ``base + pace * step``; hence its blocks in step s are ``(base + pace * s + offset) // period``, and how many
+    more n steps take depends on the remainder alone. Requests of one pace are counted by that remainder, twice in a
+    row, so that a cycle is one slice.
+
+    Attributes:
+        total: Sum of the paces: what a step adds to the contexts, in `GRID` parts.
+        pending_blocks: Blocks that those who joined since the last decode step take beyond their regular growth.
+    """
+
+    __slots__ = ("_block_size", "_groups", "_offset", "_period", "pending_blocks", "total")
+
+    def __init__(self, num_speculative_tokens: int, block_size: int) -> None:
+        """Start with nobody.
+
+        Args:
+            num_speculative_tokens: Drafts a step; a step needs one slot more.
+            block_size: Tokens a block.
+        """
+        self.total = 0
+        self.pending_blocks = 0
+        self._block_size = block_size
+        self._period = GRID * block_size
+        self._offset = GRID * (num_speculative_tokens + block_size)
+        self._groups: dict[int, tuple[list[int], list[int]]] = {}
+
+    def join(self, base: int, pace: int, step: int) -> None:
+        """Count a request that decodes from ``step`` on; its blocks are those of its prefill."""
+        self.total += pace
+        self.pending_blocks += self._first_growth(base, pace, step)
+        self._count(base, pace, 1)
+
+    def leave(self, base: int, pace: int, step: int, joined_step: int) -> int:
+        """Forget a request before ``step`` runs; return the blocks that it held."""
+        self.total -= pace
+        self._count(base, pace, -1)
+        if joined_step == step:
+            self.pending_blocks -= self._first_growth(base, pace, step)
+            return -(-(base + pace * step) // self._period)
+        return (base + pace * (step - 1) + self._offset) // self._period
+
+    def growth(self, step: int, num_steps: int) -> int:
+        """Return the blocks that ``num_steps`` steps take, the first of them ``step``."""
+        period = self._period
+        taken = self.pending_blocks
+        for pace, (count, remainders) in self._groups.items():
+            cycles, rest = divmod(pace * num_steps, period)
+            start = (period - rest - pace * (step - 1)) % period
+            taken += cycles * count[0] + sum(remainders[start : start + rest])
+        return taken
+
+    def take(self, step: int, num_steps: int) -> int:
+        """Return `growth`; those who joined are regular from now on."""
+        taken = self.growth(step, num_steps)
+        self.pending_blocks = 0
+        return taken
+
+    def affordable_steps(self, step: int, num_steps: int, free_blocks: int) -> int:
+        """Return for how many steps, at most ``num_steps``, the free blocks last; the first is affordable."""
+        num_requests = sum(count[0] for count, _ in self._groups.values())
+        most = self.pending_blocks + self.total * num_steps // self._period + num_requests
+        if most <= free_blocks or self.growth(step, num_steps) <= free_blocks:
+            return num_steps
+        low, high = 1, num_steps
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.growth(step, middle) <= free_blocks:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _first_growth(self, base: int, pace: int, step: int) -> int:
+        """Return how many blocks fewer a prefill took than a request of this pace would hold by now."""
+        regular = (base + pace * (step - 1) + self._offset) // self._period
+        return regular + (-(base + pace * step) // self._period)
+
+    def _count(self, base: int, pace: int, change: int) -> None:
+        group = self._groups.get(pace)
+        if group is None:
+            group = self._groups[pace] = ([0], [0] * (2 * self._period))
+        count, remainders = group
+        count[0] += change
+        if not count[0]:
+            del self._groups[pace]
+            return
+        remainder = (base + self._offset) % self._period
+        remainders[remainder] += change
+        remainders[remainder + self._period] += change

@@ -1,0 +1,267 @@
+"""Speculative decoding: what drafts cost in seconds and bytes, and what a cycle of drafting and verifying gains.
+
+A step drafts k tokens one after the other and verifies k + 1 tokens a sequence at once, so it pays only while
+verifying is bound by memory. Tables are combined once; a step stays O(1). It knows no requests and draws nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from simserve.engine.tables import StepTimes
+from simserve.perf.attention import AttentionShape
+from simserve.perf.efficiency import Array, Machine, attention_efficiency
+from simserve.perf.parts import Drafting, PricedDeployment
+from simserve.perf.shape import ReplicaShape, Speculation
+from simserve.perf.stage import stage_of, wide_projection
+from simserve.perf.weights import weights_bytes_per_gpu
+from simserve.profiles.model import Gemm, ModelProfile
+from simserve.workload.acceptance import expected_tokens
+
+__all__ = [
+    "cycle_cost",
+    "decode_speedup",
+    "draft_layer",
+    "draft_shape",
+    "draft_weights_bytes",
+    "expected_tokens",
+    "layer_shape",
+    "passing_shape",
+    "speedup",
+    "wide_key_seconds",
+    "with_drafts",
+]
+
+NGRAM_SECONDS_PER_REQUEST = 10e-6
+"""Host time of looking up one request's n-gram, besides the scan: gathering token ids, handing drafts over. An
+estimate, not a measurement."""
+
+NGRAM_SECONDS_PER_TOKEN = 3e-9
+"""Host time a token of context that the look-up scans (vLLM's ngram_proposer.py passes once over the context): ten
+cycles of a loop with branches. An estimate, not a measurement."""
+
+
+def cycle_cost(
+    num_speculative_tokens: int, draft_cost: Array | float, verify_cost: Array | float = 1.0
+) -> Array | float:
+    """Return the cost of k drafts and one verification, in plain decode steps of the target.
+
+    Args:
+        num_speculative_tokens: Drafts k.
+        draft_cost: Of one draft.
+        verify_cost: Of verifying k + 1 tokens; 1 while memory binds.
+    """
+    return num_speculative_tokens * draft_cost + verify_cost
+
+
+def speedup(tokens: float, cost: Array | float) -> Array | float:
+    """Return how much faster tokens come than without drafts (Leviathan et al. 2023, theorem 3.8).
+
+    Args:
+        tokens: Mean tokens of a cycle, see `expected_tokens`.
+        cost: Of a cycle, in plain decode steps, see `cycle_cost`.
+    """
+    return tokens / cost
+
+
+def decode_speedup(
+    priced: PricedDeployment, plain: PricedDeployment, tokens: float, sequences: Array, context: float
+) -> Array:
+    """Return how much faster a batch decodes than the same batch without drafts, shape of ``sequences``.
+
+    Args:
+        priced: The deployment with speculative decoding.
+        plain: The same without.
+        tokens: Mean tokens of a step.
+        sequences: Batch sizes, >= 1, integers.
+        context: Mean tokens in the KV cache a sequence.
+    """
+    with_step, plain_step = (_decode_seconds(each.step_times, sequences, context) for each in (priced, plain))
+    drafts = _decode_seconds(priced.drafting.times, sequences, context) if priced.drafting is not None else 0.0
+    return np.asarray(speedup(tokens, cycle_cost(1, drafts / plain_step, (with_step - drafts) / plain_step)))
+
+
+def _decode_seconds(times: StepTimes, sequences: Array, context: float) -> Array:
+    base, slope = np.asarray(times.decode_base), np.asarray(times.decode_slope)
+    return np.asarray(base[sequences.astype(np.int64)] + slope[sequences.astype(np.int64)] * sequences * context)
+
+
+def draft_layer(model: ModelProfile, *, is_dense: bool) -> ModelProfile:
+    """Return the one layer that drafts behind a target, as a model.
+
+    EAGLE's is a dense layer of the target's width (Li et al., EAGLE, 2024), an MTP module one of its last layers
+    (DeepSeek-V3 technical report, 2024, section 2.2); both draft with the target's LM head.
+    """
+    moe = model.moe
+    if moe is not None:
+        has_experts = not is_dense and model.is_moe_layer(model.num_hidden_layers - 1)
+        moe = moe.model_copy(update={"first_dense_layers": 0, "dense_layers": (), "layer_step": 1})
+        moe = moe if has_experts else None
+    changes = {
+        "name": f"{model.name}-draft-layer",
+        "num_hidden_layers": 1,
+        "sliding_window": None,
+        "num_sliding_layers": 0,
+        "moe": moe,
+        "num_parameters_nominal": None,
+        "quantised_parts": model.quantised_parts if moe is not None else "linear",
+    }
+    return model.model_copy(update=changes)
+
+
+def layer_shape(target: ReplicaShape, quantization: str, *, is_dense: bool) -> ReplicaShape:
+    """Return the drafting layer of EAGLE or MTP as a replica on the target's GPUs."""
+    return draft_shape(target, draft_layer(target.model, is_dense=is_dense), quantization, target.tensor_parallel_size)
+
+
+def draft_shape(target: ReplicaShape, model: ModelProfile, quantization: str, num_ranks: int) -> ReplicaShape:
+    """Return what drafts as a replica on the target's GPUs."""
+    return replace(
+        target,
+        model=model,
+        tensor_parallel_size=num_ranks,
+        engine=replace(target.engine, cpu_offload_gb=0.0, n_gpu_layers=None, num_gpu=None),
+        pipeline_parallel_size=1,
+        pipeline_layer_partition=None,
+        quantization=quantization,
+        enable_expert_parallel=target.enable_expert_parallel and model.moe is not None,
+        speculation=None,
+    )
+
+
+def passing_shape(shape: ReplicaShape) -> ReplicaShape | None:
+    """Return what drafts under the engine of its target as it is now; its passes wait for no scheduler.
+
+    None without speculative decoding, and where nothing drafts on the GPU.
+    """
+    if shape.speculation is None or shape.speculation.draft is None:
+        return None
+    engine = replace(shape.engine, host_seconds_per_step=0.0, host_seconds_per_request=0.0)
+    return replace(shape.speculation.draft, engine=engine)
+
+
+def draft_weights_bytes(speculation: Speculation) -> float:
+    """Return the bytes that what drafts adds to the weights of the fullest GPU.
+
+    A draft model is whole, with embedding and LM head; a drafting layer brings the layer and the matrix that fuses
+    its two inputs.
+    """
+    draft = speculation.draft
+    if draft is None:
+        return 0.0
+    ranks, name, model = draft.tensor_parallel_size, draft.precision.name, draft.model
+
+    def weights(each: ModelProfile) -> float:
+        return weights_bytes_per_gpu(each, name, ranks, enable_expert_parallel=draft.enable_expert_parallel)
+
+    if not speculation.is_layer:
+        return weights(model)
+    layer = weights(model.model_copy(update={"num_hidden_layers": 2})) - weights(model)
+    return layer + _fusion(model).num_weights * draft.precision.other_bits / 8
+
+
+def wide_key_seconds(attention: AttentionShape, machine: Machine, dtype: str) -> float:
+    """Return the seconds of arithmetic that a key costs a decode step with several queries a sequence, one layer."""
+    return attention.decode_flops_per_key / (machine.peak(dtype) * attention_efficiency(machine))
+
+
+def with_drafts(priced: PricedDeployment, shape: ReplicaShape, draft: PricedDeployment | None) -> PricedDeployment:
+    """Return a deployment whose steps verify drafts with the seconds of drafting added.
+
+    Args:
+        priced: The target, whose decode steps hold k + 1 tokens a sequence.
+        shape: The deployment; it speculates.
+        draft: What drafts, priced as a replica of its own with a table over as many tokens; None: n-gram look-up.
+    """
+    assert shape.speculation is not None
+    count = shape.num_speculative_tokens
+    times = _lookup_times(priced.step_times) if draft is None else _draft_times(shape.speculation, draft)
+    fidelity = priced.fidelity if draft is None or draft.fidelity == priced.fidelity else "roofline"
+    return replace(
+        priced,
+        step_times=_sum(priced.step_times, times),
+        fidelity=fidelity,
+        notes=(*priced.notes, *shape.speculation.notes),
+        drafting=Drafting(num_speculative_tokens=count, times=times, one_pass=None if draft is None else draft.parts),
+    )
+
+
+def _draft_times(speculation: Speculation, draft: PricedDeployment) -> StepTimes:
+    """Return the seconds of drafting: one pass over all tokens of the step, then k - 1 over one a sequence.
+
+    The first pass catches up with what the target verified, so it holds the step's tokens; every pass samples one
+    token a sequence. In a step that prefills, whoever prefills drafts too, as in vLLM (v1/spec_decode/eagle.py).
+    """
+    count, one = speculation.num_speculative_tokens, draft.step_times
+    base, tokens = np.asarray(one.decode_base), np.asarray(one.token_seconds)
+    if speculation.is_layer and speculation.draft is not None:
+        base = base + _fusion_seconds(speculation.draft, np.arange(float(len(base))))
+        tokens = tokens + _fusion_seconds(speculation.draft, np.arange(float(len(tokens))))
+    sequences = np.arange(float(len(base)))
+    catching_up = _at(tokens, one, sequences * (count + 1)) - _at(tokens, one, sequences)
+    return replace(
+        one,
+        decode_base=np.maximum.accumulate(count * base + catching_up).tolist(),
+        decode_slope=(count * np.asarray(one.decode_slope)).tolist(),
+        token_seconds=tokens.tolist(),
+        sequence_seconds=(np.asarray(one.sequence_seconds) + (count - 1) * base).tolist(),
+    )
+
+
+def _lookup_times(like: StepTimes) -> StepTimes:
+    """Return the seconds of n-gram look-ups: host time that every step waits for."""
+    sequences = np.arange(len(like.decode_base))
+    requests = NGRAM_SECONDS_PER_REQUEST * sequences
+    nothing = np.zeros(len(sequences)).tolist()
+    return StepTimes(
+        decode_base=requests.tolist(),
+        decode_slope=np.where(sequences > 0, NGRAM_SECONDS_PER_TOKEN, 0.0).tolist(),
+        token_seconds=np.zeros(len(like.token_seconds)).tolist(),
+        token_seconds_beyond=0.0,
+        sequence_seconds=requests.tolist(),
+        decode_attention_base=nothing,
+        prefill_request_seconds=0.0,
+        prefill_pair_seconds=0.0,
+        prefill_context_seconds=NGRAM_SECONDS_PER_TOKEN,
+    )
+
+
+def _at(table: Array, times: StepTimes, tokens: Array) -> Array:
+    """Return the entry of a token table, also beyond its end."""
+    last = len(table) - 1
+    beyond = times.token_seconds_beyond * np.maximum(tokens - last, 0.0)
+    return np.asarray(table[np.minimum(tokens, last).astype(np.int64)] + beyond)
+
+
+def _fusion(model: ModelProfile) -> Gemm:
+    """Return the matrix that fuses the target's hidden state with the embedding of the newest token."""
+    return Gemm("fusion", model.hidden_size, 2 * model.hidden_size, "replicated", is_quantised=False)
+
+
+def _fusion_seconds(draft: ReplicaShape, rows: Array) -> Array:
+    seconds = np.zeros(len(rows))
+    seconds[1:] = wide_projection(stage_of(draft), _fusion(draft.model), rows[1:]).sum(axis=0)
+    return np.maximum.accumulate(seconds)
+
+
+def _sum(first: StepTimes, second: StepTimes) -> StepTimes:
+    """Return step times that take as long as both, one after the other."""
+
+    def total(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+        sums: list[float] = (np.asarray(ours) + np.asarray(theirs)).tolist()
+        return sums
+
+    return StepTimes(
+        decode_base=total(first.decode_base, second.decode_base),
+        decode_slope=total(first.decode_slope, second.decode_slope),
+        token_seconds=total(first.token_seconds, second.token_seconds),
+        token_seconds_beyond=first.token_seconds_beyond + second.token_seconds_beyond,
+        sequence_seconds=total(first.sequence_seconds, second.sequence_seconds),
+        decode_attention_base=total(first.decode_attention_base, second.decode_attention_base),
+        prefill_request_seconds=first.prefill_request_seconds + second.prefill_request_seconds,
+        prefill_pair_seconds=first.prefill_pair_seconds + second.prefill_pair_seconds,
+        prefill_context_seconds=first.prefill_context_seconds + second.prefill_context_seconds,
+    )

@@ -1,0 +1,174 @@
+"""What serves: the deployment part of a scenario, with its engine and router."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from simserve.scenario.speculative import SpeculativeSpec
+from simserve.units import Bytes, Seconds
+from simserve.validation import FrozenModel
+
+Quantization = Literal[
+    "none",
+    "fp32",
+    "fp16",
+    "bf16",
+    "fp8",
+    "int8",
+    "int8-wo",
+    "int4",
+    "gptq-int4",
+    "awq-int4",
+    "int3",
+    "nf4",
+    "gguf-q4_k_m",
+    "gguf-q2_k",
+    "mxfp4",
+    "nvfp4",
+]
+KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
+RoutingPolicy = Literal["round_robin", "least_outstanding"]
+
+MAX_REPLICAS = 10_000
+"""Each replica has a scheduler of its own in memory."""
+
+
+def _as_text(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError(f'is a number, and a version is a text; put it in quotes: version: "{value}"')
+    return value
+
+
+def _only(supported: object, what: str) -> AfterValidator:
+    def check(value: Any) -> Any:
+        if value != supported:
+            raise ValueError(f"is not supported; {what}")
+        return value
+
+    return AfterValidator(check)
+
+
+class EngineSpec(FrozenModel):
+    """The serving engine: which one, which version, and the knobs that differ from its defaults.
+
+    A knob that is absent resolves as that version sets it on that GPU; `simserve engines NAME` prints them.
+    """
+
+    name: str = "vllm"
+    """Engine profile: a name that `simserve engines` lists, or the path of a profile file."""
+    version: Annotated[str | None, BeforeValidator(_as_text)] = None
+    """Version in quotes, such as "0.12"; the nearest older known one is used and named. Absent: newest."""
+    batching: Literal["continuous", "static"] | None = None
+    """`continuous` (requests join and leave at every step) or `static` (collect, pad, answer together)."""
+    scheduler: Literal["mixed", "prefill_first"] | None = None
+    """Who goes first in a step: `mixed` (decodes and prefill chunks share one budget) or `prefill_first`."""
+    admission: Literal["on_demand", "estimate", "reserve"] | None = None
+    """What admission requires blocks for: the next chunk, an estimate of the output, or all `max_tokens`."""
+    scheduling_policy: Literal["fcfs"] | None = None
+    """Order of the queue: first come, first served."""
+    preemption_mode: Literal["recompute"] | None = None
+    """What happens to a preempted request: its KV cache is dropped and computed again."""
+    kv_allocation: Literal["paged", "static", "pow2", "oracle", "none"] | None = None
+    """`paged` blocks on demand; `static`, `pow2`, `oracle` contiguous reservations; `none`: no KV cache."""
+    max_num_seqs: Annotated[int, Field(ge=1)] | None = None
+    """Seats: the most requests that run at once on a replica."""
+    max_num_batched_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Token budget of one step."""
+    enable_chunked_prefill: bool | None = None
+    """Whether a prompt may be split over several steps."""
+    enable_prefix_caching: bool | None = None
+    """Whether equal prefixes share KV blocks; a workload without shared prefixes shares nothing."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Share of GPU memory; of which memory is the engine's rule (total, free after load, static)."""
+    block_size: Annotated[int, Field(ge=1)] | None = None
+    """Tokens in one KV block."""
+    max_model_len: Annotated[int, Field(ge=2)] | None = None
+    """Longest prompt plus output, tokens. Absent: the model's own limit."""
+    async_scheduling: bool | None = None
+    """Whether the host prepares the next step while the GPU works on this one."""
+    enforce_eager: bool | None = None
+    """Whether to run without CUDA graphs and compilation: a step takes at least the time to launch its kernels."""
+    frontend_latency: Seconds | None = None
+    """Time from a request's arrival to the scheduler (HTTP, tokenisation)."""
+    static_batch_size: Annotated[int, Field(ge=1)] | None = None
+    """Static batching: the most requests of one batch."""
+    static_max_wait: Seconds | None = None
+    """Static batching: the longest that the first request of a batch waits for others."""
+    cpu_offload_gb: Annotated[float, Field(ge=0)] | None = None
+    """vLLM and SGLang: GiB of weights a GPU that stay in host memory and cross the host link in every step."""
+    n_gpu_layers: Annotated[int, Field(ge=1)] | None = None
+    """llama.cpp: layers on the GPU; the others, and their KV cache, are the CPU's. Absent: all."""
+    num_gpu: Annotated[int, Field(ge=1)] | None = None
+    """Ollama: as `n_gpu_layers` of llama.cpp. Absent: all."""
+
+    swap_space: (
+        Annotated[Bytes, _only(0.0, 'KV is recomputed, never swapped; write "0 GiB" or leave it out')] | None
+    ) = None
+    """Host memory for swapped KV; only "0 GiB" is supported."""
+
+    def overrides(self) -> dict[str, Any]:
+        """Return the knobs that the scenario sets itself, in SI."""
+        given = self.model_dump(exclude={"name", "version"})
+        return {key: value for key, value in given.items() if value is not None}
+
+
+class RoutingSpec(FrozenModel):
+    """How requests are spread over the replicas."""
+
+    policy: RoutingPolicy = "least_outstanding"
+    """`round_robin`, or `least_outstanding`: the replica with the fewest unanswered requests."""
+
+
+def _as_routing(value: object) -> object:
+    return {"policy": value} if isinstance(value, str) else value
+
+
+class DeploymentSpec(FrozenModel):
+    """What serves: hardware, how the model is cut over it, number formats, engine, replicas."""
+
+    hardware: str
+    """GPU: a name that `simserve gpus` lists, or the path of a profile file."""
+    replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 1
+    """Copies of the model, each with its own scheduler."""
+    tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
+    """GPUs that share every layer."""
+    pipeline_parallel_size: Annotated[int, Field(ge=1)] = 1
+    """Groups of GPUs that hold consecutive layers."""
+    pipeline_layer_partition: list[Annotated[int, Field(ge=1)]] | None = None
+    """Layers of each pipeline stage, first to last (vLLM's VLLM_PP_LAYER_PARTITION). Absent: as vLLM deals them."""
+    data_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Data-parallel attention inside a replica, for models with experts: so many groups of `tensor_parallel_size` GPUs,
+    each with attention, a scheduler and a KV cache of its own (limits such as `max_num_seqs` are of one group), share
+    the routed experts and step together, at the pace of the slowest."""
+    enable_expert_parallel: bool = False
+    """Whether each routed expert lies whole on one of the GPUs that share the experts, instead of cut over all."""
+    quantization: Quantization = "none"
+    """Format of the linear weights. `none`: the model's own dtype. fp8 and int8 also compute in 8 bit; of
+    gpt-oss every low-bit format covers the experts alone."""
+    kv_cache_dtype: KVCacheDtype = "auto"
+    """Format of the KV cache. `auto`: the model's 16-bit format."""
+    operator_tables: str | None = None
+    """Folder of your own measured operator tables (NVIDIA AIConfigurator's layout, latency in ms). What they cover is
+    read from them, inside the measured sizes; the rest stays a curve."""
+    attention: Literal["flash", "standard"] = "flash"
+    """Attention kernel: `flash`, or `standard`, which writes and reads the score matrix."""
+    engine: EngineSpec = EngineSpec()
+    """The serving engine and its knobs."""
+    speculative: SpeculativeSpec | None = None
+    """Speculative decoding; absent: one token a step."""
+    routing: Annotated[
+        RoutingSpec, BeforeValidator(_as_routing, json_schema_input_type=RoutingPolicy | RoutingSpec)
+    ] = RoutingSpec()
+    """Routing policy over the replicas: its name alone, or a mapping with `policy`."""
+
+    @property
+    def gpus_per_replica(self) -> int:
+        """GPUs of one replica."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the whole deployment."""
+        return self.replicas * self.gpus_per_replica

@@ -1,0 +1,232 @@
+"""Speculative decoding in seconds and bytes: drafts cost, verifying costs more as the batch grows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.engine.tables import StepTimes
+from simserve.perf.memory import plan_memory
+from simserve.perf.parts import PricedDeployment
+from simserve.perf.shape import ReplicaShape, Speculation
+from simserve.perf.speculation import (
+    decode_speedup,
+    draft_shape,
+    draft_weights_bytes,
+    expected_tokens,
+    layer_shape,
+    passing_shape,
+)
+from simserve.perf.tables import price
+from simserve.units import parse
+from simserve.workload.acceptance import decaying_acceptance
+from tests.perf.shapes import make_model, make_shape
+
+COLUMNS = ("decode_base", "decode_slope", "token_seconds", "sequence_seconds", "decode_attention_base")
+
+
+def make_target(model: str = "llama-3.1-8b", **options: Any) -> ReplicaShape:
+    """Return a deployment that does not speculate."""
+    return make_shape("h100-sxm-80gb", model, version="0.12", max_model_len=8192, **options)
+
+
+def speculating(
+    target: ReplicaShape, method: str = "draft_model", drafts: int = 5, quantization: str = "none"
+) -> ReplicaShape:
+    """Return the deployment with drafts of llama-3.2-1b, of a layer, or looked up."""
+    ranks = target.tensor_parallel_size
+    draft = {
+        "draft_model": lambda: draft_shape(target, make_model("llama-3.2-1b"), quantization, ranks),
+        "eagle": lambda: layer_shape(target, quantization, is_dense=True),
+        "mtp": lambda: layer_shape(target, target.quantization, is_dense=False),
+        "ngram": lambda: None,
+    }[method]()
+    return replace(
+        target,
+        speculation=Speculation(method=method, num_speculative_tokens=drafts, draft=draft),  # type: ignore[arg-type]
+    )
+
+
+def drafting(priced: PricedDeployment) -> StepTimes:
+    """Return what drafts take of the steps."""
+    assert priced.drafting is not None
+    return priced.drafting.times
+
+
+def speedups(shape: ReplicaShape, batches: list[int], context: float = 1000.0) -> np.ndarray:
+    """Return how much faster batches decode at 70 % acceptance."""
+    tokens = expected_tokens(decaying_acceptance(0.7, 1.0, shape.num_speculative_tokens))
+    plain = price(replace(shape, speculation=None))
+    return decode_speedup(price(shape), plain, tokens, np.array(batches, dtype=float), context)
+
+
+@pytest.mark.parametrize(("model", "ranks"), [("llama-3.1-8b", 1), ("llama-3.1-70b", 4)])
+def test_the_speedup_falls_below_one_where_arithmetic_binds(model: str, ranks: int) -> None:
+    """Well above 1 for one sequence, well below for a full batch, and falling in between."""
+    target = make_target(model, tensor_parallel_size=ranks)
+    gains = speedups(speculating(target), [1, 8, 32, 128, 512])
+
+    assert gains[0] > 1.4
+    assert gains[-1] < 0.8
+    assert (np.diff(gains[1:]) < 0).all()
+
+
+def test_long_contexts_keep_the_gain() -> None:
+    """Keys are read once for all tokens of a sequence: where KV reads bind, drafts pay in batches they did not."""
+    shape = speculating(make_target(), "eagle", drafts=3)
+
+    assert speedups(shape, [400], context=100.0)[0] < 1 < speedups(shape, [400], context=8000.0)[0]
+
+
+def test_verifying_is_almost_free_for_one_sequence_and_dear_for_many() -> None:
+    """Six tokens of one sequence cost as much as one; six of 256 sequences cost three times and more."""
+    plain, priced = price(make_target()), price(speculating(make_target(), "ngram"))
+    verify = np.array(priced.step_times.decode_base) - np.array(drafting(priced).decode_base)
+    ratio = verify[1:] / np.array(plain.step_times.decode_base[1:])
+
+    assert ratio[0] == pytest.approx(1.0, abs=0.05)
+    assert ratio[255] > 3
+
+
+def test_a_step_is_the_target_s_and_the_drafts_seconds() -> None:
+    """Every table is the sum of both; the target's does not depend on who drafts."""
+    priced, lookup = price(speculating(make_target())), price(speculating(make_target(), "ngram"))
+    for column in COLUMNS:
+        ours = np.array(getattr(priced.step_times, column)) - np.array(getattr(drafting(priced), column))
+        theirs = np.array(getattr(lookup.step_times, column)) - np.array(getattr(drafting(lookup), column))
+
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-15)
+
+
+def test_drafts_are_decode_steps_of_the_draft_model() -> None:
+    """Five passes of the model, the first over six tokens a sequence; prompts pass through it once."""
+    target = make_target()
+    times = drafting(price(speculating(target)))
+    passing = passing_shape(speculating(target))
+    assert passing is not None
+    alone = price(passing).step_times
+
+    assert times.decode_base[1] == pytest.approx(5 * alone.decode_base[1], rel=0.1)
+    assert times.decode_base[64] == pytest.approx(
+        5 * alone.decode_base[64] + alone.token_seconds[6 * 64] - alone.token_seconds[64]
+    )
+    assert times.decode_slope[64] == pytest.approx(5 * alone.decode_slope[64])
+    assert times.token_seconds[2000] == alone.token_seconds[2000]
+    assert times.prefill_pair_seconds == alone.prefill_pair_seconds
+
+
+def test_a_low_bit_draft_is_faster_and_smaller() -> None:
+    """The draft has a weight format of its own, and the target may be in INT4."""
+    target = make_target(quantization="awq-int4")
+    wide, narrow = speculating(target), speculating(target, quantization="fp8")
+
+    assert drafting(price(narrow)).decode_base[1] < drafting(price(wide)).decode_base[1]
+    assert plan_memory(narrow).draft_weights_bytes < 0.8 * plan_memory(wide).draft_weights_bytes
+    assert plan_memory(wide).weights_bytes == plan_memory(narrow).weights_bytes == plan_memory(target).weights_bytes
+
+
+def test_an_eagle_layer_costs_less_than_a_model() -> None:
+    """One layer of the target and its LM head, a third of the passes of a 16-layer model or less."""
+    eagle, model = (drafting(price(speculating(make_target(), method))) for method in ("eagle", "draft_model"))
+
+    assert 0 < eagle.decode_base[1] < model.decode_base[1]
+    assert eagle.decode_slope[1] < model.decode_slope[1]
+
+
+def test_a_lookup_costs_host_time_by_sequence_and_context() -> None:
+    """Nothing runs on the GPU, nothing is stored."""
+    priced = price(speculating(make_target(), "ngram"))
+    plan = plan_memory(speculating(make_target(), "ngram"))
+
+    assert drafting(priced).decode_base[10] == pytest.approx(10 * drafting(priced).decode_base[1])
+    assert drafting(priced).decode_slope[1] > 0
+    assert sum(drafting(priced).token_seconds) == 0
+    assert priced.drafting is not None
+    assert priced.drafting.one_pass is None
+    assert (plan.draft_weights_bytes, plan.draft_kv_bytes_per_token) == (0, 0)
+    assert plan.num_kv_blocks == plan_memory(make_target()).num_kv_blocks
+
+
+def test_more_drafts_take_longer() -> None:
+    """Neither drafting nor verifying is free: no step is shorter with one draft more."""
+    steps = [price(speculating(make_target(), drafts=drafts)).step_times for drafts in (1, 2, 4, 8)]
+
+    for fewer, more in pairwise(steps):
+        assert (np.array(more.decode_base) >= np.array(fewer.decode_base)).all()
+        assert (np.array(more.decode_slope) >= np.array(fewer.decode_slope)).all()
+
+
+@pytest.mark.parametrize(
+    ("model", "method"), [("llama-3.1-8b", "eagle"), ("deepseek-v3", "mtp"), ("gpt-oss-20b", "eagle")]
+)
+def test_no_step_is_shorter_with_more_in_it(model: str, method: str) -> None:
+    """Neither with more sequences nor with more tokens, of dense models and of experts."""
+    times = price(speculating(make_target(model, tensor_parallel_size=8), method, drafts=3)).step_times
+
+    for column in ("decode_base", "token_seconds", "sequence_seconds"):
+        assert (np.diff(getattr(times, column)) >= -1e-15).all(), column
+
+
+def test_kv_of_a_model_with_eagle() -> None:
+    """Llama-3.1-8B with the layer of EAGLE: 33 layers, 135,168 B a token, and 410,128 tokens in 51.63 GiB, as vLLM
+    reports (issue 19996)."""
+    plan = plan_memory(speculating(make_target(), "eagle"))
+    blocks = int(parse("51.63 GiB", "bytes") // (plan.kv_bytes_per_token * 16))
+
+    assert plan.kv_bytes_per_token == 135_168
+    assert blocks * 16 == 410_128
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters"), [("llama-2-7b", 0.24e9), ("llama-2-13b", 0.37e9), ("llama-2-70b", 0.99e9)]
+)
+def test_weights_of_an_eagle_layer(model: str, parameters: float) -> None:
+    """The published sizes of EAGLE's trained part (Li et al. 2024, section 4)."""
+    speculation = speculating(make_target(model), "eagle").speculation
+
+    assert speculation is not None
+    assert draft_weights_bytes(speculation) / 2 == pytest.approx(parameters, rel=0.02)
+
+
+def test_weights_of_an_mtp_module() -> None:
+    """DeepSeek-V3: 11.5 B parameters beside the shared embedding and head (README_WEIGHTS of the model)."""
+    target = make_target("deepseek-v3", quantization="bf16")
+    speculation = speculating(target, "mtp").speculation
+
+    assert speculation is not None
+    assert draft_weights_bytes(speculation) / 2 == pytest.approx(11.5e9, rel=0.02)
+
+
+def test_the_plan_adds_up_with_a_draft() -> None:
+    """Weights of the draft are a part of their own, its KV a part of every token, and k tokens stay out of reach."""
+    plain, plan = plan_memory(make_target()), plan_memory(speculating(make_target()))
+
+    assert sum(plan.parts.values()) == pytest.approx(plan.total_bytes)
+    assert plan.parts["draft_weights"] == plan.draft_weights_bytes == pytest.approx(2.47e9, rel=0.01)
+    assert plan.draft_kv_bytes_per_token == 16 * 2 * 8 * 64 * 2
+    assert plan.kv_bytes_per_token == plain.kv_bytes_per_token + plan.draft_kv_bytes_per_token
+    assert plain.kv_bytes - plan.kv_bytes == pytest.approx(plan.draft_weights_bytes)
+    assert plan.longest_sequence == plan.num_kv_blocks * plan.block_size - 5
+    assert any("draft: llama-3.2-1b" in line for line in plan.arithmetic)
+
+
+def test_a_static_fraction_holds_the_draft_too() -> None:
+    """SGLang's share covers weights, those of the draft, and KV."""
+    target = make_shape("h100-sxm-80gb", "llama-3.1-8b", engine="sglang", max_model_len=8192)
+    plain, plan = plan_memory(target), plan_memory(speculating(target))
+
+    assert plain.kv_bytes - plan.kv_bytes == pytest.approx(plan.draft_weights_bytes)
+
+
+def test_a_draft_on_one_gpu_of_four() -> None:
+    """Alone it talks to nobody, and the fullest GPU holds all of it."""
+    target = make_target("llama-3.1-70b", tensor_parallel_size=4)
+    draft = draft_shape(target, make_model("llama-3.2-1b"), "none", 1)
+    alone = replace(target, speculation=Speculation(method="draft_model", num_speculative_tokens=5, draft=draft))
+
+    assert plan_memory(alone).draft_weights_bytes > 3 * plan_memory(speculating(target)).draft_weights_bytes
+    assert drafting(price(alone)).decode_base[1] != drafting(price(speculating(target))).decode_base[1]

@@ -1,0 +1,230 @@
+"""Speculative decoding in a scenario: what is refused, what is noted, what a run shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.errors import InputError, ScenarioError
+from simserve.scenario.load import load
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import run
+from simserve.scenario.schema import Scenario
+from simserve.workload.acceptance import expected_tokens
+from tests.scenario.builders import make_scenario
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "acceptance_rate": 0.6}
+EAGLE = {**NGRAM, "method": "eagle"}
+MODEL = {**NGRAM, "method": "draft_model", "draft_model": "llama-3.2-1b"}
+
+
+def speculating(block: dict[str, Any], *overrides: str, **changes: Any) -> Scenario:
+    """Return the small scenario on llama-3.1-8b with drafts."""
+    deployment = {"hardware": "h100-sxm-80gb", "engine": {"name": "vllm", "version": "0.12"}, "speculative": block}
+    return make_scenario(overrides, **{"model": "llama-3.1-8b", "deployment": deployment, **changes})
+
+
+def summary(block: dict[str, Any] | None, *overrides: str) -> dict[str, Any]:
+    """Return the figures of the small scenario."""
+    if block is None:
+        return dict(run(speculating(NGRAM, "deployment.speculative=null", *overrides)).summary)
+    return dict(run(speculating(block, *overrides)).summary)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"acceptance_rate": None}, "exactly one of acceptance_rate and acceptance_per_position, and has neither"),
+        ({"acceptance_per_position": [0.6, 0.3, 0.1]}, "and has both"),
+        ({"acceptance_rate": None, "acceptance_per_position": [0.6, 0.3]}, r"must have num_speculative_tokens \(=3\)"),
+        ({"acceptance_rate": None, "acceptance_per_position": [0.3, 0.6, 0.1]}, "must not rise"),
+        (
+            {"acceptance_rate": None, "acceptance_per_position": [0.6, 0.3, 0.1], "acceptance_decay": 0.9},
+            "acceptance_decay goes with acceptance_rate",
+        ),
+        ({"acceptance_rate": 1.2}, "acceptance_rate"),
+        ({"num_speculative_tokens": 0}, "num_speculative_tokens"),
+        ({"method": "draft_model"}, "method draft_model needs draft_model"),
+        ({"draft_model": "llama-3.2-1b"}, "method ngram takes no draft_model"),
+        ({"draft_quantization": "fp8"}, "ngram has no weights"),
+        ({**MODEL, "draft_quantization": "fp9"}, "is not a weight format; did you mean 'fp8'"),
+        ({"draft_tensor_parallel_size": 1}, "goes with method draft_model"),
+    ],
+)
+def test_a_block_that_contradicts_itself_is_refused(changes: dict[str, Any], message: str) -> None:
+    """Each with the rule."""
+    block = {key: value for key, value in {**NGRAM, **changes}.items() if value is not None}
+
+    with pytest.raises(ScenarioError, match=message):
+        speculating(block)
+
+
+@pytest.mark.parametrize(
+    ("block", "overrides", "message"),
+    [
+        ({**NGRAM, "method": "mtp"}, [], "llama-3.1-8b has no layer for multi-token prediction"),
+        (NGRAM, ["deployment.engine.batching=static"], "needs batching: continuous"),
+        (NGRAM, ["deployment.engine.kv_allocation=pow2"], "needs kv_allocation: paged"),
+        (NGRAM, ["deployment.pipeline_parallel_size=2"], "must be 1 with speculative decoding"),
+        (NGRAM, ["deployment.engine={name: orca}"], "does not run under orca"),
+        (
+            {**MODEL, "draft_tensor_parallel_size": 2},
+            ["deployment.tensor_parallel_size=4"],
+            r"must be 1 or the target's tensor_parallel_size \(=4\)",
+        ),
+        ({**MODEL, "draft_model": "llama-9"}, [], "llama-9"),
+        (
+            {**MODEL, "draft_model": "phi-4"},
+            ["deployment.tensor_parallel_size=8"],
+            "draft_tensor_parallel_size: 8 must divide the 10 key-value heads of phi-4",
+        ),
+        (
+            {**MODEL, "draft_model": "qwen2.5-7b"},
+            ["deployment.tensor_parallel_size=8"],
+            "draft_tensor_parallel_size: 8 must divide the 28 attention heads of qwen2.5-7b",
+        ),
+    ],
+)
+def test_a_deployment_that_cannot_speculate_is_refused(
+    block: dict[str, Any], overrides: list[str], message: str
+) -> None:
+    """Each with the rule, and with the key that breaks it."""
+    with pytest.raises(InputError, match=message) as raised:
+        resolve(speculating(block, *overrides))
+
+    assert "deployment." in str(raised.value)
+
+
+def test_the_two_forms_of_acceptance_mean_the_same() -> None:
+    """Shares of steps are the products of conditional probabilities."""
+    conditional = speculating({**NGRAM, "acceptance_decay": 0.5})
+    shares = {**NGRAM, "acceptance_per_position": [0.6, 0.6 * 0.3, 0.6 * 0.3 * 0.15]}
+    del shares["acceptance_rate"]
+
+    first, second = (
+        each.deployment.speculative.conditional_acceptance
+        for each in (conditional, speculating(shares))
+        if each.deployment.speculative is not None
+    )
+    assert first == pytest.approx((0.6, 0.3, 0.15))
+    assert second == pytest.approx(first)
+
+
+def test_seats_that_the_budget_does_not_cover_are_taken_away_and_noted() -> None:
+    """256 seats with four tokens each need 1,024 tokens a step; of 512 tokens 128 seats live."""
+    overrides = ("deployment.engine.max_num_seqs=256", "deployment.engine.max_num_batched_tokens=512")
+    result = run(speculating(NGRAM, *overrides)).summary["simserve"]["engine_resolved"]
+
+    assert result["max_num_seqs"] == 128
+    assert any("max_num_seqs is 128, not 256" in note for note in result["notes"])
+
+
+@pytest.mark.parametrize(
+    ("draft", "note"),
+    [
+        ("qwen2.5-7b", "vocabulary of 152,064"),
+        ("llama-3.1-70b", "is no smaller"),
+        ("llama-2-7b", "is made for 4,096 tokens"),
+    ],
+)
+def test_a_doubtful_draft_is_noted_and_runs(draft: str, note: str) -> None:
+    """Another vocabulary, a large draft, a short context: warnings, no refusals."""
+    block = {**MODEL, "draft_model": draft, "draft_quantization": "awq-int4"}
+    shape = resolve(speculating(block, "deployment.tensor_parallel_size=4")).shape
+
+    assert shape.speculation is not None
+    assert any(note in each for each in shape.speculation.notes)
+
+
+def test_drafts_make_answers_faster() -> None:
+    """At low load; ITL is the time of a step, which is longer, TPOT that of a token, which is shorter."""
+    plain, drafting = summary(None), summary(EAGLE)
+
+    assert drafting["mean_tpot_ms"] < 0.75 * plain["mean_tpot_ms"]
+    assert drafting["mean_itl_ms"] > plain["mean_itl_ms"]
+    assert drafting["total_output_tokens"] == plain["total_output_tokens"]
+
+
+def test_traffic_is_the_same_with_and_without_drafts() -> None:
+    """Paces come from a stream of their own."""
+    random = "workload.output_tokens={distribution: exponential, mean: 40}"
+    plain, drafting = (
+        run(speculating(NGRAM, random, *more)).simulation.records for more in (["deployment.speculative=null"], [])
+    )
+
+    assert plain.arrival_time.tolist() == drafting.arrival_time.tolist()
+    assert plain.output_tokens.tolist() == drafting.output_tokens.tolist()
+
+
+@pytest.mark.parametrize("block", [NGRAM, EAGLE, MODEL, {**NGRAM, "method": "mtp"}], ids=lambda each: each["method"])
+@pytest.mark.parametrize("scheduler", ["mixed", "prefill_first"])
+def test_every_second_has_a_part(block: dict[str, Any], scheduler: str) -> None:
+    """Parts sum to the busy time, with chunks, queues and preemption; the drafts' part is what the block says."""
+    overrides = [
+        "workload.arrivals.rate=400",
+        "workload.num_requests=150",
+        "workload.prompt_tokens.value=900",
+        "workload.output_tokens.value=150",
+        f"deployment.engine.scheduler={scheduler}",
+        "deployment.engine.max_model_len=2048",
+        "deployment.engine.max_num_batched_tokens=512",
+        "deployment.engine.max_num_seqs=64",
+    ]
+    model = "llama-3.1-8b"
+    if block["method"] == "mtp":
+        model = "deepseek-v3"
+        overrides += ["deployment.hardware=h200-sxm-141gb", "deployment.tensor_parallel_size=8"]
+        overrides += ["deployment.quantization=fp8"]
+    else:
+        overrides.append("deployment.engine.gpu_memory_utilization=0.3")
+    result = run(speculating(block, *overrides, model=model))
+    inner, totals = result.summary["simserve"], result.simulation.totals
+    parts = inner["steps"]["seconds_by_part"]
+
+    assert sum(parts.values()) == pytest.approx(totals.busy_seconds, rel=1e-9)
+    assert all(seconds > 0 for part, seconds in parts.items() if part != "communication")
+    assert parts["draft"] == inner["speculation"]["draft_seconds"]
+    assert 0 < inner["utilization"]["mfu"] < 1
+    assert 0 < inner["utilization"]["mbu"] < 1
+
+
+def test_the_block_counts_drafts_as_vllm_does() -> None:
+    """60 % three times: 2.176 tokens a step of a long answer, a third of a token and more accepted a draft."""
+    block = summary(NGRAM, "workload.output_tokens.value=800")["simserve"]["speculation"]
+    given = expected_tokens((0.6, 0.6, 0.6))
+
+    assert block["expected_acceptance_length"] == pytest.approx(given)
+    assert block["mean_acceptance_length"] == pytest.approx(given, rel=0.02)
+    assert block["num_draft_tokens"] == 3 * block["num_drafts"]
+    assert block["acceptance_rate"] == pytest.approx((given - 1) / 3, rel=0.03)
+    assert block["num_accepted_tokens"] + block["num_drafts"] == pytest.approx(20 * 799, rel=0.01)
+
+
+def test_without_drafts_the_block_is_empty() -> None:
+    """Every key is there, none has a value."""
+    block = summary(None)["simserve"]["speculation"]
+
+    assert "num_drafts" in block
+    assert set(block.values()) == {None}
+
+
+def test_the_speedup_is_that_of_equal_batches() -> None:
+    """Below the break-even batch drafts gain, and nothing has validated how much."""
+    inner = run(load("speculative-decoding", ["workload.num_requests=200"])).summary["simserve"]
+    block = inner["speculation"]
+
+    assert block["decode_speedup"] > 1.5
+    assert block["mean_batch"] < block["break_even_batch"]
+    assert inner["expected_error"] == "unvalidated"
+
+
+def test_replications_draw_other_paces_and_pool_their_counts() -> None:
+    """Two runs of one scenario differ in drafts; the pooled block adds them up."""
+    alone = [run(speculating(NGRAM, f"run.seed={seed}")) for seed in (1, 2)]
+    pooled = run(speculating(NGRAM, "run.replications=2")).summary["simserve"]["speculation"]
+
+    assert not np.array_equal(*(each.simulation.records.finish_time for each in alone))
+    assert pooled["num_drafts"] > 1.5 * alone[0].summary["simserve"]["speculation"]["num_drafts"]
+    assert pooled["num_speculative_tokens"] == 3
