@@ -19,9 +19,10 @@ BUSY_SHARES: Mapping[str, float] = {
     "kv": 0.36,
     "communication": 0.36,
     "host": 0.1,
+    "draft": 0.36,
 }
 """Part of a step -> share of the span from idle to the board limit that it draws. Reading memory: 300 of 700 W on
-an H200 that idles at 76 W. Communication: as reading memory. Host: clocks are up and the cores wait, 137 W."""
+an H200 that idles at 76 W. Communication and drafting: as reading memory. Host: clocks are up and the cores wait, 137 W."""
 
 _JOULES_PER_KWH = 3.6e6
 
