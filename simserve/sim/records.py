@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,8 @@ class RequestRecords:
         status: Index into `STATUSES`.
         reason: Index into `REASONS`, why it was not completed.
         is_truncated: Whether the model's length limit cut what the client asked for.
+        session: Number of its conversation; None: no conversations.
+        turn: Its turn there, from 1; None: no conversations that wait for answers.
     """
 
     arrival_time: NDArray[np.float64]
@@ -48,7 +50,17 @@ class RequestRecords:
     status: NDArray[np.int8]
     reason: NDArray[np.int8]
     is_truncated: NDArray[np.bool_]
+    session: NDArray[np.int64] | None = None
+    turn: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         """Return the number of requests."""
         return len(self.arrival_time)
+
+    def by_arrival(self) -> RequestRecords:
+        """Return the same in order of arrival, those that were never sent last."""
+        order = np.argsort(self.arrival_time, kind="stable")
+        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(
+            self, **{name: column[order] for name, column in columns.items() if isinstance(column, np.ndarray)}
+        )

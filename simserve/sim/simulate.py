@@ -14,6 +14,7 @@ import numpy as np
 import simpy
 
 from simserve.engine.config import EngineConfig
+from simserve.engine.prefix_cache import PrefixCache, PrefixPaths
 from simserve.engine.state import Replica, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
@@ -21,6 +22,7 @@ from simserve.sim.clients import ClosedLoop
 from simserve.sim.cluster import Cluster, Routing, end_of
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
+from simserve.sim.sessions import Sessions
 from simserve.workload.requests import RequestSpecs
 
 Progress = Callable[[int, int], None]
@@ -83,7 +85,7 @@ def simulate(deployment: Deployment, specs: RequestSpecs, *, progress: Progress 
         engine, priced.step_times, priced, deployment.num_replicas, deployment.routing, specs, progress
     )
     return Simulation(
-        records=records,
+        records=records if specs.turn is None else records.by_arrival(),
         totals=totals,
         end_time=end_time,
         num_replicas=deployment.num_replicas * engine.data_parallel_size,
@@ -114,39 +116,51 @@ def _run(
     recorder = Recorder(config, times, priced)
     num_ranks = config.data_parallel_size
     replicas = [Replica(number // num_ranks, config, times) for number in range(num_replicas * num_ranks)]
+    paths = None
+    if specs.prefixes is not None and config.enable_prefix_caching:
+        prefixes = specs.prefixes
+        paths = PrefixPaths(prefixes.offsets, prefixes.segments, prefixes.ends, config.block_size)
+        for replica in replicas:
+            replica.cache = PrefixCache(paths)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
     cluster = Cluster(replicas, requests, recorder, routing, on_progress, num_ranks)
     env = simpy.Environment()
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
-    clients = None
+    clients: ClosedLoop | None = None
+    sessions: Sessions | None = None
     latency = np.float64(config.frontend_latency) + config.tokenization_per_token * specs.prompt_tokens.astype(
         np.float64
     )
-    if specs.concurrency is None:
+    if specs.turn is not None:
+        sessions = Sessions(cluster, specs, latency, arrival_time)
+        sessions.start()
+    elif specs.concurrency is None:
         # One tokeniser, in order: nobody overtakes a long prompt.
         np.frombuffer(requests.ready_time)[:] = np.maximum.accumulate(arrival_time + latency)
         cluster.schedule_all()
     else:
         clients = ClosedLoop(env, cluster, specs.think_time, latency, arrival_time)
         clients.start(specs.concurrency)
-    env.process(_data_plane(env, cluster, clients))
+    env.process(_data_plane(env, cluster, clients, sessions))
     was_interrupted = False
     try:
         env.run()
     except KeyboardInterrupt:
         was_interrupted = True
-    if was_interrupted and clients is None:
+    if sessions is not None:
+        sessions.forget_unsent()
+    elif was_interrupted and clients is None:
         # What was still to come was never sent.
         arrival_time[cluster.num_arrived :] = np.nan
         np.frombuffer(requests.ready_time)[cluster.num_arrived :] = np.nan
     cluster.flush()
-    records = _records(requests, arrival_time)
+    records = _records(requests, arrival_time, specs, paths)
     end_time = end_of(requests)
     return records, recorder.totals(len(replicas), records, end_time), end_time, was_interrupted
 
 
 def _data_plane(
-    env: simpy.Environment, cluster: Cluster, clients: ClosedLoop | None
+    env: simpy.Environment, cluster: Cluster, clients: ClosedLoop | None, sessions: Sessions | None = None
 ) -> Generator[simpy.Event, Any, None]:
     """Drive the cluster from decision to decision."""
     # Whoever starts at time 0 comes first.
@@ -154,7 +168,9 @@ def _data_plane(
     while True:
         until = env.peek()
         finished = cluster.drive(until)
-        if finished and clients is not None:
+        if finished and sessions is not None:
+            sessions.answer(finished)
+        elif finished and clients is not None:
             time = cluster.requests.finish_time[finished[0]]
             if time > env.now:
                 yield env.timeout(time - env.now)
@@ -167,7 +183,12 @@ def _data_plane(
             yield env.timeout(max(until - env.now, 0.0))
 
 
-def _records(requests: RequestTable, arrival_time: np.ndarray[Any, np.dtype[np.float64]]) -> RequestRecords:
+def _records(
+    requests: RequestTable,
+    arrival_time: np.ndarray[Any, np.dtype[np.float64]],
+    specs: RequestSpecs,
+    paths: PrefixPaths | None,
+) -> RequestRecords:
     itl_max = np.frombuffer(requests.itl_max).copy()
     itl_max[itl_max < 0] = np.nan
     num_requests = len(arrival_time)
@@ -181,11 +202,15 @@ def _records(requests: RequestTable, arrival_time: np.ndarray[Any, np.dtype[np.f
         finish_time=np.frombuffer(requests.finish_time),
         prompt_tokens=np.frombuffer(requests.prompt_tokens, dtype=np.int64),
         output_tokens=np.frombuffer(requests.generated_tokens, dtype=np.int64),
-        cached_tokens=np.zeros(num_requests, dtype=np.int64),
+        cached_tokens=np.zeros(num_requests, dtype=np.int64)
+        if paths is None
+        else np.frombuffer(paths.cached_tokens, dtype=np.int64),
         num_preemptions=np.frombuffer(requests.num_preemptions, dtype=np.int32),
         replica_id=np.frombuffer(requests.replica_id, dtype=np.int32),
         itl_max=itl_max,
         status=np.frombuffer(requests.status, dtype=np.int8),
         reason=np.frombuffer(requests.reason, dtype=np.int8),
         is_truncated=np.frombuffer(requests.is_truncated, dtype=np.bool_),
+        session=specs.session,
+        turn=specs.turn,
     )
