@@ -11,6 +11,7 @@ from typing import Literal
 Batching = Literal["continuous", "static"]
 Scheduler = Literal["mixed", "prefill_first"]
 Admission = Literal["on_demand", "estimate", "reserve"]
+SchedulingPolicy = Literal["fcfs", "priority", "shortest_first"]
 KVAllocation = Literal["paged", "static", "pow2", "oracle", "none"]
 
 
@@ -25,6 +26,11 @@ class EngineConfig:
             (SGLang, TGI, vLLM V0).
         admission: What admission requires. ``on_demand``: blocks for the next chunk. ``estimate``: SGLang's
             decaying new-token ratio. ``reserve``: blocks for the prompt and all of ``max_tokens``.
+        scheduling_policy: Order of the queue. ``fcfs``; ``priority``: smaller numbers first, then arrival, and the
+            victim of a preemption is who would come last (vLLM); ``shortest_first``: prompt plus ``max_tokens``.
+        priority_ageing: ``priority``: seconds of waiting that outweigh one level; 0: waiting changes nothing.
+        priority_preemption: ``priority``: whether running requests of a worse priority make way for the head of the
+            queue when it finds no seat or no blocks. ``on_demand`` alone.
         kv_allocation: ``paged`` blocks; ``static`` slots of ``max_model_len``; ``pow2`` and ``oracle``
             contiguous ranges, first fit (baselines of the vLLM paper); ``none``: no cache.
         max_num_seqs: Seats: most requests that hold KV at once.
@@ -56,6 +62,9 @@ class EngineConfig:
     batching: Batching = "continuous"
     scheduler: Scheduler = "mixed"
     admission: Admission = "on_demand"
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    priority_ageing: float = 0.0
+    priority_preemption: bool = False
     kv_allocation: KVAllocation = "paged"
     max_num_seqs: int
     max_num_batched_tokens: int

@@ -26,7 +26,7 @@ from simserve.engine.chunks import book_chunk_blocks, complete_chunks, forget_ch
 from simserve.engine.decoding import finish_decoding, steps_until_dry
 from simserve.engine.gaps import end_stall
 from simserve.engine.kv import used_tokens
-from simserve.engine.preemption import decay_ratio, make_room
+from simserve.engine.preemption import decay_ratio, make_room, make_way
 from simserve.engine.prefix_cache import evict
 from simserve.engine.progress import GRID
 from simserve.engine.state import (
@@ -60,6 +60,9 @@ def submit(replica: Replica, requests: RequestTable, index: int, now: float) -> 
             cut(replica, now)
     elif replica.end_time == INFINITY:
         replica.end_time = now
+    elif replica.is_ordered and replica.num_steps > 1 and replica.waiting[0] == index:
+        # It sorts before the head that the leap was planned for.
+        cut(replica, now)
 
 
 def cut(replica: Replica, now: float) -> None:
@@ -223,14 +226,16 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     replica.blocked_by = BLOCKED_BY_NOTHING
     replica.ratio_steps_skipped = 0
     replica.late_arrivals_sum = 0.0
-    has_preempted = False
+    has_preempted = is_restless = False
     progress = replica.progress
     waiting = replica.waiting
     if waiting or replica.prefilling:
+        if waiting and replica.is_ordered and replica.config.priority_preemption:
+            is_restless = make_way(replica, requests)
         if replica.is_prefill_first:
             has_preempted = schedule_chunks(replica, requests, 0, True)
             if replica.chunk_requests:
-                plan_chunks(replica, requests, 0, has_preempted)
+                plan_chunks(replica, requests, 0, has_preempted or is_restless)
                 return
             if replica.grows and make_room(replica, requests):
                 has_preempted = True
@@ -240,7 +245,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
             if schedule_chunks(replica, requests, replica.num_decoding, not has_preempted):
                 has_preempted = True
             if replica.chunk_requests:
-                plan_chunks(replica, requests, replica.num_decoding, has_preempted)
+                plan_chunks(replica, requests, replica.num_decoding, has_preempted or is_restless)
                 return
     else:
         if replica.chunk_requests:
@@ -259,7 +264,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         _go_idle(replica)
         return
     num_steps = 1
-    if not has_preempted:
+    if not has_preempted and not is_restless:
         num_steps = (replica.finish_heap[0] >> SHIFT) - replica.step
         if replica.grows:
             if progress is not None:

@@ -1,4 +1,4 @@
-"""Preemption by recompute: who has to go when the free blocks do not cover the next step, and what it costs.
+"""Preemption by recompute: who has to go when blocks run out or somebody more urgent waits, and what it costs.
 
 The victim keeps its generated tokens and prefills them again with its prompt. Swap comes later; `preempt` is its seam.
 """
@@ -10,7 +10,7 @@ from heapq import heapify
 from simserve.engine.decoding import generated_by_now, growth_of_step, leave_decoding
 from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.paces import leave_at_pace
-from simserve.engine.prefix_cache import leave_prefix
+from simserve.engine.prefix_cache import find_prefix, leave_prefix
 from simserve.engine.state import MASK, SHIFT, UNFINISHED, Replica, RequestTable
 
 RETRACT_DECODE_STEPS = 20
@@ -21,6 +21,40 @@ def make_room(replica: Replica, requests: RequestTable) -> bool:
     """Preempt until the next step's decodes have their blocks; return whether anyone had to go."""
     has_preempted = False
     while growth_of_step(replica) > replica.free_blocks:
+        # The chunks of the step before: nobody has one in this step yet.
+        replica.chunk_requests.clear()
+        preempt(replica, requests)
+        has_preempted = True
+    return has_preempted
+
+
+def make_way(replica: Replica, requests: RequestTable) -> bool:
+    """Preempt running requests of a worse priority until the head of the queue has a seat and blocks to start with.
+
+    Returns:
+        Whether the next step may see another preemption, so that nothing may leap over it: somebody had to go, or a
+        worse one is still running.
+    """
+    head, config = replica.waiting[0], replica.config
+    priority = requests.priority
+    running = replica.running
+    running[:] = [index for index in running if requests.status[index] == UNFINISHED]
+    has_preempted = False
+    while running:
+        if priority[max(running, key=lambda index: priority[index])] <= priority[head]:
+            return has_preempted
+        target = requests.prompt_tokens[head] + requests.generated_tokens[head]
+        blocks = idle = 0
+        if replica.cache is not None:
+            blocks, idle = find_prefix(replica.cache, head, target)
+        chunk = target - blocks * replica.block_size
+        if config.enable_chunked_prefill and not config.reserve_full_prompt:
+            chunk = min(chunk, config.max_chunk_tokens, replica.token_budget)
+        growth = 0 if replica.is_prefill_first else growth_of_step(replica)
+        need = -(-chunk // replica.block_size) + idle + growth
+        if replica.num_running < replica.max_num_seqs and need <= replica.free_blocks:
+            return True
+        replica.chunk_requests.clear()
         preempt(replica, requests)
         has_preempted = True
     return has_preempted
@@ -62,9 +96,19 @@ def preempt(replica: Replica, requests: RequestTable) -> int:
 
 
 def _victim(replica: Replica, requests: RequestTable) -> int:
-    """Return who is preempted: vLLM's last admitted, or SGLang's shortest output (ties: longest prompt, last in)."""
+    """Return who is preempted: vLLM's last admitted, or SGLang's shortest output (ties: longest prompt, last in).
+
+    With priorities, the worst one that has no chunk in the step yet, of several the last to come.
+    """
     running = replica.running
     running[:] = [index for index in running if requests.status[index] == UNFINISHED]
+    if replica.config.scheduling_policy == "priority":
+        scheduled = replica.chunk_requests
+        victim = max(
+            (requests.priority[index], requests.ready_time[index], index) for index in running if index not in scheduled
+        )[2]
+        running.remove(victim)
+        return victim
     if not replica.uses_estimate or not replica.num_decoding:
         return running.pop()
     position = -1

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from simserve.engine.config import EngineConfig
 from simserve.engine.prefix_cache import PrefixCache
 from simserve.engine.progress import Progress
+from simserve.engine.queue import OrderedQueue
 from simserve.engine.tables import StepTimes
 from simserve.errors import InvariantError
 
@@ -67,6 +68,7 @@ class RequestTable:
     prompt_tokens      int    the prompt
     output_tokens      int    tokens it generates, after the length limits; read only to declare it finished
     max_tokens         int    tokens it may generate, after the length limits; what admission sees
+    priority           int    the smaller the sooner
     is_truncated       0/1    the model's length limit cut what was asked for
     ready_time         s      when it reaches the scheduler
     scheduled_time     s      start of its first step
@@ -105,6 +107,7 @@ class RequestTable:
         "num_preemptions",
         "output_tokens",
         "pace",
+        "priority",
         "prompt_tokens",
         "range_start",
         "ready_time",
@@ -121,6 +124,7 @@ class RequestTable:
         max_tokens: NDArray[np.int64],
         config: EngineConfig,
         pace: NDArray[np.int64] | None = None,
+        priority: NDArray[np.int64] | None = None,
     ) -> None:
         """Apply the length limits of ``config`` and lay out the columns.
 
@@ -130,6 +134,7 @@ class RequestTable:
             max_tokens: >= 1, or -1 for the model's limit, shape [N].
             config: The engine that all of them reach.
             pace: With speculative decoding, parts of a token a decode step, shape [N]; None: not drawn.
+            priority: The smaller the sooner, shape [N]; None: all alike.
 
         Raises:
             InvariantError: The engine speculates, and no paces were drawn.
@@ -166,6 +171,7 @@ class RequestTable:
         self.context_base = _integers(zeros)
         self.finish_step = _integers(zeros)
         self.joined_leap = _integers(zeros)
+        self.priority = _integers(zeros if priority is None else priority)
         drawn = zeros[:0] if pace is None else pace
         self.pace = _integers(drawn)
         self.joined_step = _integers(np.zeros(len(drawn), dtype=np.int64))
@@ -213,6 +219,7 @@ class Replica:
         "increment_seconds",
         "irregular_gaps",
         "is_open",
+        "is_ordered",
         "is_prefill_first",
         "last_decode_time",
         "late_arrivals_sum",
@@ -279,7 +286,9 @@ class Replica:
         self.sequence_seconds = times.sequence_seconds
         self.decode_attention_base = times.decode_attention_base
 
-        self.waiting: deque[int] = deque()
+        # The queue, in the order of the scheduling policy (`simserve.engine.set_up`).
+        self.waiting: deque[int] | OrderedQueue = deque()
+        self.is_ordered = False
         self.running: list[int] = []
         self.prefilling: list[int] = []
         self.num_running = 0

@@ -41,7 +41,9 @@ class ResolvedEngine:
         batching: ``continuous`` or ``static``.
         scheduler: ``mixed`` or ``prefill_first``.
         admission: ``on_demand``, ``estimate`` or ``reserve``.
-        scheduling_policy: ``fcfs``.
+        scheduling_policy: ``fcfs``, ``priority`` or ``shortest_first``.
+        priority_ageing: ``priority``: seconds of waiting that outweigh one level; 0: it does not count.
+        priority_preemption: ``priority``: whether running requests make way for a better one.
         preemption_mode: ``recompute``.
         kv_allocation: ``paged``, ``static``, ``pow2``, ``oracle`` or ``none``.
         max_num_seqs: Most requests that hold KV at once.
@@ -102,7 +104,9 @@ class ResolvedEngine:
     batching: Literal["continuous", "static"]
     scheduler: Literal["mixed", "prefill_first"]
     admission: Literal["on_demand", "estimate", "reserve"]
-    scheduling_policy: str
+    scheduling_policy: Literal["fcfs", "priority", "shortest_first"]
+    priority_ageing: float
+    priority_preemption: bool
     preemption_mode: str
     kv_allocation: Literal["paged", "static", "pow2", "oracle", "none"]
     max_num_seqs: int

@@ -27,8 +27,12 @@ class EngineOverrides(FrozenModel):
     """Who goes first in a step."""
     admission: Literal["on_demand", "estimate", "reserve"] | None = None
     """What admission requires."""
-    scheduling_policy: str | None = None
-    """Queue order; `fcfs`."""
+    scheduling_policy: Literal["fcfs", "priority", "shortest_first"] | None = None
+    """Queue order."""
+    priority_ageing: float | None = Field(default=None, gt=0)
+    """Seconds of waiting that outweigh one level of priority."""
+    priority_preemption: bool | None = None
+    """Whether running requests make way for a better priority."""
     preemption_mode: str | None = None
     """What happens to a preempted request; `recompute`."""
     kv_allocation: Literal["paged", "static", "pow2", "oracle", "none"] | None = None
@@ -121,9 +125,6 @@ def refuse(key: str, value: object, rule: str, remedy: str) -> ScenarioError:
 
 
 def _refuse_unsupported(asked: EngineOverrides) -> None:
-    if asked.scheduling_policy not in (None, "fcfs"):
-        rule = "is not a queue order of this version"
-        raise refuse("scheduling_policy", asked.scheduling_policy, rule, "use fcfs")
     if asked.preemption_mode not in (None, "recompute"):
         rule = "is not a preemption mode of this version"
         raise refuse("preemption_mode", asked.preemption_mode, rule, "use recompute")
@@ -133,6 +134,10 @@ def _refuse_unsupported(asked: EngineOverrides) -> None:
 
 
 def _refuse_pairs(asked: EngineOverrides) -> None:
+    for key in ("priority_ageing", "priority_preemption"):
+        if getattr(asked, key) and asked.scheduling_policy != "priority":
+            rule = "needs scheduling_policy priority"
+            raise refuse(key, getattr(asked, key), rule, "set scheduling_policy to priority or leave it out")
     budget, seats = asked.max_num_batched_tokens, asked.max_num_seqs
     if budget is not None and seats is not None and budget < seats:
         rule = f"must be at least max_num_seqs ({seats}): every running request takes a token of each step"
@@ -183,3 +188,17 @@ def refuse_sharing(asked: EngineOverrides, batching: str, kv_allocation: str) ->
         found = "static batching" if batching != "continuous" else f"kv_allocation {kv_allocation}"
         rule = f"needs continuous batching and kv_allocation paged, not {found}"
         raise refuse("enable_prefix_caching", True, rule, "leave it out or set it to false")
+
+
+def refuse_order(asked: EngineOverrides, batching: str, kv_allocation: str, admission: str) -> None:
+    """Refuse a queue order, or preemption for it, where nothing would follow from it or it is not simulated.
+
+    Raises:
+        ScenarioError: ``scheduling_policy`` with static batching; ``priority_preemption`` without blocks on demand.
+    """
+    if batching != "continuous" and asked.scheduling_policy not in (None, "fcfs"):
+        rule = "needs continuous batching: a static batch takes whoever waits"
+        raise refuse("scheduling_policy", asked.scheduling_policy, rule, "leave it out")
+    if asked.priority_preemption and (kv_allocation, admission) != ("paged", "on_demand"):
+        rule = f"needs admission on_demand and kv_allocation paged, not {admission} and {kv_allocation}"
+        raise refuse("priority_preemption", True, rule, "leave it out or set the two")

@@ -13,6 +13,7 @@ from simserve.profiles.engine_overrides import (
     Choices,
     refuse,
     refuse_admission,
+    refuse_order,
     refuse_sharing,
     refuse_static_keys,
 )
@@ -69,11 +70,15 @@ def resolve_scheduling(choices: Choices, known: EngineVersion) -> dict[str, Any]
         admission, note = "on_demand", f"as {kv_allocation} KV reserves by itself"
     shares_blocks = batching == "continuous" and kv_allocation == "paged"
     refuse_sharing(choices.asked, batching, kv_allocation)
+    admission = choices.pick("admission", admission, note)
+    refuse_order(choices.asked, batching, kv_allocation, admission)
     return {
         "batching": batching,
         "kv_allocation": kv_allocation,
-        "admission": choices.pick("admission", admission, note),
+        "admission": admission,
         "scheduling_policy": choices.pick("scheduling_policy", "fcfs"),
+        "priority_ageing": choices.pick("priority_ageing", 0.0),
+        "priority_preemption": choices.pick("priority_preemption", False),
         "preemption_mode": choices.pick("preemption_mode", "recompute"),
         "enable_prefix_caching": choices.pick(
             "enable_prefix_caching",

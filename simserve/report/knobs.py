@@ -31,7 +31,14 @@ _STATIC = (
     "block_size",
     "gpu_memory_utilization",
 )
-_OFFLOAD = ("cpu_offload_gb", "n_gpu_layers", "num_gpu")
+_RARE = (
+    "scheduling_policy",
+    "priority_ageing",
+    "priority_preemption",
+    "cpu_offload_gb",
+    "n_gpu_layers",
+    "num_gpu",
+)
 """Shown only where the scenario sets them."""
 _NOT_KNOBS = ("name", "version", "requested_version", "sources", "notes")
 _SCENARIO = "scenario"
@@ -70,8 +77,8 @@ def important_knobs(result: RunResult) -> list[Knob]:
     """Return the knobs that decide how requests are served under this kind of batching."""
     resolved = result.summary["simserve"]["engine_resolved"]
     names = _STATIC if resolved.get("batching") == "static" else _CONTINUOUS
-    knobs = [_knob(resolved, name) for name in (*names, *_OFFLOAD) if name in resolved]
-    return [knob for knob in knobs if knob.name not in _OFFLOAD or knob.is_asked]
+    knobs = [_knob(resolved, name) for name in (*names, *_RARE) if name in resolved]
+    return [knob for knob in knobs if knob.name not in _RARE or knob.is_asked]
 
 
 def all_knobs(result: RunResult) -> list[Knob]:

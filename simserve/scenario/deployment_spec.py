@@ -50,6 +50,12 @@ def _only(supported: object, what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _positive(value: float) -> float:
+    if value <= 0:
+        raise ValueError("must be longer than 0 s")
+    return value
+
+
 class EngineSpec(FrozenModel):
     """The serving engine: which one, which version, and the knobs that differ from its defaults.
 
@@ -66,8 +72,14 @@ class EngineSpec(FrozenModel):
     """Who goes first in a step: `mixed` (decodes and prefill chunks share one budget) or `prefill_first`."""
     admission: Literal["on_demand", "estimate", "reserve"] | None = None
     """What admission requires blocks for: the next chunk, an estimate of the output, or all `max_tokens`."""
-    scheduling_policy: Literal["fcfs"] | None = None
-    """Order of the queue: first come, first served."""
+    scheduling_policy: Literal["fcfs", "priority", "shortest_first"] | None = None
+    """Order of the queue: first come, first served; `priority`: classes with the smaller number first, and who is
+    preempted is the last in that order; `shortest_first`: prompt plus `max_tokens`, the fewest first."""
+    priority_ageing: Annotated[Seconds, AfterValidator(_positive)] | None = None
+    """`priority`: waiting so long outweighs one level. Absent: waiting changes nothing."""
+    priority_preemption: bool | None = None
+    """`priority`: whether running requests of a worse priority make way for one that finds no seat or no blocks.
+    Absent: they do not, as in vLLM's V1."""
     preemption_mode: Literal["recompute"] | None = None
     """What happens to a preempted request: its KV cache is dropped and computed again."""
     kv_allocation: Literal["paged", "static", "pow2", "oracle", "none"] | None = None

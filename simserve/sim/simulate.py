@@ -14,7 +14,8 @@ import numpy as np
 import simpy
 
 from simserve.engine.config import EngineConfig
-from simserve.engine.prefix_cache import PrefixCache, PrefixPaths
+from simserve.engine.prefix_cache import PrefixPaths
+from simserve.engine.set_up import set_up
 from simserve.engine.state import Replica, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
@@ -112,7 +113,9 @@ def _run(
     progress: Progress | None,
 ) -> tuple[RequestRecords, RunTotals, float, bool]:
     times = times.as_lists()
-    requests = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace)
+    requests = RequestTable(
+        specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace, specs.priority
+    )
     recorder = Recorder(config, times, priced)
     num_ranks = config.data_parallel_size
     replicas = [Replica(number // num_ranks, config, times) for number in range(num_replicas * num_ranks)]
@@ -120,8 +123,8 @@ def _run(
     if specs.prefixes is not None and config.enable_prefix_caching:
         prefixes = specs.prefixes
         paths = PrefixPaths(prefixes.offsets, prefixes.segments, prefixes.ends, config.block_size)
-        for replica in replicas:
-            replica.cache = PrefixCache(paths)
+    for replica in replicas:
+        set_up(replica, requests, paths)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
     cluster = Cluster(replicas, requests, recorder, routing, on_progress, num_ranks)
     env = simpy.Environment()

@@ -28,6 +28,7 @@ class RequestSpecs:
         offered_rate: Requests/s that the scenario asks for, or NaN (closed loop, all at once).
         pace: Speculative decoding: tokens a decode step that each request gains, drawn beforehand, in sixteenths
             (`simserve.engine.progress.GRID`), int64; None: not drawn.
+        priority: The smaller the sooner, int64; None: all alike.
         prefixes: What the tokens of each request are, where any are shared; None: all prompts are different.
         session: Number of the conversation of each request, int64; None: no conversations.
         turn: Its turn there, from 1, int64; None: arrivals wait for no answer. Requests of a conversation stand side by
@@ -45,6 +46,7 @@ class RequestSpecs:
     is_stationary: bool
     offered_rate: float
     pace: NDArray[np.int64] | None = None
+    priority: NDArray[np.int64] | None = None
     prefixes: PrefixSegments | None = None
     session: NDArray[np.int64] | None = None
     turn: NDArray[np.int64] | None = None
@@ -64,6 +66,7 @@ class RequestSpecs:
             max_tokens=self.max_tokens[some],
             think_time=self.think_time[some],
             pace=None if self.pace is None else self.pace[some],
+            priority=None if self.priority is None else self.priority[some],
             prefixes=None if self.prefixes is None else self.prefixes.first(num_requests),
             session=None if self.session is None else self.session[some],
             turn=None if self.turn is None else self.turn[some],

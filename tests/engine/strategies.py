@@ -314,3 +314,24 @@ def conversations(draw: st.DrawFn, config: EngineConfig) -> RequestSpecs:
         session=session,
         turn=turn,
     )
+
+
+@st.composite
+def ordered_cases(draw: st.DrawFn) -> Case:
+    """Draw a replica whose queue goes by priority or by size, with few levels, so that many are alike."""
+    case = draw(st.one_of(cases(), pressed_cases(), pressed_cases(), shared_cases()).filter(_is_continuous))
+    policy = draw(st.sampled_from(["priority", "priority", "shortest_first"]))
+    config = replace(case.config, scheduling_policy=policy)
+    if policy == "priority":
+        is_on_demand = (config.kv_allocation, config.admission) == ("paged", "on_demand")
+        config = replace(
+            config,
+            priority_ageing=draw(st.sampled_from([0.0, 0.0, 0.37, 2.9])),
+            priority_preemption=is_on_demand and draw(st.booleans()),
+        )
+    priorities = st.lists(st.integers(0, 2), min_size=len(case.specs), max_size=len(case.specs))
+    return Case(config, case.times, replace(case.specs, priority=np.array(draw(priorities), dtype=np.int64)))
+
+
+def _is_continuous(case: Case) -> bool:
+    return case.config.batching == "continuous"

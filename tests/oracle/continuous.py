@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
 
 from simserve.engine.config import EngineConfig
@@ -57,6 +58,8 @@ class ContinuousReplica(Replica):
     def schedule(self, now: float) -> Step:
         """Choose what the step that starts ``now`` holds."""
         step = Step(now, self.config.max_num_batched_tokens * self.config.pipeline_parallel_size)
+        self.sort_queue()
+        self.make_way(step)
         if self.config.kv_allocation == "none":
             self.schedule_uncached(step)
         elif self.config.scheduler == "mixed":
@@ -207,6 +210,12 @@ class ContinuousReplica(Replica):
         decoding = [request for request in self.running if request.is_decoding]
         if self.config.admission == "estimate" and decoding:
             victim = min(decoding, key=lambda one: (one.generated, -one.prompt_tokens, -self.running.index(one)))
+        if self.config.scheduling_policy == "priority":
+            chunked = [request for request, _ in step.chunks]
+            victim = max(
+                (request for request in self.running if request not in chunked),
+                key=lambda one: (one.priority, one.ready, one.index),
+            )
         assert all(victim is not request for request, _ in step.chunks)
         self.cache(victim, victim.computed)
         self.running.remove(victim)
@@ -221,6 +230,39 @@ class ContinuousReplica(Replica):
             self.waiting.append(victim)
         else:
             self.waiting.appendleft(victim)
+        self.sort_queue()
+
+    def sort_queue(self) -> None:
+        """Bring the queue into the order of the policy; first come, first served is the order it is in."""
+        config = self.config
+        if config.scheduling_policy == "shortest_first":
+            ordered = sorted(self.waiting, key=lambda one: (one.prompt_tokens + one.max_tokens, one.ready, one.index))
+        elif config.scheduling_policy == "priority":
+            ageing = 1.0 / config.priority_ageing if config.priority_ageing else 0.0
+            ordered = sorted(self.waiting, key=lambda one: (one.priority + one.ready * ageing, one.ready, one.index))
+        else:
+            return
+        self.waiting = deque(ordered)
+
+    def make_way(self, step: Step) -> None:
+        """Preempt running requests of a worse priority until the head of the queue has a seat and blocks to start."""
+        config = self.config
+        if not config.priority_preemption or not self.waiting:
+            return
+        head = self.waiting[0]
+        while any(request.priority > head.priority for request in self.running):
+            target = head.prompt_tokens + head.generated
+            found = self.cached_prefix(head, target)
+            chunk = target - len(found) * config.block_size
+            if config.enable_chunked_prefill and not config.reserve_full_prompt:
+                chunk = min(chunk, config.max_chunk_tokens, step.budget)
+            free = self.free - len(set(found) - self.in_use)
+            if config.scheduler == "mixed":
+                free -= sum(self.blocks_needed(request) for request in self.running if request.is_decoding)
+            if len(self.running) < config.max_num_seqs and self.blocks_of(chunk) <= free:
+                break
+            self.preempt(step)
+        step.has_preempted = False
 
     def schedule_uncached(self, step: Step) -> None:
         """Without a KV cache: only seats limit, and everything is computed again."""

@@ -30,6 +30,7 @@ class Request:
     pace: int
     arrival: float
     ready: float
+    priority: int = 0
     max_tokens: int = 0
     status: str = "waiting"
     is_truncated: bool = False
@@ -120,7 +121,10 @@ class Replica(ABC):
             int(column[index]) for column in (specs.prompt_tokens, specs.output_tokens, specs.max_tokens)
         )
         pace = ONE_TOKEN if specs.pace is None else int(specs.pace[index])
-        self.requests[index] = Request(index, prompt, output, asked, pace, arrival, ready, path=self.path_of(index))
+        priority = 0 if specs.priority is None else int(specs.priority[index])
+        self.requests[index] = Request(
+            index, prompt, output, asked, pace, arrival, ready, priority, path=self.path_of(index)
+        )
         heapq.heappush(self.upcoming, (ready, index))
 
     def path_of(self, index: int) -> list[tuple[int, int]]:

@@ -385,8 +385,20 @@ def test_asynchronous_scheduling_can_be_switched_where_it_exists() -> None:
         ),
         ({"name": "orca", "version": None, "admission": "reserve"}, r"not this engine's static"),
         (
-            {"scheduling_policy": "priority"},
-            r"scheduling_policy: 'priority' is not a queue order .* use fcfs",
+            {"scheduling_policy": "longest_first"},
+            r"scheduling_policy: 'longest_first' must be 'fcfs', 'priority' or 'shortest_first'",
+        ),
+        ({"scheduling_policy": "priority", **STATIC}, r"scheduling_policy: 'priority' needs continuous batching"),
+        ({"priority_ageing": 5.0}, r"priority_ageing: 5.0 needs scheduling_policy priority"),
+        ({"priority_preemption": True}, r"priority_preemption: True needs scheduling_policy priority"),
+        (
+            {"scheduling_policy": "priority", "priority_preemption": True, "admission": "reserve"},
+            r"priority_preemption: True needs admission on_demand",
+        ),
+        ({"enable_prefix_caching": True, **STATIC}, r"enable_prefix_caching: True needs continuous batching"),
+        (
+            {"enable_prefix_caching": True, "kv_allocation": "pow2"},
+            r"enable_prefix_caching: True .* not kv_allocation pow2",
         ),
         ({"preemption_mode": "swap"}, r"preemption_mode: 'swap' is not a preemption mode .* use recompute"),
         ({"swap_space": 4 * GIB}, r"swap_space: 4294967296.0 must be 0"),

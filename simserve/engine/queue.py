@@ -1,0 +1,69 @@
+"""OrderedQueue: waiting requests by priority or by size instead of by arrival. Knows no blocks and no clock.
+
+It has the methods of the deque that the kernel uses for first come, first served, so that the kernel does not ask
+which of the two it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simserve.engine.config import EngineConfig
+    from simserve.engine.state import RequestTable
+
+
+class OrderedQueue:
+    """A heap of ``(rank, ready time, index)``; the smallest is the head.
+
+    The rank is fixed while a request waits. ``priority``: its priority, the smaller the sooner, plus with ageing
+    the time at which it came over `EngineConfig.priority_ageing`: waiting so long outweighs one level, whenever two are
+    compared. ``shortest_first``: prompt plus ``max_tokens``, what is known of its size before it runs.
+    """
+
+    __slots__ = ("_ageing", "_heap", "_ranks", "_ready_time")
+
+    def __init__(self, config: EngineConfig, requests: RequestTable) -> None:
+        self._heap: list[tuple[float, float, int]] = []
+        self._ready_time = requests.ready_time
+        self._ranks: Sequence[float] = requests.priority
+        self._ageing = 0.0
+        if config.scheduling_policy == "shortest_first":
+            self._ranks = [a + b for a, b in zip(requests.prompt_tokens, requests.max_tokens, strict=True)]
+        elif config.priority_ageing:
+            self._ageing = 1.0 / config.priority_ageing
+
+    def append(self, index: int) -> None:
+        """Queue a request where it belongs."""
+        ready = self._ready_time[index]
+        heappush(self._heap, (self._ranks[index] + ready * self._ageing, ready, index))
+
+    appendleft = append
+
+    def popleft(self) -> int:
+        """Return the head and take it out."""
+        return heappop(self._heap)[2]
+
+    def remove(self, index: int) -> None:
+        """Take a request out, wherever it stands.
+
+        Raises:
+            ValueError: It does not wait here.
+        """
+        position = [entry[2] for entry in self._heap].index(index)
+        del self._heap[position]
+        heapify(self._heap)
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return len(self._heap)
+
+    def __getitem__(self, position: int) -> int:
+        """Return the head, 0, the only position that has an order of its own."""
+        return self._heap[position][2]
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield those who wait, the head first."""
+        return (entry[2] for entry in sorted(self._heap))

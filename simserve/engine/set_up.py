@@ -1,0 +1,16 @@
+"""What a replica is given for one run beyond its configuration: the queue and the cache that the requests call for."""
+
+from __future__ import annotations
+
+from simserve.engine.prefix_cache import PrefixCache, PrefixPaths
+from simserve.engine.queue import OrderedQueue
+from simserve.engine.state import Replica, RequestTable
+
+
+def set_up(replica: Replica, requests: RequestTable, paths: PrefixPaths | None) -> None:
+    """Give a new replica its queue and, where prompts share anything (``paths``), its prefix cache."""
+    if replica.config.scheduling_policy != "fcfs":
+        replica.is_ordered = True
+        replica.waiting = OrderedQueue(replica.config, requests)
+    if paths is not None:
+        replica.cache = PrefixCache(paths)
