@@ -29,6 +29,7 @@ _EXPECTED = [
     "single-gpu-7b",
     "speculative-decoding",
     "static-vs-continuous",
+    "swap-or-recompute",
 ]
 _PROMISED = re.compile(r"--set ('[^']*'|\S+)")
 
@@ -188,3 +189,16 @@ def test_more_conversations_than_memory_keeps_find_less() -> None:
     ]
 
     assert rates[1] < rates[0] - 0.2
+
+
+def test_swapping_spares_the_others_a_prefill() -> None:
+    """Each is preempted twice either way; copies stall the running requests less than computing again does."""
+    swapped = summary("swap-or-recompute")
+    again = summary("swap-or-recompute", "deployment.engine.preemption_mode=recompute")
+
+    for result in (swapped, again):
+        assert result["simserve"]["kv"]["preemptions"] > result["completed"]
+    assert swapped["p99_itl_ms"] < 0.7 * again["p99_itl_ms"]
+    assert swapped["simserve"]["steps"]["seconds_by_part"]["communication"] > 0
+    assert again["simserve"]["steps"]["seconds_by_part"]["communication"] == 0
+    assert "copied to host memory" in swapped["simserve"]["bottleneck"]["explanation"]

@@ -82,6 +82,10 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 replica.blocked_by = BLOCKED_BY_SEATS
                 break
             index = waiting[0]
+            if replica.swaps and requests.swapped_tokens[index]:
+                # Only `swap_in` brings it back.
+                replica.blocked_by = BLOCKED_BY_BLOCKS
+                break
             target = prompt_tokens[index] + generated_tokens[index]
             cached = blocks = idle = 0
             if cache is not None:
@@ -194,6 +198,8 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
             increment = times.prefill_pair_seconds * (total * total) + times.prefill_context_seconds * total
             if num_decodes:
                 increment += slope * (num_decodes if progress is None else progress.total / GRID)
+    if replica.moved_blocks:
+        first += times.swap_block_seconds * replica.moved_blocks
     replica.num_steps = num_steps
     replica.first_seconds = first
     replica.increment_seconds = increment
@@ -222,6 +228,9 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
         replica.uses_estimate or (replica.cache is not None and replica.blocked_by == BLOCKED_BY_BLOCKS)
     ):
         # What the chunks cache may let the head of the queue in.
+        return 1
+    if replica.swaps and replica.waiting and requests.swapped_tokens[replica.waiting[0]]:
+        # It may have become the head in this very step: the next one looks whether it fits.
         return 1
     if num_decodes:
         num_steps = min(num_steps, (replica.finish_heap[0] >> SHIFT) - replica.step)

@@ -12,6 +12,7 @@ Batching = Literal["continuous", "static"]
 Scheduler = Literal["mixed", "prefill_first"]
 Admission = Literal["on_demand", "estimate", "reserve"]
 SchedulingPolicy = Literal["fcfs", "priority", "shortest_first"]
+PreemptionMode = Literal["recompute", "swap"]
 KVAllocation = Literal["paged", "static", "pow2", "oracle", "none"]
 
 
@@ -31,6 +32,8 @@ class EngineConfig:
         priority_ageing: ``priority``: seconds of waiting that outweigh one level; 0: waiting changes nothing.
         priority_preemption: ``priority``: whether running requests of a worse priority make way for the head of the
             queue when it finds no seat or no blocks. ``on_demand`` alone.
+        preemption_mode: What becomes of a victim's KV: ``recompute`` or ``swap`` (`simserve.engine.swap`).
+        num_swap_blocks: ``swap``: KV blocks that host memory holds.
         kv_allocation: ``paged`` blocks; ``static`` slots of ``max_model_len``; ``pow2`` and ``oracle``
             contiguous ranges, first fit (baselines of the vLLM paper); ``none``: no cache.
         max_num_seqs: Seats: most requests that hold KV at once.
@@ -65,6 +68,8 @@ class EngineConfig:
     scheduling_policy: SchedulingPolicy = "fcfs"
     priority_ageing: float = 0.0
     priority_preemption: bool = False
+    preemption_mode: PreemptionMode = "recompute"
+    num_swap_blocks: int = 0
     kv_allocation: KVAllocation = "paged"
     max_num_seqs: int
     max_num_batched_tokens: int

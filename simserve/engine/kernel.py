@@ -41,6 +41,7 @@ from simserve.engine.state import (
     RequestTable,
 )
 from simserve.engine.static import complete_static, plan_static, submit_static
+from simserve.engine.swap import end_swaps, swap_in
 from simserve.engine.uncached import complete_uncached, plan_uncached
 from simserve.errors import InvariantError
 
@@ -128,6 +129,9 @@ def complete(replica: Replica, requests: RequestTable) -> int:
 
     if num_decodes:
         longest = first + increment * (num_steps - 1)
+        if replica.swapped_in:
+            end_swaps(replica, requests, num_decodes)
+            first_gaps = 0
         if replica.stalls:
             end_stall(replica)
             first_gaps = 0
@@ -169,6 +173,9 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         used_after += taken * block_size
     if cache is not None:
         evict(cache, replica.free_blocks)
+    if replica.moved_blocks:
+        replica.num_swapped_blocks += replica.moved_blocks
+        replica.moved_blocks = 0
     blocked_by = replica.blocked_by
     waiting_seconds = 0.0
     if replica.waiting:
@@ -239,9 +246,13 @@ def plan(replica: Replica, requests: RequestTable) -> None:
                 return
             if replica.grows and make_room(replica, requests):
                 has_preempted = True
+            if replica.swaps and not has_preempted and swap_in(replica, requests):
+                is_restless = True
         else:
             if replica.grows:
                 has_preempted = make_room(replica, requests)
+            if replica.swaps and not has_preempted and swap_in(replica, requests):
+                is_restless = True
             if schedule_chunks(replica, requests, replica.num_decoding, not has_preempted):
                 has_preempted = True
             if replica.chunk_requests:
@@ -280,6 +291,8 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     if progress is not None:
         increment = slope * (progress.total / GRID)
         replica.priced_tokens = num_decoding * replica.tokens_per_decode
+    if replica.moved_blocks:
+        first += replica.times.swap_block_seconds * replica.moved_blocks
     replica.num_steps = num_steps
     replica.first_seconds = first
     replica.increment_seconds = increment

@@ -12,6 +12,7 @@ from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.paces import leave_at_pace
 from simserve.engine.prefix_cache import find_prefix, leave_prefix
 from simserve.engine.state import MASK, SHIFT, UNFINISHED, Replica, RequestTable
+from simserve.engine.swap import swap_out
 
 RETRACT_DECODE_STEPS = 20
 """Steps of head-room in SGLang's new-token ratio after a retraction (``SGLANG_RETRACT_DECODE_STEPS``)."""
@@ -44,12 +45,15 @@ def make_way(replica: Replica, requests: RequestTable) -> bool:
         if priority[max(running, key=lambda index: priority[index])] <= priority[head]:
             return has_preempted
         target = requests.prompt_tokens[head] + requests.generated_tokens[head]
+        swapped = requests.swapped_tokens[head]
         blocks = idle = 0
         if replica.cache is not None:
             blocks, idle = find_prefix(replica.cache, head, target)
         chunk = target - blocks * replica.block_size
         if config.enable_chunked_prefill and not config.reserve_full_prompt:
             chunk = min(chunk, config.max_chunk_tokens, replica.token_budget)
+        if swapped:
+            chunk = swapped + 1
         growth = 0 if replica.is_prefill_first else growth_of_step(replica)
         need = -(-chunk // replica.block_size) + idle + growth
         if replica.num_running < replica.max_num_seqs and need <= replica.free_blocks:
@@ -61,7 +65,7 @@ def make_way(replica: Replica, requests: RequestTable) -> bool:
 
 
 def preempt(replica: Replica, requests: RequestTable) -> int:
-    """Send the victim back to the queue without its KV cache (recompute); return it."""
+    """Send the victim back to the queue, its KV cache dropped or swapped to host memory; return it."""
     index = _victim(replica, requests)
     if index in replica.prefilling:
         computed = done = requests.computed_tokens[index]
@@ -72,17 +76,25 @@ def preempt(replica: Replica, requests: RequestTable) -> int:
     else:
         finish_step = requests.finish_step[index]
         generated = generated_by_now(replica, requests, index)
-        keep_largest_gap(replica, requests, index)
-        leave_stall(replica, requests.joined_leap[index])
+        last_token_time = max(requests.last_token_time[index], replica.last_decode_time)
+        if index in replica.swapped_in:
+            # It has not decoded since it came back.
+            replica.swapped_in.remove(index)
+            last_token_time = requests.last_token_time[index]
+        else:
+            keep_largest_gap(replica, requests, index)
+            leave_stall(replica, requests.joined_leap[index])
         if replica.progress is not None:
             leave_at_pace(replica, requests, replica.progress, index)
         else:
             leave_decoding(replica, requests, index, requests.context_base[index] + replica.step, generated)
         replica.finish_heap.remove(finish_step << SHIFT | index)
         heapify(replica.finish_heap)
-        requests.last_token_time[index] = max(requests.last_token_time[index], replica.last_decode_time)
+        requests.last_token_time[index] = last_token_time
         requests.generated_tokens[index] = generated
         computed = requests.prompt_tokens[index] + generated - 1
+        if replica.swaps:
+            swap_out(replica, requests, index, computed)
     if replica.cache is not None:
         leave_prefix(replica, index, computed)
     requests.num_preemptions[index] += 1

@@ -86,6 +86,7 @@ class RequestTable:
     pace               int    speculative: parts (`Progress`) of a token that it gains a step; else empty
     range_start        int    contiguous KV allocation: first token of its range
     num_preemptions    int
+    swapped_tokens     int    its KV tokens in host memory while it waits; 0: none
     replica_id         int    -1: none
     status, reason     int
     =================  =====  ==============================================================================
@@ -115,6 +116,7 @@ class RequestTable:
         "replica_id",
         "scheduled_time",
         "status",
+        "swapped_tokens",
     )
 
     def __init__(
@@ -176,6 +178,7 @@ class RequestTable:
         self.pace = _integers(drawn)
         self.joined_step = _integers(np.zeros(len(drawn), dtype=np.int64))
         self.range_start = _integers(zeros)
+        self.swapped_tokens = _integers(zeros)
         self.num_preemptions = _typed("i", zeros)
         self.replica_id = _typed("i", zeros - 1)
 
@@ -211,6 +214,7 @@ class Replica:
         "first_seconds",
         "free_blocks",
         "free_ranges",
+        "free_swap_blocks",
         "gap_leaps",
         "gap_values",
         "grows",
@@ -227,6 +231,7 @@ class Replica:
         "leaps",
         "max_num_seqs",
         "mode",
+        "moved_blocks",
         "new_token_ratio",
         "num_blocks",
         "num_decoding",
@@ -235,6 +240,7 @@ class Replica:
         "num_running",
         "num_scheduled_decodes",
         "num_steps",
+        "num_swapped_blocks",
         "prefill_tokens",
         "prefilled_tokens",
         "prefilling",
@@ -247,6 +253,8 @@ class Replica:
         "stalls",
         "start_time",
         "step",
+        "swapped_in",
+        "swaps",
         "times",
         "token_budget",
         "token_seconds",
@@ -308,6 +316,12 @@ class Replica:
         self.num_blocks = capacity // config.max_model_len if config.kv_allocation == "static" else config.num_blocks
         self.free_blocks = self.num_blocks
         self.residues = [0] * (2 * config.block_size)
+        self.swaps = config.preemption_mode == "swap"
+        self.free_swap_blocks = config.num_swap_blocks
+        # Blocks that the planned step copies, and those who come back in it.
+        self.moved_blocks = 0
+        self.num_swapped_blocks = 0
+        self.swapped_in: list[int] = []
         self.free_ranges: list[tuple[int, int]] = [(0, capacity)]
 
         self.estimate_sum: float = 0

@@ -42,6 +42,7 @@ class StepTimes:
         prefill_request_seconds: Seconds a prefilling request in the step.
         prefill_pair_seconds: Seconds an attended pair.
         prefill_context_seconds: Seconds a key read.
+        swap_block_seconds: Seconds that copying a KV block to or from host memory adds to the step that does it.
         shared_seconds: Index x = 0..len-1, what ranks in lockstep do together: routed experts and the collectives
             around them; empty without such ranks.
         shared_seconds_beyond: Seconds a token beyond that table.
@@ -56,6 +57,7 @@ class StepTimes:
     prefill_request_seconds: float
     prefill_pair_seconds: float
     prefill_context_seconds: float
+    swap_block_seconds: float = 0.0
     shared_seconds: Sequence[float] = ()
     shared_seconds_beyond: float = 0.0
 

@@ -52,6 +52,7 @@ def bottleneck(
     max_batch: int,
     is_static: bool = False,
     limit_gains: Mapping[str, float] | None = None,
+    swaps: bool = False,
 ) -> dict[str, Any]:
     """Return ``binding`` (a name), ``explanation`` (a sentence), ``step_shares`` and ``waiting_shares``.
 
@@ -73,6 +74,7 @@ def bottleneck(
         max_batch: Sequences that a step may hold at most.
         is_static: Whether requests are batched statically: then a batch, not a seat, is waited for.
         limit_gains: By key of `LIMITS`, the factor on throughput that a limit twice as large would bring.
+        swaps: Whether preempted requests keep their KV in host memory.
     """
     step_shares, waiting_shares = _shares(seconds_by_part), _shares(blocked_seconds)
     limit_gains = limit_gains or {}
@@ -81,9 +83,8 @@ def bottleneck(
         binding, explanation = NONE, "No step ran"
     elif preemptions_per_request >= _PREEMPTIONS_PER_REQUEST:
         binding = LIMITS["blocks"]
-        explanation = (
-            f"KV memory ran out: {preemptions_per_request:.2g} preemptions a completed request, each of them "
-            f"computed again"
+        explanation = f"KV memory ran out: {preemptions_per_request:.2g} preemptions a completed request, " + (
+            "their KV copied to host memory and back" if swaps else "each of them computed again"
         )
     elif waiting_share >= _WAITING_SHARE and reason in LIMITS:
         limit = STATIC_LIMIT if is_static and reason == "seats" else LIMITS[reason]

@@ -264,6 +264,7 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         max_batch=int(facts.engine_resolved["max_num_seqs"]),
         is_static=facts.engine_resolved.get("batching") == "static",
         limit_gains=facts.limit_gains,
+        swaps=facts.engine_resolved.get("preemption_mode") == "swap",
     )
 
 

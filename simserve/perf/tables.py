@@ -26,7 +26,8 @@ from simserve.perf.attention import (
     window_keys,
 )
 from simserve.perf.efficiency import Array
-from simserve.perf.offload import cpu_key_seconds, cpu_pair_seconds, offload_parts
+from simserve.perf.memory import kv_bytes_per_token
+from simserve.perf.offload import cpu_key_seconds, cpu_pair_seconds, link_bandwidth, offload_parts
 from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES
 from simserve.perf.parallelism import exposed_head, micro_batch, num_micro_batches, rounds
 from simserve.perf.parts import Fidelity, PricedDeployment, StepParts
@@ -146,6 +147,9 @@ def _step_times(stage: Stage, attention: AttentionShape, parts: StepParts, slope
         prefill_pair_seconds=(pair * num_layers + cpu_pair_seconds(stage.shape, attention))
         * growing_share(stage.shape.model),
         prefill_context_seconds=key * num_layers * growing_share(stage.shape.model),
+        swap_block_seconds=kv_bytes_per_token(stage.shape)
+        * stage.shape.engine.block_size
+        / link_bandwidth(stage.shape),
         shared_seconds=_sums(parts.shared),
         shared_seconds_beyond=_marginal_shared(stage),
     )

@@ -44,7 +44,8 @@ class ResolvedEngine:
         scheduling_policy: ``fcfs``, ``priority`` or ``shortest_first``.
         priority_ageing: ``priority``: seconds of waiting that outweigh one level; 0: it does not count.
         priority_preemption: ``priority``: whether running requests make way for a better one.
-        preemption_mode: ``recompute``.
+        preemption_mode: ``recompute`` or ``swap``.
+        swap_space: ``swap``: host memory for KV, bytes a GPU; else 0.
         kv_allocation: ``paged``, ``static``, ``pow2``, ``oracle`` or ``none``.
         max_num_seqs: Most requests that hold KV at once.
         max_num_batched_tokens: Token budget of a step.
@@ -107,7 +108,8 @@ class ResolvedEngine:
     scheduling_policy: Literal["fcfs", "priority", "shortest_first"]
     priority_ageing: float
     priority_preemption: bool
-    preemption_mode: str
+    preemption_mode: Literal["recompute", "swap"]
+    swap_space: float
     kv_allocation: Literal["paged", "static", "pow2", "oracle", "none"]
     max_num_seqs: int
     max_num_batched_tokens: int

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field
 
 from simserve.errors import InputError, ScenarioError
+from simserve.units import format_bytes
 from simserve.validation import FrozenModel, validate
 
 KEY_PREFIX = "deployment.engine."
@@ -33,8 +34,8 @@ class EngineOverrides(FrozenModel):
     """Seconds of waiting that outweigh one level of priority."""
     priority_preemption: bool | None = None
     """Whether running requests make way for a better priority."""
-    preemption_mode: str | None = None
-    """What happens to a preempted request; `recompute`."""
+    preemption_mode: Literal["recompute", "swap"] | None = None
+    """What happens to the KV of a preempted request."""
     kv_allocation: Literal["paged", "static", "pow2", "oracle", "none"] | None = None
     """How KV memory is given out."""
     max_num_seqs: int | None = Field(default=None, ge=1)
@@ -114,7 +115,6 @@ def read_overrides(overrides: Mapping[str, Any]) -> EngineOverrides:
     except InputError as failure:
         key = f"{KEY_PREFIX}{failure.key}"
         raise ScenarioError(failure.rule, key=key, value=failure.value, remedy=failure.remedy) from None
-    _refuse_unsupported(asked)
     _refuse_pairs(asked)
     return asked
 
@@ -124,20 +124,19 @@ def refuse(key: str, value: object, rule: str, remedy: str) -> ScenarioError:
     return ScenarioError(rule, key=f"{KEY_PREFIX}{key}", value=value, remedy=remedy)
 
 
-def _refuse_unsupported(asked: EngineOverrides) -> None:
-    if asked.preemption_mode not in (None, "recompute"):
-        rule = "is not a preemption mode of this version"
-        raise refuse("preemption_mode", asked.preemption_mode, rule, "use recompute")
-    if asked.swap_space:
-        rule = "must be 0: swapping KV to host memory is not in this version"
-        raise refuse("swap_space", asked.swap_space, rule, 'write "0 GiB" or leave it out')
-
-
 def _refuse_pairs(asked: EngineOverrides) -> None:
     for key in ("priority_ageing", "priority_preemption"):
         if getattr(asked, key) and asked.scheduling_policy != "priority":
             rule = "needs scheduling_policy priority"
             raise refuse(key, getattr(asked, key), rule, "set scheduling_policy to priority or leave it out")
+    if asked.swap_space and asked.preemption_mode != "swap":
+        rule = "has no effect without preemption_mode swap"
+        raise refuse("swap_space", format_bytes(asked.swap_space), rule, "set preemption_mode to swap or leave it out")
+    if asked.swap_space == 0 and asked.preemption_mode == "swap":
+        raise refuse("swap_space", "0 B", "leaves nothing to swap to", "give some, or use preemption_mode recompute")
+    if asked.enable_prefix_caching and asked.preemption_mode == "swap":
+        rule = "is not simulated with preemption_mode swap: swapped blocks would have to be shared"
+        raise refuse("enable_prefix_caching", True, rule, "leave one of the two out")
     budget, seats = asked.max_num_batched_tokens, asked.max_num_seqs
     if budget is not None and seats is not None and budget < seats:
         rule = f"must be at least max_num_seqs ({seats}): every running request takes a token of each step"
@@ -191,14 +190,19 @@ def refuse_sharing(asked: EngineOverrides, batching: str, kv_allocation: str) ->
 
 
 def refuse_order(asked: EngineOverrides, batching: str, kv_allocation: str, admission: str) -> None:
-    """Refuse a queue order, or preemption for it, where nothing would follow from it or it is not simulated.
+    """Refuse a queue order, or a kind of preemption, where nothing would follow from it or it is not simulated.
 
     Raises:
-        ScenarioError: ``scheduling_policy`` with static batching; ``priority_preemption`` without blocks on demand.
+        ScenarioError: ``scheduling_policy`` with static batching; ``priority_preemption`` or swapping without blocks on
+            demand.
     """
     if batching != "continuous" and asked.scheduling_policy not in (None, "fcfs"):
         rule = "needs continuous batching: a static batch takes whoever waits"
         raise refuse("scheduling_policy", asked.scheduling_policy, rule, "leave it out")
+    if asked.preemption_mode == "swap" and (batching, kv_allocation, admission) != ("continuous", "paged", "on_demand"):
+        found = "static batching" if batching != "continuous" else f"{admission} and {kv_allocation}"
+        rule = f"needs continuous batching, admission on_demand and kv_allocation paged, not {found}"
+        raise refuse("preemption_mode", "swap", rule, "leave it out or set those")
     if asked.priority_preemption and (kv_allocation, admission) != ("paged", "on_demand"):
         rule = f"needs admission on_demand and kv_allocation paged, not {admission} and {kv_allocation}"
         raise refuse("priority_preemption", True, rule, "leave it out or set the two")

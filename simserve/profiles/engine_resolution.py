@@ -24,6 +24,10 @@ _SGLANG_RATIO = NewTokenRatio(
 )
 
 
+DEFAULT_SWAP_SPACE = 4.0 * 2**30
+"""Bytes of host memory a GPU: vLLM's ``--swap-space 4`` (GiB), in its versions up to 0.17."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where an engine runs, as far as its defaults depend on it.
@@ -68,7 +72,11 @@ def resolve_scheduling(choices: Choices, known: EngineVersion) -> dict[str, Any]
     admission, note = rules.admission, ""
     if kv_allocation != "paged" and admission != "on_demand":
         admission, note = "on_demand", f"as {kv_allocation} KV reserves by itself"
-    shares_blocks = batching == "continuous" and kv_allocation == "paged"
+    shares_blocks, reason = batching == "continuous" and kv_allocation == "paged", ""
+    if not shares_blocks:
+        reason = "as only continuous batching in paged KV shares blocks"
+    elif choices.asked.preemption_mode == "swap":
+        shares_blocks, reason = False, "as swapped blocks are not shared"
     refuse_sharing(choices.asked, batching, kv_allocation)
     admission = choices.pick("admission", admission, note)
     refuse_order(choices.asked, batching, kv_allocation, admission)
@@ -80,10 +88,13 @@ def resolve_scheduling(choices: Choices, known: EngineVersion) -> dict[str, Any]
         "priority_ageing": choices.pick("priority_ageing", 0.0),
         "priority_preemption": choices.pick("priority_preemption", False),
         "preemption_mode": choices.pick("preemption_mode", "recompute"),
+        "swap_space": choices.pick("swap_space", DEFAULT_SWAP_SPACE)
+        if choices.asked.preemption_mode == "swap"
+        else choices.default("swap_space", 0.0, "as nothing is swapped"),
         "enable_prefix_caching": choices.pick(
             "enable_prefix_caching",
             rules.enable_prefix_caching and shares_blocks,
-            "" if shares_blocks else "as only continuous batching in paged KV shares blocks",
+            reason,
         ),
         "reserve_full_prompt": rules.reserve_full_prompt,
         "watermark": rules.watermark,

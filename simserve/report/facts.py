@@ -164,6 +164,10 @@ def memory_lines(result: RunResult) -> list[str]:
     if room is not None:
         seats = simserve["engine_resolved"].get("max_num_seqs", UNDEFINED)
         lines.append(f"room for about {number(room, 2)} requests of this traffic at once (max_num_seqs {seats})")
+    swapped = result.simulation.totals.swapped_blocks
+    if swapped:
+        size = format_bytes(swapped * memory["block_size"] * memory["kv_bytes_per_token"])
+        lines.append(f"{count(swapped)} blocks ({size} a GPU) went to host memory or came back")
     if kv["prefix_hit_rate"]:
         lines.append(f"{share(kv['prefix_hit_rate'])} of the prompt tokens came from the prefix cache")
     lines.append(

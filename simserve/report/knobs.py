@@ -35,6 +35,8 @@ _RARE = (
     "scheduling_policy",
     "priority_ageing",
     "priority_preemption",
+    "preemption_mode",
+    "swap_space",
     "cpu_offload_gb",
     "n_gpu_layers",
     "num_gpu",

@@ -41,15 +41,6 @@ def _as_text(value: object) -> object:
     return value
 
 
-def _only(supported: object, what: str) -> AfterValidator:
-    def check(value: Any) -> Any:
-        if value != supported:
-            raise ValueError(f"is not supported; {what}")
-        return value
-
-    return AfterValidator(check)
-
-
 def _positive(value: float) -> float:
     if value <= 0:
         raise ValueError("must be longer than 0 s")
@@ -80,8 +71,9 @@ class EngineSpec(FrozenModel):
     priority_preemption: bool | None = None
     """`priority`: whether running requests of a worse priority make way for one that finds no seat or no blocks.
     Absent: they do not, as in vLLM's V1."""
-    preemption_mode: Literal["recompute"] | None = None
-    """What happens to a preempted request: its KV cache is dropped and computed again."""
+    preemption_mode: Literal["recompute", "swap"] | None = None
+    """What happens to the KV cache of a preempted request: `recompute`: dropped and computed again; `swap`: copied to
+    host memory and back, over the host link, in the steps that move it (vLLM before V1; without prefix caching)."""
     kv_allocation: Literal["paged", "static", "pow2", "oracle", "none"] | None = None
     """`paged` blocks on demand; `static`, `pow2`, `oracle` contiguous reservations; `none`: no KV cache."""
     max_num_seqs: Annotated[int, Field(ge=1)] | None = None
@@ -116,10 +108,8 @@ class EngineSpec(FrozenModel):
     num_gpu: Annotated[int, Field(ge=1)] | None = None
     """Ollama: as `n_gpu_layers` of llama.cpp. Absent: all."""
 
-    swap_space: (
-        Annotated[Bytes, _only(0.0, 'KV is recomputed, never swapped; write "0 GiB" or leave it out')] | None
-    ) = None
-    """Host memory for swapped KV; only "0 GiB" is supported."""
+    swap_space: Bytes | None = None
+    """`swap`: host memory for swapped KV, a GPU; where it is full, victims are computed again. Absent: vLLM's 4 GiB."""
 
     def overrides(self) -> dict[str, Any]:
         """Return the knobs that the scenario sets itself, in SI."""

@@ -148,6 +148,9 @@ def _check_layout(shape: ReplicaShape) -> None:
         )
     _check_experts(shape)
     _check_ranks(shape)
+    if shape.engine.preemption_mode == "swap" and shape.data_parallel_size > 1:
+        rule = "must be 1 with preemption_mode swap: ranks that step together would wait for each other's copies"
+        raise ScenarioError(rule, key="data_parallel_size", value=shape.data_parallel_size)
     if shape.engine.kv_allocation == "paged" and shape.engine.block_size > shape.engine.max_model_len:
         raise ScenarioError(
             f"must be at most max_model_len, {shape.engine.max_model_len}",
@@ -244,6 +247,8 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         scheduling_policy=engine.scheduling_policy,
         priority_ageing=engine.priority_ageing,
         priority_preemption=engine.priority_preemption,
+        preemption_mode=engine.preemption_mode,
+        num_swap_blocks=int(engine.swap_space // (memory.kv_bytes_per_token * engine.block_size)),
         kv_allocation=engine.kv_allocation,
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,

@@ -165,6 +165,9 @@ def _check_engine(shape: ReplicaShape) -> None:
         raise ScenarioError("needs batching: continuous", key=key, remedy="set deployment.engine.batching=continuous")
     if engine.kv_allocation != "paged":
         raise ScenarioError("needs kv_allocation: paged", key=key, remedy="set deployment.engine.kv_allocation=paged")
+    if engine.preemption_mode == "swap":
+        rule = "is not simulated with preemption_mode swap"
+        raise ScenarioError(rule, key=key, remedy="use preemption_mode recompute")
     if shape.pipeline_parallel_size > 1:
         rule = "must be 1 with speculative decoding: the draft would wait for every stage"
         raise ScenarioError(rule, key="pipeline_parallel_size", value=shape.pipeline_parallel_size)

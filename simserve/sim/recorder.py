@@ -67,6 +67,7 @@ class RunTotals:
         itl: Every gap between consecutive tokens of a request. The tokens of one step arrive together and count once,
             as `vllm bench serve` counts chunks of a stream.
         series: The run over time.
+        swapped_blocks: KV blocks copied to host memory and back, each way counted.
         speculation: What drafts add up to; None: no speculative decoding.
     """
 
@@ -84,6 +85,7 @@ class RunTotals:
     kv_peak_share: float
     itl: Histogram
     series: TimeSeries
+    swapped_blocks: int = 0
     speculation: SpeculationTotals | None = None
 
 
@@ -118,7 +120,7 @@ class Recorder:
         self._histogram = Histogram()
         self._sums = BinnedSums(("busy", "kv", "prefill", "decode"))
         self._blocked = np.zeros(len(BLOCKED_NAMES))
-        self._num_steps = 0
+        self._num_steps = self._swapped_blocks = 0
         self._sequence_steps = self._busy = self._flops = self._bytes = 0.0
         self._reserved = self._held = self._unusable = self._peak = 0.0
         uses_cache = config.kv_allocation != "none"
@@ -129,6 +131,8 @@ class Recorder:
 
     def flush(self, replica: Replica) -> None:
         """Add up and clear the rows that a replica has written."""
+        self._swapped_blocks += replica.num_swapped_blocks
+        replica.num_swapped_blocks = 0
         if len(replica.irregular_gaps):
             gaps = np.array(replica.irregular_gaps).reshape(-1, 2)
             self._histogram.add(gaps[:, 0], gaps[:, 1])
@@ -148,6 +152,8 @@ class Recorder:
         part_names = ("weights", "kv", "compute", "communication", "host")
         if self._priced is not None and self._config.data_parallel_size > 1:
             self._add_shared()
+        # Copies to and from host memory are what the steps waited for on a link.
+        self._parts[3] += self._swapped_blocks * self._times.swap_block_seconds
         edges, means = self._sums.means(end_time)
         capacity = self._capacity * num_replicas
         series = TimeSeries(
@@ -175,6 +181,7 @@ class Recorder:
             kv_peak_share=self._peak / self._capacity if self._capacity else 0.0,
             itl=self._histogram,
             series=series,
+            swapped_blocks=self._swapped_blocks,
             speculation=None if self._drafts is None else self._drafts.totals(),
         )
 

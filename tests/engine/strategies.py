@@ -335,3 +335,19 @@ def ordered_cases(draw: st.DrawFn) -> Case:
 
 def _is_continuous(case: Case) -> bool:
     return case.config.batching == "continuous"
+
+
+@st.composite
+def swapping_cases(draw: st.DrawFn) -> Case:
+    """Draw a replica that runs short of blocks and swaps, to host memory that may be too small."""
+    case = draw(st.one_of(pressed_cases(), ordered_cases()).filter(_can_swap))
+    config = replace(case.config, preemption_mode="swap", num_swap_blocks=draw(st.sampled_from([0, 3, 10, 1000])))
+    times = replace(case.times, swap_block_seconds=draw(st.integers(0, 5)) * math.sqrt(37.0) / 512.0)
+    return Case(config, times, case.specs)
+
+
+def _can_swap(case: Case) -> bool:
+    config = case.config
+    is_plain = config.num_speculative_tokens == 0 and config.data_parallel_size == 1
+    is_on_demand = (config.kv_allocation, config.admission) == ("paged", "on_demand")
+    return is_plain and is_on_demand and not config.enable_prefix_caching

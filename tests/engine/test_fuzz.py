@@ -19,6 +19,7 @@ from tests.engine.strategies import (
     ranked_cases,
     shared_cases,
     speculative_cases,
+    swapping_cases,
 )
 from tests.oracle import walk
 
@@ -67,8 +68,19 @@ def test_the_kernel_agrees_with_the_walker_on_other_queue_orders(case: Case) -> 
     agree_or_discard(case)
 
 
+@given(swapping_cases())
+@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker_when_it_swaps(case: Case) -> None:
+    """The same where victims keep their KV in host memory, as long as there is room."""
+    agree_or_discard(case)
+
+
 @pytest.mark.slow
-@given(st.one_of(cases(), pressed_cases(), ranked_cases(), speculative_cases(), shared_cases(), ordered_cases()))
+@given(
+    st.one_of(
+        cases(), pressed_cases(), ranked_cases(), speculative_cases(), shared_cases(), ordered_cases(), swapping_cases()
+    )
+)
 @settings(max_examples=5000, deadline=None, database=None, print_blob=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_at_length(case: Case) -> None:
     """The same with ten times the examples, other ones every time."""

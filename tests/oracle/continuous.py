@@ -25,6 +25,7 @@ class Step:
     decoding: list[Request] = field(default_factory=list)
     chunks: list[tuple[Request, int]] = field(default_factory=list)
     has_preempted: bool = False
+    moved_blocks: int = 0
 
     @property
     def requests(self) -> list[Request]:
@@ -83,11 +84,28 @@ class ContinuousReplica(Replica):
             if sum(needs) <= self.free:
                 break
             self.preempt(step)
+        if not step.has_preempted:
+            self.swap_in(step)
+            decoding = [request for request in self.running if request.is_decoding]
+            needs = [self.blocks_needed(request) for request in decoding]
         for request, blocks in zip(decoding, needs, strict=True):
             self.take(request, blocks)
         step.decoding = decoding
         if self.config.scheduler == "mixed":
             step.budget -= self.tokens_per_decode * len(decoding)
+
+    def swap_in(self, step: Step) -> None:
+        """Bring swapped requests back from the head of the queue while a seat and the blocks of a step are free."""
+        while self.waiting and self.waiting[0].is_swapped and len(self.running) < self.config.max_num_seqs:
+            growth = sum(self.blocks_needed(request) for request in self.running if request.is_decoding)
+            head = self.waiting[0]
+            if growth + self.blocks_of(head.computed + 1) > self.free:
+                break
+            self.running.append(self.waiting.popleft())
+            self.take(head, self.blocks_of(head.computed))
+            head.is_swapped = False
+            self.free_in_host += head.blocks
+            step.moved_blocks += head.blocks
 
     @property
     def tokens_per_decode(self) -> int:
@@ -161,7 +179,7 @@ class ContinuousReplica(Replica):
 
     def head_chunk(self, step: Step) -> int:
         """Return the tokens that the head of the queue would compute in this step; 0 if it must wait."""
-        if len(self.running) == self.config.max_num_seqs or step.budget == 0:
+        if len(self.running) == self.config.max_num_seqs or step.budget == 0 or self.waiting[0].is_swapped:
             return 0
         head = self.waiting[0]
         target = head.prompt_tokens + head.generated
@@ -221,8 +239,14 @@ class ContinuousReplica(Replica):
         self.running.remove(victim)
         if victim in step.decoding:
             step.decoding.remove(victim)
+        blocks = self.blocks_of(victim.computed)
         self.release(victim)
-        victim.computed = 0
+        if self.config.preemption_mode == "swap" and victim.is_decoding and blocks <= self.free_in_host:
+            victim.is_swapped = True
+            self.free_in_host -= blocks
+            step.moved_blocks += blocks
+        else:
+            victim.computed = 0
         victim.fraction = 0.0
         victim.num_preemptions += 1
         step.has_preempted = True
@@ -256,6 +280,8 @@ class ContinuousReplica(Replica):
             chunk = target - len(found) * config.block_size
             if config.enable_chunked_prefill and not config.reserve_full_prompt:
                 chunk = min(chunk, config.max_chunk_tokens, step.budget)
+            if head.is_swapped:
+                chunk = head.computed + 1
             free = self.free - len(set(found) - self.in_use)
             if config.scheduler == "mixed":
                 free -= sum(self.blocks_needed(request) for request in self.running if request.is_decoding)
@@ -305,7 +331,8 @@ class ContinuousReplica(Replica):
         contexts = [request.computed + request.fraction for request in step.decoding]
         chunks = [(request.computed, chunk) for request, chunk in step.chunks]
         pipeline = self.config.pipeline_parallel_size
-        return mixed_seconds(self.times, contexts, chunks, pipeline, self.tokens_per_decode)
+        swapping = self.times.swap_block_seconds * step.moved_blocks
+        return swapping + mixed_seconds(self.times, contexts, chunks, pipeline, self.tokens_per_decode)
 
     def complete(self, step: Step, end: float) -> None:
         """Bring the effects of a step about: tokens, finishes, and the next requests of the clients."""
@@ -350,7 +377,7 @@ class ContinuousReplica(Replica):
         assert all(0 < chunk <= config.max_chunk_tokens for _, chunk in step.chunks)
         if config.scheduler == "prefill_first":
             assert not (step.chunks and step.decoding)
-        if self.waiting and not step.has_preempted:
+        if self.waiting and not step.has_preempted and not step.moved_blocks:
             assert self.head_chunk(step) == 0, "the head of the queue would be admitted"
 
     def check_space(self, step: Step) -> None:

@@ -45,6 +45,7 @@ class Request:
     cached_tokens: int = -1
     span: tuple[int, int] = (0, 0)
     num_preemptions: int = 0
+    is_swapped: bool = False
     scheduled: float = math.nan
     finish: float = math.nan
     token_times: list[float] = field(default_factory=list)
@@ -69,6 +70,7 @@ class Replica(ABC):
         self.cached: set[tuple[int, int]] = set()
         self.last_used: dict[int, int] = {}
         self.answered: set[int] = set()
+        self.free_in_host = config.num_swap_blocks
         self.spans: list[tuple[int, int]] = []
         self.requests: dict[int, Request] = {}
         self.upcoming: list[tuple[float, int]] = []
@@ -105,6 +107,7 @@ class Replica(ABC):
         assert self.free == self.capacity
         assert len(self.cached) <= self.capacity
         assert not self.spans
+        assert self.free_in_host == self.config.num_swap_blocks
         return self.outcome()
 
     @abstractmethod

@@ -107,7 +107,7 @@ def test_a_block_without_effect_is_an_unknown_key(block: str) -> None:
     ("override", "message"),
     [
         ("deployment.data_parallel_size=0", "greater than or equal to 1"),
-        ("deployment.engine.swap_space=4 GiB", "recomputed, never swapped"),
+        ("deployment.engine.swap_space=4", "needs a unit"),
         ("deployment.engine.scheduling_policy=lifo", "must be 'fcfs', 'priority' or 'shortest_first'"),
         ("deployment.engine.priority_ageing=0 s", "longer than 0 s"),
         ("deployment.routing=prefix", "'round_robin' or 'least_outstanding'"),

@@ -100,6 +100,7 @@ class _Reading:
     quantization: str | None = None
     dtype: str | None = None
     data_parallel_size: int = 1
+    swap_space: float | None = None
     ignored: list[str] = field(default_factory=list)
     not_simulated: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -270,8 +271,8 @@ def _scheduling_policy(reading: _Reading, value: object) -> None:
 
 
 def _preemption_mode(reading: _Reading, value: object) -> None:
-    if value == "recompute":
-        reading.engine["preemption_mode"] = "recompute"
+    if value in ("recompute", "swap"):
+        reading.engine["preemption_mode"] = value
     else:
         reading.not_simulated.append(f"--preemption-mode {value}")
 
@@ -280,7 +281,9 @@ def _swap_space(reading: _Reading, value: object) -> None:
     if float(str(value)) == 0:
         reading.engine["swap_space"] = "0 GiB"
     else:
+        # Nothing is swapped by itself: it counts only beside --preemption-mode swap.
         reading.not_simulated.append(f"--swap-space {value}")
+        reading.swap_space = float(str(value))
 
 
 _OTHERS: dict[str, Callable[[_Reading, object], None]] = {
@@ -309,6 +312,9 @@ def _draft(reading: _Reading, served: str, model: str | None, *, hardware: str, 
     deployment |= _ranks(reading, has_experts=profile.moe is not None)
     if quantization != "none":
         deployment["quantization"] = quantization
+    if reading.engine.get("preemption_mode") == "swap" and reading.swap_space is not None:
+        reading.engine["swap_space"] = f"{reading.swap_space:g} GiB"
+        reading.not_simulated[:] = [each for each in reading.not_simulated if not each.startswith("--swap-space")]
     deployment["engine"] = {"name": "vllm", "version": version, **reading.engine}
     if reading.not_simulated:
         notes.append("Not simulated: " + ", ".join(reading.not_simulated) + ".")
