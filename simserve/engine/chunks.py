@@ -70,6 +70,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 budget -= chunk
                 total += chunk
                 if cache is not None:
+                    evict(cache, free)
                     cache_blocks(cache, index, done + chunk)
 
     waiting = replica.waiting
@@ -77,22 +78,25 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         is_plain = replica.has_plain_admission
         is_chunked = config.enable_chunked_prefill
         scheduled_time = requests.scheduled_time
+        has_extras = replica.has_extras
+        if cache is not None:
+            evict(cache, free)
         while waiting:
             if replica.num_running >= replica.max_num_seqs:
                 replica.blocked_by = BLOCKED_BY_SEATS
                 break
             index = waiting[0]
-            if replica.swaps and requests.swapped_tokens[index]:
-                # Only `swap_in` brings it back.
-                replica.blocked_by = BLOCKED_BY_BLOCKS
-                break
             target = prompt_tokens[index] + generated_tokens[index]
             cached = blocks = idle = 0
-            if cache is not None:
-                evict(cache, free)
-                blocks, idle = find_prefix(cache, index, target)
-                cached = blocks * block_size
-                target -= cached
+            if has_extras:
+                if requests.swapped_tokens[index]:
+                    # Only `swap_in` brings it back.
+                    replica.blocked_by = BLOCKED_BY_BLOCKS
+                    break
+                if cache is not None:
+                    blocks, idle = find_prefix(cache, index, target)
+                    cached = blocks * block_size
+                    target -= cached
             chunk = target
             if is_chunked:
                 if chunk > max_chunk:
@@ -112,7 +116,6 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     replica.blocked_by = BLOCKED_BY_BLOCKS
                     break
                 free -= need + idle
-                replica.free_blocks -= idle
                 replica.running.append(index)
                 if replica.uses_estimate:
                     uncommitted += estimate_of(requests, index) + target - chunk
@@ -133,12 +136,15 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             if cache is not None:
                 replica.prefilling.append(index)
                 if cached:
+                    if grows:
+                        replica.free_blocks -= idle
                     use_prefix(cache, index, blocks, idle)
                     computed_tokens[index] = cached
                     replica.prefilled_tokens += cached
                 if not grows:
                     free = replica.free_blocks
-                    evict(cache, free)
+                # What gives way to its blocks is gone before they are cached.
+                evict(cache, free)
                 cache_blocks(cache, index, cached + chunk)
     elif waiting:
         # Somebody has just lost blocks: nobody is admitted in this step.
@@ -198,7 +204,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
             increment = times.prefill_pair_seconds * (total * total) + times.prefill_context_seconds * total
             if num_decodes:
                 increment += slope * (num_decodes if progress is None else progress.total / GRID)
-    if replica.moved_blocks:
+    if has_preempted and replica.moved_blocks:
         first += times.swap_block_seconds * replica.moved_blocks
     replica.num_steps = num_steps
     replica.first_seconds = first

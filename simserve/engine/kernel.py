@@ -116,9 +116,9 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     grows, block_size = replica.grows, replica.block_size
     context_sum = replica.context_sum
     held = context_sum + replica.prefilled_tokens
-    cache = replica.cache
-    if cache is not None:
-        held -= cache.num_duplicates * block_size
+    has_extras = replica.has_extras
+    if has_extras and replica.cache is not None:
+        held -= replica.cache.num_duplicates * block_size
     used_before = used_after = (
         (replica.num_blocks - replica.free_blocks) * block_size if grows else used_tokens(replica)
     )
@@ -129,7 +129,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
 
     if num_decodes:
         longest = first + increment * (num_steps - 1)
-        if replica.swapped_in:
+        if has_extras and replica.swapped_in:
             end_swaps(replica, requests, num_decodes)
             first_gaps = 0
         if replica.stalls:
@@ -171,9 +171,9 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     if num_chunks and grows:
         taken = book_chunk_blocks(replica, requests, num_steps)
         used_after += taken * block_size
-    if cache is not None:
-        evict(cache, replica.free_blocks)
-    if replica.moved_blocks:
+    if has_extras:
+        if replica.cache is not None:
+            evict(replica.cache, replica.free_blocks)
         replica.num_swapped_blocks += replica.moved_blocks
         replica.moved_blocks = 0
     blocked_by = replica.blocked_by
@@ -291,7 +291,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     if progress is not None:
         increment = slope * (progress.total / GRID)
         replica.priced_tokens = num_decoding * replica.tokens_per_decode
-    if replica.moved_blocks:
+    if (has_preempted or is_restless) and replica.moved_blocks:
         first += replica.times.swap_block_seconds * replica.moved_blocks
     replica.num_steps = num_steps
     replica.first_seconds = first

@@ -14,3 +14,4 @@ def set_up(replica: Replica, requests: RequestTable, paths: PrefixPaths | None) 
         replica.waiting = OrderedQueue(replica.config, requests)
     if paths is not None:
         replica.cache = PrefixCache(paths)
+        replica.has_extras = True

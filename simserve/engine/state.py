@@ -218,6 +218,7 @@ class Replica:
         "gap_leaps",
         "gap_values",
         "grows",
+        "has_extras",
         "has_plain_admission",
         "identity",
         "increment_seconds",
@@ -317,6 +318,8 @@ class Replica:
         self.free_blocks = self.num_blocks
         self.residues = [0] * (2 * config.block_size)
         self.swaps = config.preemption_mode == "swap"
+        # A prefix cache or swapping: one question on the hot path instead of several.
+        self.has_extras = self.swaps
         self.free_swap_blocks = config.num_swap_blocks
         # Blocks that the planned step copies, and those who come back in it.
         self.moved_blocks = 0

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.engine.prefix_cache import PrefixCache, PrefixPaths, cached_tokens
+from simserve.engine.prefix_cache import PrefixPaths, cached_tokens
+from simserve.engine.set_up import set_up
 from simserve.engine.state import Replica, RequestTable
 from simserve.sim.simulate import Replay, replay
 from simserve.workload.generate import generate
@@ -140,7 +141,7 @@ def test_a_router_may_ask_what_is_cached() -> None:
     assert cached_tokens(replica, table, 1) == 0
     prefixes = specs.prefixes
     assert prefixes is not None
-    replica.cache = PrefixCache(PrefixPaths(prefixes.offsets, prefixes.segments, prefixes.ends, config.block_size))
+    set_up(replica, table, PrefixPaths(prefixes.offsets, prefixes.segments, prefixes.ends, config.block_size))
 
     before = cached_tokens(replica, table, 1)
     from simserve.engine.kernel import complete, plan, submit
