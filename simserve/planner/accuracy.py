@@ -71,7 +71,7 @@ def accuracy_page(validation: Validation, date: str) -> str:
         "## By engine, GPU and model\n",
         _table(("source", "engine", "hardware", "model"), summary["groups"]),
         "## By concurrency\n",
-        _table(("source", "concurrency"), summary["bands"]),
+        _table(("source", "engine", "concurrency"), summary["bands"]),
         "## In and out of sample\n",
         _held_out(held_out_rows(validation.predictions)),
         "## Static batches: Splitwise, TensorRT-LLM\n",

@@ -65,8 +65,8 @@ def by_model(point: MeasuredPoint) -> tuple[str, ...]:
 
 
 def by_band(point: MeasuredPoint) -> tuple[str, ...]:
-    """Return source and band of concurrency of a point."""
-    return (point.source, concurrency_band(point))
+    """Return source, engine and band of concurrency of a point."""
+    return (point.source, point.engine, concurrency_band(point))
 
 
 def by_source(point: MeasuredPoint) -> tuple[str, ...]:
@@ -99,6 +99,11 @@ def grouped(predictions: Sequence[Prediction], key: GroupKey, names: Sequence[st
         }
         for values, group in members.items()
     ]
+
+
+def overall(predictions: Sequence[Prediction]) -> dict[str, dict[str, float | int]]:
+    """Return metric -> errors over every scored point."""
+    return _summaries(predictions, is_scored=True)
 
 
 def not_covered(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
