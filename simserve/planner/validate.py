@@ -23,6 +23,7 @@ from simserve.planner.scoring import (
     concurrency_band,
     coverage,
     grouped,
+    in_order_of_load,
     not_covered,
     overall,
 )
@@ -62,7 +63,7 @@ class Validation:
             "overall": overall(self.predictions),
             "memory": [each.summary for each in self.memory],
             "groups": grouped(self.predictions, by_model, ("source", "engine", "hardware", "model")),
-            "bands": grouped(self.predictions, by_band, ("source", "engine", "concurrency")),
+            "bands": in_order_of_load(grouped(self.predictions, by_band, ("source", "engine", "concurrency"))),
             "sources": grouped(self.predictions, by_source, ("source",)),
             "not_covered": not_covered(self.predictions),
         }

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, canvas, log_ticks
-from simserve.report.quantities import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,4 +101,12 @@ def _logarithmic(axes: Axes, low: float, high: float) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(FixedLocator(ticks))
         axis.set_minor_locator(NullLocator())
-        axis.set_ticklabels([number(tick) for tick in ticks])
+        axis.set_ticklabels([_tick_text(tick) for tick in ticks])
+
+
+def _tick_text(value: float) -> str:
+    """Return a round value in few letters: ``3``, ``10k``, ``1M``."""
+    for factor, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:g}{letter}"
+    return f"{value:g}"
