@@ -77,9 +77,7 @@ def validate(
 
         write_validation_page(result, report, with_data=data is not None)
     if accuracy is not None and date is not None:
-        from simserve.planner.accuracy import accuracy_page
-
-        accuracy.write_text(accuracy_page(result, date), encoding="utf-8")
+        accuracy.write_text(_accuracy_page(result, data, date), encoding="utf-8")
     if expected_errors is not None and date is not None:
         from simserve.planner.expected import write_expected_errors
 
@@ -103,6 +101,24 @@ def _check_outputs(files: Mapping[str, Path | None], date: str | None) -> None:
             raise UsageError("needs --date", key=key, remedy="for example --date 2026-11-30")
         if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise UsageError("cannot be written: no such folder, or a folder itself", file=file, key=key)
+
+
+def _accuracy_page(result: Validation, data: Path | None, date: str) -> str:
+    """Return the page with the operators and acceptance lengths whose tables are in the folder."""
+    from simserve.calibrate.operator_errors import operator_errors
+    from simserve.calibrate.speculation_fit import GOLDEN_FILE
+    from simserve.calibrate.speculation_report import length_summary
+    from simserve.planner.accuracy import accuracy_page
+
+    folders = [] if data is None else [data, data / "measured", data / "kernels", data.parent / "kernels"]
+    kernels = next((each for each in folders if (each / "aiconfigurator").is_dir()), None)
+    lengths = next((each for each in folders if (each / GOLDEN_FILE).is_file()), None)
+    return accuracy_page(
+        result,
+        date,
+        operators=() if kernels is None else operator_errors(kernels),
+        acceptance=None if lengths is None else length_summary(lengths),
+    )
 
 
 def _write_points(result: Validation, file: Path) -> None:
