@@ -216,10 +216,10 @@ def _unpacked_bytes(shape: ReplicaShape) -> float:
     model, ranks = shape.model, shape.tensor_parallel_size
     gemms = model.attention_gemms(ranks) + model.mlp_gemms(0, ranks)
     largest = max(gemm.num_weights for gemm in gemms if gemm.is_quantised)
-    if model.moe is not None:
+    if model.moe is not None and not shape.precision.has_packed_experts:
         expert = sum(gemm.num_weights for gemm in model.expert_gemms(shape.expert_slices))
         largest = max(largest, -(-model.moe.num_experts // shape.expert_groups) * expert)
-    return largest * shape.precision.other_bits / 8
+    return largest * shape.precision.unpacked_bits / 8
 
 
 def _left_for_kv(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float, float, str]:

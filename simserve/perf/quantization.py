@@ -51,6 +51,14 @@ INT3_UNPACKED_FROM_ROWS = 51
 """Rows from which the GPTQ kernels for 3 bits do the same (vLLM csrc/quantization/gptq/q_gemm.cu,
 MAX_Q_GEMM_ROWS 50); Marlin has none for 3 bits."""
 
+GGUF_UNPACKED_FROM_ROWS = 33
+"""Rows from which llama.cpp does the same on GPUs with tensor cores (ggml-cuda mmq.cuh, MMQ_MAX_BATCH_SIZE 32 in the
+builds of spring 2024 and 64 later)."""
+
+GGUF_UNPACKED_ROWS = 512
+"""Rows that llama.cpp computes at once (--ubatch-size): every so many rows of a prompt, the weights are written out
+anew."""
+
 MXFP4_BITS = 4.0 + 8.0 / 32
 """4.25: 4-bit floats and an 8-bit exponent for 32 of them (OCP Microscaling formats 1.0)."""
 
@@ -75,6 +83,7 @@ class WeightFormat:
         min_tile_rows: Rows of the smallest tile of its kernels.
         unpacked_from_rows: Rows from which weights are first written out in 16 bit, which is slower than 16-bit
             weights; none: never.
+        unpacked_rows: Rows that one such writing serves; none: all of a step.
     """
 
     bits: float | None
@@ -84,6 +93,7 @@ class WeightFormat:
     compute_share: float = 1.0
     min_tile_rows: int = PLAIN_TILE_ROWS
     unpacked_from_rows: int | None = None
+    unpacked_rows: int | None = None
 
 
 def _marlin(bits: float) -> WeightFormat:
@@ -94,7 +104,13 @@ def _marlin(bits: float) -> WeightFormat:
 def _gguf(bits: float) -> WeightFormat:
     """Return k-quants of llama.cpp, which store embeddings and LM head low-bit too."""
     return WeightFormat(
-        bits=bits, arithmetic="model", is_everything_stored_so=True, compute_share=0.5, min_tile_rows=GGUF_TILE_ROWS
+        bits=bits,
+        arithmetic="model",
+        is_everything_stored_so=True,
+        compute_share=0.5,
+        min_tile_rows=GGUF_TILE_ROWS,
+        unpacked_from_rows=GGUF_UNPACKED_FROM_ROWS,
+        unpacked_rows=GGUF_UNPACKED_ROWS,
     )
 
 
@@ -129,6 +145,9 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
 }
 """Formats of the scenario key ``quantization``. GGUF bits: llama.cpp's k-quants, mean over the tensors of a
 model."""
+
+GGUF_FORMATS = ("gguf-q4_k_m", "gguf-q2_k")
+"""Formats whose experts llama.cpp multiplies without writing them out (ggml-cuda, mul_mat_id)."""
 
 WEIGHT_ONLY_FP8_SHARE = 0.9
 """Share of a 16-bit GEMM's FLOP/s left when FP8 weights are widened in the kernel (vLLM's Marlin FP8)."""
@@ -204,6 +223,7 @@ class Precision:
         compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights.
         min_tile_rows: Rows of the smallest tile of the kernels that unpack weights.
         unpacked_from_rows: Rows from which weights are first written out in 16 bit; none: never.
+        unpacked_rows: Rows that one such writing serves; none: all of a step.
         is_block_scaled: Whether FP8 weights have a scale for 128 x 128 of them, which has kernels of its own.
         note: What differs from what the name says, or "".
     """
@@ -218,8 +238,19 @@ class Precision:
     compute_share: float
     min_tile_rows: int = PLAIN_TILE_ROWS
     unpacked_from_rows: int | None = None
+    unpacked_rows: int | None = None
     is_block_scaled: bool = False
     note: str
+
+    @property
+    def unpacked_bits(self) -> float:
+        """Bits of a weight that is written out for a plain product."""
+        return DTYPE_BITS[self.wide_arithmetic]
+
+    @property
+    def has_packed_experts(self) -> bool:
+        """Whether a kernel multiplies routed experts as they are stored."""
+        return self.unpacked_from_rows is None or self.name in GGUF_FORMATS
 
 
 def weight_format(name: str) -> WeightFormat:
@@ -323,6 +354,7 @@ def resolve_precision(
         compute_share=share,
         min_tile_rows=tile_rows,
         unpacked_from_rows=chosen.unpacked_from_rows,
+        unpacked_rows=chosen.unpacked_rows,
         is_block_scaled=arithmetic == "fp8" and has_block_scales,
         note=note,
     )

@@ -250,10 +250,10 @@ def _expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     shape = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
     curve = expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share)
     load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups)
-    if precision.unpacked_from_rows is not None:
+    if not precision.has_packed_experts:
         held = float(np.max(load.held)) * (up.num_weights + down.num_weights)
         parts += unpacking_parts(precision, machine, held, np.full(len(tokens), np.inf))  # no grouped packed kernel
-        shape = shape_of_experts(up, down, precision.other_bits, precision.input_bytes)
+        shape = shape_of_experts(up, down, precision.unpacked_bits, precision.input_bytes)
     experts, line = layer_parts(curve, machine, precision.arithmetic, shape, load), _expert_line(stage)
     return parts + (experts if line is None else line.scaled(tokens, experts))
 
@@ -281,7 +281,8 @@ def _projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = Fa
     total = np.maximum(call.total - (curve.start_latency if is_beside else 0.0), 0.0)
     parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=total)
     if precision.unpacked_from_rows is not None:
-        return unpacked_parts(precision, machine, gemm.num_weights, tokens, parts, wide_projection(stage, gemm, tokens))
+        plain = wide_projection(stage, gemm, tokens, precision.unpacked_bits)
+        return unpacked_parts(precision, machine, gemm.num_weights, tokens, parts, plain)
     line = None if stage.measured is None else stage.measured.gemm(precision, gemm)
     if line is None:
         return parts + _activation_quantisation(stage, gemm, tokens)
@@ -290,10 +291,11 @@ def _projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = Fa
     return line.scaled(tokens, parts) + _activation_quantisation(stage, gemm, tokens)
 
 
-def wide_projection(stage: Stage, gemm: Gemm, rows: Array) -> Array:
-    """Return the seconds by part of one linear layer in the wide dtype."""
+def wide_projection(stage: Stage, gemm: Gemm, rows: Array, weight_bits: float | None = None) -> Array:
+    """Return the seconds by part of one linear layer in the wide dtype; bits a weight are by default as stored."""
     dtype = stage.precision.wide_arithmetic
-    work = gemm_work(rows, gemm.out_features, gemm.in_features, weight_bits=stage.precision.other_bits)
+    bits = stage.precision.other_bits if weight_bits is None else weight_bits
+    work = gemm_work(rows, gemm.out_features, gemm.in_features, weight_bits=bits)
     curve = gemm_curve(stage.machine, wide_class(dtype), dtype)
     call = gemm_call(curve, stage.machine, work, dtype, rows, gemm.out_features)
     parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=call.total)
