@@ -31,7 +31,7 @@ from simserve.planner.search import OBJECTIVES, Goal, GroupResult, Member, Objec
 from simserve.planner.search_group import each_result, refine_group, search_group
 from simserve.planner.search_order import is_less
 from simserve.planner.search_trial import Trial
-from simserve.planner.space import Space, default_hardware, space_on
+from simserve.planner.space import Space, default_hardware, space_on, with_overrides
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
@@ -170,6 +170,9 @@ class _Planning:
 
     def _spaces(self) -> list[Space]:
         options, spaces = self.options, []
+        for key, values in options.choices.items():
+            for value in values:
+                with_overrides(self.scenario, {key: value})  # An unknown key or value is refused here, by its name.
         formats = replica_shape(self.scenario).engine.supported_quantizations
         for name in options.hardware or default_hardware(self.scenario):
             price = price_of(self.scenario, name, options.market)
