@@ -63,10 +63,11 @@ def write_report(result: RunResult, folder: Path) -> Path:
 def render_report(result: RunResult) -> str:
     """Return the page: the answer, verdicts, latencies, figures, memory, engine, trust, scenario."""
     content = {**_answer(result), **_tables(result), **_background(result), "figure_groups": _figures(result)}
-    return _environment().get_template("run.html").render(content)
+    return environment().get_template("run.html").render(content)
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return what reads the templates of pages: escaped, and strict about names."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
