@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from simserve.cli import calibrate_kernels
+
 app = typer.Typer(
     help="Bring the model to your own GPU: measure kernels, fit curves, compare with servers, gate drift.",
     no_args_is_help=True,
@@ -16,4 +18,5 @@ def _calibrate() -> None:
     pass
 
 
+app.command("kernels")(calibrate_kernels.kernels)
 # One line a command, each from a module of its own: app.command("NAME")(calibrate_NAME.NAME)
