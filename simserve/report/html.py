@@ -11,6 +11,7 @@ from simserve.metrics.result import RunResult
 from simserve.profiles.quality import quality_lines
 from simserve.report import facts, knobs, tables
 from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
+from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.preemption import seats_points
 from simserve.report.quantities import UNDEFINED, count, number, share
 from simserve.report.speculation import speculation_lines
@@ -108,6 +109,8 @@ def _tables(result: RunResult) -> dict[str, Any]:
         "headline_rows": tables.headline_rows(summary),
         "latency_rows": tables.latency_rows(summary),
         "statistics": tables.STATISTICS,
+        "class_rows": class_rows(result),
+        "class_columns": CLASS_COLUMNS,
         "meanings": tables.LATENCY_MEANINGS,
         "memory_rows": tables.memory_rows(summary),
         "memory_lines": [*facts.memory_arithmetic(result), *facts.memory_lines(result)[2:]],
