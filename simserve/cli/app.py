@@ -19,6 +19,7 @@ from simserve.cli import (
     memory,
     plan,
     profiles,
+    report,
     run,
     scenarios,
     schema,
@@ -50,6 +51,7 @@ app.command("diff")(diff.diff)
 app.command("export")(exporting.export)
 app.add_typer(importing.app, name="import")
 app.command("plan")(plan.plan)
+app.command("report")(report.report)
 app.command("scenarios")(scenarios.scenarios)
 app.command("gpus")(profiles.gpus)
 app.command("models")(profiles.models)

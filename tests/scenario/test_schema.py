@@ -26,7 +26,11 @@ def test_committed_schema_is_the_code_s() -> None:
 
 def test_every_field_is_documented() -> None:
     """The text below a field is its entry in the reference, so none may lack it."""
-    models = [each for each in {**vars(deployment_spec), **vars(schema)}.values() if isinstance(each, type) and issubclass(each, FrozenModel)]
+    models = [
+        each
+        for each in {**vars(deployment_spec), **vars(schema)}.values()
+        if isinstance(each, type) and issubclass(each, FrozenModel)
+    ]
     undocumented = [
         f"{model.__name__}.{name}"
         for model in models
