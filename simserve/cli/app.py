@@ -20,6 +20,7 @@ from simserve.cli import (
     memory,
     plan,
     profiles,
+    report,
     run,
     scenarios,
     schema,
@@ -52,6 +53,7 @@ app.command("export")(exporting.export)
 app.add_typer(importing.app, name="import")
 app.add_typer(calibrate.app, name="calibrate")
 app.command("plan")(plan.plan)
+app.command("report")(report.report)
 app.command("scenarios")(scenarios.scenarios)
 app.command("gpus")(profiles.gpus)
 app.command("models")(profiles.models)
