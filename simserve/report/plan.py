@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.plan import Plan
+from simserve.report.page import Page, Section
 from simserve.report.plan_lines import (
     advice_lines,
     answer_lines,
@@ -18,6 +21,7 @@ from simserve.report.plan_lines import (
 from simserve.report.quantities import UNDEFINED, dollars, number
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
 
 _WIDEST = 118
@@ -28,11 +32,62 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 class PlanPage(Plan):
-    """A plan that shows itself in a notebook."""
+    """A plan that shows itself in a notebook, draws itself and writes itself as a page."""
+
+    @property
+    def plot(self) -> PlanPlots:
+        """Its figure: ``candidates()``."""
+        return PlanPlots(self.summary)
+
+    def to_html(self, file: str | Path, command: str = "") -> None:
+        """Write the plan as one page that needs nothing else; ``command`` says how to reproduce it."""
+        from simserve.report.page import write_page
+
+        write_page(plan_page(self.summary, command), file)
 
     def _repr_html_(self) -> str:
         """Return the plan as HTML: what the terminal shows."""
         return "\n".join(_html(self.summary))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPlots:
+    """The figure of a plan."""
+
+    summary: Mapping[str, Any]
+
+    def candidates(self) -> Figure | None:
+        """Return dollars a month against p95 TTFT of the fleets that were simulated; None where none was priced."""
+        from simserve.report.answer_plots import plan_candidates
+
+        return plan_candidates(self.summary)
+
+
+def plan_page(summary: Mapping[str, Any], command: str) -> Page:
+    """Return the plan as a page: what the terminal shows, and the fleets that were tried."""
+    from simserve.report.answer_plots import plan_candidates
+    from simserve.report.panels import panel
+
+    parts = list(_sections(summary))
+    answer = parts[0][1]
+    sections = [
+        Section(title=title, lines=lines, header=table[0] if table else (), rows=table[1] if table else ())
+        for title, lines, table in parts[1:]
+    ]
+    figure = plan_candidates(summary)
+    if figure is not None:
+        tried = sum(bool(each.get("usd_per_month")) for each in summary["candidates"])
+        told = f"{tried} fleets were simulated; the plan is circled."
+        picture = panel("candidates", "Fleets that were simulated", told, figure, f"Dollars against TTFT. {told}")
+        sections.insert(1, Section(title="What was tried", panels=(picture,)))
+    return Page(
+        name=f"simserve plan: {summary['scenario']}",
+        answer=answer[0],
+        verdict="holds" if summary["feasible"] else "missed",
+        lines=answer[1:],
+        sections=sections,
+        command=command,
+    )
 
 
 def render_plan(summary: Mapping[str, Any], console: Console) -> None:

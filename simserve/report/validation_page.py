@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from simserve.planner.measured.point import METRICS as METRIC_NAMES
 from simserve.planner.measured.point import Metric
 from simserve.planner.scoring import error_summary, errors_of
 from simserve.planner.validate import Validation
-from simserve.report.html import Panel, environment
+from simserve.report.page import environment, write_whole
+from simserve.report.panels import Panel
 from simserve.report.quantities import counted
 from simserve.report.scatter import BAND, NOT_SCORED, engine_kind, scatter
 from simserve.report.validation import METRICS, READING, error_tables, not_run_lines, validation_lines
@@ -36,12 +36,7 @@ def write_validation_page(validation: Validation, file: Path, *, with_data: bool
     Raises:
         OSError: The file cannot be written.
     """
-    unfinished = file.with_name(f".{file.name}.unfinished")
-    try:
-        unfinished.write_text(validation_page(validation, with_data=with_data), encoding="utf-8", newline="\n")
-        os.replace(unfinished, file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_whole(file, validation_page(validation, with_data=with_data))
 
 
 def validation_page(validation: Validation, *, with_data: bool = False) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from simserve.errors import SimserveError, UsageError
-from simserve.metrics.files import REQUESTS_FILE, RESULT_FILE, SCENARIO_FILE, TIMESERIES_FILE
+from simserve.metrics.stored import REQUESTS_FILE, RESULT_FILE, SCENARIO_FILE, TIMESERIES_FILE
 from simserve.scenario.schema import Scenario
 
 RESULTS_FOLDER = Path("results")

@@ -218,7 +218,7 @@ def test_a_kv_format_that_the_engine_lacks_is_noted(
 
 
 def test_llama_cpp_writes_k_quants_out_for_every_512_tokens_of_a_prompt() -> None:
-    """Twice for 1,024 tokens: 16 + 4.8 bit over the bandwidth each time; below 33 tokens the packed weights are read."""
+    """Twice for 1,024 tokens: 16 + 4.8 bit over the bandwidth each time; up to 32 tokens are read packed."""
     shape = make_shape("rtx-4090-24gb", "llama-3-8b", engine="llama.cpp", quantization="gguf-q4_k_m")
     plain = make_shape("rtx-4090-24gb", "llama-3-8b", engine="llama.cpp", quantization="fp16")
     low, wide = (price(each, 2048).step_times.token_seconds for each in (shape, plain))
