@@ -9,7 +9,7 @@ Rerun on tables in the layout of NVIDIA's AIConfigurator (``<system>/<family>/<b
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -163,10 +163,10 @@ def fit_kernel(root: Path, system: str, kernel: Kernel, wide: DecodeAttentionCur
     return curves
 
 
-def fit_system(root: Path, system: str) -> dict[Kernel, dict[str, Curve]]:
+def fit_system(root: Path, system: str, kernels: Sequence[Kernel] = KERNELS) -> dict[Kernel, dict[str, Curve]]:
     """Return the curves of every kernel that has tables on a system."""
     fitted: dict[Kernel, dict[str, Curve]] = {}
-    for kernel in KERNELS:
+    for kernel in kernels:
         twin = fitted.get(replace(kernel, kv_bits=16), {}).get("decode")
         curves = fit_kernel(root, system, kernel, twin if isinstance(twin, DecodeAttentionCurve) else None)
         if len(curves) == 2:

@@ -9,6 +9,7 @@ import typer
 from simserve import __version__
 from simserve.cli import (
     apis,
+    calibrate,
     capacity,
     compare,
     cost,
@@ -50,6 +51,7 @@ app.command("sweep")(sweep.sweep)
 app.command("diff")(diff.diff)
 app.command("export")(exporting.export)
 app.add_typer(importing.app, name="import")
+app.add_typer(calibrate.app, name="calibrate")
 app.command("plan")(plan.plan)
 app.command("report")(report.report)
 app.command("scenarios")(scenarios.scenarios)

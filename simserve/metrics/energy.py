@@ -22,7 +22,8 @@ BUSY_SHARES: Mapping[str, float] = {
     "draft": 0.36,
 }
 """Part of a step -> share of the span from idle to the board limit that it draws. Reading memory: 300 of 700 W on
-an H200 that idles at 76 W. Communication and drafting: as reading memory. Host: clocks are up and the cores wait, 137 W."""
+an H200 that idles at 76 W. Communication and drafting: as reading memory. Host: clocks are up and the
+cores wait, 137 W."""
 
 _JOULES_PER_KWH = 3.6e6
 

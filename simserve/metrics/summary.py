@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.metrics.bottleneck import bottleneck
+from simserve.metrics.classes import class_figures
 from simserve.metrics.cost import cost
 from simserve.metrics.energy import Grid, board_watts, energy
 from simserve.metrics.latency import RequestLatencies, latency_summary, request_latencies
@@ -196,6 +197,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "kv": _kv(simulation, facts),
             "window": _window(measured.window),
             "slo": objective,
+            "classes": class_figures(records, measured.latencies, measured.window, facts.slo),
             "cost": {**dollars, "gpu_hour_usd": facts.gpu_hour_usd, "gpu_hour_source": facts.gpu_hour_source},
             "energy": used,
             "steps": _steps(simulation.totals),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -185,6 +186,45 @@ def held_out_rows(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
                     }
                 )
     return rows
+
+
+def sample_rows(predictions: Sequence[Prediction], name_of: Callable[[MeasuredPoint], str]) -> list[dict[str, Any]]:
+    """Return the errors of a GPU, a model or an engine on figures that a constant was fitted to, and on the others.
+
+    Args:
+        predictions: Of every source.
+        name_of: What points are told apart by.
+
+    Returns:
+        ``name points metrics``, most points first; ``metrics`` is metric -> ``in_sample out_of_sample`` of (median
+        absolute error, figures), None without any. Figures that are only shown are in neither.
+    """
+    found: dict[str, dict[Metric, tuple[list[float], list[float]]]] = {}
+    counts: Counter[str] = Counter()
+    for each in predictions:
+        name = name_of(each.point)
+        counts[name] += each.is_covered
+        for metric, value in each.predicted.items():
+            if metric not in each.point.shown_only:
+                samples = found.setdefault(name, {}).setdefault(metric, ([], []))
+                is_fitted = was_fitted(each.point, metric)
+                samples[0 if is_fitted else 1].append(abs(relative_error(value, each.point.measured[metric])))
+    return [
+        {
+            "name": name,
+            "points": count,
+            "metrics": {
+                metric: {"in_sample": _median(inside), "out_of_sample": _median(outside)}
+                for metric, (inside, outside) in found[name].items()
+            },
+        }
+        for name, count in counts.most_common()
+        if name in found
+    ]
+
+
+def _median(errors: Sequence[float]) -> tuple[float, int] | None:
+    return (float(np.median(errors)), len(errors)) if errors else None
 
 
 def _errors(predictions: Sequence[Prediction], chosen: Chosen, metric: Metric) -> list[float]:

@@ -20,7 +20,7 @@ def verdict(result: RunResult) -> Verdict:
     attainment = result.summary["simserve"]["slo"]["attainment"]
     if result.slo is None or attainment is None:
         return "none"
-    return "holds" if attainment >= result.slo.attainment else "missed"
+    return "holds" if attainment >= result.slo.attainment and not classes_missing(result) else "missed"
 
 
 def answer(result: RunResult) -> str:
@@ -35,12 +35,27 @@ def answer(result: RunResult) -> str:
         return f"No SLO is set; {state}."
     held = "holds" if verdict(result) == "holds" else "does not hold"
     asked = share_asked(result.slo.attainment)
+    missing = classes_missing(result)
+    if missing:
+        state = f"missed by {listed(missing)}; {state}"
     return f"The SLO {held}: {share(simserve['slo']['attainment'])} of requests met it ({asked} asked); {state}."
 
 
 def share_asked(value: float) -> str:
     """Return a share that somebody wrote, with the digits it was written with: ``'95%'``."""
     return f"{100 * value:.10g}%"
+
+
+def classes_missing(result: RunResult) -> list[str]:
+    """Return the classes that miss their own objective, with what they reached and what is asked."""
+    if result.slo is None:
+        return []
+    missing = []
+    for name, figures in result.summary["simserve"]["classes"].items():
+        own, reached = result.slo.by_class.get(name), figures["slo"]["attainment"]
+        if own is not None and reached is not None and reached < own.attainment:
+            missing.append(f"{name} ({share(reached)}, {share_asked(own.attainment)} asked)")
+    return missing
 
 
 def steady_state_caveat(result: RunResult) -> str | None:

@@ -9,6 +9,7 @@ from simserve.metrics.result import RunResult
 from simserve.profiles.quality import quality_lines
 from simserve.report import facts, knobs, tables
 from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
+from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.page import environment, write_whole
 from simserve.report.panels import figure_groups, memory_panel, sentence_case
 from simserve.report.quantities import UNDEFINED, number
@@ -60,6 +61,8 @@ def _tables(result: RunResult) -> dict[str, Any]:
         "thresholds": [{**each, "text": number(each["value"], 4)} for each in summary["simserve"]["thresholds"]],
         "headline_rows": tables.headline_rows(summary),
         "latency_rows": tables.latency_rows(summary),
+        "class_rows": class_rows(result),
+        "class_columns": CLASS_COLUMNS,
         "statistics": tables.STATISTICS,
         "meanings": tables.LATENCY_MEANINGS,
         "tiles": tables.tiles(result),

@@ -10,6 +10,7 @@ from simserve.metrics.result import RunResult
 from simserve.profiles.quality import quality_lines
 from simserve.report import facts
 from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
+from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.knobs import engine_lines
 from simserve.report.speculation import speculation_lines
 from simserve.report.tables import STATISTICS, latency_rows, slo_rows
@@ -69,6 +70,12 @@ def _latencies(result: RunResult) -> Table:
     heading = Text(facts.measured(result))
     notes = [Text(caveat, style="bold yellow")] if caveat else []
     section.add_row("Latency", Group(heading, *notes, _latency_table(result)))
+    classes = class_rows(result)
+    if classes:
+        table = _columns(1 + len(CLASS_COLUMNS), left=1, header=("", *CLASS_COLUMNS))
+        for each in classes:
+            table.add_row(each.label, *(cell.text for cell in each.cells))
+        section.add_row("Classes", table)
     return section
 
 

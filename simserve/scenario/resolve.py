@@ -15,6 +15,7 @@ from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
+from simserve.scenario.combinations import check_combinations
 from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
@@ -73,6 +74,7 @@ def resolve(scenario: Scenario) -> ResolvedScenario:
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
     """
+    check_combinations(scenario)
     shape = replica_shape(scenario)
     with scenario.blaming("deployment"):
         memory = plan_memory(shape)

@@ -14,12 +14,12 @@ from simserve.errors import ScenarioError
 from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.replications import PILOT_RUNS, pool, widest
 from simserve.metrics.result import RunResult
-from simserve.metrics.slo import SLO
 from simserve.metrics.summary import RunFacts, summarize
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.profiles.expected_errors import UNVALIDATED, expected_error, generation_of, load_expected_errors
 from simserve.scenario.fit import check_fit, quality_of
+from simserve.scenario.objective import objective
 from simserve.scenario.pricing import grid
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
@@ -132,12 +132,7 @@ def _replicate(
     which is marked as interrupted wherever fewer runs were done than asked for.
     """
     scenario = resolved.scenario
-    deployment = Deployment(
-        num_replicas=scenario.deployment.replicas,
-        engine=resolved.engine,
-        priced=priced,
-        routing=scenario.deployment.routing.policy,
-    )
+    deployment = _deployment(resolved, priced)
     count = max(scenario.run.replications, 1 if scenario.run.precision is None else PILOT_RUNS)
     count = min(count, scenario.run.max_replications) if scenario.run.precision is not None else count
     specs = _traffic(scenario, 0)
@@ -219,7 +214,7 @@ def _facts(
         grid=grid(scenario.pricing),
         idle_watts=resolved.shape.hardware.power.idle,
         board_watts=resolved.shape.hardware.power.board,
-        slo=_slo(scenario),
+        slo=objective(scenario),
         warmup=scenario.run.warmup,
         peak_flops=priced.parts.peak_flops,
         peak_bandwidth=priced.parts.peak_bandwidth,
@@ -256,10 +251,6 @@ def _requests_in_flight(records: RequestRecords) -> float:
     return float(seconds[answered].sum()) / duration if duration > 0 else float("nan")
 
 
-def _slo(scenario: Scenario) -> SLO | None:
-    return None if scenario.slo is None else SLO(**scenario.slo.model_dump())
-
-
 def deploy(resolved: ResolvedScenario) -> Deployment:
     """Return the deployment of a resolved scenario, priced.
 
@@ -268,9 +259,13 @@ def deploy(resolved: ResolvedScenario) -> Deployment:
         InputError: A profile does not go with the rest.
     """
     check_fit(resolved)
-    scenario = resolved.scenario
-    with scenario.blaming("deployment"):
+    with resolved.scenario.blaming("deployment"):
         priced = price(resolved.shape)
+    return _deployment(resolved, priced)
+
+
+def _deployment(resolved: ResolvedScenario, priced: PricedDeployment) -> Deployment:
+    scenario = resolved.scenario
     return Deployment(
         num_replicas=scenario.deployment.replicas,
         engine=resolved.engine,

@@ -32,6 +32,8 @@ class RequestRecords:
         status: Index into `STATUSES`.
         reason: Index into `REASONS`, why it was not completed.
         is_truncated: Whether the model's length limit cut what the client asked for.
+        request_class: Index into ``class_names``; None without classes.
+        class_names: The classes, in the order of the scenario.
     """
 
     arrival_time: NDArray[np.float64]
@@ -48,6 +50,8 @@ class RequestRecords:
     status: NDArray[np.int8]
     reason: NDArray[np.int8]
     is_truncated: NDArray[np.bool_]
+    request_class: NDArray[np.int16] | None = None
+    class_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of requests."""

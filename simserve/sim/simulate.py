@@ -151,7 +151,7 @@ def _run(
         arrival_time[cluster.num_arrived :] = np.nan
         np.frombuffer(requests.ready_time)[cluster.num_arrived :] = np.nan
     cluster.flush()
-    records = _records(requests, arrival_time)
+    records = _records(requests, arrival_time, specs)
     end_time = end_of(requests)
     return records, recorder.totals(len(replicas), records, end_time), end_time, was_interrupted
 
@@ -178,7 +178,9 @@ def _data_plane(
             yield env.timeout(max(until - env.now, 0.0))
 
 
-def _records(requests: RequestTable, arrival_time: np.ndarray[Any, np.dtype[np.float64]]) -> RequestRecords:
+def _records(
+    requests: RequestTable, arrival_time: np.ndarray[Any, np.dtype[np.float64]], specs: RequestSpecs
+) -> RequestRecords:
     itl_max = np.frombuffer(requests.itl_max).copy()
     itl_max[itl_max < 0] = np.nan
     num_requests = len(arrival_time)
@@ -199,4 +201,6 @@ def _records(requests: RequestTable, arrival_time: np.ndarray[Any, np.dtype[np.f
         status=np.frombuffer(requests.status, dtype=np.int8),
         reason=np.frombuffer(requests.reason, dtype=np.int8),
         is_truncated=np.frombuffer(requests.is_truncated, dtype=np.bool_),
+        request_class=specs.request_class,
+        class_names=tuple(each.name for each in specs.classes),
     )

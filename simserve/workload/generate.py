@@ -13,6 +13,7 @@ from simserve import rng
 from simserve.errors import InvariantError, ScenarioError, TraceError
 from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
 from simserve.workload.arrivals import arrival_times
+from simserve.workload.classes import draw_classes
 from simserve.workload.lengths import length_distribution
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import TraceSpec, WorkloadSpec
@@ -42,6 +43,8 @@ def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: 
     """
     if spec.trace is not None:
         return _from_trace(spec, spec.trace, base_path, seed, replication)
+    if spec.classes is not None:
+        return _from_classes(spec, base_path, seed, replication)
     if spec.arrivals is None or spec.prompt_tokens is None or spec.output_tokens is None:
         raise InvariantError("a workload without a trace has arrivals, prompt_tokens and output_tokens")
     arrival_time = _arrival_time(spec, seed, replication, spec.num_requests)
@@ -58,6 +61,26 @@ def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: 
         concurrency=getattr(spec.arrivals, "concurrency", None),
         is_stationary=isinstance(spec.arrivals, STATIONARY),
         offered_rate=_offered_rate(spec.arrivals, arrival_time),
+    )
+
+
+def _from_classes(spec: WorkloadSpec, base_path: Path | None, seed: int, replication: int) -> RequestSpecs:
+    drawn = draw_classes(spec, seed=seed, replication=replication, base_path=base_path)
+    sources = [spec.arrivals, *(each.arrivals for each in spec.classes or ())]
+    rates = [_offered_rate(each, drawn.arrival_time) for each in sources if each is not None]
+    return RequestSpecs(
+        arrival_time=drawn.arrival_time,
+        prompt_tokens=drawn.prompt_tokens,
+        output_tokens=drawn.output_tokens,
+        max_tokens=_max_tokens(spec.max_tokens, drawn.output_tokens),
+        think_time=_think_time(spec, len(drawn)),
+        concurrency=getattr(spec.arrivals, "concurrency", None),
+        is_stationary=all(isinstance(each, STATIONARY) for each in sources if each is not None),
+        offered_rate=sum(rates)
+        if len(rates) == 1 or all(isinstance(each, STATIONARY) for each in sources if each)
+        else len(drawn) / float(drawn.arrival_time[-1]),
+        classes=spec.classes or (),
+        request_class=drawn.request_class,
     )
 
 

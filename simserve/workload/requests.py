@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.workload.class_spec import ClassSpec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSpecs:
@@ -26,6 +28,8 @@ class RequestSpecs:
         offered_rate: Requests/s that the scenario asks for, or NaN (closed loop, all at once).
         pace: Speculative decoding: tokens a decode step that each request gains, drawn beforehand, in sixteenths
             (`simserve.engine.progress.GRID`), int64; None: not drawn.
+        classes: The classes of requests, in the order of the scenario; empty: all are alike.
+        request_class: Class of each request, an index into ``classes``, int16; None without classes.
     """
 
     arrival_time: NDArray[np.float64]
@@ -37,6 +41,8 @@ class RequestSpecs:
     is_stationary: bool
     offered_rate: float
     pace: NDArray[np.int64] | None = None
+    classes: tuple[ClassSpec, ...] = ()
+    request_class: NDArray[np.int16] | None = None
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -52,4 +58,6 @@ class RequestSpecs:
             output_tokens=self.output_tokens[some],
             max_tokens=self.max_tokens[some],
             think_time=self.think_time[some],
+            pace=None if self.pace is None else self.pace[some],
+            request_class=None if self.request_class is None else self.request_class[some],
         )

@@ -151,6 +151,8 @@ def test_an_example_of_the_help_works(example: str, folder: Path) -> None:
     import yaml
 
     (folder / "mine.yaml").write_text(yaml.safe_dump(scenario_mapping()), encoding="utf-8")
+    for name in ("before", "after") if "results/before" in example else ():
+        ss.run(ss.load(folder / "mine.yaml"), out=folder / "results" / name)
     rows = "".join(f"{index},{90 + index},{10 + index % 5}\n" for index in range(20))
     (folder / "traffic.csv").write_text(f"arrival_time,prompt_tokens,output_tokens\n{rows}", encoding="utf-8")
     python = shlex.quote(sys.executable)

@@ -52,8 +52,9 @@ def test_a_folder_without_a_result_is_refused(simserve: Simserve, folder: Path) 
 _COMMANDS = {
     "capacity": ("capacity", "chatbot", "--requests", "150", "--replications", "2"),
     "compare": ("compare", "chatbot", "--with", "two: deployment.replicas=2", "--replications", "2", *_SMALL),
-    "sweep": ("sweep", "chatbot", "--grid", "workload.arrivals.rate=2,4", "--workers", "1", *_SMALL,
-              "--out", "x.parquet"),
+    "sweep": (
+        *("sweep", "chatbot", "--grid", "workload.arrivals.rate=2,4", "--workers", "1", "--out", "x.parquet", *_SMALL),
+    ),
     "plan": ("plan", "chatbot", "--hardware", "h100-sxm-80gb", "--max-gpus", "8", "--jobs", "1", *_SMALL),
     "cost": ("cost", "--gpus", "2", "--gpu-hour-usd", "6", "--requests-per-month", "1e6", "--prompt-tokens", "500",
              "--output-tokens", "200", "--api-input-usd", "5", "--api-output-usd", "30"),

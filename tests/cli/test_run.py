@@ -159,7 +159,7 @@ def test_an_interrupted_run_is_105_and_writes_what_was_finished(
 
         yield interrupt
 
-    monkeypatch.setattr(run_command, "_progress", interrupting)
+    monkeypatch.setattr(run_command, "progress_bar", interrupting)
 
     outcome = simserve("run", small, "--set", "workload.num_requests=30000", "--out", "out", "--quiet")
 

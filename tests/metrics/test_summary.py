@@ -64,6 +64,7 @@ INNER = {
     "kv": "num_blocks usage_mean usage_peak internal_waste external_waste prefix_hit_rate preemptions",
     "window": "start_s end_s requests",
     "slo": "attainment by_metric",
+    "classes": None,
     "cost": "usd_per_hour usd_per_million_output_tokens usd_per_million_tokens usd_per_request "
     "tokens_per_usd requests_per_usd gpu_hour_usd gpu_hour_source",
     "energy": "watts_per_gpu watts_mean joules_per_token joules_per_output_token kwh_per_million_tokens "

@@ -55,7 +55,7 @@ def test_no_test_point_was_fitted_to() -> None:
         make_point(source=source, engine=engine, model=model, hardware=hardware, label=label)
         for source in ("inferencex_agg", "nvidia_aic_inhouse_agg", "splitwise_iterations", "apex_plus")
         for engine in ("vllm", "sglang", "tensorrt-llm")
-        for model in ("llama-3.1-70b", "deepseek-v3", "llama-3.1-8b", "qwen3-32b")
+        for model in ("llama-3.1-70b", "deepseek-v3", "llama-3.1-8b", "qwen3-32b", "minimax-m2", "gpt-oss-120b")
         for hardware in ("h100-sxm-80gb", "h200-sxm-141gb", "a100-sxm-80gb")
         for label in ("x_8TP", "x_2DP4TP_0")
     ]

@@ -168,6 +168,7 @@ def test_llmservingsim_counts_from_the_queue(tmp_path: Path) -> None:
 def test_throughput_of_a_gpu_is_that_of_the_system(tmp_path: Path) -> None:
     """Tables say one or the other."""
     row = agg_row(framework="TensorRT-LLM", version="0.8.0", load_type="static_batch", gpus=2, throughput_tok_s=100)
+    row["ttft_ms"] = ""
     rows = [{**row, "throughput_kind": kind} for kind in ("output_per_gpu", "output_per_system")]
     write_csv(tmp_path, "trtllm_static_batch_v0.5-0.9.csv", rows)
 
@@ -175,6 +176,17 @@ def test_throughput_of_a_gpu_is_that_of_the_system(tmp_path: Path) -> None:
 
     assert [point.measured["throughput"] for point in points] == [200.0, 100.0]
     assert points[0].scenario["deployment"]["engine"]["batching"] == "static"
+
+
+def test_the_first_token_of_a_static_batch_is_that_of_one_output_token(tmp_path: Path) -> None:
+    """A static batch answers when it is done: a row with throughput and first token is two points."""
+    row = agg_row(version="0.5.0", load_type="static_batch", osl=128, throughput_tok_s=100, ttft_ms=102)
+    write_csv(tmp_path, "trtllm_static_batch_v0.5-0.9.csv", [row])
+
+    points = read_static(tmp_path)
+
+    assert [list(point.measured) for point in points] == [["throughput"], ["ttft"]]
+    assert [point.scenario["workload"]["output_tokens"]["value"] for point in points] == [128, 1]
 
 
 def test_offline_points_queue_everything_at_once(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.profiles.model import load_model
+from simserve.workload.length_spec import LognormalLength
 from simserve.workload.lengths import length_distribution
-from simserve.workload.spec import LognormalLength
 from simserve.workload.traces.formats import AUTO, detect, read_trace
 from simserve.workload.traces.statistics import LengthStatistics, arrival_statistics, length_statistics
 from simserve.workload.traces.trace import Trace
