@@ -13,6 +13,8 @@ from simserve.engine.state import (
     BLOCKED_BY_BUDGET,
     BLOCKED_BY_SCATTER,
     BLOCKED_BY_SEATS,
+    READMITTED,
+    RECOMPUTED,
     SHIFT,
     Replica,
     RequestTable,
@@ -108,6 +110,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             if not scheduled_time[index] >= 0.0:
                 scheduled_time[index] = replica.start_time
                 requests.replica_id[index] = replica.identity
+            elif replica.evictions is not None:
+                replica.evictions.extend((index, replica.start_time, READMITTED))
     elif waiting:
         # Somebody has just lost blocks: nobody is admitted in this step.
         replica.blocked_by = BLOCKED_BY_BLOCKS
@@ -267,6 +271,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             replica.irregular_gaps.extend((gap, 1.0))
             if gap > requests.itl_max[index]:
                 requests.itl_max[index] = gap
+            if replica.evictions is not None:
+                replica.evictions.extend((index, now, RECOMPUTED))
         else:
             requests.first_token_time[index] = now
         generated += 1

@@ -10,7 +10,7 @@ from heapq import heapify
 from simserve.engine.decoding import generated_by_now, growth_of_step, leave_decoding
 from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.paces import leave_at_pace
-from simserve.engine.state import MASK, SHIFT, UNFINISHED, Replica, RequestTable
+from simserve.engine.state import EVICTED, MASK, SHIFT, UNFINISHED, Replica, RequestTable
 
 RETRACT_DECODE_STEPS = 20
 """Steps of head-room in SGLang's new-token ratio after a retraction (``SGLANG_RETRACT_DECODE_STEPS``)."""
@@ -48,6 +48,8 @@ def preempt(replica: Replica, requests: RequestTable) -> int:
         requests.last_token_time[index] = max(requests.last_token_time[index], replica.last_decode_time)
         requests.generated_tokens[index] = generated
     requests.num_preemptions[index] += 1
+    if replica.evictions is not None:
+        replica.evictions.extend((index, replica.start_time, EVICTED))
     replica.num_running -= 1
     if replica.uses_estimate:
         replica.waiting.append(index)

@@ -23,7 +23,16 @@ _WIDEST = 100
 """Columns used at most: longer lines are hard to follow."""
 _LABEL_WIDTH = 11
 _STYLES = {"holds": "bold green", "missed": "bold red", "none": "bold"}
-_FILES = ("report.html", "result.json", "requests.parquet", "timeseries.parquet", "scenario.resolved.yaml")
+_FILES = (
+    "report.html",
+    "result.json",
+    "requests.parquet",
+    "timeseries.parquet",
+    "scenario.resolved.yaml",
+    "timeline.json",
+    "timeline.json.gz",
+    "metrics.prom",
+)
 
 
 def render_run(result: RunResult, console: Console, folder: Path | None) -> None:

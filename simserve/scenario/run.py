@@ -37,7 +37,9 @@ Progress = Callable[[int, int], None]
 """Called now and then with the requests done and all requests of the run."""
 
 
-def run(scenario: Scenario, *, progress: Progress | None = None, explain: bool = True) -> RunResult:
+def run(
+    scenario: Scenario, *, progress: Progress | None = None, explain: bool = True, keep_steps: bool = False
+) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
     An interrupt (Ctrl-C) ends the run early: the result then holds what was finished, and says so in
@@ -48,6 +50,7 @@ def run(scenario: Scenario, *, progress: Progress | None = None, explain: bool =
         progress: Called now and then.
         explain: Whether to look, with more runs, into what another limit of the scheduler would bring. A search that
             reads latencies and dollars alone has no use for it; the bottleneck is then named without that look.
+        keep_steps: Whether the first replication keeps every step in ``simulation.steps``, for a timeline.
 
     Raises:
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
@@ -57,7 +60,7 @@ def run(scenario: Scenario, *, progress: Progress | None = None, explain: bool =
     check_fit(resolved)
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
-    first, specs, facts, summaries = _replicate(resolved, priced, progress, explain=explain)
+    first, specs, facts, summaries = _replicate(resolved, priced, progress, explain=explain, keep_steps=keep_steps)
     summary = pool(summaries) if _plans_several(scenario) else summaries[0]
     try:
         curve = seats_curve(resolved, first, specs) if explain else None
@@ -116,7 +119,12 @@ def _replications(scenario: Scenario, summaries: Sequence[Mapping[str, Any]]) ->
 
 
 def _replicate(
-    resolved: ResolvedScenario, priced: PricedDeployment, progress: Progress | None, *, explain: bool
+    resolved: ResolvedScenario,
+    priced: PricedDeployment,
+    progress: Progress | None,
+    *,
+    explain: bool,
+    keep_steps: bool = False,
 ) -> tuple[Simulation, RequestSpecs, RunFacts, list[dict[str, Any]]]:
     """Return the first run, its traffic, its facts, and the summary of every replication.
 
@@ -129,7 +137,7 @@ def _replicate(
     count = min(count, scenario.run.max_replications) if scenario.run.precision is not None else count
     specs = _traffic(scenario, 0)
     shown = _part(progress, 0, count)
-    first = simulate(deployment, specs, progress=shown)
+    first = simulate(deployment, specs, progress=shown, keep_steps=keep_steps)
     facts = _facts(resolved, priced, first, specs, explain=explain)
     summaries = [summarize(first, facts)]
     try:

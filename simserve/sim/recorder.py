@@ -28,6 +28,7 @@ from simserve.perf.tables import PricedDeployment
 from simserve.sim.drafts import DraftSums, LeapColumns, SpeculationTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.series import BinnedSums, TimeSeries, mean_count
+from simserve.sim.step_log import StepLog
 
 FLUSH_ROWS = 8192
 """Leaps that gather before they are added up: enough to amortise numpy, small enough to stay in cache."""
@@ -90,7 +91,11 @@ class RunTotals:
 class Recorder:
     """Adds up the leaps of the replicas of one run."""
 
-    def __init__(self, config: EngineConfig, times: StepTimes, priced: PricedDeployment | None) -> None:
+    def __init__(
+        self, config: EngineConfig, times: StepTimes, priced: PricedDeployment | None, log: StepLog | None = None
+    ) -> None:
+        """Add up from nothing; ``log`` also gets every leap."""
+        self._log = log
         self._config = config
         self._times = times
         self._priced = priced
@@ -136,6 +141,8 @@ class Recorder:
         if len(replica.leaps):
             rows = np.array(replica.leaps).reshape(-1, LEAP_WIDTH).T
             del replica.leaps[:]
+            if self._log is not None:
+                self._log.add(replica, rows)
             advances = rows[_DECODING]
             if self._drafts is not None:
                 advances = np.zeros(rows.shape[1])

@@ -21,6 +21,7 @@ from simserve.sim.clients import ClosedLoop
 from simserve.sim.cluster import Cluster, Routing, end_of
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
+from simserve.sim.step_log import StepLog
 from simserve.workload.requests import RequestSpecs
 
 Progress = Callable[[int, int], None]
@@ -50,6 +51,7 @@ class Simulation:
         is_stationary: Open-loop arrivals at a constant mean rate, so that a warm-up may be cut.
         offered_rate: Requests/s asked for; NaN where undefined.
         was_interrupted: The user stopped it; requests may be unfinished.
+        steps: Every step, where they were asked for.
     """
 
     records: RequestRecords
@@ -60,6 +62,7 @@ class Simulation:
     is_stationary: bool
     offered_rate: float
     was_interrupted: bool
+    steps: StepLog | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,17 +73,21 @@ class Replay:
     totals: RunTotals
 
 
-def simulate(deployment: Deployment, specs: RequestSpecs, *, progress: Progress | None = None) -> Simulation:
+def simulate(
+    deployment: Deployment, specs: RequestSpecs, *, progress: Progress | None = None, keep_steps: bool = False
+) -> Simulation:
     """Serve ``specs`` to the end.
 
     Args:
         deployment: What serves them.
         specs: What arrives.
         progress: Called now and then.
+        keep_steps: Whether every step is kept, for a timeline.
     """
+    log = StepLog() if keep_steps else None
     engine, priced = deployment.engine, deployment.priced
     records, totals, end_time, was_interrupted = _run(
-        engine, priced.step_times, priced, deployment.num_replicas, deployment.routing, specs, progress
+        engine, priced.step_times, priced, deployment.num_replicas, deployment.routing, specs, progress, log
     )
     return Simulation(
         records=records,
@@ -91,6 +98,7 @@ def simulate(deployment: Deployment, specs: RequestSpecs, *, progress: Progress 
         is_stationary=specs.is_stationary,
         offered_rate=specs.offered_rate,
         was_interrupted=was_interrupted,
+        steps=log,
     )
 
 
@@ -108,12 +116,15 @@ def _run(
     routing: Routing,
     specs: RequestSpecs,
     progress: Progress | None,
+    log: StepLog | None = None,
 ) -> tuple[RequestRecords, RunTotals, float, bool]:
     times = times.as_lists()
     requests = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace)
-    recorder = Recorder(config, times, priced)
+    recorder = Recorder(config, times, priced, log)
     num_ranks = config.data_parallel_size
     replicas = [Replica(number // num_ranks, config, times) for number in range(num_replicas * num_ranks)]
+    if log is not None:
+        log.watch(replicas)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
     cluster = Cluster(replicas, requests, recorder, routing, on_progress, num_ranks)
     env = simpy.Environment()
