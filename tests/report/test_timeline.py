@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from collections import defaultdict
 from functools import cache
@@ -33,7 +34,9 @@ _CASES: dict[str, tuple[str, ...]] = {
         "deployment.tensor_parallel_size=1",
         "deployment.data_parallel_size=2",
     ),
-    "lost": ("chatbot", "workload.num_requests=50", "workload.prompt_tokens={distribution: uniform, min: 1, max: 30000}"),
+    "lost": (
+        *("chatbot", "workload.num_requests=50", "workload.prompt_tokens={distribution: uniform, min: 1, max: 30000}"),
+    ),
 }  # fmt: skip
 
 
@@ -74,9 +77,7 @@ def test_slices_of_a_thread_do_not_overlap(case: str) -> None:
         by_thread[each["pid"], each["tid"]].append((round(1e3 * each["ts"]), round(1e3 * each["dur"])))
 
     for spans in by_thread.values():
-        assert all(
-            start + length <= following for (start, length), (following, _) in zip(spans, spans[1:], strict=False)
-        )
+        assert all(start + length <= following for (start, length), (following, _) in itertools.pairwise(spans))
 
 
 def test_every_request_is_a_span_with_its_phases_inside(case: str) -> None:
@@ -134,7 +135,7 @@ def test_counters_are_those_of_the_records(case: str) -> None:
     for points in by_replica.values():
         assert all(running >= 0 and waiting >= 0 for _, running, waiting in points)
         assert points[-1][1:] == (0, 0)
-        seconds += sum((b[0] - a[0]) * a[1] for a, b in zip(points, points[1:], strict=False))
+        seconds += sum((b[0] - a[0]) * a[1] for a, b in itertools.pairwise(points))
     records = result.simulation.records
     stayed = np.nansum(records.finish_time - records.scheduled_time)
     if records.num_preemptions.sum():
