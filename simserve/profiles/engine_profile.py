@@ -222,6 +222,9 @@ class Host(FrozenModel):
     """Share of both that asynchronous scheduling hides behind the GPU; 0: the engine has none."""
     eager_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """Least time of a layer in a step outside CUDA graphs, seconds: the host launches its kernels no faster."""
+    eager_gap_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
+    """How long a layer without routed experts leaves the GPU idle in such a step, seconds: gaps between many short
+    kernels. Long kernels of experts hide them."""
     eager_seconds_per_expert_layer: Seconds = Field(default=0.0, ge=0)
     """What routed experts add to that, seconds, where their many small kernels are launched one by one (Triton)."""
     eager_expert_formats: tuple[str, ...] = ()
@@ -243,6 +246,11 @@ class Kernels(FrozenModel):
     """Scale on the hardware profile's kernel efficiencies; 1: as there."""
     shared_decode_groups: tuple[int, ...] | None = None
     """Query heads a key-value head for which a decode step reads keys once for all of them; absent: any number."""
+    fuses_activation_quantisation: bool = False
+    """Whether norms and activation functions write 8-bit products' inputs themselves, where weights have one scale a
+    tensor or a channel; otherwise a kernel of its own does."""
+    narrow_kv_slowdown: float = Field(default=1.0, ge=1)
+    """Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels, which are newer."""
     max_bandwidth: BytesPerSecond | None = Field(default=None, gt=0)
     """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
     max_flops: FlopsPerSecond | None = Field(default=None, gt=0)

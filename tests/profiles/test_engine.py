@@ -521,3 +521,11 @@ def test_engines_without_a_launch_time_of_their_own_lose_their_graphs_alone() ->
 
     assert eager.cuda_graph_sizes == ()
     assert eager.eager_seconds_per_layer == resolve("tensorrt-llm", "1.0").eager_seconds_per_layer
+
+
+def test_vllm_schedules_ahead_from_0_14() -> None:
+    """Until then asked for only; its sampler sorts every request's logits until then too."""
+    before, after = resolve("vllm", "0.13"), resolve("vllm", "0.14")
+
+    assert (before.async_scheduling, after.async_scheduling) == (False, True)
+    assert before.host_seconds_per_request > 10 * after.host_seconds_per_request

@@ -198,7 +198,7 @@ def _kv_dtype(row: Row, settings: dict[str, Any], model: str, hardware: str) -> 
         # The points that starve for KV say FP8 on H200 and 16 bit on H100.
         return "fp8" if hardware.startswith("h200") else "auto"
     if row.text("framework") == "trtllm" and row.note("gemm") == "fp8":
-        # ModelOpt's FP8 checkpoints hold an FP8 KV cache (hf_quant_config.json, kv_cache_quant_algo), and TensorRT-LLM
-        # follows them; with 16 bit the points that starve for KV would wait 3 to 6 times as long as they did.
+        # ModelOpt's FP8 checkpoints hold an FP8 KV cache (hf_quant_config.json, kv_cache_quant_algo), which
+        # TensorRT-LLM follows; with 16 bit the points that starve for KV would wait 3 to 6 times as long as they did.
         return "fp8"
     return str(settings.get("kv", "auto"))
