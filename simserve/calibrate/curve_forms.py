@@ -7,6 +7,7 @@ the device, is the profile's.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -50,14 +51,14 @@ RATE_BOUNDS = {START: (1e-9, 1.0), COMPUTE: (1e7, 1e17), MEMORY: (1e7, 1e15), SU
 STARTS = {START: 5e-6, COMPUTE: 1e13, MEMORY: 1e12}
 
 
-def product_curve(values: Values, shape: Mapping[str, float] | None = None) -> GemmCurve:
+def product_curve(values: Values, shape: Mapping[str, Any] | None = None) -> GemmCurve:
     """Return the curve of a device whose peak and bandwidth are the fitted rates.
 
     Args:
         values: Fitted constants.
         shape: Constants of `GemmCurve` that are held; those left out are class defaults.
     """
-    held = {
+    held: dict[str, Any] = {
         "loop_overhead": CLASS_LOOP_OVERHEAD,
         "wave_quantisation": CLASS_WAVE_QUANTISATION,
         "overlap": CLASS_OVERLAP,
@@ -77,7 +78,7 @@ def product_curve(values: Values, shape: Mapping[str, float] | None = None) -> G
     )
 
 
-def product_form(name: str, num_multiprocessors: int, shape: Mapping[str, float]) -> CurveForm:
+def product_form(name: str, num_multiprocessors: int, shape: Mapping[str, Any]) -> CurveForm:
     """Return the form of products of a number format (`simserve.perf.gemm_curve`).
 
     FP8 calls hold the rounding of their inputs, which is taken to move its bytes at the rate of the weights after a

@@ -192,4 +192,4 @@ def _standard_errors(jacobian: Array, residuals: Array) -> Array:
 
 def group_numbers(calls: pd.DataFrame, *columns: str) -> NDArray[np.int64]:
     """Return the number of each call's group: calls with the same values in the columns are one group."""
-    return calls.groupby(list(columns)).ngroup().to_numpy(dtype=np.int64)
+    return np.asarray(calls.groupby(list(columns)).ngroup(), dtype=np.int64)

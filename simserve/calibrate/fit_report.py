@@ -162,7 +162,7 @@ def layer_errors(run: KernelRun, fit: KernelFit, models: Sequence[ModelProfile])
     return found
 
 
-def _layer_seconds(fit: KernelFit, model: ModelProfile, row: Mapping[Any, Any]) -> float:
+def _layer_seconds(fit: KernelFit, model: ModelProfile, row: pd.Series[Any]) -> float:
     is_decode, length = row["phase"] == "decode", float(row["length"])
     tokens = float(row["batch_size"]) if is_decode else length
     dense = next(layer for layer in range(model.num_hidden_layers) if not model.is_moe_layer(layer))

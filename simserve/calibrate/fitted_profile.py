@@ -42,6 +42,8 @@ FORMS, OTHER_FORMS = frozenset({"sxm", "pcie", "nvl"}), frozenset({"pcie", "nvl"
 MEMORY_TOLERANCE = 0.05
 """Share by which the memory of a GPU may be off its profile's, which drivers state a little differently."""
 
+_UNITS = {"time": ("us", 1e-6), "compute": ("TFLOP/s", 1e12), "bandwidth": ("GB/s", 1e9)}
+
 NOT_SHOWN = 100.0
 """Upper over lower end of an interval from which it says nothing."""
 
@@ -335,8 +337,9 @@ def _rounded(value: float) -> float:
 
 
 def _text(value: float, dimension: str) -> str:
-    """Return a quantity to four digits, with its unit."""
-    return to_text(_rounded(value), dimension)
+    """Return a quantity to four digits in the unit that profiles write it in."""
+    unit, factor = _UNITS[dimension]
+    return f"{value / factor:.{DIGITS}g} {unit}"
 
 
 def bundled_profile_of(provenance: Mapping[str, Any]) -> HardwareProfile | None:
