@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
+from scipy.stats import f as f_distribution
 from scipy.stats import t as student
 
 from simserve.errors import InputError
@@ -24,8 +25,8 @@ SOFT_ERROR = 0.15
 
 CONFIDENCE = 0.95
 
-WORTHWHILE = 0.05
-"""Share by which the held-out error must fall for a further constant to be fitted."""
+SIGNIFICANCE = 0.99
+"""Quantile of F that a further constant must pass to be fitted."""
 
 Values = Mapping[str, float]
 
@@ -55,9 +56,9 @@ class CurveRegressor:
     """Seconds of calls from a form whose constants are fitted to measured ones.
 
     The errors of ``log(predicted / measured)`` are least (soft L1). Intervals hold for all constants of the curve
-    at once (Bonferroni), from the sandwich covariance with leave-one-out residuals (HC3; MacKinnon and White, 1985):
-    they do not take the noise for equal over the calls, and say nothing of where the form is wrong. For that look at
-    the held-out error.
+    at once (Bonferroni), from the larger of two variances: of equal noise, and of the sandwich with leave-one-out
+    residuals (HC3; MacKinnon and White, 1985), which does not take it for equal. They say nothing of where the form is
+    wrong; for that look at the held-out error.
 
     Args:
         form: The form.
@@ -102,15 +103,13 @@ class CurveRegressor:
         names = list(self.form.start)
         if len(calls) <= len(names):
             raise InputError(f"are too few for {len(names)} constants", key="calls", value=len(calls))
-        held_out = self._held_out(calls, seconds, names)
+        found = self._solve(calls, seconds, names)
         for name in self.form.further:
-            wider = [*names, name]
-            errors = self._held_out(calls, seconds, wider)
-            if errors is not None and held_out is not None:
-                old, new = (float(np.median(np.abs(each))) for each in (held_out, errors))
-                if new < (1.0 - WORTHWHILE) * old:
-                    names, held_out = wider, errors
-        self._find(calls, seconds, names)
+            wider = self._solve(calls, seconds, [*names, name])
+            if self._is_worthwhile(calls, seconds, found, wider):
+                names, found = [*names, name], wider
+        self._keep(calls, seconds, found)
+        held_out = self._held_out(calls, seconds, names)
         self.held_out_error_ = None if held_out is None else float(np.median(np.abs(held_out)))
         self.held_out_p90_error_ = None if held_out is None else float(np.quantile(np.abs(held_out), 0.9))
         return self
@@ -123,10 +122,21 @@ class CurveRegressor:
         """Return the negative median absolute relative error: more is better, as scikit-learn has it."""
         return -float(np.median(np.abs(self.predict(calls) / seconds - 1.0)))
 
-    def _find(self, calls: pd.DataFrame, seconds: Array, names: Sequence[str]) -> None:
-        constants, jacobian, residuals = self._solve(calls, seconds, names)
+    def _is_worthwhile(self, calls: pd.DataFrame, seconds: Array, found: _Solution, wider: _Solution) -> bool:
+        """Return whether a further constant explains more than chance, and predicts held-out calls no worse."""
+        freedom = len(calls) - len(wider.names)
+        if freedom < 1:
+            return False
+        gain = (found.cost - wider.cost) / max(wider.cost / freedom, 1e-300)
+        if gain < f_distribution.ppf(SIGNIFICANCE, 1, freedom):
+            return False
+        before, after = (self._held_out(calls, seconds, each.names) for each in (found, wider))
+        return before is None or (after is not None and np.median(np.abs(after)) <= np.median(np.abs(before)))
+
+    def _keep(self, calls: pd.DataFrame, seconds: Array, found: _Solution) -> None:
+        names, constants = found.names, found.constants
         self.constants_, self.fitted_, self.num_points_ = constants, tuple(names), len(calls)
-        spread = _standard_errors(jacobian, residuals)
+        spread = _standard_errors(found.jacobian(), found.errors)
         quantile = student.ppf(0.5 + 0.5 * (1.0 - (1.0 - CONFIDENCE) / len(names)), len(calls) - len(names))
         reach = np.exp(np.minimum(quantile * spread, 50.0))
         self.intervals_ = {
@@ -135,12 +145,10 @@ class CurveRegressor:
         }
         self.errors_ = self.predict(calls) / seconds - 1.0
         self.median_error_ = float(np.median(np.abs(self.errors_)))
-        self.bias_ = float(np.mean(residuals))
+        self.bias_ = float(np.mean(found.errors))
 
-    def _solve(
-        self, calls: pd.DataFrame, seconds: Array, names: Sequence[str]
-    ) -> tuple[dict[str, float], Array, Array]:
-        """Return the constants, and the derivatives and errors of the logarithms there."""
+    def _solve(self, calls: pd.DataFrame, seconds: Array, names: Sequence[str]) -> _Solution:
+        """Return the constants with the least error, those that are not fitted without effect."""
         form = self.form
         first = {**form.further_start, **form.start}
         neutral = {name: value for name, value in form.further.items() if name not in names}
@@ -155,9 +163,8 @@ class CurveRegressor:
         found = least_squares(
             residuals, begin, bounds=(low, high), loss="soft_l1", f_scale=SOFT_ERROR, x_scale=1.0, max_nfev=200
         )
-        errors = residuals(found.x)
         constants = neutral | dict(zip(names, np.exp(found.x).tolist(), strict=True))
-        return constants, _derivatives(residuals, found.x, errors), errors
+        return _Solution(list(names), constants, residuals, found.x, float(found.cost))
 
     def _held_out(self, calls: pd.DataFrame, seconds: Array, names: Sequence[str]) -> Array | None:
         """Return the relative errors of calls whose group was left out of the fit; none where that leaves too few."""
@@ -169,25 +176,52 @@ class CurveRegressor:
             out = fold == number
             if np.count_nonzero(~out) <= len(names):
                 return None
-            constants, _, _ = self._solve(calls[~out], seconds[~out], names)
+            constants = self._solve(calls[~out], seconds[~out], names).constants
             errors[out] = self.form.predict(calls[out], constants) / seconds[out] - 1.0
         return errors if len(np.unique(fold)) > 1 else None
 
 
-def _derivatives(function: Callable[[Array], Array], at: Array, value: Array, step: float = 1e-5) -> Array:
-    columns = [(function(at + step * unit) - value) / step for unit in np.eye(len(at))]
-    return np.stack(columns, axis=1)
+@dataclass(frozen=True, slots=True)
+class _Solution:
+    """Constants that a search ended at.
+
+    Attributes:
+        names: Those that were searched for.
+        constants: All, by name.
+        residuals: Errors of the logarithms as a function of the logarithms of ``names``.
+        at: Where it ended.
+        cost: Half the sum of soft squares there.
+    """
+
+    names: list[str]
+    constants: dict[str, float]
+    residuals: Callable[[Array], Array]
+    at: Array
+    cost: float
+
+    @property
+    def errors(self) -> Array:
+        """Logarithm of predicted over measured."""
+        return self.residuals(self.at)
+
+    def jacobian(self, step: float = 1e-5) -> Array:
+        """Return the derivatives of the errors."""
+        columns = [self.residuals(self.at + step * unit) - self.errors for unit in np.eye(len(self.at))]
+        return np.stack(columns, axis=1) / step
 
 
 def _standard_errors(jacobian: Array, residuals: Array) -> Array:
-    """Return the standard errors of the logarithms of the constants, soft L1 and HC3."""
+    """Return the standard errors of the logarithms of the constants, soft L1: the larger of HC3 and equal noise."""
     relative = (residuals / SOFT_ERROR) ** 2
     weight, curvature = (1.0 + relative) ** -0.5, (1.0 + relative) ** -1.5
     inverse = np.linalg.pinv((jacobian * curvature[:, None]).T @ jacobian)
     leverage = np.einsum("ij,jk,ik->i", jacobian, inverse, jacobian) * curvature
-    scores = jacobian * (weight * residuals / np.maximum(1.0 - leverage, 0.05))[:, None]
-    covariance = inverse @ (scores.T @ scores) @ inverse
-    return np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    influence = weight * residuals
+    scores = jacobian * (influence / np.maximum(1.0 - leverage, 0.05))[:, None]
+    sandwich = inverse @ (scores.T @ scores) @ inverse
+    freedom = max(len(residuals) - jacobian.shape[1], 1)
+    equal = float(influence @ influence) / freedom * (inverse @ jacobian.T @ jacobian @ inverse)
+    return np.sqrt(np.maximum(np.maximum(np.diag(sandwich), np.diag(equal)), 0.0))
 
 
 def group_numbers(calls: pd.DataFrame, *columns: str) -> NDArray[np.int64]:

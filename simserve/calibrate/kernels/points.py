@@ -29,18 +29,22 @@ FORMATS: Mapping[str, tuple[float, float]] = {
 }
 """Number format of a product, as operator tables name it -> bytes of a weight and of an input element."""
 
-TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+TOKENS = (*(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384), *(512, 768, 1024, 1536, 2048, 3072, 4096))
+TOKENS += (6144, 8192, 16384, 32768)
 """Rows of the products: steps of decode, of chunks, and of whole prompts."""
+
+SMALL_PRODUCTS = tuple((size, m) for size in (128, 256, 512, 1024) for m in (1, 4, 16, 64))
+"""Square products, width and rows: so short that they show what a call takes however small."""
 
 MAX_SAMPLED_ROWS = 1024
 """Rows of the LM head and of sampling at most: sequences of a step, not tokens."""
 
 PROMPTS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-PROMPT_BATCHES = (1, 2, 4, 8, 16)
+PROMPT_BATCHES = (1, 2, 4, 8, 16, 64, 128)
 MAX_PROMPT_TOKENS = 32768
 
-CONTEXTS = (16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-DECODE_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+CONTEXTS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+DECODE_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 MAX_DECODE_KEYS = 1 << 20
 
 ROWS = (1, 8, 32, 128, 512, 2048, 8192)
@@ -54,7 +58,7 @@ Activation reads and writes, then reads both and writes. Sampling widens to FP32
 LAUNCHES: Mapping[str, int] = {"rms_norm": 1, "rotary": 5, "silu_and_mul": 2, "sampling": 3}
 """Memory-bound operator -> its launches."""
 
-COPY_BYTES = tuple(1 << power for power in range(12, 31, 2))
+COPY_BYTES = tuple(1 << power for power in range(12, 31))
 MESSAGE_ELEMENTS = tuple(1 << power for power in range(10, 29, 2))
 EXPERT_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
@@ -174,7 +178,8 @@ def product_shapes(model: ModelProfile) -> list[tuple[int, int]]:
 def _products(model: ModelProfile, name: str) -> list[Point]:
     shapes = product_shapes(model)
     head = [shapes[-1]] if name == "bfloat16" else []
-    return [
+    small = [_product(name, rows, size, size) for size, rows in SMALL_PRODUCTS]
+    return small + [
         _product(name, tokens, n, k)
         for tokens in TOKENS
         for n, k in [*shapes[:-1], *(head if tokens <= MAX_SAMPLED_ROWS else [])]
