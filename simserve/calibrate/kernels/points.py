@@ -29,8 +29,9 @@ FORMATS: Mapping[str, tuple[float, float]] = {
 }
 """Number format of a product, as operator tables name it -> bytes of a weight and of an input element."""
 
-TOKENS = (*(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384), *(512, 768, 1024, 1536, 2048, 3072, 4096))
-TOKENS += (6144, 8192, 16384, 32768)
+DECODE_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
+CHUNK_ROWS = (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384, 32768)
+TOKENS = DECODE_ROWS + CHUNK_ROWS
 """Rows of the products: steps of decode, of chunks, and of whole prompts."""
 
 SMALL_PRODUCTS = tuple((size, m) for size in (128, 256, 512, 1024) for m in (1, 4, 16, 64))
