@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from simserve.cli import calibrate_kernels
+from simserve.cli import calibrate_fit, calibrate_kernels
 
 app = typer.Typer(
     help="Bring the model to your own GPU: measure kernels, fit curves, compare with servers, gate drift.",
@@ -19,4 +19,5 @@ def _calibrate() -> None:
 
 
 app.command("kernels")(calibrate_kernels.kernels)
+app.command("fit")(calibrate_fit.fit)
 # One line a command, each from a module of its own: app.command("NAME")(calibrate_NAME.NAME)

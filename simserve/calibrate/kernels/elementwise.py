@@ -55,7 +55,7 @@ def _rotary(point: Point, device: TorchDevice) -> Kernel:
     torch = device.torch
     rows, width = _shape(point)
     head = int(point.sizes["head_dim"])
-    angles = torch.arange(rows, device=device.kind, dtype=torch.float32)[:, None] * 10000.0 ** (
+    angles = torch.arange(1, rows + 1, device=device.kind, dtype=torch.float32)[:, None] * 10000.0 ** (
         -torch.arange(0, head, 2, device=device.kind, dtype=torch.float32) / head
     )
     angles = torch.cat((angles, angles), dim=-1)[:, None, :]

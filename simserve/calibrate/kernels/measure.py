@@ -29,6 +29,12 @@ FIRST_RATES = {"cuda": (2e13, 3e11), "cpu": (2e10, 3e9)}
 CALLS_OF_A_POINT = 10.0
 """Calls, warm-up and check included, that a slow point takes."""
 
+SHARES = (0.02, 0.1, 1.0)
+"""Share of the time left that a point may take, in the first round, the second and the last."""
+
+LEAST_SAMPLES = 0.2
+"""Share of `SAMPLE_SECONDS` that a point gets at least where the budget is short for all."""
+
 SETUP_SECONDS = {"cuda": 0.05, "cpu": 0.02}
 SAVED_EVERY = 20.0
 CLOCKS_EVERY = 5.0
@@ -62,6 +68,7 @@ class _Pace:
     """How fast points go on this device: what decides whether one still fits the budget."""
 
     kind: str
+    samples: float
     slowest: dict[str, float] = field(default_factory=dict)
 
     def seconds(self, point: Point) -> float:
@@ -69,8 +76,7 @@ class _Pace:
         flops, bandwidth = FIRST_RATES[self.kind]
         call = max(point.flops / flops, point.num_bytes / bandwidth)
         call *= self.slowest.get(_operator(point), 1.0)
-        samples = SAMPLE_SECONDS[self.kind]
-        return SETUP_SECONDS[self.kind] + samples + CALLS_OF_A_POINT * call
+        return SETUP_SECONDS[self.kind] + self.samples + CALLS_OF_A_POINT * call
 
     def learn(self, point: Point, seconds: float) -> None:
         """Take in what a call took."""
@@ -149,13 +155,17 @@ class _Session:
     deadline: float
     tell: Tell | None
     provenance: dict[str, Any] = field(default_factory=dict)
+    target: float = field(init=False)
     pace: _Pace = field(init=False)
     clocks: list[dict[str, str]] = field(default_factory=list)
     _saved: float = 0.0
     _clocked: float = 0.0
 
     def __post_init__(self) -> None:
-        self.pace = _Pace(self.device.kind)
+        usual = SAMPLE_SECONDS[self.device.kind]
+        each = (self.deadline - time.monotonic()) / (2.0 * max(len(self.planned), 1))
+        self.target = min(max(each, LEAST_SAMPLES * usual), usual)
+        self.pace = _Pace(self.device.kind, self.target)
 
     def run(self) -> Measurement:
         """Measure what is left and say how it ended."""
@@ -176,20 +186,26 @@ class _Session:
         return Measurement(self.folder, self.provenance, self.log)
 
     def _measure_all(self) -> str:
-        for point in self._left():
-            if time.monotonic() >= self.deadline:
-                return "budget"
-            if time.monotonic() + self.pace.seconds(point) > self.deadline:
-                continue
-            self._measure(point)
-            now = time.monotonic()
-            if now - self._clocked > CLOCKS_EVERY:
-                self._note_clocks(now)
-            if now - self._saved > SAVED_EVERY:
-                self._save("killed")
+        """Measure all points that the budget holds, those that would take much of it after the others."""
+        for share in SHARES:
+            for point in self._left():
+                left = self.deadline - time.monotonic()
+                if left <= 0:
+                    return "budget"
+                if self.pace.seconds(point) <= share * left:
+                    self._measure(point)
+                    self._look_around()
         if self._left():
             return "budget"
         return OUT_OF_MEMORY if self._short_of_memory() else "complete"
+
+    def _look_around(self) -> None:
+        """Note the clocks and save what there is, now and then."""
+        now = time.monotonic()
+        if now - self._clocked > CLOCKS_EVERY:
+            self._note_clocks(now)
+        if now - self._saved > SAVED_EVERY:
+            self._save("killed")
 
     def _short_of_memory(self) -> list[str]:
         """Return the points that did not fit into the memory that was free: a later run tries them again."""
@@ -246,7 +262,7 @@ class _Session:
         self.log.skip(point.table, point.sizes, text[:300])
 
     def _time(self, point: Point) -> None:
-        target = SAMPLE_SECONDS[self.device.kind]
+        target = self.target
         with self.device.torch.inference_mode():
             if point.table == points.LAUNCH:
                 self._keep(point, layer.launch_seconds(point, self.device, target), 0.0, "torch mul_")

@@ -29,24 +29,42 @@ FORMATS: Mapping[str, tuple[float, float]] = {
 }
 """Number format of a product, as operator tables name it -> bytes of a weight and of an input element."""
 
-TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+DECODE_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
+CHUNK_ROWS = (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384, 32768)
+TOKENS = DECODE_ROWS + CHUNK_ROWS
 """Rows of the products: steps of decode, of chunks, and of whole prompts."""
+
+SMALL_PRODUCTS = tuple((size, m) for size in (128, 256, 512, 1024) for m in (1, 4, 16, 64))
+"""Square products, width and rows: so short that they show what a call takes however small."""
 
 MAX_SAMPLED_ROWS = 1024
 """Rows of the LM head and of sampling at most: sequences of a step, not tokens."""
 
 PROMPTS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-PROMPT_BATCHES = (1, 2, 4, 8, 16)
+PROMPT_BATCHES = (1, 2, 4, 8, 16, 64, 128)
 MAX_PROMPT_TOKENS = 32768
 
-CONTEXTS = (16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-DECODE_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+CONTEXTS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+DECODE_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 MAX_DECODE_KEYS = 1 << 20
 
 ROWS = (1, 8, 32, 128, 512, 2048, 8192)
-COPY_BYTES = tuple(1 << power for power in range(12, 31, 2))
+ELEMENTWISE_BYTES: Mapping[str, float] = {"rms_norm": 4.0, "rotary": 20.0, "silu_and_mul": 10.0, "sampling": 18.0}
+"""Memory-bound operator -> bytes it moves for each element of its width, launch by launch as PyTorch runs it.
+
+A norm reads and writes 16 bit. Rotary embedding is a product, a negation of half, a join, a product and a sum.
+Activation reads and writes, then reads both and writes. Sampling widens to FP32, takes the softmax and the largest.
+"""
+
+LAUNCHES: Mapping[str, int] = {"rms_norm": 1, "rotary": 5, "silu_and_mul": 2, "sampling": 3}
+"""Memory-bound operator -> its launches."""
+
+COPY_BYTES = tuple(1 << power for power in range(12, 31))
 MESSAGE_ELEMENTS = tuple(1 << power for power in range(10, 29, 2))
 EXPERT_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+FIRST = 14
+"""Points of every group that come before the rest of any."""
 
 Size = int | float | str
 
@@ -114,9 +132,9 @@ def _once(points: Iterable[Point]) -> Iterator[Point]:
 
 
 def _in_turn(groups: Sequence[Sequence[Point]]) -> Iterator[Point]:
-    """Yield from all groups at the pace of their lengths, so that they are half done at the same time."""
+    """Yield the first of every group in turn, as many as a fit needs, then the rest at the pace of their lengths."""
     places = [
-        ((place + 0.5) / len(group), number, point)
+        (place if place < FIRST else FIRST + place / len(group), number, point)
         for number, group in enumerate(groups)
         for place, point in enumerate(group)
     ]
@@ -161,7 +179,8 @@ def product_shapes(model: ModelProfile) -> list[tuple[int, int]]:
 def _products(model: ModelProfile, name: str) -> list[Point]:
     shapes = product_shapes(model)
     head = [shapes[-1]] if name == "bfloat16" else []
-    return [
+    small = [_product(name, rows, size, size) for size, rows in SMALL_PRODUCTS]
+    return small + [
         _product(name, tokens, n, k)
         for tokens in TOKENS
         for n, k in [*shapes[:-1], *(head if tokens <= MAX_SAMPLED_ROWS else [])]
@@ -244,22 +263,17 @@ def _elementwise(model: ModelProfile) -> list[Point]:
     queries = model.num_attention_heads * model.head_dim
     keys = model.num_key_value_heads * model.head_dim
     width = model.moe.moe_intermediate_size if model.moe is not None else model.intermediate_size
-    calls = (
-        ("rms_norm", hidden, 2.0 * 2.0 * hidden, 1),
-        ("rotary", queries + keys, 2.0 * 6.0 * (queries + keys), 4),
-        ("silu_and_mul", width, 2.0 * 5.0 * width, 2),
-        ("sampling", model.vocab_size, (6.0 + 8.0 + 4.0) * model.vocab_size, 3),
-    )
+    widths = {"rms_norm": hidden, "rotary": queries + keys, "silu_and_mul": width, "sampling": model.vocab_size}
     points = [
         Point(
             table=ELEMENTWISE,
-            sizes={"op_name": name, "m": rows, "width": width, "head_dim": model.head_dim, "kernels": kernels},
+            sizes={"op_name": name, "m": rows, "width": wide, "head_dim": model.head_dim, "kernels": LAUNCHES[name]},
             flops=0.0,
-            num_bytes=rows * row_bytes,
-            memory=2.0 * rows * row_bytes,
+            num_bytes=rows * wide * ELEMENTWISE_BYTES[name],
+            memory=2.0 * rows * wide * ELEMENTWISE_BYTES[name],
         )
         for rows in ROWS
-        for name, width, row_bytes, kernels in calls
+        for name, wide in widths.items()
         if name != "sampling" or rows <= MAX_SAMPLED_ROWS
     ]
     return sorted(points, key=lambda point: point.num_bytes)

@@ -1,0 +1,45 @@
+"""From this CPU's kernels to a simulation on its profile, as a person would go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from simserve.cli.main import main
+
+SCENARIO = {
+    "model": "qwen2.5-0.5b",
+    "deployment": {"hardware": "cpu.yaml", "engine": {"name": "vllm", "max_model_len": 2048}},
+    "workload": {
+        "arrivals": {"process": "closed", "concurrency": 2},
+        "prompt_tokens": 64,
+        "output_tokens": 8,
+        "num_requests": 8,
+    },
+}
+
+
+@pytest.mark.slow
+def test_measure_fit_and_run(torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """Ten seconds of measuring, a fit, and a run of fidelity fitted."""
+    monkeypatch.chdir(tmp_path)
+    options = ["--device", "cpu", "--budget", "10s", "--out", "run", "--json"]
+    assert main(["calibrate", "kernels", *options]) == 0
+    measured = json.loads(capfd.readouterr().out)
+    assert measured["measured_points"] > 20
+    assert main(["calibrate", "fit", "run", "--out", "cpu.yaml", "--json"]) == 0
+    fitted = json.loads(capfd.readouterr().out)
+    assert {"products bfloat16", "prefill attention", "decode attention"} <= set(fitted["kinds"])
+    Path("scenario.yaml").write_text(yaml.safe_dump(SCENARIO), encoding="utf-8")
+
+    code = main(["run", "scenario.yaml", "--json"])
+
+    result = json.loads(capfd.readouterr().out)
+    assert code == 0
+    assert result["completed"] == 8
+    assert result["simserve"]["fidelity"] == "fitted"
+    assert any("incomplete measurement" in note for note in result["simserve"]["engine_resolved"]["notes"])
