@@ -9,6 +9,7 @@ import typer
 from simserve import __version__
 from simserve.cli import (
     apis,
+    calibrate,
     capacity,
     compare,
     cost,
@@ -60,6 +61,7 @@ app.command("apis")(apis.apis)
 app.command("schema")(schema.schema)
 app.command("validate")(validate.validate)
 app.command("frameworks")(frameworks.frameworks)
+app.add_typer(calibrate.app, name="calibrate")
 
 
 def _print_version(is_asked: bool) -> None:

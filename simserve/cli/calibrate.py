@@ -1,0 +1,21 @@
+"""`simserve calibrate`: the commands that bring the model to your own GPU. Knows their names only."""
+
+from __future__ import annotations
+
+import typer
+
+from simserve.cli import calibrate_serving
+
+app = typer.Typer(
+    help="Bring the model to your own GPU: measure kernels, fit curves, compare with servers, gate drift.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _calibrate() -> None:
+    pass
+
+
+app.command("serving")(calibrate_serving.serving)
