@@ -245,4 +245,4 @@ def _lengths(
 def _is_near(drawn: np.ndarray[Any, Any], measured: Array) -> bool:
     distance = abs(float(drawn.mean()) - float(measured.mean()))
     error = float(drawn.std()) / len(drawn) ** 0.5
-    return distance <= max(SAME_LENGTHS * float(measured.mean()), SAME_LENGTHS_ERRORS * error)
+    return bool(distance <= max(SAME_LENGTHS * float(measured.mean()), SAME_LENGTHS_ERRORS * error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from simserve.cli import calibrate_serving
+from simserve.cli import calibrate_check, calibrate_serving
 
 app = typer.Typer(
     help="Bring the model to your own GPU: measure kernels, fit curves, compare with servers, gate drift.",
@@ -19,3 +19,4 @@ def _calibrate() -> None:
 
 
 app.command("serving")(calibrate_serving.serving)
+app.command("check")(calibrate_check.check)
