@@ -64,6 +64,7 @@ app.command("apis")(apis.apis)
 app.command("schema")(schema.schema)
 app.command("validate")(validate.validate)
 app.command("frameworks")(frameworks.frameworks)
+app.add_typer(calibrate.app, name="calibrate")
 
 
 def _print_version(is_asked: bool) -> None:

@@ -203,7 +203,7 @@ def resolve_engine(
     for key in set(settings) - set(choices.sources):
         choices.default(key, settings[key])
     return ResolvedEngine(
-        name=profile.name,
+        name=profile.base or profile.name,
         version=known.version,
         requested_version=version,
         sources=dict(sorted(choices.sources.items())),

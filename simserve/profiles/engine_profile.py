@@ -291,6 +291,8 @@ class EngineProfile(FrozenModel):
 
     name: str
     """Catalogue name."""
+    base: str | None = None
+    """Engine that it is a calibration of, whose kernels, weight formats and flags hold; absent: itself."""
     description: str
     """What it is and what the profile leaves out."""
     versions: tuple[EngineVersion, ...] = Field(min_length=1)
@@ -340,6 +342,23 @@ def load_engine(name: str, relative_to: Path | None = None) -> EngineProfile:
         ProfileError: There is no such profile, or the file is invalid.
     """
     return _read(catalog.find("engine", name, relative_to))
+
+
+def version_blocks(name: str, requested: str | None, relative_to: Path | None = None) -> dict[str, Any]:
+    """Return every block of one version as its file writes them, units and sources included.
+
+    Args:
+        name: Catalogue name or path.
+        requested: Version asked for, as `EngineProfile.nearest_version` takes it.
+        relative_to: Folder that a relative path is tried against first.
+
+    Raises:
+        ProfileError: There is no such profile, or the file is invalid.
+    """
+    file = catalog.find("engine", name, relative_to)
+    version = _read(file).nearest_version(requested).version
+    blocks = _complete_versions(read_mapping(file, ProfileError), file)
+    return next(each for each in blocks if str(each["version"]) == version)
 
 
 @catalog.remembered
