@@ -26,7 +26,12 @@ def _check_classes(scenario: Scenario) -> None:
                     value=each.priority,
                     remedy="set deployment.engine.scheduling_policy to priority, or leave it out",
                 )
-        for option in ("timeout", "retries", "pool"):
-            if getattr(each, option) is not None:
-                with scenario.blaming(f"{key}.{option}"):
-                    raise ScenarioError("is not simulated yet", remedy="leave it out")
+        if each.pool is not None:
+            with scenario.blaming(f"{key}.pool"):
+                raise ScenarioError("names no pool: deployment.pools has none", value=each.pool, remedy="leave it out")
+        if each.retries is not None and each.timeout is None and scenario.deployment.admission is None:
+            with scenario.blaming(f"{key}.retries"):
+                raise ScenarioError(
+                    "has no effect where every request is answered",
+                    remedy="give the class a timeout, or the deployment an admission block",
+                )

@@ -16,6 +16,7 @@ from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
 from simserve.scenario.combinations import check_combinations
+from simserve.scenario.control import check_control
 from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
@@ -80,11 +81,13 @@ def resolve(scenario: Scenario) -> ResolvedScenario:
         memory = plan_memory(shape)
     with scenario.blaming("pricing"):
         price = gpu_hour(scenario.pricing, shape.hardware)
+    engine = engine_config(shape, memory)
+    check_control(scenario, engine)
     return ResolvedScenario(
         scenario=scenario,
         shape=shape,
         memory=memory,
-        engine=engine_config(shape, memory),
+        engine=engine,
         gpu_hour=price,
     )
 
