@@ -8,6 +8,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.admission_spec import AdmissionSpec
+from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.fault_spec import FaultSpec
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
 from simserve.units import Bytes, Seconds
 from simserve.validation import FrozenModel
@@ -158,6 +160,10 @@ class DeploymentSpec(FrozenModel):
     """Routing policy over the replicas: its name alone, or a mapping with `policy`."""
     admission: AdmissionSpec | None = None
     """Which requests are turned away at the door; absent: none."""
+    autoscaling: AutoscalingSpec | None = None
+    """How the number of replicas follows the load; absent: it does not."""
+    faults: tuple[FaultSpec, ...] = ()
+    """What goes wrong, and when."""
 
     @property
     def gpus_per_replica(self) -> int:

@@ -15,8 +15,7 @@ from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
-from simserve.scenario.combinations import check_combinations
-from simserve.scenario.control import check_control
+from simserve.scenario.combinations import check_combinations, check_engine
 from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
@@ -82,7 +81,7 @@ def resolve(scenario: Scenario) -> ResolvedScenario:
     with scenario.blaming("pricing"):
         price = gpu_hour(scenario.pricing, shape.hardware)
     engine = engine_config(shape, memory)
-    check_control(scenario, engine)
+    check_engine(scenario, engine)
     return ResolvedScenario(
         scenario=scenario,
         shape=shape,

@@ -265,7 +265,7 @@ def _deployment(resolved: ResolvedScenario, priced: PricedDeployment) -> Deploym
         priced=priced,
         routing=scenario.deployment.routing.policy,
         gpus_per_replica=scenario.deployment.gpus_per_replica,
-        control=control_of(scenario),
+        control=control_of(resolved),
     )
 
 

@@ -15,7 +15,9 @@ from heapq import heappop, heappush
 
 from simserve.engine.cancel import cancel, end_leap
 from simserve.engine.kernel import complete, plan, seen_time, submit
+from simserve.engine.slowing import use_times
 from simserve.engine.state import FAILED, INFINITY, LEAP_WIDTH, UNFINISHED, RequestTable
+from simserve.engine.tables import StepTimes
 from simserve.sim.callers import ARRIVE, SUBMIT, TIMEOUT, Callers, Event
 from simserve.sim.gate import ADMITTED, Gate
 from simserve.sim.recorder import FLUSH_ROWS
@@ -95,13 +97,13 @@ class Fleet:
 
     def drain(self, unit: Unit, now: float) -> None:
         """Send a replica no more requests; when it has answered those it has, it is given back."""
-        self._withdraw(unit, DRAINING)
+        self.withdraw(unit, DRAINING)
         if not unit.load:
             self.stop(unit, now)
 
     def stop(self, unit: Unit, now: float) -> None:
         """Give a replica back; it holds nothing any more."""
-        self._withdraw(unit, STOPPED)
+        self.withdraw(unit, STOPPED)
         unit.stopped_at = now
         self._ends[unit.number] = INFINITY
 
@@ -117,12 +119,36 @@ class Fleet:
             reason: Why, of its requests that are lost.
             retry: Whether the router sends them to another replica instead.
         """
-        self._withdraw(unit, then)
+        self.withdraw(unit, then)
         unit.is_dying, unit.loss, unit.is_loss_retried = True, reason, retry
         if not self._ends_leap(unit, now):
             self._bury(unit, now)
 
-    def _withdraw(self, unit: Unit, state: int) -> None:
+    def freeze(self, unit: Unit, now: float) -> None:
+        """Let a replica hang from the end of the running step on: it takes requests and does nothing."""
+        unit.is_freezing = True
+        if not self._ends_leap(unit, now):
+            self._complete(unit, now)
+            self._note_end(unit)
+
+    def thaw(self, unit: Unit, now: float) -> None:
+        """Let a replica that hangs go on."""
+        unit.is_freezing = False
+        if unit.is_frozen:
+            unit.is_frozen = False
+            if unit.replica.end_time != INFINITY:
+                unit.replica.end_time = now
+            self._note_end(unit)
+
+    def use_times(self, unit: Unit, times: StepTimes, now: float) -> None:
+        """Let the steps of a replica take ``times`` after the one that runs."""
+        unit.next_times = times
+        unit.pool.recorder.scales_parts = True
+        if not self._ends_leap(unit, now):
+            self._complete(unit, now)
+
+    def withdraw(self, unit: Unit, state: int) -> None:
+        """Send a replica no more requests."""
         if unit.number in unit.pool.ready:
             unit.pool.ready.remove(unit.number)
         unit.state = state
@@ -131,7 +157,7 @@ class Fleet:
         """Forget the scheduler of a replica that is lost; its requests are tried again, or lost with it."""
         members, unit.members = list(unit.members), {}
         doomed, unit.doomed = unit.doomed, {}
-        unit.is_dying = False
+        unit.is_dying = unit.is_freezing = unit.is_frozen = False
         unit.load = unit.tokens = 0
         unit.pool.recorder.flush(unit.replica)
         unit.new_replica()
@@ -151,8 +177,11 @@ class Fleet:
 
     def _ends_leap(self, unit: Unit, now: float) -> bool:
         is_running = end_leap(unit.replica, now)
-        self._ends[unit.number] = unit.replica.end_time
+        self._note_end(unit)
         return is_running
+
+    def _note_end(self, unit: Unit) -> None:
+        self._ends[unit.number] = INFINITY if unit.is_frozen else unit.replica.end_time
 
     # The data plane.
 
@@ -190,10 +219,10 @@ class Fleet:
             while self._next_moment() == end:
                 self._happen(end)
             for number in due:
-                replica = units[number].replica
-                if replica.end_time == end:
-                    plan(replica, requests)
-                ends[number] = replica.end_time
+                unit = units[number]
+                if unit.replica.end_time == end and not unit.is_frozen:
+                    plan(unit.replica, requests)
+                self._note_end(unit)
             countdown -= 1
             if not countdown:
                 countdown = EVENTS_BETWEEN_CHORES
@@ -276,12 +305,12 @@ class Fleet:
         if unit.pool.schedules_ahead:
             seen = seen_time(unit.replica, now)
             if seen > now:
-                self._ends[number] = unit.replica.end_time
+                self._note_end(unit)
                 self._held.add(index)
                 heappush(self._events, (seen, SUBMIT, index, number))
                 return
         submit(unit.replica, self.requests, index, now)
-        self._ends[number] = unit.replica.end_time
+        self._note_end(unit)
 
     def _submit(self, index: int, number: int, now: float) -> None:
         """Queue a request that was routed a moment ago, if it is still wanted there."""
@@ -290,7 +319,7 @@ class Fleet:
         self._held.discard(index)
         unit = self.units[number]
         submit(unit.replica, self.requests, index, now)
-        self._ends[number] = unit.replica.end_time
+        self._note_end(unit)
 
     def _leave(self, unit: Unit, index: int) -> None:
         del unit.members[index]
@@ -302,6 +331,8 @@ class Fleet:
         """End the step of a replica: answers go out, and who is doomed goes."""
         replica, requests = unit.replica, self.requests
         finished: list[int] = []
+        if replica.num_steps:
+            unit.busy_seconds += now - replica.start_time
         if complete(replica, requests):
             assert replica.finished is not None
             finished, replica.finished = replica.finished, []
@@ -322,6 +353,11 @@ class Fleet:
         for index, decided_at in doomed.items():
             self.num_lost_tokens += requests.generated_tokens[index]
             self.callers.without_answer(index, decided_at, TIMED_OUT, GAVE_UP, free_at=now)
+        if unit.next_times is not None:
+            use_times(replica, unit.next_times)
+            unit.next_times = None
+        if unit.is_freezing:
+            unit.is_freezing, unit.is_frozen = False, True
         if unit.is_dying:
             self._bury(unit, now)
         elif unit.state == DRAINING and not unit.load:

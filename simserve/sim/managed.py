@@ -13,12 +13,14 @@ from simserve.engine.config import EngineConfig
 from simserve.engine.state import RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
+from simserve.sim.autoscaler import Autoscaler
 from simserve.sim.callers import Callers, Event
-from simserve.sim.control import Control
+from simserve.sim.control import Control, Limits
+from simserve.sim.faults import Faults
 from simserve.sim.fleet import Fleet
 from simserve.sim.gate import Gate
 from simserve.sim.recorder import Recorder
-from simserve.sim.records import REASONS
+from simserve.sim.records import COMPLETED, REASONS
 from simserve.sim.routing import Router
 from simserve.sim.timeline import FleetTimeline
 from simserve.sim.units import Pool
@@ -56,6 +58,7 @@ class ManagedRun:
         self.requests = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace)
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
         self._control, self._specs = control, specs
+        self._faults: Faults | None = None
         self._pool = Pool("", config, times, Recorder(config, times, priced), gpus_per_replica)
         events: list[Event] = []
         self.fleet = Fleet([self._pool], self.requests, events, on_progress)
@@ -74,6 +77,15 @@ class ManagedRun:
     def run(self) -> bool:
         """Run to the end; return whether the user stopped it."""
         env = simpy.Environment()
+        control = self._control
+        if control.autoscaling is not None:
+            autoscaler = Autoscaler(
+                control.autoscaling, control.startup_seconds, env, self.fleet, self._pool, self._meets_slo
+            )
+            env.process(autoscaler.run())
+        if control.faults:
+            self._faults = Faults(env, self.fleet, self._specs, control.replicas_per_node)
+            self._faults.start(control.faults)
         interval = self._control.routing.update_interval
         if interval:
             env.process(self._renew(env, interval))
@@ -99,7 +111,7 @@ class ManagedRun:
     def timeline(self) -> FleetTimeline:
         """The lives of the replicas."""
         units, callers = self.fleet.units, self.fleet.callers
-        none = np.empty(0)
+        lost, back = ([], []) if self._faults is None else (self._faults.lost_since, self._faults.lost_until)
         return FleetTimeline(
             launched_at=np.array([unit.launched_at for unit in units]),
             ready_at=np.array([unit.ready_at for unit in units]),
@@ -107,8 +119,8 @@ class ManagedRun:
             gpus=np.array([unit.pool.gpus_per_replica for unit in units], dtype=np.int64),
             pool=np.zeros(len(units), dtype=np.int64),
             pool_names=tuple(pool.name for pool in self.fleet.pools),
-            lost_since=none,
-            lost_until=none,
+            lost_since=np.array(lost, dtype=np.float64),
+            lost_until=np.array(back, dtype=np.float64),
             tries=np.array(callers.abandoned, dtype=np.float64).reshape(-1, 3),
             refusals={
                 reason: count for reason, count in zip(REASONS, self.fleet.refusals, strict=True) if count and reason
@@ -136,9 +148,26 @@ class ManagedRun:
 
     def _patience(self, index: int) -> float | None:
         """Return the seconds from its arrival in which a request's first token must come; None: no limit."""
-        limits, classes = self._control.ttft_limits, self._specs.request_class
-        limit = limits[0] if classes is None else limits[int(classes[index])]
-        if limit is not None:
-            return limit
+        ttft, _, _ = self._limits(index)
+        if ttft is not None:
+            return ttft
         own = self.fleet.callers.class_of(index)
         return None if own is None else own.timeout
+
+    def _limits(self, index: int) -> Limits:
+        """Return the objective of a request's class."""
+        limits, classes = self._control.limits, self._specs.request_class
+        return limits[0] if classes is None else limits[int(classes[index])]
+
+    def _meets_slo(self, index: int) -> bool:
+        """Return whether a request that has ended met its objective."""
+        requests, (ttft, tpot, e2e) = self.requests, self._limits(index)
+        if requests.status[index] != COMPLETED:
+            return False
+        sent_at, first, last = self.arrival_time[index], requests.first_token_time[index], requests.finish_time[index]
+        gaps = requests.generated_tokens[index] - 1
+        return (
+            (ttft is None or first - sent_at <= ttft)
+            and (e2e is None or last - sent_at <= e2e)
+            and (tpot is None or not gaps or last - first <= tpot * gaps)
+        )

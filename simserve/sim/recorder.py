@@ -114,6 +114,8 @@ class Recorder:
                 times.prefill_pair_seconds - draft.prefill_pair_seconds,
                 times.prefill_context_seconds - draft.prefill_context_seconds,
             )
+        self.scales_parts = False
+        """Whether some steps took longer than their parts: a slow replica; every part is then as much longer."""
         self._parts = np.zeros(5)
         self._shared = np.zeros(5)
         self._histogram = Histogram()
@@ -158,6 +160,9 @@ class Recorder:
         part_names = ("weights", "kv", "compute", "communication", "host")
         if self._priced is not None and self._config.data_parallel_size > 1:
             self._add_shared()
+        elif self.scales_parts and self._parts.sum() > 0:
+            drafting = 0.0 if self._drafts is None else self._drafts.seconds
+            self._parts *= (self._busy - drafting) / self._parts.sum()
         edges, means = self._sums.means(end_time)
         if timeline is None:
             running = mean_count(records.scheduled_time, records.finish_time, edges)

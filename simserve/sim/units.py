@@ -61,18 +61,26 @@ class Unit:
         stopped_at: When it was given back; inf: never.
         last_finish: When a request last finished on it.
         finish_interval: Running mean of the seconds between two finishes; 0: none seen.
+        busy_seconds: Seconds of its steps so far.
+        next_times: Step times from the next step on; None: as they are.
+        is_freezing: Whether it hangs from the end of the running step on.
+        is_frozen: Whether it hangs: it takes requests and does nothing.
     """
 
     __slots__ = (
+        "busy_seconds",
         "doomed",
         "finish_interval",
         "is_dying",
+        "is_freezing",
+        "is_frozen",
         "is_loss_retried",
         "last_finish",
         "launched_at",
         "load",
         "loss",
         "members",
+        "next_times",
         "number",
         "pool",
         "ready_at",
@@ -96,7 +104,9 @@ class Unit:
         self.launched_at = launched_at
         self.ready_at = self.stopped_at = INFINITY
         self.last_finish = launched_at
-        self.finish_interval = 0.0
+        self.finish_interval = self.busy_seconds = 0.0
+        self.next_times: StepTimes | None = None
+        self.is_freezing = self.is_frozen = False
 
     def new_replica(self) -> Replica:
         """Give the unit a scheduler that holds nothing, and return it."""

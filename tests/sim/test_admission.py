@@ -21,8 +21,8 @@ from tests.theory.builders import make_deployment
 
 def guarded(specs: RequestSpecs, rules: dict[str, Any], ttft_limit: float | None = None, **config: Any) -> Simulation:
     """Return a run of one replica behind a door; every step takes a second."""
-    control = Control(admission=validate(AdmissionSpec, rules), ttft_limits=(ttft_limit,))
-    deployment = make_deployment(make_config(**config), constant_step_times(1.0), 1)
+    control = Control(admission=validate(AdmissionSpec, rules), limits=((ttft_limit, None, None),))
+    deployment = make_deployment(make_config(**config), constant_step_times(1.0, 16), 1)
     return simulate(replace(deployment, control=control), specs)
 
 
