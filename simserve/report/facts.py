@@ -207,6 +207,8 @@ def cost_lines(result: RunResult) -> list[str]:
     if cost["usd_per_hour"] is None:
         return [f"no price: {cost['gpu_hour_source']}"]
     gpus = counted(num_gpus(result), "GPU")
+    if len(result.summary["simserve"]["replicas"]["timeline"]) > 1:
+        gpus = f"{number(cost['usd_per_hour'] / cost['gpu_hour_usd'])} GPUs on average"
     return [
         f"{dollars(cost['usd_per_million_output_tokens'])} a million output tokens, "
         f"{dollars(cost['usd_per_million_tokens'])} a million tokens with prompts, "

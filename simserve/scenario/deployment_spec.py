@@ -7,6 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from simserve.scenario.speculative import SpeculativeSpec
+from simserve.sim.admission_spec import AdmissionSpec
+from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.fault_spec import FaultSpec
+from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
 from simserve.units import Bytes, Seconds
 from simserve.validation import FrozenModel
 
@@ -29,7 +33,6 @@ Quantization = Literal[
     "nvfp4",
 ]
 KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
-RoutingPolicy = Literal["round_robin", "least_outstanding"]
 
 MAX_REPLICAS = 10_000
 """Each replica has a scheduler of its own in memory."""
@@ -114,13 +117,6 @@ class EngineSpec(FrozenModel):
         return {key: value for key, value in given.items() if value is not None}
 
 
-class RoutingSpec(FrozenModel):
-    """How requests are spread over the replicas."""
-
-    policy: RoutingPolicy = "least_outstanding"
-    """`round_robin`, or `least_outstanding`: the replica with the fewest unanswered requests."""
-
-
 def _as_routing(value: object) -> object:
     return {"policy": value} if isinstance(value, str) else value
 
@@ -162,6 +158,12 @@ class DeploymentSpec(FrozenModel):
         RoutingSpec, BeforeValidator(_as_routing, json_schema_input_type=RoutingPolicy | RoutingSpec)
     ] = RoutingSpec()
     """Routing policy over the replicas: its name alone, or a mapping with `policy`."""
+    admission: AdmissionSpec | None = None
+    """Which requests are turned away at the door; absent: none."""
+    autoscaling: AutoscalingSpec | None = None
+    """How the number of replicas follows the load; absent: it does not."""
+    faults: tuple[FaultSpec, ...] = ()
+    """What goes wrong, and when."""
 
     @property
     def gpus_per_replica(self) -> int:

@@ -15,7 +15,7 @@ from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
-from simserve.scenario.combinations import check_combinations
+from simserve.scenario.combinations import check_combinations, check_engine
 from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
@@ -80,11 +80,13 @@ def resolve(scenario: Scenario) -> ResolvedScenario:
         memory = plan_memory(shape)
     with scenario.blaming("pricing"):
         price = gpu_hour(scenario.pricing, shape.hardware)
+    engine = engine_config(shape, memory)
+    check_engine(scenario, engine)
     return ResolvedScenario(
         scenario=scenario,
         shape=shape,
         memory=memory,
-        engine=engine_config(shape, memory),
+        engine=engine,
         gpu_hour=price,
     )
 

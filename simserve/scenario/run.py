@@ -18,6 +18,7 @@ from simserve.metrics.summary import RunFacts, summarize
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.profiles.expected_errors import UNVALIDATED, expected_error, generation_of, load_expected_errors
+from simserve.scenario.control import control_of
 from simserve.scenario.fit import check_fit, quality_of
 from simserve.scenario.objective import objective
 from simserve.scenario.pricing import grid
@@ -271,6 +272,8 @@ def _deployment(resolved: ResolvedScenario, priced: PricedDeployment) -> Deploym
         engine=resolved.engine,
         priced=priced,
         routing=scenario.deployment.routing.policy,
+        gpus_per_replica=scenario.deployment.gpus_per_replica,
+        control=control_of(resolved),
     )
 
 

@@ -28,7 +28,11 @@ from simserve.perf.tables import PricedDeployment
 from simserve.sim.drafts import DraftSums, LeapColumns, SpeculationTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.series import BinnedSums, TimeSeries, mean_count
+<<<<<<< HEAD
 from simserve.sim.step_log import StepLog
+=======
+from simserve.sim.timeline import FleetTimeline
+>>>>>>> cluster
 
 FLUSH_ROWS = 8192
 """Leaps that gather before they are added up: enough to amortise numpy, small enough to stay in cache."""
@@ -118,6 +122,8 @@ class Recorder:
                 times.prefill_pair_seconds - draft.prefill_pair_seconds,
                 times.prefill_context_seconds - draft.prefill_context_seconds,
             )
+        self.scales_parts = False
+        """Whether some steps took longer than their parts: a slow replica; every part is then as much longer."""
         self._parts = np.zeros(5)
         self._shared = np.zeros(5)
         self._histogram = Histogram()
@@ -150,19 +156,40 @@ class Recorder:
                 del replica.advances[:]
             self._add(rows, advances)
 
-    def totals(self, num_replicas: int, records: RequestRecords, end_time: float) -> RunTotals:
-        """Return the sums; every replica has been flushed."""
+    def totals(
+        self, num_replicas: int, records: RequestRecords, end_time: float, timeline: FleetTimeline | None = None
+    ) -> RunTotals:
+        """Return the sums; every replica has been flushed.
+
+        Args:
+            num_replicas: How many served, throughout.
+            records: One row a request.
+            end_time: The last event, seconds.
+            timeline: Which replicas were there when, and what was tried in vain, where that changed.
+        """
         part_names = ("weights", "kv", "compute", "communication", "host")
         if self._priced is not None and self._config.data_parallel_size > 1:
             self._add_shared()
+        elif self.scales_parts and self._parts.sum() > 0:
+            drafting = 0.0 if self._drafts is None else self._drafts.seconds
+            self._parts *= (self._busy - drafting) / self._parts.sum()
         edges, means = self._sums.means(end_time)
-        capacity = self._capacity * num_replicas
+        if timeline is None:
+            running = mean_count(records.scheduled_time, records.finish_time, edges)
+            waiting = mean_count(records.admitted_time, records.scheduled_time, edges)
+            present: Floats = np.full(len(edges) - 1, float(num_replicas))
+            capacity = self._capacity * num_replicas
+        else:
+            running, waiting = timeline.running_and_waiting(records, edges)
+            present = timeline.launched(edges)
+            capacity = self._capacity * timeline.mean_replicas(0.0, end_time)
+        most = np.maximum(present, np.finfo(np.float64).tiny)
         series = TimeSeries(
             edges=edges,
-            running=mean_count(records.scheduled_time, records.finish_time, edges),
-            waiting=mean_count(records.admitted_time, records.scheduled_time, edges),
-            kv_usage=means["kv"] / capacity if capacity else np.zeros(len(edges) - 1),
-            busy=means["busy"] / num_replicas,
+            running=running,
+            waiting=waiting,
+            kv_usage=means["kv"] / (self._capacity * most) if capacity else np.zeros(len(edges) - 1),
+            busy=means["busy"] / most,
             prefill_tokens_per_s=means["prefill"],
             decode_tokens_per_s=means["decode"],
         )

@@ -9,8 +9,31 @@ from numpy.typing import NDArray
 
 STATUSES = ("completed", "rejected", "timed_out", "failed", "unfinished")
 COMPLETED, REJECTED, TIMED_OUT, FAILED, UNFINISHED = range(5)
-REASONS = ("", "prompt_too_long")
-PROMPT_TOO_LONG = 1
+REASONS = (
+    "",
+    "prompt_too_long",
+    "rate_limit",
+    "queue_full",
+    "kv_headroom",
+    "load",
+    "deadline",
+    "timeout",
+    "replica_lost",
+    "drained",
+)
+"""Why a request was not completed: too long for the model; refused at the door by a rule of `deployment.admission`;
+given up by its client; lost with its replica, or when its time to drain was over."""
+(
+    PROMPT_TOO_LONG,
+    RATE_LIMIT,
+    QUEUE_FULL,
+    KV_HEADROOM,
+    LOAD,
+    DEADLINE,
+    TIMEOUT,
+    REPLICA_LOST,
+    DRAINED,
+) = range(1, len(REASONS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import simpy
+from numpy.typing import NDArray
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.state import Replica, RequestTable
@@ -19,9 +20,16 @@ from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
 from simserve.sim.clients import ClosedLoop
 from simserve.sim.cluster import Cluster, Routing, end_of
+from simserve.sim.control import Control
+from simserve.sim.managed import ManagedRun
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
+<<<<<<< HEAD
 from simserve.sim.step_log import StepLog
+=======
+from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.timeline import FleetTimeline
+>>>>>>> cluster
 from simserve.workload.requests import RequestSpecs
 
 Progress = Callable[[int, int], None]
@@ -30,12 +38,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """What serves the requests: equal replicas behind one router."""
+    """What serves the requests: equal replicas behind one router, and what else decides (None: nothing does)."""
 
     num_replicas: int
     engine: EngineConfig
     priced: PricedDeployment
     routing: Routing = "least_outstanding"
+    gpus_per_replica: int = 1
+    control: Control | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +61,11 @@ class Simulation:
         is_stationary: Open-loop arrivals at a constant mean rate, so that a warm-up may be cut.
         offered_rate: Requests/s asked for; NaN where undefined.
         was_interrupted: The user stopped it; requests may be unfinished.
+<<<<<<< HEAD
         steps: Every step, where they were asked for.
+=======
+        timeline: The lives of the replicas, where something decides in a run; None: all were there throughout.
+>>>>>>> cluster
     """
 
     records: RequestRecords
@@ -62,7 +76,18 @@ class Simulation:
     is_stationary: bool
     offered_rate: float
     was_interrupted: bool
+<<<<<<< HEAD
     steps: StepLog | None = None
+=======
+    timeline: FleetTimeline | None = None
+
+    @property
+    def replica_seconds(self) -> float:
+        """Seconds of all replicas together, from launch to the end."""
+        if self.timeline is None:
+            return self.num_replicas * self.end_time
+        return self.timeline.mean_replicas(0.0, self.end_time) * self.end_time
+>>>>>>> cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +111,8 @@ def simulate(
     """
     log = StepLog() if keep_steps else None
     engine, priced = deployment.engine, deployment.priced
+    if _is_managed(deployment, specs):
+        return _managed(deployment, specs, progress)
     records, totals, end_time, was_interrupted = _run(
         engine, priced.step_times, priced, deployment.num_replicas, deployment.routing, specs, progress, log
     )
@@ -100,6 +127,47 @@ def simulate(
         was_interrupted=was_interrupted,
         steps=log,
     )
+
+
+def _is_managed(deployment: Deployment, specs: RequestSpecs) -> bool:
+    """Return whether anything is decided in the run beyond where a request goes."""
+    has_patience = any(each.timeout is not None or each.retries is not None for each in specs.classes)
+    return has_patience or (deployment.control is not None and not deployment.control.is_plain)
+
+
+def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | None) -> Simulation:
+    engine, priced = deployment.engine, deployment.priced
+    run = ManagedRun(
+        deployment.control or Control(routing=RoutingSpec(policy=deployment.routing)),
+        engine,
+        priced.step_times,
+        priced,
+        deployment.num_replicas,
+        deployment.gpus_per_replica,
+        specs,
+        _frontend_latency(engine, specs),
+        None if progress is None else lambda finished: progress(finished, len(specs)),
+    )
+    was_interrupted = run.run()
+    records, end_time = _records(run.requests, run.arrival_time, specs), end_of(run.requests)
+    timeline = run.timeline
+    return Simulation(
+        records=records,
+        totals=run.recorder.totals(len(run.fleet.units), records, end_time, timeline),
+        end_time=end_time,
+        num_replicas=len(run.fleet.units),
+        is_open_loop=specs.concurrency is None,
+        is_stationary=specs.is_stationary,
+        offered_rate=specs.offered_rate,
+        was_interrupted=was_interrupted,
+        timeline=timeline,
+    )
+
+
+def _frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
+    """Return the seconds from sending each request to the router."""
+    tokens = specs.prompt_tokens.astype(np.float64)
+    return config.frontend_latency + config.tokenization_per_token * tokens
 
 
 def replay(config: EngineConfig, step_times: StepTimes, specs: RequestSpecs) -> Replay:
@@ -130,9 +198,7 @@ def _run(
     env = simpy.Environment()
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
     clients = None
-    latency = np.float64(config.frontend_latency) + config.tokenization_per_token * specs.prompt_tokens.astype(
-        np.float64
-    )
+    latency = _frontend_latency(config, specs)
     if specs.concurrency is None:
         # One tokeniser, in order: nobody overtakes a long prompt.
         np.frombuffer(requests.ready_time)[:] = np.maximum.accumulate(arrival_time + latency)

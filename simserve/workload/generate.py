@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -41,6 +41,10 @@ def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: 
         TraceError: A trace or a file of lengths cannot be used.
         ScenarioError: No request arrives within the duration.
     """
+    return replace(_drawn(spec, seed, replication, base_path), seed=seed, replication=replication)
+
+
+def _drawn(spec: WorkloadSpec, seed: int, replication: int, base_path: Path | None) -> RequestSpecs:
     if spec.trace is not None:
         return _from_trace(spec, spec.trace, base_path, seed, replication)
     if spec.classes is not None:

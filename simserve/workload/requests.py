@@ -30,6 +30,8 @@ class RequestSpecs:
             (`simserve.engine.progress.GRID`), int64; None: not drawn.
         classes: The classes of requests, in the order of the scenario; empty: all are alike.
         request_class: Class of each request, an index into ``classes``, int16; None without classes.
+        seed: Of the run that they were drawn for, for what is drawn while it goes on (pauses, routes, losses).
+        replication: Likewise.
     """
 
     arrival_time: NDArray[np.float64]
@@ -43,6 +45,8 @@ class RequestSpecs:
     pace: NDArray[np.int64] | None = None
     classes: tuple[ClassSpec, ...] = ()
     request_class: NDArray[np.int16] | None = None
+    seed: int = 0
+    replication: int = 0
 
     def __len__(self) -> int:
         """Return the number of requests."""

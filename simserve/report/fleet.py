@@ -1,0 +1,40 @@
+"""The fleet and the door in lines of text: replicas over the run, refusals, retries. Empty for a plain run."""
+
+from __future__ import annotations
+
+from simserve.metrics.result import RunResult
+from simserve.report.quantities import count, counted, listed, number
+from simserve.units import format_seconds
+
+_CHANGES_SHOWN = 6
+
+
+def fleet_lines(result: RunResult) -> list[str]:
+    """Return how many replicas there were when, and what they took in GPU-hours; empty where that never changed."""
+    replicas = result.summary["simserve"]["replicas"]
+    changes = replicas["timeline"]
+    if len(changes) < 2:
+        return []
+    lines = [
+        f"{number(replicas['mean'])} replicas on average, {count(replicas['peak'])} at most, "
+        f"{number(replicas['gpu_hours'])} GPU-hours from launch to the end"
+    ]
+    shown = changes[:_CHANGES_SHOWN]
+    steps = [f"{row['ready']} ready of {row['launched']} at {format_seconds(row['time_s'])}" for row in shown]
+    more = f", and {counted(len(changes) - len(shown), 'more change')}" if len(changes) > len(shown) else ""
+    return [*lines, f"{', '.join(steps)}{more}"]
+
+
+def door_lines(result: RunResult) -> list[str]:
+    """Return how many attempts were refused and why, and how many requests were sent again; empty without either."""
+    simserve = result.summary["simserve"]
+    refusals, resent = simserve["rejected"]["refusals"], simserve["requests"]["resent"]
+    lines = []
+    if refusals:
+        reasons = listed([f"{name.replace('_', ' ')} {count(each)}" for name, each in refusals.items()])
+        attempts = simserve["requests"]["submitted"] + resent
+        lines.append(f"{count(sum(refusals.values()))} of {count(attempts)} attempts refused: {reasons}")
+    if resent:
+        per_request = 1 + resent / simserve["requests"]["submitted"]
+        lines.append(f"clients sent {counted(resent, 'request')} again: {number(per_request)} attempts a request")
+    return lines
