@@ -35,13 +35,10 @@ _EXPECTED = [
     "stale-router",
     "static-vs-continuous",
 ]
-<<<<<<< HEAD
-_OUT_OF_REACH = ("hundred-requests-a-second",)
-"""Scenarios that ask for more than any deployment gives, and say so."""
-=======
 _OVERLOADED = {"cold-start", "overload-and-shedding", "stale-router"}
 """Scenarios whose point is that the objective is missed as they ship."""
->>>>>>> cluster
+_OUT_OF_REACH = {"hundred-requests-a-second"}
+"""Scenarios that ask for more than any deployment gives, and say so."""
 _PROMISED = re.compile(r"--set ('[^']*'|\S+)")
 
 
@@ -84,7 +81,7 @@ def test_a_scenario_serves_everything_it_sends(name: str) -> None:
         return
     assert result["completed"] == requests["submitted"]
     if load(name).workload.arrivals.process in ("poisson", "gamma"):
-        assert inner["stability"] == "stable"
+        assert inner["stability"] == "stable" or name in _OUT_OF_REACH
         is_met = inner["slo"]["attainment"] >= objective(load(name)).attainment
         assert is_met == (name not in _OUT_OF_REACH)
 

@@ -51,7 +51,7 @@ def background_text(result: RunResult) -> str:
         "simulation": {
             each.name: getattr(simulation, each.name)
             for each in fields(simulation)
-            if each.name not in ("records", "totals", "steps")
+            if each.name not in ("records", "totals", "steps", "timeline")
         },
         "totals": kept,
         "itl": {
@@ -109,9 +109,15 @@ def read_result(folder: Path) -> RunResult:
         summary=summary,
         scenario=read_mapping(folder / SCENARIO_FILE, InputError),
         simulation=_simulation(document, requests, series),
-        slo=None if document["slo"] is None else SLO(**document["slo"]),
+        slo=_slo(document["slo"]),
         background=document["background"],
     )
+
+
+def _slo(stored: Mapping[str, Any] | None) -> SLO | None:
+    if stored is None:
+        return None
+    return SLO(**{**stored, "by_class": {name: SLO(**each) for name, each in stored["by_class"].items()}})
 
 
 def _read_table(path: Path) -> tuple[Columns, str | None]:

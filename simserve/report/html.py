@@ -10,21 +10,10 @@ from simserve.profiles.quality import quality_lines
 from simserve.report import facts, knobs, tables
 from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
 from simserve.report.classes import CLASS_COLUMNS, class_rows
-<<<<<<< HEAD
+from simserve.report.fleet import door_lines, fleet_lines
 from simserve.report.page import environment, write_whole
 from simserve.report.panels import figure_groups, memory_panel, sentence_case
 from simserve.report.quantities import UNDEFINED, number
-=======
-from simserve.report.fleet import door_lines, fleet_lines
-from simserve.report.preemption import seats_points
-from simserve.report.quantities import UNDEFINED, count, number, share
-from simserve.report.speculation import speculation_lines
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
-    from markupsafe import Markup
-    from matplotlib.figure import Figure
->>>>>>> cluster
 
 REPORT_FILE = "report.html"
 _WORDS = {"holds": "holds", "missed": "missed", "none": UNDEFINED}
@@ -75,11 +64,8 @@ def _tables(result: RunResult) -> dict[str, Any]:
         "latency_rows": tables.latency_rows(summary),
         "class_rows": class_rows(result),
         "class_columns": CLASS_COLUMNS,
-<<<<<<< HEAD
         "statistics": tables.STATISTICS,
-=======
         "fleet_lines": [*door_lines(result), *fleet_lines(result)],
->>>>>>> cluster
         "meanings": tables.LATENCY_MEANINGS,
         "tiles": tables.tiles(result),
         "memory_rows": tables.memory_rows(summary),

@@ -22,6 +22,7 @@ from simserve.sim.gate import Gate
 from simserve.sim.recorder import Recorder
 from simserve.sim.records import COMPLETED, REASONS
 from simserve.sim.routing import Router
+from simserve.sim.step_log import StepLog
 from simserve.sim.timeline import FleetTimeline
 from simserve.sim.units import Pool
 from simserve.workload.requests import RequestSpecs
@@ -40,6 +41,7 @@ class ManagedRun:
         specs: What arrives.
         latency: Seconds from sending to the router, shape [N].
         on_progress: Called now and then with the number of requests that have ended.
+        log: Keeps every step; None: nobody asks.
     """
 
     def __init__(
@@ -53,13 +55,14 @@ class ManagedRun:
         specs: RequestSpecs,
         latency: NDArray[np.float64],
         on_progress: Callable[[int], None] | None,
+        log: StepLog | None = None,
     ) -> None:
         times = times.as_lists()
         self.requests = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace)
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
         self._control, self._specs = control, specs
         self._faults: Faults | None = None
-        self._pool = Pool("", config, times, Recorder(config, times, priced), gpus_per_replica)
+        self._pool = Pool("", config, times, Recorder(config, times, priced, log), gpus_per_replica)
         events: list[Event] = []
         self.fleet = Fleet([self._pool], self.requests, events, on_progress)
         self.fleet.router = Router(control.routing, self.fleet.units, self.requests, specs)

@@ -28,11 +28,8 @@ from simserve.perf.tables import PricedDeployment
 from simserve.sim.drafts import DraftSums, LeapColumns, SpeculationTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.series import BinnedSums, TimeSeries, mean_count
-<<<<<<< HEAD
 from simserve.sim.step_log import StepLog
-=======
 from simserve.sim.timeline import FleetTimeline
->>>>>>> cluster
 
 FLUSH_ROWS = 8192
 """Leaps that gather before they are added up: enough to amortise numpy, small enough to stay in cache."""
@@ -137,6 +134,11 @@ class Recorder:
         capacity = config.num_blocks * config.block_size
         self._usable = float((capacity // per_slot) * per_slot if per_slot else capacity)
         self._capacity = float(capacity) if uses_cache else 0.0
+
+    def watch(self, replica: Replica) -> None:
+        """Keep the steps of this scheduler too, where steps are kept."""
+        if self._log is not None:
+            self._log.watch([replica])
 
     def flush(self, replica: Replica) -> None:
         """Add up and clear the rows that a replica has written."""

@@ -24,12 +24,9 @@ from simserve.sim.control import Control
 from simserve.sim.managed import ManagedRun
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
-<<<<<<< HEAD
-from simserve.sim.step_log import StepLog
-=======
 from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.step_log import StepLog
 from simserve.sim.timeline import FleetTimeline
->>>>>>> cluster
 from simserve.workload.requests import RequestSpecs
 
 Progress = Callable[[int, int], None]
@@ -61,11 +58,8 @@ class Simulation:
         is_stationary: Open-loop arrivals at a constant mean rate, so that a warm-up may be cut.
         offered_rate: Requests/s asked for; NaN where undefined.
         was_interrupted: The user stopped it; requests may be unfinished.
-<<<<<<< HEAD
         steps: Every step, where they were asked for.
-=======
         timeline: The lives of the replicas, where something decides in a run; None: all were there throughout.
->>>>>>> cluster
     """
 
     records: RequestRecords
@@ -76,9 +70,7 @@ class Simulation:
     is_stationary: bool
     offered_rate: float
     was_interrupted: bool
-<<<<<<< HEAD
     steps: StepLog | None = None
-=======
     timeline: FleetTimeline | None = None
 
     @property
@@ -87,7 +79,6 @@ class Simulation:
         if self.timeline is None:
             return self.num_replicas * self.end_time
         return self.timeline.mean_replicas(0.0, self.end_time) * self.end_time
->>>>>>> cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +103,7 @@ def simulate(
     log = StepLog() if keep_steps else None
     engine, priced = deployment.engine, deployment.priced
     if _is_managed(deployment, specs):
-        return _managed(deployment, specs, progress)
+        return _managed(deployment, specs, progress, log)
     records, totals, end_time, was_interrupted = _run(
         engine, priced.step_times, priced, deployment.num_replicas, deployment.routing, specs, progress, log
     )
@@ -135,7 +126,7 @@ def _is_managed(deployment: Deployment, specs: RequestSpecs) -> bool:
     return has_patience or (deployment.control is not None and not deployment.control.is_plain)
 
 
-def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | None) -> Simulation:
+def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | None, log: StepLog | None) -> Simulation:
     engine, priced = deployment.engine, deployment.priced
     run = ManagedRun(
         deployment.control or Control(routing=RoutingSpec(policy=deployment.routing)),
@@ -147,6 +138,7 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
         specs,
         _frontend_latency(engine, specs),
         None if progress is None else lambda finished: progress(finished, len(specs)),
+        log,
     )
     was_interrupted = run.run()
     records, end_time = _records(run.requests, run.arrival_time, specs), end_of(run.requests)
@@ -160,6 +152,7 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
         is_stationary=specs.is_stationary,
         offered_rate=specs.offered_rate,
         was_interrupted=was_interrupted,
+        steps=log,
         timeline=timeline,
     )
 

@@ -50,8 +50,8 @@ class StepLog:
     _leaps: dict[int, list[Floats]] = field(default_factory=dict)
 
     def watch(self, replicas: Sequence[Replica]) -> None:
-        """Follow these schedulers from now on."""
-        self.replicas = list(replicas)
+        """Follow these schedulers too, from now on."""
+        self.replicas += replicas
         for replica in replicas:
             replica.evictions = []
 

@@ -112,6 +112,7 @@ class Unit:
         """Give the unit a scheduler that holds nothing, and return it."""
         self.replica = Replica(self.number, self.pool.config, self.pool.times)
         self.replica.finished = []
+        self.pool.recorder.watch(self.replica)
         return self.replica
 
     @property
