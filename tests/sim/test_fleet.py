@@ -33,7 +33,7 @@ COLUMNS = (
 
 def managed(deployment: Deployment, specs: RequestSpecs) -> Simulation:
     """Return a run on the managed data plane, whatever the deployment asks for."""
-    return _managed(deployment, specs, None)
+    return _managed(deployment, specs, None, None)
 
 
 def assert_same(records: RequestRecords, plain: RequestRecords) -> None:
