@@ -229,7 +229,8 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
     if stage.attention is not None:
         parts[KV] += stage.num_layers * stage.attention.decode_base_seconds(decoding)
     parts[KV] += sequences[1:] * slope[1:] / passes
-    host = shape.engine.host_seconds_per_step + shape.engine.host_seconds_per_request * decoding
+    # Every verified token is sampled, and handed over, as the one token of a plain step is.
+    host = shape.engine.host_seconds_per_step + width * shape.engine.host_seconds_per_request * decoding
     gpu_seconds = _gpu_seconds(stage, parts, padded)
     waits = _launch_wait(stage, gpu_seconds, captured > shape.engine.cuda_graph_max_batch)
     parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, host)
@@ -283,6 +284,8 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> Array:
     if width > 1:
         # The LM head over the drafts; that over the newest token is counted by sequence.
         parts[:, 1:] += head_parts(stage, width * sequences[1:]) - head_parts(stage, sequences[1:])
+        engine = stage.shape.engine
+        parts[HOST] += (1.0 - engine.host_overlap) * (width - 1) * engine.host_seconds_per_request * sequences
     return parts
 
 
