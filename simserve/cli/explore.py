@@ -32,7 +32,9 @@ def explore(
     try:
         import uvicorn
     except ImportError:
-        raise UsageError("needs starlette and uvicorn", key="explore", remedy="pip install 'simserve[explore]'") from None
+        raise UsageError(
+            "needs starlette and uvicorn", key="explore", remedy="pip install 'simserve[explore]'"
+        ) from None
     from simserve.explore.app import create_app
 
     hosts = ("*",) if public else ("127.0.0.1", "localhost", "[::1]", host)

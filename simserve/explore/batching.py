@@ -130,7 +130,7 @@ def paging(query: PagingQuery, check: Check) -> dict[str, Any]:
                 "name": "Requests at once, paged",
                 "formula": "KV memory / (tokens of a request, up to the next block)",
                 "numbers": f"{capacity:,.0f} tokens / {paged['reserved_each']:.0f} on average = "
-                f"{capacity / paged['reserved_each']:.0f}; the batch was {paged['mean_batch']:.0f}",
+                f"{capacity / paged['reserved_each']:.0f}; the batch was {paged['mean_batch']:.0f} over the whole run",
             },
         ],
     }

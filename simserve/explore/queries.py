@@ -207,7 +207,7 @@ class PagingQuery(DeploymentQuery):
     """Tokens of a mean prompt."""
     output_tokens: Annotated[int, Field(ge=1, le=4000)] = 200
     """Tokens of a mean answer."""
-    num_requests: Annotated[int, Field(ge=50, le=1000)] = 400
+    num_requests: Annotated[int, Field(ge=50, le=1000)] = 1000
     """Requests, all there at once."""
     seed: Annotated[int, Field(ge=0, le=2**31)] = 1
 
@@ -231,7 +231,7 @@ class CostQuery(FrozenModel):
     """Tokens of a mean answer."""
     requests_per_month: Annotated[float, Field(gt=0, le=1e12)] = 3e6
     """Requests a month."""
-    api: Annotated[Name, _name_of("api")] = "gpt-4o-mini"
+    api: Annotated[Name, _name_of("api")] = "gpt-4o"
     """The API."""
 
 

@@ -132,7 +132,7 @@ def parallel(query: ParallelQuery, _check: Check) -> dict[str, Any]:
     for tensor in sizes:
         for stages in (size for size in sizes if query.gpus % (tensor * size) == 0):
             replicas = query.gpus // (tensor * stages)
-            name = " x ".join([*([f"{replicas} replicas"] if replicas > 1 else []), f"TP {tensor}", f"PP {stages}"])
+            name = f"{replicas} x TP {tensor} PP {stages}"
             layout = {"tensor_parallel_size": tensor, "pipeline_parallel_size": stages, "replicas": replicas}
             try:
                 found = resolved_query(query.model_copy(update={"tensor_parallel_size": tensor}), **layout)

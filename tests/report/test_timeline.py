@@ -33,7 +33,11 @@ _CASES: dict[str, tuple[str, ...]] = {
         "deployment.tensor_parallel_size=1",
         "deployment.data_parallel_size=2",
     ),
-    "lost": ("chatbot", "workload.num_requests=50", "workload.prompt_tokens={distribution: uniform, min: 1, max: 30000}"),
+    "lost": (
+        "chatbot",
+        "workload.num_requests=50",
+        "workload.prompt_tokens={distribution: uniform, min: 1, max: 30000}",
+    ),
 }  # fmt: skip
 
 

@@ -33,6 +33,8 @@ export function number(value, digits = 3) {
 }
 export const share = (value) => (value === null || value === undefined ? "–" : value > 0.9995 && value < 1 ? "99.9%" : `${number(100 * value, value >= 0.1 ? 3 : 2)}%`);
 export const gigabytes = (bytes) => (bytes >= 1e12 ? `${number(bytes / 1e12)} TB` : bytes >= 1e9 ? `${number(bytes / 1e9)} GB` : `${number(bytes / 1e6)} MB`);
+export const whole = (value) => Math.floor(value).toLocaleString("en-US");
+export const bytesTick = (bytes) => (bytes >= 1e12 ? `${+(bytes / 1e12).toPrecision(2)} TB` : bytes >= 1e9 ? `${+(bytes / 1e9).toPrecision(2)} GB` : `${+(bytes / 1e6).toPrecision(2)} MB`);
 export const dollars = (value) => (value === null || value === undefined ? "–" : value >= 1000 ? `$${Math.round(value).toLocaleString("en-US")}` : value >= 1 ? `$${value.toFixed(2)}` : `$${number(value)}`);
 export const compact = (value) => (Math.abs(value) >= 1e9 ? `${+(value / 1e9).toPrecision(3)}B` : Math.abs(value) >= 1e6 ? `${+(value / 1e6).toPrecision(3)}M` : Math.abs(value) >= 1e4 ? `${+(value / 1e3).toPrecision(3)}k` : `${+value.toPrecision(3)}`);
 
@@ -144,7 +146,7 @@ export function bar(label, parts, format, most) {
 export function rowBars(label, rows, format, { most, mark } = {}) {
   const height = 24 * rows.length + 6;
   const top = most ?? Math.max(...rows.map((row) => row.parts.reduce((sum, value) => sum + value, 0)), 1e-12);
-  const start = 128, room = W - start - 64;
+  const start = 118, room = W - start - 72;
   const svg = shape("svg", { viewBox: `0 0 ${W} ${height}`, role: "img", "aria-label": `${label}: ${rows.map((row) => `${row.name} ${format(row.parts.reduce((sum, value) => sum + value, 0))}`).join(", ")}` });
   rows.forEach((row, line) => {
     const y = 24 * line + 4;
@@ -162,10 +164,10 @@ export function rowBars(label, rows, format, { most, mark } = {}) {
 
 // Slots over steps: spans [slot, start, working until, held until, request].
 export function slots(label, spans, count, steps, most, now) {
-  const row = Math.max(8, Math.min(18, 160 / count));
-  const height = row * count + 24;
-  const px = (step) => (step / most) * (W - 4) + 2;
-  const svg = shape("svg", { viewBox: `0 0 ${W} ${height}`, role: "img", "aria-label": label });
+  const wide = 900, row = Math.max(9, Math.min(22, 240 / count));
+  const height = row * count + 22;
+  const px = (step) => (step / most) * (wide - 4) + 2;
+  const svg = shape("svg", { viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": label });
   for (let slot = 0; slot < count; slot += 1) svg.append(shape("rect", { x: 2, y: slot * row + 1, width: Math.max(px(Math.min(steps, now)) - 2, 0), height: row - 2, fill: "var(--grid)" }));
   for (const [slot, start, working, held, request] of spans) {
     if (start >= now) continue;
@@ -176,7 +178,7 @@ export function slots(label, spans, count, steps, most, now) {
     if (held > working && now > working)
       svg.append(shape("rect", { x: px(working), y: slot * row + 1, width: Math.max(px(Math.min(held, now)) - px(working), 0), height: row - 2, fill: "none", stroke: "var(--bad)", "stroke-width": 0.7, "stroke-dasharray": "2 2" }));
   }
-  svg.append(shape("text", { x: 2, y: height - 8 }, "step 0"), shape("text", { x: Math.min(px(steps), W - 4), y: height - 8, "text-anchor": "end" }, `${steps}`));
+  svg.append(shape("text", { x: 2, y: height - 6 }, "step 0"), shape("text", { x: Math.min(px(steps), wide - 4), y: height - 6, "text-anchor": "end" }, `${steps}`));
   return svg;
 }
 

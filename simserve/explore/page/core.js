@@ -104,7 +104,11 @@ function control(tab, name, values, base, change) {
 
 export function form(tab, values, base, change) {
   const made = node("form", { "aria-label": base ? "Configuration B" : "Inputs", onsubmit: (event) => event.preventDefault() });
-  for (const group of tab.controls) made.append(node("fieldset", {}, [group.title ? node("legend", { text: group.title }) : null, ...group.items.map((name) => control(tab, name, values, base, change))]));
+  const needed = tab.when ?? {}, rows = {};
+  const reveal = () => { for (const [name, by] of Object.entries(needed)) rows[name].hidden = !values[by]; };
+  const changed = (name) => { reveal(); change(name); };
+  for (const group of tab.controls) made.append(node("fieldset", {}, [group.title ? node("legend", { text: group.title }) : null, ...group.items.map((name) => (rows[name] = control(tab, name, values, base, changed)))]));
+  reveal();
   return made;
 }
 
@@ -133,7 +137,7 @@ function draw() {
   document.title = `${tab.title}: simserve explore`;
   panel.replaceChildren(node("p", { class: "lead", text: tab.lead }));
   if (tab.draw) { tab.draw({ tab, panel, state, redraw: draw, link, catalogue, isCurrent: () => turn === drawn }); return; }
-  const answer = node("div", { class: "answer" });
+  const answer = node("div", { class: "answer" }), rest = node("div", { class: "rest" });
   let waiting = 0;
   const update = async () => {
     link();
@@ -141,17 +145,21 @@ function draw() {
     try {
       const found = await ask("tab", tab.question, state.values[tab.id]);
       if (turn !== drawn) return;
-      answer.replaceChildren(...tab.render(found, state.values[tab.id]).filter(Boolean), ...[equations(found.equations)].filter(Boolean));
+      const parts = tab.render(found, state.values[tab.id]).filter(Boolean);
+      const split = Math.max(parts.findIndex((each) => each.matches(".tiles")), 0) + 1;
+      answer.replaceChildren(...parts.slice(0, split));
+      rest.replaceChildren(...parts.slice(split), ...[equations(found.equations)].filter(Boolean));
     } catch (error) {
       if (error.name === "AbortError" || turn !== drawn) return;
       answer.replaceChildren(failure(error));
+      rest.replaceChildren();
     }
     answer.classList.remove("busy");
     answer.dataset.done = String(Number(answer.dataset.done ?? 0) + 1);
     say(answer.querySelector("h2")?.textContent ?? answer.textContent.slice(0, 200));
   };
   const change = () => { clearTimeout(waiting); waiting = setTimeout(update, 50); };
-  panel.append(node("div", { class: "split" }, [form(tab, state.values[tab.id], null, change), answer]));
+  panel.append(node("div", { class: "split" }, [answer, form(tab, state.values[tab.id], null, change), rest]));
   update();
 }
 

@@ -3,7 +3,7 @@
 import { bar, dollars, figure, gigabytes, lines, node, number, share } from "./charts.js";
 import { ask, equations, failure, form, say } from "./core.js";
 
-const ms = (value) => (value === null || value === undefined ? "–" : value >= 10000 ? `${number(value / 1000)} s` : `${number(value)} ms`);
+const ms = (value) => (value === null || value === undefined ? "–" : value >= 1000 ? `${number(value / 1000)} s` : `${number(value)} ms`);
 
 // Label, key, format, +1 where more is better, -1 where less is, 0 where neither.
 const TILES = [
@@ -17,7 +17,7 @@ const TILES = [
   ["a million output tokens", "usd_per_million_output_tokens", dollars, -1],
   ["sequences in a step", "mean_batch", number, 0],
   ["KV memory in use", "kv_usage_mean", share, 0],
-  ["of peak bandwidth", "mbu", share, 1],
+  ["of peak bandwidth", "mbu", share, 0],
   ["preemptions", "preemptions", (value) => number(value), -1],
 ];
 
@@ -74,15 +74,17 @@ function charts(found, values, scale) {
 
 function answer(found, values, base, scale) {
   const kind = { holds: "holds", missed: "missed-answer" }[found.verdict] ?? "";
-  return [
+  const top = [
     node("h2", { class: kind, text: found.answer }),
     found.explanation ? node("p", { class: "note", text: found.explanation }) : null,
     ...found.warnings.map((warning) => node("p", { class: "warn", text: warning })),
     tiles(found.figures, base?.figures, values),
+  ].filter(Boolean);
+  return [top, [
     charts(found, values, scale),
     equations(found.equations),
     node("p", { class: "note", text: `vllm ${found.engine}; ${found.fidelity.join("; ")}.` }),
-  ].filter(Boolean);
+  ].filter(Boolean)];
 }
 
 async function save(values) {
@@ -107,13 +109,14 @@ export function drawSimulator({ tab, panel, state, redraw, link, isCurrent }) {
   const sides = [{ name: "A", values: state.values[tab.id] }];
   if (state.other) sides.push({ name: "B", values: state.other });
   const found = sides.map(() => null), errors = sides.map(() => null);
-  const areas = sides.map(() => node("div", { class: "answer" }));
+  const areas = sides.map(() => node("div", { class: "answer" })), rests = sides.map(() => node("div", { class: "rest" }));
 
   const show = () => {
     const scale = scaleOf(found);
     sides.forEach((side, place) => {
-      if (errors[place]) areas[place].replaceChildren(failure(errors[place]));
-      else if (found[place]) areas[place].replaceChildren(...answer(found[place], side.values, place ? found[0] : null, scale));
+      const [top, rest] = errors[place] ? [[failure(errors[place])], []] : found[place] ? answer(found[place], side.values, place ? found[0] : null, scale) : [[], []];
+      areas[place].replaceChildren(...top);
+      rests[place].replaceChildren(...rest);
     });
   };
   const update = async (place) => {
@@ -149,7 +152,7 @@ export function drawSimulator({ tab, panel, state, redraw, link, isCurrent }) {
       : node("button", { type: "button", id: "compare", text: "Compare with a second configuration", onclick: () => { state.other = { ...side.values }; link(); redraw(); } });
     return node("section", { class: "side", "aria-label": `Configuration ${side.name}` }, [
       node("div", { class: "sidehead" }, [node("strong", { text: state.other ? `Configuration ${side.name}` : "Configuration" }), node("span", { class: "actions" }, [other, " ", saveButton])]),
-      node("div", { class: "split" }, [made, areas[place]]),
+      node("div", { class: "split" }, [areas[place], made, rests[place]]),
     ]);
   });
   panel.append(sides.length > 1 ? node("div", { class: "both" }, drawn) : drawn[0]);

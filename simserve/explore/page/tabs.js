@@ -1,6 +1,6 @@
 // The tabs: what each lets one change, which question it asks, and how it shows the answer.
 
-import { bar, blocks, compact, dollars, figure, gigabytes, key, lines, node, number, rowBars, share, slots } from "./charts.js";
+import { bar, blocks, bytesTick, compact, dollars, figure, gigabytes, key, lines, node, number, rowBars, share, slots, whole } from "./charts.js";
 import { drawSimulator } from "./simulator.js";
 
 const SIZES = [1, 2, 4, 8, 16];
@@ -42,11 +42,11 @@ function memoryWall(found, values) {
 function kvGrowth(found, values) {
   const { curve } = found;
   return [
-    node("h2", { class: found.fits ? "holds" : "missed-answer", text: found.fits ? `${values.batch} requests of ${compact(values.context_tokens)} tokens take ${gigabytes(found.used)} of ${gigabytes(found.room)} for KV.` : `${values.batch} requests of ${compact(values.context_tokens)} tokens need ${gigabytes(found.used)}, and ${gigabytes(found.room)} are left for KV.` }),
+    node("h2", { class: found.fits ? "holds" : "missed-answer", text: found.fits ? `${values.batch} requests of ${whole(values.context_tokens)} tokens take ${gigabytes(found.used)} of ${gigabytes(found.room)} for KV.` : `${values.batch} requests of ${whole(values.context_tokens)} tokens need ${gigabytes(found.used)}, and ${gigabytes(found.room)} are left for KV.` }),
     tiles([["KV of a token", `${Math.round(found.kv_bytes_per_token).toLocaleString("en-US")} B`, "kv_bytes_per_token", found.kv_bytes_per_token], ["requests that fit", found.most_requests.toLocaleString("en-US"), "most_requests", found.most_requests], ["KV of these requests", gigabytes(found.used), "used", found.used], ["one sequence outweighs the weights from", found.weights_crossing_tokens ? `${compact(found.weights_crossing_tokens)} tokens` : "–", "crossing", found.weights_crossing_tokens]]),
     charts(
       figure("Memory of one GPU", null, bar("Memory", { weights: found.memory.weights, "KV of these requests": found.memory.kv, "free for KV": Math.max(found.memory.kv_room - found.memory.kv, 0), "runtime and reserve": found.memory.other }, gigabytes, Math.max(found.memory.total, found.memory.weights + found.memory.kv))),
-      figure("KV memory by length", null, lines({ label: "KV memory over the length of sequences", logX: true, logY: true, x: tokens, y: { label: "bytes, logarithmic", format: gigabytes }, series: [{ name: "one request", x: curve.context, y: curve.one_request }, { name: `${values.batch} requests`, x: curve.context, y: curve.all_requests }], bounds: [{ at: found.room, name: "left for KV" }], marks: [{ at: values.context_tokens, name: "here", color: "var(--text)" }] })),
+      figure("KV memory by length", null, lines({ label: "KV memory over the length of sequences", logX: true, logY: true, x: tokens, y: { label: "bytes, logarithmic", format: bytesTick }, series: [{ name: "one request", x: curve.context, y: curve.one_request }, { name: `${values.batch} requests`, x: curve.context, y: curve.all_requests }], bounds: [{ at: found.room, name: "left for KV" }], marks: [{ at: values.context_tokens, name: "here", color: "var(--text)" }] })),
       figure("Requests that fit by length", null, lines({ label: "Requests that fit over the length of sequences", logX: true, logY: true, x: tokens, y: { label: "requests at once, logarithmic" }, series: [{ name: "requests", x: curve.context, y: curve.most_requests }], bounds: [{ at: values.batch, name: "asked" }] })),
     ),
   ];
@@ -155,6 +155,7 @@ function cost(found, values) {
 export const TABS = [
   {
     id: "simulator", title: "Serving simulator", question: "simulator", fields: "simulator", compares: true, draw: drawSimulator, ranges: RANGES,
+    when: { num_speculative_tokens: "speculative_decoding", acceptance_rate: "speculative_decoding", paged_kv: "kv_cache" },
     lead: "A deployment under traffic, on the engine that simserve run uses. Move anything; compare two configurations; save one as a scenario file.",
     controls: [
       { title: "Traffic", items: ["rate", "prompt_tokens", "output_tokens", "length_cv"] },
