@@ -35,7 +35,9 @@ _CASES: dict[str, tuple[str, ...]] = {
         "deployment.data_parallel_size=2",
     ),
     "lost": (
-        *("chatbot", "workload.num_requests=50", "workload.prompt_tokens={distribution: uniform, min: 1, max: 30000}"),
+        "chatbot",
+        "workload.num_requests=50",
+        "workload.prompt_tokens={distribution: uniform, min: 1, max: 30000}",
     ),
 }  # fmt: skip
 

@@ -1,0 +1,77 @@
+"""Runs what the page asks, beside the server: few at a time, each client in turn, none longer than its time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import anyio
+from anyio.to_thread import run_sync
+
+from simserve.errors import SimserveError
+
+Answer = TypeVar("Answer")
+Check = Callable[[int, int], None]
+"""Handed to a run as its progress: ends it once its time is over."""
+
+
+class TooLongError(SimserveError):
+    """A run of the page took longer than it may."""
+
+
+class BusyError(SimserveError):
+    """A client has as many questions open as it may, or the server has."""
+
+
+@dataclass(slots=True)
+class Runner:
+    """Workers and their queue.
+
+    Args:
+        workers: Questions that are worked on at once.
+        max_waiting: Questions of all clients that may wait.
+        max_of_client: Questions of one client that may be open, so that others get their turn.
+        seconds: A question may take.
+    """
+
+    workers: int = 2
+    max_waiting: int = 32
+    max_of_client: int = 4
+    seconds: float = 5.0
+    _limiter: anyio.CapacityLimiter | None = None
+    _open: dict[str, int] = field(default_factory=dict)
+
+    async def run(self, client: str, work: Callable[[Check], Answer]) -> Answer:
+        """Return what ``work`` returns.
+
+        Raises:
+            BusyError: Too many questions are open.
+            TooLongError: It took too long.
+        """
+        if self._open.get(client, 0) >= self.max_of_client:
+            raise BusyError(f"{self.max_of_client} questions of this page are being worked on; wait for one of them")
+        if sum(self._open.values()) >= self.max_waiting:
+            raise BusyError("too many people are asking; try again in a moment")
+        self._open[client] = self._open.get(client, 0) + 1
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(self.workers)
+        try:
+            return await run_sync(partial(self._timed, work), limiter=self._limiter)
+        finally:
+            self._open[client] -= 1
+            if not self._open[client]:
+                del self._open[client]
+
+    def _timed(self, work: Callable[[Check], Answer]) -> Answer:
+        end = time.monotonic() + self.seconds
+
+        def check(_done: int, _total: int) -> None:
+            if time.monotonic() > end:
+                raise TooLongError(
+                    f"the run takes longer than {self.seconds:g} s", remedy="ask for fewer requests or a lower rate"
+                )
+
+        return work(check)
