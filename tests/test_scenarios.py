@@ -27,6 +27,7 @@ _EXPECTED = [
     "interactive-and-batch",
     "long-context",
     "lost-replica",
+    "multi-turn",
     "offline-batch",
     "overload-and-shedding",
     "paged-vs-static",
@@ -273,3 +274,23 @@ def test_drafts_gain_at_low_load_and_cost_at_high_load() -> None:
 
     assert ratio[8] < 0.65
     assert ratio[20] > 1.2
+
+
+def test_a_prefix_cache_holds_the_conversations() -> None:
+    """Nine tenths of the prompt tokens are found, and with them the objective is kept that is missed without."""
+    cached = summary("multi-turn")
+    plain = summary("multi-turn", "deployment.engine.enable_prefix_caching=false")
+
+    assert cached["simserve"]["kv"]["prefix_hit_rate"] > 0.85
+    assert plain["simserve"]["kv"]["prefix_hit_rate"] is None
+    assert plain["simserve"]["slo"]["attainment"] < 0.6
+    assert plain["p95_ttft_ms"] > 10 * cached["p95_ttft_ms"]
+
+
+def test_more_conversations_than_memory_keeps_find_less() -> None:
+    """At twice the traffic turns come back to blocks that have given way."""
+    rates = [
+        summary("multi-turn", f"workload.arrivals.rate={rate}")["simserve"]["kv"]["prefix_hit_rate"] for rate in (3, 7)
+    ]
+
+    assert rates[1] < rates[0] - 0.2

@@ -13,6 +13,7 @@ from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.kernel import cut
 from simserve.engine.kv import release_fixed, used_tokens
 from simserve.engine.paces import leave_at_pace
+from simserve.engine.prefix_cache import leave_prefix
 from simserve.engine.state import SHIFT, Replica, RequestTable
 
 
@@ -55,6 +56,7 @@ def _leave_prefill(replica: Replica, requests: RequestTable, index: int) -> None
     replica.prefilled_tokens -= done
     if replica.grows:
         replica.free_blocks += -(-done // replica.block_size)
+    leave_prefix(replica, index, done)
     requests.computed_tokens[index] = 0
 
 
@@ -68,6 +70,7 @@ def _leave_decode(replica: Replica, requests: RequestTable, index: int, entry: i
         leave_decoding(replica, requests, index, requests.context_base[index] + replica.step, generated)
     replica.finish_heap.remove(entry)
     heapify(replica.finish_heap)
+    leave_prefix(replica, index, requests.prompt_tokens[index] + generated - 1)
     requests.generated_tokens[index] = generated
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.config import EngineConfig
+from simserve.engine.prefix_cache import PrefixCache
 from simserve.engine.progress import Progress
 from simserve.engine.tables import StepTimes
 from simserve.errors import InvariantError
@@ -190,6 +191,7 @@ class Replica:
         "attended_pairs",
         "block_size",
         "blocked_by",
+        "cache",
         "chunk_requests",
         "chunk_tokens",
         "config",
@@ -252,6 +254,8 @@ class Replica:
 
     def __init__(self, identity: int, config: EngineConfig, times: StepTimes) -> None:
         self.identity = identity
+        # Set by who builds the replica, where prompts share anything.
+        self.cache: PrefixCache | None = None
         self.config = config
         self.times = times
         # The hot entries of config and times, one attribute access away.

@@ -171,3 +171,15 @@ def refuse_admission(asked: EngineOverrides, kv_allocation: str) -> None:
     if asked.admission in ("estimate", "reserve") and kv_allocation != "paged":
         rule = f"needs kv_allocation paged, not this engine's {kv_allocation}"
         raise refuse("admission", asked.admission, rule, "set kv_allocation to paged or leave admission out")
+
+
+def refuse_sharing(asked: EngineOverrides, batching: str, kv_allocation: str) -> None:
+    """Refuse prefix caching where requests hold no blocks that another could use.
+
+    Raises:
+        ScenarioError: ``enable_prefix_caching`` is set with static batching or without paged KV.
+    """
+    if asked.enable_prefix_caching and (batching != "continuous" or kv_allocation != "paged"):
+        found = "static batching" if batching != "continuous" else f"kv_allocation {kv_allocation}"
+        rule = f"needs continuous batching and kv_allocation paged, not {found}"
+        raise refuse("enable_prefix_caching", True, rule, "leave it out or set it to false")

@@ -9,7 +9,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.profiles.engine_overrides import Choices, refuse, refuse_admission, refuse_static_keys
+from simserve.profiles.engine_overrides import (
+    Choices,
+    refuse,
+    refuse_admission,
+    refuse_sharing,
+    refuse_static_keys,
+)
 from simserve.profiles.engine_profile import CudaGraphs, EngineVersion, NewTokenRatio, SizeRange, Tiered
 
 _SGLANG_RATIO = NewTokenRatio(
@@ -61,13 +67,19 @@ def resolve_scheduling(choices: Choices, known: EngineVersion) -> dict[str, Any]
     admission, note = rules.admission, ""
     if kv_allocation != "paged" and admission != "on_demand":
         admission, note = "on_demand", f"as {kv_allocation} KV reserves by itself"
+    shares_blocks = batching == "continuous" and kv_allocation == "paged"
+    refuse_sharing(choices.asked, batching, kv_allocation)
     return {
         "batching": batching,
         "kv_allocation": kv_allocation,
         "admission": choices.pick("admission", admission, note),
         "scheduling_policy": choices.pick("scheduling_policy", "fcfs"),
         "preemption_mode": choices.pick("preemption_mode", "recompute"),
-        "enable_prefix_caching": choices.pick("enable_prefix_caching", rules.enable_prefix_caching),
+        "enable_prefix_caching": choices.pick(
+            "enable_prefix_caching",
+            rules.enable_prefix_caching and shares_blocks,
+            "" if shares_blocks else "as only continuous batching in paged KV shares blocks",
+        ),
         "reserve_full_prompt": rules.reserve_full_prompt,
         "watermark": rules.watermark,
         "static_max_wait": choices.pick("static_max_wait", rules.static_max_wait),

@@ -164,6 +164,8 @@ def memory_lines(result: RunResult) -> list[str]:
     if room is not None:
         seats = simserve["engine_resolved"].get("max_num_seqs", UNDEFINED)
         lines.append(f"room for about {number(room, 2)} requests of this traffic at once (max_num_seqs {seats})")
+    if kv["prefix_hit_rate"]:
+        lines.append(f"{share(kv['prefix_hit_rate'])} of the prompt tokens came from the prefix cache")
     lines.append(
         f"KV use {share(kv['usage_mean'])} on average, {share(kv['usage_peak'])} at its peak; "
         f"{counted(kv['preemptions'], 'preemption')}"

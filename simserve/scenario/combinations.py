@@ -37,6 +37,8 @@ def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
         return
     if engine.batching != "continuous" or engine.kv_allocation == "none":
         _refuse(scenario, what, "is simulated with continuous batching and a KV cache only", "leave one of them out")
+    if scenario.workload.sessions is not None:
+        _refuse(scenario, what, "is not simulated with workload.sessions", "leave one of them out")
     if engine.data_parallel_size > 1:
         _refuse(scenario, what, "is not simulated with data_parallel_size above 1", "raise replicas instead")
 
@@ -78,6 +80,8 @@ def _check_routing(scenario: Scenario) -> None:
     if needed is not None and getattr(scenario.workload, needed, None) is None:
         rule = f"{routing.policy} has nothing to go by: the workload has no {needed}"
         _refuse(scenario, f"{key}.policy", rule, f"add workload.{needed}, or choose least_outstanding")
+    if needed is not None:
+        _refuse(scenario, f"{key}.policy", f"{routing.policy} is not simulated", "choose least_outstanding")
     if routing.imbalance_guard is not None and needed is None:
         rule = f"has no effect under {routing.policy}"
         _refuse(scenario, f"{key}.imbalance_guard", rule, "it belongs to session and prefix; leave it out")

@@ -82,7 +82,8 @@ class EngineSpec(FrozenModel):
     enable_chunked_prefill: bool | None = None
     """Whether a prompt may be split over several steps."""
     enable_prefix_caching: bool | None = None
-    """Whether equal prefixes share KV blocks; a workload without shared prefixes shares nothing."""
+    """Whether requests that begin alike share KV blocks; a workload without `sessions`, `shared_prefix` or a trace that
+    says what prompts share has nothing to share."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of GPU memory; of which memory is the engine's rule (total, free after load, static)."""
     block_size: Annotated[int, Field(ge=1)] | None = None

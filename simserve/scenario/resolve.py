@@ -252,6 +252,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         max_model_len=engine.max_model_len,
         enable_chunked_prefill=engine.enable_chunked_prefill,
         reserve_full_prompt=engine.reserve_full_prompt,
+        enable_prefix_caching=engine.enable_prefix_caching,
         block_size=engine.block_size,
         num_blocks=memory.num_kv_blocks,
         data_parallel_size=shape.data_parallel_size,

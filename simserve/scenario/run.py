@@ -176,10 +176,11 @@ def _traffic(scenario: Scenario, replication: int) -> RequestSpecs:
         specs = generate(scenario.workload, seed=scenario.run.seed, replication=replication, base_path=scenario.folder)
     specs = with_paces(specs, scenario.deployment.speculative, scenario.run.seed, replication)
     warmup = scenario.run.warmup
-    if not isinstance(warmup, str) and specs.concurrency is None and warmup >= float(specs.arrival_time[-1]):
+    last = float(specs.arrival_time[np.isfinite(specs.arrival_time)].max(initial=-np.inf))
+    if not isinstance(warmup, str) and specs.concurrency is None and warmup >= last:
         with scenario.blaming("run"):
             raise ScenarioError(
-                f"must end before the last of the arrivals, {to_text(float(specs.arrival_time[-1]), 'time')}",
+                f"must end before the last of the arrivals, {to_text(last, 'time')}",
                 key="warmup",
                 value=to_text(warmup, "time"),
                 remedy="nothing would be left to measure",

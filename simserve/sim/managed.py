@@ -19,6 +19,7 @@ from simserve.sim.control import Control, Limits
 from simserve.sim.faults import Faults
 from simserve.sim.fleet import Fleet
 from simserve.sim.gate import Gate
+from simserve.sim.prefixes import prefix_paths
 from simserve.sim.recorder import Recorder
 from simserve.sim.records import COMPLETED, REASONS
 from simserve.sim.routing import Router
@@ -62,7 +63,9 @@ class ManagedRun:
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
         self._control, self._specs = control, specs
         self._faults: Faults | None = None
-        self._pool = Pool("", config, times, Recorder(config, times, priced, log), gpus_per_replica)
+        self.paths = prefix_paths(config, specs)
+        recorder = Recorder(config, times, priced, log)
+        self._pool = Pool("", config, times, recorder, gpus_per_replica, self.paths)
         events: list[Event] = []
         self.fleet = Fleet([self._pool], self.requests, events, on_progress)
         self.fleet.router = Router(control.routing, self.fleet.units, self.requests, specs)

@@ -15,6 +15,7 @@ import simpy
 from numpy.typing import NDArray
 
 from simserve.engine.config import EngineConfig
+from simserve.engine.prefix_cache import PrefixCache, PrefixPaths
 from simserve.engine.state import Replica, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
@@ -22,9 +23,11 @@ from simserve.sim.clients import ClosedLoop
 from simserve.sim.cluster import Cluster, Routing, end_of
 from simserve.sim.control import Control
 from simserve.sim.managed import ManagedRun
+from simserve.sim.prefixes import prefix_paths
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.sessions import Sessions
 from simserve.sim.step_log import StepLog
 from simserve.sim.timeline import FleetTimeline
 from simserve.workload.requests import RequestSpecs
@@ -108,7 +111,7 @@ def simulate(
         engine, priced.step_times, priced, deployment.num_replicas, deployment.routing, specs, progress, log
     )
     return Simulation(
-        records=records,
+        records=records if specs.turn is None else records.by_arrival(),
         totals=totals,
         end_time=end_time,
         num_replicas=deployment.num_replicas * engine.data_parallel_size,
@@ -141,7 +144,8 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
         log,
     )
     was_interrupted = run.run()
-    records, end_time = _records(run.requests, run.arrival_time, specs), end_of(run.requests)
+    records = _records(run.requests, run.arrival_time, specs, run.paths)
+    end_time = end_of(run.requests)
     timeline = run.timeline
     return Simulation(
         records=records,
@@ -186,37 +190,47 @@ def _run(
     replicas = [Replica(number // num_ranks, config, times) for number in range(num_replicas * num_ranks)]
     if log is not None:
         log.watch(replicas)
+    paths = prefix_paths(config, specs)
+    if paths is not None:
+        for replica in replicas:
+            replica.cache = PrefixCache(paths)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
     cluster = Cluster(replicas, requests, recorder, routing, on_progress, num_ranks)
     env = simpy.Environment()
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
-    clients = None
+    clients: ClosedLoop | None = None
+    sessions: Sessions | None = None
     latency = _frontend_latency(config, specs)
-    if specs.concurrency is None:
+    if specs.turn is not None:
+        sessions = Sessions(cluster, specs, latency, arrival_time)
+        sessions.start()
+    elif specs.concurrency is None:
         # One tokeniser, in order: nobody overtakes a long prompt.
         np.frombuffer(requests.ready_time)[:] = np.maximum.accumulate(arrival_time + latency)
         cluster.schedule_all()
     else:
         clients = ClosedLoop(env, cluster, specs.think_time, latency, arrival_time)
         clients.start(specs.concurrency)
-    env.process(_data_plane(env, cluster, clients))
+    env.process(_data_plane(env, cluster, clients, sessions))
     was_interrupted = False
     try:
         env.run()
     except KeyboardInterrupt:
         was_interrupted = True
-    if was_interrupted and clients is None:
+    if sessions is not None:
+        sessions.forget_unsent()
+    elif was_interrupted and clients is None:
         # What was still to come was never sent.
         arrival_time[cluster.num_arrived :] = np.nan
         np.frombuffer(requests.ready_time)[cluster.num_arrived :] = np.nan
     cluster.flush()
-    records = _records(requests, arrival_time, specs)
+    records = _records(requests, arrival_time, specs, paths)
     end_time = end_of(requests)
     return records, recorder.totals(len(replicas), records, end_time), end_time, was_interrupted
 
 
 def _data_plane(
-    env: simpy.Environment, cluster: Cluster, clients: ClosedLoop | None
+    env: simpy.Environment, cluster: Cluster, clients: ClosedLoop | None, sessions: Sessions | None = None
 ) -> Generator[simpy.Event, Any, None]:
     """Drive the cluster from decision to decision."""
     # Whoever starts at time 0 comes first.
@@ -224,7 +238,9 @@ def _data_plane(
     while True:
         until = env.peek()
         finished = cluster.drive(until)
-        if finished and clients is not None:
+        if finished and sessions is not None:
+            sessions.answer(finished)
+        elif finished and clients is not None:
             time = cluster.requests.finish_time[finished[0]]
             if time > env.now:
                 yield env.timeout(time - env.now)
@@ -238,7 +254,10 @@ def _data_plane(
 
 
 def _records(
-    requests: RequestTable, arrival_time: np.ndarray[Any, np.dtype[np.float64]], specs: RequestSpecs
+    requests: RequestTable,
+    arrival_time: np.ndarray[Any, np.dtype[np.float64]],
+    specs: RequestSpecs,
+    paths: PrefixPaths | None,
 ) -> RequestRecords:
     itl_max = np.frombuffer(requests.itl_max).copy()
     itl_max[itl_max < 0] = np.nan
@@ -253,7 +272,9 @@ def _records(
         finish_time=np.frombuffer(requests.finish_time),
         prompt_tokens=np.frombuffer(requests.prompt_tokens, dtype=np.int64),
         output_tokens=np.frombuffer(requests.generated_tokens, dtype=np.int64),
-        cached_tokens=np.zeros(num_requests, dtype=np.int64),
+        cached_tokens=np.zeros(num_requests, dtype=np.int64)
+        if paths is None
+        else np.frombuffer(paths.cached_tokens, dtype=np.int64),
         num_preemptions=np.frombuffer(requests.num_preemptions, dtype=np.int32),
         replica_id=np.frombuffer(requests.replica_id, dtype=np.int32),
         itl_max=itl_max,
@@ -262,4 +283,6 @@ def _records(
         is_truncated=np.frombuffer(requests.is_truncated, dtype=np.bool_),
         request_class=specs.request_class,
         class_names=tuple(each.name for each in specs.classes),
+        session=specs.session,
+        turn=specs.turn,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from simserve.engine.config import EngineConfig
+from simserve.engine.prefix_cache import PrefixCache, PrefixPaths
 from simserve.engine.state import INFINITY, Replica
 from simserve.engine.tables import StepTimes
 from simserve.sim.recorder import Recorder
@@ -23,6 +24,7 @@ class Pool:
         times: Seconds of a step, as lists.
         recorder: Adds up their leaps.
         gpus_per_replica: GPUs of each.
+        paths: What requests share, where the replicas cache prefixes; None: they do not.
         units: All that were ever launched.
         ready: Numbers of those that take requests, ascending.
     """
@@ -32,6 +34,7 @@ class Pool:
     times: StepTimes
     recorder: Recorder
     gpus_per_replica: int = 1
+    paths: PrefixPaths | None = None
     units: list[Unit] = field(default_factory=list)
     ready: list[int] = field(default_factory=list)
 
@@ -112,6 +115,8 @@ class Unit:
         """Give the unit a scheduler that holds nothing, and return it."""
         self.replica = Replica(self.number, self.pool.config, self.pool.times)
         self.replica.finished = []
+        if self.pool.paths is not None:
+            self.replica.cache = PrefixCache(self.pool.paths)
         self.pool.recorder.watch(self.replica)
         return self.replica
 
