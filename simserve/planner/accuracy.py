@@ -47,8 +47,8 @@ CAUSES = {
     "inferencex_agg": "TTFT of mixtures of experts: SGLang and TensorRT-LLM take 150 to 250 ms more for short prompts, "
     "which a launch time of 4 ms a layer would give for DeepSeek but neither for GLM-5 nor in kernels, and was dropped",
     "kaito": "network time is taken off TTFT as a constant; the vLLM release is not stated",
-    "llama_cpp": "a prompt over several GPUs is cut into pieces of 512 tokens that follow each other through the "
-    "cards, where here each card takes the whole prompt in turn; an H100 PCIe reaches more of its peak than its class",
+    "llama_cpp": "its products of spring 2024 reached 0.4 of the peak of A40, A6000 and A100 and 0.2 of an H100's, "
+    "where one limit of 200 TFLOP/s and the efficiencies of each class stand here",
     "mlperf": "submitters of the same machine are 20 to 40 % apart, and the fastest near the simulation; TensorRT-LLM "
     "of mid 2024 was slower at the seats of its harness than the kernels measured since; vLLM rows ran behind the "
     "reference harness; Mixtral's experts are priced too fast in large batches",
