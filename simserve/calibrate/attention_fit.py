@@ -92,10 +92,12 @@ XQA_MAX_GROUP = 32
 """Query heads to a key-value head beyond which TensorRT-LLM leaves its decode kernel for one five to nine times
 slower; no catalogue model has more."""
 
+XQA_GROUPS = ((1, 1), (2, 8), (9, 16), (17, XQA_MAX_GROUP))
+"""Query heads to a key-value head that share one of its decode kernels: tiles of 8, 16 and 32 query rows."""
+
 KERNELS = (
     *(Kernel(engine, "heads", bits) for engine in ("vllm", "sglang") for bits in (16, 8)),
-    *(Kernel("tensorrt-llm", "heads", bits, 1, 1) for bits in (16, 8)),
-    *(Kernel("tensorrt-llm", "heads", bits, 2, XQA_MAX_GROUP) for bits in (16, 8)),
+    *(Kernel("tensorrt-llm", "heads", bits, *groups) for groups in XQA_GROUPS for bits in (16, 8)),
     *(Kernel(engine, "latent", bits) for engine in ("sglang", "tensorrt-llm") for bits in (16, 8)),
 )
 

@@ -85,7 +85,12 @@ def _attention(tables: Path, frameworks: Sequence[str]) -> Iterator[dict[str, An
             if kernel.kind == "latent":
                 what = f"{what} {kernel.kv_bits}-bit"
             if phase == "decode" and np.isfinite(kernel.max_group):
-                what = f"{what}, {'grouped queries' if kernel.min_group > 1 else 'one query head a key head'}"
+                groups = (
+                    f"{kernel.min_group} to {kernel.max_group:g} query heads"
+                    if kernel.min_group > 1
+                    else "one query head"
+                )
+                what = f"{what}, {groups} a key head"
             errors = relative_errors(predict(curve, calls, GPUS[tested]), calls)
             yield _row(what, kernel.engine, TESTED, errors, LIMITS[phase])
 

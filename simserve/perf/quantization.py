@@ -53,8 +53,7 @@ GGUF_UNPACKED_FROM_ROWS = 33
 builds of spring 2024 and 64 later)."""
 
 GGUF_UNPACKED_ROWS = 512
-"""Rows that llama.cpp computes at once (--ubatch-size): every so many rows of a prompt, the weights are written out
-anew."""
+"""Rows that llama.cpp computes at once (--ubatch-size), for each of which the weights are written out anew."""
 
 MXFP4_BITS = 4.0 + 8.0 / 32
 """4.25: 4-bit floats and an 8-bit exponent for 32 of them (OCP Microscaling formats 1.0)."""
@@ -143,9 +142,6 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
 """Formats of the scenario key ``quantization``. GGUF bits: llama.cpp's k-quants, mean over the tensors of a
 model."""
 
-GGUF_FORMATS = ("gguf-q4_k_m", "gguf-q2_k")
-"""Formats whose experts llama.cpp multiplies without writing them out (ggml-cuda, mul_mat_id)."""
-
 WEIGHT_ONLY_FP8_SHARE = 0.9
 """Share of a 16-bit GEMM's FLOP/s left when FP8 weights are widened in the kernel (vLLM's Marlin FP8)."""
 
@@ -171,7 +167,6 @@ KV_BITS: Mapping[str, float] = {
 }
 """Bits of a KV element of the scenario key ``kv_cache_dtype``; FP8 and INT8 with one scale a tensor, INT4
 with an FP16 scale for 128 elements (one head)."""
-
 
 WIDE_KV_FORMATS = ("auto", "fp16", "bf16")
 """KV formats of 16 bit, which every engine has."""
@@ -246,8 +241,8 @@ class Precision:
 
     @property
     def has_packed_experts(self) -> bool:
-        """Whether a kernel multiplies routed experts as they are stored."""
-        return self.unpacked_from_rows is None or self.name in GGUF_FORMATS
+        """Whether a kernel multiplies routed experts as stored: for GGUF too (ggml-cuda, mul_mat_id)."""
+        return self.unpacked_from_rows is None or self.unpacked_rows is not None
 
 
 def weight_format(name: str) -> WeightFormat:

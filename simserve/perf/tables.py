@@ -172,10 +172,17 @@ def _token_rounds(stage: Stage, attention: AttentionShape, tokens: Array) -> Arr
     gpu_seconds = _gpu_seconds(stage, parts, travelling)
     waits = _launch_wait(stage, gpu_seconds, is_eager)
     parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, shape.engine.host_seconds_per_step)
-    parts *= num_stages
+    parts *= _stage_times(stage, travelling)
     if num_stages > 1:
         parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(shape, travelling)
     return _with_empty_step(parts)
+
+
+def _stage_times(stage: Stage, tokens: Array) -> Array:
+    """Return how many times as long as in one stage a step takes in all p: p, and (m + p - 1) / m in m pieces."""
+    stages, piece = stage.shape.pipeline_parallel_size, stage.shape.engine.micro_batch_tokens
+    pieces = np.ones_like(tokens) if piece is None else np.maximum(np.ceil(tokens / piece), 1.0)
+    return np.asarray((pieces + stages - 1.0) / pieces)
 
 
 def _shared_rounds(stage: Stage, tokens: Array) -> Array:

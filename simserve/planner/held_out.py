@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from simserve.planner.measured.point import MeasuredPoint, Metric
+from simserve.planner.measured.sources import PUBLISHED
 from simserve.planner.prediction import Prediction
 from simserve.planner.scoring import relative_error
 
@@ -197,11 +198,14 @@ def sample_rows(predictions: Sequence[Prediction], name_of: Callable[[MeasuredPo
 
     Returns:
         ``name points metrics``, most points first; ``metrics`` is metric -> ``in_sample out_of_sample`` of (median
-        absolute error, figures), None without any. Figures that are only shown are in neither.
+        absolute error, figures), None without any. Figures that are only shown are in neither; the published ones
+        stand in their sources.
     """
     found: dict[str, dict[Metric, tuple[list[float], list[float]]]] = {}
     counts: Counter[str] = Counter()
     for each in predictions:
+        if each.point.source == PUBLISHED:
+            continue
         name = name_of(each.point)
         counts[name] += each.is_covered
         for metric, value in each.predicted.items():

@@ -53,6 +53,7 @@ class ResolvedEngine:
         reserve_full_prompt: Whether ``on_demand`` admits only if the whole prompt fits.
         watermark: Share of the blocks that admission leaves free.
         block_size: Tokens a KV block.
+        micro_batch_tokens: Tokens of a step that a pipeline stage hands on at once; None: all of them.
         static_batch_size: Most requests of a static batch.
         static_max_wait: Longest wait of a static batch's first request.
         new_token_ratio_initial: ``estimate``: share of ``max_tokens`` expected at first.
@@ -118,6 +119,7 @@ class ResolvedEngine:
     reserve_full_prompt: bool
     watermark: float
     block_size: int
+    micro_batch_tokens: int | None
     static_batch_size: int
     static_max_wait: float
     new_token_ratio_initial: float

@@ -101,6 +101,8 @@ class Limits(FrozenModel):
     """Context length where the engine does not take the model's, tokens."""
     is_model_len_shared: bool = False
     """Whether the seats divide the context length among them (llama.cpp slots)."""
+    micro_batch_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of a step that a pipeline stage hands on at once, while it works on the next; absent: all of them."""
     source: str
     """Where the limits come from."""
 

@@ -121,6 +121,7 @@ def resolve_limits(
         "enable_chunked_prefill": is_chunked,
         "scheduler": choices.pick("scheduler", scheduler, note),
         "block_size": choices.pick("block_size", known.limits.block_size),
+        "micro_batch_tokens": known.limits.micro_batch_tokens,
         "static_batch_size": size,
     }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.accuracy import coverage_sentence
+from simserve.planner.memory_accuracy import OF_GPU, OF_KV
 from simserve.report.quantities import counted, listed
 
 if TYPE_CHECKING:
@@ -79,15 +80,28 @@ def render_validation(summary: Mapping[str, Any], console: Console) -> None:
 
 def validation_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return the answer: the typical error of each metric over all points, and how many points were run."""
+    rooms = _room_lines(summary["memory"])
     if not summary["points"]:
-        return ["No points to replay were found; the memory plan is compared with the logs."]
+        return rooms or ["No measurement was found."]
     found = [
         f"{METRICS[metric]} {errors['median_ape']:.1%} ({counted(errors['points'], 'point')})"
         for metric, errors in summary["overall"].items()
     ]
     first = f"Median error: {listed(found)}." if found else "None of the points could be run."
     run = f"{summary['covered']:,} of {summary['points']:,} points were run."
-    return [first, f"{run} {coverage_sentence(summary['coverage'])}"]
+    return [first, f"{run} {coverage_sentence(summary['coverage'])}", *rooms]
+
+
+def _room_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how many logged KV rooms the memory plan meets, and the largest miss; nothing without logs."""
+    if not rows:
+        return []
+    within = sum(row["is_within"] for row in rows)
+    largest = max(abs(row["error_of_gpu"]) for row in rows)
+    return [
+        f"Room for KV: {within} of {counted(len(rows), 'logged deployment')} within {OF_GPU:.0%} of the GPU's memory "
+        f"(and {OF_KV:.0%} of a KV that takes more than a third of it); the largest error is {largest:.2%} of the GPU."
+    ]
 
 
 def error_tables(summary: Mapping[str, Any]) -> list[ErrorTable]:
@@ -166,7 +180,12 @@ def _print(table: ErrorTable, console: Console) -> None:
     drawn = Table(box=None, pad_edge=False, header_style="dim")
     for position, title in enumerate(table.header):
         is_name = position < table.num_names
-        drawn.add_column(title, no_wrap=position == 0, justify="left" if is_name else "right")
+        drawn.add_column(
+            title,
+            no_wrap=position == 0,
+            overflow="fold" if is_name else "ellipsis",
+            justify="left" if is_name else "right",
+        )
     for row in table.rows:
         drawn.add_row(*row)
     console.print(drawn)

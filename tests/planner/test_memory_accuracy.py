@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from simserve.errors import InputError
 from simserve.planner.accuracy import accuracy_page
 from simserve.planner.measured.memory import PLANNER_FILE, REPLAYS_FILE, read_memory
+from simserve.planner.measured.sources import read_memory_logs
 from simserve.planner.memory_accuracy import OF_GPU, OF_KV, MemoryComparison, compare_memory
 from simserve.planner.validate import validate
 from simserve.units import GIB
@@ -103,3 +105,12 @@ def test_every_logged_room_is_within() -> None:
     assert [each.summary for each in compared if not each.is_within] == []
     h100 = [each for each in compared if each.measured.hardware.startswith("h100")]
     assert all(abs(each.error_of_gpu) <= OF_GPU / 2 for each in h100)
+
+
+def test_logs_that_are_asked_for_must_be_there(tmp_path: Path) -> None:
+    """By name, with and without a folder; otherwise there are none."""
+    for folder in (None, tmp_path):
+        with pytest.raises(InputError, match="needs memory_kv_capacity"):
+            read_memory_logs(folder, ["memory"])
+
+    assert read_memory_logs(tmp_path) == []

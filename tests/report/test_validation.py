@@ -116,3 +116,17 @@ def test_the_page_is_the_same_every_time(tmp_path: Path) -> None:
 def test_engines_without_a_colour_share_one(engine: str, kind: str) -> None:
     """Named others."""
     assert engine_kind(engine) == kind
+
+
+def test_rooms_for_kv_are_answered_beside_the_points_or_alone() -> None:
+    """How many are within both limits, and the largest miss."""
+    row = {"is_within": True, "error_of_gpu": 0.002, "error_of_kv": 0.01}
+    rows = [row, {**row, "is_within": False, "error_of_gpu": -0.02}]
+
+    (alone,) = validation_lines({**Validation(predictions=()).summary, "memory": rows})
+    beside = validation_lines({**_validation().summary, "memory": rows})
+
+    assert alone.startswith("Room for KV: 1 of 2 logged deployments within 1% of the GPU's memory")
+    assert alone.endswith("the largest error is 2.00% of the GPU.")
+    assert beside[-1] == alone
+    assert validation_lines(Validation(predictions=()).summary) == ["No measurement was found."]
