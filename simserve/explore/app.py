@@ -26,7 +26,8 @@ from simserve import __version__
 from simserve.errors import InfeasibleError, InputError, SimserveError
 from simserve.explore import batching, lessons, money, queries, simulator, tradeoffs
 from simserve.explore.catalogue import catalogue
-from simserve.explore.runner import BusyError, Check, Runner, TooLongError
+from simserve.explore.limits import BusyError, Check, TooLongError
+from simserve.explore.runner import Runner
 from simserve.metrics.files import scenario_text
 from simserve.validation import FrozenModel, validate
 

@@ -11,19 +11,9 @@ from typing import TypeVar
 import anyio
 from anyio.to_thread import run_sync
 
-from simserve.errors import SimserveError
+from simserve.explore.limits import BusyError, Check, TooLongError
 
 Answer = TypeVar("Answer")
-Check = Callable[[int, int], None]
-"""Handed to a run as its progress: ends it once its time is over."""
-
-
-class TooLongError(SimserveError):
-    """A run of the page took longer than it may."""
-
-
-class BusyError(SimserveError):
-    """A client has as many questions open as it may, or the server has."""
 
 
 @dataclass(slots=True)
@@ -59,7 +49,8 @@ class Runner:
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(self.workers)
         try:
-            return await run_sync(partial(self._timed, work), limiter=self._limiter)
+            answer: Answer = await run_sync(partial(self._timed, work), limiter=self._limiter)
+            return answer
         finally:
             self._open[client] -= 1
             if not self._open[client]:
