@@ -45,7 +45,7 @@ def wizard(query: WizardQuery, check: Check) -> dict[str, Any]:
     )
     summary = found.summary
     best = summary["best"]
-    parts = [
+    parts: list[dict[str, Any]] = [
         {
             "title": title,
             "lines": [line.strip() for line in lines],
