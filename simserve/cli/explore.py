@@ -19,7 +19,7 @@ def explore(
         bool, typer.Option("--public", help="Allow an address that other machines reach: anybody there may ask.")
     ] = False,
 ) -> None:
-    """Open a page to play with: a serving simulator, and what its parts do. Needs simserve[explore].
+    """Open a page to play with: a serving simulator, and what its parts do. Needs the extra ``explore``.
 
     simserve explore
 

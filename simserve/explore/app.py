@@ -24,9 +24,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from simserve import __version__
 from simserve.errors import InfeasibleError, InputError, SimserveError
-from simserve.explore import batching, lessons, money, queries, simulator, tradeoffs
+from simserve.explore import batching, lessons, money, queries, simulator, tradeoffs, wizard
 from simserve.explore.catalogue import catalogue
-from simserve.explore.runner import BusyError, Check, Runner, TooLongError
+from simserve.explore.limits import BusyError, Check, TooLongError
+from simserve.explore.runner import Runner
 from simserve.metrics.files import scenario_text
 from simserve.validation import FrozenModel, validate
 
@@ -62,11 +63,13 @@ class Question(Generic[Query]):
         about: One line.
         query: Its inputs.
         answer: What works on them.
+        seconds: It may take, where that is more than usual.
     """
 
     about: str
     query: type[Query]
     answer: Callable[[Query, Check], dict[str, Any]]
+    seconds: float | None = None
 
 
 QUESTIONS: Mapping[str, Question[Any]] = {
@@ -80,6 +83,7 @@ QUESTIONS: Mapping[str, Question[Any]] = {
     "speculation": Question("Drafts ahead of a model", queries.SpeculationQuery, tradeoffs.speculation),
     "parallel": Question("Ways to lay a model over GPUs", queries.ParallelQuery, tradeoffs.parallel),
     "cost": Question("GPUs of one's own or an API", queries.CostQuery, money.cost),
+    "wizard": Question("What to deploy", queries.WizardQuery, wizard.wizard, seconds=60.0),
 }
 
 
@@ -144,7 +148,7 @@ async def _ask(request: Request) -> Response:
         return _error(404, "there is no such question")
     query = validate(asked.query, await _body(request))
     answer = asked.answer
-    return await _answered(request, lambda check: JSONResponse(_plain(answer(query, check))))
+    return await _answered(request, lambda check: JSONResponse(_plain(answer(query, check))), asked.seconds)
 
 
 async def _scenario(request: Request) -> Response:
@@ -160,11 +164,11 @@ async def _scenario(request: Request) -> Response:
     return await _answered(request, write)
 
 
-async def _answered(request: Request, work: Callable[[Check], Response]) -> Response:
+async def _answered(request: Request, work: Callable[[Check], Response], seconds: float | None = None) -> Response:
     runner: Runner = request.app.state.runner
     client = request.client.host if request.client is not None else ""
     try:
-        return await runner.run(client, work)
+        return await runner.run(client, work, seconds)
     except ValueError as error:
         return _error(422, str(error))
 

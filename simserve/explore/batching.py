@@ -8,8 +8,8 @@ import numpy as np
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
+from simserve.explore.limits import Check
 from simserve.explore.queries import BatchingQuery, PagingQuery
-from simserve.explore.runner import Check
 from simserve.metrics.result import RunResult
 from simserve.scenario.load import from_mapping
 from simserve.scenario.run import run

@@ -21,6 +21,7 @@ _ASKED: dict[str, type[FrozenModel]] = {
     "cost": queries.CostQuery,
     "speculation": queries.SpeculationQuery,
     "parallel": queries.ParallelQuery,
+    "wizard": queries.WizardQuery,
 }
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from simserve.errors import InputError, SimserveError
+from simserve.explore.limits import Check
 from simserve.explore.queries import DeploymentQuery, MemoryQuery
-from simserve.explore.runner import Check
 from simserve.perf.operators import PART_NAMES
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from simserve import api
+from simserve.explore.limits import Check
 from simserve.explore.queries import CostQuery
-from simserve.explore.runner import Check
 from simserve.report.cost import sections
 
 _MILLION = 1e6

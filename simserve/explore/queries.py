@@ -235,6 +235,54 @@ class CostQuery(FrozenModel):
     """The API."""
 
 
+class WizardQuery(FrozenModel):
+    """Traffic and an objective, for which something is to be deployed."""
+
+    model: Model = "llama-3.1-8b"
+    """The model."""
+    hardware: Annotated[tuple[Hardware, ...], Field(min_length=1, max_length=4)] = ("h100-sxm-80gb", "l40s-48gb")
+    """GPUs to choose from."""
+    rate: Annotated[float, Field(gt=0, le=500)] = 10.0
+    """Requests that arrive a second, at random (Poisson)."""
+    prompt_tokens: Annotated[int, Field(ge=1, le=16_000)] = 1000
+    """Tokens of a mean prompt."""
+    output_tokens: Annotated[int, Field(ge=1, le=4000)] = 200
+    """Tokens of a mean answer."""
+    slo_ttft_ms: Annotated[float, Field(gt=0, le=1e6)] = 1000.0
+    """Bound on the time to the first token, ms."""
+    slo_tpot_ms: Annotated[float, Field(gt=0, le=1e5)] = 50.0
+    """Bound on the time per further token, ms."""
+    max_gpus: Annotated[int, Field(ge=1, le=64)] = 32
+    """GPUs of the fleet at most."""
+    headroom: Annotated[float, Field(ge=0, le=2)] = 0.2
+    """Share of traffic that must be borne on top."""
+    spare_replicas: Annotated[int, Field(ge=0, le=4)] = 0
+    """Replicas that may be lost; they are paid for."""
+
+    def mapping(self) -> dict[str, Any]:
+        """Return what a scenario file would hold, on one replica of the first GPU."""
+        longest = 4 * (self.prompt_tokens + self.output_tokens)
+        return {
+            "name": "explore",
+            "model": self.model,
+            "deployment": {
+                "hardware": self.hardware[0],
+                "engine": {"name": "vllm", "max_model_len": max(longest, 2048)},
+            },
+            "workload": {
+                "arrivals": {"process": "poisson", "rate": self.rate},
+                "prompt_tokens": _spread(self.prompt_tokens),
+                "output_tokens": _spread(self.output_tokens),
+                "num_requests": 800,
+            },
+            "slo": {"ttft": f"{self.slo_ttft_ms:g} ms", "tpot": f"{self.slo_tpot_ms:g} ms", "attainment": 0.95},
+        }
+
+
+def _spread(mean: int) -> dict[str, Any]:
+    return {"distribution": "lognormal", "mean": mean, "cv": 0.8, "max": 2 * mean}
+
+
 class SpeculationQuery(DeploymentQuery):
     """Drafts ahead of a model, and the batch at which they stop paying."""
 

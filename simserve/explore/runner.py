@@ -11,19 +11,9 @@ from typing import TypeVar
 import anyio
 from anyio.to_thread import run_sync
 
-from simserve.errors import SimserveError
+from simserve.explore.limits import BusyError, Check, TooLongError
 
 Answer = TypeVar("Answer")
-Check = Callable[[int, int], None]
-"""Handed to a run as its progress: ends it once its time is over."""
-
-
-class TooLongError(SimserveError):
-    """A run of the page took longer than it may."""
-
-
-class BusyError(SimserveError):
-    """A client has as many questions open as it may, or the server has."""
 
 
 @dataclass(slots=True)
@@ -44,8 +34,8 @@ class Runner:
     _limiter: anyio.CapacityLimiter | None = None
     _open: dict[str, int] = field(default_factory=dict)
 
-    async def run(self, client: str, work: Callable[[Check], Answer]) -> Answer:
-        """Return what ``work`` returns.
+    async def run(self, client: str, work: Callable[[Check], Answer], seconds: float | None = None) -> Answer:
+        """Return what ``work`` returns; it may take ``seconds``, by default those of the runner.
 
         Raises:
             BusyError: Too many questions are open.
@@ -59,19 +49,23 @@ class Runner:
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(self.workers)
         try:
-            return await run_sync(partial(self._timed, work), limiter=self._limiter)
+            answer: Answer = await run_sync(
+                partial(self._timed, work, self.seconds if seconds is None else min(seconds, 12 * self.seconds)),
+                limiter=self._limiter,
+            )
+            return answer
         finally:
             self._open[client] -= 1
             if not self._open[client]:
                 del self._open[client]
 
-    def _timed(self, work: Callable[[Check], Answer]) -> Answer:
-        end = time.monotonic() + self.seconds
+    def _timed(self, work: Callable[[Check], Answer], seconds: float) -> Answer:
+        end = time.monotonic() + seconds
 
         def check(_done: int, _total: int) -> None:
             if time.monotonic() > end:
                 raise TooLongError(
-                    f"the run takes longer than {self.seconds:g} s", remedy="ask for fewer requests or a lower rate"
+                    f"the run takes longer than {seconds:g} s", remedy="ask for fewer requests or a lower rate"
                 )
 
         return work(check)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.explore.limits import Check
 from simserve.explore.queries import SimulatorQuery
-from simserve.explore.runner import Check
 from simserve.metrics.latency import request_latencies
 from simserve.metrics.result import RunResult
 from simserve.report import facts

@@ -8,8 +8,8 @@ import numpy as np
 
 from simserve.errors import InputError
 from simserve.explore.lessons import decode_ms, resolved_query
+from simserve.explore.limits import Check
 from simserve.explore.queries import MemoryQuery, ParallelQuery, SpeculationQuery
-from simserve.explore.runner import Check
 from simserve.perf.pricing import price
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.speculation import cycle_cost, decode_speedup, speedup

@@ -18,8 +18,10 @@ import simserve as ss
 pytest.importorskip("starlette", reason="the page needs simserve[explore]")
 pytest.importorskip("httpx2", reason="starlette's test client needs it")
 
+import anyio
 from starlette.testclient import TestClient
 
+from simserve.explore import app as application
 from simserve.explore.app import _FILES, _PAGE, MAX_BODY, QUESTIONS, create_app
 from simserve.explore.runner import Runner
 
@@ -208,6 +210,29 @@ _VALUES = st.one_of(
 )
 
 
+def test_a_question_that_comes_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a client that sends a byte now and then holds nobody up."""
+    monkeypatch.setattr(application, "BODY_SECONDS", 0.05)
+    sent: list[dict[str, Any]] = []
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/api/batching", "headers": headers, "query_string": b""}
+
+    async def receive() -> dict[str, Any]:
+        await anyio.sleep(10)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    async def ask() -> None:
+        with anyio.fail_after(5):
+            await create_app()({**scope, "http_version": "1.1", "scheme": "http"}, receive, send)
+
+    anyio.run(ask)
+
+    assert sent[0]["status"] == 408
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     question=st.sampled_from([*QUESTIONS, "scenario"]),
@@ -215,7 +240,7 @@ _VALUES = st.one_of(
 )
 def test_hostile_input_is_answered(question: str, body: dict[str, Any]) -> None:
     """With an answer or a line that says what is wrong; never a defect."""
-    with TestClient(create_app(runner=Runner(seconds=0.5)), base_url=_HOST) as client:
+    with TestClient(create_app(runner=Runner(seconds=0.05)), base_url=_HOST) as client:
         content = json.dumps({**body, "num_requests": 50} if question in ("simulator", "paging") else body)
         answer = client.post(f"/api/{question}", content=content, headers={"content-type": "application/json"})
 

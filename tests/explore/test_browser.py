@@ -19,7 +19,7 @@ _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(_CHROMIUM is None, reason="needs a chromium")]
 
 _TABS = ("simulator", "memory-wall", "kv-growth", "attention", "batching", "paging", "quantization", "speculation",
-         "parallel", "cost")  # fmt: skip
+         "parallel", "cost", "wizard")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ class Visit:
         self.page.wait_for_function(
             "([place, done]) => Number(document.querySelectorAll('.answer')[place]?.dataset.done ?? 0) > done",
             arg=[place, done],
-            timeout=20_000,
+            timeout=60_000,
         )
 
     def count(self, place: int = 0) -> int:

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import yaml
 
 from simserve.explore.batching import batching, paging
 from simserve.explore.lessons import kv_growth, memory_wall, quantization
@@ -17,8 +18,11 @@ from simserve.explore.queries import (
     PagingQuery,
     ParallelQuery,
     SpeculationQuery,
+    WizardQuery,
 )
 from simserve.explore.tradeoffs import attention, parallel, speculation
+from simserve.explore.wizard import wizard
+from simserve.scenario.load import from_mapping
 from tests.explore.builders import no_limit
 
 
@@ -145,3 +149,18 @@ def test_lines_cross_at_the_break_even() -> None:
 
     assert at * found["api"]["usd_per_request"] == pytest.approx(found["self_host"]["usd_per_month"], rel=1e-6)
     assert found["cheaper"] == ("self_host" if CostQuery().requests_per_month > at else "api")
+
+
+def test_the_wizard_names_a_fleet_that_can_be_run() -> None:
+    """What it saves is a scenario of that many GPUs; where nothing holds it says what came nearest."""
+    found = wizard(WizardQuery(hardware=("h100-sxm-80gb",), rate=4.0), no_limit)
+    none = wizard(WizardQuery(hardware=("l4-24gb",), slo_ttft_ms=5.0, max_gpus=1), no_limit)
+
+    scenario = from_mapping(yaml.safe_load(found["scenario"]))
+    assert found["feasible"]
+    assert scenario.deployment.num_gpus == found["best"]["num_gpus"]
+    assert found["best"]["attainment"] >= 0.95
+    assert "one replica bears" in found["equations"][0]["numbers"]
+    assert not none["feasible"]
+    assert none["best"] is none["scenario"] is None
+    assert none["parts"][0]["lines"]

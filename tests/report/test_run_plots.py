@@ -21,6 +21,15 @@ def test_a_figure_returns_itself(name: str) -> None:
     assert isinstance(getattr(run("stable").plot, name)(), Figure)
 
 
+def test_a_notebook_shows_a_figure_without_pyplot() -> None:
+    """As SVG, with the same bytes each time."""
+    shown = run("stable").plot.latency()._repr_svg_()
+
+    assert shown.startswith("<?xml")
+    assert "<svg" in shown
+    assert shown == run("stable").plot.latency()._repr_svg_()
+
+
 def test_the_figures_can_be_listed() -> None:
     """By completion in a notebook."""
     assert set(_NAMES) | {"seats"} == {name for name in dir(run("stable").plot) if not name.startswith("_")}

@@ -17,6 +17,12 @@ export function node(name, attributes = {}, children = []) {
   return made;
 }
 
+export function download(text) {
+  const address = URL.createObjectURL(new Blob([text], { type: "application/yaml" }));
+  node("a", { href: address, download: "explore.yaml" }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+}
+
 function shape(name, attributes, text) {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) if (value !== null && value !== undefined) made.setAttribute(key, value);

@@ -13,7 +13,8 @@ const current = () => TABS.find((each) => each.id === state.tab);
 
 // ---- links: #tab?name=value&..., only what differs from the defaults; names of the second configuration begin with b.
 
-function text(value) { return Array.isArray(value) ? value.join(".") : String(value); }
+// Lists of names are joined with a tilde, since names may hold a point.
+function text(value) { return Array.isArray(value) ? value.join(typeof value[0] === "string" ? "~" : ".") : String(value); }
 
 function link() {
   const tab = current(), plain = defaults(tab), query = new URLSearchParams();
@@ -27,6 +28,7 @@ function link() {
 }
 
 function parsed(value, field) {
+  if (Array.isArray(field.default) && typeof field.default[0] === "string") return value.split("~");
   if (Array.isArray(field.default)) return value.split(".").map(Number).filter((each) => Number.isInteger(each) && each > 0);
   if (typeof field.default === "boolean") return value === "true";
   if (typeof field.default === "number") return Number.isFinite(Number(value)) ? Number(value) : field.default;
@@ -69,7 +71,7 @@ const LABELS = {
   num_requests: "Requests of the run", max_num_seqs: "Batch limit", max_num_batched_tokens: "Token budget of a step", continuous_batching: "Continuous batching", paged_kv: "Paged KV memory",
   kv_cache: "KV cache", chunked_prefill: "Chunked prefill", flash_attention: "FlashAttention", cuda_graphs: "CUDA graphs", async_scheduling: "Asynchronous scheduling",
   speculative_decoding: "Speculative decoding (EAGLE)", num_speculative_tokens: "Drafts a step", acceptance_rate: "A draft is right", slo_ttft_ms: "TTFT at most, ms", slo_tpot_ms: "TPOT at most, ms",
-  seed: "Seed", batch: "Sequences in the batch", context_tokens: "Tokens of each sequence", lengths: "Answers, tokens each", slots: "Slots", gpu_hour_usd: "Dollars a GPU-hour", operations_usd: "Operations, dollars a month",
+  max_gpus: "GPUs at most", headroom: "Headroom (share of traffic)", spare_replicas: "Replicas that may be lost", seed: "Seed", batch: "Sequences in the batch", context_tokens: "Tokens of each sequence", lengths: "Answers, tokens each", slots: "Slots", gpu_hour_usd: "Dollars a GPU-hour", operations_usd: "Operations, dollars a month",
   output_tokens_per_second: "Output tokens/s, fully used", utilization: "Used share", requests_per_month: "Requests a month", api: "API", draft_cost: "Cost of a draft (closed form)",
 };
 
@@ -81,10 +83,12 @@ function control(tab, name, values, base, change) {
   if (typeof field.default === "boolean")
     return node("label", { class: `check${mark}`, title: field.about }, [node("input", { type: "checkbox", id, checked: values[name], onchange: (event) => set(event.target.checked) }), document.createTextNode(label)]);
   const kids = [node("label", { for: id, text: label })];
+  const isMany = Array.isArray(field.default) && typeof field.default[0] === "string";
   const choices = name === "model" ? catalogue.models : name === "hardware" ? catalogue.hardware : name === "api" ? catalogue.apis.map((each) => ({ name: each })) : field.choices?.map((each) => ({ name: each }));
   if (choices) {
-    kids.push(node("select", { id, onchange: (event) => set(event.target.value) }, choices.map((each) => node("option", { value: each.name, selected: each.name === values[name], text: each.about ? `${each.name} (${each.about})` : each.name }))));
+    kids.push(node("select", { id, multiple: isMany, size: isMany ? 6 : null, onchange: (event) => set(isMany ? [...event.target.selectedOptions].map((each) => each.value) : event.target.value) }, choices.map((each) => node("option", { value: each.name, selected: isMany ? values[name].includes(each.name) : each.name === values[name], text: each.about ? `${each.name} (${each.about})` : each.name }))));
   } else if (Array.isArray(field.default)) {
+    // Numbers, as words in a text.
     kids.push(node("textarea", { id, rows: 3, spellcheck: "false", onchange: (event) => set(event.target.value.split(/[^0-9]+/).map(Number).filter((each) => each > 0)), text: values[name].join(" ") }));
   } else {
     const range = (tab.ranges ?? {})[name] ?? {};
@@ -142,6 +146,7 @@ function draw() {
   const update = async () => {
     link();
     answer.classList.add("busy");
+    if (tab.working && !answer.childElementCount) answer.replaceChildren(node("p", { class: "note", text: tab.working }));
     try {
       const found = await ask("tab", tab.question, state.values[tab.id]);
       if (turn !== drawn) return;
@@ -158,7 +163,7 @@ function draw() {
     answer.dataset.done = String(Number(answer.dataset.done ?? 0) + 1);
     say(answer.querySelector("h2")?.textContent ?? answer.textContent.slice(0, 200));
   };
-  const change = () => { clearTimeout(waiting); waiting = setTimeout(update, 50); };
+  const change = () => { clearTimeout(waiting); waiting = setTimeout(update, tab.patience ?? 50); };
   panel.append(node("div", { class: "split" }, [answer, form(tab, state.values[tab.id], null, change), rest]));
   update();
 }

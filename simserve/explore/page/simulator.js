@@ -1,6 +1,6 @@
 // The serving simulator: one configuration, or two side by side, each answered by a run of the engine.
 
-import { bar, dollars, figure, gigabytes, lines, node, number, share } from "./charts.js";
+import { bar, dollars, download, figure, gigabytes, lines, node, number, share } from "./charts.js";
 import { ask, equations, failure, form, say } from "./core.js";
 
 const ms = (value) => (value === null || value === undefined ? "–" : value >= 1000 ? `${number(value / 1000)} s` : `${number(value)} ms`);
@@ -90,9 +90,7 @@ function answer(found, values, base, scale) {
 async function save(values) {
   const response = await fetch("api/scenario", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(values) });
   if (!response.ok) throw new Error((await response.json()).error);
-  const address = URL.createObjectURL(new Blob([await response.text()], { type: "application/yaml" }));
-  node("a", { href: address, download: "explore.yaml" }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 1000);
+  download(await response.text());
 }
 
 function scaleOf(found) {

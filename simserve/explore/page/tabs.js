@@ -1,6 +1,6 @@
 // The tabs: what each lets one change, which question it asks, and how it shows the answer.
 
-import { bar, blocks, bytesTick, compact, dollars, figure, gigabytes, key, lines, node, number, rowBars, share, slots, whole } from "./charts.js";
+import { bar, blocks, bytesTick, compact, dollars, download, figure, gigabytes, key, lines, node, number, rowBars, share, slots, whole } from "./charts.js";
 import { drawSimulator } from "./simulator.js";
 
 const SIZES = [1, 2, 4, 8, 16];
@@ -152,6 +152,20 @@ function cost(found, values) {
   ];
 }
 
+function wizard(found) {
+  const { best } = found;
+  const [first, ...others] = found.parts;
+  const save = found.scenario && node("button", { type: "button", text: "Save as scenario", onclick: () => download(found.scenario) });
+  return [
+    node("h2", { class: found.feasible ? "holds" : "missed-answer", text: first.lines[0] }),
+    best ? tiles([["GPUs", String(best.num_gpus), "num_gpus", best.num_gpus], ["replicas", String(best.replicas), "replicas", best.replicas], ["a month", dollars(best.usd_per_month), "usd_per_month", best.usd_per_month], ["p95 TTFT", `${number(best.p95_ttft_ms)} ms`, "p95_ttft_ms", best.p95_ttft_ms], ["p95 TPOT", `${number(best.p95_tpot_ms)} ms`, "p95_tpot_ms", best.p95_tpot_ms], ["within the SLO", share(best.attainment), "attainment", best.attainment]]) : null,
+    ...first.lines.slice(1).map((text) => node("p", { text })),
+    save,
+    ...others.flatMap((part) => [part.title ? node("h3", { text: part.title }) : null, ...part.lines.map((text) => node("p", { class: "note", text })), part.rows.length ? table(part.header, part.rows.map((cells) => ({ cells }))) : null]),
+    node("p", { class: "note", text: `${found.simulations} deployments were simulated; simserve plan tries more of them, and more of their knobs.` }),
+  ];
+}
+
 export const TABS = [
   {
     id: "simulator", title: "Serving simulator", question: "simulator", fields: "simulator", compares: true, draw: drawSimulator, ranges: RANGES,
@@ -174,4 +188,5 @@ export const TABS = [
   { id: "speculation", title: "Speculation", question: "speculation", fields: "speculation", ranges: { ...RANGES, num_speculative_tokens: { min: 1, max: 10 } }, render: speculation, lead: "A small drafter guesses k tokens, the model checks them in one step. It pays while reading weights binds; a large batch has no arithmetic to spare.", controls: [{ title: "Deployment", items: ["model", "hardware", "tensor_parallel_size", "quantization"] }, { title: "Drafts", items: ["num_speculative_tokens", "acceptance_rate", "draft_cost", "context_tokens"] }] },
   { id: "parallel", title: "Parallelism", question: "parallel", fields: "parallel", ranges: { ...RANGES, gpus: { options: SIZES }, batch: { min: 1, max: 256, log: true } }, render: parallel, lead: "The same GPUs as replicas, as tensor-parallel ranks that share every layer, or as pipeline stages of consecutive layers.", controls: [{ title: "Deployment", items: ["model", "hardware", "gpus", "quantization", "kv_cache_dtype"] }, { title: "Work", items: ["batch", "context_tokens", "prompt_tokens"] }] },
   { id: "cost", title: "Cost", question: "cost", fields: "cost", ranges: RANGES, render: cost, lead: "GPUs cost by the hour, an API by the token. Where the lines cross depends on how much of the GPUs is used.", controls: [{ title: "Self-hosting", items: ["gpus", "gpu_hour_usd", "operations_usd", "output_tokens_per_second", "utilization"] }, { title: "Traffic", items: ["requests_per_month", "prompt_tokens", "output_tokens"] }, { title: "Against", items: ["api"] }] },
+  { id: "wizard", title: "What to deploy", question: "wizard", fields: "wizard", ranges: { ...RANGES, max_gpus: { min: 1, max: 64 }, headroom: { min: 0, max: 1, step: 0.05 } }, render: wizard, patience: 400, working: "Planning: this takes a few seconds.", lead: "The cheapest fleet that holds the objective under your traffic, found by simserve plan with few choices and little time.", controls: [{ title: "Traffic", items: ["model", "rate", "prompt_tokens", "output_tokens"] }, { title: "Objective", items: ["slo_ttft_ms", "slo_tpot_ms", "headroom", "spare_replicas"] }, { title: "To choose from", items: ["hardware", "max_gpus"] }] },
 ];
