@@ -247,8 +247,9 @@ def table(facts: dict[str, Any], fit: StepFit, comparisons: list[Comparison]) ->
     lines = [
         f"{facts['model']['name']} on {facts['device']}, {facts['date']}, torch {facts['torch']}, {chunked} prefill. "
         f"Time is {CLOCKS[facts['clock']]}. {fit.num_steps} steps measured before and after each load "
-        f"({fit.num_dropped} disturbed ones left out); one fit of all: median error {fit.median_error:.1%}, {fit.held_out_error:.1%} on "
-        "batches left out. Each load is simulated with the steps around it; no load came into a fit.",
+        f"({fit.num_dropped} disturbed ones left out); one fit of all: median error {fit.median_error:.1%}, "
+        f"{fit.held_out_error:.1%} on batches left out. Each load is simulated with the steps around it; no load came "
+        "into a fit.",
         "",
         "| load | requests | mean batch | TTFT median, ms | error | TTFT mean | TPOT median, ms | error | TPOT mean "
         "| tokens/s | error |",

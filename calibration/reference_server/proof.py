@@ -1,9 +1,9 @@
 """The end-to-end proof: measure steps, fit, simulate, serve, compare.
 
 Steps are measured before and after every load, since clocks and neighbours change: on batches that are all there at
-once, and on Poisson loads at other rates than those that are compared, where caches are as cold as they are in service.
-The loads that are compared came into no fit: a closed loop that keeps every seat busy, and Poisson arrivals at shares of
-the throughput that it reached.
+once, and on Poisson loads at other rates than those that are compared, where caches are as cold as in service. What is
+compared came into no fit: a closed loop that keeps every seat busy, and Poisson arrivals at shares of the throughput
+that it reached.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FRONTEND_SECONDS = 1e-4
 COMPARED = ("mean_ttft", "median_ttft", "mean_tpot", "median_tpot", "mean_e2e", "output_throughput")
 
 MEASURED_OUTPUTS = 12
-"""Tokens that each request of a measured batch generates."""
+"""Tokens that each request of a measured batch generates, at most."""
 
 MIXED_BATCHES = 3
 """Measured batches of unequal requests, more than there are seats."""
@@ -126,8 +126,9 @@ def measure(server: Server, traffic: Traffic) -> list[list[StepRecord]]:
     sizes = [size for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256) if size <= limits.max_num_seqs]
     prompts = sorted({traffic.prompts[0], sum(traffic.prompts) // 2, traffic.prompts[1]})
     plans = [(size, prompt) for size in sizes for prompt in prompts]
+    outputs = min(MEASURED_OUTPUTS, traffic.outputs[1])
     batches = [
-        _all_at_once(server, traffic.fixed(size, prompt, MEASURED_OUTPUTS, seed=number))
+        _all_at_once(server, traffic.fixed(size, prompt, outputs, seed=number))
         for number, (size, prompt) in enumerate(plans)
     ]
     count = min(3 * limits.max_num_seqs, traffic.num_requests)

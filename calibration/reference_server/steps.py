@@ -120,7 +120,8 @@ def _solve(terms: Array, seconds: Array) -> tuple[Array, NDArray[np.bool_]]:
         errors = np.log(np.maximum(terms @ solution, 1e-12) / seconds)
         spread = np.median(np.abs(errors - np.median(errors))) * 1.4826
         kept = np.abs(errors - np.median(errors)) <= max(OUTLIER * spread, 0.05)
-    return solution, kept
+    # Relative squares pull noisy steps to their short side; a request waits for their sum.
+    return solution * float(seconds[kept].sum() / (terms[kept] @ solution).sum()), kept
 
 
 def _times(solution: Array, limits: Limits) -> StepTimes:
