@@ -31,7 +31,7 @@ GPU_MEMORY_SHARE = 0.85
 """Share of what is free after the weights that the KV cache takes; the rest holds gathered contexts and graphs."""
 
 CLOCKS = {"wall": "the wall's", "processor": "the processor time of the serving thread"}
-BYTES_PER_ELEMENT = {"cpu": 4, "cuda": 2}
+BYTES = {"fp32": 4, "bf16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,12 @@ def main() -> int:
         enable_chunked_prefill=not arguments.no_chunked_prefill,
     )
     model = PagedModel(
-        profile, num_blocks=limits.num_blocks, block_size=limits.block_size, device=device, max_model_len=longest + 1
+        profile,
+        num_blocks=limits.num_blocks,
+        block_size=limits.block_size,
+        device=device,
+        max_model_len=longest + 1,
+        dtype=arguments.dtype,
     )
     traffic = Traffic(
         prompts=prompts,
@@ -108,6 +113,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", choices=sorted(DEFAULTS), default="cpu")
     parser.add_argument("--model", help="model profile or path; default: a tiny one on cpu, llama-3.1-8b on cuda")
     parser.add_argument("--layers", type=int, help="take only so many of its layers, such as of a 70B model")
+    parser.add_argument("--dtype", choices=sorted(BYTES), help="of weights, activations and KV; default: by device")
     parser.add_argument("--max-num-seqs", type=int)
     parser.add_argument("--max-num-batched-tokens", type=int)
     parser.add_argument("--num-blocks", type=int, help="KV blocks; default: what the memory or the seats ask for")
@@ -143,7 +149,7 @@ def num_blocks(profile: ModelProfile, device: str, arguments: argparse.Namespace
     wanted = seats * -(-longest // size)
     if device == "cpu":
         return wanted
-    element = BYTES_PER_ELEMENT[device]
+    element = BYTES[arguments.dtype or "bf16"]
     token = 2 * profile.num_hidden_layers * profile.num_key_value_heads * profile.head_dim * element
     free = torch.cuda.mem_get_info()[0] - profile.num_parameters * element
     return max(min(wanted, int(GPU_MEMORY_SHARE * free / (token * size))), 1)
@@ -167,6 +173,7 @@ def provenance(
         "command": "python -m calibration.reference_server " + " ".join(flags),
         "device": name,
         "clock": arguments.clock,
+        "dtype": arguments.dtype or ("fp32" if arguments.device == "cpu" else "bf16"),
         "threads": torch.get_num_threads() if arguments.device == "cpu" else None,
         "cuda": torch.version.cuda if arguments.device == "cuda" else None,
         "python": platform.python_version(),
@@ -245,8 +252,8 @@ def table(facts: dict[str, Any], fit: StepFit, comparisons: list[Comparison]) ->
     """Return the comparison as Markdown."""
     chunked = "chunked" if facts["limits"]["enable_chunked_prefill"] else "unchunked"
     lines = [
-        f"{facts['model']['name']} on {facts['device']}, {facts['date']}, torch {facts['torch']}, {chunked} prefill. "
-        f"Time is {CLOCKS[facts['clock']]}. {fit.num_steps} steps measured before and after each load "
+        f"{facts['model']['name']} in {facts['dtype']} on {facts['device']}, {facts['date']}, torch {facts['torch']}, "
+        f"{chunked} prefill. Time is {CLOCKS[facts['clock']]}. {fit.num_steps} steps measured before and after each load "
         f"({fit.num_dropped} disturbed ones left out); one fit of all: median error {fit.median_error:.1%}, "
         f"{fit.held_out_error:.1%} on batches left out. Each load is simulated with the steps around it; no load came "
         "into a fit.",

@@ -22,6 +22,7 @@ ROPE_BASE = 500_000.0
 
 NORM_EPS = 1e-5
 INITIAL_STD = 0.02
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 GRAPH_BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Decode batches that are captured; a batch runs as the next of them."""
 
@@ -47,6 +48,7 @@ class PagedModel:
         block_size: Tokens a block.
         device: ``cpu`` or ``cuda``.
         max_model_len: Longest context.
+        dtype: ``fp32`` or ``bf16``; None: 32 bit on a CPU, 16 bit on a GPU.
         seed: Of the weights.
 
     Raises:
@@ -61,12 +63,13 @@ class PagedModel:
         block_size: int,
         device: str,
         max_model_len: int,
+        dtype: str | None = None,
         seed: int = 0,
     ) -> None:
         if profile.moe is not None or profile.mla is not None or not profile.is_gated_mlp:
             raise ValueError(f"{profile.name}: the reference server has dense gated layers of plain attention only")
         self.profile, self.block_size, self.device = profile, block_size, torch.device(device)
-        self.dtype = torch.float32 if device == "cpu" else torch.bfloat16
+        self.dtype = DTYPES[dtype or ("fp32" if device == "cpu" else "bf16")]
         generator = torch.Generator(self.device).manual_seed(seed)
 
         def weight(rows: int, columns: int) -> Tensor:

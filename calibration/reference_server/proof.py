@@ -44,7 +44,7 @@ COMPARED = ("mean_ttft", "median_ttft", "mean_tpot", "median_tpot", "mean_e2e", 
 MEASURED_OUTPUTS = 12
 """Tokens that each request of a measured batch generates, at most."""
 
-MIXED_BATCHES = 3
+MIXED_BATCHES = 2
 """Measured batches of unequal requests, more than there are seats."""
 
 MEASURED_LOADS = (0.2, 0.45, 0.75)
@@ -123,8 +123,8 @@ class Server:
 def measure(server: Server, traffic: Traffic) -> list[list[StepRecord]]:
     """Return the steps of batches of every size, each all there at once, and of mixed ones."""
     limits = server.limits
-    sizes = [size for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256) if size <= limits.max_num_seqs]
-    prompts = sorted({traffic.prompts[0], sum(traffic.prompts) // 2, traffic.prompts[1]})
+    sizes = [size for size in (1, 2, 4, 8, 16, 32, 64, 128, 256) if size <= limits.max_num_seqs]
+    prompts = sorted(set(traffic.prompts))
     plans = [(size, prompt) for size in sizes for prompt in prompts]
     outputs = min(MEASURED_OUTPUTS, traffic.outputs[1])
     batches = [
@@ -134,7 +134,7 @@ def measure(server: Server, traffic: Traffic) -> list[list[StepRecord]]:
     count = min(3 * limits.max_num_seqs, traffic.num_requests)
     batches += [_all_at_once(server, traffic.requests(1000 + number, count)) for number in range(MIXED_BATCHES)]
     capacity = count / (batches[-1][-1].start - batches[-1][0].start)
-    some = replace(traffic, num_requests=max(traffic.num_requests // 3, 1))
+    some = replace(traffic, num_requests=max(traffic.num_requests // 4, 1))
     for number, share in enumerate(MEASURED_LOADS):
         load = Load(name="measured", rate=share * capacity)
         batches.append(serve_load(server, some, load, 2000 + 10 * number)[1])

@@ -91,14 +91,14 @@ def test_what_cannot_be_run_here_is_said(
     assert not (tmp_path / "run").exists()
 
 
-def test_unchunked_prompts_and_few_layers(
+def test_unchunked_prompts_few_layers_and_16_bit(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The flags reach scheduler and model."""
     from calibration.reference_server.__main__ import main
 
     out = tmp_path / "run"
-    flags = ["--no-chunked-prefill", "--layers", "1", *SMALL, "--max-num-batched-tokens", "32"]
+    flags = ["--no-chunked-prefill", "--layers", "1", "--dtype", "bf16", *SMALL, "--max-num-batched-tokens", "32"]
     monkeypatch.setattr(sys, "argv", ["", "--out", str(out), "--model", model, "--clock", "processor", *flags])
 
     assert main() == 0
@@ -106,4 +106,5 @@ def test_unchunked_prompts_and_few_layers(
     facts = json.loads((out / "provenance.json").read_text(encoding="utf-8"))
     assert facts["limits"]["enable_chunked_prefill"] is False
     assert facts["model"]["num_hidden_layers"] == 1
+    assert facts["dtype"] == "bf16"
     assert "unchunked prefill" in capsys.readouterr().out
