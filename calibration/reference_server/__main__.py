@@ -253,8 +253,8 @@ def table(facts: dict[str, Any], fit: StepFit, comparisons: list[Comparison]) ->
     chunked = "chunked" if facts["limits"]["enable_chunked_prefill"] else "unchunked"
     lines = [
         f"{facts['model']['name']} in {facts['dtype']} on {facts['device']}, {facts['date']}, torch {facts['torch']}, "
-        f"{chunked} prefill. Time is {CLOCKS[facts['clock']]}. {fit.num_steps} steps measured before and after each load "
-        f"({fit.num_dropped} disturbed ones left out); one fit of all: median error {fit.median_error:.1%}, "
+        f"{chunked} prefill. Time is {CLOCKS[facts['clock']]}. {fit.num_steps} steps measured before and after each "
+        f"load ({fit.num_dropped} disturbed ones left out); one fit of all: median error {fit.median_error:.1%}, "
         f"{fit.held_out_error:.1%} on batches left out. Each load is simulated with the steps around it; no load came "
         "into a fit.",
         "",
