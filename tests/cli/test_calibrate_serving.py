@@ -46,6 +46,7 @@ def test_the_table_shows_before_and_after_and_writes_the_profile(
     assert outcome.code == 0
     assert "kernel efficiency: 1.000 -> 0.8" in outcome.stdout
     assert "median error: TTFT" in outcome.stdout
+    assert "run1.json, 1 client" in outcome.stdout
     assert "lengths are drawn as the scenario's workload says" in outcome.stdout
     assert yaml.safe_load((folder / "mine.yaml").read_text(encoding="utf-8"))["base"] == "vllm"
     again = simserve("memory", "scenario.yaml", "--set", "deployment.engine.name=./mine.yaml")

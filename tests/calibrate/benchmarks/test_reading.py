@@ -87,6 +87,7 @@ def test_all_at_once_is_neither_rate_nor_clients(tmp_path: Path) -> None:
     (result,) = read(tmp_path, documents.vllm() | {"request_rate": "inf"})
 
     assert result.arrivals == {"process": "all_at_once"}
+    assert result.load == "all at once"
 
 
 def test_a_detailed_result_gives_every_request(tmp_path: Path) -> None:
@@ -178,6 +179,7 @@ def test_a_csv_holds_one_run_a_row(tmp_path: Path) -> None:
 
     assert slow.arrivals == {"process": "poisson", "rate": 2.0}
     assert full.arrivals == {"process": "closed_loop", "concurrency": 4}
+    assert (slow.load, full.load) == ("2/s", "4 clients")
     assert slow.measured["median_tpot"] == pytest.approx(TPOT)
     assert "median_tpot" not in full.measured
 
