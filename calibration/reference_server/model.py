@@ -182,51 +182,80 @@ class PagedModel:
         return result
 
     def _decode_forward(self, ids: Tensor, positions: Tensor, slots: Tensor, tables: Tensor) -> Tensor:
-        batch, width = tables.shape
-        offsets = torch.arange(self.block_size, device=self.device)
-        gathered = (tables.unsqueeze(-1) * self.block_size + offsets).reshape(batch, width * self.block_size)
-        unseen = torch.arange(width * self.block_size, device=self.device) > positions.unsqueeze(1)
+        places = self._places(tables, positions)
         hidden = self.embedding[ids]
         for layer, cache in zip(self.layers, self.caches, strict=True):
             query = self._write(layer, cache, hidden, positions, slots)
-            keys, values = (each[gathered] for each in cache)
-            grouped = query.view(batch, self.profile.num_key_value_heads, -1, self.profile.head_dim)
-            scores = torch.einsum("bkgd,bskd->bkgs", grouped, keys) * self.profile.head_dim**-0.5
-            scores = scores.masked_fill(unseen[:, None, None, :], float("-inf"))
-            attended = torch.einsum("bkgs,bskd->bkgd", scores.softmax(dim=-1), values)
-            hidden = self._rest(layer, hidden, attended.reshape(batch, -1))
+            attended = self._attend_decodes(query, cache, *places)
+            hidden = self._rest(layer, hidden, attended)
         return self._sample(hidden)
+
+    def _places(self, tables: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the slots of all blocks of each decoding request, and which of them hold no token of it."""
+        batch, width = tables.shape
+        offsets = torch.arange(self.block_size, device=self.device)
+        gathered = (tables.unsqueeze(-1) * self.block_size + offsets).reshape(batch, width * self.block_size)
+        return gathered, torch.arange(width * self.block_size, device=self.device) > positions.unsqueeze(1)
+
+    def _attend_decodes(self, query: Tensor, cache: tuple[Tensor, Tensor], gathered: Tensor, unseen: Tensor) -> Tensor:
+        """Return attention of one token a request, ``[requests, heads x width]``; query heads share their keys."""
+        keys, values = (each[gathered] for each in cache)
+        grouped = query.view(len(query), self.profile.num_key_value_heads, -1, self.profile.head_dim)
+        scores = torch.einsum("bkgd,bskd->bkgs", grouped, keys) * self.profile.head_dim**-0.5
+        scores = scores.masked_fill(unseen[:, None, None, :], float("-inf"))
+        return torch.einsum("bkgs,bskd->bkgd", scores.softmax(dim=-1), values).reshape(len(query), -1)
 
     def _mixed(self, step: Step) -> Tensor:
         """Return the next token of every request of a step that prefills: decodes first, then chunks."""
-        pieces = [(request, request.num_computed_tokens, 1) for request in step.decodes]
+        decodes, num_decodes = step.decodes, len(step.decodes)
+        pieces = [(request, request.num_computed_tokens, 1) for request in decodes]
         pieces += [(request, request.num_computed_tokens, size) for request, size in step.chunks]
         ids, positions, slots = [], [], []
         for request, done, size in pieces:
             ids += request.token_ids[done : done + size]
             positions += range(done, done + size)
             slots += self._slots(request, done, done + size)
-        contexts = [self._tensor(self._slots(request, 0, done + size)) for request, done, size in pieces]
+        chunks = [
+            (done, size, self._tensor(self._slots(request, 0, done + size)))
+            for request, done, size in pieces[num_decodes:]
+        ]
+        places = None
+        if decodes:
+            inputs = self._decode_inputs(decodes, num_decodes)
+            places = self._places(inputs["tables"], inputs["positions"])
         tensors = self._tensor(ids), self._tensor(positions), self._tensor(slots)
         hidden = self.embedding[tensors[0]]
         for layer, cache in zip(self.layers, self.caches, strict=True):
             query = self._write(layer, cache, hidden, *tensors[1:])
-            attended, start = torch.empty_like(query), 0
-            for (_, done, size), context in zip(pieces, contexts, strict=True):
-                keys, values = (each[context].transpose(0, 1).unsqueeze(0) for each in cache)
-                asked = query[start : start + size].transpose(0, 1).unsqueeze(0)
-                mask = None
-                if done and size > 1:
-                    places = torch.arange(done + size, device=self.device)
-                    mask = places <= places[done:].unsqueeze(1)
-                found = F.scaled_dot_product_attention(
-                    asked, keys, values, attn_mask=mask, is_causal=not done and size > 1, enable_gqa=True
-                )
-                attended[start : start + size] = found[0].transpose(0, 1)
+            attended = torch.empty((len(ids), query.shape[1] * query.shape[2]), device=self.device, dtype=self.dtype)
+            if places is not None:
+                attended[:num_decodes] = self._attend_decodes(query[:num_decodes], cache, *places)
+            start = num_decodes
+            for done, size, context in chunks:
+                found = self._attend_chunk(query[start : start + size], cache, context, done)
+                attended[start : start + size] = found
                 start += size
-            hidden = self._rest(layer, hidden, attended.reshape(len(ids), -1))
+            hidden = self._rest(layer, hidden, attended)
         last = torch.tensor([size for _, _, size in pieces]).cumsum(0).to(self.device) - 1
         return self._sample(hidden[last])
+
+    def _attend_chunk(self, query: Tensor, cache: tuple[Tensor, Tensor], context: Tensor, done: int) -> Tensor:
+        """Return causal attention of a chunk behind ``done`` tokens, ``[tokens, heads x width]``."""
+        size = len(query)
+        keys, values = (each[context].transpose(0, 1).unsqueeze(0) for each in cache)
+        mask = None
+        if done and size > 1:
+            places = torch.arange(done + size, device=self.device)
+            mask = places <= places[done:].unsqueeze(1)
+        found = F.scaled_dot_product_attention(
+            query.transpose(0, 1).unsqueeze(0),
+            keys,
+            values,
+            attn_mask=mask,
+            is_causal=not done and size > 1,
+            enable_gqa=True,
+        )
+        return found[0].transpose(0, 1).reshape(size, -1)
 
     def _write(
         self, layer: Layer, cache: tuple[Tensor, Tensor], hidden: Tensor, positions: Tensor, slots: Tensor
