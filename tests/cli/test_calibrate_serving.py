@@ -51,6 +51,10 @@ def test_the_table_shows_before_and_after_and_writes_the_profile(
     assert yaml.safe_load((folder / "mine.yaml").read_text(encoding="utf-8"))["base"] == "vllm"
     again = simserve("memory", "scenario.yaml", "--set", "deployment.engine.name=./mine.yaml")
     assert again.code == 0
+    exported = simserve("export", "scenario.yaml", "--to", "vllm", "--set", "deployment.engine.name=./mine.yaml")
+    assert exported.code == 0
+    assert "simulates ./mine.yaml" not in exported.stdout + exported.stderr
+    assert exported.stdout.startswith("vllm serve meta-llama/Llama-3.1-8B")
 
 
 @pytest.mark.parametrize(
