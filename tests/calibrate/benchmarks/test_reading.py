@@ -82,6 +82,15 @@ def test_bursty_arrivals_of_vllm_are_gamma(tmp_path: Path) -> None:
     assert result.arrivals == {"process": "gamma", "rate": 2.0, "cv": 2.0}
 
 
+@pytest.mark.parametrize("tool", ["vllm", "sglang"])
+def test_a_bound_beside_a_rate_is_said(tool: str, tmp_path: Path) -> None:
+    """The rate is simulated, the bound is not, and the reader is told."""
+    (result,) = read(tmp_path, ONE_RUN[tool]() | {"request_rate": 2.0, "max_concurrency": 8})
+
+    assert result.arrivals == {"process": "poisson", "rate": 2.0}
+    assert result.notes == ["at most 8 requests were in flight; the simulation sends at the rate without that bound"]
+
+
 def test_all_at_once_is_neither_rate_nor_clients(tmp_path: Path) -> None:
     """A rate of infinity without a limit sends everything at once."""
     (result,) = read(tmp_path, documents.vllm() | {"request_rate": "inf"})
