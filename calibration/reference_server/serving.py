@@ -41,6 +41,29 @@ class RealClock:
         """Nothing: `Clients.wait` has waited."""
 
 
+class ProcessorClock:
+    """The processor time of the serving thread, and idle time jumped over.
+
+    For machines that are shared: what others compute meanwhile does not count, if they slow the processor down it
+    does. Kernels must run on the calling thread: one thread, no GPU. Clients are scheduled on
+    it (`ScheduledClients`), since nobody else can see it.
+    """
+
+    def __init__(self) -> None:
+        self.skipped = -time.thread_time()
+
+    def now(self) -> float:
+        """Return the time, seconds."""
+        return time.thread_time() + self.skipped
+
+    def pass_step(self, step: Step) -> None:
+        """Nothing: the time has passed."""
+
+    def pass_until(self, moment: float) -> None:
+        """Jump to a moment ahead."""
+        self.skipped += max(moment - self.now(), 0.0)
+
+
 class VirtualClock:
     """Time that only steps with given durations and waiting for arrivals move.
 

@@ -295,7 +295,7 @@ def cells(comparison: Comparison) -> tuple[str, ...]:
         str(comparison.count),
         _shown(comparison.expected, comparison.unit),
         _shown(comparison.found, comparison.unit),
-        f"{comparison.change:+.1%}",
+        f"{round(comparison.change, 3) + 0.0:+.1%}",  # without the sign of a nought
         f"{comparison.tolerance:.3g}" if comparison.tolerance < 1e-3 else f"{comparison.tolerance:.1%}",
         comparison.verdict,
     )

@@ -143,7 +143,7 @@ class ServingCalibration:
         problem = Problem(self.model, replays, [fit_figures(each, self.statistic) for each in results], self.progress)
         start = self.model.stated
         left: dict[str, str] = {}
-        names = list(self.names or PARAMETERS)
+        names = list(dict.fromkeys(self.names or PARAMETERS))
         if "frontend_latency" in self.model.scenario.deployment.engine.overrides():
             _leave(names, left, "frontend_latency", "the scenario sets it", asked=self.names is not None)
         _check_count(names, problem, asked=self.names is not None, left=left)

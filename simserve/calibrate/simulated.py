@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from simserve.calibrate.benchmarks.result import Array, BenchResult, statistics
+from simserve.engine.histogram import Histogram
 from simserve.errors import InfeasibleError, InputError, TraceError
 from simserve.metrics.latency import request_latencies
 from simserve.perf.parts import PricedDeployment
@@ -19,8 +20,8 @@ from simserve.profiles.engine import ResolvedEngine
 from simserve.scenario.fit import check_fit
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
-from simserve.sim.records import COMPLETED
-from simserve.sim.simulate import Deployment, Simulation, simulate
+from simserve.sim.records import COMPLETED, RequestRecords
+from simserve.sim.simulate import Deployment, simulate
 from simserve.validation import validate
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
@@ -124,7 +125,7 @@ class ServingModel:
                 file=replay.result.file,
                 remedy="deployment.engine.max_model_len or max_num_batched_tokens must hold its prompts",
             )
-        return figures(simulation)
+        return figures(simulation.records, simulation.totals.itl)
 
     def _price(self, parameters: EngineParameters) -> PricedDeployment:
         if parameters not in self._priced:
@@ -142,12 +143,15 @@ def parameters_of(engine: ResolvedEngine) -> EngineParameters:
     return EngineParameters(**{name: getattr(engine, name) for name in PARAMETERS})
 
 
-def figures(simulation: Simulation) -> dict[str, float]:
+def figures(records: RequestRecords, gaps: Histogram) -> dict[str, float]:
     """Return the figures of a run over all its requests, as benchmark tools take them: nothing is cut.
 
     Latencies in seconds and rates a second, under the names of `simserve.calibrate.benchmarks.result`.
+
+    Args:
+        records: What happened to every request.
+        gaps: Every gap between tokens, seconds.
     """
-    records = simulation.records
     latencies = request_latencies(records)
     normalized = latencies.e2e / np.maximum(records.output_tokens, 1)
     duration = float(np.nanmax(records.finish_time) - np.nanmin(records.arrival_time))
@@ -157,7 +161,6 @@ def figures(simulation: Simulation) -> dict[str, float]:
         | statistics(normalized, "ntpot")
         | statistics(latencies.e2e, "e2e")
     )
-    gaps = simulation.totals.itl
     if gaps.count:
         found["mean_itl"] = gaps.total / gaps.count
         found |= {f"{name}_itl": gaps.percentile(share) for name, share in _SHARES.items()}

@@ -137,13 +137,13 @@ def _note(*, has_held_out: bool) -> str:
 
 
 def _row(run: RunErrors) -> list[str]:
-    return [run.replay.result.label, *(_cell(run, latency) for _, latency in _COLUMNS)]
+    result = run.replay.result
+    name = f"{result.label}, {result.load}" if result.load else result.label
+    return [name, *(_cell(run, latency) for _, latency in _COLUMNS)]
 
 
 def _cell(run: RunErrors, latency: str) -> str:
     figure = next((name for name in run.measured if name.endswith(latency)), None)
-    if figure is None and latency == "tpot":
-        figure = next((name for name in run.measured if name.endswith("ntpot")), None)
     if figure is None:
         return ""
     before, after = run.error("before", figure), run.error("after", figure)
@@ -151,7 +151,13 @@ def _cell(run: RunErrors, latency: str) -> str:
         return ""
     held_out = run.error("held_out", figure)
     measured = _measured(run.measured, figure)
-    return f"{measured}: {before:+.1%} -> {after:+.1%}" + ("" if held_out is None else f" ({held_out:+.1%})")
+    return f"{measured}: {_signed(before)} -> {_signed(after)}" + (
+        "" if held_out is None else f" ({_signed(held_out)})"
+    )
+
+
+def _signed(error: float) -> str:
+    return f"{round(error, 3) + 0.0:+.1%}"  # without the sign of a nought
 
 
 def _measured(measured: Mapping[str, float], figure: str) -> str:

@@ -46,10 +46,15 @@ def test_the_table_shows_before_and_after_and_writes_the_profile(
     assert outcome.code == 0
     assert "kernel efficiency: 1.000 -> 0.8" in outcome.stdout
     assert "median error: TTFT" in outcome.stdout
+    assert "run1.json, 1 client" in outcome.stdout
     assert "lengths are drawn as the scenario's workload says" in outcome.stdout
     assert yaml.safe_load((folder / "mine.yaml").read_text(encoding="utf-8"))["base"] == "vllm"
     again = simserve("memory", "scenario.yaml", "--set", "deployment.engine.name=./mine.yaml")
     assert again.code == 0
+    exported = simserve("export", "scenario.yaml", "--to", "vllm", "--set", "deployment.engine.name=./mine.yaml")
+    assert exported.code == 0
+    assert "simulates ./mine.yaml" not in exported.stdout + exported.stderr
+    assert exported.stdout.startswith("vllm serve meta-llama/Llama-3.1-8B")
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,15 @@ class BenchResult:
         """Whether the lengths of every request are known, not only their mean."""
         return len(self.prompt_tokens) == self.num_requests > 1
 
+    @property
+    def load(self) -> str:
+        """How requests were sent, in short: ``2/s``, ``48 clients``; empty where the file does not say."""
+        if "concurrency" in self.arrivals:
+            return f"{self.arrivals['concurrency']} client{'s' if self.arrivals['concurrency'] != 1 else ''}"
+        if "rate" in self.arrivals:
+            return f"{self.arrivals['rate']:g}/s"
+        return "all at once" if self.arrivals.get("process") == "all_at_once" else ""
+
 
 def checked(result: BenchResult) -> BenchResult:
     """Return the result if its figures can be what they are called.

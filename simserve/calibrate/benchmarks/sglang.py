@@ -14,7 +14,7 @@ import numpy as np
 
 from simserve.calibrate.benchmarks.fields import Fields
 from simserve.calibrate.benchmarks.result import BenchResult
-from simserve.calibrate.benchmarks.vllm import arrivals_of, summary_figures
+from simserve.calibrate.benchmarks.vllm import arrivals_of, bound_notes, summary_figures
 
 DEFINITIONS = {
     "ttft": "ttft_ms: first chunk - send",
@@ -37,19 +37,21 @@ def read_sglang(fields: Fields, label: str) -> BenchResult:
         TraceError: A key is missing or wrong.
     """
     num_requests = fields.count("completed")
-    keys, notes = dict(_KEYS), []
+    keys = dict(_KEYS)
+    if fields.values.get("request_rate") == "trace":
+        raise fields.error("request_rate", "holds no rate", "replay the trace as the scenario's workload instead")
+    arrivals = arrivals_of(fields)
+    notes = bound_notes(fields, arrivals)
     accepted = fields.optional("accept_length")
     if accepted is not None and accepted > 1.0:
         del keys["itl"]
         notes.append(f"ITL is between chunks of {accepted:.2f} tokens (speculative decoding): left out")
-    if fields.values.get("request_rate") == "trace":
-        raise fields.error("request_rate", "holds no rate", "replay the trace as the scenario's workload instead")
     prompts, outputs = _lengths(fields, num_requests)
     return BenchResult(
         label=label,
         file=fields.file,
         tool="SGLang bench_serving",
-        arrivals=arrivals_of(fields),
+        arrivals=arrivals,
         num_requests=num_requests,
         prompt_tokens=prompts,
         output_tokens=outputs,

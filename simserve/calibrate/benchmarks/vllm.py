@@ -45,7 +45,8 @@ def read_vllm(fields: Fields, label: str) -> BenchResult:
     """
     num_requests = fields.count("completed")
     measured = summary_figures(fields, _KEYS)
-    notes: list[str] = []
+    arrivals = arrivals_of(fields)
+    notes = bound_notes(fields, arrivals)
     totals = [fields.number(key, "tokens") for key in ("total_input_tokens", "total_output_tokens")]
     prompts, outputs = (np.array([total / num_requests]) for total in totals)
     times = None
@@ -60,7 +61,7 @@ def read_vllm(fields: Fields, label: str) -> BenchResult:
         label=label,
         file=fields.file,
         tool="vllm bench serve",
-        arrivals=arrivals_of(fields),
+        arrivals=arrivals,
         num_requests=num_requests,
         prompt_tokens=prompts,
         output_tokens=outputs,
@@ -112,6 +113,14 @@ def arrivals_of(fields: Fields) -> dict[str, Any]:
     if burstiness <= 0:
         raise fields.error("burstiness", "must be > 0")
     return {"process": "gamma", "rate": requests_per_second, "cv": burstiness**-0.5}
+
+
+def bound_notes(fields: Fields, arrivals: Mapping[str, Any]) -> list[str]:
+    """Return the note about a limit of requests in flight beside a rate, which is not simulated."""
+    bound = fields.values.get("max_concurrency")
+    if bound is None or "rate" not in arrivals:
+        return []
+    return [f"at most {bound} requests were in flight; the simulation sends at the rate without that bound"]
 
 
 def _detailed(fields: Fields, summary: Mapping[str, float], notes: list[str]) -> dict[str, float]:

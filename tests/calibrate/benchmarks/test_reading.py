@@ -82,11 +82,21 @@ def test_bursty_arrivals_of_vllm_are_gamma(tmp_path: Path) -> None:
     assert result.arrivals == {"process": "gamma", "rate": 2.0, "cv": 2.0}
 
 
+@pytest.mark.parametrize("tool", ["vllm", "sglang"])
+def test_a_bound_beside_a_rate_is_said(tool: str, tmp_path: Path) -> None:
+    """The rate is simulated, the bound is not, and the reader is told."""
+    (result,) = read(tmp_path, ONE_RUN[tool]() | {"request_rate": 2.0, "max_concurrency": 8})
+
+    assert result.arrivals == {"process": "poisson", "rate": 2.0}
+    assert result.notes == ["at most 8 requests were in flight; the simulation sends at the rate without that bound"]
+
+
 def test_all_at_once_is_neither_rate_nor_clients(tmp_path: Path) -> None:
     """A rate of infinity without a limit sends everything at once."""
     (result,) = read(tmp_path, documents.vllm() | {"request_rate": "inf"})
 
     assert result.arrivals == {"process": "all_at_once"}
+    assert result.load == "all at once"
 
 
 def test_a_detailed_result_gives_every_request(tmp_path: Path) -> None:
@@ -178,6 +188,7 @@ def test_a_csv_holds_one_run_a_row(tmp_path: Path) -> None:
 
     assert slow.arrivals == {"process": "poisson", "rate": 2.0}
     assert full.arrivals == {"process": "closed_loop", "concurrency": 4}
+    assert (slow.load, full.load) == ("2/s", "4 clients")
     assert slow.measured["median_tpot"] == pytest.approx(TPOT)
     assert "median_tpot" not in full.measured
 
