@@ -10,17 +10,12 @@ import pytest
 import yaml
 
 from simserve.cli.main import main
+from tests.scenario.builders import scenario_mapping
 
-SCENARIO = {
-    "model": "qwen2.5-0.5b",
-    "deployment": {"hardware": "cpu.yaml", "engine": {"name": "vllm", "max_model_len": 2048}},
-    "workload": {
-        "arrivals": {"process": "closed", "concurrency": 2},
-        "prompt_tokens": 64,
-        "output_tokens": 8,
-        "num_requests": 8,
-    },
-}
+SCENARIO = scenario_mapping(
+    model="qwen2.5-0.5b",
+    deployment={"hardware": "cpu.yaml", "engine": {"name": "vllm", "version": "0.12", "max_model_len": 2048}},
+)
 
 
 @pytest.mark.slow
@@ -40,6 +35,6 @@ def test_measure_fit_and_run(torch: Any, tmp_path: Path, monkeypatch: pytest.Mon
 
     result = json.loads(capfd.readouterr().out)
     assert code == 0
-    assert result["completed"] == 8
+    assert result["completed"] == 20
     assert result["simserve"]["fidelity"] == "fitted"
     assert any("incomplete measurement" in note for note in result["simserve"]["engine_resolved"]["notes"])
