@@ -15,7 +15,7 @@ from simserve.calibrate.fitted_profile import constant_words, interval_words
 from simserve.calibrate.kernel_fit import FittedKind, KernelFit
 from simserve.calibrate.kernels import points
 from simserve.calibrate.run_folder import KernelRun
-from simserve.calibrate.run_report import ending_line
+from simserve.calibrate.run_report import clock_lines, ending_line
 from simserve.perf.efficiency import Array
 from simserve.profiles.model import ModelProfile
 
@@ -103,6 +103,7 @@ def _kind(kind: FittedKind) -> dict[str, Any]:
 def warnings(run: KernelRun, fit: KernelFit) -> list[str]:
     """Return what a reader must not miss: an incomplete run, kinds that stay unfitted, constants that nothing shows."""
     lines = [] if run.is_complete else [f"the run is {ending_line(run)}; the fit knows no others"]
+    lines += [line for line in clock_lines(run) if line.startswith("throttled")]
     stays = "stays at the curves of the base profile" if fit.base is not None else "stays at class efficiencies"
     lines += [f"{name} {stays}: {why}" for name, why in fit.not_fitted_.items()]
     if ("prefill attention" in fit.kinds_) != ("decode attention" in fit.kinds_):

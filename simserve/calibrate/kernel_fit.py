@@ -113,7 +113,7 @@ class KernelFit:
         self._fit_table(run, "prefill attention", points.PREFILL, forms.prefill_form)
         self._fit_table(run, "decode attention", points.DECODE, lambda: forms.decode_form(attention_cores))
         self._fit_table(run, "routed experts", points.MOE, lambda: forms.expert_form(cores))
-        self._fit_table(run, "element-wise", points.ELEMENTWISE, forms.elementwise_form)
+        self._fit_memory_bound(run)
         self._fit_table(run, "copies", points.COPY, forms.copy_form)
         return self
 
@@ -128,6 +128,16 @@ class KernelFit:
         fits = [(self._regressor(forms.product_form(name, cores, shape), calls), shape) for shape in shapes]
         regressor, shape = min(fits, key=lambda each: float(np.median(np.abs(np.log1p(each[0].errors_)))))
         self.kinds_[title] = FittedKind(title, points.GEMM, name, regressor, shape, calls)
+
+    def _fit_memory_bound(self, run: KernelRun) -> None:
+        """Fit norms, rotary embedding and activation as one kind; sampling, which is not of a layer, apart."""
+        table = run.tables.get(points.ELEMENTWISE, pd.DataFrame({"op_name": []}))
+        is_sampling = table["op_name"] == points.SAMPLING
+        for title, chosen in (("element-wise", ~is_sampling), ("sampling", is_sampling)):
+            calls = table[chosen].reset_index(drop=True)
+            if self._is_enough(title, calls):
+                regressor = self._regressor(forms.elementwise_form(), calls)
+                self.kinds_[title] = FittedKind(title, points.ELEMENTWISE, "", regressor, {}, calls)
 
     def _fit_table(self, run: KernelRun, title: str, table: str, form: Callable[[], CurveForm]) -> None:
         calls = run.tables.get(table, pd.DataFrame())

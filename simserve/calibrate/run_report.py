@@ -36,6 +36,44 @@ def ending_line(run: KernelRun) -> str:
     return f"{how}: {run.num_points} of {run.provenance.get('planned_points')} calls"
 
 
+THROTTLING = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+"""Bit of nvidia-smi's active reasons -> why the clock is below what it could be (NVML, nvmlClocksEventReasons)."""
+
+
+def clock_lines(run: KernelRun) -> list[str]:
+    """Return clocks, temperature and power during the measurement, and what held the clock down; none without."""
+    samples = [each for each in run.provenance.get("clocks") or [] if _number(each.get("clocks.sm")) is not None]
+    if not samples:
+        return []
+    low, middle, high = np.quantile([_number(each["clocks.sm"]) or 0.0 for each in samples], (0.0, 0.5, 1.0))
+    hottest = max(_number(each.get("temperature.gpu")) or 0.0 for each in samples)
+    lines = [f"SM clock {middle:.0f} MHz ({low:.0f} to {high:.0f}) in {len(samples)} looks, at most {hottest:.0f} C"]
+    for bit, reason in THROTTLING.items():
+        count = sum(bool(_bits(each.get("reasons")) & bit) for each in samples)
+        lines += [f"throttled by {reason} in {count} of {len(samples)} looks"] if count else []
+    return lines
+
+
+def _number(text: object) -> float | None:
+    try:
+        return float(str(text))
+    except ValueError:
+        return None
+
+
+def _bits(text: object) -> int:
+    try:
+        return int(str(text), 0)
+    except ValueError:
+        return 0
+
+
 def groups_of(run: KernelRun) -> dict[str, pd.DataFrame]:
     """Return the calls of a run by kind of kernel and number format."""
     groups: dict[str, pd.DataFrame] = {}

@@ -73,7 +73,8 @@ def calls_of(name: str) -> pd.DataFrame:
     _, table, columns, _ = TRUTHS[name]
     chosen = [point.sizes for point in planned(*points.FORMATS) if point.table == table]
     rows = [dict(sizes) for sizes in chosen if all(sizes[key] == value for key, value in columns.items())]
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    return table[table["op_name"] != points.SAMPLING].reset_index(drop=True) if name == "element-wise" else table
 
 
 def noisy_seconds(name: str, calls: pd.DataFrame, seed: int, noise: float = NOISE) -> np.ndarray[Any, Any]:

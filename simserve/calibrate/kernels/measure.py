@@ -306,7 +306,7 @@ class _Session:
         self._clocked = now
         clocks = read_clocks() if self.device.is_cuda else None
         if clocks is not None:
-            self.clocks.append(dict(clocks))
+            self.clocks.append(clocks)
 
     def _save(self, ended: str) -> None:
         """Write tables and provenance; until the end they say that the process was killed, which is then true."""
