@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from simserve.calibrate.kernels import points
 from simserve.calibrate.run_folder import KernelRun
@@ -35,6 +36,9 @@ def ending_line(run: KernelRun) -> str:
     how = ENDINGS.get(ended, f"INCOMPLETE ({ended})")
     return f"{how}: {run.num_points} of {run.provenance.get('planned_points')} calls"
 
+
+MUCH_SPREAD = 0.25
+"""Spread of the middle call from which a measurement is not to be trusted; on a quiet GPU it is a few percent."""
 
 THROTTLING = {
     0x4: "power cap",
@@ -74,6 +78,20 @@ def _bits(text: object) -> int:
         return 0
 
 
+def spread_line(run: KernelRun) -> str:
+    """Return a warning where calls spread so much that something else must have run; empty where they do not."""
+    spreads = [_spread(calls) for calls in run.tables.values()]
+    middle = float(np.median(np.concatenate(spreads))) if spreads else 0.0
+    if middle < MUCH_SPREAD:
+        return ""
+    return f"half of the calls spread by more than {middle:.0%}: was the device doing other work?"
+
+
+def _spread(calls: pd.DataFrame) -> NDArray[np.float64]:
+    """Return 10th to 90th percentile over the median of each call."""
+    return ((calls["latency_p90"] - calls["latency_p10"]) / calls["latency"]).to_numpy(dtype=np.float64)
+
+
 def groups_of(run: KernelRun) -> dict[str, pd.DataFrame]:
     """Return the calls of a run by kind of kernel and number format."""
     groups: dict[str, pd.DataFrame] = {}
@@ -94,7 +112,7 @@ def table_rows(run: KernelRun) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for name, calls in groups_of(run).items():
         seconds = calls["seconds"].to_numpy(dtype=np.float64)
-        spread = np.median((calls["latency_p90"] - calls["latency_p10"]) / calls["latency"])
+        spread = float(np.median(_spread(calls)))
         shown = (format_seconds(seconds.min()), format_seconds(seconds.max()), f"{spread:.1%}", _best(calls))
         rows.append((name, str(len(calls)), *shown))
     return rows

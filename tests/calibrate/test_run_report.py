@@ -9,7 +9,7 @@ import pytest
 from simserve.calibrate.fit_report import warnings
 from simserve.calibrate.kernel_fit import KernelFit
 from simserve.calibrate.run_folder import KernelRun, read_run
-from simserve.calibrate.run_report import clock_lines, ending_line, table_rows
+from simserve.calibrate.run_report import clock_lines, ending_line, spread_line, table_rows
 from tests.calibrate.synthetic_run import write_run
 
 
@@ -19,7 +19,7 @@ def test_a_row_a_kind(tmp_path: Path) -> None:
 
     assert set(rows) == {
         *("products bfloat16", "prefill attention", "decode attention"),
-        *("rms_norm", "rotary", "silu_and_mul", "copies"),
+        *("rms_norm", "rotary", "add", "silu_and_mul", "copies"),
     }
     calls, _, _, spread, best = rows["copies"]
     assert (calls, spread) == ("19", "4.0%")
@@ -50,3 +50,14 @@ def test_throttling_is_said_and_warned_of(tmp_path: Path, reasons: str, said: li
     assert rest == [f"throttled by {reason} in 2 of 2 looks" for reason in said]
     assert [line for line in warnings(seen, KernelFit().fit(seen)) if line.startswith("throttled")] == rest
     assert clock_lines(run) == []
+
+
+def test_a_busy_device_is_suspected(tmp_path: Path) -> None:
+    """Where the calls of a run spread by half of what they take."""
+    run = read_run(write_run(tmp_path / "run", kinds=("copies",)))
+    wide = run.tables["copy_perf"].assign(latency_p90=1.5 * run.tables["copy_perf"]["latency"])
+    busy = KernelRun(run.folder, run.provenance, {"copy_perf": wide})
+
+    assert spread_line(run) == ""
+    assert spread_line(busy) == "half of the calls spread by more than 52%: was the device doing other work?"
+    assert spread_line(busy) in warnings(busy, KernelFit().fit(busy))

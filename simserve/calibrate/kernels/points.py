@@ -49,14 +49,21 @@ DECODE_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 MAX_DECODE_KEYS = 1 << 20
 
 ROWS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
-ELEMENTWISE_BYTES: Mapping[str, float] = {"rms_norm": 4.0, "rotary": 20.0, "silu_and_mul": 10.0, "sampling": 18.0}
+ELEMENTWISE_BYTES: Mapping[str, float] = {
+    "rms_norm": 4.0,
+    "rotary": 20.0,
+    "add": 6.0,
+    "silu_and_mul": 10.0,
+    "sampling": 18.0,
+}
 """Memory-bound operator -> bytes it moves for each element of its width, launch by launch as PyTorch runs it.
 
-A norm reads and writes 16 bit. Rotary embedding is a product, a negation of half, a join, a product and a sum.
-Activation reads and writes, then reads both and writes. Sampling widens to FP32, takes the softmax and the largest.
+A norm reads and writes 16 bit; a residual reads two and writes. Rotary embedding is a product, a negation of half, a
+join, a product and a sum. Activation reads and writes, then reads both and writes. Sampling widens to FP32, takes the
+softmax and the largest.
 """
 
-LAUNCHES: Mapping[str, int] = {"rms_norm": 1, "rotary": 5, "silu_and_mul": 2, "sampling": 3}
+LAUNCHES: Mapping[str, int] = {"rms_norm": 1, "rotary": 5, "add": 1, "silu_and_mul": 2, "sampling": 3}
 """Memory-bound operator -> its launches."""
 
 SAMPLING = "sampling"
@@ -266,7 +273,13 @@ def _elementwise(model: ModelProfile) -> list[Point]:
     queries = model.num_attention_heads * model.head_dim
     keys = model.num_key_value_heads * model.head_dim
     width = model.moe.moe_intermediate_size if model.moe is not None else model.intermediate_size
-    widths = {"rms_norm": hidden, "rotary": queries + keys, "silu_and_mul": width, SAMPLING: model.vocab_size}
+    widths = {
+        "rms_norm": hidden,
+        "add": hidden,
+        "rotary": queries + keys,
+        "silu_and_mul": width,
+        SAMPLING: model.vocab_size,
+    }
     points = [
         Point(
             table=ELEMENTWISE,
