@@ -19,12 +19,13 @@ from simserve.perf.attention_curve import TILE
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import CLASS_LOOP_OVERHEAD, CLASS_MAX_SPLITS, CLASS_OVERLAP, CLASS_WAVE_QUANTISATION
 from simserve.perf.gemm_curve import GemmDevice, gemm_seconds
+from simserve.perf.measured import ALL_REDUCE_ELEMENT_BYTES
 from simserve.perf.moe import CLASS_LOCAL_PASSES, CLASS_ROUTED_PASSES, ExpertLoad, ExpertShape, expert_seconds
 from simserve.perf.moe import CLASS_OVERLAP as EXPERT_OVERLAP
 from simserve.profiles.gemm_curves import GemmClass, GemmCurve, GroupedGemmCurve
 
 START, COMPUTE, MEMORY = "start_s", "compute_flop_per_s", "memory_bytes_per_s"
-SUSTAINED, TILE_RATE, WAVE = "sustained_ratio", "tile_flop_per_s", "wave_s"
+SUSTAINED, TILE_RATE, WAVE, DOUBLING = "sustained_ratio", "tile_flop_per_s", "wave_s", "start_per_doubling_s"
 
 CLASS_OF: Mapping[str, GemmClass] = {
     "bfloat16": "bf16",
@@ -216,6 +217,24 @@ def copy_form() -> CurveForm:
         predict=predict,
         groups=lambda calls: group_numbers(calls, "bytes"),
         bounds=RATE_BOUNDS,
+    )
+
+
+def all_reduce_form() -> CurveForm:
+    """Return the form of an all-reduce: a start, more for each doubling of the ranks, and a ring's bytes."""
+
+    def predict(calls: pd.DataFrame, values: Values) -> Array:
+        ranks, elements = (calls[name].to_numpy(dtype=np.float64) for name in ("num_gpus", "message_size"))
+        moved = 2.0 * (ranks - 1.0) / ranks * elements * ALL_REDUCE_ELEMENT_BYTES
+        return np.asarray(values[START] + values[DOUBLING] * np.log2(ranks) + moved / values[MEMORY])
+
+    return CurveForm(
+        start={START: 1e-5, MEMORY: 1e11},
+        predict=predict,
+        groups=lambda calls: group_numbers(calls, "message_size"),
+        further={DOUBLING: 0.0},
+        further_start={DOUBLING: 1e-6},
+        bounds=RATE_BOUNDS | {DOUBLING: (1e-10, 1.0)},
     )
 
 

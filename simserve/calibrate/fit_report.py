@@ -22,6 +22,7 @@ from simserve.profiles.model import ModelProfile
 UNITS = {
     forms.START: "s",
     forms.WAVE: "s",
+    forms.DOUBLING: "s",
     forms.COMPUTE: "FLOP/s",
     forms.TILE_RATE: "FLOP/s",
     forms.MEMORY: "byte/s",
@@ -31,6 +32,7 @@ UNITS = {
 _WORDS = {
     forms.START: "start",
     forms.WAVE: "waves",
+    forms.DOUBLING: "start a doubling of the ranks",
     forms.COMPUTE: "compute rate",
     forms.TILE_RATE: "longest tile",
     forms.MEMORY: "memory rate",

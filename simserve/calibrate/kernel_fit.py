@@ -81,6 +81,7 @@ _SIZES: Mapping[str, tuple[str, ...]] = {
     points.MOE: ("num_tokens", "num_experts", "hidden_size", "inter_size"),
     points.ELEMENTWISE: ("m", "width"),
     points.COPY: ("bytes",),
+    points.ALL_REDUCE: ("num_gpus", "message_size"),
 }
 
 
@@ -115,6 +116,7 @@ class KernelFit:
         self._fit_table(run, "routed experts", points.MOE, lambda: forms.expert_form(cores))
         self._fit_memory_bound(run)
         self._fit_table(run, "copies", points.COPY, forms.copy_form)
+        self._fit_table(run, "all-reduce", points.ALL_REDUCE, forms.all_reduce_form)
         return self
 
     def _fit_products(self, run: KernelRun, name: str, cores: int) -> None:

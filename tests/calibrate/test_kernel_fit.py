@@ -9,13 +9,15 @@ import pandas as pd
 import pytest
 
 from simserve.calibrate import curve_forms as forms
+from simserve.calibrate.bundled_profile import bundled_profile_of
 from simserve.calibrate.fit_report import fit_summary, layer_errors, roofline_series, table_rows, warnings
-from simserve.calibrate.fitted_profile import bundled_profile_of, fitted_profile
+from simserve.calibrate.fitted_profile import fitted_profile
 from simserve.calibrate.kernel_fit import KernelFit
 from simserve.calibrate.kernels import points
 from simserve.calibrate.profile_file import write_profile
 from simserve.calibrate.run_folder import KernelRun, read_run
 from simserve.perf.attention_curve import Gpu, Heads, decode_seconds, prefill_seconds
+from simserve.perf.collective_curve import all_reduce_curve_seconds
 from simserve.perf.gemm_curve import GemmDevice, gemm_seconds
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import load_model
@@ -101,6 +103,22 @@ def test_the_profile_prices_attention_as_the_fit_does(profile: HardwareProfile, 
     assert prompt_seconds == pytest.approx(prefill.regressor.predict(prefill.calls), rel=5e-3)
 
 
+def test_the_profile_prices_collectives_as_the_fit_does(run: KernelRun, fit: KernelFit) -> None:
+    """Over the link of the base, or over one that the measurement found."""
+    kind = fit.kinds_["all-reduce"]
+    ranks, elements = (kind.calls[name].to_numpy(dtype=np.float64) for name in ("num_gpus", "message_size"))
+    expected = kind.regressor.predict(kind.calls)
+    for base in (None, load_hardware(H100)):
+        profile = fitted_profile(run, KernelFit(base).fit(run))
+        assert profile.collective_curves is not None
+        curve = profile.collective_curves.all_reduce_of("vllm")
+
+        for count in (2, 4, 8):
+            chosen = ranks == count
+            priced = all_reduce_curve_seconds(curve, 2.0 * elements[chosen], count, profile.intra_node.bandwidth)
+            assert priced == pytest.approx(expected[chosen], rel=5e-3)
+
+
 def test_class_efficiencies_follow_the_fit(profile: HardwareProfile, fit: KernelFit) -> None:
     """What has no curve of its own is priced like what has one."""
     passing = fit.kinds_["element-wise"].regressor.constants_
@@ -123,7 +141,9 @@ def test_an_overlay_keeps_what_was_not_measured(run: KernelRun) -> None:
     profile = fitted_profile(run, KernelFit(base).fit(run))
 
     assert (profile.compute.bf16, profile.memory, profile.prices) == (base.compute.bf16, base.memory, base.prices)
-    assert profile.collective_curves == base.collective_curves
+    assert profile.collective_curves is not None
+    assert base.collective_curves is not None
+    assert profile.collective_curves.transfers == base.collective_curves.transfers
     assert profile.gemm_curves["fp8_block"] == base.gemm_curves["fp8_block"]
     assert len(profile.gemm_curves["bf16"]) == 1
     assert "x1000" in profile.gemm_curves["bf16"][0].fit.source
@@ -222,7 +242,7 @@ def test_series_of_a_roofline(run: KernelRun, fit: KernelFit, profile: HardwareP
 
     series = {each.name: each for each in roofline_series(fit, peaks)}
 
-    assert set(series) == {name for name in TRUTHS if name not in ("element-wise", "copies")}
+    assert set(series) == {name for name in TRUTHS if name not in ("element-wise", "all-reduce", "copies")}
     fp8 = series["products fp8"]
     assert fp8.peak == profile.peak_flops("fp8")
     assert np.all(fp8.fitted <= fp8.peak)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simserve.perf.moe import expected_distinct_experts
 from simserve.profiles.model import Gemm, ModelProfile
@@ -70,10 +70,10 @@ SAMPLING = "sampling"
 SAMPLED_ROWS = tuple(1 << power for power in range(11))
 
 COPY_BYTES = tuple(1 << power for power in range(12, 31))
-MESSAGE_ELEMENTS = tuple(1 << power for power in range(10, 29, 2))
+MESSAGE_ELEMENTS = tuple(1 << power for power in range(9, 29))
 EXPERT_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
-FIRST = 14
+FIRST = 20
 """Points of every group that come before the rest of any."""
 
 Size = int | float | str
@@ -89,6 +89,7 @@ class Point:
         flops: Its floating point operations.
         num_bytes: Bytes it moves at least, read and written.
         memory: Bytes it needs on the device beside the shared pool.
+        is_first: Whether it belongs to what a fit of its kind needs before any kind gets more.
     """
 
     table: str
@@ -96,6 +97,7 @@ class Point:
     flops: float
     num_bytes: float
     memory: float = 0.0
+    is_first: bool = False
 
     @property
     def key(self) -> str:
@@ -148,7 +150,8 @@ def _in_turn(groups: Sequence[Sequence[Point]]) -> Iterator[Point]:
         for number, group in enumerate(groups)
         for place, point in enumerate(group)
     ]
-    yield from (point for _, _, point in sorted(places, key=lambda each: each[:2]))
+    for place, _, point in sorted(places, key=lambda each: each[:2]):
+        yield replace(point, is_first=place < FIRST)
 
 
 def _coarse_to_fine(points: Sequence[Point]) -> list[Point]:
