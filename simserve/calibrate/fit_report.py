@@ -27,6 +27,7 @@ UNITS = {
     forms.TILE_RATE: "FLOP/s",
     forms.MEMORY: "byte/s",
     forms.SUSTAINED: "share",
+    forms.ROUNDING: "share",
 }
 
 _WORDS = {
@@ -37,6 +38,7 @@ _WORDS = {
     forms.TILE_RATE: "longest tile",
     forms.MEMORY: "memory rate",
     forms.SUSTAINED: "sustained rate",
+    forms.ROUNDING: "rounding of inputs",
 }
 
 WIDE = 0.5

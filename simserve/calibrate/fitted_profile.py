@@ -164,6 +164,8 @@ class _Builder:
         if kind.table == points.GEMM:
             curves = self.mapping.setdefault("gemm_curves", {})
             curves[forms.CLASS_OF[kind.number_format]] = [self._product(kind)]
+            if kind.number_format == "fp8":
+                self.mapping["activation_quantisation"] = self._rounding(kind)
         elif kind.table == points.MOE:
             self.mapping.setdefault("grouped_gemm_curves", {})["bf16"] = [self._experts(kind)]
         elif kind.table == points.PREFILL and "decode attention" in self.fit.kinds_:
@@ -217,6 +219,15 @@ class _Builder:
             "efficiency": self._share(constants[forms.COMPUTE], dtype),
             "sustained_efficiency": self._share(constants[forms.COMPUTE] * curve.sustained_efficiency, dtype),
             "memory_efficiency": self._memory_share(constants[forms.MEMORY]),
+            "fit": self._fit(kind),
+        }
+
+    def _rounding(self, kind: FittedKind) -> dict[str, Any]:
+        """Return the rounding of inputs to 8 bits, which FP8 calls hold."""
+        constants = kind.regressor.constants_
+        return {
+            "start_latency": _text(forms.ROUNDING_STARTS * constants[forms.START], "time"),
+            "memory_efficiency": self._memory_share(constants[forms.MEMORY] * constants[forms.ROUNDING]),
             "fit": self._fit(kind),
         }
 

@@ -12,7 +12,7 @@ from simserve.calibrate import curve_forms as forms
 from simserve.calibrate.bundled_profile import bundled_profile_of
 from simserve.calibrate.fit_report import fit_summary, layer_errors, roofline_series, table_rows, warnings
 from simserve.calibrate.fitted_profile import fitted_profile
-from simserve.calibrate.kernel_fit import KernelFit
+from simserve.calibrate.kernel_fit import HELD_SHAPE, KernelFit
 from simserve.calibrate.kernels import points
 from simserve.calibrate.profile_file import write_profile
 from simserve.calibrate.run_folder import KernelRun, read_run
@@ -21,7 +21,7 @@ from simserve.perf.collective_curve import all_reduce_curve_seconds
 from simserve.perf.gemm_curve import GemmDevice, gemm_seconds
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import load_model
-from tests.calibrate.synthetic_run import COMPUTE, CORES, MEMORY, MODEL, START, TRUTHS, write_run
+from tests.calibrate.synthetic_run import COMPUTE, CORES, MEMORY, MODEL, START, TRUTHS, calls_of, write_run
 
 H100 = "h100-sxm-80gb"
 
@@ -36,6 +36,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> KernelRun:
 def fit(run: KernelRun) -> KernelFit:
     """Return its fit, over no base."""
     return KernelFit().fit(run)
+
+
+@pytest.fixture(scope="module")
+def overlay(run: KernelRun) -> KernelFit:
+    """Return its fit over a bundled profile."""
+    return KernelFit(load_hardware(H100)).fit(run)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +77,10 @@ def test_the_profile_prices_products_as_the_fit_does(profile: HardwareProfile, f
 
         own = kind.regressor.predict(kind.calls)
         if dtype == "fp8":
-            rounding = 0.5 * curve.start_latency + 3.0 * m * k / kind.regressor.constants_[MEMORY]
+            found = profile.activation_quantisation
+            assert found is not None
+            rate = profile.memory.bandwidth * found.memory_efficiency
+            rounding = found.start_latency + 3.0 * m * k / rate
             priced = priced + rounding
         assert priced == pytest.approx(own, rel=2e-3)
 
@@ -103,13 +112,12 @@ def test_the_profile_prices_attention_as_the_fit_does(profile: HardwareProfile, 
     assert prompt_seconds == pytest.approx(prefill.regressor.predict(prefill.calls), rel=5e-3)
 
 
-def test_the_profile_prices_collectives_as_the_fit_does(run: KernelRun, fit: KernelFit) -> None:
+def test_the_profile_prices_collectives_as_the_fit_does(run: KernelRun, fit: KernelFit, overlay: KernelFit) -> None:
     """Over the link of the base, or over one that the measurement found."""
     kind = fit.kinds_["all-reduce"]
     ranks, elements = (kind.calls[name].to_numpy(dtype=np.float64) for name in ("num_gpus", "message_size"))
     expected = kind.regressor.predict(kind.calls)
-    for base in (None, load_hardware(H100)):
-        profile = fitted_profile(run, KernelFit(base).fit(run))
+    for profile in (fitted_profile(run, fit), fitted_profile(run, overlay)):
         assert profile.collective_curves is not None
         curve = profile.collective_curves.all_reduce_of("vllm")
 
@@ -134,11 +142,11 @@ def test_a_written_profile_reads_back(profile: HardwareProfile, tmp_path: Path) 
     assert load_hardware(str(tmp_path / "mine.yaml")) == profile
 
 
-def test_an_overlay_keeps_what_was_not_measured(run: KernelRun) -> None:
+def test_an_overlay_keeps_what_was_not_measured(run: KernelRun, overlay: KernelFit) -> None:
     """Peaks, prices, links, FP8 KV and latent attention are the base's; products and attention are the run's."""
     base = load_hardware(H100)
 
-    profile = fitted_profile(run, KernelFit(base).fit(run))
+    profile = fitted_profile(run, overlay)
 
     assert (profile.compute.bf16, profile.memory, profile.prices) == (base.compute.bf16, base.memory, base.prices)
     assert profile.collective_curves is not None
@@ -160,13 +168,19 @@ def test_an_overlay_keeps_what_was_not_measured(run: KernelRun) -> None:
         )
 
 
-def test_shape_constants_of_products_are_those_of_the_base(run: KernelRun) -> None:
-    """Only start, rates and, where it shows, the sustained share are fitted."""
+def test_shape_constants_of_products_are_the_ones_that_fit(run: KernelRun, tmp_path: Path) -> None:
+    """Those of a curve of the base where it made the times."""
     base = load_hardware(H100)
+    shape = {name: getattr(base.gemm_curves["bf16"][0], name) for name in HELD_SHAPE}
+    _, _, _, truth = TRUTHS["products bfloat16"]
+    calls = calls_of("products bfloat16")
+    seconds = forms.product_form("bfloat16", CORES, shape).predict(calls, truth)
+    made = KernelRun(tmp_path, run.provenance, {points.GEMM: calls.assign(seconds=seconds)})
 
-    fit = KernelFit(base).fit(run)
+    found = KernelFit(base).fit(made).kinds_["products bfloat16"]
 
-    assert fit.kinds_["products bfloat16"].shape["loop_overhead"] == base.gemm_curves["bf16"][0].loop_overhead
+    assert found.shape == shape
+    assert found.regressor.median_error_ < 1e-4
 
 
 def test_too_few_calls_leave_a_class_as_it_is_and_it_is_named(tmp_path: Path) -> None:

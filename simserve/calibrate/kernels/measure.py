@@ -247,6 +247,9 @@ class _Session:
         self.log.start(point.key)
         try:
             self._time(point)
+        except KeyboardInterrupt:
+            self.log.withdraw(point.key)
+            raise
         except UnsupportedError as reason:
             self.log.skip(point.table, point.sizes, str(reason))
         except MemoryError as failure:

@@ -120,11 +120,12 @@ def test_an_interrupted_measurement_resumes(cpu: TorchDevice, tmp_path: Path, mo
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "run", cpu)
     half = read_run(tmp_path / "run")
-    before = read_log(tmp_path / "run").rows
+    before, starts = read_log(tmp_path / "run").rows, read_log(tmp_path / "run").starts
 
     run(tmp_path / "run", cpu)
 
     assert (half.num_points, half.provenance["ended"], half.is_complete) == (11, "interrupted", False)
+    assert starts == {}, "a call that the user stopped is not one that killed the process"
     after = read_log(tmp_path / "run").rows
     assert read_run(tmp_path / "run").is_complete
     assert {key: after[key] for key in before} == before
