@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,6 +24,7 @@ from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import load_model
 from tests.calibrate.synthetic_run import COMPUTE, CORES, MEMORY, MODEL, START, TRUTHS, calls_of, write_run
 
+REAL = Path(__file__).resolve().parents[3] / "shared/data/kernels/aiconfigurator/h200_sxm"
 H100 = "h100-sxm-80gb"
 
 
@@ -262,6 +264,28 @@ def test_series_of_a_roofline(run: KernelRun, fit: KernelFit, profile: HardwareP
     assert np.all(fp8.fitted <= fp8.peak)
     assert fp8.measured == pytest.approx(fp8.fitted, rel=0.2)
     assert {row[0] for row in table_rows(fit)} == set(TRUTHS)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the measurements of ../shared/data are not there")
+def test_real_kernels_follow_the_forms(run: KernelRun, tmp_path: Path) -> None:
+    """NVIDIA's tables of an H200: the error on sizes that were held out, products, prompts and decode steps."""
+    heads = "num_heads = 32 and num_key_value_heads = 8 and head_dim = 128 and window_size = 0"
+    chosen = {
+        points.GEMM: "gemm_dtype = 'bfloat16' and n in (1024, 4096, 16384) and k in (1024, 4096, 8192)",
+        points.PREFILL: f"kv_cache_dtype = 'bfloat16' and batch_size <= 64 and {heads}",
+        points.DECODE: f"kv_cache_dtype = 'bfloat16' and batch_size <= 1024 and {heads}",
+    }
+    tables = {}
+    for table, rows in chosen.items():
+        file = next(REAL.glob(f"*/vllm/*/{table}.parquet"))
+        tables[table] = duckdb.sql(f"select *, latency / 1e3 as seconds from '{file}' where {rows}").df()
+
+    kinds = KernelFit().fit(KernelRun(tmp_path, run.provenance, tables)).kinds_
+
+    assert (kinds["products bfloat16"].regressor.held_out_error_ or 1.0) < 0.07
+    assert (kinds["prefill attention"].regressor.held_out_error_ or 1.0) < 0.06
+    assert (kinds["decode attention"].regressor.held_out_error_ or 1.0) < 0.08
+    assert kinds["decode attention"].regressor.constants_[MEMORY] == pytest.approx(4.3e12, rel=0.1)
 
 
 @pytest.mark.parametrize(
