@@ -19,12 +19,14 @@ from simserve.perf.attention_curve import TILE
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import CLASS_LOOP_OVERHEAD, CLASS_MAX_SPLITS, CLASS_OVERLAP, CLASS_WAVE_QUANTISATION
 from simserve.perf.gemm_curve import GemmDevice, gemm_seconds
+from simserve.perf.measured import ALL_REDUCE_ELEMENT_BYTES
 from simserve.perf.moe import CLASS_LOCAL_PASSES, CLASS_ROUTED_PASSES, ExpertLoad, ExpertShape, expert_seconds
 from simserve.perf.moe import CLASS_OVERLAP as EXPERT_OVERLAP
 from simserve.profiles.gemm_curves import GemmClass, GemmCurve, GroupedGemmCurve
 
 START, COMPUTE, MEMORY = "start_s", "compute_flop_per_s", "memory_bytes_per_s"
-SUSTAINED, TILE_RATE, WAVE = "sustained_ratio", "tile_flop_per_s", "wave_s"
+SUSTAINED, TILE_RATE, WAVE, DOUBLING = "sustained_ratio", "tile_flop_per_s", "wave_s", "start_per_doubling_s"
+ROUNDING = "rounding_ratio"
 
 CLASS_OF: Mapping[str, GemmClass] = {
     "bfloat16": "bf16",
@@ -40,6 +42,9 @@ PEAK_OF: Mapping[str, str] = {"bfloat16": "bf16", "fp8": "fp8", "sq": "int8", "i
 
 QUANTISED_BYTES = 3.0
 """Bytes an activation element moves when it is rounded to 8 bits in the timed call: 16 bit in, 8 bit out."""
+
+ROUNDING_STARTS = 0.5
+"""Starts of a product that rounding its inputs adds: as an element-wise kernel (`KERNEL_LATENCIES`)."""
 
 SPLIT_STARTS = 0.7
 """Starts that a split reduction adds: as `simserve.perf.gemm.CLASS_SPLIT_LATENCIES`."""
@@ -81,8 +86,7 @@ def product_curve(values: Values, shape: Mapping[str, Any] | None = None) -> Gem
 def product_form(name: str, num_multiprocessors: int, shape: Mapping[str, Any]) -> CurveForm:
     """Return the form of products of a number format (`simserve.perf.gemm_curve`).
 
-    FP8 calls hold the rounding of their inputs, which is taken to move its bytes at the rate of the weights after a
-    start of its own.
+    FP8 calls hold the rounding of their inputs: half a start, and its bytes at a share of the rate of the weights.
     """
     weight, element = FORMATS[name]
 
@@ -94,15 +98,18 @@ def product_form(name: str, num_multiprocessors: int, shape: Mapping[str, Any]) 
         total = gemm_seconds(curve, device, rows=m, out_features=n, in_features=k, num_bytes=num_bytes).total
         if name != "fp8":
             return total
-        return np.asarray(total + 0.5 * values[START] + m * k * QUANTISED_BYTES / values[MEMORY])
+        return np.asarray(
+            total + m * k * QUANTISED_BYTES / (values[MEMORY] * values[ROUNDING]) + ROUNDING_STARTS * values[START]
+        )
 
+    further = {SUSTAINED: 1.0} | ({ROUNDING: 1.0} if name == "fp8" else {})
     return CurveForm(
         start=STARTS,
         predict=predict,
         groups=lambda calls: group_numbers(calls, "n", "k") + group_numbers(calls, "m"),
-        further={SUSTAINED: 1.0},
-        further_start={SUSTAINED: 0.85},
-        bounds=RATE_BOUNDS,
+        further=further,
+        further_start={SUSTAINED: 0.85, ROUNDING: 0.5},
+        bounds=RATE_BOUNDS | {ROUNDING: (0.01, 1.0)},
     )
 
 
@@ -216,6 +223,24 @@ def copy_form() -> CurveForm:
         predict=predict,
         groups=lambda calls: group_numbers(calls, "bytes"),
         bounds=RATE_BOUNDS,
+    )
+
+
+def all_reduce_form() -> CurveForm:
+    """Return the form of an all-reduce: a start, more for each doubling of the ranks, and a ring's bytes."""
+
+    def predict(calls: pd.DataFrame, values: Values) -> Array:
+        ranks, elements = (calls[name].to_numpy(dtype=np.float64) for name in ("num_gpus", "message_size"))
+        moved = 2.0 * (ranks - 1.0) / ranks * elements * ALL_REDUCE_ELEMENT_BYTES
+        return np.asarray(values[START] + values[DOUBLING] * np.log2(ranks) + moved / values[MEMORY])
+
+    return CurveForm(
+        start={START: 1e-5, MEMORY: 1e11},
+        predict=predict,
+        groups=lambda calls: group_numbers(calls, "message_size"),
+        further={DOUBLING: 0.0},
+        further_start={DOUBLING: 1e-6},
+        bounds=RATE_BOUNDS | {DOUBLING: (1e-10, 1.0)},
     )
 
 

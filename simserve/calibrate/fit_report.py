@@ -15,26 +15,30 @@ from simserve.calibrate.fitted_profile import constant_words, interval_words
 from simserve.calibrate.kernel_fit import FittedKind, KernelFit
 from simserve.calibrate.kernels import points
 from simserve.calibrate.run_folder import KernelRun
-from simserve.calibrate.run_report import ending_line
+from simserve.calibrate.run_report import clock_lines, ending_line, spread_line
 from simserve.perf.efficiency import Array
 from simserve.profiles.model import ModelProfile
 
 UNITS = {
     forms.START: "s",
     forms.WAVE: "s",
+    forms.DOUBLING: "s",
     forms.COMPUTE: "FLOP/s",
     forms.TILE_RATE: "FLOP/s",
     forms.MEMORY: "byte/s",
     forms.SUSTAINED: "share",
+    forms.ROUNDING: "share",
 }
 
 _WORDS = {
     forms.START: "start",
     forms.WAVE: "waves",
+    forms.DOUBLING: "start a doubling of the ranks",
     forms.COMPUTE: "compute rate",
     forms.TILE_RATE: "longest tile",
     forms.MEMORY: "memory rate",
     forms.SUSTAINED: "sustained rate",
+    forms.ROUNDING: "rounding of inputs",
 }
 
 WIDE = 0.5
@@ -103,6 +107,8 @@ def _kind(kind: FittedKind) -> dict[str, Any]:
 def warnings(run: KernelRun, fit: KernelFit) -> list[str]:
     """Return what a reader must not miss: an incomplete run, kinds that stay unfitted, constants that nothing shows."""
     lines = [] if run.is_complete else [f"the run is {ending_line(run)}; the fit knows no others"]
+    lines += [line for line in clock_lines(run) if line.startswith("throttled")]
+    lines += [line for line in [spread_line(run)] if line]
     stays = "stays at the curves of the base profile" if fit.base is not None else "stays at class efficiencies"
     lines += [f"{name} {stays}: {why}" for name, why in fit.not_fitted_.items()]
     if ("prefill attention" in fit.kinds_) != ("decode attention" in fit.kinds_):
@@ -174,7 +180,9 @@ def _layer_seconds(fit: KernelFit, model: ModelProfile, row: pd.Series[Any]) -> 
         "head_dim": model.head_dim,
     }
     attention = pd.DataFrame([{"batch_size": row["batch_size"], "step": length - 1.0, "isl": length, **heads}])
-    passing = [("rms_norm", model.hidden_size)] * 2 + [("silu_and_mul", model.intermediate_size)]
+    turned = (model.num_attention_heads + model.num_key_value_heads) * model.head_dim
+    passing = [("rms_norm", model.hidden_size), ("add", model.hidden_size)] * 2
+    passing += [("rotary", turned), ("silu_and_mul", model.intermediate_size)]
     elementwise = pd.DataFrame(
         [{"op_name": name, "m": tokens, "width": width, "kernels": points.LAUNCHES[name]} for name, width in passing]
     )

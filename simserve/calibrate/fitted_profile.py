@@ -7,7 +7,6 @@ curves, no measurement and no file.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from simserve.calibrate import curve_forms as forms
@@ -16,10 +15,9 @@ from simserve.calibrate.kernels import points
 from simserve.calibrate.run_folder import KernelRun
 from simserve.calibrate.run_report import ending_line
 from simserve.perf.efficiency import KERNEL_LATENCIES
-from simserve.profiles import catalog
 from simserve.profiles.calibration import Calibration
-from simserve.profiles.hardware import HardwareProfile, load_hardware
-from simserve.units import format_bandwidth, format_compute, format_seconds, to_text
+from simserve.profiles.hardware import HardwareProfile
+from simserve.units import format_bandwidth, format_compute, format_seconds, parse, to_text
 from simserve.validation import validate
 
 ASSUMED = {"gemm": 0.6, "attention_prefill": 0.4, "memory": 0.8}
@@ -36,16 +34,13 @@ ASSUMED_POWER = (300.0, 50.0)
 NO_TILE_COMPUTE = 1e6
 """Share of a multiprocessor's peak for the longest tile, where it is never waited for."""
 
-FORMS, OTHER_FORMS = frozenset({"sxm", "pcie", "nvl"}), frozenset({"pcie", "nvl"})
-"""Form factors in catalogue names; drivers name SXM boards only sometimes, the others always."""
-
-MEMORY_TOLERANCE = 0.05
-"""Share by which the memory of a GPU may be off its profile's, which drivers state a little differently."""
-
 _UNITS = {"time": ("us", 1e-6), "compute": ("TFLOP/s", 1e12), "bandwidth": ("GB/s", 1e9)}
 
 NOT_SHOWN = 100.0
 """Upper over lower end of an interval from which it says nothing."""
+
+NEVER = 1e-9
+"""Share of the link of an algorithm that is never the quickest."""
 
 DIGITS = 4
 
@@ -151,7 +146,7 @@ class _Builder:
             self.peaks = {dtype: base.peak_flops(dtype) or 0.0 for dtype in base.supported_dtypes}
         for kind in self.fit.kinds_.values():
             constants = kind.regressor.constants_
-            if not base:
+            if not base and kind.table != points.ALL_REDUCE:
                 self.bandwidth = max(self.bandwidth, constants.get(forms.MEMORY, 0.0))
             dtype = forms.PEAK_OF.get(kind.number_format, "bf16")
             if forms.COMPUTE in constants and (not base or dtype not in self.peaks):
@@ -169,10 +164,44 @@ class _Builder:
         if kind.table == points.GEMM:
             curves = self.mapping.setdefault("gemm_curves", {})
             curves[forms.CLASS_OF[kind.number_format]] = [self._product(kind)]
+            if kind.number_format == "fp8":
+                self.mapping["activation_quantisation"] = self._rounding(kind)
         elif kind.table == points.MOE:
             self.mapping.setdefault("grouped_gemm_curves", {})["bf16"] = [self._experts(kind)]
         elif kind.table == points.PREFILL and "decode attention" in self.fit.kinds_:
             self._add_attention(kind, self.fit.kinds_["decode attention"])
+
+        elif kind.table == points.ALL_REDUCE:
+            self._add_all_reduce(kind)
+
+    def _add_all_reduce(self, kind: FittedKind) -> None:
+        """Put the all-reduce that was measured in the place of every engine's own; it is one line, NCCL's."""
+        constants, link = kind.regressor.constants_, self.mapping["intra_node"]
+        if link["kind"] == "none":
+            link |= {
+                "kind": "pcie",
+                "bandwidth": _text(constants[forms.MEMORY], "bandwidth"),
+                "latency": _text(constants[forms.START], "time"),
+                "gpus_per_node": int(kind.calls["num_gpus"].max()),
+                "source": f"{self.source}: what an all-reduce reached; which link it is was not asked.",
+            }
+        rate = constants[forms.MEMORY] / parse(link["bandwidth"], "bandwidth")
+        curves = self.mapping.get("collective_curves") or {"all_reduce": [{"engine": "vllm"}]}
+        one = {
+            "start": _text(constants[forms.START], "time"),
+            "start_per_doubling": _text(constants[forms.DOUBLING], "time"),
+            "one_shot": NEVER,
+            "two_shot_start_per_doubling": "0 s",
+            "two_shot": _rounded(rate),
+            "ring_start": "0 s",
+            "ring": _rounded(rate),
+            "fit": self._quality(kind) | {"valid_to": kind.range},
+        }
+        before = f" Others: {curves['source']}" if "source" in curves else ""
+        self.mapping["collective_curves"] = curves | {
+            "all_reduce": [{"engine": each["engine"], **one} for each in curves["all_reduce"]],
+            "source": f"{self.source}.{before}",
+        }
 
     def _product(self, kind: FittedKind) -> dict[str, Any]:
         constants = kind.regressor.constants_
@@ -190,6 +219,15 @@ class _Builder:
             "efficiency": self._share(constants[forms.COMPUTE], dtype),
             "sustained_efficiency": self._share(constants[forms.COMPUTE] * curve.sustained_efficiency, dtype),
             "memory_efficiency": self._memory_share(constants[forms.MEMORY]),
+            "fit": self._fit(kind),
+        }
+
+    def _rounding(self, kind: FittedKind) -> dict[str, Any]:
+        """Return the rounding of inputs to 8 bits, which FP8 calls hold."""
+        constants = kind.regressor.constants_
+        return {
+            "start_latency": _text(forms.ROUNDING_STARTS * constants[forms.START], "time"),
+            "memory_efficiency": self._memory_share(constants[forms.MEMORY] * constants[forms.ROUNDING]),
             "fit": self._fit(kind),
         }
 
@@ -325,7 +363,7 @@ def interval_words(kind: FittedKind, name: str) -> str:
 
 def constant_words(name: str, value: float) -> str:
     """Return a constant with its unit."""
-    if name in (forms.START, forms.WAVE):
+    if name in (forms.START, forms.WAVE, forms.DOUBLING):
         return format_seconds(value)
     if name == forms.MEMORY:
         return format_bandwidth(value)
@@ -340,24 +378,3 @@ def _text(value: float, dimension: str) -> str:
     """Return a quantity to four digits in the unit that profiles write it in."""
     unit, factor = _UNITS[dimension]
     return f"{value / factor:.{DIGITS}g} {unit}"
-
-
-def bundled_profile_of(provenance: Mapping[str, Any]) -> HardwareProfile | None:
-    """Return the catalogue's profile of a measured GPU; none where none fits.
-
-    The chip of the catalogue name (``h100`` of ``h100-sxm-80gb``) must stand in the name that the driver gives, the
-    form factor in both or neither, and the memory must agree; of several the nearest is taken.
-    """
-    device = provenance["device"]
-    if device["kind"] != "cuda":
-        return None
-    words = set(re.split(r"[^a-z0-9]+", str(device["name"]).lower()))
-    found = []
-    for name in catalog.names("hardware"):
-        parts = set(name.split("-"))
-        chip = {part for part in parts if part not in FORMS and not part.endswith("gb")}
-        if chip <= words and parts & OTHER_FORMS == words & OTHER_FORMS:
-            profile = load_hardware(name)
-            found.append((abs(profile.memory.total / float(device["total_memory_bytes"]) - 1.0), name, profile))
-    near = [each for each in found if each[0] < MEMORY_TOLERANCE]
-    return min(near, key=lambda each: each[:2])[2] if near else None

@@ -14,7 +14,6 @@ from simserve.calibrate.curve_regressor import CurveForm, CurveRegressor
 from simserve.calibrate.kernels import points
 from simserve.calibrate.run_folder import KernelRun
 from simserve.perf.efficiency import Array
-from simserve.profiles.gemm_curves import GemmCurve
 from simserve.profiles.hardware import HardwareProfile
 
 MIN_POINTS = 10
@@ -25,10 +24,12 @@ ALWAYS_PLANNED = ("products bfloat16", "prefill attention", "decode attention", 
 
 TILE_CHOICES: tuple[Mapping[str, int], ...] = (
     {"min_tile_rows": 64, "max_tile_rows": 64},
+    {"min_tile_rows": 64, "max_tile_rows": 256, "max_splits": 1},
     {"min_tile_rows": 16, "max_tile_rows": 16},
     {"min_tile_rows": 1, "max_tile_rows": 1},
 )
-"""Rows of a tile that are tried where no base profile says them: a GPU's 64, 16 of weight-only kernels, a CPU's 1."""
+"""Tiles that are tried beside those of a base profile: cuBLAS's 64 rows, CUTLASS's that grow and share no reduction,
+the 16 of weight-only kernels, a CPU's 1."""
 
 HELD_SHAPE = (
     "loop_overhead",
@@ -38,7 +39,7 @@ HELD_SHAPE = (
     "min_tile_rows",
     "max_tile_rows",
 )
-"""Constants of products that are held: those of a base profile where it has a curve of the format."""
+"""Constants of products that are held: of a base profile's curve or of `TILE_CHOICES`, whichever fits best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ _SIZES: Mapping[str, tuple[str, ...]] = {
     points.MOE: ("num_tokens", "num_experts", "hidden_size", "inter_size"),
     points.ELEMENTWISE: ("m", "width"),
     points.COPY: ("bytes",),
+    points.ALL_REDUCE: ("num_gpus", "message_size"),
 }
 
 
@@ -88,7 +90,7 @@ class KernelFit:
     """The curves of a device from a run of its kernels.
 
     Args:
-        base: Profile of the same GPU, whose tiles and shapes of products are kept; None: class defaults.
+        base: Profile of the same GPU, whose tiles and shapes of products are tried too; None: class defaults alone.
         num_folds: Parts that are held out in turn; 0 leaves the held-out errors away.
 
     Attributes:
@@ -113,8 +115,9 @@ class KernelFit:
         self._fit_table(run, "prefill attention", points.PREFILL, forms.prefill_form)
         self._fit_table(run, "decode attention", points.DECODE, lambda: forms.decode_form(attention_cores))
         self._fit_table(run, "routed experts", points.MOE, lambda: forms.expert_form(cores))
-        self._fit_table(run, "element-wise", points.ELEMENTWISE, forms.elementwise_form)
+        self._fit_memory_bound(run)
         self._fit_table(run, "copies", points.COPY, forms.copy_form)
+        self._fit_table(run, "all-reduce", points.ALL_REDUCE, forms.all_reduce_form)
         return self
 
     def _fit_products(self, run: KernelRun, name: str, cores: int) -> None:
@@ -123,11 +126,24 @@ class KernelFit:
         calls = table[table["gemm_dtype"] == name].reset_index(drop=True)
         if not self._is_enough(title, calls):
             return
-        held = self._base_curve(name)
-        shapes = [{key: getattr(held, key) for key in HELD_SHAPE}] if held is not None else list(TILE_CHOICES)
-        fits = [(self._regressor(forms.product_form(name, cores, shape), calls), shape) for shape in shapes]
-        regressor, shape = min(fits, key=lambda each: float(np.median(np.abs(np.log1p(each[0].errors_)))))
+        curves = self.base.gemm_curves.get(forms.CLASS_OF[name], ()) if self.base is not None else ()
+        shapes = [{key: getattr(curve, key) for key in HELD_SHAPE} for curve in curves] + list(TILE_CHOICES)
+        seconds = calls["seconds"].to_numpy(dtype=np.float64)
+        tried = [CurveRegressor(forms.product_form(name, cores, shape), num_folds=0) for shape in shapes]
+        errors = [float(np.median(np.abs(np.log1p(each.fit(calls, seconds).errors_)))) for each in tried]
+        shape = shapes[int(np.argmin(errors))]
+        regressor = self._regressor(forms.product_form(name, cores, shape), calls)
         self.kinds_[title] = FittedKind(title, points.GEMM, name, regressor, shape, calls)
+
+    def _fit_memory_bound(self, run: KernelRun) -> None:
+        """Fit norms, rotary embedding and activation as one kind; sampling, which is not of a layer, apart."""
+        table = run.tables.get(points.ELEMENTWISE, pd.DataFrame({"op_name": []}))
+        is_sampling = table["op_name"] == points.SAMPLING
+        for title, chosen in (("element-wise", ~is_sampling), ("sampling", is_sampling)):
+            calls = table[chosen].reset_index(drop=True)
+            if self._is_enough(title, calls):
+                regressor = self._regressor(forms.elementwise_form(), calls)
+                self.kinds_[title] = FittedKind(title, points.ELEMENTWISE, "", regressor, {}, calls)
 
     def _fit_table(self, run: KernelRun, title: str, table: str, form: Callable[[], CurveForm]) -> None:
         calls = run.tables.get(table, pd.DataFrame())
@@ -143,10 +159,6 @@ class KernelFit:
         if len(calls) or title in ALWAYS_PLANNED:
             self.not_fitted_[title] = f"{len(calls)} calls, {MIN_POINTS} are needed"
         return False
-
-    def _base_curve(self, name: str) -> GemmCurve | None:
-        curves = self.base.gemm_curves.get(forms.CLASS_OF[name], ()) if self.base is not None else ()
-        return curves[0] if curves else None
 
     def _cores(self, run: KernelRun) -> int:
         """Return the multiprocessors that tiles are dealt to; 1 for a CPU, whose threads share every tile."""

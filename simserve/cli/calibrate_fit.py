@@ -117,7 +117,7 @@ def _is_of(target: Path, run: KernelRun) -> bool:
 
 def _base(name: str | None, run: KernelRun) -> HardwareProfile | None:
     """Return the profile to lay the fit over: the one that was named, or the bundled one of the same GPU."""
-    from simserve.calibrate.fitted_profile import bundled_profile_of
+    from simserve.calibrate.bundled_profile import bundled_profile_of
     from simserve.profiles.hardware import load_hardware
 
     if name == "none":

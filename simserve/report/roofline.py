@@ -53,7 +53,7 @@ def roofline(series: Sequence[Series], peaks: Mapping[str, float], bandwidth: fl
         bandwidth: Bytes/s of the slope.
         title: Device.
     """
-    figure, axes = canvas(height=4.4, bottom=0.30, top=0.90)
+    figure, axes = canvas(height=4.2, bottom=0.25, top=0.92)
     axes.set_xscale("log")
     axes.set_yscale("log")
     for number, each in enumerate(series):

@@ -18,6 +18,7 @@ from simserve.profiles.model import load_model
 
 CORES = 132
 NOISE = 0.05
+NUM_DEVICES = 8
 MODEL = "llama-3.1-8b"
 WIDE_TILES = {"min_tile_rows": 64, "max_tile_rows": 64}
 NARROW_TILES = {"min_tile_rows": 16, "max_tile_rows": 16}
@@ -38,7 +39,7 @@ TRUTHS: Mapping[str, Truth] = {
         forms.product_form("fp8", CORES, WIDE_TILES),
         points.GEMM,
         {"gemm_dtype": "fp8"},
-        {START: 3.3e-6, COMPUTE: 1.2e15, MEMORY: 3.9e12, forms.SUSTAINED: 1.0},
+        {START: 3.3e-6, COMPUTE: 1.2e15, MEMORY: 3.9e12, forms.SUSTAINED: 1.0, forms.ROUNDING: 1.0},
     ),
     "products int4_wo": (
         forms.product_form("int4_wo", CORES, NARROW_TILES),
@@ -59,13 +60,19 @@ TRUTHS: Mapping[str, Truth] = {
         {START: 10e-6, MEMORY: 3.8e12, forms.WAVE: 2e-6},
     ),
     "element-wise": (forms.elementwise_form(), points.ELEMENTWISE, {}, {START: 2e-6, MEMORY: 3.6e12}),
+    "all-reduce": (
+        forms.all_reduce_form(),
+        points.ALL_REDUCE,
+        {},
+        {START: 9e-6, MEMORY: 3e11, forms.DOUBLING: 0.0},
+    ),
     "copies": (forms.copy_form(), points.COPY, {}, {START: 2e-6, MEMORY: 4e12}),
 }
 
 
 def planned(*formats: str) -> list[Point]:
     """Return the points of a measurement of one model on a GPU."""
-    return plan_points([load_model(MODEL)], formats=formats or ("bfloat16",))
+    return plan_points([load_model(MODEL)], formats=formats or ("bfloat16",), num_devices=NUM_DEVICES)
 
 
 def calls_of(name: str) -> pd.DataFrame:
@@ -73,7 +80,8 @@ def calls_of(name: str) -> pd.DataFrame:
     _, table, columns, _ = TRUTHS[name]
     chosen = [point.sizes for point in planned(*points.FORMATS) if point.table == table]
     rows = [dict(sizes) for sizes in chosen if all(sizes[key] == value for key, value in columns.items())]
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    return table[table["op_name"] != points.SAMPLING].reset_index(drop=True) if name == "element-wise" else table
 
 
 def noisy_seconds(name: str, calls: pd.DataFrame, seed: int, noise: float = NOISE) -> np.ndarray[Any, Any]:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pytest
 
 from simserve.calibrate import curve_forms as forms
+from simserve.calibrate.bundled_profile import bundled_profile_of
 from simserve.calibrate.fit_report import fit_summary, layer_errors, roofline_series, table_rows, warnings
-from simserve.calibrate.fitted_profile import bundled_profile_of, fitted_profile
-from simserve.calibrate.kernel_fit import KernelFit
+from simserve.calibrate.fitted_profile import fitted_profile
+from simserve.calibrate.kernel_fit import HELD_SHAPE, KernelFit
 from simserve.calibrate.kernels import points
 from simserve.calibrate.profile_file import write_profile
 from simserve.calibrate.run_folder import KernelRun, read_run
 from simserve.perf.attention_curve import Gpu, Heads, decode_seconds, prefill_seconds
+from simserve.perf.collective_curve import all_reduce_curve_seconds
 from simserve.perf.gemm_curve import GemmDevice, gemm_seconds
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import load_model
-from tests.calibrate.synthetic_run import COMPUTE, CORES, MEMORY, MODEL, START, TRUTHS, write_run
+from tests.calibrate.synthetic_run import COMPUTE, CORES, MEMORY, MODEL, START, TRUTHS, calls_of, write_run
 
+REAL = Path(__file__).resolve().parents[3] / "shared/data/kernels/aiconfigurator/h200_sxm"
 H100 = "h100-sxm-80gb"
 
 
@@ -34,6 +38,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> KernelRun:
 def fit(run: KernelRun) -> KernelFit:
     """Return its fit, over no base."""
     return KernelFit().fit(run)
+
+
+@pytest.fixture(scope="module")
+def overlay(run: KernelRun) -> KernelFit:
+    """Return its fit over a bundled profile."""
+    return KernelFit(load_hardware(H100)).fit(run)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +79,10 @@ def test_the_profile_prices_products_as_the_fit_does(profile: HardwareProfile, f
 
         own = kind.regressor.predict(kind.calls)
         if dtype == "fp8":
-            rounding = 0.5 * curve.start_latency + 3.0 * m * k / kind.regressor.constants_[MEMORY]
+            found = profile.activation_quantisation
+            assert found is not None
+            rate = profile.memory.bandwidth * found.memory_efficiency
+            rounding = found.start_latency + 3.0 * m * k / rate
             priced = priced + rounding
         assert priced == pytest.approx(own, rel=2e-3)
 
@@ -101,6 +114,21 @@ def test_the_profile_prices_attention_as_the_fit_does(profile: HardwareProfile, 
     assert prompt_seconds == pytest.approx(prefill.regressor.predict(prefill.calls), rel=5e-3)
 
 
+def test_the_profile_prices_collectives_as_the_fit_does(run: KernelRun, fit: KernelFit, overlay: KernelFit) -> None:
+    """Over the link of the base, or over one that the measurement found."""
+    kind = fit.kinds_["all-reduce"]
+    ranks, elements = (kind.calls[name].to_numpy(dtype=np.float64) for name in ("num_gpus", "message_size"))
+    expected = kind.regressor.predict(kind.calls)
+    for profile in (fitted_profile(run, fit), fitted_profile(run, overlay)):
+        assert profile.collective_curves is not None
+        curve = profile.collective_curves.all_reduce_of("vllm")
+
+        for count in (2, 4, 8):
+            chosen = ranks == count
+            priced = all_reduce_curve_seconds(curve, 2.0 * elements[chosen], count, profile.intra_node.bandwidth)
+            assert priced == pytest.approx(expected[chosen], rel=5e-3)
+
+
 def test_class_efficiencies_follow_the_fit(profile: HardwareProfile, fit: KernelFit) -> None:
     """What has no curve of its own is priced like what has one."""
     passing = fit.kinds_["element-wise"].regressor.constants_
@@ -116,14 +144,16 @@ def test_a_written_profile_reads_back(profile: HardwareProfile, tmp_path: Path) 
     assert load_hardware(str(tmp_path / "mine.yaml")) == profile
 
 
-def test_an_overlay_keeps_what_was_not_measured(run: KernelRun) -> None:
+def test_an_overlay_keeps_what_was_not_measured(run: KernelRun, overlay: KernelFit) -> None:
     """Peaks, prices, links, FP8 KV and latent attention are the base's; products and attention are the run's."""
     base = load_hardware(H100)
 
-    profile = fitted_profile(run, KernelFit(base).fit(run))
+    profile = fitted_profile(run, overlay)
 
     assert (profile.compute.bf16, profile.memory, profile.prices) == (base.compute.bf16, base.memory, base.prices)
-    assert profile.collective_curves == base.collective_curves
+    assert profile.collective_curves is not None
+    assert base.collective_curves is not None
+    assert profile.collective_curves.transfers == base.collective_curves.transfers
     assert profile.gemm_curves["fp8_block"] == base.gemm_curves["fp8_block"]
     assert len(profile.gemm_curves["bf16"]) == 1
     assert "x1000" in profile.gemm_curves["bf16"][0].fit.source
@@ -140,13 +170,19 @@ def test_an_overlay_keeps_what_was_not_measured(run: KernelRun) -> None:
         )
 
 
-def test_shape_constants_of_products_are_those_of_the_base(run: KernelRun) -> None:
-    """Only start, rates and, where it shows, the sustained share are fitted."""
+def test_shape_constants_of_products_are_the_ones_that_fit(run: KernelRun, tmp_path: Path) -> None:
+    """Those of a curve of the base where it made the times."""
     base = load_hardware(H100)
+    shape = {name: getattr(base.gemm_curves["bf16"][0], name) for name in HELD_SHAPE}
+    _, _, _, truth = TRUTHS["products bfloat16"]
+    calls = calls_of("products bfloat16")
+    seconds = forms.product_form("bfloat16", CORES, shape).predict(calls, truth)
+    made = KernelRun(tmp_path, run.provenance, {points.GEMM: calls.assign(seconds=seconds)})
 
-    fit = KernelFit(base).fit(run)
+    found = KernelFit(base).fit(made).kinds_["products bfloat16"]
 
-    assert fit.kinds_["products bfloat16"].shape["loop_overhead"] == base.gemm_curves["bf16"][0].loop_overhead
+    assert found.shape == shape
+    assert found.regressor.median_error_ < 1e-4
 
 
 def test_too_few_calls_leave_a_class_as_it_is_and_it_is_named(tmp_path: Path) -> None:
@@ -222,12 +258,34 @@ def test_series_of_a_roofline(run: KernelRun, fit: KernelFit, profile: HardwareP
 
     series = {each.name: each for each in roofline_series(fit, peaks)}
 
-    assert set(series) == {name for name in TRUTHS if name not in ("element-wise", "copies")}
+    assert set(series) == {name for name in TRUTHS if name not in ("element-wise", "all-reduce", "copies")}
     fp8 = series["products fp8"]
     assert fp8.peak == profile.peak_flops("fp8")
     assert np.all(fp8.fitted <= fp8.peak)
     assert fp8.measured == pytest.approx(fp8.fitted, rel=0.2)
     assert {row[0] for row in table_rows(fit)} == set(TRUTHS)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the measurements of ../shared/data are not there")
+def test_real_kernels_follow_the_forms(run: KernelRun, tmp_path: Path) -> None:
+    """NVIDIA's tables of an H200: the error on sizes that were held out, products, prompts and decode steps."""
+    heads = "num_heads = 32 and num_key_value_heads = 8 and head_dim = 128 and window_size = 0"
+    chosen = {
+        points.GEMM: "gemm_dtype = 'bfloat16' and n in (1024, 4096, 16384) and k in (1024, 4096, 8192)",
+        points.PREFILL: f"kv_cache_dtype = 'bfloat16' and batch_size <= 64 and {heads}",
+        points.DECODE: f"kv_cache_dtype = 'bfloat16' and batch_size <= 1024 and {heads}",
+    }
+    tables = {}
+    for table, rows in chosen.items():
+        file = next(REAL.glob(f"*/vllm/*/{table}.parquet"))
+        tables[table] = duckdb.sql(f"select *, latency / 1e3 as seconds from '{file}' where {rows}").df()
+
+    kinds = KernelFit().fit(KernelRun(tmp_path, run.provenance, tables)).kinds_
+
+    assert (kinds["products bfloat16"].regressor.held_out_error_ or 1.0) < 0.07
+    assert (kinds["prefill attention"].regressor.held_out_error_ or 1.0) < 0.06
+    assert (kinds["decode attention"].regressor.held_out_error_ or 1.0) < 0.08
+    assert kinds["decode attention"].regressor.constants_[MEMORY] == pytest.approx(4.3e12, rel=0.1)
 
 
 @pytest.mark.parametrize(

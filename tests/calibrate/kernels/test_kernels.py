@@ -64,7 +64,40 @@ def test_attention_is_right(cpu: TorchDevice, table: str, length: dict[str, int]
     assert 0.0 < kernel.error() <= kernel.tolerance
 
 
-@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("batch", [1, 5])
+def test_paged_attention_reads_the_pages_of_its_table(
+    cpu: TorchDevice, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """Ragged contexts over shuffled pages, against a kernel that gathers them."""
+    torch = cpu.torch
+
+    def gathering(
+        query: Any, key: Any, value: Any, *given: Any, seqused_k: Any, block_table: Any, enable_gqa: bool
+    ) -> Any:
+        ends, no_keys, one, longest = given
+        assert (no_keys, one, enable_gqa) == (None, 1, True)
+        assert longest == int(seqused_k.max())
+        assert ends.tolist() == list(range(batch + 1))
+        rows = []
+        for row, used in enumerate(seqused_k.tolist()):
+            keys, values = (each[block_table[row].long()].flatten(0, 1)[:used].transpose(0, 1) for each in (key, value))
+            attended = torch.nn.functional.scaled_dot_product_attention(
+                query[row][None, :, None], keys[None], values[None], enable_gqa=True
+            )
+            rows.append(attended[0, :, 0])
+        return torch.stack(rows)
+
+    monkeypatch.setattr(attention, "_varlen", lambda _: gathering)
+    heads = {"num_heads": 6, "num_key_value_heads": 2, "head_dim": 32}
+    point = Point(table=points.DECODE, sizes={"batch_size": batch, "step": 399, **heads}, flops=0, num_bytes=1e6)
+
+    kernel = attention._paged(point, cpu)
+
+    assert kernel.call(0).shape == (batch, 6, 32)
+    assert 0.0 < kernel.error() <= kernel.tolerance
+
+
+@pytest.mark.parametrize("rows", [1, 16])
 @pytest.mark.parametrize("name", list(points.LAUNCHES))
 def test_memory_bound_kernels_are_right(cpu: TorchDevice, name: str, rows: int) -> None:
     """Norm, rotary embedding, activation, sampling."""

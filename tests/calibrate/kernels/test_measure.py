@@ -12,6 +12,7 @@ import pytest
 
 from simserve.calibrate.kernel_fit import KernelFit
 from simserve.calibrate.kernels import measure as measuring
+from simserve.calibrate.kernels import pace
 from simserve.calibrate.kernels.kernel import Kernel
 from simserve.calibrate.kernels.measure import measure
 from simserve.calibrate.kernels.points import COPY, ELEMENTWISE, GEMM, Point
@@ -30,7 +31,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan few and short points, with few samples."""
     monkeypatch.setattr(measuring.points, "plan_points", lambda *_, **__: planned())
     monkeypatch.setitem(measuring.SAMPLE_SECONDS, "cpu", 0.001)
-    monkeypatch.setitem(measuring.SETUP_SECONDS, "cpu", 0.0)
+    monkeypatch.setitem(pace.SETUP_SECONDS, "cpu", 0.0)
 
 
 def planned() -> list[Point]:
@@ -103,7 +104,7 @@ def test_points_too_long_for_what_is_left_are_put_off(
     cpu: TorchDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shorter ones are done instead, and the run is not complete."""
-    monkeypatch.setitem(measuring.FIRST_RATES, "cpu", (1.0, 3e9))
+    monkeypatch.setitem(pace.FIRST_RATES, "cpu", (1.0, 3e9))
 
     run(tmp_path / "run", cpu, seconds=60.0)
 
@@ -119,11 +120,12 @@ def test_an_interrupted_measurement_resumes(cpu: TorchDevice, tmp_path: Path, mo
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "run", cpu)
     half = read_run(tmp_path / "run")
-    before = read_log(tmp_path / "run").rows
+    before, starts = read_log(tmp_path / "run").rows, read_log(tmp_path / "run").starts
 
     run(tmp_path / "run", cpu)
 
     assert (half.num_points, half.provenance["ended"], half.is_complete) == (11, "interrupted", False)
+    assert starts == {}, "a call that the user stopped is not one that killed the process"
     after = read_log(tmp_path / "run").rows
     assert read_run(tmp_path / "run").is_complete
     assert {key: after[key] for key in before} == before
