@@ -195,7 +195,7 @@ def resolve_engine(
         **limits,
         **resolve_new_token_ratio(choices, known),
         **resolve_memory(choices, known, place, limits["max_num_batched_tokens"], limits["max_num_seqs"]),
-        **resolve_host(choices, known),
+        **resolve_host(choices, known, place),
         **resolve_offload(choices, profile.name, known.version),
     }
     for key in set(settings) - set(choices.sources):

@@ -214,6 +214,8 @@ class Host(FrozenModel):
 
     seconds_per_step: Seconds
     """Scheduling and input preparation of a step, seconds."""
+    seconds_per_parallel_step: Seconds = Field(default=0.0, ge=0)
+    """What that takes longer where several ranks have to agree on the step, seconds."""
     seconds_per_request: Seconds
     """Bookkeeping, sampling and output a request of a step, seconds."""
     overlap: float = Field(ge=0, le=1)

@@ -529,3 +529,13 @@ def test_vllm_schedules_ahead_from_0_14() -> None:
 
     assert (before.async_scheduling, after.async_scheduling) == (False, True)
     assert before.host_seconds_per_request > 10 * after.host_seconds_per_request
+
+
+def test_ranks_that_have_to_agree_lengthen_every_step() -> None:
+    """TensorRT-LLM's C++ runtime; its PyTorch backend no more."""
+    single, parallel = (
+        resolve("tensorrt-llm", "0.14", tensor_parallel_size=size).host_seconds_per_step for size in (1, 2)
+    )
+
+    assert parallel == pytest.approx(single + 3e-3)
+    assert resolve("tensorrt-llm", "1.0", tensor_parallel_size=2).host_seconds_per_step == pytest.approx(0.8e-3)
