@@ -75,6 +75,7 @@ class ResolvedEngine:
         cuda_graph_max_batch: The last of them, 0 without graphs.
         cuda_graph_max_prompt_tokens: Tokens up to which a step that prefills runs on graphs too.
         enforce_eager: Whether nothing is captured in CUDA graphs; every step then waits for its launches.
+        sampling: ``greedy`` or ``nucleus`` (by top-k or top-p), what clients ask for.
         async_scheduling: Whether the host prepares the next step while the GPU computes.
         host_seconds_per_step: CPU time of a step.
         host_seconds_per_request: CPU time a request of a step.
@@ -134,6 +135,7 @@ class ResolvedEngine:
     cuda_graph_max_batch: int
     cuda_graph_max_prompt_tokens: int
     enforce_eager: bool
+    sampling: str
     async_scheduling: bool
     host_seconds_per_step: float
     host_seconds_per_request: float

@@ -115,6 +115,7 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
             "version": engine_version(row, engine),
             "enable_prefix_caching": False,
             "max_model_len": prompt + lengths[1].get("max", output) + build.LENGTH_SLACK,
+            "sampling": None if is_public else "nucleus",
             **_knobs(engine, settings, clients, prompt),
         },
         tensor_parallel_size=tensor,
