@@ -63,6 +63,7 @@ _KNOWN_ENGINE = {
     "block_size",
     "max_model_len",
     "async_scheduling",
+    "sampling",
     "frontend_latency",
 }
 _KNOWN_WORKLOAD = {

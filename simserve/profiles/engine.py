@@ -77,6 +77,7 @@ class ResolvedEngine:
         cuda_graph_max_batch: The last of them, 0 without graphs.
         cuda_graph_max_prompt_tokens: Tokens up to which a step that prefills runs on graphs too.
         enforce_eager: Whether nothing is captured in CUDA graphs; every step then waits for its launches.
+        sampling: ``greedy`` or ``nucleus`` (by top-k or top-p), what clients ask for.
         async_scheduling: Whether the host prepares the next step while the GPU computes.
         host_seconds_per_step: CPU time of a step.
         host_seconds_per_request: CPU time a request of a step.
@@ -138,6 +139,7 @@ class ResolvedEngine:
     cuda_graph_max_batch: int
     cuda_graph_max_prompt_tokens: int
     enforce_eager: bool
+    sampling: str
     async_scheduling: bool
     host_seconds_per_step: float
     host_seconds_per_request: float
@@ -199,7 +201,7 @@ def resolve_engine(
         **limits,
         **resolve_new_token_ratio(choices, known),
         **resolve_memory(choices, known, place, limits["max_num_batched_tokens"], limits["max_num_seqs"]),
-        **resolve_host(choices, known),
+        **resolve_host(choices, known, place),
         **resolve_offload(choices, profile.name, known.version),
     }
     for key in set(settings) - set(choices.sources):

@@ -218,8 +218,12 @@ class Host(FrozenModel):
 
     seconds_per_step: Seconds
     """Scheduling and input preparation of a step, seconds."""
+    seconds_per_parallel_step: Seconds = Field(default=0.0, ge=0)
+    """What that takes longer where several ranks have to agree on the step, seconds."""
     seconds_per_request: Seconds
     """Bookkeeping, sampling and output a request of a step, seconds."""
+    seconds_per_nucleus_request: Seconds = Field(default=0.0, ge=0)
+    """What a request adds that samples by top-k or top-p, seconds: its logits are sorted."""
     overlap: float = Field(ge=0, le=1)
     """Share of both that asynchronous scheduling hides behind the GPU; 0: the engine has none."""
     eager_seconds_per_layer: Seconds = Field(default=0.0, ge=0)

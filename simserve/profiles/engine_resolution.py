@@ -225,7 +225,7 @@ def resolve_memory(
     }
 
 
-def resolve_host(choices: Choices, known: EngineVersion) -> dict[str, Any]:
+def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[str, Any]:
     """Return CPU times, their overlap, and what the kernels can do.
 
     Raises:
@@ -238,10 +238,14 @@ def resolve_host(choices: Choices, known: EngineVersion) -> dict[str, Any]:
     if is_async and not host.overlap:
         rule = f"is not possible: version {known.version} of this engine has no asynchronous scheduling"
         raise refuse("async_scheduling", is_async, rule, "leave it out or use a newer version")
+    sampling: str = choices.pick("sampling", "greedy")
+    sorting = host.seconds_per_nucleus_request if sampling == "nucleus" else 0.0
+    agreeing = host.seconds_per_parallel_step if place.num_ranks > 1 else 0.0
     return {
         "async_scheduling": is_async,
-        "host_seconds_per_step": host.seconds_per_step,
-        "host_seconds_per_request": host.seconds_per_request,
+        "host_seconds_per_step": host.seconds_per_step + agreeing,
+        "sampling": sampling,
+        "host_seconds_per_request": host.seconds_per_request + sorting,
         "eager_seconds_per_layer": host.eager_seconds_per_layer,
         "eager_gap_seconds_per_layer": host.eager_gap_seconds_per_layer,
         "eager_seconds_per_expert_layer": host.eager_seconds_per_expert_layer,

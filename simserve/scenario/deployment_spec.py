@@ -92,6 +92,9 @@ class EngineSpec(FrozenModel):
     """Longest prompt plus output, tokens. Absent: the model's own limit."""
     async_scheduling: bool | None = None
     """Whether the host prepares the next step while the GPU works on this one."""
+    sampling: Literal["greedy", "nucleus"] | None = None
+    """How clients ask for tokens: `greedy`, or `nucleus`, by top-k or top-p, as a model's generation_config.json makes
+    of clients that ask for nothing; vLLM 0.8 to 0.13 sorts the logits for it. Absent: greedy."""
     enforce_eager: bool | None = None
     """Whether to run without CUDA graphs and compilation: a step takes at least the time to launch its kernels."""
     frontend_latency: Seconds | None = None

@@ -31,7 +31,7 @@ COLUMNS = ("decode_base", "decode_slope", "token_seconds", "sequence_seconds", "
 
 def make_target(model: str = "llama-3.1-8b", **options: Any) -> ReplicaShape:
     """Return a deployment that does not speculate."""
-    return make_shape("h100-sxm-80gb", model, version="0.20", max_model_len=8192, **options)
+    return make_shape("h100-sxm-80gb", model, version="0.12", max_model_len=8192, **options)
 
 
 def speculating(
@@ -70,7 +70,7 @@ def test_the_speedup_falls_below_one_where_arithmetic_binds(model: str, ranks: i
     target = make_target(model, tensor_parallel_size=ranks)
     gains = speedups(speculating(target), [1, 8, 32, 128, 512])
 
-    assert gains[0] > 1.35
+    assert gains[0] > 1.4
     assert gains[-1] < 0.8
     assert (np.diff(gains[1:]) < 0).all()
 

@@ -29,7 +29,6 @@ def small_base(seed: int = 1, num_requests: int = 150) -> Any:
             f"workload.num_requests={num_requests}",
             "workload.output_tokens.value=100",
             "workload.arrivals.rate=40",
-            "deployment.engine.version=0.20",
         ]
     )
 

@@ -98,6 +98,19 @@ def test_inhouse_sweeps_have_fixed_prompts_and_an_unscored_ttft(tmp_path: Path) 
     assert point.scenario["deployment"]["engine"]["max_model_len"] >= 100 + 220
 
 
+def test_a_run_named_for_one_replica_is_one(tmp_path: Path) -> None:
+    """MiniMax on H100: the columns multiply its ranks by data-parallel ones that did not run."""
+    rows = [
+        agg_row(model="MiniMaxAI/MiniMax-M2.5", tp=4, ep=16, dp=4, notes=f"id=run_c8_{name}_1; moe_tp=1")
+        for name in ("tp4_ep4", "tp4_ep16_dpa")
+    ]
+    write_csv(tmp_path, "inferencex_agg.csv", rows)
+
+    sizes = [point.scenario["deployment"].get("data_parallel_size", 1) for point in read_inferencex(tmp_path)]
+
+    assert sizes == [1, 4]
+
+
 def test_checkpoints_of_modelopt_hold_an_fp8_kv_cache(tmp_path: Path) -> None:
     """TensorRT-LLM follows the checkpoint; blocks of 128 are the model's own, with a cache of 16 bit."""
     both = ("fp8", "fp8_block")
