@@ -121,11 +121,13 @@ class Faults:
         period = fault.probe.period
         first = (ceil(self._env.now / period + 1e-9) or 1) * period
         yield self._env.timeout(first + (fault.probe.threshold - 1) * period - self._env.now)
-        for unit in units:
+        # Another fault may have come first.
+        hanging = [unit for unit in units if unit.is_frozen and unit.state == READY]
+        for unit in hanging:
             unit.is_frozen = False
-        self._lose(units, retry=fault.in_flight == "retry")
+        self._lose(hanging, retry=fault.in_flight == "retry")
         yield self._env.timeout(seconds)
-        self._restore(units)
+        self._restore(hanging)
 
     def _take_back(self, fault: SpotFault, units: list[Unit], seconds: float) -> Steps:
         """Drain for the length of the notice, then take it; another instance is ready when it is over."""
