@@ -21,6 +21,7 @@ _EXPECTED = [
     "chatbot",
     "code-completion",
     "cold-start",
+    "disaggregation",
     "first-token-in-100-ms",
     "framework-comparison",
     "hundred-requests-a-second",
@@ -34,6 +35,7 @@ _EXPECTED = [
     "speculative-decoding",
     "stale-router",
     "static-vs-continuous",
+    "two-pools",
 ]
 _OVERLOADED = {"cold-start", "overload-and-shedding", "stale-router"}
 """Scenarios whose point is that the objective is missed as they ship."""
@@ -176,6 +178,22 @@ def test_a_replica_that_hangs_is_worse_than_one_that_crashes() -> None:
     assert crashed["simserve"]["slo"]["attainment"] > 0.98
     assert hung["simserve"]["slo"]["attainment"] < 0.95
     assert hung["p99_ttft_ms"] > 100 * crashed["p99_ttft_ms"]
+
+
+def test_disaggregation_and_small_chunks_each_cut_the_gaps_between_tokens() -> None:
+    """On the same four GPUs; both cost time to first token, and the summary says how busy each pool is."""
+    same = ["deployment.pools=[]", "deployment.disaggregation=null", "deployment.replicas=4"]
+    split, mixed = summary("disaggregation"), summary("disaggregation", *same)
+    chunked = summary("disaggregation", *same, "deployment.engine.max_num_batched_tokens=1024")
+
+    assert split["p99_itl_ms"] < 0.2 * mixed["p99_itl_ms"]
+    assert chunked["p99_itl_ms"] < 0.4 * mixed["p99_itl_ms"]
+    assert split["median_ttft_ms"] > 1.2 * mixed["median_ttft_ms"]
+    assert chunked["median_ttft_ms"] > mixed["median_ttft_ms"]
+    inner = split["simserve"]
+    assert inner["transfers"]["count"] > 2900
+    assert "Busy by pool: prefill" in inner["bottleneck"]["explanation"]
+    assert inner["cost"]["usd_per_hour"] == mixed["simserve"]["cost"]["usd_per_hour"]
 
 
 def test_a_stale_view_makes_everybody_run_to_one_replica() -> None:

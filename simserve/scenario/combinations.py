@@ -24,6 +24,7 @@ def check_combinations(scenario: Scenario) -> None:
     _check_admission(scenario)
     _check_autoscaling(scenario)
     _check_faults(scenario)
+    _check_pools(scenario)
 
 
 def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
@@ -48,7 +49,7 @@ def _first_decision(scenario: Scenario) -> str | None:
             if getattr(each, option) is not None:
                 return f"workload.classes.{number}.{option}"
     deployment = scenario.deployment
-    for option in ("admission", "autoscaling", "faults"):
+    for option in ("pools", "admission", "autoscaling", "faults"):
         if getattr(deployment, option):
             return f"deployment.{option}"
     routing = deployment.routing
@@ -65,8 +66,10 @@ def _check_classes(scenario: Scenario) -> None:
             rule = "has no effect on a queue that is first come, first served"
             remedy = "set deployment.engine.scheduling_policy to priority, or leave it out"
             _refuse(scenario, f"{key}.priority", rule, remedy, each.priority)
-        if each.pool is not None:
-            _refuse(scenario, f"{key}.pool", "names no pool: deployment.pools has none", "leave it out", each.pool)
+        names = [pool.name for pool in deployment.pools if pool.role != "decode"]
+        if each.pool is not None and each.pool not in names:
+            known = f"choose from {', '.join(names)}" if names else "deployment.pools has none; leave it out"
+            _refuse(scenario, f"{key}.pool", "names no pool that takes requests", known, each.pool)
         if each.retries is not None and each.timeout is None and not loses:
             remedy = "give the class a timeout, or the deployment an admission block"
             _refuse(scenario, f"{key}.retries", "has no effect where every request is answered", remedy)
@@ -84,6 +87,32 @@ def _check_routing(scenario: Scenario) -> None:
     if routing.update_interval and routing.policy in BLIND_POLICIES:
         rule = f"has no effect under {routing.policy}, which looks at nothing"
         _refuse(scenario, f"{key}.update_interval", rule, "leave it out")
+
+
+def _check_pools(scenario: Scenario) -> None:
+    deployment, key = scenario.deployment, "deployment.pools"
+    pools, weights = deployment.pools, deployment.routing.weights
+    names = [pool.name for pool in pools]
+    if weights is not None and (not pools or set(weights) != {pool.name for pool in pools if pool.role != "decode"}):
+        rule = "must name every pool that takes requests, and no other"
+        _refuse(scenario, "deployment.routing.weights", rule, f"they are {', '.join(names) or 'none'}")
+    roles = {pool.role for pool in pools}
+    if deployment.disaggregation is None and roles - {"both"}:
+        rule = "have the roles prefill and decode, and nothing says how KV caches get from one to the other"
+        _refuse(scenario, key, rule, "add deployment.disaggregation, such as {}, or give every pool the role both")
+    if deployment.disaggregation is not None and roles != {"prefill", "decode"}:
+        rule = "needs pools of the roles prefill and decode, and none of the role both"
+        _refuse(scenario, "deployment.disaggregation", rule, "give every pool one of them")
+    if not pools:
+        return
+    if len(set(names)) < len(names):
+        _refuse(scenario, key, "has two pools of one name", "rename one")
+    if deployment.replicas != 1:
+        rule = "has no effect beside pools, each of which has its own"
+        _refuse(scenario, "deployment.replicas", rule, "leave it out", deployment.replicas)
+    for option in ("autoscaling", "faults", "speculative"):
+        if getattr(deployment, option):
+            _refuse(scenario, f"deployment.{option}", "is not simulated together with pools", "leave one of them out")
 
 
 def _check_admission(scenario: Scenario) -> None:

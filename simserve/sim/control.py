@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.fault_spec import FaultSpec
+from simserve.sim.pool_spec import DisaggregationSpec
 from simserve.sim.routing_spec import LIVE_POLICIES, RoutingSpec
 
 Limits = tuple[float | None, float | None, float | None]
@@ -25,6 +26,9 @@ class Control:
         startup_seconds: From the launch of a replica to its first request.
         faults: What goes wrong.
         replicas_per_node: How many replicas fill a node.
+        disaggregation: How KV caches get from prefill to decode pools; None: every replica does both.
+        kv_bytes_per_token: Of the whole model, for them.
+        allowed: Indices of the pools that may serve each class; empty: all, for all.
     """
 
     routing: RoutingSpec = field(default_factory=RoutingSpec)
@@ -34,6 +38,9 @@ class Control:
     startup_seconds: float = 0.0
     faults: tuple[FaultSpec, ...] = ()
     replicas_per_node: int = 1
+    disaggregation: DisaggregationSpec | None = None
+    kv_bytes_per_token: float = 0.0
+    allowed: tuple[tuple[int, ...], ...] = ()
 
     @property
     def is_plain(self) -> bool:

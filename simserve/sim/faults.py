@@ -11,6 +11,7 @@ import simpy
 
 from simserve import rng
 from simserve.engine.slowing import slowed
+from simserve.sim.ailments import change_pace, freeze, thaw
 from simserve.sim.fault_spec import BlackHoleFault, FaultSpec, NodeFault, SlowFault, SpotFault
 from simserve.sim.fleet import Fleet
 from simserve.sim.units import DOWN, READY, STOPPED, Unit
@@ -105,18 +106,18 @@ class Faults:
 
     def _slow(self, fault: SlowFault, units: list[Unit], seconds: float) -> Steps:
         for unit in units:
-            self._fleet.use_times(unit, slowed(unit.pool.times, fault.factor), self._env.now)
+            change_pace(self._fleet, unit, slowed(unit.pool.times, fault.factor), self._env.now)
         yield self._env.timeout(seconds)
         for unit in units:
-            self._fleet.use_times(unit, unit.pool.times, self._env.now)
+            change_pace(self._fleet, unit, unit.pool.times, self._env.now)
 
     def _hang(self, fault: BlackHoleFault, units: list[Unit], seconds: float) -> Steps:
         for unit in units:
-            self._fleet.freeze(unit, self._env.now)
+            freeze(self._fleet, unit, self._env.now)
         if fault.probe.depth == "shallow":
             yield self._env.timeout(seconds)
             for unit in units:
-                self._fleet.thaw(unit, self._env.now)
+                thaw(self._fleet, unit, self._env.now)
             return
         period = fault.probe.period
         first = (ceil(self._env.now / period + 1e-9) or 1) * period

@@ -88,10 +88,21 @@ class RunTotals:
     speculation: SpeculationTotals | None = None
 
 
+def series_sums() -> BinnedSums:
+    """Return empty sums over time, as recorders fill them."""
+    return BinnedSums(("busy", "kv", "prefill", "decode"))
+
+
 class Recorder:
     """Adds up the leaps of the replicas of one run."""
 
-    def __init__(self, config: EngineConfig, times: StepTimes, priced: PricedDeployment | None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        times: StepTimes,
+        priced: PricedDeployment | None,
+        sums: BinnedSums | None = None,
+    ) -> None:
         self._config = config
         self._times = times
         self._priced = priced
@@ -119,7 +130,8 @@ class Recorder:
         self._parts = np.zeros(5)
         self._shared = np.zeros(5)
         self._histogram = Histogram()
-        self._sums = BinnedSums(("busy", "kv", "prefill", "decode"))
+        # Pools of one run share their sums over time.
+        self._sums = series_sums() if sums is None else sums
         self._blocked = np.zeros(len(BLOCKED_NAMES))
         self._num_steps = 0
         self._sequence_steps = self._busy = self._flops = self._bytes = 0.0
@@ -147,12 +159,12 @@ class Recorder:
             self._add(rows, advances)
 
     def totals(
-        self, num_replicas: int, records: RequestRecords, end_time: float, timeline: FleetTimeline | None = None
+        self, num_replicas: float, records: RequestRecords, end_time: float, timeline: FleetTimeline | None = None
     ) -> RunTotals:
         """Return the sums; every replica has been flushed.
 
         Args:
-            num_replicas: How many served, throughout.
+            num_replicas: How many served, throughout or on average.
             records: One row a request.
             end_time: The last event, seconds.
             timeline: Which replicas were there when, and what was tried in vain, where that changed.
@@ -172,7 +184,7 @@ class Recorder:
         else:
             running, waiting = timeline.running_and_waiting(records, edges)
             present = timeline.launched(edges)
-            capacity = self._capacity * timeline.mean_replicas(0.0, end_time)
+            capacity = self._capacity * num_replicas
         most = np.maximum(present, np.finfo(np.float64).tiny)
         series = TimeSeries(
             edges=edges,

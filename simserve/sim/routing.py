@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simserve import rng
-from simserve.engine.state import RequestTable
 from simserve.sim.routing_spec import RoutingSpec
-from simserve.sim.units import Unit
+from simserve.sim.units import Pool, Unit
 from simserve.workload.requests import RequestSpecs
 
 _UNIFORMS_AT_ONCE = 1024
+NONE_READY = -1
 
 
 class Router:
@@ -19,14 +19,26 @@ class Router:
     Args:
         spec: The policy.
         units: The fleet, as it grows.
-        requests: The table of all requests.
-        specs: What arrives, for its seed.
+        pools: Those it chooses from; of a class, those at the indices in ``allowed``.
+        specs: What arrives, for its seed and its classes.
+        allowed: Indices of pools by class; empty: all, for all.
     """
 
-    def __init__(self, spec: RoutingSpec, units: list[Unit], requests: RequestTable, specs: RequestSpecs) -> None:
+    def __init__(
+        self,
+        spec: RoutingSpec,
+        units: list[Unit],
+        pools: Sequence[Pool],
+        specs: RequestSpecs,
+        allowed: Sequence[Sequence[int]] = (),
+    ) -> None:
         self._policy = spec.policy
         self._units = units
-        self._requests = requests
+        self._pools = list(pools)
+        self._allowed = [[self._pools[number] for number in each] for each in allowed]
+        self._classes = None if specs.request_class is None or not allowed else specs.request_class.tolist()
+        self._weights = dict(spec.weights or {})
+        self._credits = dict.fromkeys(self._weights, 0.0)
         self._is_stale = spec.update_interval > 0
         self._seen: list[int] = []
         self._turn = 0
@@ -38,8 +50,27 @@ class Router:
         """Look at every replica; until the next look, this is what the router knows."""
         self._seen = [self._signal(unit) for unit in self._units]
 
-    def choose(self, ready: Sequence[int]) -> int:
-        """Return one of the ``ready`` replicas, by number; there is at least one."""
+    def choose(self, index: int) -> int:
+        """Return the number of the replica that a request goes to; -1 while none is ready."""
+        pools = self._pools if self._classes is None else self._allowed[self._classes[index]]
+        if len(pools) == 1:
+            ready = pools[0].ready
+        else:
+            pools = [pool for pool in pools if pool.ready]
+            if self._weights and len(pools) > 1:
+                pools = [self._draw_pool(pools)]
+            ready = [number for pool in pools for number in pool.ready]
+        return self._among(ready) if ready else NONE_READY
+
+    def _draw_pool(self, pools: list[Pool]) -> Pool:
+        """Return the pool whose turn it is by weight: smooth weighted round robin, as nginx deals."""
+        for pool in pools:
+            self._credits[pool.name] += self._weights[pool.name]
+        chosen = max(pools, key=lambda pool: self._credits[pool.name])
+        self._credits[chosen.name] -= sum(self._weights[pool.name] for pool in pools)
+        return chosen
+
+    def _among(self, ready: Sequence[int]) -> int:
         if len(ready) == 1:
             return ready[0]
         if self._policy == "round_robin":

@@ -6,8 +6,8 @@ so a run costs SimPy events per decision, not per request or token. It knows no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from simserve.sim.clients import ClosedLoop
 from simserve.sim.cluster import Cluster, Routing, end_of
 from simserve.sim.control import Control
 from simserve.sim.managed import ManagedRun
+from simserve.sim.pools import PoolOutcome, PoolSetup, together
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.routing_spec import RoutingSpec
@@ -34,7 +35,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """What serves the requests: equal replicas behind one router, and what else decides (None: nothing does)."""
+    """What serves the requests: equal replicas behind one router, and what else decides (None: nothing does).
+
+    With ``pools``, those serve, and the replicas named first are what a summary compares them with.
+    """
 
     num_replicas: int
     engine: EngineConfig
@@ -42,6 +46,7 @@ class Deployment:
     routing: Routing = "least_outstanding"
     gpus_per_replica: int = 1
     control: Control | None = None
+    pools: tuple[PoolSetup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +63,8 @@ class Simulation:
         offered_rate: Requests/s asked for; NaN where undefined.
         was_interrupted: The user stopped it; requests may be unfinished.
         timeline: The lives of the replicas, where something decides in a run; None: all were there throughout.
+        pools: What each pool did, where there are several; else empty.
+        transfers: Of KV caches between them: ``count link_seconds waited_seconds stalled_seconds``; empty: none.
     """
 
     records: RequestRecords
@@ -69,6 +76,8 @@ class Simulation:
     offered_rate: float
     was_interrupted: bool
     timeline: FleetTimeline | None = None
+    pools: tuple[PoolOutcome, ...] = ()
+    transfers: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def replica_seconds(self) -> float:
@@ -115,35 +124,44 @@ def simulate(deployment: Deployment, specs: RequestSpecs, *, progress: Progress 
 def _is_managed(deployment: Deployment, specs: RequestSpecs) -> bool:
     """Return whether anything is decided in the run beyond where a request goes."""
     has_patience = any(each.timeout is not None or each.retries is not None for each in specs.classes)
-    return has_patience or (deployment.control is not None and not deployment.control.is_plain)
+    decides = deployment.control is not None and not deployment.control.is_plain
+    return has_patience or decides or bool(deployment.pools)
 
 
 def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | None) -> Simulation:
     engine, priced = deployment.engine, deployment.priced
+    setups = deployment.pools or (
+        PoolSetup(
+            name="",
+            engine=engine,
+            step_times=priced.step_times,
+            priced=priced,
+            num_replicas=deployment.num_replicas,
+            gpus_per_replica=deployment.gpus_per_replica,
+        ),
+    )
     run = ManagedRun(
         deployment.control or Control(routing=RoutingSpec(policy=deployment.routing)),
-        engine,
-        priced.step_times,
-        priced,
-        deployment.num_replicas,
-        deployment.gpus_per_replica,
+        setups,
         specs,
         _frontend_latency(engine, specs),
         None if progress is None else lambda finished: progress(finished, len(specs)),
     )
     was_interrupted = run.run()
     records, end_time = _records(run.requests, run.arrival_time, specs), end_of(run.requests)
-    timeline = run.timeline
+    outcomes = run.outcomes(records, end_time)
     return Simulation(
         records=records,
-        totals=run.recorder.totals(len(run.fleet.units), records, end_time, timeline),
+        totals=together(outcomes),
         end_time=end_time,
         num_replicas=len(run.fleet.units),
         is_open_loop=specs.concurrency is None,
         is_stationary=specs.is_stationary,
         offered_rate=specs.offered_rate,
         was_interrupted=was_interrupted,
-        timeline=timeline,
+        timeline=run.timeline,
+        pools=tuple(outcomes) if len(outcomes) > 1 else (),
+        transfers=run.transfers,
     )
 
 

@@ -15,6 +15,7 @@ from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.control import Control
 from simserve.sim.fault_spec import FaultSpec
 from simserve.sim.managed import ManagedRun
+from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, REASONS, UNFINISHED
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import simulate
@@ -115,7 +116,8 @@ def test_everything_is_accounted_for(specs: RequestSpecs, control: Control, is_a
     """Every request comes to one end; blocks return; times are in order; the same seed gives the same bytes."""
     config = make_config(async_scheduling=is_ahead, frontend_latency=0.05)
     times = affine_step_times(step_seconds=0.2, token_seconds=0.01, decode_context_seconds=0.001)
-    run = ManagedRun(control, config, times, None, 2, 1, specs, np.full(len(specs), 0.05), None)
+    pool = PoolSetup(name="", engine=config, step_times=times, priced=None, num_replicas=2)
+    run = ManagedRun(control, [pool], specs, np.full(len(specs), 0.05), None)
 
     run.run()
 
