@@ -23,6 +23,7 @@ from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
 from simserve.metrics.speculation import SpeculationFacts, speculation_summary
 from simserve.metrics.stability import Stability, stability, waiting_share
 from simserve.metrics.steady_state import Window, find_window
+from simserve.metrics.streaming import name_api_server, stream_figures
 from simserve.metrics.thresholds import Figures, evaluate_thresholds
 from simserve.metrics.throughput import Throughput, throughput
 from simserve.sim.records import COMPLETED, REASONS, STATUSES, UNFINISHED, RequestRecords
@@ -209,6 +210,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "confidence_intervals": None,
             "pools": pool_figures(simulation),
             "transfers": transfer_figures(simulation),
+            "streaming": stream_figures(simulation),
             "replicas": replica_figures(simulation, facts.num_gpus),
             "requests": {**_requests(records), "resent": 0 if timeline is None else timeline.num_resent},
             "rejected": {"by_reason": _reasons(records), "refusals": {} if timeline is None else timeline.refusals},
@@ -275,6 +277,7 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         limit_gains=facts.limit_gains,
     )
     found["explanation"] = " ".join([found["explanation"], *pool_sentences(simulation), *loss_sentences(simulation)])
+    name_api_server(found, simulation)
     return found
 
 

@@ -49,6 +49,18 @@ def pool_lines(result: RunResult) -> list[str]:
     return lines
 
 
+def stream_lines(result: RunResult) -> list[str]:
+    """Return how many events were sent and what they cost; empty where streaming is not looked at."""
+    stream = result.summary["simserve"]["streaming"]
+    if stream["events"] is None:
+        return []
+    return [
+        f"{count(stream['events'])} events of {number(stream['tokens_per_event'])} tokens; the busiest API server "
+        f"works {share(stream['api_server_busy'])} of the time, and an event waits "
+        f"{format_seconds((stream['mean_event_delay_ms'] or 0.0) / 1000)} for it"
+    ]
+
+
 def door_lines(result: RunResult) -> list[str]:
     """Return how many attempts were refused and why, and how many requests were sent again; empty without either."""
     simserve = result.summary["simserve"]

@@ -12,7 +12,7 @@ from simserve.profiles.quality import quality_lines
 from simserve.report import facts, knobs, tables
 from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
 from simserve.report.classes import CLASS_COLUMNS, class_rows
-from simserve.report.fleet import door_lines, fleet_lines
+from simserve.report.fleet import door_lines, fleet_lines, stream_lines
 from simserve.report.preemption import seats_points
 from simserve.report.quantities import UNDEFINED, count, number, share
 from simserve.report.speculation import speculation_lines
@@ -111,7 +111,7 @@ def _tables(result: RunResult) -> dict[str, Any]:
         "statistics": tables.STATISTICS,
         "class_rows": class_rows(result),
         "class_columns": CLASS_COLUMNS,
-        "fleet_lines": [*door_lines(result), *fleet_lines(result)],
+        "fleet_lines": [*door_lines(result), *fleet_lines(result), *stream_lines(result)],
         "meanings": tables.LATENCY_MEANINGS,
         "memory_rows": tables.memory_rows(summary),
         "memory_lines": [*facts.memory_arithmetic(result), *facts.memory_lines(result)[2:]],

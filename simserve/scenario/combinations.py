@@ -9,6 +9,7 @@ from simserve.errors import ScenarioError
 from simserve.scenario.objective import limits_by_class, objective
 from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import BLIND_POLICIES, LIVE_POLICIES
+from simserve.workload.arrival_spec import ClosedLoopArrivals
 
 _AFFINITY = {"session": "sessions", "prefix": "shared_prefix"}
 
@@ -25,6 +26,7 @@ def check_combinations(scenario: Scenario) -> None:
     _check_autoscaling(scenario)
     _check_faults(scenario)
     _check_pools(scenario)
+    _check_streaming(scenario)
 
 
 def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
@@ -49,7 +51,7 @@ def _first_decision(scenario: Scenario) -> str | None:
             if getattr(each, option) is not None:
                 return f"workload.classes.{number}.{option}"
     deployment = scenario.deployment
-    for option in ("pools", "admission", "autoscaling", "faults"):
+    for option in ("pools", "admission", "autoscaling", "faults", "streaming"):
         if getattr(deployment, option):
             return f"deployment.{option}"
     routing = deployment.routing
@@ -59,7 +61,9 @@ def _first_decision(scenario: Scenario) -> str | None:
 def _check_classes(scenario: Scenario) -> None:
     policy: str | None = scenario.deployment.engine.scheduling_policy
     deployment = scenario.deployment
+    streaming = deployment.streaming
     loses = bool(deployment.admission or deployment.autoscaling or deployment.faults)
+    loses = loses or (streaming is not None and streaming.http_timeout is not None)
     for number, each in enumerate(scenario.workload.classes or ()):
         key = f"workload.classes.{number}"
         if each.priority is not None and policy != "priority":
@@ -113,6 +117,19 @@ def _check_pools(scenario: Scenario) -> None:
     for option in ("autoscaling", "faults", "speculative"):
         if getattr(deployment, option):
             _refuse(scenario, f"deployment.{option}", "is not simulated together with pools", "leave one of them out")
+
+
+def _check_streaming(scenario: Scenario) -> None:
+    deployment, arrivals = scenario.deployment, scenario.workload.arrivals
+    if deployment.streaming is None:
+        return
+    key = "deployment.streaming"
+    if isinstance(arrivals, ClosedLoopArrivals):
+        rule = "is not simulated with a closed loop, whose clients would send later for it"
+        _refuse(scenario, key, rule, "give arrivals at a rate")
+    for option in ("faults", "speculative"):
+        if getattr(deployment, option):
+            _refuse(scenario, key, f"is not simulated together with deployment.{option}", "leave one of them out")
 
 
 def _check_admission(scenario: Scenario) -> None:

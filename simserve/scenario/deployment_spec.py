@@ -12,6 +12,7 @@ from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.fault_spec import FaultSpec
 from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
+from simserve.sim.streaming_spec import StreamingSpec
 from simserve.units import Bytes, Seconds
 from simserve.validation import FrozenModel
 
@@ -202,6 +203,8 @@ class DeploymentSpec(FrozenModel):
     """How the number of replicas follows the load; absent: it does not."""
     faults: tuple[FaultSpec, ...] = ()
     """What goes wrong, and when."""
+    streaming: StreamingSpec | None = None
+    """How tokens reach the client; absent: at once, as the engine has them."""
     pools: Annotated[tuple[PoolSpec, ...], Field(max_length=100)] = ()
     """Replicas of several kinds behind one router, instead of `replicas` equal ones; the keys above are what a pool
     leaves out."""

@@ -23,6 +23,7 @@ from simserve.sim.records import COMPLETED, REASONS, RequestRecords
 from simserve.sim.routing import Router
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.series import BinnedSums
+from simserve.sim.streaming import joined
 from simserve.sim.timeline import FleetTimeline
 from simserve.sim.units import Pool
 from simserve.workload.requests import RequestSpecs
@@ -54,11 +55,15 @@ class ManagedRun:
         sums = series_sums()
         self._setups = tuple(setups)
         self._pools = [_pool(setup, sums) for setup in setups]
+        if control.streaming is not None:
+            for pool in self._pools:
+                pool.recorder.clocks = {}
         events: list[Event] = []
         self.fleet = self._fleet(events, on_progress)
         first = [pool for pool in self._pools if pool.role != "decode"]
         self.fleet.router = Router(control.routing, self.fleet.units, first, specs, control.allowed)
-        self.fleet.callers = Callers(specs, self.requests, events, self.arrival_time, latency)
+        http_timeout = None if control.streaming is None else control.streaming.http_timeout
+        self.fleet.callers = Callers(specs, self.requests, events, self.arrival_time, latency, http_timeout)
         if control.admission is not None:
             self.fleet.gate = Gate(control.admission, specs, self._patience)
         for pool, setup in zip(self._pools, setups, strict=True):
@@ -129,6 +134,11 @@ class ManagedRun:
                 )
             )
         return found
+
+    @property
+    def clocks(self) -> dict[int, NDArray[np.float64]]:
+        """The leaps with decodes of every replica; with streaming, after `run`."""
+        return {number: clock for pool in self._pools for number, clock in joined(pool.recorder.clocks).items()}
 
     @property
     def transfers(self) -> dict[str, float]:

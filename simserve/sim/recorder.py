@@ -125,6 +125,8 @@ class Recorder:
                 times.prefill_pair_seconds - draft.prefill_pair_seconds,
                 times.prefill_context_seconds - draft.prefill_context_seconds,
             )
+        self.clocks: dict[int, list[Floats]] | None = None
+        """By replica the start, steps, first and increment of the leaps with decodes; None: not kept."""
         self.scales_parts = False
         """Whether some steps took longer than their parts: a slow replica; every part is then as much longer."""
         self._parts = np.zeros(5)
@@ -151,6 +153,8 @@ class Recorder:
         if len(replica.leaps):
             rows = np.array(replica.leaps).reshape(-1, LEAP_WIDTH).T
             del replica.leaps[:]
+            if self.clocks is not None:
+                self.clocks.setdefault(replica.identity, []).append(rows[:4, rows[_DECODING] > 0])
             advances = rows[_DECODING]
             if self._drafts is not None:
                 advances = np.zeros(rows.shape[1])

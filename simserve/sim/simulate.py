@@ -7,7 +7,7 @@ so a run costs SimPy events per decision, not per request or token. It knows no 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ from simserve.sim.pools import PoolOutcome, PoolSetup, together
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.streaming import StreamTotals, client_view
+from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.timeline import FleetTimeline
 from simserve.workload.requests import RequestSpecs
 
@@ -64,6 +66,7 @@ class Simulation:
         was_interrupted: The user stopped it; requests may be unfinished.
         timeline: The lives of the replicas, where something decides in a run; None: all were there throughout.
         pools: What each pool did, where there are several; else empty.
+        stream: What was sent to the clients, where that was asked for; None: tokens were with them at once.
         transfers: Of KV caches between them: ``count link_seconds waited_seconds stalled_seconds``; empty: none.
     """
 
@@ -78,6 +81,7 @@ class Simulation:
     timeline: FleetTimeline | None = None
     pools: tuple[PoolOutcome, ...] = ()
     transfers: Mapping[str, float] = field(default_factory=dict)
+    stream: StreamTotals | None = None
 
     @property
     def replica_seconds(self) -> float:
@@ -124,8 +128,16 @@ def simulate(deployment: Deployment, specs: RequestSpecs, *, progress: Progress 
 def _is_managed(deployment: Deployment, specs: RequestSpecs) -> bool:
     """Return whether anything is decided in the run beyond where a request goes."""
     has_patience = any(each.timeout is not None or each.retries is not None for each in specs.classes)
-    decides = deployment.control is not None and not deployment.control.is_plain
+    control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
+    decides = not control.is_plain
     return has_patience or decides or bool(deployment.pools)
+
+
+def _as_seen(spec: StreamingSpec, simulation: Simulation, run: ManagedRun) -> Simulation:
+    """Return the run as the clients see it."""
+    view = client_view(spec, simulation.records, run.requests, run.clocks, simulation.end_time)
+    totals = replace(simulation.totals, itl=view.itl)
+    return replace(simulation, records=view.records, totals=totals, stream=view.totals)
 
 
 def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | None) -> Simulation:
@@ -140,17 +152,19 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
             gpus_per_replica=deployment.gpus_per_replica,
         ),
     )
+    control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
+    streaming = control.streaming
     run = ManagedRun(
-        deployment.control or Control(routing=RoutingSpec(policy=deployment.routing)),
+        control,
         setups,
         specs,
-        _frontend_latency(engine, specs),
+        _frontend_latency(engine, specs) + (0.0 if streaming is None else streaming.network_latency),
         None if progress is None else lambda finished: progress(finished, len(specs)),
     )
     was_interrupted = run.run()
     records, end_time = _records(run.requests, run.arrival_time, specs), end_of(run.requests)
     outcomes = run.outcomes(records, end_time)
-    return Simulation(
+    simulation = Simulation(
         records=records,
         totals=together(outcomes),
         end_time=end_time,
@@ -163,6 +177,7 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
         pools=tuple(outcomes) if len(outcomes) > 1 else (),
         transfers=run.transfers,
     )
+    return simulation if streaming is None else _as_seen(streaming, simulation, run)
 
 
 def _frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
