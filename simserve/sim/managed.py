@@ -9,6 +9,7 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from simserve.sim.affinity import affinity_of
 from simserve.sim.autoscaler import Autoscaler
 from simserve.sim.callers import Callers, Event
 from simserve.sim.control import Control, Limits
@@ -61,7 +62,8 @@ class ManagedRun:
         events: list[Event] = []
         self.fleet = self._fleet(events, on_progress)
         first = [pool for pool in self._pools if pool.role != "decode"]
-        self.fleet.router = Router(control.routing, self.fleet.units, first, specs, control.allowed)
+        affinity = affinity_of(control.routing, specs)
+        self.fleet.router = Router(control.routing, self.fleet.units, first, specs, control.allowed, affinity)
         http_timeout = None if control.streaming is None else control.streaming.http_timeout
         self.fleet.callers = Callers(specs, self.requests, events, self.arrival_time, latency, http_timeout)
         if control.admission is not None:

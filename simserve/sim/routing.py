@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simserve import rng
+from simserve.sim.affinity import Affinity
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.units import Pool, Unit
 from simserve.workload.requests import RequestSpecs
 
 _UNIFORMS_AT_ONCE = 1024
 NONE_READY = -1
+DEFAULT_GUARD = 1.5
+"""Load over the mean load from which a replica is passed over (SGLang's router: ``--balance-rel-threshold``)."""
+LEAST_EXCESS = 4
+"""Requests more than the least loaded one, below which no replica is passed over."""
 
 
 class Router:
@@ -22,6 +27,7 @@ class Router:
         pools: Those it chooses from; of a class, those at the indices in ``allowed``.
         specs: What arrives, for its seed and its classes.
         allowed: Indices of pools by class; empty: all, for all.
+        affinity: ``session`` and ``prefix``: what is remembered of earlier requests.
     """
 
     def __init__(
@@ -31,7 +37,10 @@ class Router:
         pools: Sequence[Pool],
         specs: RequestSpecs,
         allowed: Sequence[Sequence[int]] = (),
+        affinity: Affinity | None = None,
     ) -> None:
+        self._affinity = affinity
+        self._guard = DEFAULT_GUARD if spec.imbalance_guard is None else spec.imbalance_guard
         self._policy = spec.policy
         self._units = units
         self._pools = list(pools)
@@ -60,7 +69,28 @@ class Router:
             if self._weights and len(pools) > 1:
                 pools = [self._draw_pool(pools)]
             ready = [number for pool in pools for number in pool.ready]
-        return self._among(ready) if ready else NONE_READY
+        if not ready:
+            return NONE_READY
+        return self._among(ready) if self._affinity is None else self._near(index, ready, self._affinity)
+
+    def _near(self, index: int, ready: Sequence[int], affinity: Affinity) -> int:
+        """Return the replica that knows a request, unless it has far more to do than the others."""
+        number = affinity.preferred(index, ready)
+        if number is None or self._is_overloaded(number, ready):
+            number = self._least(ready)
+        affinity.routed(index, number)
+        return number
+
+    def _is_overloaded(self, number: int, ready: Sequence[int]) -> bool:
+        loads = [self._known(each) for each in ready]
+        own = self._known(number)
+        return own > self._guard * sum(loads) / len(loads) and own > min(loads) + LEAST_EXCESS
+
+    def _known(self, number: int) -> int:
+        """Return the load of a replica as far as the router knows."""
+        if not self._is_stale:
+            return self._signal(self._units[number])
+        return self._seen[number] if number < len(self._seen) else 0
 
     def _draw_pool(self, pools: list[Pool]) -> Pool:
         """Return the pool whose turn it is by weight: smooth weighted round robin, as nginx deals."""
@@ -88,14 +118,11 @@ class Router:
         return self._least(ready)
 
     def _least(self, ready: Sequence[int]) -> int:
-        if not self._is_stale:
+        if not self._is_stale and not self._weighs_tokens:
             units = self._units
-            if self._weighs_tokens:
-                return min(ready, key=lambda number: units[number].tokens)
             return min(ready, key=lambda number: units[number].load)
-        seen = self._seen
         # A replica that is newer than the last look is thought to be empty.
-        return min(ready, key=lambda number: seen[number] if number < len(seen) else 0)
+        return min(ready, key=self._known)
 
     def _signal(self, unit: Unit) -> int:
         return unit.tokens if self._weighs_tokens else unit.load
