@@ -17,11 +17,13 @@ from simserve.metrics.energy import Grid, board_watts, energy
 from simserve.metrics.latency import RequestLatencies, latency_summary, request_latencies
 from simserve.metrics.losses import loss_sentences
 from simserve.metrics.occupancy import Stays, stays
+from simserve.metrics.pools import pool_figures, pool_sentences, transfer_figures
 from simserve.metrics.replicas import mean_gpus, replica_figures
 from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
 from simserve.metrics.speculation import SpeculationFacts, speculation_summary
 from simserve.metrics.stability import Stability, stability, waiting_share
 from simserve.metrics.steady_state import Window, find_window
+from simserve.metrics.streaming import name_api_server, stream_figures
 from simserve.metrics.thresholds import Figures, evaluate_thresholds
 from simserve.metrics.throughput import Throughput, throughput
 from simserve.sim.records import COMPLETED, REASONS, STATUSES, UNFINISHED, RequestRecords
@@ -206,6 +208,9 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "steps": _steps(simulation.totals),
             "speculation": speculation_summary(facts.speculation, simulation.totals),
             "confidence_intervals": None,
+            "pools": pool_figures(simulation),
+            "transfers": transfer_figures(simulation),
+            "streaming": stream_figures(simulation),
             "replicas": replica_figures(simulation, facts.num_gpus),
             "requests": {**_requests(records), "resent": 0 if timeline is None else timeline.num_resent},
             "rejected": {"by_reason": _reasons(records), "refusals": {} if timeline is None else timeline.refusals},
@@ -271,17 +276,22 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         is_static=facts.engine_resolved.get("batching") == "static",
         limit_gains=facts.limit_gains,
     )
-    found["explanation"] = " ".join([found["explanation"], *loss_sentences(simulation)])
+    found["explanation"] = " ".join([found["explanation"], *pool_sentences(simulation), *loss_sentences(simulation)])
+    name_api_server(found, simulation)
     return found
 
 
 def _utilization(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
     """Return ``busy``, the share of the run with a step running, and ``mfu mbu``, of the peak while busy."""
-    totals = simulation.totals
+    totals, pools = simulation.totals, simulation.pools
+    flops, moved = facts.peak_flops * totals.busy_seconds, facts.peak_bandwidth * totals.busy_seconds
+    if pools:
+        flops = sum(pool.peak_flops * pool.totals.busy_seconds for pool in pools)
+        moved = sum(pool.peak_bandwidth * pool.totals.busy_seconds for pool in pools)
     return {
         "busy": _ratio(totals.busy_seconds, simulation.replica_seconds),
-        "mfu": _ratio(totals.flops, facts.peak_flops * totals.busy_seconds),
-        "mbu": _ratio(totals.bytes, facts.peak_bandwidth * totals.busy_seconds),
+        "mfu": _ratio(totals.flops, flops),
+        "mbu": _ratio(totals.bytes, moved),
     }
 
 

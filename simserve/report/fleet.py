@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simserve.metrics.result import RunResult
-from simserve.report.quantities import count, counted, listed, number
+from simserve.report.quantities import count, counted, listed, number, share
 from simserve.units import format_seconds
 
 _CHANGES_SHOWN = 6
@@ -11,6 +11,9 @@ _CHANGES_SHOWN = 6
 
 def fleet_lines(result: RunResult) -> list[str]:
     """Return how many replicas there were when, and what they took in GPU-hours; empty where that never changed."""
+    pools = pool_lines(result)
+    if pools:
+        return pools
     replicas = result.summary["simserve"]["replicas"]
     changes = replicas["timeline"]
     if len(changes) < 2:
@@ -23,6 +26,39 @@ def fleet_lines(result: RunResult) -> list[str]:
     steps = [f"{row['ready']} ready of {row['launched']} at {format_seconds(row['time_s'])}" for row in shown]
     more = f", and {counted(len(changes) - len(shown), 'more change')}" if len(changes) > len(shown) else ""
     return [*lines, f"{', '.join(steps)}{more}"]
+
+
+def pool_lines(result: RunResult) -> list[str]:
+    """Return a line a pool, and one about the links between them; empty where all replicas are alike."""
+    simserve = result.summary["simserve"]
+    lines = [
+        f"{name} ({each['role']}): {counted(each['replicas'], 'replica')}, {counted(each['gpus'], 'GPU')}; "
+        f"busy {share(each['busy'])}, KV {share(each['kv_usage_mean'])} on average and {share(each['kv_usage_peak'])} "
+        f"at its peak, {number(each['mean_batch'])} sequences a step"
+        for name, each in simserve["pools"].items()
+    ]
+    transfers = simserve["transfers"]
+    if transfers["count"]:
+        mean = transfers["link_seconds"] / transfers["count"]
+        waited = transfers["waited_seconds"] / transfers["count"]
+        stalled = format_seconds(transfers["stalled_seconds"])
+        lines.append(
+            f"{count(transfers['count'])} KV caches handed over, {format_seconds(mean)} on the link each after "
+            f"{format_seconds(waited)} of waiting for it; prefill stood still {stalled} in all"
+        )
+    return lines
+
+
+def stream_lines(result: RunResult) -> list[str]:
+    """Return how many events were sent and what they cost; empty where streaming is not looked at."""
+    stream = result.summary["simserve"]["streaming"]
+    if stream["events"] is None:
+        return []
+    return [
+        f"{count(stream['events'])} events of {number(stream['tokens_per_event'])} tokens; the busiest API server "
+        f"works {share(stream['api_server_busy'])} of the time, and an event waits "
+        f"{format_seconds((stream['mean_event_delay_ms'] or 0.0) / 1000)} for it"
+    ]
 
 
 def door_lines(result: RunResult) -> list[str]:

@@ -9,6 +9,7 @@ from simserve.errors import ScenarioError
 from simserve.scenario.objective import limits_by_class, objective
 from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import BLIND_POLICIES, LIVE_POLICIES
+from simserve.workload.arrival_spec import ClosedLoopArrivals
 
 _AFFINITY = {"session": "sessions", "prefix": "shared_prefix"}
 
@@ -24,6 +25,8 @@ def check_combinations(scenario: Scenario) -> None:
     _check_admission(scenario)
     _check_autoscaling(scenario)
     _check_faults(scenario)
+    _check_pools(scenario)
+    _check_streaming(scenario)
 
 
 def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
@@ -50,7 +53,7 @@ def _first_decision(scenario: Scenario) -> str | None:
             if getattr(each, option) is not None:
                 return f"workload.classes.{number}.{option}"
     deployment = scenario.deployment
-    for option in ("admission", "autoscaling", "faults"):
+    for option in ("pools", "admission", "autoscaling", "faults", "streaming"):
         if getattr(deployment, option):
             return f"deployment.{option}"
     routing = deployment.routing
@@ -60,15 +63,19 @@ def _first_decision(scenario: Scenario) -> str | None:
 def _check_classes(scenario: Scenario) -> None:
     policy: str | None = scenario.deployment.engine.scheduling_policy
     deployment = scenario.deployment
+    streaming = deployment.streaming
     loses = bool(deployment.admission or deployment.autoscaling or deployment.faults)
+    loses = loses or (streaming is not None and streaming.http_timeout is not None)
     for number, each in enumerate(scenario.workload.classes or ()):
         key = f"workload.classes.{number}"
         if each.priority is not None and policy != "priority":
             rule = "has no effect on a queue that is first come, first served"
             remedy = "set deployment.engine.scheduling_policy to priority, or leave it out"
             _refuse(scenario, f"{key}.priority", rule, remedy, each.priority)
-        if each.pool is not None:
-            _refuse(scenario, f"{key}.pool", "names no pool: deployment.pools has none", "leave it out", each.pool)
+        names = [pool.name for pool in deployment.pools if pool.role != "decode"]
+        if each.pool is not None and each.pool not in names:
+            known = f"choose from {', '.join(names)}" if names else "deployment.pools has none; leave it out"
+            _refuse(scenario, f"{key}.pool", "names no pool that takes requests", known, each.pool)
         if each.retries is not None and each.timeout is None and not loses:
             remedy = "give the class a timeout, or the deployment an admission block"
             _refuse(scenario, f"{key}.retries", "has no effect where every request is answered", remedy)
@@ -88,6 +95,45 @@ def _check_routing(scenario: Scenario) -> None:
     if routing.update_interval and routing.policy in BLIND_POLICIES:
         rule = f"has no effect under {routing.policy}, which looks at nothing"
         _refuse(scenario, f"{key}.update_interval", rule, "leave it out")
+
+
+def _check_pools(scenario: Scenario) -> None:
+    deployment, key = scenario.deployment, "deployment.pools"
+    pools, weights = deployment.pools, deployment.routing.weights
+    names = [pool.name for pool in pools]
+    if weights is not None and (not pools or set(weights) != {pool.name for pool in pools if pool.role != "decode"}):
+        rule = "must name every pool that takes requests, and no other"
+        _refuse(scenario, "deployment.routing.weights", rule, f"they are {', '.join(names) or 'none'}")
+    roles = {pool.role for pool in pools}
+    if deployment.disaggregation is None and roles - {"both"}:
+        rule = "have the roles prefill and decode, and nothing says how KV caches get from one to the other"
+        _refuse(scenario, key, rule, "add deployment.disaggregation, such as {}, or give every pool the role both")
+    if deployment.disaggregation is not None and roles != {"prefill", "decode"}:
+        rule = "needs pools of the roles prefill and decode, and none of the role both"
+        _refuse(scenario, "deployment.disaggregation", rule, "give every pool one of them")
+    if not pools:
+        return
+    if len(set(names)) < len(names):
+        _refuse(scenario, key, "has two pools of one name", "rename one")
+    if deployment.replicas != 1:
+        rule = "has no effect beside pools, each of which has its own"
+        _refuse(scenario, "deployment.replicas", rule, "leave it out", deployment.replicas)
+    for option in ("autoscaling", "faults", "speculative"):
+        if getattr(deployment, option):
+            _refuse(scenario, f"deployment.{option}", "is not simulated together with pools", "leave one of them out")
+
+
+def _check_streaming(scenario: Scenario) -> None:
+    deployment, arrivals = scenario.deployment, scenario.workload.arrivals
+    if deployment.streaming is None:
+        return
+    key = "deployment.streaming"
+    if isinstance(arrivals, ClosedLoopArrivals):
+        rule = "is not simulated with a closed loop, whose clients would send later for it"
+        _refuse(scenario, key, rule, "give arrivals at a rate")
+    for option in ("faults", "speculative"):
+        if getattr(deployment, option):
+            _refuse(scenario, key, f"is not simulated together with deployment.{option}", "leave one of them out")
 
 
 def _check_admission(scenario: Scenario) -> None:

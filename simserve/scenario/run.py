@@ -21,6 +21,7 @@ from simserve.profiles.expected_errors import UNVALIDATED, expected_error, gener
 from simserve.scenario.control import control_of
 from simserve.scenario.fit import check_fit, quality_of
 from simserve.scenario.objective import objective
+from simserve.scenario.pools import pool_setups
 from simserve.scenario.pricing import grid
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
@@ -58,6 +59,8 @@ def run(
         InputError: A profile or a trace is missing or invalid, or they do not go together.
     """
     resolved = resolve(scenario)
+    # What another limit would bring is asked of one kind of replica.
+    explain = explain and not resolved.pools
     check_fit(resolved)
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
@@ -275,6 +278,7 @@ def _deployment(resolved: ResolvedScenario, priced: PricedDeployment) -> Deploym
         routing=scenario.deployment.routing.policy,
         gpus_per_replica=scenario.deployment.gpus_per_replica,
         control=control_of(resolved),
+        pools=pool_setups(resolved),
     )
 
 

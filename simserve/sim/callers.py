@@ -30,6 +30,7 @@ class Callers:
         events: Where arrivals and time limits are put, a heap.
         arrival_time: When each request was first sent; filled for a closed loop.
         latency: Seconds from sending to the router, shape [N].
+        http_timeout: Seconds after which a connection without an answer is closed; None: never.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Callers:
         events: list[Event],
         arrival_time: NDArray[np.float64],
         latency: NDArray[np.float64],
+        http_timeout: float | None = None,
     ) -> None:
         self.num_ended = 0
         self.num_resent = 0
@@ -52,7 +54,8 @@ class Callers:
         self._random = rng.stream(specs.seed, "retries", specs.replication)
         self._uniforms: list[float] = []
         self._class_of = None if specs.request_class is None else specs.request_class.tolist()
-        self._timeouts = [each.timeout for each in specs.classes]
+        limits = [(each.timeout, http_timeout) for each in specs.classes] or [(None, http_timeout)]
+        self._timeouts = [min((one for one in each if one is not None), default=None) for each in limits]
         self._has_timeouts = any(timeout is not None for timeout in self._timeouts)
 
     def start(self) -> None:
@@ -70,17 +73,12 @@ class Callers:
 
     def wait_for(self, index: int, now: float) -> None:
         """Start the client's time limit for the attempt that arrives ``now``."""
-        if not self._has_timeouts or self._class_of is None:
+        if not self._has_timeouts:
             return
-        timeout = self._timeouts[self._class_of[index]]
+        timeout = self._timeouts[0 if self._class_of is None else self._class_of[index]]
         if timeout is not None:
             deadline = max(self._sent_at[index] + timeout, now)
             heappush(self._events, (deadline, TIMEOUT, index, self.attempt(index)))
-
-    def deadline(self, index: int) -> float | None:
-        """Return when the client hangs up, None for never."""
-        timeout = None if self._class_of is None else self._timeouts[self._class_of[index]]
-        return None if timeout is None else self._sent_at[index] + timeout
 
     def without_answer(
         self, index: int, now: float, status: int, reason: int, *, free_at: float, retry_after: float = 0.0

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.fault_spec import FaultSpec
+from simserve.sim.pool_spec import DisaggregationSpec
 from simserve.sim.routing_spec import LIVE_POLICIES, RoutingSpec
+from simserve.sim.streaming_spec import StreamingSpec
 
 Limits = tuple[float | None, float | None, float | None]
 
@@ -25,6 +27,10 @@ class Control:
         startup_seconds: From the launch of a replica to its first request.
         faults: What goes wrong.
         replicas_per_node: How many replicas fill a node.
+        disaggregation: How KV caches get from prefill to decode pools; None: every replica does both.
+        kv_bytes_per_token: Of the whole model, for them.
+        streaming: How tokens reach the client; None: at once.
+        allowed: Indices of the pools that may serve each class; empty: all, for all.
     """
 
     routing: RoutingSpec = field(default_factory=RoutingSpec)
@@ -34,9 +40,14 @@ class Control:
     startup_seconds: float = 0.0
     faults: tuple[FaultSpec, ...] = ()
     replicas_per_node: int = 1
+    disaggregation: DisaggregationSpec | None = None
+    kv_bytes_per_token: float = 0.0
+    streaming: StreamingSpec | None = None
+    allowed: tuple[tuple[int, ...], ...] = ()
 
     @property
     def is_plain(self) -> bool:
         """Whether nothing decides but a router that the plain data plane knows."""
         is_live = self.routing.policy in LIVE_POLICIES and not self.routing.update_interval
-        return is_live and self.admission is None and self.autoscaling is None and not self.faults
+        nothing_else = (self.admission, self.autoscaling, self.streaming, self.disaggregation)
+        return is_live and not self.faults and all(each is None for each in nothing_else)

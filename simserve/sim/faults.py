@@ -11,6 +11,7 @@ import simpy
 
 from simserve import rng
 from simserve.engine.slowing import slowed
+from simserve.sim.ailments import change_pace, freeze, thaw
 from simserve.sim.fault_spec import BlackHoleFault, FaultSpec, NodeFault, SlowFault, SpotFault
 from simserve.sim.fleet import Fleet
 from simserve.sim.units import DOWN, READY, STOPPED, Unit
@@ -105,27 +106,29 @@ class Faults:
 
     def _slow(self, fault: SlowFault, units: list[Unit], seconds: float) -> Steps:
         for unit in units:
-            self._fleet.use_times(unit, slowed(unit.pool.times, fault.factor), self._env.now)
+            change_pace(self._fleet, unit, slowed(unit.pool.times, fault.factor), self._env.now)
         yield self._env.timeout(seconds)
         for unit in units:
-            self._fleet.use_times(unit, unit.pool.times, self._env.now)
+            change_pace(self._fleet, unit, unit.pool.times, self._env.now)
 
     def _hang(self, fault: BlackHoleFault, units: list[Unit], seconds: float) -> Steps:
         for unit in units:
-            self._fleet.freeze(unit, self._env.now)
+            freeze(self._fleet, unit, self._env.now)
         if fault.probe.depth == "shallow":
             yield self._env.timeout(seconds)
             for unit in units:
-                self._fleet.thaw(unit, self._env.now)
+                thaw(self._fleet, unit, self._env.now)
             return
         period = fault.probe.period
         first = (ceil(self._env.now / period + 1e-9) or 1) * period
         yield self._env.timeout(first + (fault.probe.threshold - 1) * period - self._env.now)
-        for unit in units:
+        # Another fault may have come first.
+        hanging = [unit for unit in units if unit.is_frozen and unit.state == READY]
+        for unit in hanging:
             unit.is_frozen = False
-        self._lose(units, retry=fault.in_flight == "retry")
+        self._lose(hanging, retry=fault.in_flight == "retry")
         yield self._env.timeout(seconds)
-        self._restore(units)
+        self._restore(hanging)
 
     def _take_back(self, fault: SpotFault, units: list[Unit], seconds: float) -> Steps:
         """Drain for the length of the notice, then take it; another instance is ready when it is over."""

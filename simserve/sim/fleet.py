@@ -17,8 +17,7 @@ from simserve.engine.cancel import cancel, end_leap
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.slowing import use_times
 from simserve.engine.state import FAILED, INFINITY, LEAP_WIDTH, UNFINISHED, RequestTable
-from simserve.engine.tables import StepTimes
-from simserve.sim.callers import ARRIVE, SUBMIT, TIMEOUT, Callers, Event
+from simserve.sim.callers import ARRIVE, LAND, SUBMIT, TIMEOUT, Callers, Event
 from simserve.sim.gate import ADMITTED, Gate
 from simserve.sim.recorder import FLUSH_ROWS
 from simserve.sim.records import FAILED as LOST
@@ -28,7 +27,7 @@ from simserve.sim.routing import Router
 from simserve.sim.units import DOWN, DRAINING, READY, STOPPED, Pool, Unit
 
 EVENTS_BETWEEN_CHORES = 1024
-_NOWHERE = -1
+NOWHERE = -1
 _PARKED = -2
 
 
@@ -66,7 +65,7 @@ class Fleet:
         self.num_lost_tokens = 0
         self._events = events
         self._ends: list[float] = []
-        self._place = [_NOWHERE] * len(requests.ready_time)
+        self._place = [NOWHERE] * len(requests.ready_time)
         self._held: set[int] = set()
         self._cursor = self._num_scheduled = 0
         self._on_progress = on_progress
@@ -92,7 +91,7 @@ class Fleet:
         unit.pool.ready.sort()
         parked, self.parked = self.parked, deque()
         for index in parked:
-            self._place[index] = _NOWHERE
+            self._place[index] = NOWHERE
             self._admit(index, now)
 
     def drain(self, unit: Unit, now: float) -> None:
@@ -121,31 +120,8 @@ class Fleet:
         """
         self.withdraw(unit, then)
         unit.is_dying, unit.loss, unit.is_loss_retried = True, reason, retry
-        if not self._ends_leap(unit, now):
+        if not self.ends_leap(unit, now):
             self._bury(unit, now)
-
-    def freeze(self, unit: Unit, now: float) -> None:
-        """Let a replica hang from the end of the running step on: it takes requests and does nothing."""
-        unit.is_freezing = True
-        if not self._ends_leap(unit, now):
-            self._complete(unit, now)
-            self._note_end(unit)
-
-    def thaw(self, unit: Unit, now: float) -> None:
-        """Let a replica that hangs go on."""
-        unit.is_freezing = False
-        if unit.is_frozen:
-            unit.is_frozen = False
-            if unit.replica.end_time != INFINITY:
-                unit.replica.end_time = now
-            self._note_end(unit)
-
-    def use_times(self, unit: Unit, times: StepTimes, now: float) -> None:
-        """Let the steps of a replica take ``times`` after the one that runs."""
-        unit.next_times = times
-        unit.pool.recorder.scales_parts = True
-        if not self._ends_leap(unit, now):
-            self._complete(unit, now)
 
     def withdraw(self, unit: Unit, state: int) -> None:
         """Send a replica no more requests."""
@@ -165,7 +141,7 @@ class Fleet:
         if unit.state == STOPPED:
             unit.stopped_at = now
         for index in members:
-            self._place[index] = _NOWHERE
+            self._place[index] = NOWHERE
             self._held.discard(index)
             if index in doomed:
                 self.callers.without_answer(index, doomed[index], TIMED_OUT, GAVE_UP, free_at=now)
@@ -175,12 +151,14 @@ class Fleet:
             else:
                 self.callers.without_answer(index, now, LOST, unit.loss, free_at=now)
 
-    def _ends_leap(self, unit: Unit, now: float) -> bool:
+    def ends_leap(self, unit: Unit, now: float) -> bool:
+        """Let the leap of a replica end with the running step; return whether one runs."""
         is_running = end_leap(unit.replica, now)
-        self._note_end(unit)
+        self.note_end(unit)
         return is_running
 
-    def _note_end(self, unit: Unit) -> None:
+    def note_end(self, unit: Unit) -> None:
+        """Note when the data plane must look at a replica next."""
         self._ends[unit.number] = INFINITY if unit.is_frozen else unit.replica.end_time
 
     # The data plane.
@@ -215,14 +193,14 @@ class Fleet:
                 return
             due = [number for number, time in enumerate(ends) if time == end]
             for number in due:
-                self._complete(units[number], end)
+                self.complete(units[number], end)
             while self._next_moment() == end:
                 self._happen(end)
             for number in due:
                 unit = units[number]
-                if unit.replica.end_time == end and not unit.is_frozen:
+                if unit.replica.end_time == end and not unit.is_frozen and self._may_step(unit, end):
                     plan(unit.replica, requests)
-                self._note_end(unit)
+                self.note_end(unit)
             countdown -= 1
             if not countdown:
                 countdown = EVENTS_BETWEEN_CHORES
@@ -259,6 +237,8 @@ class Fleet:
             self._arrive(index, now)
         elif kind == SUBMIT:
             self._submit(index, about, now)
+        elif kind == LAND:
+            self._land(index, now)
         elif kind == TIMEOUT and self.requests.status[index] == UNFINISHED and self.callers.attempt(index) == about:
             self._hang_up(index, now)
 
@@ -271,7 +251,7 @@ class Fleet:
 
     def _admit(self, index: int, now: float) -> None:
         """Refuse a request, or route it."""
-        number = self._choose()
+        number = self.router.choose(index)
         if self.gate is not None:
             unit = None if number < 0 else self.units[number]
             reason = self.gate.refusal(index, unit, len(self.parked), now)
@@ -283,12 +263,7 @@ class Fleet:
         self._hand_to(index, number, now)
 
     def _route(self, index: int, now: float) -> None:
-        self._hand_to(index, self._choose(), now)
-
-    def _choose(self) -> int:
-        """Return the number of the replica that a request goes to; -1 while none is ready."""
-        ready = self.pools[0].ready
-        return self.router.choose(ready) if ready else _NOWHERE
+        self._hand_to(index, self.router.choose(index), now)
 
     def _hand_to(self, index: int, number: int, now: float) -> None:
         if number < 0:
@@ -296,21 +271,17 @@ class Fleet:
             self.parked.append(index)
             return
         unit = self.units[number]
-        if not unit.load:
-            unit.last_finish = now
-        self._place[index] = number
-        unit.members[index] = None
-        unit.load += 1
-        unit.tokens += self.requests.prompt_tokens[index] + self.requests.max_tokens[index]
+        self._join(unit, index, now)
+        self._begin(index)
         if unit.pool.schedules_ahead:
             seen = seen_time(unit.replica, now)
             if seen > now:
-                self._note_end(unit)
+                self.note_end(unit)
                 self._held.add(index)
                 heappush(self._events, (seen, SUBMIT, index, number))
                 return
         submit(unit.replica, self.requests, index, now)
-        self._note_end(unit)
+        self.note_end(unit)
 
     def _submit(self, index: int, number: int, now: float) -> None:
         """Queue a request that was routed a moment ago, if it is still wanted there."""
@@ -319,15 +290,23 @@ class Fleet:
         self._held.discard(index)
         unit = self.units[number]
         submit(unit.replica, self.requests, index, now)
-        self._note_end(unit)
+        self.note_end(unit)
+
+    def _join(self, unit: Unit, index: int, now: float) -> None:
+        if not unit.load:
+            unit.last_finish = now
+        tokens = self.requests.prompt_tokens[index] + self.requests.max_tokens[index]
+        self._place[index] = unit.number
+        unit.members[index] = tokens
+        unit.load += 1
+        unit.tokens += tokens
 
     def _leave(self, unit: Unit, index: int) -> None:
-        del unit.members[index]
-        self._place[index] = _NOWHERE
+        unit.tokens -= unit.members.pop(index)
+        self._place[index] = NOWHERE
         unit.load -= 1
-        unit.tokens -= self.requests.prompt_tokens[index] + self.requests.max_tokens[index]
 
-    def _complete(self, unit: Unit, now: float) -> None:
+    def complete(self, unit: Unit, now: float) -> None:
         """End the step of a replica: answers go out, and who is doomed goes."""
         replica, requests = unit.replica, self.requests
         finished: list[int] = []
@@ -338,7 +317,7 @@ class Fleet:
             finished, replica.finished = replica.finished, []
             for index in finished:
                 self._leave(unit, index)
-            _note_finishes(unit, len(finished), now)
+            unit.note_finishes(len(finished), now)
         doomed = unit.doomed
         if doomed:
             unit.doomed = {}
@@ -347,9 +326,8 @@ class Fleet:
                     cancel(replica, requests, index)
                     self._leave(unit, index)
         for index in sorted(finished):
-            if index in doomed:
-                continue
-            self.callers.ended(index, now)
+            if index not in doomed and not self._goes_on(index, unit, now):
+                self.callers.ended(index, now)
         for index, decided_at in doomed.items():
             self.num_lost_tokens += requests.generated_tokens[index]
             self.callers.without_answer(index, decided_at, TIMED_OUT, GAVE_UP, free_at=now)
@@ -368,10 +346,10 @@ class Fleet:
         place = self._place[index]
         if place == _PARKED:
             self.parked.remove(index)
-            self._place[index] = _NOWHERE
+            self._place[index] = NOWHERE
             self.callers.without_answer(index, now, TIMED_OUT, GAVE_UP, free_at=now)
             return
-        if place < 0:
+        if self._drops(index, place, now) or place < 0:
             return
         unit = self.units[place]
         if index in self._held:
@@ -382,17 +360,26 @@ class Fleet:
                 self.stop(unit, now)
             return
         unit.doomed[index] = now
-        if not self._ends_leap(unit, now):
+        if not self.ends_leap(unit, now):
             # A plan is due at this very instant: it is made without the request.
-            self._complete(unit, now)
+            self.complete(unit, now)
 
-    def num_waiting(self) -> int:
-        """Return how many requests wait: for a replica, or in the queue of one."""
-        return len(self.parked) + sum(unit.num_waiting for unit in self.units)
+    # What a fleet of prefill and decode replicas does besides: `simserve.sim.disaggregation`.
 
+    def _begin(self, index: int) -> None:
+        """Get a row ready for its replica."""
 
-def _note_finishes(unit: Unit, count: int, now: float) -> None:
-    """Keep the running mean of the seconds between two finishes, a tenth of it new each time."""
-    interval = (now - unit.last_finish) / count
-    unit.last_finish = now
-    unit.finish_interval += (interval - unit.finish_interval) * (0.1 if unit.finish_interval else 1.0)
+    def _may_step(self, _unit: Unit, _now: float) -> bool:
+        """Return whether a replica may plan a step."""
+        return True
+
+    def _goes_on(self, _index: int, _unit: Unit, _now: float) -> bool:
+        """Return whether a request that a replica has finished lives on, on another one."""
+        return False
+
+    def _land(self, _index: int, _now: float) -> None:
+        """Take in what has crossed a link."""
+
+    def _drops(self, _index: int, _place: int, _now: float) -> bool:
+        """Return whether a request whose client has hung up was between two replicas, and is gone."""
+        return False

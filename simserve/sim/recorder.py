@@ -89,11 +89,21 @@ class RunTotals:
     speculation: SpeculationTotals | None = None
 
 
+def series_sums() -> BinnedSums:
+    """Return empty sums over time, as recorders fill them."""
+    return BinnedSums(("busy", "kv", "prefill", "decode"))
+
+
 class Recorder:
     """Adds up the leaps of the replicas of one run."""
 
     def __init__(
-        self, config: EngineConfig, times: StepTimes, priced: PricedDeployment | None, log: StepLog | None = None
+        self,
+        config: EngineConfig,
+        times: StepTimes,
+        priced: PricedDeployment | None,
+        sums: BinnedSums | None = None,
+        log: StepLog | None = None,
     ) -> None:
         """Add up from nothing; ``log`` also gets every leap."""
         self._log = log
@@ -119,12 +129,15 @@ class Recorder:
                 times.prefill_pair_seconds - draft.prefill_pair_seconds,
                 times.prefill_context_seconds - draft.prefill_context_seconds,
             )
+        self.clocks: dict[int, list[Floats]] | None = None
+        """By replica the start, steps, first and increment of the leaps with decodes; None: not kept."""
         self.scales_parts = False
         """Whether some steps took longer than their parts: a slow replica; every part is then as much longer."""
         self._parts = np.zeros(5)
         self._shared = np.zeros(5)
         self._histogram = Histogram()
-        self._sums = BinnedSums(("busy", "kv", "prefill", "decode"))
+        # Pools of one run share their sums over time.
+        self._sums = series_sums() if sums is None else sums
         self._blocked = np.zeros(len(BLOCKED_NAMES))
         self._num_steps = 0
         self._sequence_steps = self._busy = self._flops = self._bytes = 0.0
@@ -151,6 +164,8 @@ class Recorder:
             del replica.leaps[:]
             if self._log is not None:
                 self._log.add(replica, rows)
+            if self.clocks is not None:
+                self.clocks.setdefault(replica.identity, []).append(rows[:4, rows[_DECODING] > 0])
             advances = rows[_DECODING]
             if self._drafts is not None:
                 advances = np.zeros(rows.shape[1])
@@ -159,12 +174,12 @@ class Recorder:
             self._add(rows, advances)
 
     def totals(
-        self, num_replicas: int, records: RequestRecords, end_time: float, timeline: FleetTimeline | None = None
+        self, num_replicas: float, records: RequestRecords, end_time: float, timeline: FleetTimeline | None = None
     ) -> RunTotals:
         """Return the sums; every replica has been flushed.
 
         Args:
-            num_replicas: How many served, throughout.
+            num_replicas: How many served, throughout or on average.
             records: One row a request.
             end_time: The last event, seconds.
             timeline: Which replicas were there when, and what was tried in vain, where that changed.
@@ -184,7 +199,7 @@ class Recorder:
         else:
             running, waiting = timeline.running_and_waiting(records, edges)
             present = timeline.launched(edges)
-            capacity = self._capacity * timeline.mean_replicas(0.0, end_time)
+            capacity = self._capacity * num_replicas
         most = np.maximum(present, np.finfo(np.float64).tiny)
         series = TimeSeries(
             edges=edges,

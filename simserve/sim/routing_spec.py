@@ -35,3 +35,6 @@ class RoutingSpec(FrozenModel):
     imbalance_guard: Annotated[float, Field(ge=1)] | None = None
     """`session` and `prefix`: a replica with more than this many times the mean load of all (and with more than the
     least loaded by four requests) is passed over for the least loaded one. Absent: 1.5."""
+    weights: dict[str, Annotated[float, Field(gt=0)]] | None = None
+    """Share of the traffic by pool, any scale, as for a roll-out: `{stable: 95, canary: 5}`; the policy then chooses
+    within the pool. Absent: the policy chooses among the replicas of all pools."""

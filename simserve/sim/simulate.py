@@ -6,8 +6,8 @@ so a run costs SimPy events per decision, not per request or token. It knows no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import simpy
 from numpy.typing import NDArray
 
 from simserve.engine.config import EngineConfig
-from simserve.engine.prefix_cache import PrefixCache, PrefixPaths
+from simserve.engine.prefix_cache import PrefixCache
 from simserve.engine.state import Replica, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
@@ -23,12 +23,15 @@ from simserve.sim.clients import ClosedLoop
 from simserve.sim.cluster import Cluster, Routing, end_of
 from simserve.sim.control import Control
 from simserve.sim.managed import ManagedRun
+from simserve.sim.pools import PoolOutcome, PoolSetup, together
 from simserve.sim.prefixes import prefix_paths
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.sessions import Sessions
 from simserve.sim.step_log import StepLog
+from simserve.sim.streaming import StreamTotals, client_view
+from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.timeline import FleetTimeline
 from simserve.workload.requests import RequestSpecs
 
@@ -38,7 +41,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """What serves the requests: equal replicas behind one router, and what else decides (None: nothing does)."""
+    """What serves the requests: equal replicas behind one router, and what else decides (None: nothing does).
+
+    With ``pools``, those serve, and the replicas named first are what a summary compares them with.
+    """
 
     num_replicas: int
     engine: EngineConfig
@@ -46,6 +52,7 @@ class Deployment:
     routing: Routing = "least_outstanding"
     gpus_per_replica: int = 1
     control: Control | None = None
+    pools: tuple[PoolSetup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +70,9 @@ class Simulation:
         was_interrupted: The user stopped it; requests may be unfinished.
         steps: Every step, where they were asked for.
         timeline: The lives of the replicas, where something decides in a run; None: all were there throughout.
+        pools: What each pool did, where there are several; else empty.
+        stream: What was sent to the clients, where that was asked for; None: tokens were with them at once.
+        transfers: Of KV caches between them: ``count link_seconds waited_seconds stalled_seconds``; empty: none.
     """
 
     records: RequestRecords
@@ -75,6 +85,9 @@ class Simulation:
     was_interrupted: bool
     steps: StepLog | None = None
     timeline: FleetTimeline | None = None
+    pools: tuple[PoolOutcome, ...] = ()
+    transfers: Mapping[str, float] = field(default_factory=dict)
+    stream: StreamTotals | None = None
 
     @property
     def replica_seconds(self) -> float:
@@ -126,30 +139,47 @@ def simulate(
 def _is_managed(deployment: Deployment, specs: RequestSpecs) -> bool:
     """Return whether anything is decided in the run beyond where a request goes."""
     has_patience = any(each.timeout is not None or each.retries is not None for each in specs.classes)
-    return has_patience or (deployment.control is not None and not deployment.control.is_plain)
+    control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
+    decides = not control.is_plain
+    return has_patience or decides or bool(deployment.pools)
+
+
+def _as_seen(spec: StreamingSpec, simulation: Simulation, run: ManagedRun) -> Simulation:
+    """Return the run as the clients see it."""
+    view = client_view(spec, simulation.records, run.requests, run.clocks, simulation.end_time)
+    totals = replace(simulation.totals, itl=view.itl)
+    return replace(simulation, records=view.records, totals=totals, stream=view.totals)
 
 
 def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | None, log: StepLog | None) -> Simulation:
     engine, priced = deployment.engine, deployment.priced
+    setups = deployment.pools or (
+        PoolSetup(
+            name="",
+            engine=engine,
+            step_times=priced.step_times,
+            priced=priced,
+            num_replicas=deployment.num_replicas,
+            gpus_per_replica=deployment.gpus_per_replica,
+        ),
+    )
+    control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
+    streaming = control.streaming
     run = ManagedRun(
-        deployment.control or Control(routing=RoutingSpec(policy=deployment.routing)),
-        engine,
-        priced.step_times,
-        priced,
-        deployment.num_replicas,
-        deployment.gpus_per_replica,
+        control,
+        setups,
         specs,
-        _frontend_latency(engine, specs),
+        _frontend_latency(engine, specs) + (0.0 if streaming is None else streaming.network_latency),
         None if progress is None else lambda finished: progress(finished, len(specs)),
         log,
     )
     was_interrupted = run.run()
-    records = _records(run.requests, run.arrival_time, specs, run.paths)
+    records = _records(run.requests, run.arrival_time, specs, run.cached_tokens)
     end_time = end_of(run.requests)
-    timeline = run.timeline
-    return Simulation(
+    outcomes = run.outcomes(records, end_time)
+    simulation = Simulation(
         records=records,
-        totals=run.recorder.totals(len(run.fleet.units), records, end_time, timeline),
+        totals=together(outcomes),
         end_time=end_time,
         num_replicas=len(run.fleet.units),
         is_open_loop=specs.concurrency is None,
@@ -157,8 +187,11 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
         offered_rate=specs.offered_rate,
         was_interrupted=was_interrupted,
         steps=log,
-        timeline=timeline,
+        timeline=run.timeline,
+        pools=tuple(outcomes) if len(outcomes) > 1 else (),
+        transfers=run.transfers,
     )
+    return simulation if streaming is None else _as_seen(streaming, simulation, run)
 
 
 def _frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
@@ -185,7 +218,7 @@ def _run(
 ) -> tuple[RequestRecords, RunTotals, float, bool]:
     times = times.as_lists()
     requests = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace)
-    recorder = Recorder(config, times, priced, log)
+    recorder = Recorder(config, times, priced, log=log)
     num_ranks = config.data_parallel_size
     replicas = [Replica(number // num_ranks, config, times) for number in range(num_replicas * num_ranks)]
     if log is not None:
@@ -224,7 +257,8 @@ def _run(
         arrival_time[cluster.num_arrived :] = np.nan
         np.frombuffer(requests.ready_time)[cluster.num_arrived :] = np.nan
     cluster.flush()
-    records = _records(requests, arrival_time, specs, paths)
+    cached = None if paths is None else np.frombuffer(paths.cached_tokens, dtype=np.int64)
+    records = _records(requests, arrival_time, specs, cached)
     end_time = end_of(requests)
     return records, recorder.totals(len(replicas), records, end_time), end_time, was_interrupted
 
@@ -257,7 +291,7 @@ def _records(
     requests: RequestTable,
     arrival_time: np.ndarray[Any, np.dtype[np.float64]],
     specs: RequestSpecs,
-    paths: PrefixPaths | None,
+    cached_tokens: NDArray[np.int64] | None,
 ) -> RequestRecords:
     itl_max = np.frombuffer(requests.itl_max).copy()
     itl_max[itl_max < 0] = np.nan
@@ -272,9 +306,7 @@ def _records(
         finish_time=np.frombuffer(requests.finish_time),
         prompt_tokens=np.frombuffer(requests.prompt_tokens, dtype=np.int64),
         output_tokens=np.frombuffer(requests.generated_tokens, dtype=np.int64),
-        cached_tokens=np.zeros(num_requests, dtype=np.int64)
-        if paths is None
-        else np.frombuffer(paths.cached_tokens, dtype=np.int64),
+        cached_tokens=np.zeros(num_requests, dtype=np.int64) if cached_tokens is None else cached_tokens,
         num_preemptions=np.frombuffer(requests.num_preemptions, dtype=np.int32),
         replica_id=np.frombuffer(requests.replica_id, dtype=np.int32),
         itl_max=itl_max,

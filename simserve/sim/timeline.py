@@ -56,13 +56,13 @@ class FleetTimeline:
         serving = mean_count(ready, _until(self.stopped_at), edges)
         return np.maximum(serving - mean_count(self.lost_since, _until(self.lost_until), edges), 0.0)
 
-    def mean_replicas(self, start: float, end: float) -> float:
-        """Return the mean number of replicas that are paid for between two instants."""
-        return self._mean(np.ones(len(self.gpus)), start, end)
+    def mean_replicas(self, start: float, end: float, pool: int | None = None) -> float:
+        """Return the mean number of replicas that are paid for between two instants, of one pool or of all."""
+        return self._mean(np.ones(len(self.gpus)), start, end, pool)
 
-    def mean_gpus(self, start: float, end: float) -> float:
-        """Return the mean number of GPUs that are paid for between two instants."""
-        return self._mean(self.gpus.astype(np.float64), start, end)
+    def mean_gpus(self, start: float, end: float, pool: int | None = None) -> float:
+        """Return the mean number of GPUs that are paid for between two instants, of one pool or of all."""
+        return self._mean(self.gpus.astype(np.float64), start, end, pool)
 
     def running_and_waiting(self, records: RequestRecords, edges: Floats) -> tuple[Floats, Floats]:
         """Return the mean numbers of requests being served and waiting, over each bin, vain attempts included."""
@@ -77,7 +77,9 @@ class FleetTimeline:
             waiting = waiting + mean_count(ready, np.where(np.isnan(started), ended, started), edges)
         return running, waiting
 
-    def _mean(self, weights: Floats, start: float, end: float) -> float:
+    def _mean(self, weights: Floats, start: float, end: float, pool: int | None) -> float:
+        if pool is not None:
+            weights = weights * (self.pool == pool)
         if not end > start:
             return float(weights @ (self.launched_at <= start))
         overlap = np.clip(np.minimum(self.stopped_at, end) - np.maximum(self.launched_at, start), 0.0, None)

@@ -8,6 +8,7 @@ from simserve.engine.config import EngineConfig
 from simserve.engine.prefix_cache import PrefixCache, PrefixPaths
 from simserve.engine.state import INFINITY, Replica
 from simserve.engine.tables import StepTimes
+from simserve.sim.pool_spec import Role
 from simserve.sim.recorder import Recorder
 
 STARTING, READY, DRAINING, DOWN, STOPPED = range(5)
@@ -25,6 +26,7 @@ class Pool:
         recorder: Adds up their leaps.
         gpus_per_replica: GPUs of each.
         paths: What requests share, where the replicas cache prefixes; None: they do not.
+        role: Whether they prefill, decode, or both.
         units: All that were ever launched.
         ready: Numbers of those that take requests, ascending.
     """
@@ -34,6 +36,7 @@ class Pool:
     times: StepTimes
     recorder: Recorder
     gpus_per_replica: int = 1
+    role: Role = "both"
     paths: PrefixPaths | None = None
     units: list[Unit] = field(default_factory=list)
     ready: list[int] = field(default_factory=list)
@@ -54,7 +57,7 @@ class Unit:
         state: STARTING, READY, DRAINING, DOWN or STOPPED.
         load: Requests routed to it and not answered.
         tokens: Their prompts and the most that they may generate.
-        members: Those requests, in the order of their coming.
+        members: Those requests with their tokens, in the order of their coming.
         doomed: Requests that leave at the end of the running step, and when that was decided.
         is_dying: Whether all of them do, because the replica is lost or stopped.
         loss: Why, an index into `simserve.sim.records.REASONS`.
@@ -100,7 +103,7 @@ class Unit:
         self.state = STARTING
         self.load = 0
         self.tokens = 0
-        self.members: dict[int, None] = {}
+        self.members: dict[int, int] = {}
         self.doomed: dict[int, float] = {}
         self.is_dying = self.is_loss_retried = False
         self.loss = 0
@@ -124,3 +127,9 @@ class Unit:
     def num_waiting(self) -> int:
         """Requests in the scheduler's queue, and those routed to it that it has not seen yet."""
         return self.load - self.replica.num_running
+
+    def note_finishes(self, count: int, now: float) -> None:
+        """Keep the running mean of the seconds between two finishes, a tenth of it new each time."""
+        interval = (now - self.last_finish) / count
+        self.last_finish = now
+        self.finish_interval += (interval - self.finish_interval) * (0.1 if self.finish_interval else 1.0)

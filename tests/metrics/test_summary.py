@@ -75,6 +75,9 @@ INNER = {
     "acceptance_rate mean_acceptance_length expected_acceptance_length draft_seconds mean_batch decode_speedup "
     "break_even_batch",
     "confidence_intervals": None,
+    "pools": None,
+    "transfers": "count link_seconds waited_seconds stalled_seconds",
+    "streaming": "events tokens_per_event api_server_busy mean_event_delay_ms",
     "replicas": "mean peak launched gpu_hours timeline",
     "requests": "submitted completed rejected timed_out failed unfinished truncated resent",
     "rejected": "by_reason refusals",
