@@ -9,16 +9,19 @@ import typer
 from simserve import __version__
 from simserve.cli import (
     apis,
+    calibrate,
     capacity,
     compare,
     cost,
     diff,
+    explore,
     exporting,
     frameworks,
     importing,
     memory,
     plan,
     profiles,
+    report,
     run,
     scenarios,
     schema,
@@ -47,9 +50,12 @@ app.command("capacity")(capacity.capacity)
 app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
 app.command("diff")(diff.diff)
+app.command("explore")(explore.explore)
 app.command("export")(exporting.export)
 app.add_typer(importing.app, name="import")
+app.add_typer(calibrate.app, name="calibrate")
 app.command("plan")(plan.plan)
+app.command("report")(report.report)
 app.command("scenarios")(scenarios.scenarios)
 app.command("gpus")(profiles.gpus)
 app.command("models")(profiles.models)
@@ -60,6 +66,7 @@ app.command("apis")(apis.apis)
 app.command("schema")(schema.schema)
 app.command("validate")(validate.validate)
 app.command("frameworks")(frameworks.frameworks)
+app.add_typer(calibrate.app, name="calibrate")
 
 
 def _print_version(is_asked: bool) -> None:

@@ -14,6 +14,8 @@ from simserve.engine.state import (
     BLOCKED_BY_BUDGET,
     BLOCKED_BY_SCATTER,
     BLOCKED_BY_SEATS,
+    READMITTED,
+    RECOMPUTED,
     SHIFT,
     Replica,
     RequestTable,
@@ -133,6 +135,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 requests.replica_id[index] = replica.identity
                 if cache is not None:
                     cache.paths.cached_tokens[index] = cached
+            elif replica.evictions is not None:
+                replica.evictions.extend((index, replica.start_time, READMITTED))
             if cache is not None:
                 replica.prefilling.append(index)
                 if cached:
@@ -317,6 +321,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             replica.irregular_gaps.extend((gap, 1.0))
             if gap > requests.itl_max[index]:
                 requests.itl_max[index] = gap
+            if replica.evictions is not None:
+                replica.evictions.extend((index, now, RECOMPUTED))
         else:
             requests.first_token_time[index] = now
         generated += 1

@@ -11,7 +11,7 @@ from simserve.engine.decoding import generated_by_now, growth_of_step, leave_dec
 from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.paces import leave_at_pace
 from simserve.engine.prefix_cache import find_prefix, leave_prefix
-from simserve.engine.state import MASK, SHIFT, UNFINISHED, Replica, RequestTable
+from simserve.engine.state import EVICTED, MASK, SHIFT, UNFINISHED, Replica, RequestTable
 from simserve.engine.swap import swap_out
 
 RETRACT_DECODE_STEPS = 20
@@ -98,6 +98,8 @@ def preempt(replica: Replica, requests: RequestTable) -> int:
     if replica.cache is not None:
         leave_prefix(replica, index, computed)
     requests.num_preemptions[index] += 1
+    if replica.evictions is not None:
+        replica.evictions.extend((index, replica.start_time, EVICTED))
     replica.num_running -= 1
     if replica.uses_estimate:
         replica.waiting.append(index)

@@ -34,6 +34,9 @@ CONTINUOUS, STATIC, UNCACHED = range(3)
 BLOCKED_BY_NOTHING, BLOCKED_BY_SEATS, BLOCKED_BY_BLOCKS, BLOCKED_BY_BUDGET, BLOCKED_BY_SCATTER = range(5)
 """What keeps the head of the queue out; scatter: enough KV memory is free, but in no range long enough."""
 
+EVICTED, READMITTED, RECOMPUTED = range(3)
+"""What happens to a preempted request: it loses its KV cache, has a seat again, has its KV cache again."""
+
 SHIFT = 32
 """An entry of the finish heap is ``finish_step << SHIFT | index``: one integer orders by step, then by request."""
 MASK = (1 << SHIFT) - 1
@@ -209,6 +212,7 @@ class Replica:
         "end_time",
         "estimate_shrinking",
         "estimate_sum",
+        "evictions",
         "finish_heap",
         "finished",
         "first_seconds",
@@ -357,6 +361,8 @@ class Replica:
         self.advances: list[float] = []
         self.irregular_gaps: list[float] = []
         self.finished: list[int] | None = None
+        # For a timeline: (request, seconds, what) of preemptions; None: nobody asks.
+        self.evictions: list[float] | None = None
 
 
 def _integers(values: NDArray[np.int64]) -> array[int]:

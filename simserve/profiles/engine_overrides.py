@@ -56,6 +56,8 @@ class EngineOverrides(FrozenModel):
     """Host memory for swapped KV, bytes."""
     async_scheduling: bool | None = None
     """Whether the host prepares the next step while the GPU computes."""
+    sampling: Literal["greedy", "nucleus"] | None = None
+    """`greedy`, or `nucleus`: by top-k or top-p."""
     enforce_eager: bool | None = None
     """Whether nothing is captured in CUDA graphs."""
     frontend_latency: float | None = Field(default=None, ge=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.lockstep import Ranks, complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
 from simserve.engine.state import FAILED, INFINITY, LEAP_WIDTH, STATIC, Replica, RequestTable
 from simserve.sim.recorder import FLUSH_ROWS, Recorder
+from simserve.sim.routing_spec import RoutingPolicy
 
-Routing = Literal["round_robin", "least_outstanding"]
+Routing = RoutingPolicy
 EVENTS_BETWEEN_CHORES = 1024
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +14,8 @@ from simserve import rng
 from simserve.errors import InvariantError, ScenarioError, TraceError
 from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
 from simserve.workload.arrivals import arrival_times
+from simserve.workload.class_spec import ClassSpec
+from simserve.workload.classes import draw_classes
 from simserve.workload.conversations import (
     contexts,
     draw_groups,
@@ -51,7 +54,7 @@ def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: 
         TraceError: A trace or a file of lengths cannot be used.
         ScenarioError: No request arrives within the duration.
     """
-    specs = _drawn(spec, seed, replication, base_path)
+    specs = replace(_drawn(spec, seed, replication, base_path), seed=seed, replication=replication)
     if spec.shared_prefix is not None and spec.sessions is None:
         specs = with_system_prompts(specs, spec.shared_prefix, seed=seed, replication=replication)
     return specs
@@ -60,6 +63,8 @@ def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: 
 def _drawn(spec: WorkloadSpec, seed: int, replication: int, base_path: Path | None) -> RequestSpecs:
     if spec.trace is not None:
         return _from_trace(spec, spec.trace, base_path, seed, replication)
+    if spec.classes is not None:
+        return _from_classes(spec, base_path, seed, replication)
     if spec.arrivals is None or spec.prompt_tokens is None or spec.output_tokens is None:
         raise InvariantError("a workload without a trace has arrivals, prompt_tokens and output_tokens")
     if spec.sessions is not None:
@@ -79,6 +84,34 @@ def _drawn(spec: WorkloadSpec, seed: int, replication: int, base_path: Path | No
         is_stationary=isinstance(spec.arrivals, STATIONARY),
         offered_rate=_offered_rate(spec.arrivals, arrival_time),
     )
+
+
+def _from_classes(spec: WorkloadSpec, base_path: Path | None, seed: int, replication: int) -> RequestSpecs:
+    drawn = draw_classes(spec, seed=seed, replication=replication, base_path=base_path)
+    sources = [spec.arrivals, *(each.arrivals for each in spec.classes or ())]
+    rates = [_offered_rate(each, drawn.arrival_time) for each in sources if each is not None]
+    return RequestSpecs(
+        arrival_time=drawn.arrival_time,
+        prompt_tokens=drawn.prompt_tokens,
+        output_tokens=drawn.output_tokens,
+        max_tokens=_max_tokens(spec.max_tokens, drawn.output_tokens),
+        think_time=_think_time(spec, len(drawn)),
+        concurrency=getattr(spec.arrivals, "concurrency", None),
+        is_stationary=all(isinstance(each, STATIONARY) for each in sources if each is not None),
+        offered_rate=sum(rates)
+        if len(rates) == 1 or all(isinstance(each, STATIONARY) for each in sources if each)
+        else len(drawn) / float(drawn.arrival_time[-1]),
+        classes=spec.classes or (),
+        request_class=drawn.request_class,
+        priority=_priority(spec.classes or (), drawn.request_class),
+    )
+
+
+def _priority(classes: Sequence[ClassSpec], request_class: NDArray[np.int16]) -> NDArray[np.int64] | None:
+    """Return the place in the queue of each request, 0 where its class says none; None where no class does."""
+    if all(each.priority is None for each in classes):
+        return None
+    return np.array([each.priority or 0 for each in classes], dtype=np.int64)[request_class]
 
 
 def _from_sessions(

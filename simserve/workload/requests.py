@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.workload.class_spec import ClassSpec
 from simserve.workload.prefixes import PrefixSegments
 
 
@@ -29,6 +30,10 @@ class RequestSpecs:
         pace: Speculative decoding: tokens a decode step that each request gains, drawn beforehand, in sixteenths
             (`simserve.engine.progress.GRID`), int64; None: not drawn.
         priority: The smaller the sooner, int64; None: all alike.
+        classes: The classes of requests, in the order of the scenario; empty: all are alike.
+        request_class: Class of each request, an index into ``classes``, int16; None without classes.
+        seed: Of the run that they were drawn for, for what is drawn while it goes on (pauses, routes, losses).
+        replication: Likewise.
         prefixes: What the tokens of each request are, where any are shared; None: all prompts are different.
         session: Number of the conversation of each request, int64; None: no conversations.
         turn: Its turn there, from 1, int64; None: arrivals wait for no answer. Requests of a conversation stand side by
@@ -47,6 +52,10 @@ class RequestSpecs:
     offered_rate: float
     pace: NDArray[np.int64] | None = None
     priority: NDArray[np.int64] | None = None
+    classes: tuple[ClassSpec, ...] = ()
+    request_class: NDArray[np.int16] | None = None
+    seed: int = 0
+    replication: int = 0
     prefixes: PrefixSegments | None = None
     session: NDArray[np.int64] | None = None
     turn: NDArray[np.int64] | None = None
@@ -67,6 +76,7 @@ class RequestSpecs:
             think_time=self.think_time[some],
             pace=None if self.pace is None else self.pace[some],
             priority=None if self.priority is None else self.priority[some],
+            request_class=None if self.request_class is None else self.request_class[some],
             prefixes=None if self.prefixes is None else self.prefixes.first(num_requests),
             session=None if self.session is None else self.session[some],
             turn=None if self.turn is None else self.turn[some],

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
+from simserve.workload.class_spec import MAX_CLASSES, ClassSpec, check_classes
 from simserve.workload.length_spec import Length
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 
@@ -56,6 +57,8 @@ class WorkloadSpec(FrozenModel):
     """Arrivals stop then; what has arrived is served to the end."""
     trace: TraceSpec | None = None
     """Recorded traffic, instead of `arrivals` and lengths; `arrivals` beside it replace its times."""
+    classes: Annotated[tuple[ClassSpec, ...], Field(min_length=1, max_length=MAX_CLASSES)] | None = None
+    """Kinds of requests, each with a share of the common arrivals or arrivals of its own; absent: all are alike."""
     sessions: SessionsSpec | None = None
     """Conversations of several turns, each of which leaves when the one before it is answered. Absent: every request
     stands alone."""
@@ -81,6 +84,11 @@ class WorkloadSpec(FrozenModel):
         added = [name for name in ("sessions", "shared_prefix") if getattr(self, name) is not None]
         if self.trace is not None and added:
             raise ValueError(f"has a trace and also {' and '.join(added)}; a trace says itself what prompts share")
+        if self.classes is not None:
+            if self.sessions is not None:
+                raise ValueError("has classes and also sessions; classes of conversations are not simulated, keep one")
+            check_classes(self.classes, drawn, has_trace=self.trace is not None)
+            return self
         if self.trace is not None and given not in ([], ["arrivals"]):
             raise ValueError(f"has a trace and also {' and '.join(given)}; keep one of the two")
         if self.trace is not None and self.arrivals is not None and self.trace.time_scale != 1.0:
