@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simserve.errors import UsageError
 from simserve.metrics import result as metrics_result
 from simserve.metrics.files import write_result
 from simserve.planner import capacity_answer
@@ -63,6 +64,8 @@ def run(
     *,
     out: str | Path | None = None,
     force: bool = False,
+    timeline: bool = False,
+    prometheus: bool = False,
     progress: Progress | None = None,
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
@@ -72,6 +75,8 @@ def run(
         out: Folder for `result.json`, `requests.parquet`, `timeseries.parquet`, `scenario.resolved.yaml` and
             `report.html`, written all together or not at all; None: no file is written.
         force: Whether ``out`` may hold the result of another scenario or seed, which is then replaced.
+        timeline: Whether every step is kept, and written to ``out`` as `timeline.json`, which Perfetto opens.
+        prometheus: Whether ``out`` also gets `metrics.prom`: what vLLM's /metrics would say at the end of the run.
         progress: Called now and then with the requests done and all requests.
 
     Raises:
@@ -81,12 +86,20 @@ def run(
     """
     loaded = scenario if isinstance(scenario, Scenario) else load(scenario)
     if out is None:
-        return _with_background(loaded, run_scenario(loaded, progress=progress))
+        if prometheus:
+            raise UsageError("writes a file, and needs out=", key="prometheus")
+        return _with_background(loaded, run_scenario(loaded, progress=progress, keep_steps=timeline))
+    from simserve.metrics.prometheus import write_prometheus
     from simserve.report.html import write_report  # matplotlib: half a second, needed by runs that write
+    from simserve.report.timeline import write_timeline
 
     with staged_folder(Path(out), loaded, force=force) as folder:
-        result = _with_background(loaded, run_scenario(loaded, progress=progress))
+        result = _with_background(loaded, run_scenario(loaded, progress=progress, keep_steps=timeline))
         write_result(result, folder)
+        if timeline:
+            write_timeline(result, folder)
+        if prometheus:
+            write_prometheus(result, folder)
         write_report(result, folder)
     return result
 

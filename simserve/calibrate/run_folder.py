@@ -50,30 +50,33 @@ class Log:
 
     def start(self, key: str) -> None:
         """Note that a call begins, so that one which kills the process is known."""
-        self.starts[key] = self.starts.get(key, 0) + 1
-        self._append({"event": "start", "key": key})
+        self._take(self._append({"event": "start", "key": key}))
+
+    def withdraw(self, key: str) -> None:
+        """Note that the user stopped a call: that is no fault of it."""
+        self._take(self._append({"event": "withdrawn", "key": key}))
 
     def add(self, table: str, sizes: Mapping[str, Size], measured: Mapping[str, Any]) -> None:
         """Keep the time of a call."""
-        self._keep({"event": "measured", "table": table, "sizes": dict(sizes), **measured})
+        self._take(self._append({"event": "measured", "table": table, "sizes": dict(sizes), **measured}))
 
     def skip(self, table: str, sizes: Mapping[str, Size], reason: str) -> None:
         """Keep why a call has no time."""
-        self._keep({"event": "skipped", "table": table, "sizes": dict(sizes), "reason": reason})
+        self._take(self._append({"event": "skipped", "table": table, "sizes": dict(sizes), "reason": reason}))
 
-    def _keep(self, row: dict[str, Any]) -> None:
-        self._append(row)
-        self._take(row)
-
-    def _append(self, row: Mapping[str, Any]) -> None:
+    def _append(self, row: dict[str, Any]) -> dict[str, Any]:
         line = json.dumps(row, allow_nan=False) + "\n"
         with self.file.open("ab", buffering=0) as file:
             file.write(line.encode())
             os.fsync(file.fileno())
+        return row
 
     def _take(self, row: dict[str, Any]) -> None:
         if row["event"] == "start":
             self.starts[row["key"]] = self.starts.get(row["key"], 0) + 1
+            return
+        if row["event"] == "withdrawn":
+            self.starts.pop(row["key"], None)
             return
         key = key_of(row["table"], row["sizes"])
         self.starts.pop(key, None)

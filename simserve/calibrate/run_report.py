@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from simserve.calibrate.kernels import points
 from simserve.calibrate.run_folder import KernelRun
@@ -36,6 +37,61 @@ def ending_line(run: KernelRun) -> str:
     return f"{how}: {run.num_points} of {run.provenance.get('planned_points')} calls"
 
 
+MUCH_SPREAD = 0.25
+"""Spread of the middle call from which a measurement is not to be trusted; on a quiet GPU it is a few percent."""
+
+THROTTLING = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+"""Bit of nvidia-smi's active reasons -> why the clock is below what it could be (NVML, nvmlClocksEventReasons)."""
+
+
+def clock_lines(run: KernelRun) -> list[str]:
+    """Return clocks, temperature and power during the measurement, and what held the clock down; none without."""
+    samples = [each for each in run.provenance.get("clocks") or [] if _number(each.get("clocks.sm")) is not None]
+    if not samples:
+        return []
+    low, middle, high = np.quantile([_number(each["clocks.sm"]) or 0.0 for each in samples], (0.0, 0.5, 1.0))
+    hottest = max(_number(each.get("temperature.gpu")) or 0.0 for each in samples)
+    lines = [f"SM clock {middle:.0f} MHz ({low:.0f} to {high:.0f}) in {len(samples)} looks, at most {hottest:.0f} C"]
+    for bit, reason in THROTTLING.items():
+        count = sum(bool(_bits(each.get("reasons")) & bit) for each in samples)
+        lines += [f"throttled by {reason} in {count} of {len(samples)} looks"] if count else []
+    return lines
+
+
+def _number(text: object) -> float | None:
+    try:
+        return float(str(text))
+    except ValueError:
+        return None
+
+
+def _bits(text: object) -> int:
+    try:
+        return int(str(text), 0)
+    except ValueError:
+        return 0
+
+
+def spread_line(run: KernelRun) -> str:
+    """Return a warning where calls spread so much that something else must have run; empty where they do not."""
+    spreads = [_spread(calls) for calls in run.tables.values()]
+    middle = float(np.median(np.concatenate(spreads))) if spreads else 0.0
+    if middle < MUCH_SPREAD:
+        return ""
+    return f"half of the calls spread by more than {middle:.0%}: was the device doing other work?"
+
+
+def _spread(calls: pd.DataFrame) -> NDArray[np.float64]:
+    """Return 10th to 90th percentile over the median of each call."""
+    return ((calls["latency_p90"] - calls["latency_p10"]) / calls["latency"]).to_numpy(dtype=np.float64)
+
+
 def groups_of(run: KernelRun) -> dict[str, pd.DataFrame]:
     """Return the calls of a run by kind of kernel and number format."""
     groups: dict[str, pd.DataFrame] = {}
@@ -56,7 +112,7 @@ def table_rows(run: KernelRun) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for name, calls in groups_of(run).items():
         seconds = calls["seconds"].to_numpy(dtype=np.float64)
-        spread = np.median((calls["latency_p90"] - calls["latency_p10"]) / calls["latency"])
+        spread = float(np.median(_spread(calls)))
         shown = (format_seconds(seconds.min()), format_seconds(seconds.max()), f"{spread:.1%}", _best(calls))
         rows.append((name, str(len(calls)), *shown))
     return rows

@@ -14,6 +14,7 @@ from simserve.cli import (
     compare,
     cost,
     diff,
+    explore,
     exporting,
     frameworks,
     importing,
@@ -49,6 +50,7 @@ app.command("capacity")(capacity.capacity)
 app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
 app.command("diff")(diff.diff)
+app.command("explore")(explore.explore)
 app.command("export")(exporting.export)
 app.add_typer(importing.app, name="import")
 app.add_typer(calibrate.app, name="calibrate")
@@ -64,6 +66,7 @@ app.command("apis")(apis.apis)
 app.command("schema")(schema.schema)
 app.command("validate")(validate.validate)
 app.command("frameworks")(frameworks.frameworks)
+app.add_typer(calibrate.app, name="calibrate")
 
 
 def _print_version(is_asked: bool) -> None:

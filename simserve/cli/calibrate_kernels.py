@@ -115,12 +115,14 @@ def _command() -> str:
 
 
 def _render(run: KernelRun) -> None:
-    from simserve.calibrate.run_report import ending_line, table_rows
+    from simserve.calibrate.run_report import clock_lines, ending_line, spread_line, table_rows
 
     provenance: Mapping[str, Any] = run.provenance
     print_lines([f"{provenance['device_name']}, PyTorch {provenance['torch']}: {ending_line(run)}"])
     header = ("kernels", "calls", "from", "to", "spread", "fastest")
     print_table(header, table_rows(run), note="spread: median of 10th to 90th percentile over the median of a call")
+    print_lines(clock_lines(run))
+    print_lines([f"WARNING: {line}" for line in [spread_line(run)] if line])
     skipped = provenance.get("skipped") or []
     if skipped:
         print_lines(["not measured:"])

@@ -67,7 +67,7 @@ def board_watts(idle: float, board: float, busy_share: float, seconds_by_part: M
 
 def energy(
     *,
-    num_gpus: int,
+    num_gpus: float,
     watts_per_gpu: float,
     grid: Grid,
     tokens_per_second: float,

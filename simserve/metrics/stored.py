@@ -51,7 +51,7 @@ def background_text(result: RunResult) -> str:
         "simulation": {
             each.name: getattr(simulation, each.name)
             for each in fields(simulation)
-            if each.name not in ("records", "totals")
+            if each.name not in ("records", "totals", "steps", "timeline")
         },
         "totals": kept,
         "itl": {
@@ -60,6 +60,7 @@ def background_text(result: RunResult) -> str:
             **{name: float(getattr(histogram, name)) for name in _MOMENTS},
         },
         "slo": None if result.slo is None else asdict(result.slo),
+        "class_names": simulation.records.class_names,
         "background": result.background,
     }
     return json.dumps(document, default=_number, separators=(",", ":"))
@@ -109,9 +110,14 @@ def read_result(folder: Path) -> RunResult:
         summary=summary,
         scenario=read_mapping(folder / SCENARIO_FILE, InputError),
         simulation=_simulation(document, requests, series),
-        slo=None if document["slo"] is None else SLO(**document["slo"]),
+        slo=None if document["slo"] is None else _slo(document["slo"]),
         background=document["background"],
     )
+
+
+def _slo(stored: Mapping[str, Any]) -> SLO:
+    classes = {name: _slo(each) for name, each in stored["by_class"].items()}
+    return SLO(**{**stored, "by_class": classes})
 
 
 def _read_table(path: Path) -> tuple[Columns, str | None]:
@@ -133,10 +139,14 @@ def _read_table(path: Path) -> tuple[Columns, str | None]:
 def _simulation(document: Mapping[str, Any], requests: Columns, series: Columns) -> Simulation:
     from simserve.sim.simulate import Simulation  # SimPy: not needed to read a summary
 
-    return Simulation(records=_records(requests), totals=_totals(document, _series(series)), **document["simulation"])
+    return Simulation(
+        records=_records(requests, tuple(document["class_names"])),
+        totals=_totals(document, _series(series)),
+        **document["simulation"],
+    )
 
 
-def _records(columns: Columns) -> RequestRecords:
+def _records(columns: Columns, class_names: tuple[str, ...]) -> RequestRecords:
     num_requests = len(columns["request_id"])
     floats = {
         "arrival_time": "arrival_s",
@@ -156,8 +166,12 @@ def _records(columns: Columns) -> RequestRecords:
         "status": np.array([codes[status] for status in columns["status"]], dtype=np.int8),
         "reason": np.zeros(num_requests, dtype=np.int8),
         "is_truncated": np.zeros(num_requests, dtype=np.bool_),
+        "class_names": class_names,
     }
-    return RequestRecords(**{name: value for name, value in known.items() if name in _names(RequestRecords)})
+    if class_names:
+        places = {name: place for place, name in enumerate(class_names)}
+        known["request_class"] = np.array([places[name] for name in columns["class"]], dtype=np.int16)
+    return RequestRecords(**known)
 
 
 def _series(columns: Columns) -> TimeSeries:

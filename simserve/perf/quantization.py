@@ -9,10 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from simserve.errors import InputError, nearest
-from simserve.perf.efficiency import Array
 from simserve.profiles.engine_profile import version_key
 
 DTYPE_BITS: Mapping[str, float] = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0}
@@ -374,27 +371,3 @@ def _conversion_note(wide: str, stored: str, hardware_name: str) -> str:
 def _has_arithmetic(name: str, model_dtype: str, peaks: Mapping[str, float]) -> bool:
     arithmetic, wide = weight_format(name).arithmetic, _wide_dtype(name, model_dtype, peaks)
     return wide in peaks and (arithmetic == "model" or arithmetic in peaks)
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizedValues:
-    """Values rounded to signed integers with one scale.
-
-    Attributes:
-        scale: Value of one code step.
-        codes: Integers.
-        largest_error: Largest absolute difference between a value and ``code * scale``.
-    """
-
-    scale: float
-    codes: tuple[int, ...]
-    largest_error: float
-
-
-def quantize_symmetric(values: Sequence[float], bits: int) -> QuantizedValues:
-    """Return ``values`` rounded to signed integers with ``scale = max |value| / (2^(bits-1) - 1)``."""
-    array: Array = np.asarray(values, dtype=np.float64)
-    largest_code = 2 ** (bits - 1) - 1
-    scale = float(np.max(np.abs(array))) / largest_code or 1.0
-    codes = np.rint(array / scale)
-    return QuantizedValues(scale, tuple(int(code) for code in codes), float(np.max(np.abs(array - codes * scale))))

@@ -305,7 +305,7 @@ def wide_projection(stage: Stage, gemm: Gemm, rows: Array, weight_bits: float | 
 
 def _activation_quantisation(stage: Stage, gemm: Gemm, rows: Array) -> Array | float:
     """Return the seconds of rounding the inputs of a linear layer to 8 bits, where the format does."""
-    if not stage.precision.is_quantizing_activations:
+    if not stage.precision.is_quantizing_activations or _is_fused(stage, gemm):
         return 0.0
     moved = gemm.in_features * (ACTIVATION_BYTES + stage.precision.input_bytes)
     fitted, machine = stage.machine.activation_quantisation, stage.machine
@@ -315,6 +315,15 @@ def _activation_quantisation(stage: Stage, gemm: Gemm, rows: Array) -> Array | f
     parts[HOST] = fitted.start_latency
     parts[COMPUTE] = moved * rows / (machine.bandwidth * fitted.memory_efficiency)
     return parts
+
+
+def _is_fused(stage: Stage, gemm: Gemm) -> bool:
+    """Return whether what is before a linear layer rounds its inputs: a norm or an activation function, not attention.
+
+    Compilers fuse one scale a tensor or a token, not those of blocks.
+    """
+    is_fusing = stage.shape.engine.fuses_activation_quantisation and not stage.precision.is_block_scaled
+    return is_fusing and gemm.name != "output"
 
 
 def has_fitted_gemms(stage: Stage) -> bool:

@@ -218,12 +218,19 @@ class Host(FrozenModel):
 
     seconds_per_step: Seconds
     """Scheduling and input preparation of a step, seconds."""
+    seconds_per_parallel_step: Seconds = Field(default=0.0, ge=0)
+    """What that takes longer where several ranks have to agree on the step, seconds."""
     seconds_per_request: Seconds
     """Bookkeeping, sampling and output a request of a step, seconds."""
+    seconds_per_nucleus_request: Seconds = Field(default=0.0, ge=0)
+    """What a request adds that samples by top-k or top-p, seconds: its logits are sorted."""
     overlap: float = Field(ge=0, le=1)
     """Share of both that asynchronous scheduling hides behind the GPU; 0: the engine has none."""
     eager_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """Least time of a layer in a step outside CUDA graphs, seconds: the host launches its kernels no faster."""
+    eager_gap_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
+    """How long a layer without routed experts leaves the GPU idle in such a step, seconds: gaps between many short
+    kernels. Long kernels of experts hide them."""
     eager_seconds_per_expert_layer: Seconds = Field(default=0.0, ge=0)
     """What routed experts add to that, seconds, where their many small kernels are launched one by one (Triton)."""
     eager_expert_formats: tuple[str, ...] = ()
@@ -245,6 +252,11 @@ class Kernels(FrozenModel):
     """Scale on the hardware profile's kernel efficiencies; 1: as there."""
     shared_decode_groups: tuple[int, ...] | None = None
     """Query heads a key-value head for which a decode step reads keys once for all of them; absent: any number."""
+    fuses_activation_quantisation: bool = False
+    """Whether norms and activation functions write 8-bit products' inputs themselves, where weights have one scale a
+    tensor or a channel; otherwise a kernel of its own does."""
+    narrow_kv_slowdown: float = Field(default=1.0, ge=1)
+    """Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels, which are newer."""
     max_bandwidth: BytesPerSecond | None = Field(default=None, gt=0)
     """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
     max_flops: FlopsPerSecond | None = Field(default=None, gt=0)
@@ -285,6 +297,8 @@ class EngineProfile(FrozenModel):
 
     name: str
     """Catalogue name."""
+    base: str | None = None
+    """Engine that it is a calibration of, whose kernels, weight formats and flags hold; absent: itself."""
     description: str
     """What it is and what the profile leaves out."""
     versions: tuple[EngineVersion, ...] = Field(min_length=1)
@@ -334,6 +348,23 @@ def load_engine(name: str, relative_to: Path | None = None) -> EngineProfile:
         ProfileError: There is no such profile, or the file is invalid.
     """
     return _read(catalog.find("engine", name, relative_to))
+
+
+def version_blocks(name: str, requested: str | None, relative_to: Path | None = None) -> dict[str, Any]:
+    """Return every block of one version as its file writes them, units and sources included.
+
+    Args:
+        name: Catalogue name or path.
+        requested: Version asked for, as `EngineProfile.nearest_version` takes it.
+        relative_to: Folder that a relative path is tried against first.
+
+    Raises:
+        ProfileError: There is no such profile, or the file is invalid.
+    """
+    file = catalog.find("engine", name, relative_to)
+    version = _read(file).nearest_version(requested).version
+    blocks = _complete_versions(read_mapping(file, ProfileError), file)
+    return next(each for each in blocks if str(each["version"]) == version)
 
 
 @catalog.remembered

@@ -12,6 +12,8 @@ from simserve.report.quantities import count, counted, listed, number, share
 Verdict = Literal["holds", "missed", "none"]
 
 _NOTHING = "none"
+_OBVIOUS = ("failed", "rejected", "timed_out", "unfinished", "timeout")
+"""Reasons that say no more than the fate."""
 _LOST = ("failed", "rejected", "timed_out", "unfinished")
 
 
@@ -102,7 +104,7 @@ def _fates(simserve: Any) -> str:
     """Return how many requests were lost, and how: ``'12 failed (prompt too long)'``."""
     requests, reasons = simserve["requests"], simserve["rejected"]["by_reason"]
     fates = listed([f"{count(requests[fate])} {fate.replace('_', ' ')}" for fate in _LOST if requests[fate]])
-    known = listed([name.replace("_", " ") for name, lost in reasons.items() if lost and name not in _LOST])
+    known = listed([name.replace("_", " ") for name, lost in reasons.items() if lost and name not in _OBVIOUS])
     return f"{fates} ({known})" if known else fates
 
 

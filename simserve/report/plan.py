@@ -68,7 +68,7 @@ def plan_page(summary: Mapping[str, Any], command: str) -> Page:
     from simserve.report.answer_plots import plan_candidates
     from simserve.report.panels import panel
 
-    parts = list(_sections(summary))
+    parts = list(plan_sections(summary))
     answer = parts[0][1]
     sections = [
         Section(title=title, lines=lines, header=table[0] if table else (), rows=table[1] if table else ())
@@ -96,7 +96,7 @@ def render_plan(summary: Mapping[str, Any], console: Console) -> None:
     from rich.text import Text
 
     width = min(console.width, _WIDEST)
-    for position, (title, lines, table) in enumerate(_sections(summary)):
+    for position, (title, lines, table) in enumerate(plan_sections(summary)):
         if position:
             console.print()
         if title:
@@ -116,7 +116,7 @@ def render_plan(summary: Mapping[str, Any], console: Console) -> None:
             console.print(shown, width=width)
 
 
-def _sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Table | None]]:
+def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Table | None]]:
     """Yield title, lines and table of each part, in the order they are read."""
     if not summary["feasible"]:
         yield "", miss_lines(summary), None
@@ -181,7 +181,7 @@ def _ms(value: float | None) -> str:
 
 def _html(summary: Mapping[str, Any]) -> Iterator[str]:
     yield "<div>"
-    for title, lines, table in _sections(summary):
+    for title, lines, table in plan_sections(summary):
         if title:
             yield f"<h4>{html.escape(title)}</h4>"
         for line in lines:
@@ -196,4 +196,4 @@ def _html(summary: Mapping[str, Any]) -> Iterator[str]:
     yield "</div>"
 
 
-__all__ = ["PlanPage", "render_plan"]
+__all__ = ["PlanPage", "plan_sections", "render_plan"]

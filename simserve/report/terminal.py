@@ -11,6 +11,7 @@ from simserve.profiles.quality import quality_lines
 from simserve.report import facts
 from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
 from simserve.report.classes import CLASS_COLUMNS, class_rows
+from simserve.report.fleet import door_lines, fleet_lines, stream_lines
 from simserve.report.knobs import engine_lines
 from simserve.report.speculation import speculation_lines
 from simserve.report.tables import STATISTICS, latency_rows, slo_rows
@@ -23,7 +24,16 @@ _WIDEST = 100
 """Columns used at most: longer lines are hard to follow."""
 _LABEL_WIDTH = 11
 _STYLES = {"holds": "bold green", "missed": "bold red", "none": "bold"}
-_FILES = ("report.html", "result.json", "requests.parquet", "timeseries.parquet", "scenario.resolved.yaml")
+_FILES = (
+    "report.html",
+    "result.json",
+    "requests.parquet",
+    "timeseries.parquet",
+    "scenario.resolved.yaml",
+    "timeline.json",
+    "timeline.json.gz",
+    "metrics.prom",
+)
 
 
 def render_run(result: RunResult, console: Console, folder: Path | None) -> None:
@@ -87,6 +97,9 @@ def _facts(result: RunResult) -> Table:
             "Step time": facts.step_lines(result),
             "Speculation": speculation_lines(result),
             "Queue": facts.waiting_lines(result),
+            "Door": door_lines(result),
+            "Fleet": fleet_lines(result),
+            "Stream": stream_lines(result),
         }
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from simserve.metrics.slo import SLO
 from simserve.scenario.schema import Scenario
+from simserve.sim.control import Limits
 
 
 def objective(scenario: Scenario) -> SLO | None:
@@ -18,3 +19,12 @@ def objective(scenario: Scenario) -> SLO | None:
     # Classes without an objective have no bound, and nothing asks for a share of them.
     least = min(each.attainment for each in by_class.values())
     return SLO(ttft=None, tpot=None, e2e=None, attainment=least, by_class=by_class)
+
+
+def limits_by_class(scenario: Scenario) -> tuple[Limits, ...]:
+    """Return the most seconds of TTFT, TPOT and E2E by class (without classes: one entry); None: no limit."""
+    slo, classes = objective(scenario), scenario.workload.classes
+    if slo is None:
+        return ((None, None, None),) * max(len(classes or ()), 1)
+    owners = [slo] if classes is None else [slo.by_class.get(each.name, slo) for each in classes]
+    return tuple((each.ttft, each.tpot, each.e2e) for each in owners)

@@ -14,6 +14,7 @@ from simserve.validation import FrozenModel
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
 from simserve.workload.class_spec import MAX_CLASSES, ClassSpec, check_classes
 from simserve.workload.length_spec import Length
+from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 
 TraceFormat = Literal["auto", "azure", "csv", "mooncake", "burstgpt", "bailian", "sharegpt", "vllm-bench", "otel"]
 Scale = Annotated[float, Field(gt=0, le=1e6)]
@@ -27,7 +28,7 @@ class TraceSpec(FrozenModel):
     format: TraceFormat = "auto"
     """`auto`: told by the first row. `azure`: TIMESTAMP, ContextTokens, GeneratedTokens; the first request arrives at
     0. `csv`: arrival_time (seconds from the start of the run), prompt_tokens, output_tokens, and max_tokens if there
-    is one. `mooncake`, `bailian`: JSON lines; which blocks prompts share is read, and not simulated. `burstgpt`:
+    is one. `mooncake`, `bailian`: JSON lines; which blocks prompts share is what a prefix cache finds. `burstgpt`:
     requests that failed are left out. `sharegpt`: texts, lengths estimated, no arrival times. `vllm-bench`: a
     detailed result of `vllm bench serve`. `otel`: spans with gen_ai.usage attributes."""
     time_scale: Scale = 1.0
@@ -58,6 +59,11 @@ class WorkloadSpec(FrozenModel):
     """Recorded traffic, instead of `arrivals` and lengths; `arrivals` beside it replace its times."""
     classes: Annotated[tuple[ClassSpec, ...], Field(min_length=1, max_length=MAX_CLASSES)] | None = None
     """Kinds of requests, each with a share of the common arrivals or arrivals of its own; absent: all are alike."""
+    sessions: SessionsSpec | None = None
+    """Conversations of several turns, each of which leaves when the one before it is answered. Absent: every request
+    stands alone."""
+    shared_prefix: SharedPrefixSpec | None = None
+    """System prompts that requests share. Absent: no two prompts begin alike, except turns of one conversation."""
 
     @field_validator("max_tokens", mode="before")
     @classmethod
@@ -75,7 +81,12 @@ class WorkloadSpec(FrozenModel):
         drawn = {name: getattr(self, name) for name in ("arrivals", "prompt_tokens", "output_tokens")}
         given = [name for name, part in drawn.items() if part is not None]
         missing = [name for name, part in drawn.items() if part is None]
+        added = [name for name in ("sessions", "shared_prefix") if getattr(self, name) is not None]
+        if self.trace is not None and added:
+            raise ValueError(f"has a trace and also {' and '.join(added)}; a trace says itself what prompts share")
         if self.classes is not None:
+            if self.sessions is not None:
+                raise ValueError("has classes and also sessions; classes of conversations are not simulated, keep one")
             check_classes(self.classes, drawn, has_trace=self.trace is not None)
             return self
         if self.trace is not None and given not in ([], ["arrivals"]):

@@ -28,6 +28,15 @@ def test_a_page_is_written_anew_with_the_same_bytes(simserve: Simserve, folder: 
     assert b"gpt-4o" in page
 
 
+def test_classes_and_their_objectives_are_kept(simserve: Simserve, folder: Path) -> None:
+    """The same page of a run with classes."""
+    simserve("run", "interactive-and-batch", "--out", "a", "--quiet", *_SMALL)
+    page = (folder / "a" / "report.html").read_bytes()
+
+    assert simserve("report", "a", "--html", "again.html", "--quiet").code == 0
+    assert (folder / "again.html").read_bytes() == page
+
+
 def test_the_page_goes_where_it_is_told(simserve: Simserve, folder: Path) -> None:
     """And the JSON says where."""
     simserve("run", "chatbot", *_SMALL, "--out", "a", "--quiet")

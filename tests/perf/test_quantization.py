@@ -7,7 +7,8 @@ import pytest
 from simserve.errors import InputError
 from simserve.perf.gemm import gemm_class
 from simserve.perf.memory import activation_bytes
-from simserve.perf.quantization import kv_element_bytes, quantize_symmetric, weight_bits
+from simserve.perf.quantization import kv_element_bytes, weight_bits
+from simserve.perf.rounding import quantize_symmetric
 from simserve.perf.tables import price
 from tests.perf.shapes import make_model, make_shape
 

@@ -98,6 +98,30 @@ def test_inhouse_sweeps_have_fixed_prompts_and_an_unscored_ttft(tmp_path: Path) 
     assert point.scenario["deployment"]["engine"]["max_model_len"] >= 100 + 220
 
 
+def test_a_run_named_for_one_replica_is_one(tmp_path: Path) -> None:
+    """MiniMax on H100: the columns multiply its ranks by data-parallel ones that did not run."""
+    rows = [
+        agg_row(model="MiniMaxAI/MiniMax-M2.5", tp=4, ep=16, dp=4, notes=f"id=run_c8_{name}_1; moe_tp=1")
+        for name in ("tp4_ep4", "tp4_ep16_dpa")
+    ]
+    write_csv(tmp_path, "inferencex_agg.csv", rows)
+
+    sizes = [point.scenario["deployment"].get("data_parallel_size", 1) for point in read_inferencex(tmp_path)]
+
+    assert sizes == [1, 4]
+
+
+def test_checkpoints_of_modelopt_hold_an_fp8_kv_cache(tmp_path: Path) -> None:
+    """TensorRT-LLM follows the checkpoint; blocks of 128 are the model's own, with a cache of 16 bit."""
+    both = ("fp8", "fp8_block")
+    rows = [agg_row(framework="trtllm", model="Qwen/Qwen3-32B", precision="fp8", notes=f"gemm={gemm}") for gemm in both]
+    write_csv(tmp_path, "nvidia_aic_inhouse_agg.csv", rows)
+
+    caches = [point.scenario["deployment"]["kv_cache_dtype"] for point in read_inhouse(tmp_path)]
+
+    assert caches == ["fp8", "auto"]
+
+
 def test_launch_scripts_that_schedule_ahead_say_so(tmp_path: Path) -> None:
     """vLLM's of Llama-3.1-70B and gpt-oss ask for it; other models take the version's default."""
     rows = [agg_row(model="meta-llama/Llama-3.1-70B"), agg_row(model="MiniMaxAI/MiniMax-M2.5")]

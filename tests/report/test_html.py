@@ -171,3 +171,13 @@ def test_importing_it_loads_no_heavy_library() -> None:
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
     assert shown.strip() == "[]"
+
+
+def test_it_is_valid_html(case: str) -> None:
+    """As the parser of the standard reads it: no error."""
+    html5lib = pytest.importorskip("html5lib")
+    parser = html5lib.HTMLParser(strict=False)
+
+    parser.parse(page_text(case))
+
+    assert parser.errors == []

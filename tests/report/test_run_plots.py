@@ -21,6 +21,15 @@ def test_a_figure_returns_itself(name: str) -> None:
     assert isinstance(getattr(run("stable").plot, name)(), Figure)
 
 
+def test_a_notebook_shows_a_figure_without_pyplot() -> None:
+    """As SVG, with the same bytes each time."""
+    shown = run("stable").plot.latency()._repr_svg_()
+
+    assert shown.startswith("<?xml")
+    assert "<svg" in shown
+    assert shown == run("stable").plot.latency()._repr_svg_()
+
+
 def test_the_figures_can_be_listed() -> None:
     """By completion in a notebook."""
     assert set(_NAMES) | {"seats"} == {name for name in dir(run("stable").plot) if not name.startswith("_")}
@@ -82,7 +91,7 @@ def test_the_answers_of_many_runs_draw_themselves() -> None:
     assert len(loads[0]) == len(capacity.found.levels)
     assert {"SLO 1 s", "SLO 50 ms"} <= {text.get_text() for text in capacity.plot.latency().axes[0].texts}
     assert isinstance(capacity.plot.goodput(), Figure)
-    assert next(tick.get_text() for tick in comparison.plot.differences().axes[0].get_yticklabels()) == "TTFT p95"
+    assert comparison.plot.differences().axes[0].get_yticklabels()[0].get_text() == "TTFT p95"
     curve = swept.plot.curve("p95_ttft_ms")
     assert curve is not None
     assert curve.axes[0].get_xlabel() == "workload.arrivals.rate"

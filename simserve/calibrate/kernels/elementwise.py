@@ -50,32 +50,52 @@ def _rms_norm(point: Point, device: TorchDevice) -> Kernel:
     return _by_rows(point, device, call, truth, "torch rms_norm")
 
 
+def rotary_angles(device: TorchDevice, rows: int, head: int) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of the positions 1 to ``rows``, to be multiplied with heads: ``[rows, 1, head]``."""
+    torch = device.torch
+    frequencies = 10000.0 ** (-torch.arange(0, head, 2, device=device.kind, dtype=torch.float32) / head)
+    angles = torch.arange(1, rows + 1, device=device.kind, dtype=torch.float32)[:, None] * frequencies
+    angles = torch.cat((angles, angles), dim=-1)[:, None, :]
+    return angles.cos().to(torch.bfloat16), angles.sin().to(torch.bfloat16)
+
+
+def rotated(device: TorchDevice, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Return heads turned by their positions: a product, a negation of half, a join, a product and a sum."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cosine + device.torch.cat((-second, first), dim=-1) * sine
+
+
 def _rotary(point: Point, device: TorchDevice) -> Kernel:
-    """Rotary embedding of queries and keys, halves rotated (two products, a rotation and a sum)."""
     torch = device.torch
     rows, width = _shape(point)
     head = int(point.sizes["head_dim"])
-    angles = torch.arange(rows, device=device.kind, dtype=torch.float32)[:, None] * 10000.0 ** (
-        -torch.arange(0, head, 2, device=device.kind, dtype=torch.float32) / head
-    )
-    angles = torch.cat((angles, angles), dim=-1)[:, None, :]
-    cosine, sine = angles.cos().to(torch.bfloat16), angles.sin().to(torch.bfloat16)
-
-    def rotated(x: Tensor) -> Tensor:
-        first, second = x.chunk(2, dim=-1)
-        return torch.cat((-second, first), dim=-1)
+    cosine, sine = rotary_angles(device, rows, head)
 
     def call(number: int) -> Tensor:
         x = device.random(torch.bfloat16, (rows, width // head, head), number)
-        return (x * cosine + rotated(x) * sine).view(rows, width)
+        return rotated(device, x, cosine, sine).view(rows, width)
 
     def truth(x: Tensor) -> Tensor:
         picked = spread_indices(rows, CHECKED_ROWS)
         wide = x.double().view(len(picked), width // head, head)
-        turned = wide * cosine[picked].double() + rotated(wide) * sine[picked].double()
-        return turned.view(len(picked), width)
+        return rotated(device, wide, cosine[picked].double(), sine[picked].double()).view(len(picked), width)
 
-    return _by_rows(point, device, call, truth, "torch mul, cat, add")
+    return _by_rows(point, device, call, truth, "torch mul, neg, cat, mul, add")
+
+
+def _add(point: Point, device: TorchDevice) -> Kernel:
+    """The residual."""
+    torch = device.torch
+    rows, width = _shape(point)
+
+    def call(number: int) -> Tensor:
+        both = device.random(torch.bfloat16, (rows, 2 * width), number)
+        return both[:, :width] + both[:, width:]
+
+    def truth(x: Tensor) -> Tensor:
+        return x[:, :width].double() + x[:, width:].double()
+
+    return _by_rows(point, device, call, truth, "torch add", columns=2 * width)
 
 
 def _silu_and_mul(point: Point, device: TorchDevice) -> Kernel:
@@ -140,6 +160,7 @@ def _shape(point: Point) -> tuple[int, int]:
 _OPERATORS: dict[str, Callable[[Point, TorchDevice], Kernel]] = {
     "rms_norm": _rms_norm,
     "rotary": _rotary,
+    "add": _add,
     "silu_and_mul": _silu_and_mul,
     "sampling": _sampling,
 }

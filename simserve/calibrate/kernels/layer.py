@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.calibrate.kernels.elementwise import rotary_angles, rotated
 from simserve.calibrate.kernels.kernel import Kernel, relative_error, spread_indices
 from simserve.calibrate.kernels.points import Point
 from simserve.calibrate.kernels.timing import Timing, summarise
@@ -30,7 +31,10 @@ class _Weights:
 
 
 def layer(point: Point, device: TorchDevice, model: ModelProfile) -> Kernel:
-    """Return one dense layer (pre-norm, attention, MLP) of a model: a decode step of a batch, or one prompt."""
+    """Return one dense layer (pre-norm, rotary embedding, attention, MLP): a decode step of a batch, or one prompt.
+
+    The weights of the norms are small, so that products of normal values stay in the range of attention.
+    """
     torch, sizes = device.torch, point.sizes
     batch, length, is_decode = int(sizes["batch_size"]), int(sizes["length"]), sizes["phase"] == "decode"
     tokens = batch if is_decode else length
@@ -44,37 +48,40 @@ def layer(point: Point, device: TorchDevice, model: ModelProfile) -> Kernel:
     wide = heads * width
     functional = torch.nn.functional
     x = device.fresh(torch.bfloat16, (tokens, hidden))
-    norms = torch.ones(hidden, dtype=torch.bfloat16, device=device.kind)
+    norms = torch.full((hidden,), hidden**-0.5, dtype=torch.bfloat16, device=device.kind)
+    cosine, sine = rotary_angles(device, tokens, width)
     shapes = (((heads + 2 * kv_heads) * width, hidden), (hidden, wide), (ups * inner, hidden), (hidden, inner))
     copies = device.num_copies(2.0 * sum(rows * columns for rows, columns in shapes))
-    scales = [shape[1] ** -0.5 for shape in shapes]
     cache = [device.random(torch.bfloat16, (batch, kv_heads, length, width), n) for n in range(2)] if is_decode else []
 
     def weights(copy: int) -> _Weights:
         return _Weights(*(device.random(torch.bfloat16, shape, copy) for shape in shapes))
 
     def attended(qkv: Tensor) -> Tensor:
-        query, key, value = qkv.split((wide, kv_heads * width, kv_heads * width), dim=-1)
+        turned, value = qkv.split((wide + kv_heads * width, kv_heads * width), dim=-1)
+        heads_of = turned.reshape(tokens, -1, width)
+        turned = rotated(device, heads_of, cosine.to(qkv.dtype), sine.to(qkv.dtype)).view(tokens, -1)
+        query, key = turned.split((wide, kv_heads * width), dim=-1)
         if is_decode:
-            grouped = query.view(batch, kv_heads, heads // kv_heads, width)
+            grouped = query.reshape(batch, kv_heads, heads // kv_heads, width)
             keys, values = (each.to(qkv.dtype) for each in cache)
             return functional.scaled_dot_product_attention(grouped, keys, values).reshape(batch, wide)
-        query, key, value = (each.view(1, tokens, -1, width).transpose(1, 2) for each in (query, key, value))
+        query, key, value = (each.reshape(1, tokens, -1, width).transpose(1, 2) for each in (query, key, value))
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=heads != kv_heads)
         return mixed.transpose(1, 2).reshape(tokens, wide)
 
     def through(given: Tensor, w: _Weights, cast: Callable[[Tensor], Tensor]) -> Tensor:
         norm = cast(norms)
         state = functional.rms_norm(given, (hidden,), norm, EPSILON)
-        qkv = functional.linear(state, cast(w.qkv)) * scales[0]
-        given = given + functional.linear(attended(qkv), cast(w.output)) * scales[1]
-        state = functional.linear(functional.rms_norm(given, (hidden,), norm, EPSILON), cast(w.gate_up)) * scales[2]
+        qkv = functional.linear(state, cast(w.qkv))
+        given = given + functional.linear(attended(qkv), cast(w.output))
+        state = functional.linear(functional.rms_norm(given, (hidden,), norm, EPSILON), cast(w.gate_up))
         if ups == 2:
             gate, up = state.chunk(2, dim=-1)
             state = functional.silu(gate) * up
         else:
             state = functional.gelu(state)
-        return given + functional.linear(state, cast(w.down)) * scales[3]
+        return given + functional.linear(state, cast(w.down))
 
     def call(copy: int) -> Tensor:
         return through(x, weights(copy), lambda value: value)

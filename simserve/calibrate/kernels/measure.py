@@ -12,7 +12,9 @@ from typing import Any
 
 from simserve import __version__
 from simserve.calibrate.kernels import attention, elementwise, layer, points, products
+from simserve.calibrate.kernels.collectives import measure_collectives
 from simserve.calibrate.kernels.kernel import Kernel, UnsupportedError
+from simserve.calibrate.kernels.pace import Pace
 from simserve.calibrate.kernels.points import Point
 from simserve.calibrate.kernels.timing import Timing, time_call
 from simserve.calibrate.kernels.torch_device import SAFE_SHARE, TorchDevice, describe, read_clocks
@@ -23,13 +25,19 @@ from simserve.profiles.model import ModelProfile
 SAMPLE_SECONDS = {"cuda": 0.03, "cpu": 0.12}
 """Seconds of samples a point."""
 
-FIRST_RATES = {"cuda": (2e13, 3e11), "cpu": (2e10, 3e9)}
-"""FLOP/s and bytes/s that a first point is expected to reach, low: what a point takes is guessed before it starts."""
+ROUNDS = ((True, 0.02), (True, 0.1), (False, 0.02), (False, 0.1), (True, 1.0), (False, 1.0))
+"""Rounds of a measurement: whether of the first points of every kind, and the share of the time left that one point
+may take. Long points come after all others, and only if nothing else is lost by them."""
 
-CALLS_OF_A_POINT = 10.0
-"""Calls, warm-up and check included, that a slow point takes."""
+COLLECTIVE_SHARE = 0.3
+"""Share of the budget that collectives get at least, where there is more than one GPU."""
 
-SETUP_SECONDS = {"cuda": 0.05, "cpu": 0.02}
+COLLECTIVES_START = 5.0
+"""Seconds that processes of their own take to start."""
+
+LEAST_SAMPLES = 0.2
+"""Share of `SAMPLE_SECONDS` that a point gets at least where the budget is short for all."""
+
 SAVED_EVERY = 20.0
 CLOCKS_EVERY = 5.0
 
@@ -55,35 +63,6 @@ class Measurement:
     folder: Path
     provenance: Mapping[str, Any]
     log: Log
-
-
-@dataclass(slots=True)
-class _Pace:
-    """How fast points go on this device: what decides whether one still fits the budget."""
-
-    kind: str
-    slowest: dict[str, float] = field(default_factory=dict)
-
-    def seconds(self, point: Point) -> float:
-        """Return the seconds that a point is expected to take, set-up and check included."""
-        flops, bandwidth = FIRST_RATES[self.kind]
-        call = max(point.flops / flops, point.num_bytes / bandwidth)
-        call *= self.slowest.get(_operator(point), 1.0)
-        samples = SAMPLE_SECONDS[self.kind]
-        return SETUP_SECONDS[self.kind] + samples + CALLS_OF_A_POINT * call
-
-    def learn(self, point: Point, seconds: float) -> None:
-        """Take in what a call took."""
-        flops, bandwidth = FIRST_RATES[self.kind]
-        guess = max(point.flops / flops, point.num_bytes / bandwidth)
-        if guess > 1e-5:
-            known = self.slowest.get(_operator(point))
-            ratio = seconds / guess
-            self.slowest[_operator(point)] = ratio if known is None else max(0.5 * known, ratio)
-
-
-def _operator(point: Point) -> str:
-    return f"{point.table} {point.sizes.get('gemm_dtype', '')}"
 
 
 def measure(
@@ -149,13 +128,20 @@ class _Session:
     deadline: float
     tell: Tell | None
     provenance: dict[str, Any] = field(default_factory=dict)
-    pace: _Pace = field(init=False)
+    target: float = field(init=False)
+    pace: Pace = field(init=False)
     clocks: list[dict[str, str]] = field(default_factory=list)
+    budget: float = field(init=False)
+    has_met: bool = False
     _saved: float = 0.0
     _clocked: float = 0.0
 
     def __post_init__(self) -> None:
-        self.pace = _Pace(self.device.kind)
+        usual = SAMPLE_SECONDS[self.device.kind]
+        self.budget = self.deadline - time.monotonic()
+        each = self.budget / (2.0 * max(len(self.planned), 1))
+        self.target = min(max(each, LEAST_SAMPLES * usual), usual)
+        self.pace = Pace(self.device.kind, self.target)
 
     def run(self) -> Measurement:
         """Measure what is left and say how it ended."""
@@ -176,20 +162,59 @@ class _Session:
         return Measurement(self.folder, self.provenance, self.log)
 
     def _measure_all(self) -> str:
-        for point in self._left():
-            if time.monotonic() >= self.deadline:
-                return "budget"
-            if time.monotonic() + self.pace.seconds(point) > self.deadline:
-                continue
-            self._measure(point)
-            now = time.monotonic()
-            if now - self._clocked > CLOCKS_EVERY:
-                self._note_clocks(now)
-            if now - self._saved > SAVED_EVERY:
-                self._save("killed")
+        """Measure all points that the budget holds, those that would take much of it after the others."""
+        for is_first, share in ROUNDS:
+            for point in self._left():
+                left = self.deadline - time.monotonic()
+                if point.is_first != is_first:
+                    continue
+                if left <= 0:
+                    return "budget"
+                if point.table not in points.COLLECTIVES and self.pace.seconds(point) <= share * left:
+                    self._measure(point)
+                    self._look_around()
+                if left < COLLECTIVE_SHARE * self.budget:
+                    self._measure_collectives()
+        self._measure_collectives()
         if self._left():
             return "budget"
         return OUT_OF_MEMORY if self._short_of_memory() else "complete"
+
+    def _measure_collectives(self) -> None:
+        """Measure what is between GPUs, once, in processes of its own."""
+        chosen = [point for point in self._left() if point.table in points.COLLECTIVES]
+        left = self.deadline - time.monotonic() - COLLECTIVES_START
+        if self.has_met or not chosen or left <= 0:
+            return
+        self.has_met = True
+        if self.tell is not None:
+            self.tell(len(self.log.rows) + len(self.log.skipped), len(self.planned), "collectives")
+        self.device.release()
+        for point, row in measure_collectives(chosen, backend=self.backend, target=self.target, seconds=left):
+            if "reason" in row:
+                self.log.skip(point.table, point.sizes, str(row["reason"]))
+                continue
+            timing = Timing(
+                seconds=row["seconds"],
+                low=row["low"],
+                high=row["high"],
+                num_samples=row["num"],
+                mode="events" if self.backend == "nccl" else "clock",
+            )
+            self._keep(point, timing, row["error"], f"torch.distributed {self.backend}")
+
+    @property
+    def backend(self) -> str:
+        """What collectives run over."""
+        return "nccl" if self.device.is_cuda else "gloo"
+
+    def _look_around(self) -> None:
+        """Note the clocks and save what there is, now and then."""
+        now = time.monotonic()
+        if now - self._clocked > CLOCKS_EVERY:
+            self._note_clocks(now)
+        if now - self._saved > SAVED_EVERY:
+            self._save("killed")
 
     def _short_of_memory(self) -> list[str]:
         """Return the points that did not fit into the memory that was free: a later run tries them again."""
@@ -222,6 +247,9 @@ class _Session:
         self.log.start(point.key)
         try:
             self._time(point)
+        except KeyboardInterrupt:
+            self.log.withdraw(point.key)
+            raise
         except UnsupportedError as reason:
             self.log.skip(point.table, point.sizes, str(reason))
         except MemoryError as failure:
@@ -246,7 +274,7 @@ class _Session:
         self.log.skip(point.table, point.sizes, text[:300])
 
     def _time(self, point: Point) -> None:
-        target = SAMPLE_SECONDS[self.device.kind]
+        target = self.target
         with self.device.torch.inference_mode():
             if point.table == points.LAUNCH:
                 self._keep(point, layer.launch_seconds(point, self.device, target), 0.0, "torch mul_")
@@ -270,8 +298,6 @@ class _Session:
     def _kernel(self, point: Point) -> Kernel:
         if point.table == points.LAYER:
             return layer.layer(point, self.device, self.models[str(point.sizes["model"])])
-        if point.table not in _KERNELS:
-            raise UnsupportedError("needs one process a GPU")
         return _KERNELS[point.table](point, self.device)
 
     def _keep(self, point: Point, timing: Timing, error: float, source: str) -> None:
@@ -290,7 +316,7 @@ class _Session:
         self._clocked = now
         clocks = read_clocks() if self.device.is_cuda else None
         if clocks is not None:
-            self.clocks.append(dict(clocks))
+            self.clocks.append(clocks)
 
     def _save(self, ended: str) -> None:
         """Write tables and provenance; until the end they say that the process was killed, which is then true."""

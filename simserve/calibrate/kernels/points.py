@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simserve.perf.moe import expected_distinct_experts
 from simserve.profiles.model import Gemm, ModelProfile
@@ -29,24 +29,52 @@ FORMATS: Mapping[str, tuple[float, float]] = {
 }
 """Number format of a product, as operator tables name it -> bytes of a weight and of an input element."""
 
-TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+DECODE_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
+CHUNK_ROWS = (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384, 32768)
+TOKENS = DECODE_ROWS + CHUNK_ROWS
 """Rows of the products: steps of decode, of chunks, and of whole prompts."""
+
+SMALL_PRODUCTS = tuple((size, m) for size in (128, 256, 512, 1024) for m in (1, 4, 16, 64))
+"""Square products, width and rows: so short that they show what a call takes however small."""
 
 MAX_SAMPLED_ROWS = 1024
 """Rows of the LM head and of sampling at most: sequences of a step, not tokens."""
 
 PROMPTS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-PROMPT_BATCHES = (1, 2, 4, 8, 16)
+PROMPT_BATCHES = (1, 2, 4, 8, 16, 64, 128)
 MAX_PROMPT_TOKENS = 32768
 
-CONTEXTS = (16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-DECODE_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+CONTEXTS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+DECODE_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 MAX_DECODE_KEYS = 1 << 20
 
-ROWS = (1, 8, 32, 128, 512, 2048, 8192)
-COPY_BYTES = tuple(1 << power for power in range(12, 31, 2))
-MESSAGE_ELEMENTS = tuple(1 << power for power in range(10, 29, 2))
+ROWS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+ELEMENTWISE_BYTES: Mapping[str, float] = {
+    "rms_norm": 4.0,
+    "rotary": 20.0,
+    "add": 6.0,
+    "silu_and_mul": 10.0,
+    "sampling": 18.0,
+}
+"""Memory-bound operator -> bytes it moves for each element of its width, launch by launch as PyTorch runs it.
+
+A norm reads and writes 16 bit; a residual reads two and writes. Rotary embedding is a product, a negation of half, a
+join, a product and a sum. Activation reads and writes, then reads both and writes. Sampling widens to FP32, takes the
+softmax and the largest.
+"""
+
+LAUNCHES: Mapping[str, int] = {"rms_norm": 1, "rotary": 5, "add": 1, "silu_and_mul": 2, "sampling": 3}
+"""Memory-bound operator -> its launches."""
+
+SAMPLING = "sampling"
+SAMPLED_ROWS = tuple(1 << power for power in range(11))
+
+COPY_BYTES = tuple(1 << power for power in range(12, 31))
+MESSAGE_ELEMENTS = tuple(1 << power for power in range(9, 29))
 EXPERT_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+FIRST = 20
+"""Points of every group that come before the rest of any."""
 
 Size = int | float | str
 
@@ -61,6 +89,7 @@ class Point:
         flops: Its floating point operations.
         num_bytes: Bytes it moves at least, read and written.
         memory: Bytes it needs on the device beside the shared pool.
+        is_first: Whether it belongs to what a fit of its kind needs before any kind gets more.
     """
 
     table: str
@@ -68,6 +97,7 @@ class Point:
     flops: float
     num_bytes: float
     memory: float = 0.0
+    is_first: bool = False
 
     @property
     def key(self) -> str:
@@ -114,13 +144,14 @@ def _once(points: Iterable[Point]) -> Iterator[Point]:
 
 
 def _in_turn(groups: Sequence[Sequence[Point]]) -> Iterator[Point]:
-    """Yield from all groups at the pace of their lengths, so that they are half done at the same time."""
+    """Yield the first of every group in turn, as many as a fit needs, then the rest at the pace of their lengths."""
     places = [
-        ((place + 0.5) / len(group), number, point)
+        (place if place < FIRST else FIRST + place / len(group), number, point)
         for number, group in enumerate(groups)
         for place, point in enumerate(group)
     ]
-    yield from (point for _, _, point in sorted(places, key=lambda each: each[:2]))
+    for place, _, point in sorted(places, key=lambda each: each[:2]):
+        yield replace(point, is_first=place < FIRST)
 
 
 def _coarse_to_fine(points: Sequence[Point]) -> list[Point]:
@@ -161,7 +192,8 @@ def product_shapes(model: ModelProfile) -> list[tuple[int, int]]:
 def _products(model: ModelProfile, name: str) -> list[Point]:
     shapes = product_shapes(model)
     head = [shapes[-1]] if name == "bfloat16" else []
-    return [
+    small = [_product(name, rows, size, size) for size, rows in SMALL_PRODUCTS]
+    return small + [
         _product(name, tokens, n, k)
         for tokens in TOKENS
         for n, k in [*shapes[:-1], *(head if tokens <= MAX_SAMPLED_ROWS else [])]
@@ -244,23 +276,23 @@ def _elementwise(model: ModelProfile) -> list[Point]:
     queries = model.num_attention_heads * model.head_dim
     keys = model.num_key_value_heads * model.head_dim
     width = model.moe.moe_intermediate_size if model.moe is not None else model.intermediate_size
-    calls = (
-        ("rms_norm", hidden, 2.0 * 2.0 * hidden, 1),
-        ("rotary", queries + keys, 2.0 * 6.0 * (queries + keys), 4),
-        ("silu_and_mul", width, 2.0 * 5.0 * width, 2),
-        ("sampling", model.vocab_size, (6.0 + 8.0 + 4.0) * model.vocab_size, 3),
-    )
+    widths = {
+        "rms_norm": hidden,
+        "add": hidden,
+        "rotary": queries + keys,
+        "silu_and_mul": width,
+        SAMPLING: model.vocab_size,
+    }
     points = [
         Point(
             table=ELEMENTWISE,
-            sizes={"op_name": name, "m": rows, "width": width, "head_dim": model.head_dim, "kernels": kernels},
+            sizes={"op_name": name, "m": rows, "width": wide, "head_dim": model.head_dim, "kernels": LAUNCHES[name]},
             flops=0.0,
-            num_bytes=rows * row_bytes,
-            memory=2.0 * rows * row_bytes,
+            num_bytes=rows * wide * ELEMENTWISE_BYTES[name],
+            memory=2.0 * rows * wide * ELEMENTWISE_BYTES[name],
         )
-        for rows in ROWS
-        for name, width, row_bytes, kernels in calls
-        if name != "sampling" or rows <= MAX_SAMPLED_ROWS
+        for name, wide in widths.items()
+        for rows in (SAMPLED_ROWS if name == SAMPLING else ROWS)
     ]
     return sorted(points, key=lambda point: point.num_bytes)
 
@@ -297,7 +329,7 @@ def _layers(model: ModelProfile, has_graphs: bool) -> list[Point]:
                     sizes={"model": model.name, "phase": phase, "batch_size": batch, "length": length, "mode": mode},
                     flops=2.0 * tokens * weights + 4.0 * model.num_attention_heads * model.head_dim * pairs,
                     num_bytes=2.0 * weights + 2.0 * kv * batch * length + activations,
-                    memory=6.0 * weights + 4.0 * kv * batch * length + 4.0 * activations,
+                    memory=10.0 * (weights + kv * batch * length) + 4.0 * activations,
                 )
             )
     return _by_work(points)

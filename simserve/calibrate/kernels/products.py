@@ -57,7 +57,8 @@ def _bfloat16(device: TorchDevice, m: int, n: int, k: int) -> Kernel:
 def _fp8(device: TorchDevice, m: int, n: int, k: int) -> Kernel:
     """FP8 with one scale a tensor; the rounding of the inputs is timed too, as in the operator tables.
 
-    Values are drawn so that their scale is 1: the cast moves the bytes that a scaled one would.
+    Values are drawn so that their scale is 1: the cast moves the bytes that a scaled one would. Accumulation is the
+    fast one of Hopper, as in the CUTLASS kernels of engines.
     """
     torch = device.torch
     _need_capability(device, MIN_FP8_CAPABILITY, "FP8 products")
@@ -70,7 +71,10 @@ def _fp8(device: TorchDevice, m: int, n: int, k: int) -> Kernel:
 
     def call(copy: int) -> Tensor:
         weight = device.random(narrow, (n, k), copy).t()
-        return torch._scaled_mm(x.to(narrow), weight, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        given = x.to(narrow)
+        return torch._scaled_mm(
+            given, weight, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=device.is_cuda
+        )
 
     return _kernel(call, copies, lambda: (x.to(narrow), device.random(narrow, (n, k))), "fp8", "torch _scaled_mm")
 
@@ -205,6 +209,8 @@ def experts(point: Point, device: TorchDevice) -> Kernel:
     chosen = order[torch.arange(tokens * topk) % count].view(tokens, topk).to(device.kind)
     share = torch.full((tokens, topk), 1.0 / topk, dtype=torch.bfloat16, device=device.kind)
 
+    ones = torch.ones(tokens * topk, dtype=torch.int32, device=device.kind)
+
     def activated(value: Tensor) -> Tensor:
         if ups == 1:
             return torch.nn.functional.silu(value)
@@ -214,7 +220,8 @@ def experts(point: Point, device: TorchDevice) -> Kernel:
     def call(_: int) -> Tensor:
         flat = chosen.reshape(-1)
         places = torch.argsort(flat, stable=True)
-        ends = torch.cumsum(torch.bincount(flat, minlength=count), 0, dtype=torch.int32)
+        used = torch.zeros(count, dtype=torch.int32, device=device.kind).scatter_add_(0, flat, ones)
+        ends = torch.cumsum(used, 0, dtype=torch.int32)
         inner = activated(grouped(x[places // topk] * (1.0 / hidden**0.5), up, offs=ends))
         result = torch.empty((tokens * topk, hidden), dtype=torch.bfloat16, device=device.kind)
         result[places] = grouped(inner * (1.0 / width**0.5), down, offs=ends)

@@ -10,7 +10,6 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,13 +33,9 @@ SAFE_SHARE = 0.8
 
 MAX_COPIES = 128
 
-NVIDIA_SMI_FIELDS = (
-    "clocks.sm",
-    "clocks.mem",
-    "temperature.gpu",
-    "power.draw",
-    "clocks_event_reasons.active",
-)
+CLOCK_FIELDS = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
+REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+"""What nvidia-smi is asked for; drivers before 535 have the second name of the reasons."""
 
 
 def import_torch() -> Any:
@@ -251,22 +246,23 @@ def describe(device: TorchDevice) -> dict[str, Any]:
     return facts
 
 
-def read_clocks() -> Mapping[str, str] | None:
+def read_clocks() -> dict[str, str] | None:
     """Return clocks, temperature, power and reasons for throttling of the first GPU; none without nvidia-smi."""
-    line = _smi_line(",".join(NVIDIA_SMI_FIELDS))
-    if line is None:
-        return None
-    values = [value.strip() for value in line.split(",")]
-    return dict(zip(NVIDIA_SMI_FIELDS, values, strict=True)) if len(values) == len(NVIDIA_SMI_FIELDS) else None
+    for reason in REASON_FIELDS:
+        line = _smi_line(",".join((*CLOCK_FIELDS, reason)))
+        values = [] if line is None else [value.strip() for value in line.split(",")]
+        if len(values) == len(CLOCK_FIELDS) + 1:
+            return dict(zip((*CLOCK_FIELDS, "reasons"), values, strict=True))
+    return None
 
 
-def _smi_line(fields: str, run: Callable[..., Any] = subprocess.run) -> str | None:
+def _smi_line(fields: str) -> str | None:
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
     command = [program, f"--query-gpu={fields}", "--format=csv,noheader,nounits", "--id=0"]
     try:
-        done = run(command, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return str(done.stdout).strip() or None if done.returncode == 0 else None

@@ -10,6 +10,7 @@ from simserve.planner.export.sglang import export_sglang
 from simserve.planner.export.tgi import export_tgi
 from simserve.planner.export.trtllm import export_trtllm
 from simserve.planner.export.vllm import export_vllm
+from simserve.profiles.engine import load_engine
 from simserve.scenario.schema import Scenario
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tgi": "tgi", "ollama": "ollama"}
@@ -56,9 +57,13 @@ def _prepared(scenario: Scenario, engine: str, *, explicit: bool, checkpoint: st
     asked = scenario.deployment.engine
     if asked.name == engine:
         return prepare(scenario, explicit=explicit, checkpoint=checkpoint)
-    other = asked.model_copy(update={"name": engine, "version": None})
+    profile = load_engine(asked.name, scenario.folder)
+    version = (asked.version or profile.versions[-1].version) if profile.base == engine else None
+    other = asked.model_copy(update={"name": engine, "version": version})
     deployment = scenario.deployment.model_copy(update={"engine": other})
     prepared = prepare(scenario.model_copy(update={"deployment": deployment}), explicit=explicit, checkpoint=checkpoint)
+    if profile.base == engine:  # calibrated: the same engine with other seconds, which no flag says
+        return prepared
     simulated = f"{asked.name} {asked.version}" if asked.version else asked.name
     prepared.notes.insert(
         0, f"the scenario simulates {simulated}; simulate this one with --set deployment.engine.name={engine}"

@@ -164,7 +164,10 @@ def _trace_notes(trace: Trace) -> list[str]:
     if trace.remark is not None:
         notes.append(trace.remark[:1].upper() + trace.remark[1:] + ".")
     if trace.prefix_blocks is not None:
-        notes.append(f"Shared prefixes ({trace.prefix_blocks.reuse:.1%} of the blocks) are not simulated.")
+        notes.append(
+            f"Of the prefix blocks {trace.prefix_blocks.reuse:.1%} were there before; a cache finds them in the trace "
+            "itself, not in lengths drawn like its."
+        )
     return notes
 
 

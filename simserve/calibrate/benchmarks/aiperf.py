@@ -1,0 +1,155 @@
+"""Exports of AIPerf and GenAI-Perf: the summary (``profile_export_aiperf.json``) and AIPerf's ``profile_export.jsonl``.
+
+Definitions (docs/metrics-reference.md of ai-dynamo/aiperf): ``inter_token_latency`` is ``(request latency - TTFT) /
+(output tokens - tokens of the first chunk)`` of each request, so it is TPOT here; ``inter_chunk_latency`` is between
+chunks of unknown size and is left out. Every figure names its ``unit``, which counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from simserve.calibrate.benchmarks.fields import Fields
+from simserve.calibrate.benchmarks.result import BenchResult, statistics
+from simserve.errors import TraceError
+
+DEFINITIONS = {
+    "ttft": "time_to_first_token",
+    "tpot": "inter_token_latency: (latency - TTFT) / (output tokens - first chunk's) a request",
+    "e2e": "request_latency",
+}
+_KEYS = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
+_STATISTICS = {"avg": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
+_LOADS = (
+    ("input_config", "loadgen"),
+    ("input_config", "perf_analyzer", "stimulus"),
+    ("input_config", "phases", "profiling"),
+    ("input_config",),
+)
+"""Where versions keep concurrency and request rate: AIPerf, GenAI-Perf, AIPerf with named phases, older ones."""
+
+
+def is_aiperf(document: Mapping[str, Any]) -> bool:
+    """Return whether a JSON object is a summary of AIPerf or GenAI-Perf."""
+    return isinstance(document.get("request_latency"), Mapping) and "unit" in document["request_latency"]
+
+
+def is_aiperf_record(document: Mapping[str, Any]) -> bool:
+    """Return whether a JSON object is one request of AIPerf's ``profile_export.jsonl``."""
+    return isinstance(document.get("metadata"), Mapping) and isinstance(document.get("metrics"), Mapping)
+
+
+def read_aiperf(fields: Fields, label: str) -> BenchResult:
+    """Return the run of a summary.
+
+    Raises:
+        TraceError: A key is missing or wrong, or it was cancelled.
+    """
+    if fields.values.get("was_cancelled") is True:
+        raise fields.error("was_cancelled", "is true: part of a run is no result")
+    measured: dict[str, float] = {}
+    for key, latency in _KEYS.items():
+        block = fields.find(key)
+        if block is not None:
+            unit = block.unit("unit")
+            measured |= {
+                f"{ours}_{latency}": block.number(theirs) * unit
+                for theirs, ours in _STATISTICS.items()
+                if theirs in block
+            }
+    for key, figure in (
+        ("output_token_throughput", "output_throughput"),
+        ("request_throughput", "request_throughput"),
+    ):
+        if key in fields:
+            measured[figure] = fields.mapping(key).number("avg")
+    prompts, outputs = (
+        np.array([fields.mapping(key).number("avg", "tokens")])
+        for key in ("input_sequence_length", "output_sequence_length")
+    )
+    return BenchResult(
+        label=label,
+        file=fields.file,
+        tool="AIPerf",
+        arrivals=_arrivals(fields),
+        num_requests=_num_requests(fields),
+        prompt_tokens=prompts,
+        output_tokens=outputs,
+        measured=measured,
+        definitions=DEFINITIONS,
+        notes=_notes(fields),
+    )
+
+
+def _num_requests(fields: Fields) -> int:
+    if "request_count" in fields:
+        return round(fields.mapping("request_count").number("avg", "requests"))
+    return fields.mapping("request_latency").count("count")
+
+
+def _notes(fields: Fields) -> list[str]:
+    return ["inter_chunk_latency is between chunks, not tokens: left out"] if "inter_chunk_latency" in fields else []
+
+
+def _arrivals(fields: Fields) -> dict[str, Any]:
+    """Return the load that the export's own configuration says; empty where it says none."""
+    for path in _LOADS:
+        block = fields.find(*path)
+        if block is None:
+            continue
+        rate = block.optional("request_rate", "requests/s")
+        if rate is not None:
+            pattern = block.text("arrival_pattern") or block.text("request_rate_mode")
+            return {"process": pattern, "rate": rate} if pattern in ("poisson", "constant") else {"rate": rate}
+        if "concurrency" in block:
+            return {"process": "closed_loop", "concurrency": block.count("concurrency")}
+    return {}
+
+
+def read_aiperf_records(rows: Sequence[Fields], label: str) -> BenchResult:
+    """Return the run whose requests a file lists: profiled ones without an error.
+
+    Raises:
+        TraceError: A request lacks a key, or none was served.
+    """
+    served = [row for row in rows if row.values.get("error") is None and _is_profiled(row)]
+    if not served:
+        raise TraceError("holds no request that was served", file=rows[0].file)
+    starts = np.array([row.mapping("metadata").number("request_start_ns", "nanoseconds") for row in served])
+    order = np.argsort(starts, kind="stable")
+    prompts, outputs = (
+        np.array([row.mapping("metrics").mapping(key).number("value", "tokens") for row in served])[order]
+        for key in ("input_sequence_length", "output_sequence_length")
+    )
+    ttft, latency = (
+        np.array([_seconds(row, key) for row in served])[order] for key in ("time_to_first_token", "request_latency")
+    )
+    tpot = np.where(outputs > 1, (latency - ttft) / np.maximum(outputs - 1.0, 1.0), np.nan)
+    times = (starts[order] - starts[order[0]]) * 1e-9
+    seconds = float(np.max(times + latency))
+    measured = statistics(ttft, "ttft") | statistics(tpot, "tpot") | statistics(latency, "e2e")
+    measured |= {"output_throughput": float(outputs.sum()) / seconds, "request_throughput": len(served) / seconds}
+    return BenchResult(
+        label=label,
+        file=rows[0].file,
+        tool="AIPerf",
+        arrivals={},
+        num_requests=len(served),
+        prompt_tokens=prompts,
+        output_tokens=outputs,
+        arrival_time=times,
+        measured=measured,
+        definitions=DEFINITIONS | {"tpot": "(request_latency - time_to_first_token) / (output_sequence_length - 1)"},
+    )
+
+
+def _is_profiled(row: Fields) -> bool:
+    return row.mapping("metadata").text("benchmark_phase") in ("", "profiling")
+
+
+def _seconds(row: Fields, key: str) -> float:
+    block = row.mapping("metrics").mapping(key)
+    return block.number("value", "a duration") * block.unit("unit")

@@ -1,0 +1,146 @@
+"""Fields: a mapping of a user's file, read key by key, naming file, key and what was expected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simserve.calibrate.benchmarks.result import Array
+from simserve.errors import TraceError
+
+UNITS = {
+    "s": 1.0,
+    "sec": 1.0,
+    "seconds": 1.0,
+    "ms": 1e-3,
+    "milliseconds": 1e-3,
+    "us": 1e-6,
+    "ns": 1e-9,
+    "s/token": 1.0,
+    "ms/token": 1e-3,
+    "us/token": 1e-6,
+}
+"""Seconds of a unit that a tool names beside a figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A mapping somewhere in a file.
+
+    Attributes:
+        values: What stands there.
+        file: The file.
+        path: Dotted key of the mapping; empty at the top.
+    """
+
+    values: Mapping[str, Any]
+    file: str
+    path: str = ""
+
+    def __contains__(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def key(self, name: str) -> str:
+        """Return the dotted key of a name in this mapping."""
+        return f"{self.path}.{name}" if self.path else name
+
+    def error(self, name: str, rule: str, remedy: str | None = None) -> TraceError:
+        """Return the error about one key."""
+        return TraceError(rule, file=self.file, key=self.key(name), value=self.values.get(name), remedy=remedy)
+
+    def mapping(self, name: str) -> Fields:
+        """Return the mapping below a key.
+
+        Raises:
+            TraceError: There is none.
+        """
+        value = self.values.get(name)
+        if not isinstance(value, Mapping):
+            raise self.error(name, "is missing: a mapping is expected" if value is None else "is not a mapping")
+        return Fields(value, self.file, self.key(name))
+
+    def find(self, *names: str) -> Fields | None:
+        """Return the mapping at the end of a path of keys; None where the path ends before."""
+        found: Any = self.values
+        for name in names:
+            found = found.get(name) if isinstance(found, Mapping) else None
+        return Fields(found, self.file, ".".join((*([self.path] if self.path else []), *names))) if found else None
+
+    def items_of(self, name: str) -> Iterator[Fields]:
+        """Yield the mappings of a list below a key.
+
+        Raises:
+            TraceError: There is no list, or something else in it.
+        """
+        value = self.values.get(name)
+        if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+            raise self.error(name, "is missing: a list is expected" if value is None else "is not a filled list")
+        for index, each in enumerate(value):
+            if not isinstance(each, Mapping):
+                raise TraceError("is not a mapping", file=self.file, key=f"{self.key(name)}[{index}]")
+            yield Fields(each, self.file, f"{self.key(name)}[{index}]")
+
+    def text(self, name: str) -> str:
+        """Return a text; empty where there is none."""
+        value = self.values.get(name)
+        return value if isinstance(value, str) else ""
+
+    def number(self, name: str, expected: str = "a number") -> float:
+        """Return a finite number.
+
+        Raises:
+            TraceError: It is missing or is none; ``expected`` says what belongs there.
+        """
+        value = self.values.get(name)
+        if value is None:
+            raise self.error(name, f"is missing: {expected} is expected")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self.error(name, f"must be {expected}")
+        return float(value)
+
+    def optional(self, name: str, expected: str = "a number") -> float | None:
+        """Return a finite number, None where there is none.
+
+        Raises:
+            TraceError: Something else stands there.
+        """
+        return None if self.values.get(name) is None else self.number(name, expected)
+
+    def count(self, name: str) -> int:
+        """Return a whole number of at least 1.
+
+        Raises:
+            TraceError: It is missing or is none.
+        """
+        value = self.number(name, "a whole number")
+        if not value.is_integer() or value < 1:
+            raise self.error(name, "must be a whole number >= 1", "nothing was served" if value == 0 else None)
+        return int(value)
+
+    def numbers(self, name: str) -> Array:
+        """Return a list of numbers.
+
+        Raises:
+            TraceError: It is missing, or holds something else.
+        """
+        value = self.values.get(name)
+        if not isinstance(value, list) or any(
+            isinstance(each, bool) or not isinstance(each, int | float) for each in value
+        ):
+            raise TraceError("must be a list of numbers", file=self.file, key=self.key(name))
+        return np.asarray(value, dtype=np.float64)
+
+    def unit(self, name: str) -> float:
+        """Return the seconds of the unit that a key names.
+
+        Raises:
+            TraceError: The unit is missing or unknown.
+        """
+        text = self.text(name)
+        if text not in UNITS:
+            raise self.error(name, f"must be a unit of time: {', '.join(UNITS)}")
+        return UNITS[text]

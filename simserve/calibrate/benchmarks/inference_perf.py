@@ -1,0 +1,102 @@
+"""Reports of inference-perf: ``stage_N_lifecycle_metrics.json`` and ``summary_lifecycle_metrics.json``.
+
+Definitions (inference_perf/reportgen/base.py, ``compute_request_latency_metrics``): ``time_per_output_token`` is
+``(last - first token) / (tokens - 1)`` of each request, so it is TPOT; ``normalized_time_per_output_token`` is E2E over
+tokens, so it is NTPOT; ``inter_token_latency`` pools gaps in which the tokens of one chunk are 0 apart, so that only
+its mean is that of the gaps. All in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simserve.calibrate.benchmarks.fields import Fields
+from simserve.calibrate.benchmarks.result import BenchResult
+from simserve.documents import read_mapping
+from simserve.errors import TraceError
+
+DEFINITIONS = {
+    "ttft": "time_to_first_token",
+    "tpot": "time_per_output_token: (last - first token) / (output tokens - 1) a request",
+    "ntpot": "normalized_time_per_output_token: E2E / output tokens a request",
+    "itl": "inter_token_latency, its mean: gaps pooled over requests",
+    "e2e": "request_latency",
+}
+_KEYS = {
+    "time_to_first_token": "ttft",
+    "time_per_output_token": "tpot",
+    "normalized_time_per_output_token": "ntpot",
+    "request_latency": "e2e",
+}
+_STATISTICS = ("mean", "median", "p90", "p95", "p99")
+
+
+def is_inference_perf(document: Mapping[str, Any]) -> bool:
+    """Return whether a JSON object is a lifecycle report of inference-perf."""
+    return isinstance(document.get("successes"), Mapping) and "load_summary" in document
+
+
+def read_inference_perf(fields: Fields, label: str) -> BenchResult:
+    """Return the run of one report.
+
+    Raises:
+        TraceError: A key is missing or wrong.
+    """
+    successes = fields.mapping("successes")
+    latency = successes.mapping("latency")
+    measured: dict[str, float] = {}
+    for theirs, ours in _KEYS.items():
+        if theirs in latency:
+            block = latency.mapping(theirs)
+            measured |= {
+                f"{each}_{ours}": block.number(each, "seconds") for each in _STATISTICS if block.values.get(each)
+            }
+    if "inter_token_latency" in latency:
+        measured["mean_itl"] = latency.mapping("inter_token_latency").number("mean", "seconds")
+    throughput = successes.mapping("throughput")
+    measured["output_throughput"] = throughput.number("output_tokens_per_sec", "tokens/s")
+    measured["request_throughput"] = throughput.number("requests_per_sec", "requests/s")
+    num_requests = successes.count("count")
+    return BenchResult(
+        label=label,
+        file=fields.file,
+        tool="inference-perf",
+        arrivals=_arrivals(fields),
+        num_requests=num_requests,
+        prompt_tokens=np.array([_mean_tokens(successes, ("prompt_tokens", "prompt_len"), num_requests)]),
+        output_tokens=np.array([_mean_tokens(successes, ("output_tokens", "output_len"), num_requests)]),
+        measured=measured,
+        definitions=DEFINITIONS,
+    )
+
+
+def _mean_tokens(successes: Fields, names: tuple[str, str], num_requests: int) -> float:
+    for name in names:
+        block = successes.find(name)
+        if block is not None and "mean" in block:
+            return block.number("mean", "tokens")
+        if block is not None and "total" in block:
+            return block.number("total", "tokens") / num_requests
+    raise successes.error(names[0], "is missing: the mean or the total of tokens is expected")
+
+
+def _arrivals(fields: Fields) -> dict[str, Any]:
+    """Return the load of a stage, its process from the ``config.yaml`` beside the report."""
+    load = fields.mapping("load_summary")
+    if "concurrency" in load:
+        return {"process": "closed_loop", "concurrency": load.count("concurrency")}
+    if "requested_rate" not in load:
+        return {}
+    rate = load.number("requested_rate", "requests/s")
+    if rate <= 0:
+        raise load.error("requested_rate", "must be > 0")
+    config = Path(fields.file).parent / "config.yaml"
+    kind = None
+    if config.is_file():
+        stated = Fields(read_mapping(config, TraceError), str(config)).find("load")
+        kind = None if stated is None else stated.text("type")
+    return {"process": kind, "rate": rate} if kind in ("poisson", "constant") else {"rate": rate}

@@ -1,0 +1,64 @@
+"""Which tool wrote a file of results, and its runs. Knows the readers, no definition of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from simserve.calibrate.benchmarks.aiperf import is_aiperf, is_aiperf_record, read_aiperf, read_aiperf_records
+from simserve.calibrate.benchmarks.fields import Fields
+from simserve.calibrate.benchmarks.guidellm import is_guidellm, read_guidellm
+from simserve.calibrate.benchmarks.inference_perf import is_inference_perf, read_inference_perf
+from simserve.calibrate.benchmarks.llm_d import is_llm_d, read_llm_d
+from simserve.calibrate.benchmarks.result import BenchResult, checked
+from simserve.calibrate.benchmarks.sglang import is_sglang, read_sglang
+from simserve.calibrate.benchmarks.table import read_table
+from simserve.calibrate.benchmarks.vllm import is_vllm, read_vllm
+from simserve.documents import read_mapping
+from simserve.errors import TraceError
+from simserve.workload.traces.records import read_records
+
+KNOWN = "vllm bench serve, SGLang bench_serving, GuideLLM, AIPerf, inference-perf, an llm-d report, or a documented CSV"
+
+_ONE_RUN = (
+    (is_sglang, read_sglang),
+    (is_vllm, read_vllm),
+    (is_aiperf, read_aiperf),
+    (is_inference_perf, read_inference_perf),
+    (is_llm_d, read_llm_d),
+)
+
+
+def read_results(paths: Sequence[Path]) -> list[BenchResult]:
+    """Return every run that the files hold, in their order.
+
+    Raises:
+        TraceError: A file is missing, of no known tool, or a figure in it cannot be what it is called; names file, key
+            and what was expected.
+    """
+    return [checked(result) for path in paths for result in _read(path)]
+
+
+def _read(path: Path) -> list[BenchResult]:
+    if path.suffix == ".csv":
+        return read_table(path)
+    if path.suffix in (".yaml", ".yml"):
+        return _one(Fields(read_mapping(path, TraceError), str(path)), path.name)
+    rows = [Fields(row, str(path)) for row in read_records(path).rows]
+    if all(is_aiperf_record(row.values) for row in rows):
+        return [read_aiperf_records(rows, path.name)]
+    several = len(rows) > 1
+    return [
+        result
+        for index, row in enumerate(rows, 1)
+        for result in _one(row, f"{path.name} line {index}" if several else path.name)
+    ]
+
+
+def _one(fields: Fields, label: str) -> list[BenchResult]:
+    if is_guidellm(fields.values):
+        return read_guidellm(fields, label)
+    for is_of_tool, read in _ONE_RUN:
+        if is_of_tool(fields.values):
+            return [read(fields, label)]
+    raise TraceError(f"is not a result of a known tool: {KNOWN}", file=fields.file)

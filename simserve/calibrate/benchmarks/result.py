@@ -1,0 +1,133 @@
+"""BenchResult: one end-to-end benchmark as any tool measured it, in one set of definitions. Reads no file.
+
+=========  =====================================================================================================
+ttft       first token at the client minus sending
+tpot       (last token - first token) / (output tokens - 1), one value a request; undefined for one token
+ntpot      (last token - sending) / output tokens, one value a request: it holds the first token
+itl        every gap between consecutive tokens, pooled over requests
+e2e        last token minus sending
+=========  =====================================================================================================
+
+Tools use the names TPOT and ITL for three of these; a reader says which one a figure is, or leaves it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import TraceError
+
+LATENCIES = ("ttft", "tpot", "ntpot", "itl", "e2e")
+STATISTICS = ("mean", "median", "p90", "p95", "p99")
+RATES = ("output_throughput", "request_throughput")
+FIGURES = (*(f"{statistic}_{latency}" for latency in LATENCIES for statistic in STATISTICS), *RATES)
+"""Names of measured figures: latencies in seconds, rates a second."""
+
+SAME_SHARE = 0.03
+DIFFERENT_SHARE = 0.10
+"""A mean called TPOT that is this near to E2E over output tokens, and this far from the definition, is NTPOT."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchResult:
+    """One run of a benchmark tool.
+
+    Attributes:
+        label: What to call it: the file, and where it holds several runs, which.
+        file: Where it was read.
+        tool: Who wrote it.
+        arrivals: How requests were sent, by the keys of ``workload.arrivals``; without ``process`` where the file
+            says a rate alone, empty where it says nothing.
+        num_requests: Requests that were answered.
+        prompt_tokens: Of each request, or their mean alone.
+        output_tokens: Likewise.
+        arrival_time: Of each request, seconds from the first; none: not recorded.
+        measured: Figure (`FIGURES`) -> seconds, or tokens or requests a second.
+        definitions: Figure's latency -> the tool's own key, and what it means there.
+        notes: What was left out, and why.
+    """
+
+    label: str
+    file: str
+    tool: str
+    arrivals: Mapping[str, Any]
+    num_requests: int
+    prompt_tokens: Array
+    output_tokens: Array
+    arrival_time: Array | None = None
+    measured: Mapping[str, float]
+    definitions: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    @property
+    def has_lengths(self) -> bool:
+        """Whether the lengths of every request are known, not only their mean."""
+        return len(self.prompt_tokens) == self.num_requests > 1
+
+    @property
+    def load(self) -> str:
+        """How requests were sent, in short: ``2/s``, ``48 clients``; empty where the file does not say."""
+        if "concurrency" in self.arrivals:
+            return f"{self.arrivals['concurrency']} client{'s' if self.arrivals['concurrency'] != 1 else ''}"
+        if "rate" in self.arrivals:
+            return f"{self.arrivals['rate']:g}/s"
+        return "all at once" if self.arrivals.get("process") == "all_at_once" else ""
+
+
+def checked(result: BenchResult) -> BenchResult:
+    """Return the result if its figures can be what they are called.
+
+    Raises:
+        TraceError: It holds nothing to compare, a figure is no positive number, or a mean named TPOT is the one
+            that holds the first token.
+    """
+    if not result.measured:
+        raise TraceError(
+            "holds no latency and no throughput", file=result.file, key=result.label, remedy="nothing to compare"
+        )
+    for figure, value in result.measured.items():
+        if not np.isfinite(value) or value <= 0:
+            raise TraceError("must be a number above 0", file=result.file, key=figure, value=value)
+    _check_tpot(result)
+    return result
+
+
+def _check_tpot(result: BenchResult) -> None:
+    """Refuse a mean TPOT that equals E2E over output tokens and not what its definition gives.
+
+    Over requests of unequal lengths the means only nearly obey the definitions: hence shares, not equality.
+    """
+    figures = result.measured
+    if not {"mean_tpot", "mean_ttft", "mean_e2e"} <= set(figures):
+        return
+    tokens = float(result.output_tokens.mean())
+    if tokens <= 1:
+        return
+    tpot, whole = figures["mean_tpot"], figures["mean_e2e"]
+    excluding, including = (whole - figures["mean_ttft"]) / (tokens - 1.0), whole / tokens
+    if abs(tpot / including - 1.0) < SAME_SHARE and abs(tpot / max(excluding, 1e-12) - 1.0) > DIFFERENT_SHARE:
+        raise TraceError(
+            f"is E2E over output tokens ({including * 1e3:.4g} ms), which holds the first token; (E2E - TTFT) / "
+            f"(tokens - 1) is {excluding * 1e3:.4g} ms",
+            file=result.file,
+            key="mean TPOT",
+            value=f"{tpot * 1e3:.4g} ms",
+            remedy="name it ntpot",
+        )
+
+
+def statistics(values: Array, name: str) -> dict[str, float]:
+    """Return mean, median and percentiles of a latency by request, under their figures' names."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return {}
+    quantiles = {"median": 50, "p90": 90, "p95": 95, "p99": 99}
+    found = {f"mean_{name}": float(known.mean())}
+    return found | {f"{key}_{name}": float(np.percentile(known, share)) for key, share in quantiles.items()}

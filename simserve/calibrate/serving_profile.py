@@ -1,0 +1,85 @@
+"""From a fit of an engine's constants to an engine profile that ``deployment.engine.name`` accepts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from simserve.calibrate.serving import ServingFit
+from simserve.calibrate.serving_search import shown
+from simserve.profiles.engine_profile import load_engine, version_blocks
+from simserve.scenario.schema import Scenario
+
+_HOST_KEYS = {
+    "host_seconds_per_step": ("seconds_per_step", 1e3, "ms"),
+    "host_seconds_per_request": ("seconds_per_request", 1e6, "us"),
+    "frontend_latency": ("frontend_latency", 1e3, "ms"),
+}
+
+
+def profile_text(fit: ServingFit, scenario: Scenario, name: str) -> str:
+    """Return the YAML of the scenario's engine, in the one version that was fitted, with the fitted constants.
+
+    Args:
+        fit: The constants.
+        scenario: Whose engine and version they are of.
+        name: Name of the profile; its file must be called so.
+
+    Raises:
+        ProfileError: The scenario's engine has no profile.
+    """
+    engine = scenario.deployment.engine
+    base = load_engine(engine.name, scenario.folder)
+    blocks = version_blocks(engine.name, engine.version, scenario.folder)
+    version = str(blocks.pop("version"))
+    source = _source(fit, scenario)
+    host: dict[str, Any] = dict(blocks["host"])
+    for parameter, (key, scale, unit) in _HOST_KEYS.items():
+        if parameter in fit.fitted_names:
+            host[key] = f"{fit.parameters[parameter].value * scale:.6g} {unit}"
+    if set(fit.fitted_names) & set(_HOST_KEYS):
+        blocks["host"] = host | {"source": f"{source}; the rest: {host['source']}"}
+    if "compute_efficiency" in fit.fitted_names:
+        kernels = dict(blocks["kernels"])
+        kernels["compute_efficiency"] = float(f"{fit.parameters['compute_efficiency'].value:.6g}")
+        blocks["kernels"] = kernels | {"source": f"efficiency: {source}; formats: {kernels['source']}"}
+    document = {
+        "name": name,
+        "base": base.base or base.name,
+        "description": f"{base.name} {version} with constants fitted to end-to-end results. {base.description}",
+        "defaults": blocks,
+        "versions": [{"version": version}],
+    }
+    header = f"# {base.name} {version}, calibrated by simserve calibrate serving. In a scenario:\n"
+    header += f"# deployment: {{engine: {{name: {name}.yaml}}}}\n"
+    return header + yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
+
+
+def _source(fit: ServingFit, scenario: Scenario) -> str:
+    files = sorted({Path(run.replay.result.file).name for run in fit.runs})
+    fitted = ", ".join(
+        f"{name} {shown(name, each.value)} +- {shown(name, each.half_width)}"
+        for name, each in fit.parameters.items()
+        if each.half_width is not None
+    )
+    errors = [
+        f"{latency.upper()} {_percent(fit.median_error('before', latency))} -> "
+        f"{_percent(fit.median_error('after', latency))}{_held_out(fit, latency)}"
+        for latency in ("ttft", "tpot")
+        if fit.median_error("after", latency) is not None
+    ]
+    return (
+        f"fit to {len(fit.runs)} runs in {', '.join(files)} with scenario {scenario.name} ({scenario.model} on "
+        f"{scenario.deployment.hardware}): {fitted} (95 %); median error {', '.join(errors)}"
+    )
+
+
+def _held_out(fit: ServingFit, latency: str) -> str:
+    error = fit.median_error("held_out", latency)
+    return "" if error is None else f" ({_percent(error)} with the file left out)"
+
+
+def _percent(error: float | None) -> str:
+    return "unknown" if error is None else f"{error:.1%}"

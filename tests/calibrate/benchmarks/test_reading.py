@@ -1,0 +1,305 @@
+"""Every tool's result reads as the same run, by definition; a malformed or mislabelled one is refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from simserve.calibrate.benchmarks.reading import read_results
+from simserve.calibrate.benchmarks.result import BenchResult
+from simserve.errors import TraceError
+from tests.calibrate.benchmarks import documents
+from tests.calibrate.benchmarks.documents import E2E, NTPOT, TPOT, TTFT
+
+ONE_RUN: dict[str, Callable[[], dict[str, Any]]] = {
+    "vllm": documents.vllm,
+    "vllm-detailed": documents.vllm_detailed,
+    "vllm-old": documents.vllm_old,
+    "sglang": documents.sglang,
+    "aiperf": documents.aiperf,
+    "inference-perf": documents.inference_perf,
+    "llm-d": documents.llm_d,
+}
+
+
+def write(folder: Path, document: Any, name: str = "result.json") -> Path:
+    """Write a document as JSON, or a list as JSON lines."""
+    file = folder / name
+    lines = document if isinstance(document, list) else [document]
+    file.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+    return file
+
+
+def read(folder: Path, document: Any, name: str = "result.json") -> list[BenchResult]:
+    """Return the runs of a document."""
+    return read_results([write(folder, document, name)])
+
+
+@pytest.mark.parametrize("tool", ONE_RUN)
+def test_every_tool_tells_of_the_same_run(tool: str, tmp_path: Path) -> None:
+    """TTFT, TPOT, E2E, throughput and lengths come out alike, whatever the tool calls them."""
+    (result,) = read(tmp_path, ONE_RUN[tool]())
+
+    assert result.num_requests == 4
+    assert result.prompt_tokens.mean() == 100
+    assert result.output_tokens.mean() == 11
+    assert result.measured["mean_ttft"] == pytest.approx(TTFT)
+    assert result.measured["mean_tpot"] == pytest.approx(TPOT)
+    assert result.measured["median_tpot"] == pytest.approx(TPOT)
+    assert result.measured["output_throughput"] == pytest.approx(22.0)
+    assert result.measured.get("mean_e2e", E2E) == pytest.approx(E2E)
+    assert result.measured.get("mean_ntpot", NTPOT) == pytest.approx(NTPOT)
+    assert {name.split("_")[-1] for name in result.measured} <= {*result.definitions, "throughput"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "arrivals"),
+    [
+        ("vllm", {"process": "poisson", "rate": 2.0}),
+        ("vllm-old", {"process": "closed_loop", "concurrency": 4}),
+        ("sglang", {"process": "closed_loop", "concurrency": 4}),
+        ("aiperf", {"process": "closed_loop", "concurrency": 4}),
+        ("inference-perf", {"rate": 2.0}),
+        ("llm-d", {"rate": 2.0}),
+    ],
+)
+def test_the_load_is_the_file_s_own(tool: str, arrivals: dict[str, Any], tmp_path: Path) -> None:
+    """Rate, burstiness or number of clients; a rate alone where the tool does not say the process."""
+    (result,) = read(tmp_path, ONE_RUN[tool]())
+
+    assert result.arrivals == arrivals
+
+
+def test_bursty_arrivals_of_vllm_are_gamma(tmp_path: Path) -> None:
+    """Burstiness is the shape of the gamma distribution: cv is its inverse root."""
+    (result,) = read(tmp_path, documents.vllm() | {"burstiness": 0.25})
+
+    assert result.arrivals == {"process": "gamma", "rate": 2.0, "cv": 2.0}
+
+
+@pytest.mark.parametrize("tool", ["vllm", "sglang"])
+def test_a_bound_beside_a_rate_is_said(tool: str, tmp_path: Path) -> None:
+    """The rate is simulated, the bound is not, and the reader is told."""
+    (result,) = read(tmp_path, ONE_RUN[tool]() | {"request_rate": 2.0, "max_concurrency": 8})
+
+    assert result.arrivals == {"process": "poisson", "rate": 2.0}
+    assert result.notes == ["at most 8 requests were in flight; the simulation sends at the rate without that bound"]
+
+
+def test_all_at_once_is_neither_rate_nor_clients(tmp_path: Path) -> None:
+    """A rate of infinity without a limit sends everything at once."""
+    (result,) = read(tmp_path, documents.vllm() | {"request_rate": "inf"})
+
+    assert result.arrivals == {"process": "all_at_once"}
+    assert result.load == "all at once"
+
+
+def test_a_detailed_result_gives_every_request(tmp_path: Path) -> None:
+    """Arrivals from the first one on, lengths, and E2E that the summary lacks."""
+    (result,) = read(tmp_path, documents.vllm_detailed())
+
+    assert result.arrival_time is not None
+    assert result.arrival_time.tolist() == [0.0, 0.5, 1.0, 1.5]
+    assert result.has_lengths
+    assert result.measured["p99_e2e"] == pytest.approx(E2E)
+    assert result.measured["mean_itl"] == pytest.approx(TPOT)
+
+
+def test_chunks_of_several_tokens_are_no_itl(tmp_path: Path) -> None:
+    """Five chunks for ten tokens: TPOT holds, gaps between chunks are not gaps between tokens."""
+    document = documents.vllm_detailed() | {"itls": [[2 * TPOT] * 5 for _ in range(4)]}
+
+    (result,) = read(tmp_path, document)
+
+    assert result.measured["mean_tpot"] == pytest.approx(TPOT)
+    assert "mean_itl" not in result.measured
+    assert "chunks" in result.notes[0]
+
+
+def test_sglang_with_speculation_has_no_itl(tmp_path: Path) -> None:
+    """More than one token a step: ITL is left out, TPOT stays."""
+    (result,) = read(tmp_path, documents.sglang() | {"accept_length": 2.5})
+
+    assert "mean_itl" not in result.measured
+    assert result.measured["mean_tpot"] == pytest.approx(TPOT)
+
+
+def test_guidellm_s_tpot_is_its_inter_token_latency(tmp_path: Path) -> None:
+    """Its time per output token holds the first one, and is NTPOT; each benchmark is a run with its own load."""
+    constant, concurrent = read(tmp_path, documents.guidellm())
+
+    assert constant.measured["mean_tpot"] == pytest.approx(TPOT)
+    assert constant.measured["mean_ntpot"] == pytest.approx(NTPOT)
+    assert constant.measured["mean_e2e"] == pytest.approx(E2E)
+    assert "mean_itl" not in constant.measured
+    assert constant.arrivals == {"process": "constant", "rate": 2.0}
+    assert concurrent.arrivals == {"process": "closed_loop", "concurrency": 4}
+
+
+def test_aiperf_s_records_are_the_profiled_ones_that_were_served(tmp_path: Path) -> None:
+    """Warm-up and errors are left out, arrivals sorted, TPOT taken by definition."""
+    (result,) = read(tmp_path, documents.aiperf_records(), "profile_export.jsonl")
+
+    assert result.num_requests == 4
+    assert result.arrival_time is not None
+    assert result.arrival_time.tolist() == pytest.approx([0.0, 0.5, 1.0, 1.5])
+    assert result.measured["mean_tpot"] == pytest.approx(TPOT)
+    assert result.measured["output_throughput"] == pytest.approx(44 / 1.8)
+
+
+def test_inference_perf_s_process_stands_beside_it(tmp_path: Path) -> None:
+    """The report says a rate; its config.yaml says how it was drawn."""
+    (tmp_path / "config.yaml").write_text("load: {type: poisson}\n", encoding="utf-8")
+
+    (result,) = read(tmp_path, documents.inference_perf(), "stage_0_lifecycle_metrics.json")
+
+    assert result.arrivals == {"process": "poisson", "rate": 2.0}
+
+
+def test_llm_d_as_yaml_counts_what_was_served(tmp_path: Path) -> None:
+    """The report is YAML as a rule; failures are no answers."""
+    file = tmp_path / "report.yaml"
+    file.write_text(yaml.safe_dump(documents.llm_d()), encoding="utf-8")
+
+    (result,) = read_results([file])
+
+    assert result.num_requests == 4
+    assert result.measured["mean_tpot"] == pytest.approx(TPOT)
+
+
+def test_several_lines_are_several_runs(tmp_path: Path) -> None:
+    """``--append-result`` of vLLM, and every file of SGLang."""
+    results = read(tmp_path, [documents.vllm(), documents.vllm_old(), documents.sglang()], "runs.jsonl")
+
+    assert [result.label for result in results] == ["runs.jsonl line 1", "runs.jsonl line 2", "runs.jsonl line 3"]
+
+
+def test_a_csv_holds_one_run_a_row(tmp_path: Path) -> None:
+    """Empty fields were not measured; a row says a rate or clients."""
+    file = tmp_path / "runs.csv"
+    file.write_text(documents.CSV, encoding="utf-8")
+
+    slow, full = read_results([file])
+
+    assert slow.arrivals == {"process": "poisson", "rate": 2.0}
+    assert full.arrivals == {"process": "closed_loop", "concurrency": 4}
+    assert (slow.load, full.load) == ("2/s", "4 clients")
+    assert slow.measured["median_tpot"] == pytest.approx(TPOT)
+    assert "median_tpot" not in full.measured
+
+
+def without(document: dict[str, Any], *path: str) -> dict[str, Any]:
+    """Return a document without one key."""
+    copy: dict[str, Any] = json.loads(json.dumps(document))
+    place = copy
+    for key in path[:-1]:
+        place = place[key]
+    del place[path[-1]]
+    return copy
+
+
+def with_value(document: dict[str, Any], value: Any, *path: str) -> dict[str, Any]:
+    """Return a document with another value at one place."""
+    copy: dict[str, Any] = json.loads(json.dumps(document))
+    place = copy
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return copy
+
+
+AGGREGATE = ("results", "request_performance", "aggregate")
+MALFORMED = {
+    "vllm without totals": (without(documents.vllm(), "total_output_tokens"), "total_output_tokens: is missing"),
+    "vllm that served nothing": (documents.vllm() | {"completed": 0}, "completed: 0 must be a whole number >= 1"),
+    "vllm with text": (documents.vllm() | {"mean_ttft_ms": "100 ms"}, "mean_ttft_ms: '100 ms' must be a number of ms"),
+    "vllm with a rate of nothing": (documents.vllm() | {"request_rate": 0}, "request_rate: 0 must be > 0"),
+    "vllm with lists of two runs": (documents.vllm_detailed() | {"ttfts": [0.1]}, "hold 1, 4 and 4 requests"),
+    "vllm that contradicts itself": (
+        documents.vllm_detailed() | {"mean_tpot_ms": 27.3},
+        "mean_tpot_ms: 27.3 contradicts the lists",
+    ),
+    "vllm whose TPOT holds the first token": (
+        documents.vllm() | {"mean_tpot_ms": NTPOT * 1e3, "mean_e2el_ms": E2E * 1e3},
+        "mean TPOT: '27.27 ms' is E2E over output tokens",
+    ),
+    "sglang of a trace": (documents.sglang() | {"request_rate": "trace"}, "request_rate: 'trace' holds no rate"),
+    "sglang without lengths": (without(documents.sglang(), "total_input_tokens"), "total_input_tokens: is missing"),
+    "guidellm without its TPOT": (
+        with_value(
+            documents.guidellm(),
+            [without(documents.guidellm()["benchmarks"][0], "metrics", "inter_token_latency_ms")],
+            "benchmarks",
+        ),
+        "inter_token_latency_ms: is missing: time_per_output_token_ms holds the first token",
+    ),
+    "guidellm without a load": (
+        with_value(documents.guidellm(), {}, "benchmarks", 0, "config"),  # type: ignore[arg-type]
+        r"benchmarks\[0\].config.strategy: is missing",
+    ),
+    "aiperf that was cancelled": (documents.aiperf() | {"was_cancelled": True}, "part of a run is no result"),
+    "aiperf in an unknown unit": (
+        with_value(documents.aiperf(), "fortnights", "time_to_first_token", "unit"),
+        "time_to_first_token.unit: 'fortnights' must be a unit of time",
+    ),
+    "inference-perf without latencies": (
+        without(documents.inference_perf(), "successes", "latency"),
+        "successes.latency: is missing: a mapping is expected",
+    ),
+    "llm-d of an unknown tool": (documents.llm_d("nop"), "scenario.load.standardized.tool: 'nop' defines TPOT and ITL"),
+    "llm-d of GuideLLM with TPOT": (documents.llm_d("guidellm"), "time_per_output_token: .* holds the first token"),
+    "llm-d 0.1": (documents.llm_d() | {"version": "0.1"}, "version: '0.1' must be 0.2 or 0.2.1"),
+    "llm-d without units": (
+        without(documents.llm_d(), *AGGREGATE, "latency", "request_latency", "units"),
+        "request_latency.units: must be a unit of time",
+    ),
+    "nothing known": ({"hello": 1}, "is not a result of a known tool: vllm bench serve, SGLang"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_a_malformed_file_fails_with_file_key_and_expectation(case: str, tmp_path: Path) -> None:
+    """One line that names the file, the key and what belongs there."""
+    document, message = MALFORMED[case]
+
+    with pytest.raises(TraceError, match=message) as failure:
+        read(tmp_path, document)
+
+    assert failure.value.file == str(tmp_path / "result.json")
+    assert failure.value.exit_code == 104
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tpot\n1\n", "tpot: is not a documented column"),
+        ("request_rate,num_requests,input_len\n1,1,1\n", "output_len: is missing: a column is expected"),
+        ("num_requests,input_len,output_len\n1,1,1\n", "request_rate or max_concurrency: is missing"),
+        ("request_rate,num_requests,input_len,output_len,mean_tpot_ms\n1,4,100,11,fast\n", "row 2, mean_tpot_ms"),
+        ("request_rate,max_concurrency,num_requests,input_len,output_len\n1,1,4,9,9\n", "one of both is expected"),
+        ("request_rate,num_requests,input_len,output_len\n", "holds no row"),
+        ("request_rate,num_requests,input_len,output_len\n1,4,9,9\n", "holds no latency and no throughput"),
+    ],
+)
+def test_a_malformed_csv_fails_with_row_and_column(text: str, message: str, tmp_path: Path) -> None:
+    """Columns without a definition are refused, not guessed."""
+    file = tmp_path / "runs.csv"
+    file.write_text(text, encoding="utf-8")
+
+    with pytest.raises(TraceError, match=message):
+        read_results([file])
+
+
+def test_a_csv_s_tpot_with_the_first_token_is_refused(tmp_path: Path) -> None:
+    """Where E2E is there too, the figure shows what it is."""
+    file = tmp_path / "runs.csv"
+    header = "max_concurrency,num_requests,input_len,output_len,mean_ttft_ms,mean_tpot_ms,mean_e2el_ms\n"
+    file.write_text(header + "4,4,100,11,100,27.3,300\n", encoding="utf-8")
+
+    with pytest.raises(TraceError, match="name it ntpot"):
+        read_results([file])

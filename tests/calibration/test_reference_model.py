@@ -1,0 +1,107 @@
+"""The reference server's model gives the same tokens in chunks, in batches and after preemption as in one piece."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibration.reference_server.scheduler import Limits, Request, Scheduler
+from calibration.reference_server.serving import RealClock, ScheduledClients, StepRecord, serve
+from simserve.calibrate.benchmarks.reading import read_results
+from simserve.profiles.model import load_model
+
+torch = pytest.importorskip("torch", reason="the reference server's model needs PyTorch")
+
+TINY = "calibration/reference_server/tiny.yaml"
+
+
+def tiny_profile(**changes: int) -> object:
+    """Return two layers of the tiny model."""
+    path = Path(__file__).resolve().parents[2] / TINY
+    return load_model(str(path)).model_copy(update={"num_hidden_layers": 2, "hidden_size": 64, **changes})
+
+
+def generate(limits: Limits, prompts: list[list[int]], outputs: int) -> tuple[list[Request], list[StepRecord], object]:
+    """Serve prompts that are all there at once."""
+    from calibration.reference_server.model import PagedModel
+
+    torch.set_num_threads(1)
+    model = PagedModel(
+        tiny_profile(),  # type: ignore[arg-type]
+        num_blocks=limits.num_blocks,
+        block_size=limits.block_size,
+        device="cpu",
+        max_model_len=128,
+    )
+    requests = [Request(index, len(ids), outputs, token_ids=list(ids)) for index, ids in enumerate(prompts)]
+    clients = ScheduledClients(requests, [0.0] * len(requests))
+    records = serve(Scheduler(limits), clients, RealClock(), model.compute)
+    return requests, records, model
+
+
+@pytest.mark.parametrize(("num_blocks", "budget", "preempts"), [(64, 256, False), (64, 16, False), (16, 16, True)])
+def test_tokens_do_not_depend_on_how_they_are_batched(num_blocks: int, budget: int, preempts: bool) -> None:
+    """Whole prompts, chunks, and a cache so small that requests lose theirs: always the tokens of one piece."""
+    chance = np.random.default_rng(0)
+    prompts = [chance.integers(0, 2048, size).tolist() for size in (5, 23, 31, 12)]
+    limits = Limits(max_num_seqs=3, max_num_batched_tokens=budget, block_size=4, num_blocks=num_blocks)
+
+    requests, records, model = generate(limits, prompts, 8)
+
+    assert any(record.num_preempted for record in records) == preempts
+    for request, prompt in zip(requests, prompts, strict=True):
+        expected = list(prompt)
+        for _ in range(8):
+            expected.append(model.reference(expected))  # type: ignore[attr-defined]
+        assert request.token_ids == expected
+
+
+def test_a_served_run_reads_as_a_detailed_result(tmp_path: Path) -> None:
+    """What the server writes, the reader of ``vllm bench serve`` reads, and finds its summary in its lists."""
+    from calibration.reference_server.clients import LiveClients
+    from calibration.reference_server.model import PagedModel
+    from calibration.reference_server.results import detailed_result
+
+    torch.set_num_threads(1)
+    model = PagedModel(tiny_profile(), num_blocks=64, block_size=8, device="cpu", max_model_len=64)  # type: ignore[arg-type]
+    requests = [Request(index, 6, 4, token_ids=[1, 2, 3, 4, 5, index]) for index in range(6)]
+    clients = LiveClients(requests, concurrency=2)
+    limits = Limits(max_num_seqs=4, max_num_batched_tokens=32, block_size=8, num_blocks=64)
+    clients.start()
+    serve(Scheduler(limits), clients, RealClock(), model.compute)
+    file = tmp_path / "run.json"
+    document = detailed_result(requests, model="tiny", request_rate="inf", max_concurrency=2, date="20261121-000000")
+    file.write_text(json.dumps(document), encoding="utf-8")
+
+    (result,) = read_results([file])
+
+    assert result.arrivals == {"process": "closed_loop", "concurrency": 2}
+    assert result.num_requests == 6
+    assert result.measured["mean_itl"] > 0
+
+
+def test_open_loop_clients_send_when_they_should() -> None:
+    """Not before their time, and the server waits for them."""
+    from calibration.reference_server.clients import LiveClients
+
+    requests = [Request(index, 4, 1) for index in range(3)]
+    clients = LiveClients(requests, offsets=[0.0, 0.02, 0.05])
+    clients.start()
+    limits = Limits(max_num_seqs=4, max_num_batched_tokens=32, block_size=8, num_blocks=64)
+
+    serve(Scheduler(limits), clients, RealClock())
+
+    assert requests[1].sent - requests[0].sent >= 0.019
+    assert requests[2].sent - requests[0].sent >= 0.049
+    assert all(request.token_times[0] >= request.sent for request in requests)
+
+
+def test_experts_are_refused() -> None:
+    """A model of another kind is not served as something it is not."""
+    from calibration.reference_server.model import PagedModel
+
+    with pytest.raises(ValueError, match="dense gated layers"):
+        PagedModel(load_model("mixtral-8x7b"), num_blocks=1, block_size=4, device="cpu", max_model_len=4)

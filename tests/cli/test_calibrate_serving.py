@@ -1,0 +1,85 @@
+"""`simserve calibrate serving`: JSON, table, the written profile, and what is refused before anything is simulated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simserve.calibrate.simulated import ServingModel
+from tests.calibrate.builders import CHAT, chat, moved, write_benchmarks
+from tests.cli.conftest import Simserve
+
+FIT = ("--fit", "compute_efficiency")
+
+
+@pytest.fixture
+def files(folder: Path) -> list[str]:
+    """Return benchmarks of a server with slower kernels, beside scenario.yaml."""
+    (folder / "scenario.yaml").write_text(yaml.safe_dump(CHAT), encoding="utf-8")
+    truth = moved(ServingModel(chat()).stated, compute_efficiency=0.8)
+    return [str(file) for file in write_benchmarks(folder, truth)[:2]]
+
+
+def test_the_json_holds_parameters_and_errors(simserve: Simserve, files: list[str]) -> None:
+    """One object: the constants with their intervals, and figures before and after."""
+    outcome = simserve("calibrate", "serving", *files, "--scenario", "scenario.yaml", *FIT, "--json")
+
+    answer = json.loads(outcome.stdout)
+    assert outcome.code == 0
+    assert answer["parameters"]["compute_efficiency"]["value"] == pytest.approx(0.8, rel=0.02)
+    assert answer["parameters"]["host_seconds_per_step"]["half_width_95"] is None
+    assert answer["median_error"]["tpot"]["before"] > 0.05 > answer["median_error"]["tpot"]["after"]
+    assert answer["runs"][0]["figures"]["median_tpot"].keys() == {"measured", "before", "after", "held_out"}
+    assert answer["runs"][0]["definitions"]["tpot"].startswith("tpot_ms: (latency - ttft)")
+    assert answer["file"] is None
+
+
+def test_the_table_shows_before_and_after_and_writes_the_profile(
+    simserve: Simserve, files: list[str], folder: Path
+) -> None:
+    """The profile runs in a scenario by its path."""
+    outcome = simserve("calibrate", "serving", *files, "--scenario", "scenario.yaml", *FIT, "--out", "mine.yaml")
+
+    assert outcome.code == 0
+    assert "kernel efficiency: 1.000 -> 0.8" in outcome.stdout
+    assert "median error: TTFT" in outcome.stdout
+    assert "run1.json, 1 client" in outcome.stdout
+    assert "lengths are drawn as the scenario's workload says" in outcome.stdout
+    assert yaml.safe_load((folder / "mine.yaml").read_text(encoding="utf-8"))["base"] == "vllm"
+    again = simserve("memory", "scenario.yaml", "--set", "deployment.engine.name=./mine.yaml")
+    assert again.code == 0
+    exported = simserve("export", "scenario.yaml", "--to", "vllm", "--set", "deployment.engine.name=./mine.yaml")
+    assert exported.code == 0
+    assert "simulates ./mine.yaml" not in exported.stdout + exported.stderr
+    assert exported.stdout.startswith("vllm serve meta-llama/Llama-3.1-8B")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("none.json", "--scenario", "scenario.yaml"), 104, "none.json: cannot be read"),
+        (("scenario.yaml", "--scenario", "scenario.yaml"), 104, "is not a result of a known tool"),
+        (("run0.json", "--scenario", "scenario.yaml", "--fit", "luck"), 2, "--fit: 'luck' is no parameter"),
+        (("run0.json", "--scenario", "scenario.yaml", "--statistic", "p99"), 2, "must be median or mean"),
+        (("run0.json", "--scenario", "scenario.yaml", "--out", "mine.json"), 2, "must end in .yaml"),
+        (("run0.json", "--scenario", "scenario.yaml", "--out", "no/mine.yaml"), 2, "no such folder"),
+        (("run0.json", "--scenario", "scenario.yaml", "--out", "scenario.yaml"), 2, "is there already"),
+        (
+            ("run0.json", "--scenario", "scenario.yaml", *FIT, "--set", "deployment.engine.max_model_len=300"),
+            3,
+            "cannot be served by the scenario's deployment",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_line(
+    arguments: tuple[str, ...], code: int, message: str, simserve: Simserve, files: list[str]
+) -> None:
+    """With the documented exit code, and nothing on stdout."""
+    outcome = simserve("calibrate", "serving", *arguments)
+
+    assert outcome.code == code
+    assert message in outcome.error_line
+    assert outcome.stdout == ""
