@@ -92,12 +92,12 @@ def _padded(point: Point, device: TorchDevice) -> Kernel:
     mask = mask[:, None, None, :].expand(batch, 1, heads // kv_heads, context)
 
     def call(copy: int) -> Tensor:
-        key, value = (device.random(torch.bfloat16, key_shape, 2 * copy + n) for n in range(2))
+        key, value = device.keys_and_values(torch.bfloat16, key_shape, copy)
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
     def error() -> float:
         result = call(0)
-        key, value = (device.random(torch.bfloat16, key_shape, n) for n in range(2))
+        key, value = device.keys_and_values(torch.bfloat16, key_shape)
         errors = []
         for row in spread_indices(batch, 3):
             for kv_head in spread_indices(kv_heads, 2):
@@ -116,29 +116,31 @@ def _paged(point: Point, device: TorchDevice) -> Kernel:
     batch, context, heads, kv_heads, width = _sizes(point, "step")
     lengths = ragged_lengths(batch, context)
     longest = max(lengths)
-    pages_each = -(-longest // PAGE)
-    num_pages = batch * pages_each
-    page_shape = (num_pages, PAGE, kv_heads, width)
+    pages = [-(-length // PAGE) for length in lengths]
+    page_shape = (sum(pages), PAGE, kv_heads, width)
     copies = device.num_copies(point.num_bytes)
     query = device.fresh(torch.bfloat16, (batch, heads, width))
     generator = torch.Generator(device="cpu").manual_seed(context)
-    table = torch.randperm(num_pages, generator=generator).to(torch.int32).view(batch, pages_each).to(device.kind)
+    table = torch.zeros((batch, max(pages)), dtype=torch.int32)
+    for row, own in enumerate(torch.randperm(sum(pages), generator=generator).to(torch.int32).split(pages)):
+        table[row, : len(own)] = own
+    table = table.to(device.kind)
     ends = torch.arange(batch + 1, dtype=torch.int32, device=device.kind)
     used = torch.tensor(lengths, dtype=torch.int32, device=device.kind)
 
     def call(copy: int) -> Tensor:
-        key, value = (device.random(torch.bfloat16, page_shape, 2 * copy + n) for n in range(2))
+        key, value = device.keys_and_values(torch.bfloat16, page_shape, copy)
         return varlen_attn(
             query, key, value, ends, None, 1, longest, seqused_k=used, block_table=table, enable_gqa=heads != kv_heads
         )
 
     def error() -> float:
         result = call(0)
-        keys, values = (device.random(torch.bfloat16, page_shape, n) for n in range(2))
+        keys, values = device.keys_and_values(torch.bfloat16, page_shape)
         errors = []
         for row in spread_indices(batch, 3):
-            pages = table[row].long()
-            key, value = (each[pages].reshape(-1, kv_heads, width)[: lengths[row]] for each in (keys, values))
+            own = table[row, : pages[row]].long()
+            key, value = (each[own].reshape(-1, kv_heads, width)[: lengths[row]] for each in (keys, values))
             for head in spread_indices(heads, CHECKED_HEADS):
                 kv_head = head * kv_heads // heads
                 truth = _attended(query[row, head], key[:, kv_head], value[:, kv_head])

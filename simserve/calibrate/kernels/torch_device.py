@@ -38,6 +38,10 @@ REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active"
 """What nvidia-smi is asked for; drivers before 535 have the second name of the reasons."""
 
 
+class TooLargeError(Exception):
+    """An input that the pool of random data does not hold."""
+
+
 def import_torch() -> Any:
     """Return PyTorch.
 
@@ -102,11 +106,17 @@ class TorchDevice:
         """
         pool = self._pool(dtype)
         count = math.prod(shape)
-        if count > pool.numel():
-            raise MemoryError(f"{count} elements, more than the pool of random data holds")
-        places = max(pool.numel() // count, 1)
+        places = pool.numel() // count
+        if places < 1:
+            raise TooLargeError(f"{count} elements are more than the pool of random data holds")
         start = (copy % places) * count
         return pool[start : start + count].view(shape)
+
+    def keys_and_values(self, dtype: Any, shape: tuple[int, ...], copy: int = 0) -> tuple[Tensor, Tensor]:
+        """Return two inputs of a shape that share no memory: reading one leaves nothing of the other in a cache."""
+        if 2 * math.prod(shape) > self._pool(dtype).numel():
+            raise TooLargeError(f"twice {math.prod(shape)} elements are more than the pool of random data holds")
+        return self.random(dtype, shape, 2 * copy), self.random(dtype, shape, 2 * copy + 1)
 
     def fresh(self, dtype: Any, shape: tuple[int, ...]) -> Tensor:
         """Return normal values in memory of their own, which a kernel may write."""

@@ -12,7 +12,7 @@ from simserve.calibrate.kernels import attention, elementwise, layer, points, pr
 from simserve.calibrate.kernels.kernel import Kernel, UnsupportedError, relative_error, spread_indices
 from simserve.calibrate.kernels.points import Point, plan_points
 from simserve.calibrate.kernels.timing import time_call
-from simserve.calibrate.kernels.torch_device import TorchDevice
+from simserve.calibrate.kernels.torch_device import TooLargeError, TorchDevice
 from simserve.profiles.model import ModelProfile, load_model
 
 SMALL = load_model("qwen2.5-0.5b")
@@ -156,9 +156,15 @@ def test_copies_of_inputs_lie_apart_and_are_never_zero(cpu: TorchDevice) -> None
 
 
 def test_an_input_larger_than_the_pool_is_refused(cpu: TorchDevice) -> None:
-    """As memory that is not there."""
-    with pytest.raises(MemoryError, match="more than the pool"):
-        cpu.random(cpu.torch.bfloat16, (64_000_000,))
+    """And keys and values that could only share their memory."""
+    held = int(cpu.pool_bytes // 2)
+
+    with pytest.raises(TooLargeError, match="more than the pool"):
+        cpu.random(cpu.torch.bfloat16, (held + 1,))
+    with pytest.raises(TooLargeError, match="more than the pool"):
+        cpu.keys_and_values(cpu.torch.bfloat16, (held // 2 + 1,))
+    key, value = cpu.keys_and_values(cpu.torch.bfloat16, (1024,), copy=3)
+    assert abs(key.data_ptr() - value.data_ptr()) >= 2048
 
 
 def test_errors_are_relative_to_the_largest_value(torch: Any) -> None:
