@@ -7,14 +7,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simserve.errors import UsageError
+from simserve.metrics import result as metrics_result
 from simserve.metrics.files import write_result
-from simserve.metrics.result import RunResult
 from simserve.planner import capacity_answer
 from simserve.planner import compare as planner_compare
 from simserve.planner import diff as planner_diff
 from simserve.planner import sweep as planner_sweep
 from simserve.planner.compare import parse_variant
 from simserve.planner.sweep import parse_grid
+from simserve.report.pages import Capacity, Comparison, Diff, RunResult, Sweep
 from simserve.scenario.fit import memory_report
 from simserve.scenario.folder import default_folder, staged_folder
 from simserve.scenario.load import Overrides, load
@@ -62,6 +64,8 @@ def run(
     *,
     out: str | Path | None = None,
     force: bool = False,
+    timeline: bool = False,
+    prometheus: bool = False,
     progress: Progress | None = None,
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
@@ -71,6 +75,8 @@ def run(
         out: Folder for `result.json`, `requests.parquet`, `timeseries.parquet`, `scenario.resolved.yaml` and
             `report.html`, written all together or not at all; None: no file is written.
         force: Whether ``out`` may hold the result of another scenario or seed, which is then replaced.
+        timeline: Whether every step is kept, and written to ``out`` as `timeline.json`, which Perfetto opens.
+        prometheus: Whether ``out`` also gets `metrics.prom`: what vLLM's /metrics would say at the end of the run.
         progress: Called now and then with the requests done and all requests.
 
     Raises:
@@ -80,23 +86,29 @@ def run(
     """
     loaded = scenario if isinstance(scenario, Scenario) else load(scenario)
     if out is None:
-        return run_scenario(loaded, progress=progress)
+        if prometheus:
+            raise UsageError("writes a file, and needs out=", key="prometheus")
+        return _with_background(loaded, run_scenario(loaded, progress=progress, keep_steps=timeline))
+    from simserve.metrics.prometheus import write_prometheus
     from simserve.report.html import write_report  # matplotlib: half a second, needed by runs that write
+    from simserve.report.timeline import write_timeline
 
     with staged_folder(Path(out), loaded, force=force) as folder:
-        result = run_scenario(loaded, progress=progress)
+        result = _with_background(loaded, run_scenario(loaded, progress=progress, keep_steps=timeline))
         write_result(result, folder)
+        if timeline:
+            write_timeline(result, folder)
+        if prometheus:
+            write_prometheus(result, folder)
         write_report(result, folder)
     return result
 
 
-class Capacity(capacity_answer.Capacity):
-    """The most load that a deployment bears: ``.summary``, and itself as a page in a notebook."""
+def _with_background(scenario: Scenario, result: metrics_result.RunResult) -> RunResult:
+    from simserve.report.background import background
 
-    def _repr_html_(self) -> str:
-        from simserve.report.capacity import capacity_html
-
-        return capacity_html(self)
+    known = {each.name: getattr(result, each.name) for each in fields(result)}
+    return RunResult(**{**known, "background": background(scenario, result)})
 
 
 def capacity(
@@ -134,15 +146,6 @@ def capacity(
     return Capacity(**{each.name: getattr(found, each.name) for each in fields(found)})
 
 
-class Comparison(planner_compare.Comparison):
-    """A base and its variants: ``.summary``, and itself as a page in a notebook."""
-
-    def _repr_html_(self) -> str:
-        from simserve.report.compare import comparison_html
-
-        return comparison_html(self)
-
-
 def compare(
     scenario: Scenario | str | Path,
     variants: Mapping[str, Overrides],
@@ -173,15 +176,6 @@ def compare(
         progress=progress,
     )
     return Comparison(**{each.name: getattr(found, each.name) for each in fields(found)})
-
-
-class Diff(planner_diff.Diff):
-    """Two results side by side: ``.summary``, and itself as a page in a notebook."""
-
-    def _repr_html_(self) -> str:
-        from simserve.report.diff import diff_html
-
-        return diff_html(self)
 
 
 def diff(
@@ -219,15 +213,6 @@ def memory(scenario: Scenario | str | Path) -> dict[str, Any]:
         InputError: A scenario or profile is missing or invalid.
     """
     return memory_report(resolve(scenario if isinstance(scenario, Scenario) else load(scenario)))
-
-
-class Sweep(planner_sweep.Sweep):
-    """The rows of a sweep: ``.points`` as a table, ``.summary``, and itself as a page in a notebook."""
-
-    def _repr_html_(self) -> str:
-        from simserve.report.sweep import sweep_html
-
-        return sweep_html(self)
 
 
 def sweep(

@@ -30,6 +30,7 @@ def assert_same_records(expected: Outcome, actual: Replay) -> None:
     records = actual.records
     assert [STATUSES[status] for status in records.status] == expected.status
     assert records.output_tokens.tolist() == expected.generated_tokens.tolist()
+    assert records.cached_tokens.tolist() == expected.cached_tokens.tolist()
     assert records.num_preemptions.tolist() == expected.num_preemptions.tolist()
     assert records.is_truncated.tolist() == expected.is_truncated.tolist()
     is_queued = np.array([status != "failed" for status in expected.status])
@@ -60,6 +61,6 @@ def closest_tie(outcome: Outcome, config: EngineConfig, specs: RequestSpecs) -> 
     ready = np.unique(outcome.ready_time)
     instants = np.unique(np.array(outcome.step_ends + outcome.deadlines))
     to_instants = np.abs(ready[:, np.newaxis] - instants[np.newaxis, :]).ravel()
-    if specs.concurrency is not None and config.frontend_latency == 0.0:
+    if (specs.concurrency is not None or specs.turn is not None) and config.frontend_latency == 0.0:
         to_instants = to_instants[to_instants > 0.0]
     return float(np.concatenate([np.diff(ready), np.diff(instants), to_instants, [np.inf]]).min())

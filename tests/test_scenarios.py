@@ -11,6 +11,7 @@ import pytest
 from simserve.profiles import catalog
 from simserve.scenario.bundled import question, text
 from simserve.scenario.load import load
+from simserve.scenario.objective import objective
 from simserve.scenario.run import run
 
 _NAMES = catalog.names("scenario")
@@ -19,16 +20,29 @@ _EXPECTED = [
     "batch-size-sweet-spot",
     "chatbot",
     "code-completion",
+    "cold-start",
+    "disaggregation",
     "first-token-in-100-ms",
     "framework-comparison",
     "hundred-requests-a-second",
+    "interactive-and-batch",
     "long-context",
+    "lost-replica",
+    "multi-turn",
     "offline-batch",
+    "overload-and-shedding",
     "paged-vs-static",
     "single-gpu-7b",
     "speculative-decoding",
+    "stale-router",
     "static-vs-continuous",
+    "streaming",
+    "two-pools",
 ]
+_OVERLOADED = {"cold-start", "overload-and-shedding", "stale-router"}
+"""Scenarios whose point is that the objective is missed as they ship."""
+_OUT_OF_REACH = {"hundred-requests-a-second"}
+"""Scenarios that ask for more than any deployment gives, and say so."""
 _PROMISED = re.compile(r"--set ('[^']*'|\S+)")
 
 
@@ -63,10 +77,17 @@ def test_a_scenario_serves_everything_it_sends(name: str) -> None:
     result = summary(name)
 
     inner = result["simserve"]
-    assert result["completed"] == inner["requests"]["submitted"] > 0
+    requests = inner["requests"]
+    assert requests["submitted"] > 0
+    if name in _OVERLOADED:
+        fates = ("completed", "rejected", "timed_out", "failed", "unfinished")
+        assert requests["submitted"] == sum(requests[fate] for fate in fates)
+        return
+    assert result["completed"] == requests["submitted"]
     if load(name).workload.arrivals.process in ("poisson", "gamma"):
-        assert inner["stability"] == "stable"
-        assert inner["slo"]["attainment"] >= load(name).slo.attainment
+        assert inner["stability"] == "stable" or name in _OUT_OF_REACH
+        is_met = inner["slo"]["attainment"] >= objective(load(name)).attainment
+        assert is_met == (name not in _OUT_OF_REACH)
 
 
 @pytest.mark.parametrize("name", _EXPECTED)
@@ -74,7 +95,8 @@ def test_every_suggested_change_runs(name: str) -> None:
     """What the comment says to try can be tried, in a small version here."""
     assert suggestions(name)
     for overrides in suggestions(name):
-        assert summary(name, *overrides, "workload.num_requests=50")["completed"] == 50, overrides
+        few = ["workload.num_requests=50", *(["workload.duration=null"] if load(name).workload.duration else [])]
+        assert summary(name, *overrides, *few)["completed"] == 50, overrides
 
 
 @pytest.mark.parametrize("name", _EXPECTED)
@@ -85,7 +107,12 @@ def test_littles_law_holds(name: str) -> None:
 
     in_system = float(np.sum((series.running + series.waiting) * np.diff(series.edges)))
 
-    assert in_system == pytest.approx(float(np.sum(records.finish_time - records.admitted_time)), rel=1e-9)
+    stays = float(np.nansum(records.finish_time - records.admitted_time))
+    if simulation.stream is not None:
+        pytest.skip("the client's times are not the engine's")
+    if simulation.timeline is not None:
+        stays += float((simulation.timeline.tries[:, 2] - simulation.timeline.tries[:, 0]).sum())
+    assert in_system == pytest.approx(stays, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", _EXPECTED)
@@ -100,6 +127,124 @@ def test_shares_are_shares(name: str) -> None:
     }
 
     assert {key: value for key, value in shares.items() if value is not None and not 0 <= value <= 1} == {}
+
+
+def test_shedding_keeps_goodput_where_a_queue_and_retries_lose_it() -> None:
+    """At 1.5 times capacity: within a tenth of its peak with shedding; overloaded without; nothing with retries."""
+    peak = summary("overload-and-shedding", "workload.arrivals.rate=35", "deployment.admission=null")
+    shed = summary("overload-and-shedding")
+    queued = summary("overload-and-shedding", "deployment.admission=null")
+    longer = summary("overload-and-shedding", "deployment.admission=null", "workload.num_requests=12000")
+    retried = summary(
+        "overload-and-shedding",
+        "deployment.admission=null",
+        "workload.classes.0.timeout=20 s",
+        "workload.classes.0.retries={max: 10, backoff: 0 s}",
+    )
+
+    assert shed["request_goodput"] > 0.9 * peak["request_goodput"]
+    assert shed["simserve"]["stability"] == "stable"
+    assert queued["simserve"]["stability"] == "overloaded"
+    assert longer["p99_ttft_ms"] > 1.8 * queued["p99_ttft_ms"]
+    assert retried["request_goodput"] < 0.05 * peak["request_goodput"]
+    assert retried["request_throughput"] < 0.5 * queued["request_throughput"]
+    assert "Retries are a load of their own" in retried["simserve"]["bottleneck"]["explanation"]
+
+
+def test_a_cold_start_leaves_a_hole_that_spares_fill_at_a_price() -> None:
+    """Between the spike at 300 s and the new replicas at about 495 s first tokens are late."""
+    result = run(load("cold-start"))
+    frame, simserve = result.requests, result.summary["simserve"]
+    met = {
+        name: float(frame.slo_ok[(frame.arrival_s >= start) & (frame.arrival_s < end)].mean())
+        for name, start, end in (("before", 0, 290), ("hole", 330, 490), ("after", 900, 1500))
+    }
+    first_new = next(row["time_s"] for row in simserve["replicas"]["timeline"] if row["ready"] > 2)
+    spares = summary("cold-start", "deployment.autoscaling.min_replicas=4", "deployment.replicas=4")
+
+    assert met["before"] > 0.99
+    assert met["hole"] < 0.2
+    assert met["after"] > 0.99
+    assert first_new == pytest.approx(300 + 15 + 180, abs=16)
+    assert spares["simserve"]["slo"]["attainment"] > 0.99
+    fixed = 4 * simserve["cost"]["gpu_hour_usd"]
+    assert spares["simserve"]["cost"]["usd_per_hour"] == pytest.approx(fixed)
+
+
+def test_a_replica_that_hangs_is_worse_than_one_that_crashes() -> None:
+    """Retries mend a crash; where requests are dealt in turn, a quarter of them waits out an unnoticed hang."""
+    at = "at: 4 min, duration: 3 min"
+    crashed = summary("lost-replica")
+    hang = f"deployment.faults=[{{kind: black_hole, {at}, probe: {{depth: shallow}}}}]"
+    hung = summary("lost-replica", hang, "deployment.routing=round_robin")
+    routed = summary("lost-replica", "deployment.faults.0.in_flight=retry")
+
+    assert crashed["simserve"]["requests"]["failed"] == 0
+    assert crashed["simserve"]["requests"]["resent"] > 10
+    assert routed["simserve"]["requests"]["resent"] == 0
+    assert crashed["simserve"]["slo"]["attainment"] > 0.98
+    assert hung["simserve"]["slo"]["attainment"] < 0.95
+    assert hung["p99_ttft_ms"] > 100 * crashed["p99_ttft_ms"]
+
+
+def test_disaggregation_and_small_chunks_each_cut_the_gaps_between_tokens() -> None:
+    """On the same four GPUs; both cost time to first token, and the summary says how busy each pool is."""
+    same = ["deployment.pools=[]", "deployment.disaggregation=null", "deployment.replicas=4"]
+    split, mixed = summary("disaggregation"), summary("disaggregation", *same)
+    chunked = summary("disaggregation", *same, "deployment.engine.max_num_batched_tokens=1024")
+
+    assert split["p99_itl_ms"] < 0.2 * mixed["p99_itl_ms"]
+    assert chunked["p99_itl_ms"] < 0.4 * mixed["p99_itl_ms"]
+    assert split["median_ttft_ms"] > 1.2 * mixed["median_ttft_ms"]
+    assert chunked["median_ttft_ms"] > mixed["median_ttft_ms"]
+    inner = split["simserve"]
+    assert inner["transfers"]["count"] > 2900
+    assert "Busy by pool: prefill" in inner["bottleneck"]["explanation"]
+    assert inner["cost"]["usd_per_hour"] == mixed["simserve"]["cost"]["usd_per_hour"]
+
+
+def test_buffering_five_tokens_sends_80_percent_fewer_events() -> None:
+    """And saves the core, which is full where events times their cost are 1; first token and gaps change for it."""
+    one = "deployment.streaming.buffer_tokens=1"
+    buffered, single, four = (
+        summary("streaming", *more) for more in ([], [one], [one, "deployment.streaming.api_servers=4"])
+    )
+
+    events = [each["simserve"]["streaming"]["events"] for each in (buffered, single)]
+    assert 1 - events[0] / events[1] == pytest.approx(0.8, abs=0.005)
+    assert single["simserve"]["bottleneck"]["binding"] == "API server"
+    assert single["simserve"]["stability"] == "overloaded"
+    assert events[1] / single["duration"] * 60e-6 == pytest.approx(1, abs=0.02)
+    assert buffered["simserve"]["bottleneck"]["binding"] != "API server"
+    assert four["median_ttft_ms"] < buffered["median_ttft_ms"] < 0.1 * single["median_ttft_ms"]
+    assert buffered["mean_itl_ms"] == pytest.approx(5 * four["mean_itl_ms"], rel=0.05)
+
+
+def test_a_stale_view_makes_everybody_run_to_one_replica() -> None:
+    """The rule that is best with a live view is the worst with an old one; two at random are in between."""
+    p99 = {
+        name: summary("stale-router", *more)["p99_ttft_ms"]
+        for name, more in {
+            "stale": (),
+            "live": ("deployment.routing.update_interval=0 s",),
+            "two": ("deployment.routing.policy=power_of_two",),
+            "random": ("deployment.routing=random",),
+        }.items()
+    }
+
+    assert p99["live"] < p99["random"] < p99["two"] < p99["stale"] / 10
+
+
+def test_long_documents_make_the_chat_wait() -> None:
+    """Shorter documents bring the chat's first tokens forward; each class is judged by its own objective."""
+    long, short = (
+        summary("interactive-and-batch", *more)["simserve"]["classes"]
+        for more in ([], ["workload.classes.1.prompt_tokens.value=1500"])
+    )
+
+    assert short["chat"]["p95_ttft_ms"] < 0.7 * long["chat"]["p95_ttft_ms"]
+    assert long["documents"]["slo"]["by_metric"]["ttft"] is None
+    assert long["chat"]["slo"]["by_metric"]["e2e"] is None
 
 
 def test_continuous_batching_wins_on_uneven_answers() -> None:
@@ -167,3 +312,23 @@ def test_drafts_gain_at_low_load_and_cost_at_high_load() -> None:
 
     assert ratio[8] < 0.65
     assert ratio[20] > 1.2
+
+
+def test_a_prefix_cache_holds_the_conversations() -> None:
+    """Nine tenths of the prompt tokens are found, and with them the objective is kept that is missed without."""
+    cached = summary("multi-turn")
+    plain = summary("multi-turn", "deployment.engine.enable_prefix_caching=false")
+
+    assert cached["simserve"]["kv"]["prefix_hit_rate"] > 0.85
+    assert plain["simserve"]["kv"]["prefix_hit_rate"] is None
+    assert plain["simserve"]["slo"]["attainment"] < 0.6
+    assert plain["p95_ttft_ms"] > 10 * cached["p95_ttft_ms"]
+
+
+def test_more_conversations_than_memory_keeps_find_less() -> None:
+    """At twice the traffic turns come back to blocks that have given way."""
+    rates = [
+        summary("multi-turn", f"workload.arrivals.rate={rate}")["simserve"]["kv"]["prefix_hit_rate"] for rate in (3, 7)
+    ]
+
+    assert rates[1] < rates[0] - 0.2

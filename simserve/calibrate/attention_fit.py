@@ -9,7 +9,7 @@ Rerun on tables in the layout of NVIDIA's AIConfigurator (``<system>/<family>/<b
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -92,10 +92,12 @@ XQA_MAX_GROUP = 32
 """Query heads to a key-value head beyond which TensorRT-LLM leaves its decode kernel for one five to nine times
 slower; no catalogue model has more."""
 
+XQA_GROUPS = ((1, 1), (2, 8), (9, 16), (17, XQA_MAX_GROUP))
+"""Query heads to a key-value head that share one of its decode kernels: tiles of 8, 16 and 32 query rows."""
+
 KERNELS = (
     *(Kernel(engine, "heads", bits) for engine in ("vllm", "sglang") for bits in (16, 8)),
-    *(Kernel("tensorrt-llm", "heads", bits, 1, 1) for bits in (16, 8)),
-    *(Kernel("tensorrt-llm", "heads", bits, 2, XQA_MAX_GROUP) for bits in (16, 8)),
+    *(Kernel("tensorrt-llm", "heads", bits, *groups) for groups in XQA_GROUPS for bits in (16, 8)),
     *(Kernel(engine, "latent", bits) for engine in ("sglang", "tensorrt-llm") for bits in (16, 8)),
 )
 
@@ -163,10 +165,10 @@ def fit_kernel(root: Path, system: str, kernel: Kernel, wide: DecodeAttentionCur
     return curves
 
 
-def fit_system(root: Path, system: str) -> dict[Kernel, dict[str, Curve]]:
+def fit_system(root: Path, system: str, kernels: Sequence[Kernel] = KERNELS) -> dict[Kernel, dict[str, Curve]]:
     """Return the curves of every kernel that has tables on a system."""
     fitted: dict[Kernel, dict[str, Curve]] = {}
-    for kernel in KERNELS:
+    for kernel in kernels:
         twin = fitted.get(replace(kernel, kv_bits=16), {}).get("decode")
         curves = fit_kernel(root, system, kernel, twin if isinstance(twin, DecodeAttentionCurve) else None)
         if len(curves) == 2:

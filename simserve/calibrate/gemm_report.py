@@ -162,6 +162,7 @@ decodes faster than the table says (programmatic launches) and keeps the start o
 AMPERE_EXPERTS = (
     ExpertCase(kernels="bf16", dtype="bfloat16", framework="vllm", kernel=""),
     ExpertCase(kernels="bf16", dtype="bfloat16", framework="sglang", kernel="", engines=("sglang",)),
+    ExpertCase(kernels="bf16", dtype="bfloat16", framework="trtllm", kernel="", engines=("tensorrt-llm",)),
     ExpertCase(kernels="int4_weight_only", dtype="int4_wo", framework="sglang", kernel="", tile_rows=16),
 )
 """Of an A100."""

@@ -16,7 +16,8 @@ from simserve.workload.acceptance import decaying_acceptance, expected_tokens
 
 FITTED_UP_TO = 3
 """Drafts up to which lengths are fitted; longer ones are predicted."""
-_GOLDEN = "specdec_inferencex_golden_al.csv"
+GOLDEN_FILE = "specdec_inferencex_golden_al.csv"
+"""Table of measured acceptance lengths by number of drafts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def read_lengths(folder: Path) -> list[Series]:
     """Return the series of ``specdec_inferencex_golden_al.csv``, in the order of the file."""
     import pandas as pd
 
-    table = pd.read_csv(folder / _GOLDEN)
+    table = pd.read_csv(folder / GOLDEN_FILE)
     keys = ["model", "method", "thinking_mode"]
     return [
         Series(

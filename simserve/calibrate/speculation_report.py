@@ -79,6 +79,29 @@ def length_errors(series: list[Series]) -> tuple[np.ndarray, np.ndarray]:
     return np.array(both[0]), np.array(both[1])
 
 
+def length_summary(folder: Path) -> dict[str, float | int]:
+    """Return how well fits on few drafts predict more: with a decay, and of independent drafts.
+
+    Returns:
+        ``fitted_up_to series points median largest independent_median independent_largest``; errors are shares,
+        absolute.
+
+    Raises:
+        OSError: The table is not in ``folder``.
+    """
+    series = read_lengths(folder)
+    ours, theirs = length_errors(series)
+    return {
+        "fitted_up_to": FITTED_UP_TO,
+        "series": len(series),
+        "points": len(ours),
+        "median": float(np.median(ours)),
+        "largest": float(ours.max()),
+        "independent_median": float(np.median(theirs)),
+        "independent_largest": float(theirs.max()),
+    }
+
+
 def speedup_rows(folder: Path) -> Iterator[str]:
     """Yield a row a model and method: measured and simulated wall-clock speed-up of one sequence."""
     import pandas as pd

@@ -14,12 +14,14 @@ from simserve.cli import (
     compare,
     cost,
     diff,
+    explore,
     exporting,
     frameworks,
     importing,
     memory,
     plan,
     profiles,
+    report,
     run,
     scenarios,
     schema,
@@ -48,9 +50,12 @@ app.command("capacity")(capacity.capacity)
 app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
 app.command("diff")(diff.diff)
+app.command("explore")(explore.explore)
 app.command("export")(exporting.export)
 app.add_typer(importing.app, name="import")
+app.add_typer(calibrate.app, name="calibrate")
 app.command("plan")(plan.plan)
+app.command("report")(report.report)
 app.command("scenarios")(scenarios.scenarios)
 app.command("gpus")(profiles.gpus)
 app.command("models")(profiles.models)

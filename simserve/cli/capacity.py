@@ -7,20 +7,24 @@ from typing import Annotated
 import typer
 
 from simserve.cli.options import (
+    HtmlOption,
     JsonOption,
     QuietOption,
     ScenarioArgument,
     SeedOption,
     SetOption,
+    check_page,
     console,
     print_json,
     share,
+    write_html,
 )
 from simserve.cli.progress import progress
 from simserve.errors import InfeasibleError
 
 
 def capacity(
+    context: typer.Context,
     scenario: ScenarioArgument,
     overrides: SetOption = None,
     highest: Annotated[
@@ -44,6 +48,7 @@ def capacity(
         typer.Option("--requests", min=1, help="Requests a run. Default: as many as it takes.", show_default=False),
     ] = None,
     seed: SeedOption = None,
+    html: HtmlOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -57,6 +62,7 @@ def capacity(
     """
     from simserve import api
 
+    check_page(html)
     changes = [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
     loaded = api.load(scenario, changes)
     with progress(is_shown=not quiet) as tell:
@@ -68,6 +74,7 @@ def capacity(
             num_requests=requests,
             progress=None if tell is None else lambda done, load: tell(done, None, f"run {done + 1}, at {load:.4g}"),
         )
+    write_html(answer, html, context)
     if as_json:
         print_json(answer.summary)
     elif not quiet:

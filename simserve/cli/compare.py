@@ -7,19 +7,23 @@ from typing import Annotated
 import typer
 
 from simserve.cli.options import (
+    HtmlOption,
     JsonOption,
     QuietOption,
     ScenarioArgument,
     SeedOption,
     SetOption,
+    check_page,
     console,
     print_json,
+    write_html,
 )
 from simserve.cli.progress import progress
 from simserve.errors import InterruptedRunError, UsageError
 
 
 def compare(
+    context: typer.Context,
     scenario: ScenarioArgument,
     variants: Annotated[
         list[str],
@@ -33,6 +37,7 @@ def compare(
         bool, typer.Option("--independent", help="Let each see requests of its own, instead of the same ones.")
     ] = False,
     seed: SeedOption = None,
+    html: HtmlOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -45,6 +50,7 @@ def compare(
     """
     from simserve import api
 
+    check_page(html)
     asked: dict[str, list[str]] = {}
     for text in variants:
         name, changes = api.parse_variant(text)
@@ -60,6 +66,7 @@ def compare(
             independent=independent,
             progress=None if tell is None else lambda done, total: tell(done, total, "comparing"),
         )
+    write_html(answer, html, context)
     if as_json:
         print_json(answer.summary)
     elif not quiet:

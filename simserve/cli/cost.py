@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simserve.cli.apis import TodayOption
-from simserve.cli.options import JsonOption, QuietOption, SetOption, console, print_json
+from simserve.cli.options import (
+    HtmlOption,
+    JsonOption,
+    QuietOption,
+    SetOption,
+    check_page,
+    console,
+    print_json,
+    write_html,
+)
 from simserve.errors import InfeasibleError, UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +32,7 @@ def _number(text: str, *, minimum: float = 0.0, maximum: float = float("inf")) -
 
 
 def cost(
+    context: typer.Context,
     scenario: Annotated[
         str | None,
         typer.Argument(help="A scenario file, or the name of a bundled scenario.", show_default=False),
@@ -54,7 +63,7 @@ def cost(
         float | None, _number(_WITHOUT + "output tokens/s of the GPUs, fully used.")
     ] = None,
     overrides: SetOption = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the answer as one HTML page.")] = None,
+    html: HtmlOption = None,
     today: TodayOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -68,7 +77,7 @@ def cost(
     simserve cost --gpus 2 --gpu-hour-usd 6 --operations-usd 2000 --requests-per-month 1000000 --prompt-tokens 500
     --output-tokens 200 --api-input-usd 5 --api-output-usd 30
     """
-    _check_page(html)
+    check_page(html)
     arithmetic = {
         "--api-request-usd": api_request_usd,
         "--prompt-tokens": prompt_tokens,
@@ -93,19 +102,13 @@ def cost(
                 raise UsageError("is for arithmetic without a scenario", key=flag, remedy="change it with --set")
         changes = [*(overrides or ()), *([] if gpu_hour_usd is None else [f"pricing.gpu_hour_usd={gpu_hour_usd}"])]
         result = _by_simulation(scenario, changes, prices, requests_per_month, today, as_json=as_json, quiet=quiet)
-    if html is not None:
-        result.to_html(html)
+    write_html(result, html, context)
     if as_json:
         print_json(result.summary)
     elif not quiet:
         from simserve.report.cost import render_cost
 
         render_cost(result.summary, console())
-
-
-def _check_page(file: Path | None) -> None:
-    if file is not None and (file.is_dir() or not file.parent.is_dir()):
-        raise UsageError("cannot be written: no such folder, or a folder itself", key="--html", value=str(file))
 
 
 def _check_positive(flags: dict[str, float | None]) -> None:

@@ -60,7 +60,8 @@ def _run_app(arguments: Sequence[str] | None) -> int:
     from simserve.cli.app import EXIT_INTERRUPTED, WrongFlagsError, app  # slow: an interrupt may come meanwhile
 
     try:
-        code = app(args=None if arguments is None else list(arguments), prog_name="simserve", standalone_mode=False)
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        code = app(args=words, prog_name="simserve", standalone_mode=False, obj=words)
     except WrongFlagsError as error:
         return _report_usage(error)
     if code == EXIT_INTERRUPTED:

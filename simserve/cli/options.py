@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,11 @@ from simserve.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from simserve.report.pages import WritesPage
+
 _PIPE_WIDTH = 160
+_SHOWING = ("--html", "--json", "--quiet", "-q")
+"""Flags that change where an answer goes, not what it is."""
 
 
 def _out_folder(text: str) -> Path:
@@ -55,7 +60,38 @@ OutOption = Annotated[
     typer.Option("--out", metavar="DIR", parser=_out_folder, help="Folder of the result. Default: results/NAME-HASH."),
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Seed; short for --set run.seed=N.")]
+HtmlOption = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Also write the answer as one page that needs nothing else."),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only (and the JSON of --json).")]
+
+
+def check_page(file: Path | None, key: str = "--html") -> None:
+    """Refuse a file that cannot be written, before anything is simulated.
+
+    Raises:
+        UsageError: Its folder is not there, or it is a folder itself.
+    """
+    if file is not None and (file.is_dir() or not file.parent.is_dir()):
+        raise UsageError("cannot be written: no such folder, or a folder itself", key=key, value=str(file))
+
+
+def write_html(answer: WritesPage, file: Path | None, context: typer.Context) -> None:
+    """Write the answer as a page with the command that was given, its own ``--html`` left out; None: write nothing."""
+    if file is not None:
+        answer.to_html(file, _command(context))
+
+
+def _command(context: typer.Context) -> str:
+    """Return the command line as it was given, without how its answer is shown; empty where nobody handed it on."""
+    words: list[str] = list(context.find_root().obj or ())
+    kept = [
+        word
+        for place, word in enumerate(words)
+        if word.partition("=")[0] not in _SHOWING and words[place - 1 : place] != ["--html"]
+    ]
+    return shlex.join(["simserve", *kept]) if kept else ""
 
 
 def print_json(value: Mapping[str, Any]) -> None:

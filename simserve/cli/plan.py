@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from simserve.cli.options import (
+    HtmlOption,
     JsonOption,
     QuietOption,
     ScenarioArgument,
     SeedOption,
     SetOption,
+    check_page,
     console,
     print_json,
+    write_html,
 )
 from simserve.cli.run import progress_bar
 from simserve.errors import InfeasibleError, InterruptedRunError, UsageError
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 
 def plan(
+    context: typer.Context,
     scenario: ScenarioArgument,
     hardware: Annotated[
         str | None,
@@ -62,6 +66,7 @@ def plan(
     ] = None,
     overrides: SetOption = None,
     seed: SeedOption = None,
+    html: HtmlOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -77,6 +82,7 @@ def plan(
     """
     from simserve import api
 
+    check_page(html)
     changes = [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
     with progress_bar(is_shown=not quiet and sys.stderr.isatty(), label="planning") as progress:
         result = api.plan(
@@ -93,6 +99,7 @@ def plan(
             reference=(scenario, *(word for change in changes for word in ("--set", change))),
             progress=progress,
         )
+    write_html(result, html, context)
     if as_json:
         print_json(result.summary)
     elif not quiet:

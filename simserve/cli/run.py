@@ -75,6 +75,12 @@ def run(
         typer.Option(min=2, help="With --precision: the most runs, 50 if absent.", show_default=False),
     ] = None,
     out: OutOption = None,
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="Also write timeline.json: every step and request, for ui.perfetto.dev.")
+    ] = False,
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="Also write metrics.prom: what vLLM's /metrics would say at the end.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the result of another scenario or seed.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Validate, resolve, print the memory, stop.")] = False,
     as_json: JsonOption = False,
@@ -106,7 +112,11 @@ def run(
         remedy = "change a scenario with --set KEY=VALUE"
         _refuse_flags({**flags, "--num-requests": num_requests}, "is for a run without a scenario", remedy)
     if check:
-        _refuse_flags({"--out": out, "--force": force or None}, "has no effect with --check, which writes nothing")
+        writing = {"--force": force, "--timeline": timeline, "--prometheus": prometheus}
+        _refuse_flags(
+            {"--out": out, **{flag: value or None for flag, value in writing.items()}},
+            "has no effect with --check, which writes nothing",
+        )
     asked = _load(scenario, changes) if scenario is not None else _from_flags(flags, num_requests, changes)
     if check:
         from simserve.scenario.resolve import resolve
@@ -116,17 +126,18 @@ def run(
             print_resolved(resolved.shape.engine)
         show_memory(resolved, as_json=as_json, quiet=quiet)
         return
-    raise typer.Exit(_run(asked, out, force=force, as_json=as_json, quiet=quiet))
+    files = {"force": force, "timeline": timeline, "prometheus": prometheus}
+    raise typer.Exit(_run(asked, out, files, as_json=as_json, quiet=quiet))
 
 
-def _run(scenario: Scenario, out: Path | None, *, force: bool, as_json: bool, quiet: bool) -> int:
+def _run(scenario: Scenario, out: Path | None, files: dict[str, bool], *, as_json: bool, quiet: bool) -> int:
     from simserve import api
     from simserve.metrics.files import summary_text
 
     folder = out if out is not None else api.default_folder(scenario)
     try:
         with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as progress:
-            result = api.run(scenario, out=folder, force=force, progress=progress)
+            result = api.run(scenario, out=folder, progress=progress, **files)
     except InfeasibleError:
         if as_json:
             print_json(api.memory(scenario))
@@ -137,7 +148,18 @@ def _run(scenario: Scenario, out: Path | None, *, force: bool, as_json: bool, qu
         from simserve.report.terminal import render_run
 
         render_run(result, console(), folder)
+    if files["timeline"] and not quiet:
+        _tell_of_cut(result)
     return _outcome(result)
+
+
+def _tell_of_cut(result: RunResult) -> None:
+    """Say on stderr that a timeline holds the beginning of a long run only."""
+    from simserve.report.timeline import MAX_STEPS
+
+    steps = result.simulation.totals.num_steps
+    if steps > MAX_STEPS:
+        print(f"simserve: the timeline holds the first {MAX_STEPS:,} of {steps:,} steps", file=sys.stderr)
 
 
 def _outcome(result: RunResult) -> int:

@@ -9,19 +9,23 @@ from typing import Annotated
 import typer
 
 from simserve.cli.options import (
+    HtmlOption,
     JsonOption,
     QuietOption,
     ScenarioArgument,
     SeedOption,
     SetOption,
+    check_page,
     console,
     print_json,
+    write_html,
 )
 from simserve.cli.progress import progress
 from simserve.errors import InterruptedRunError, UsageError
 
 
 def sweep(
+    context: typer.Context,
     scenario: ScenarioArgument,
     grid: Annotated[
         list[str], typer.Option("--grid", metavar="KEY=V1,V2", help="A key and its values; repeats: every combination.")
@@ -41,6 +45,7 @@ def sweep(
     ] = None,
     seed: SeedOption = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the table of another sweep.")] = False,
+    html: HtmlOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -53,6 +58,7 @@ def sweep(
     """
     from simserve import api
 
+    check_page(html)
     if scheduler is not None and workers is not None:
         raise UsageError("has no meaning with --scheduler: a cluster has its own", key="--workers")
     loaded = api.load(scenario, [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])])
@@ -68,6 +74,7 @@ def sweep(
             scheduler=scheduler,
             progress=None if tell is None else lambda done, total: tell(done, total, f"{done} of {total} points"),
         )
+    write_html(answer, html, context)
     if as_json:
         print_json(answer.summary)
     elif not quiet:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.cli.options import JsonOption, QuietOption, console, print_json, print_table
+from simserve.cli.options import JsonOption, QuietOption, console, print_json
 from simserve.errors import InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _TABLE_ENDINGS = (".parquet", ".csv")
 _DATED = ("--accuracy", "--expected-errors")
-_MOST_REASONS = 12
-_METRICS = ("tpot", "ttft", "e2e", "throughput")
 
 
 def validate(
@@ -36,6 +34,10 @@ def validate(
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write every point to a .parquet or .csv file."),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page: predicted against measured, errors, what was not run."),
     ] = None,
     accuracy: Annotated[
         Path | None,
@@ -57,19 +59,25 @@ def validate(
 
     simserve validate
 
+    simserve validate --data measurements --report validation.html
+
     simserve validate --data measurements --source inferencex_agg --json
     """
     from simserve.api import validate as replay_measurements
 
-    _check_outputs({"--out": out, "--accuracy": accuracy, "--expected-errors": expected_errors}, date)
+    _check_outputs(
+        {"--out": out, "--report": report, "--accuracy": accuracy, "--expected-errors": expected_errors}, date
+    )
     with _progress(is_shown=not quiet and sys.stderr.isatty()) as progress:
         result = replay_measurements(data, source or (), jobs=jobs or os.cpu_count() or 1, progress=progress)
     if out is not None:
         _write_points(result, out)
-    if accuracy is not None and date is not None:
-        from simserve.planner.accuracy import accuracy_page
+    if report is not None:
+        from simserve.report.validation_page import write_validation_page
 
-        accuracy.write_text(accuracy_page(result, date), encoding="utf-8")
+        write_validation_page(result, report, with_data=data is not None)
+    if accuracy is not None and date is not None:
+        accuracy.write_text(_accuracy_page(result, data, date), encoding="utf-8")
     if expected_errors is not None and date is not None:
         from simserve.planner.expected import write_expected_errors
 
@@ -77,7 +85,9 @@ def validate(
     if as_json:
         print_json(result.summary)
     elif not quiet:
-        _render(result.summary)
+        from simserve.report.validation import render_validation
+
+        render_validation(result.summary, console())
     if result.was_interrupted:
         raise InterruptedRunError(f"interrupted after {len(result.predictions)} points; their errors are printed")
 
@@ -91,6 +101,24 @@ def _check_outputs(files: Mapping[str, Path | None], date: str | None) -> None:
             raise UsageError("needs --date", key=key, remedy="for example --date 2026-11-30")
         if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise UsageError("cannot be written: no such folder, or a folder itself", file=file, key=key)
+
+
+def _accuracy_page(result: Validation, data: Path | None, date: str) -> str:
+    """Return the page with the operators and acceptance lengths whose tables are in the folder."""
+    from simserve.calibrate.operator_errors import operator_errors
+    from simserve.calibrate.speculation_fit import GOLDEN_FILE
+    from simserve.calibrate.speculation_report import length_summary
+    from simserve.planner.accuracy import accuracy_page
+
+    folders = [] if data is None else [data, data / "measured", data / "kernels", data.parent / "kernels"]
+    kernels = next((each for each in folders if (each / "aiconfigurator").is_dir()), None)
+    lengths = next((each for each in folders if (each / GOLDEN_FILE).is_file()), None)
+    return accuracy_page(
+        result,
+        date,
+        operators=() if kernels is None else operator_errors(kernels),
+        acceptance=None if lengths is None else length_summary(lengths),
+    )
 
 
 def _write_points(result: Validation, file: Path) -> None:
@@ -114,59 +142,3 @@ def _progress(is_shown: bool) -> Iterator[Progress | None]:
     with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("replaying", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _render(summary: Mapping[str, Any]) -> None:
-    from simserve.planner.accuracy import coverage_sentence
-
-    header = ("source", "engine", "hardware", "model", "points", "run", *_METRICS)
-    rows = [(*(str(group[key]) for key in header[:6] if key != "run"), *_cells(group)) for group in summary["groups"]]
-    if rows:
-        print_table(header, rows, note="median absolute error, bias in brackets; * compared, not scored")
-    _render_memory(summary["memory"])
-    if not summary["points"]:
-        return
-    out = console()
-    out.print(f"{summary['covered']} of {summary['points']} points were run")
-    out.print(coverage_sentence(summary["coverage"]), soft_wrap=True)
-    for each in summary["not_covered"][:_MOST_REASONS]:
-        out.print(f"  {each['points']:5d}  {each['source']}: {each['reason']}", markup=False, soft_wrap=True)
-    others = sum(each["points"] for each in summary["not_covered"][_MOST_REASONS:])
-    if others:
-        out.print(f"  {others:5d}  for other reasons (--json lists them)")
-
-
-def _render_memory(rows: Sequence[Mapping[str, Any]]) -> None:
-    if not rows:
-        return
-    header = ("memory", "hardware", "model", "measured KV GiB", "planned", "of the KV", "of the GPU")
-    print_table(
-        header,
-        [
-            (
-                f"{row['engine']} {row['version']}",
-                str(row["hardware"]),
-                str(row["model"]),
-                f"{row['measured_kv_gib']:.2f}",
-                f"{row['predicted_kv_gib']:.2f}",
-                f"{row['error_of_kv']:+.1%}",
-                f"{row['error_of_gpu']:+.2%}",
-            )
-            for row in rows
-        ],
-        note="KV room as the engine logs it, and errors of the plan",
-    )
-
-
-def _cells(group: Mapping[str, Any]) -> Sequence[str]:
-    return (str(group["covered"]), *(_cell(group, metric) for metric in _METRICS))
-
-
-def _cell(group: Mapping[str, Any], metric: str) -> str:
-    if metric in group["metrics"]:
-        return _shown(group["metrics"][metric])
-    return f"{_shown(group['shown_only'][metric])}*" if metric in group["shown_only"] else ""
-
-
-def _shown(errors: Mapping[str, float]) -> str:
-    return f"{errors['median_ape']:.1%} ({errors['bias']:+.1%})"

@@ -5,6 +5,7 @@ Knows the free blocks and what the running requests may still need, never the tr
 
 from __future__ import annotations
 
+from simserve.engine.prefix_cache import find_prefix
 from simserve.engine.state import ESTIMATE_CLIP, Replica, RequestTable
 
 
@@ -14,16 +15,19 @@ def estimate_of(requests: RequestTable, index: int) -> int:
     return ESTIMATE_CLIP if most > ESTIMATE_CLIP else most - requests.generated_tokens[index]
 
 
-def has_room(replica: Replica, requests: RequestTable, index: int, need: int, free: int, uncommitted: int) -> bool:
+def has_room(
+    replica: Replica, requests: RequestTable, index: int, need: int, free: int, uncommitted: int, cached: int = 0
+) -> bool:
     """Return whether the head of the queue may be admitted as far as blocks go.
 
     Args:
         replica: The replica; its free blocks are passed as ``free`` because this step has taken some.
         requests: The table.
         index: The head of the queue.
-        need: Blocks of its first chunk.
-        free: Blocks free after all that this step takes already.
+        need: Blocks of its first chunk, without those of the cached prefix.
+        free: Blocks free after all that this step takes already, and after the cached prefix is in use.
         uncommitted: ``estimate``: tokens the prefilling requests may still take.
+        cached: Tokens of its cached prefix.
     """
     config = replica.config
     if config.admission == "estimate":
@@ -31,11 +35,11 @@ def has_room(replica: Replica, requests: RequestTable, index: int, need: int, fr
             return False
         if not replica.num_running:
             return True
-        target = requests.prompt_tokens[index] + requests.generated_tokens[index]
+        target = requests.prompt_tokens[index] + requests.generated_tokens[index] - cached
         committed = replica.new_token_ratio * replica.estimate_sum + uncommitted
         return target + estimate_of(requests, index) < free * config.block_size - committed
     if config.reserve_full_prompt:
-        target = requests.prompt_tokens[index] + requests.generated_tokens[index]
+        target = requests.prompt_tokens[index] + requests.generated_tokens[index] - cached
         need = -(-target // config.block_size)
     return free - need >= (config.watermark_blocks if replica.num_running else 0)
 
@@ -53,6 +57,12 @@ def steps_until_admitted(replica: Replica, requests: RequestTable, num_steps: in
         return 1
     index = replica.waiting[0]
     target = requests.prompt_tokens[index] + requests.generated_tokens[index]
+    available = replica.free_blocks
+    if replica.cache is not None:
+        # The need is the same whether or not its prefix gives way in the meantime.
+        blocks, idle = find_prefix(replica.cache, index, target)
+        target -= blocks * config.block_size
+        available -= idle
     need_tokens = target + estimate_of(requests, index)
     block_size, num_decoding = replica.block_size, replica.num_decoding
     is_mixed = not replica.is_prefill_first
@@ -71,7 +81,7 @@ def steps_until_admitted(replica: Replica, requests: RequestTable, num_steps: in
         return max(floor, start - decay * steps) * (replica.estimate_sum - shrinking * steps)
 
     def bound(steps: int) -> float:
-        tokens = replica.free_blocks * block_size - num_decoding * (steps - block_size + 1)
+        tokens = available * block_size - num_decoding * (steps - block_size + 1)
         return tokens - committed(steps)
 
     peak = _peak(replica, num_steps, floor)
@@ -89,7 +99,7 @@ def steps_until_admitted(replica: Replica, requests: RequestTable, num_steps: in
     steps = max(1, high - 1)
     offset, residues = replica.step % block_size, replica.residues
     while steps < num_steps and (steps <= peak or bound(steps) > need_tokens):
-        free = replica.free_blocks - (steps // block_size) * num_decoding
+        free = available - (steps // block_size) * num_decoding
         free -= sum(residues[offset : offset + steps % block_size])
         if is_mixed:
             free -= residues[(offset + steps) % block_size]

@@ -7,12 +7,15 @@ from simserve.engine.decoding import finish, growth_of_step, join_decoding
 from simserve.engine.gaps import note_stall
 from simserve.engine.kv import is_scattered, take_fixed
 from simserve.engine.preemption import preempt
+from simserve.engine.prefix_cache import cache_blocks, evict, find_prefix, use_prefix
 from simserve.engine.progress import GRID
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
     BLOCKED_BY_SCATTER,
     BLOCKED_BY_SEATS,
+    READMITTED,
+    RECOMPUTED,
     SHIFT,
     Replica,
     RequestTable,
@@ -36,6 +39,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     uncommitted = 0  # estimate: new tokens and prompt tokens still to come of the prefilling ones
     taken = total = 0
     has_preempted = False
+    cache = replica.cache
 
     if replica.prefilling:
         for index in tuple(replica.prefilling):
@@ -47,6 +51,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             if chunk > 0 and grows:
                 need = -(-(done + chunk) // block_size) + (-done // block_size)
                 while need > free:
+                    if cache is not None:
+                        evict(cache, free)
                     victim = preempt(replica, requests)
                     has_preempted = True
                     growth = growth_of_step(replica) if num_decodes else 0
@@ -65,6 +71,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 sizes.append(chunk)
                 budget -= chunk
                 total += chunk
+                if cache is not None:
+                    cache_blocks(cache, index, done + chunk)
 
     waiting = replica.waiting
     if may_admit and waiting and not has_preempted:
@@ -77,6 +85,12 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 break
             index = waiting[0]
             target = prompt_tokens[index] + generated_tokens[index]
+            cached = blocks = idle = 0
+            if cache is not None:
+                evict(cache, free)
+                blocks, idle = find_prefix(cache, index, target)
+                cached = blocks * block_size
+                target -= cached
             chunk = target
             if is_chunked:
                 if chunk > max_chunk:
@@ -88,15 +102,19 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 break
             if grows:
                 need = -(-chunk // block_size)
-                has_space = need <= free if is_plain else has_room(replica, requests, index, need, free, uncommitted)
+                if is_plain:
+                    has_space = need + idle <= free
+                else:
+                    has_space = has_room(replica, requests, index, need, free - idle, uncommitted, cached)
                 if not has_space:
                     replica.blocked_by = BLOCKED_BY_BLOCKS
                     break
-                free -= need
+                free -= need + idle
+                replica.free_blocks -= idle
                 replica.running.append(index)
                 if replica.uses_estimate:
                     uncommitted += estimate_of(requests, index) + target - chunk
-            elif not take_fixed(replica, requests, index):
+            elif not take_fixed(replica, requests, index, blocks - idle):
                 replica.blocked_by = BLOCKED_BY_SCATTER if is_scattered(replica, requests, index) else BLOCKED_BY_BLOCKS
                 break
             waiting.popleft()
@@ -108,6 +126,20 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             if not scheduled_time[index] >= 0.0:
                 scheduled_time[index] = replica.start_time
                 requests.replica_id[index] = replica.identity
+                if cache is not None:
+                    cache.paths.cached_tokens[index] = cached
+            elif replica.evictions is not None:
+                replica.evictions.extend((index, replica.start_time, READMITTED))
+            if cache is not None:
+                replica.prefilling.append(index)
+                if cached:
+                    use_prefix(cache, index, blocks, idle)
+                    computed_tokens[index] = cached
+                    replica.prefilled_tokens += cached
+                if not grows:
+                    free = replica.free_blocks
+                    evict(cache, free)
+                cache_blocks(cache, index, cached + chunk)
     elif waiting:
         # Somebody has just lost blocks: nobody is admitted in this step.
         replica.blocked_by = BLOCKED_BY_BLOCKS
@@ -190,7 +222,10 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
     num_steps = (requests.prompt_tokens[index] + requests.generated_tokens[index] - done - 1) // chunk
     if num_steps < 2 or (replica.prefilling and replica.prefilling != [index]):
         return 1
-    if replica.waiting and replica.uses_estimate:
+    if replica.waiting and (
+        replica.uses_estimate or (replica.cache is not None and replica.blocked_by == BLOCKED_BY_BLOCKS)
+    ):
+        # What the chunks cache may let the head of the queue in.
         return 1
     if num_decodes:
         num_steps = min(num_steps, (replica.finish_heap[0] >> SHIFT) - replica.step)
@@ -248,6 +283,7 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
     """Move the chunks' requests on: further prefill, decoding, or finished; return how many finished."""
     now = replica.end_time
     num_finished = num_joined = 0
+    cache = replica.cache
     for index, chunk in zip(replica.chunk_requests, replica.chunk_tokens, strict=True):
         done = requests.computed_tokens[index]
         computed = done + chunk * num_steps
@@ -255,10 +291,13 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
         if computed < requests.prompt_tokens[index] + generated:
             requests.computed_tokens[index] = computed
             replica.prefilled_tokens += computed - done
-            if not done:
+            if cache is not None:
+                # Those with a prefix cache have been among the prefilling since they were admitted.
+                cache_blocks(cache, index, computed)
+            elif not done:
                 replica.prefilling.append(index)
             continue
-        if done:
+        if done or cache is not None:
             replica.prefilling.remove(index)
             replica.prefilled_tokens -= done
             requests.computed_tokens[index] = 0
@@ -267,6 +306,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             replica.irregular_gaps.extend((gap, 1.0))
             if gap > requests.itl_max[index]:
                 requests.itl_max[index] = gap
+            if replica.evictions is not None:
+                replica.evictions.extend((index, now, RECOMPUTED))
         else:
             requests.first_token_time[index] = now
         generated += 1

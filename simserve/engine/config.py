@@ -34,6 +34,7 @@ class EngineConfig:
         enable_chunked_prefill: Whether a prompt may be split over steps.
         reserve_full_prompt: ``on_demand`` admits only if the whole prompt fits in free blocks (vLLM's
             ``scheduler_reserve_full_isl``).
+        enable_prefix_caching: Whether requests that begin alike share KV blocks; ``continuous`` and ``paged`` alone.
         block_size: Tokens a KV block.
         num_blocks: KV blocks of the replica; ``num_blocks * block_size`` tokens of KV.
         watermark_blocks: Blocks that ``on_demand`` admission leaves free (vLLM V0 kept 1 %).
@@ -62,6 +63,7 @@ class EngineConfig:
     max_model_len: int
     enable_chunked_prefill: bool = True
     reserve_full_prompt: bool = False
+    enable_prefix_caching: bool = False
     block_size: int
     num_blocks: int
     watermark_blocks: int = 0

@@ -7,6 +7,7 @@ from heapq import heappush
 from simserve.engine.gaps import keep_largest_gap
 from simserve.engine.kv import release_fixed
 from simserve.engine.paces import generated_at_pace, join_at_pace, leave_at_pace
+from simserve.engine.prefix_cache import leave_prefix
 from simserve.engine.state import COMPLETED, ESTIMATE_CLIP, SHIFT, Replica, RequestTable
 
 
@@ -86,6 +87,8 @@ def finish(replica: Replica, requests: RequestTable, index: int) -> None:
     replica.num_outstanding -= 1
     if not replica.grows:
         release_fixed(replica, requests, index)
+    if replica.cache is not None:
+        leave_prefix(replica, index, requests.prompt_tokens[index] + requests.output_tokens[index] - 1)
     if replica.finished is not None:
         replica.finished.append(index)
 

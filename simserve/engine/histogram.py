@@ -104,6 +104,10 @@ class Histogram:
         value = _LOWEST * math.exp(_GROWTH * (index + 0.5))
         return min(max(value, self.minimum), self.maximum)
 
+    def upper_edges(self) -> NDArray[np.float64]:
+        """Return the upper edge of each bin, seconds, shape [num_bins]."""
+        return _LOWEST * np.exp(_GROWTH * np.arange(1.0, _NUM_BINS + 1.0))
+
     def _extend_range(self, durations: NDArray[np.float64]) -> None:
         if len(durations):
             self.minimum = float(np.fmin(self.minimum, durations.min()))

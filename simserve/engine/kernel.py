@@ -27,6 +27,7 @@ from simserve.engine.decoding import finish_decoding, steps_until_dry
 from simserve.engine.gaps import end_stall
 from simserve.engine.kv import used_tokens
 from simserve.engine.preemption import decay_ratio, make_room
+from simserve.engine.prefix_cache import evict
 from simserve.engine.progress import GRID
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
@@ -111,6 +112,9 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     grows, block_size = replica.grows, replica.block_size
     context_sum = replica.context_sum
     held = context_sum + replica.prefilled_tokens
+    cache = replica.cache
+    if cache is not None:
+        held -= cache.num_duplicates * block_size
     used_before = used_after = (
         (replica.num_blocks - replica.free_blocks) * block_size if grows else used_tokens(replica)
     )
@@ -160,6 +164,8 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     if num_chunks and grows:
         taken = book_chunk_blocks(replica, requests, num_steps)
         used_after += taken * block_size
+    if cache is not None:
+        evict(cache, replica.free_blocks)
     blocked_by = replica.blocked_by
     waiting_seconds = 0.0
     if replica.waiting:

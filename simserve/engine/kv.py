@@ -26,9 +26,12 @@ def fixed_need(replica: Replica, requests: RequestTable, index: int) -> int:
     return min(prompt + power, config.max_model_len)
 
 
-def take_fixed(replica: Replica, requests: RequestTable, index: int) -> bool:
-    """Take a request's fixed allocation; return False, with nothing taken, if it is not free."""
-    need = fixed_need(replica, requests, index)
+def take_fixed(replica: Replica, requests: RequestTable, index: int, shared: int = 0) -> bool:
+    """Take a request's fixed allocation; return False, with nothing taken, if it is not free.
+
+    ``shared`` of its blocks are in use by others already.
+    """
+    need = fixed_need(replica, requests, index) - shared
     if replica.config.kv_allocation not in ("pow2", "oracle"):
         if need > replica.free_blocks:
             return False

@@ -10,7 +10,8 @@ from heapq import heapify
 from simserve.engine.decoding import generated_by_now, growth_of_step, leave_decoding
 from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.paces import leave_at_pace
-from simserve.engine.state import MASK, SHIFT, UNFINISHED, Replica, RequestTable
+from simserve.engine.prefix_cache import leave_prefix
+from simserve.engine.state import EVICTED, MASK, SHIFT, UNFINISHED, Replica, RequestTable
 
 RETRACT_DECODE_STEPS = 20
 """Steps of head-room in SGLang's new-token ratio after a retraction (``SGLANG_RETRACT_DECODE_STEPS``)."""
@@ -29,7 +30,7 @@ def preempt(replica: Replica, requests: RequestTable) -> int:
     """Send the victim back to the queue without its KV cache (recompute); return it."""
     index = _victim(replica, requests)
     if index in replica.prefilling:
-        done = requests.computed_tokens[index]
+        computed = done = requests.computed_tokens[index]
         replica.prefilling.remove(index)
         replica.prefilled_tokens -= done
         replica.free_blocks += -(-done // replica.block_size)
@@ -47,7 +48,12 @@ def preempt(replica: Replica, requests: RequestTable) -> int:
         heapify(replica.finish_heap)
         requests.last_token_time[index] = max(requests.last_token_time[index], replica.last_decode_time)
         requests.generated_tokens[index] = generated
+        computed = requests.prompt_tokens[index] + generated - 1
+    if replica.cache is not None:
+        leave_prefix(replica, index, computed)
     requests.num_preemptions[index] += 1
+    if replica.evictions is not None:
+        replica.evictions.extend((index, replica.start_time, EVICTED))
     replica.num_running -= 1
     if replica.uses_estimate:
         replica.waiting.append(index)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.config import EngineConfig
+from simserve.engine.prefix_cache import PrefixCache
 from simserve.engine.progress import Progress
 from simserve.engine.tables import StepTimes
 from simserve.errors import InvariantError
@@ -31,6 +32,9 @@ CONTINUOUS, STATIC, UNCACHED = range(3)
 
 BLOCKED_BY_NOTHING, BLOCKED_BY_SEATS, BLOCKED_BY_BLOCKS, BLOCKED_BY_BUDGET, BLOCKED_BY_SCATTER = range(5)
 """What keeps the head of the queue out; scatter: enough KV memory is free, but in no range long enough."""
+
+EVICTED, READMITTED, RECOMPUTED = range(3)
+"""What happens to a preempted request: it loses its KV cache, has a seat again, has its KV cache again."""
 
 SHIFT = 32
 """An entry of the finish heap is ``finish_step << SHIFT | index``: one integer orders by step, then by request."""
@@ -187,6 +191,7 @@ class Replica:
         "attended_pairs",
         "block_size",
         "blocked_by",
+        "cache",
         "chunk_requests",
         "chunk_tokens",
         "config",
@@ -198,6 +203,7 @@ class Replica:
         "end_time",
         "estimate_shrinking",
         "estimate_sum",
+        "evictions",
         "finish_heap",
         "finished",
         "first_seconds",
@@ -248,6 +254,8 @@ class Replica:
 
     def __init__(self, identity: int, config: EngineConfig, times: StepTimes) -> None:
         self.identity = identity
+        # Set by who builds the replica, where prompts share anything.
+        self.cache: PrefixCache | None = None
         self.config = config
         self.times = times
         # The hot entries of config and times, one attribute access away.
@@ -327,6 +335,8 @@ class Replica:
         self.advances: list[float] = []
         self.irregular_gaps: list[float] = []
         self.finished: list[int] | None = None
+        # For a timeline: (request, seconds, what) of preemptions; None: nobody asks.
+        self.evictions: list[float] | None = None
 
 
 def _integers(values: NDArray[np.int64]) -> array[int]:

@@ -20,7 +20,7 @@ COST_KEYS = (
 
 def cost(
     *,
-    num_gpus: int,
+    num_gpus: float,
     gpu_hour_usd: float | None,
     throughput: Throughput,
     electricity_usd_per_hour: float = 0.0,
@@ -31,7 +31,7 @@ def cost(
     generated tokens; ``usd_per_million_tokens`` and ``tokens_per_usd`` count prompt tokens too.
 
     Args:
-        num_gpus: GPUs of the fleet.
+        num_gpus: GPUs that are paid for; a mean where replicas come and go.
         gpu_hour_usd: Price of one GPU for an hour; None if there is none.
         throughput: Rates over the measured window.
     """

@@ -22,7 +22,8 @@ BUSY_SHARES: Mapping[str, float] = {
     "draft": 0.36,
 }
 """Part of a step -> share of the span from idle to the board limit that it draws. Reading memory: 300 of 700 W on
-an H200 that idles at 76 W. Communication and drafting: as reading memory. Host: clocks are up and the cores wait, 137 W."""
+an H200 that idles at 76 W. Communication and drafting: as reading memory. Host: clocks are up and the
+cores wait, 137 W."""
 
 _JOULES_PER_KWH = 3.6e6
 
@@ -66,7 +67,7 @@ def board_watts(idle: float, board: float, busy_share: float, seconds_by_part: M
 
 def energy(
     *,
-    num_gpus: int,
+    num_gpus: float,
     watts_per_gpu: float,
     grid: Grid,
     tokens_per_second: float,

@@ -15,18 +15,22 @@ import numpy as np
 import yaml
 
 from simserve.metrics.result import RunResult
+from simserve.metrics.stored import (
+    BACKGROUND_KEY,
+    REQUESTS_FILE,
+    RESULT_FILE,
+    SCENARIO_FILE,
+    TIMESERIES_FILE,
+    background_text,
+)
 from simserve.metrics.tables import Column, request_columns, series_columns
-
-RESULT_FILE = "result.json"
-REQUESTS_FILE = "requests.parquet"
-TIMESERIES_FILE = "timeseries.parquet"
-SCENARIO_FILE = "scenario.resolved.yaml"
 
 
 def write_result(result: RunResult, folder: Path) -> list[Path]:
     """Write the files of a result into ``folder``, which is made if need be, and return their paths.
 
-    Each file appears whole or not at all; `result.json` is the last.
+    Each file appears whole or not at all; `result.json` is the last. The metadata of `requests.parquet` hold what no
+    other file does and a report needs: see `simserve.metrics.stored`.
 
     Raises:
         OSError: The folder or a file cannot be written.
@@ -35,7 +39,9 @@ def write_result(result: RunResult, folder: Path) -> list[Path]:
     records, series = result.simulation.records, result.simulation.totals.series
     writers: dict[str, Callable[[Path], None]] = {
         SCENARIO_FILE: lambda path: _write_text(path, scenario_text(result.scenario)),
-        REQUESTS_FILE: lambda path: _write_parquet(path, request_columns(records, result.slo)),
+        REQUESTS_FILE: lambda path: _write_parquet(
+            path, request_columns(records, result.slo), {BACKGROUND_KEY: background_text(result)}
+        ),
         TIMESERIES_FILE: lambda path: _write_parquet(path, series_columns(series)),
         RESULT_FILE: lambda path: _write_text(path, summary_text(result.summary)),
     }
@@ -76,23 +82,29 @@ def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="\n")
 
 
-def _write_parquet(path: Path, columns: Sequence[Column]) -> None:
+def _write_parquet(path: Path, columns: Sequence[Column], metadata: Mapping[str, str] | None = None) -> None:
     """Write a table with one thread, so that rows and bytes come in the same order every time."""
     import duckdb  # lazy: only runs that write files need it
 
     arrays = {column.name: np.ascontiguousarray(column.cells) for column in columns if column.cells is not None}
     selected = ", ".join(_select(column) for column in columns)
-    target = str(path).replace("'", "''")
+    target = _quoted(str(path))
+    entries = ", ".join(f"{key}: {_quoted(text)}" for key, text in (metadata or {}).items())
+    options = f", KV_METADATA {{{entries}}}" if entries else ""
     connection = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
     try:
         connection.register("rows_of_table", arrays)
         connection.execute(
-            f"COPY (SELECT {selected} FROM rows_of_table) TO '{target}' (FORMAT parquet, COMPRESSION zstd)"
+            f"COPY (SELECT {selected} FROM rows_of_table) TO {target} (FORMAT parquet, COMPRESSION zstd{options})"
         )
     except duckdb.IOException as failure:
         raise OSError(f"{path}: {failure}") from None
     finally:
         connection.close()
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _select(column: Column) -> str:

@@ -28,12 +28,16 @@ class RequestLatencies:
             was seen (static batching).
         e2e: Last token's time - arrival, of completed requests.
         is_completed: Whether the request was answered in full.
+        request_class: Index into ``class_names``; None without classes.
+        class_names: The classes of requests.
     """
 
     ttft: NDArray[np.float64]
     tpot: NDArray[np.float64]
     e2e: NDArray[np.float64]
     is_completed: NDArray[np.bool_]
+    request_class: NDArray[np.int16] | None = None
+    class_names: tuple[str, ...] = ()
 
 
 def request_latencies(records: RequestRecords) -> RequestLatencies:
@@ -45,7 +49,14 @@ def request_latencies(records: RequestRecords) -> RequestLatencies:
     # The difference of the two times, not of the two latencies, so that a late arrival costs no digits.
     decode_time = np.where(is_completed & has_gaps, records.finish_time - records.first_token_time, np.nan)
     tpot = decode_time / np.maximum(records.output_tokens - 1, 1)
-    return RequestLatencies(ttft=ttft, tpot=tpot, e2e=e2e, is_completed=is_completed)
+    return RequestLatencies(
+        ttft=ttft,
+        tpot=tpot,
+        e2e=e2e,
+        is_completed=is_completed,
+        request_class=records.request_class,
+        class_names=records.class_names,
+    )
 
 
 def latency_summary(latencies: RequestLatencies, in_window: NDArray[np.bool_], itl: Histogram) -> dict[str, float]:

@@ -19,12 +19,15 @@ class Stays:
         queue_exit: When a step first worked on it, or it left without that; inf if it still waits.
         system_exit: When it was answered, refused or given up; inf if it is still there.
         end_time: When the simulation stopped looking, seconds.
+        last_beginning: The last arrival that waited for no answer: turns of conversations come after it, fewer and
+            fewer; NaN if nothing was sent.
     """
 
     arrival: NDArray[np.float64]
     queue_exit: NDArray[np.float64]
     system_exit: NDArray[np.float64]
     end_time: float
+    last_beginning: float
 
     def __len__(self) -> int:
         """Return the number of requests sent."""
@@ -69,7 +72,14 @@ def stays(records: RequestRecords, end_time: float) -> Stays:
     stayed = np.where(records.status[sent] == UNFINISHED, np.inf, arrival)
     system_exit = np.where(np.isfinite(finish), finish, stayed)
     queue_exit = np.fmin(records.scheduled_time[sent], system_exit)
-    return Stays(arrival=arrival, queue_exit=queue_exit, system_exit=system_exit, end_time=end_time)
+    beginnings = arrival if records.turn is None else arrival[records.turn[sent] == 1]
+    return Stays(
+        arrival=arrival,
+        queue_exit=queue_exit,
+        system_exit=system_exit,
+        end_time=end_time,
+        last_beginning=float(beginnings[-1]) if len(beginnings) else float("nan"),
+    )
 
 
 def num_present(

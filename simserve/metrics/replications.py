@@ -33,13 +33,19 @@ _TOTALS = frozenset(
         "total_output_tokens",
         "simserve.kv.preemptions",
         "simserve.steps.count",
+        "simserve.replicas.gpu_hours",
         "simserve.speculation.num_drafts",
         "simserve.speculation.num_draft_tokens",
         "simserve.speculation.num_accepted_tokens",
         "simserve.speculation.draft_seconds",
     }
 )
-_TOTAL_GROUPS = ("simserve.steps.seconds_by_part.", "simserve.requests.", "simserve.rejected.by_reason.")
+_TOTAL_GROUPS = (
+    "simserve.steps.seconds_by_part.",
+    "simserve.requests.",
+    "simserve.rejected.by_reason.",
+    "simserve.rejected.refusals.",
+)
 _FACTS = (
     "simserve.version",
     "simserve.seed",
@@ -168,7 +174,8 @@ def _pool(path: str, values: Sequence[Any]) -> Any:
         return first
     if path in _TOTALS or path.startswith(_TOTAL_GROUPS):
         return sum(numbers)
-    return float(np.mean(numbers))
+    # Of equal numbers the mean is the number, and a count stays one.
+    return numbers[0] if min(numbers) == max(numbers) else float(np.mean(numbers))
 
 
 def _pool_thresholds(replications: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:

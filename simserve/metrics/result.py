@@ -47,12 +47,15 @@ class RunResult:
         scenario: The resolved scenario, as plain values.
         simulation: What happened; of several replications, the first.
         slo: The objective that ``slo_ok`` is judged by; None without one.
+        background: What pictures show besides (`simserve.report.background`), as plain values; empty where nobody
+            asked for pictures.
     """
 
     summary: Mapping[str, Any]
     scenario: Mapping[str, Any]
     simulation: Simulation = field(repr=False)
     slo: SLO | None = None
+    background: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "summary", _freeze(self.summary))

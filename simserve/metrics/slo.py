@@ -5,7 +5,8 @@ Knows latencies, not rates: goodput is in `simserve.metrics.throughput`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +25,18 @@ class SLO:
         tpot: Bound on TPOT.
         e2e: Bound on E2E.
         attainment: Share of submitted requests that must meet every bound, in (0, 1].
+        by_class: Objective of a class of requests, instead of this one.
     """
 
     ttft: float | None
     tpot: float | None
     e2e: float | None
     attainment: float
+    by_class: Mapping[str, SLO] = field(default_factory=dict)
+
+    def has_bound(self, term: str) -> bool:
+        """Return whether any request has a bound on ``term``."""
+        return any(getattr(each, term) is not None for each in (self, *self.by_class.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +60,23 @@ def requests_meeting(latencies: RequestLatencies, slo: SLO, terms: tuple[str, ..
     """
     met = latencies.is_completed.copy()
     for term in terms:
-        bound = getattr(slo, term)
-        if bound is not None:
-            values = getattr(latencies, term)
-            met &= (values <= bound) | (np.isnan(values) if term == "tpot" else False)
+        values, bounds = getattr(latencies, term), _bounds(latencies, slo, term)
+        met &= (values <= bounds) | np.isinf(bounds) | (np.isnan(values) if term == "tpot" else False)
     return met
+
+
+def _bounds(latencies: RequestLatencies, slo: SLO, term: str) -> NDArray[np.float64]:
+    """Return the bound on ``term`` of each request, inf where there is none; without classes, one for all."""
+    whole = np.array([_bound(slo, term)])
+    if latencies.request_class is None or not slo.by_class:
+        return whole
+    by_class = [_bound(slo.by_class.get(name, slo), term) for name in latencies.class_names]
+    return np.array(by_class)[latencies.request_class]
+
+
+def _bound(slo: SLO, term: str) -> float:
+    bound: float | None = getattr(slo, term)
+    return np.inf if bound is None else bound
 
 
 def attainment(latencies: RequestLatencies, slo: SLO, submitted: NDArray[np.bool_]) -> Attainment:
@@ -71,7 +90,7 @@ def attainment(latencies: RequestLatencies, slo: SLO, submitted: NDArray[np.bool
         submitted: Whether the request counts, shape [requests]: it was sent, and in the measured window.
     """
     by_metric = {
-        term: np.nan if getattr(slo, term) is None else _share(requests_meeting(latencies, slo, (term,)), submitted)
+        term: _share(requests_meeting(latencies, slo, (term,)), submitted) if slo.has_bound(term) else np.nan
         for term in TERMS
     }
     return Attainment(all_terms=_share(requests_meeting(latencies, slo), submitted), by_metric=by_metric)

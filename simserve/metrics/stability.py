@@ -64,17 +64,18 @@ def waiting_share(stays: Stays) -> float:
 def _is_growing(stays: Stays) -> bool:
     if len(stays) < _MIN_ARRIVALS:
         return False
-    start, end = float(stays.arrival[0]), float(stays.arrival[-1])
+    start, end = float(stays.arrival[0]), stays.last_beginning
     if end <= start:
         return False
-    if _has_trend(_levels(stays, stays.queue_exit, start, end), len(stays), _LEAST_QUEUE_GROWTH):
+    num_arrivals = int(np.searchsorted(stays.arrival, end, side="right"))
+    if _has_trend(_levels(stays, stays.queue_exit, start, end), num_arrivals, _LEAST_QUEUE_GROWTH):
         return True
     middle = (start + end) / 2
     num_early = int(np.searchsorted(stays.arrival, middle, side="right"))
     if np.median(stays.times_in_system()[:num_early]) > _LONGEST_STAY * (end - start):
         return False
     levels = _levels(stays, stays.system_exit, middle, end)
-    return _is_unabated(levels) and _has_trend(levels, len(stays) - num_early, _LEAST_SYSTEM_GROWTH)
+    return _is_unabated(levels) and _has_trend(levels, num_arrivals - num_early, _LEAST_SYSTEM_GROWTH)
 
 
 def _levels(stays: Stays, leave: NDArray[np.float64], start: float, end: float) -> NDArray[np.float64]:

@@ -52,9 +52,9 @@ def find_window(
 
     ``warmup: none``, and ``auto`` where there is no steady state to wait for, is the whole run: first arrival
     to last departure, as ``vllm bench serve`` counts. Otherwise the window starts at the end of the warm-up
-    and ends with the last arrival, so that neither filling up nor draining is in it: a request counts for
-    latency if it *arrives* in the window, for throughput if it is *completed* in it. Little's law then holds
-    in both.
+    and ends with the last arrival (of a conversation, where there are any), so that neither filling up nor draining
+    is in it: a request counts for latency if it *arrives* in the window, for throughput if it is *completed* in it.
+    Little's law then holds in both.
 
     * ``auto``: MSER-5 on TTFT, on E2E and on the number in the system, each in order of arrival; the latest
       cut of the three, at most half the requests, and only where the start lies below the rest. Runs of fewer
@@ -71,7 +71,7 @@ def find_window(
     """
     if not len(stays):
         return Window(start=np.nan, end=np.nan, has_arrived=np.zeros(len(records), bool), is_whole_run=True)
-    first, last, run_end = float(stays.arrival[0]), float(stays.arrival[-1]), stays.run_end
+    first, last, run_end = float(stays.arrival[0]), stays.last_beginning, stays.run_end
     whole = _window(records, first, run_end, is_whole_run=True)
     if isinstance(warmup, str):
         if warmup == "none" or not is_steady:

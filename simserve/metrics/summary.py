@@ -11,14 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.metrics.bottleneck import bottleneck
+from simserve.metrics.classes import class_figures
 from simserve.metrics.cost import cost
 from simserve.metrics.energy import Grid, board_watts, energy
 from simserve.metrics.latency import RequestLatencies, latency_summary, request_latencies
+from simserve.metrics.losses import loss_sentences
 from simserve.metrics.occupancy import Stays, stays
+from simserve.metrics.pools import pool_figures, pool_sentences, transfer_figures
+from simserve.metrics.replicas import mean_gpus, replica_figures
 from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
 from simserve.metrics.speculation import SpeculationFacts, speculation_summary
 from simserve.metrics.stability import Stability, stability, waiting_share
 from simserve.metrics.steady_state import Window, find_window
+from simserve.metrics.streaming import name_api_server, stream_figures
 from simserve.metrics.thresholds import Figures, evaluate_thresholds
 from simserve.metrics.throughput import Throughput, throughput
 from simserve.sim.records import COMPLETED, REASONS, STATUSES, UNFINISHED, RequestRecords
@@ -169,10 +174,11 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
         "output_throughput": rates.output_tokens,
         "total_token_throughput": rates.tokens,
     }
-    in_window = measured.window.has_arrived
-    used = _energy(simulation, facts, rates)
+    in_window, timeline = measured.window.has_arrived, simulation.timeline
+    gpus = mean_gpus(simulation, measured.window, facts.num_gpus)
+    used = _energy(simulation, facts, rates, gpus)
     dollars = cost(
-        num_gpus=facts.num_gpus,
+        num_gpus=gpus,
         gpu_hour_usd=facts.gpu_hour_usd,
         throughput=rates,
         electricity_usd_per_hour=used["electricity_usd_per_hour"] if facts.pays_electricity else 0.0,
@@ -196,13 +202,18 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "kv": _kv(simulation, facts),
             "window": _window(measured.window),
             "slo": objective,
+            "classes": class_figures(records, measured.latencies, measured.window, facts.slo),
             "cost": {**dollars, "gpu_hour_usd": facts.gpu_hour_usd, "gpu_hour_source": facts.gpu_hour_source},
             "energy": used,
             "steps": _steps(simulation.totals),
             "speculation": speculation_summary(facts.speculation, simulation.totals),
             "confidence_intervals": None,
-            "requests": _requests(records),
-            "rejected": {"by_reason": _reasons(records)},
+            "pools": pool_figures(simulation),
+            "transfers": transfer_figures(simulation),
+            "streaming": stream_figures(simulation),
+            "replicas": replica_figures(simulation, facts.num_gpus),
+            "requests": {**_requests(records), "resent": 0 if timeline is None else timeline.num_resent},
+            "rejected": {"by_reason": _reasons(records), "refusals": {} if timeline is None else timeline.refusals},
             "memory": {key: getattr(facts.memory, key) for key in _MEMORY_KEYS},
             "quality": list(facts.quality),
             "thresholds": evaluate_thresholds(facts.thresholds, figures),
@@ -254,10 +265,10 @@ def _slo(slo: SLO | None, measured: Measured) -> dict[str, Any]:
 
 def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> dict[str, Any]:
     totals, records = simulation.totals, simulation.records
-    return bottleneck(
+    found = bottleneck(
         seconds_by_part=totals.seconds_by_part,
         blocked_seconds=totals.blocked_seconds,
-        busy_share=_ratio(totals.busy_seconds, simulation.num_replicas * simulation.end_time),
+        busy_share=_ratio(totals.busy_seconds, simulation.replica_seconds),
         waiting_share=waiting_share(measured.stays),
         preemptions_per_request=_ratio(float(records.num_preemptions.sum()), _count(records.status == COMPLETED)),
         mean_batch=_ratio(totals.sequence_steps, totals.num_steps),
@@ -265,25 +276,32 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         is_static=facts.engine_resolved.get("batching") == "static",
         limit_gains=facts.limit_gains,
     )
+    found["explanation"] = " ".join([found["explanation"], *pool_sentences(simulation), *loss_sentences(simulation)])
+    name_api_server(found, simulation)
+    return found
 
 
 def _utilization(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
     """Return ``busy``, the share of the run with a step running, and ``mfu mbu``, of the peak while busy."""
-    totals = simulation.totals
+    totals, pools = simulation.totals, simulation.pools
+    flops, moved = facts.peak_flops * totals.busy_seconds, facts.peak_bandwidth * totals.busy_seconds
+    if pools:
+        flops = sum(pool.peak_flops * pool.totals.busy_seconds for pool in pools)
+        moved = sum(pool.peak_bandwidth * pool.totals.busy_seconds for pool in pools)
     return {
-        "busy": _ratio(totals.busy_seconds, simulation.num_replicas * simulation.end_time),
-        "mfu": _ratio(totals.flops, facts.peak_flops * totals.busy_seconds),
-        "mbu": _ratio(totals.bytes, facts.peak_bandwidth * totals.busy_seconds),
+        "busy": _ratio(totals.busy_seconds, simulation.replica_seconds),
+        "mfu": _ratio(totals.flops, flops),
+        "mbu": _ratio(totals.bytes, moved),
     }
 
 
-def _energy(simulation: Simulation, facts: RunFacts, rates: Throughput) -> dict[str, float]:
+def _energy(simulation: Simulation, facts: RunFacts, rates: Throughput, gpus: float) -> dict[str, float]:
     """Return power and energy: how busy the GPUs were over the whole run, a token at the rates of the window."""
     totals = simulation.totals
-    busy = _ratio(totals.busy_seconds, simulation.num_replicas * simulation.end_time)
+    busy = _ratio(totals.busy_seconds, simulation.replica_seconds)
     watts = board_watts(facts.idle_watts, facts.board_watts, busy, totals.seconds_by_part)
     return energy(
-        num_gpus=facts.num_gpus,
+        num_gpus=gpus,
         watts_per_gpu=watts,
         grid=facts.grid,
         tokens_per_second=rates.tokens,

@@ -42,9 +42,9 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
     latencies = request_latencies(records)
     return [
         Column("request_id", np.arange(len(records)), "BIGINT"),
-        Column("class", None, "VARCHAR"),
-        Column("session_id", None, "BIGINT"),
-        Column("turn", None, "INTEGER"),
+        Column("class", records.request_class, "VARCHAR", records.class_names),
+        Column("session_id", records.session, "BIGINT"),
+        Column("turn", records.turn, "INTEGER"),
         Column("replica_id", records.replica_id, "INTEGER"),
         Column("status", records.status, "VARCHAR", STATUSES),
         Column("arrival_s", records.arrival_time, "DOUBLE"),

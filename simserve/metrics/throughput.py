@@ -28,18 +28,26 @@ class Throughput:
     tokens: float
 
 
-def throughput(records: RequestRecords, window: Window, meets_slo: NDArray[np.bool_] | None) -> Throughput:
+def throughput(
+    records: RequestRecords,
+    window: Window,
+    meets_slo: NDArray[np.bool_] | None,
+    counted: NDArray[np.bool_] | None = None,
+) -> Throughput:
     """Return the rates of the window.
 
     Args:
         records: One row a request.
         window: What is measured.
         meets_slo: Whether each request met the SLO, shape [requests]; None without one.
+        counted: Which requests are looked at, shape [requests]; None: all.
     """
     if not window.seconds > 0:
         return Throughput(requests=np.nan, good_requests=np.nan, output_tokens=np.nan, tokens=np.nan)
     finish = records.finish_time
     done = (records.status == COMPLETED) & (finish >= window.start) & (finish <= window.end)
+    if counted is not None:
+        done &= counted
     prompt_tokens = int(records.prompt_tokens[done].sum())
     output_tokens = int(records.output_tokens[done].sum())
     good = np.nan if meets_slo is None else np.count_nonzero(done & meets_slo) / window.seconds

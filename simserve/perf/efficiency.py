@@ -33,11 +33,10 @@ COLLECTIVE_SHARE = 0.9
 """Share of the link bandwidth that a large all-reduce reaches (NCCL bus bandwidth over NVLink peak: 0.8 to
 0.95)."""
 
-COLLECTIVE_SKEW_KERNELS = 0.6
-"""Kernel latencies that ranks reach a collective apart, for each doubling of their number: 1.8 us on an H100.
-Fitted to the TPOT of 24 InferenceX servers (H100, Llama-3.1-70B FP8, TP 2 to 8, vLLM 0.11) beside the fitted
-all-reduce curves; on the 32 of H200, which it never saw, the bias is -0.4 % (-4 % without it), and their own best
-is 0.45."""
+COLLECTIVE_SKEW_KERNELS = 0.8
+"""Kernel latencies that ranks reach a collective apart, for each doubling of their number: 2.4 us on an H100.
+Between what fits the TPOT of InferenceX's Llama-3.1-70B on H100 best (1.0, vLLM 0.11, 24 servers) and its models with
+experts (0.6, 165 servers); on the 32 servers of Llama-3.1-70B on H200, which neither saw, the bias is -2 %."""
 
 KERNEL_LATENCIES: Mapping[str, float] = {
     "gemm": 1.0,

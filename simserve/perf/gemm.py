@@ -24,6 +24,11 @@ UNPACKING_STARTS = 2.2
 4.5 us in the fits of an A100 (calibration/operators.md). Without it, vLLM 0.7.3 serves Llama-3.1-8B in W4A16 on A100,
 RTX 4090 and V100S 43, 43 and 70 % too fast (AccelMark, 8 clients; BF16 4, 15 and 23 %), with it 31, 36 and 58 %."""
 
+CLASS_TILE_ROWS = 16
+"""Rows of the smallest tile where nothing was fitted: tensor-core instructions of Ampere and Ada take 16. The 64 of
+Hopper would have an RTX 3090 decode Llama-3-8B in FP16 16 % too slow (llama.cpp, 21.5 ms, XiongjieDai/GPU-Benchmarks-
+on-LLM-Inference, 2024-05), as its arithmetic is slow for its bandwidth."""
+
 CLASS_LOOP_OVERHEAD = 170.0
 """Columns of k that a tile spends outside its main loop where nothing was fitted: 150 to 180 in the 16-bit fits
 of H100 and H200 (calibration/operators.md)."""
@@ -123,6 +128,7 @@ def class_curve(machine: Machine, dtype: str) -> GemmCurve:
         memory_efficiency=machine.memory_efficiency,
         split_latency=CLASS_SPLIT_LATENCIES * machine.kernel_latency,
         max_splits=CLASS_MAX_SPLITS,
+        min_tile_rows=CLASS_TILE_ROWS,
     )
 
 

@@ -194,14 +194,15 @@ def activation_bytes(shape: ReplicaShape) -> float:
     """Return the peak of activations on one GPU.
 
     The larger of a layer over the token budget, ``factor * tokens * (hidden + intermediate / TP)`` elements,
-    and of sampling, logits of every seat beside the hidden states. A standard attention kernel adds the
-    scores of the longest chunk against the longest context.
+    and of sampling, logits of every seat and what the engine takes in any case beside the hidden states. A
+    standard attention kernel adds the scores of the longest chunk against the longest context.
     """
     engine, model, ranks = shape.engine, shape.model, shape.tensor_parallel_size
     widest = model.hidden_size + model.intermediate_size / ranks
     layer = engine.activation_token_bytes_factor * engine.max_num_batched_tokens * widest * ACTIVATION_BYTES
     hidden = engine.max_num_batched_tokens * model.hidden_size * ACTIVATION_BYTES
-    peak = max(layer, engine.activation_logit_bytes * engine.max_num_seqs * model.vocab_size + hidden)
+    logits = engine.activation_logit_bytes * engine.max_num_seqs * model.vocab_size
+    peak = max(layer, logits + hidden + engine.activation_base_bytes)
     if shape.attention == "standard":
         queries = min(engine.max_chunk_tokens, engine.max_model_len)
         peak += queries * engine.max_model_len * model.num_attention_heads / ranks * SCORE_BYTES
@@ -215,10 +216,10 @@ def _unpacked_bytes(shape: ReplicaShape) -> float:
     model, ranks = shape.model, shape.tensor_parallel_size
     gemms = model.attention_gemms(ranks) + model.mlp_gemms(0, ranks)
     largest = max(gemm.num_weights for gemm in gemms if gemm.is_quantised)
-    if model.moe is not None:
+    if model.moe is not None and not shape.precision.has_packed_experts:
         expert = sum(gemm.num_weights for gemm in model.expert_gemms(shape.expert_slices))
         largest = max(largest, -(-model.moe.num_experts // shape.expert_groups) * expert)
-    return largest * shape.precision.other_bits / 8
+    return largest * shape.precision.unpacked_bits / 8
 
 
 def _left_for_kv(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float, float, str]:

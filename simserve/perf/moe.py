@@ -229,15 +229,20 @@ def _slowed(curve: GroupedGemmCurve, compute: float, memory: float) -> GroupedGe
 def layer_parts(curve: GroupedGemmCurve, machine: Machine, dtype: str, shape: ExpertShape, load: ExpertLoad) -> Array:
     """Return the seconds of the routed experts of one layer by part."""
     call = expert_seconds(curve, device_of(machine, dtype), shape, load)
+    work = expert_work(shape, load)
+    return bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=call.total)
+
+
+def expert_work(shape: ExpertShape, load: ExpertLoad) -> Work:
+    """Return what the matrix products of the routed experts of one layer do on one rank."""
     weights = load.distinct * shape.weights_bytes
     inputs = (shape.hidden_size + shape.intermediate_size) * shape.input_bytes
     outputs = (shape.hidden_size + shape.up_projections * shape.intermediate_size) * ACTIVATION_BYTES
-    work = Work(
+    return Work(
         flops=2.0 * load.pairs * shape.weights_bytes * 8 / shape.weight_bits,
         weight_bytes=np.asarray(weights),
         activation_bytes=np.asarray(load.pairs * (inputs + outputs)),
     )
-    return bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=call.total)
 
 
 def _projection(

@@ -9,10 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from simserve.errors import InputError, nearest
-from simserve.perf.efficiency import Array
 from simserve.profiles.engine_profile import version_key
 
 DTYPE_BITS: Mapping[str, float] = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0}
@@ -51,6 +48,13 @@ INT3_UNPACKED_FROM_ROWS = 51
 """Rows from which the GPTQ kernels for 3 bits do the same (vLLM csrc/quantization/gptq/q_gemm.cu,
 MAX_Q_GEMM_ROWS 50); Marlin has none for 3 bits."""
 
+GGUF_UNPACKED_FROM_ROWS = 33
+"""Rows from which llama.cpp does the same on GPUs with tensor cores (ggml-cuda mmq.cuh, MMQ_MAX_BATCH_SIZE 32 in the
+builds of spring 2024 and 64 later)."""
+
+GGUF_UNPACKED_ROWS = 512
+"""Rows that llama.cpp computes at once (--ubatch-size), for each of which the weights are written out anew."""
+
 MXFP4_BITS = 4.0 + 8.0 / 32
 """4.25: 4-bit floats and an 8-bit exponent for 32 of them (OCP Microscaling formats 1.0)."""
 
@@ -75,6 +79,7 @@ class WeightFormat:
         min_tile_rows: Rows of the smallest tile of its kernels.
         unpacked_from_rows: Rows from which weights are first written out in 16 bit, which is slower than 16-bit
             weights; none: never.
+        unpacked_rows: Rows that one such writing serves; none: all of a step.
     """
 
     bits: float | None
@@ -84,6 +89,7 @@ class WeightFormat:
     compute_share: float = 1.0
     min_tile_rows: int = PLAIN_TILE_ROWS
     unpacked_from_rows: int | None = None
+    unpacked_rows: int | None = None
 
 
 def _marlin(bits: float) -> WeightFormat:
@@ -94,7 +100,13 @@ def _marlin(bits: float) -> WeightFormat:
 def _gguf(bits: float) -> WeightFormat:
     """Return k-quants of llama.cpp, which store embeddings and LM head low-bit too."""
     return WeightFormat(
-        bits=bits, arithmetic="model", is_everything_stored_so=True, compute_share=0.5, min_tile_rows=GGUF_TILE_ROWS
+        bits=bits,
+        arithmetic="model",
+        is_everything_stored_so=True,
+        compute_share=0.5,
+        min_tile_rows=GGUF_TILE_ROWS,
+        unpacked_from_rows=GGUF_UNPACKED_FROM_ROWS,
+        unpacked_rows=GGUF_UNPACKED_ROWS,
     )
 
 
@@ -156,7 +168,6 @@ KV_BITS: Mapping[str, float] = {
 """Bits of a KV element of the scenario key ``kv_cache_dtype``; FP8 and INT8 with one scale a tensor, INT4
 with an FP16 scale for 128 elements (one head)."""
 
-
 WIDE_KV_FORMATS = ("auto", "fp16", "bf16")
 """KV formats of 16 bit, which every engine has."""
 
@@ -204,6 +215,7 @@ class Precision:
         compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights.
         min_tile_rows: Rows of the smallest tile of the kernels that unpack weights.
         unpacked_from_rows: Rows from which weights are first written out in 16 bit; none: never.
+        unpacked_rows: Rows that one such writing serves; none: all of a step.
         is_block_scaled: Whether FP8 weights have a scale for 128 x 128 of them, which has kernels of its own.
         note: What differs from what the name says, or "".
     """
@@ -218,8 +230,19 @@ class Precision:
     compute_share: float
     min_tile_rows: int = PLAIN_TILE_ROWS
     unpacked_from_rows: int | None = None
+    unpacked_rows: int | None = None
     is_block_scaled: bool = False
     note: str
+
+    @property
+    def unpacked_bits(self) -> float:
+        """Bits of a weight that is written out for a plain product."""
+        return DTYPE_BITS[self.wide_arithmetic]
+
+    @property
+    def has_packed_experts(self) -> bool:
+        """Whether a kernel multiplies routed experts as stored: for GGUF too (ggml-cuda, mul_mat_id)."""
+        return self.unpacked_from_rows is None or self.unpacked_rows is not None
 
 
 def weight_format(name: str) -> WeightFormat:
@@ -323,6 +346,7 @@ def resolve_precision(
         compute_share=share,
         min_tile_rows=tile_rows,
         unpacked_from_rows=chosen.unpacked_from_rows,
+        unpacked_rows=chosen.unpacked_rows,
         is_block_scaled=arithmetic == "fp8" and has_block_scales,
         note=note,
     )
@@ -347,27 +371,3 @@ def _conversion_note(wide: str, stored: str, hardware_name: str) -> str:
 def _has_arithmetic(name: str, model_dtype: str, peaks: Mapping[str, float]) -> bool:
     arithmetic, wide = weight_format(name).arithmetic, _wide_dtype(name, model_dtype, peaks)
     return wide in peaks and (arithmetic == "model" or arithmetic in peaks)
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizedValues:
-    """Values rounded to signed integers with one scale.
-
-    Attributes:
-        scale: Value of one code step.
-        codes: Integers.
-        largest_error: Largest absolute difference between a value and ``code * scale``.
-    """
-
-    scale: float
-    codes: tuple[int, ...]
-    largest_error: float
-
-
-def quantize_symmetric(values: Sequence[float], bits: int) -> QuantizedValues:
-    """Return ``values`` rounded to signed integers with ``scale = max |value| / (2^(bits-1) - 1)``."""
-    array: Array = np.asarray(values, dtype=np.float64)
-    largest_code = 2 ** (bits - 1) - 1
-    scale = float(np.max(np.abs(array))) / largest_code or 1.0
-    codes = np.rint(array / scale)
-    return QuantizedValues(scale, tuple(int(code) for code in codes), float(np.max(np.abs(array - codes * scale))))

@@ -191,7 +191,8 @@ class ReplicaShape:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the result should know, such as arithmetic other than a format's name says."""
         kv = kv_format_note(self.engine.name, self.engine.version, self.kv_cache_dtype)
-        return tuple(note for note in (self.precision.note, kv, self._offload_note) if note)
+        fitted = self.hardware.calibration.note if self.hardware.calibration else ""
+        return tuple(note for note in (self.precision.note, kv, self._offload_note, fitted) if note)
 
     @property
     def _offload_note(self) -> str:

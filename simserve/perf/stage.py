@@ -100,7 +100,7 @@ def _measured_attention(shape: ReplicaShape, measured: MeasuredOperators | None)
 def measured_parts(stage: Stage) -> dict[str, bool]:
     """Return which operators of a stage the user's tables say: matrix products, attention, experts, all-reduce."""
     model, ranks = stage.shape.model, stage.shape.tensor_parallel_size
-    gemms = _launched(model.attention_gemms(ranks)) + [
+    gemms = launched_gemms(model.attention_gemms(ranks)) + [
         gemm for layer, _ in layer_kinds(model) for gemm in model.mlp_gemms(layer, ranks)
     ]
     found = {
@@ -148,7 +148,7 @@ def stage_parts(stage: Stage, tokens: Array, *, has_prompts: bool = True) -> Arr
     for layer, count in layer_kinds(model):
         block = _mlp_block(stage, model.mlp_gemms(layer, num_ranks), tokens)
         if model.moe is not None and model.is_moe_layer(layer) and stage.shape.data_parallel_size == 1:
-            block += _expert_block(stage, model.moe, tokens)
+            block += expert_block(stage, model.moe, tokens)
         parts += stage.num_layers * (count / model.num_hidden_layers) * block
     parts[COMMUNICATION] += _reductions(stage, tokens)
     return parts
@@ -194,7 +194,7 @@ def shared_parts(stage: Stage, tokens: Array) -> Array:
     if model.moe is None or shape.data_parallel_size == 1:
         return parts
     message = tokens * model.hidden_size * ACTIVATION_BYTES
-    parts += _expert_block(stage, model.moe, tokens)
+    parts += expert_block(stage, model.moe, tokens)
     parts[COMMUNICATION] += all_gather_seconds(message, shape.expert_ranks, shape.expert_link)
     parts[COMMUNICATION] += reduce_scatter_seconds(message, shape.expert_ranks, shape.expert_link)
     return stage.num_layers * model.num_moe_layers / model.num_hidden_layers * parts
@@ -206,8 +206,8 @@ def _attention_block(stage: Stage, tokens: Array) -> Array:
     gemms = model.attention_gemms(stage.shape.tensor_parallel_size)
     norm_bytes = model.num_norms_per_layer * NORM_PASSES * model.hidden_size * ACTIVATION_BYTES
     parts = elementwise_parts(norm_bytes, tokens, machine, model.num_norms_per_layer)
-    for gemm in _launched(gemms):
-        parts += _projection(stage, gemm, tokens)
+    for gemm in launched_gemms(gemms):
+        parts += projection(stage, gemm, tokens)
     projected = sum(gemm.out_features for gemm in gemms if gemm.name != "output")
     attended = sum(gemm.in_features for gemm in gemms if gemm.name == "output")
     parts += elementwise_parts((2 * projected + attended) * ACTIVATION_BYTES, tokens, machine)
@@ -217,7 +217,7 @@ def _attention_block(stage: Stage, tokens: Array) -> Array:
     return parts
 
 
-def _launched(gemms: list[Gemm]) -> list[Gemm]:
+def launched_gemms(gemms: list[Gemm]) -> list[Gemm]:
     """Return the projections of attention as engines launch them.
 
     MLA's down-projections of queries and of keys and values read the same input and are one product
@@ -235,14 +235,14 @@ def _mlp_block(stage: Stage, gemms: list[Gemm], tokens: Array) -> Array:
     """Return projections and activation function of an MLP (or of router and shared experts) of one layer."""
     parts = np.zeros((len(PART_NAMES), len(tokens)))
     for gemm in gemms:
-        parts += _projection(stage, gemm, tokens, is_beside=gemm.name.startswith("shared_"))
+        parts += projection(stage, gemm, tokens, is_beside=gemm.name.startswith("shared_"))
         if gemm.name.endswith("down"):
             wide = gemm.in_features * (3 if stage.shape.model.is_gated_mlp else 2)
             parts += elementwise_parts(wide * ACTIVATION_BYTES, tokens, stage.machine)
     return parts
 
 
-def _expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
+def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     """Return choosing, sorting, grouped GEMMs, activation function and weighted sum of the experts of one layer."""
     model, precision, machine = stage.shape.model, stage.precision, stage.machine
     parts = elementwise_parts(ROUTING_PASSES * moe.num_experts * LOGIT_BYTES, tokens, machine)
@@ -250,15 +250,15 @@ def _expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     shape = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
     curve = expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share)
     load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups)
-    if precision.unpacked_from_rows is not None:
+    if not precision.has_packed_experts:
         held = float(np.max(load.held)) * (up.num_weights + down.num_weights)
         parts += unpacking_parts(precision, machine, held, np.full(len(tokens), np.inf))  # no grouped packed kernel
-        shape = shape_of_experts(up, down, precision.other_bits, precision.input_bytes)
+        shape = shape_of_experts(up, down, precision.unpacked_bits, precision.input_bytes)
     experts, line = layer_parts(curve, machine, precision.arithmetic, shape, load), _expert_line(stage)
     return parts + (experts if line is None else line.scaled(tokens, experts))
 
 
-def _projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = False) -> Array:
+def projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = False) -> Array:
     """Return one linear layer, in the low-bit format or, where it stays out of it, in the wide dtype.
 
     ``is_beside``: in the shadow of the routed experts, so that its start shows no more: SGLang runs shared experts as
@@ -281,7 +281,8 @@ def _projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = Fa
     total = np.maximum(call.total - (curve.start_latency if is_beside else 0.0), 0.0)
     parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=total)
     if precision.unpacked_from_rows is not None:
-        return unpacked_parts(precision, machine, gemm.num_weights, tokens, parts, wide_projection(stage, gemm, tokens))
+        plain = wide_projection(stage, gemm, tokens, precision.unpacked_bits)
+        return unpacked_parts(precision, machine, gemm.num_weights, tokens, parts, plain)
     line = None if stage.measured is None else stage.measured.gemm(precision, gemm)
     if line is None:
         return parts + _activation_quantisation(stage, gemm, tokens)
@@ -290,10 +291,11 @@ def _projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = Fa
     return line.scaled(tokens, parts) + _activation_quantisation(stage, gemm, tokens)
 
 
-def wide_projection(stage: Stage, gemm: Gemm, rows: Array) -> Array:
-    """Return the seconds by part of one linear layer in the wide dtype."""
+def wide_projection(stage: Stage, gemm: Gemm, rows: Array, weight_bits: float | None = None) -> Array:
+    """Return the seconds by part of one linear layer in the wide dtype; bits a weight are by default as stored."""
     dtype = stage.precision.wide_arithmetic
-    work = gemm_work(rows, gemm.out_features, gemm.in_features, weight_bits=stage.precision.other_bits)
+    bits = stage.precision.other_bits if weight_bits is None else weight_bits
+    work = gemm_work(rows, gemm.out_features, gemm.in_features, weight_bits=bits)
     curve = gemm_curve(stage.machine, wide_class(dtype), dtype)
     call = gemm_call(curve, stage.machine, work, dtype, rows, gemm.out_features)
     parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=call.total)
@@ -303,7 +305,7 @@ def wide_projection(stage: Stage, gemm: Gemm, rows: Array) -> Array:
 
 def _activation_quantisation(stage: Stage, gemm: Gemm, rows: Array) -> Array | float:
     """Return the seconds of rounding the inputs of a linear layer to 8 bits, where the format does."""
-    if not stage.precision.is_quantizing_activations:
+    if not stage.precision.is_quantizing_activations or _is_fused(stage, gemm):
         return 0.0
     moved = gemm.in_features * (ACTIVATION_BYTES + stage.precision.input_bytes)
     fitted, machine = stage.machine.activation_quantisation, stage.machine
@@ -313,6 +315,15 @@ def _activation_quantisation(stage: Stage, gemm: Gemm, rows: Array) -> Array | f
     parts[HOST] = fitted.start_latency
     parts[COMPUTE] = moved * rows / (machine.bandwidth * fitted.memory_efficiency)
     return parts
+
+
+def _is_fused(stage: Stage, gemm: Gemm) -> bool:
+    """Return whether what is before a linear layer rounds its inputs: a norm or an activation function, not attention.
+
+    Compilers fuse one scale a tensor or a token, not those of blocks.
+    """
+    is_fusing = stage.shape.engine.fuses_activation_quantisation and not stage.precision.is_block_scaled
+    return is_fusing and gemm.name != "output"
 
 
 def has_fitted_gemms(stage: Stage) -> bool:

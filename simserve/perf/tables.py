@@ -26,6 +26,7 @@ from simserve.perf.attention import (
     window_keys,
 )
 from simserve.perf.efficiency import Array
+from simserve.perf.fitted_attention import NARROW_KV_BYTES
 from simserve.perf.offload import cpu_key_seconds, cpu_pair_seconds, offload_parts
 from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES
 from simserve.perf.parallelism import exposed_head, micro_batch, num_micro_batches, rounds
@@ -171,10 +172,17 @@ def _token_rounds(stage: Stage, attention: AttentionShape, tokens: Array) -> Arr
     gpu_seconds = _gpu_seconds(stage, parts, travelling)
     waits = _launch_wait(stage, gpu_seconds, is_eager)
     parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, shape.engine.host_seconds_per_step)
-    parts *= num_stages
+    parts *= _stage_times(stage, travelling)
     if num_stages > 1:
         parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(shape, travelling)
     return _with_empty_step(parts)
+
+
+def _stage_times(stage: Stage, tokens: Array) -> Array:
+    """Return how many times as long as in one stage a step takes in all p: p, and (m + p - 1) / m in m pieces."""
+    stages, piece = stage.shape.pipeline_parallel_size, stage.shape.engine.micro_batch_tokens
+    pieces = np.ones_like(tokens) if piece is None else np.maximum(np.ceil(tokens / piece), 1.0)
+    return np.asarray((pieces + stages - 1.0) / pieces)
 
 
 def _shared_rounds(stage: Stage, tokens: Array) -> Array:
@@ -228,7 +236,8 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
     if stage.attention is not None:
         parts[KV] += stage.num_layers * stage.attention.decode_base_seconds(decoding)
     parts[KV] += sequences[1:] * slope[1:] / passes
-    host = shape.engine.host_seconds_per_step + shape.engine.host_seconds_per_request * decoding
+    # Every verified token is sampled, and handed over, as the one token of a plain step is.
+    host = shape.engine.host_seconds_per_step + width * shape.engine.host_seconds_per_request * decoding
     gpu_seconds = _gpu_seconds(stage, parts, padded)
     waits = _launch_wait(stage, gpu_seconds, captured > shape.engine.cuda_graph_max_batch)
     parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, host)
@@ -256,6 +265,8 @@ def _decode_slope(stage: Stage, attention: AttentionShape, sequences: Array) -> 
     else:
         is_flash = stage.shape.attention == "flash"
         key = decode_key_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
+    if kv_element_bytes(stage.shape.kv_cache_dtype) <= NARROW_KV_BYTES:
+        key *= stage.shape.engine.narrow_kv_slowdown
     shared = stage.shape.engine.shared_decode_groups
     key = max(key, unshared_key_seconds(stage.shape.model, attention.kv_bytes_per_token, shared))
     num_stages = stage.shape.pipeline_parallel_size
@@ -280,6 +291,8 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> Array:
     if width > 1:
         # The LM head over the drafts; that over the newest token is counted by sequence.
         parts[:, 1:] += head_parts(stage, width * sequences[1:]) - head_parts(stage, sequences[1:])
+        engine = stage.shape.engine
+        parts[HOST] += (1.0 - engine.host_overlap) * (width - 1) * engine.host_seconds_per_request * sequences
     return parts
 
 
@@ -306,15 +319,16 @@ def _exposed_host_seconds(stage: Stage, gpu_seconds: Array, host_seconds: Array 
 def _launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_]) -> Array:
     """Return the time that the GPU waits for launches, in the steps that no CUDA graph covers.
 
-    ``step = max(gpu, layers * eager_seconds_per_layer)``; contexts and prompts' pairs, which are added to a step
-    later, are not set against it.
+    ``step = max(gpu, layers * eager_seconds_per_layer) + gaps``; contexts and prompts' pairs, which are added to a
+    step later, are not set against it.
     """
     engine, model = stage.shape.engine, stage.shape.model
+    with_experts = stage.num_layers * model.num_moe_layers / model.num_hidden_layers
+    gaps = (stage.num_layers - with_experts) * engine.eager_gap_seconds_per_layer
     launching = stage.num_layers * engine.eager_seconds_per_layer
     if not engine.eager_expert_formats or stage.precision.name in engine.eager_expert_formats:
-        with_experts = stage.num_layers * model.num_moe_layers / model.num_hidden_layers
         launching += with_experts * engine.eager_seconds_per_expert_layer
-    return np.where(is_eager, np.maximum(launching - gpu_seconds, 0.0), 0.0)
+    return np.where(is_eager, np.maximum(launching - gpu_seconds, 0.0) + gaps, 0.0)
 
 
 def _graph_batch(sequences: Array, sizes: tuple[int, ...]) -> Array:

@@ -1,4 +1,4 @@
-"""Weights that are written out in 16 bit before a plain product reads them: bitsandbytes, GPTQ of 3 bits.
+"""Weights that are written out in 16 bit before a plain product reads them: bitsandbytes, GPTQ of 3 bits, GGUF.
 
 Knows bytes and a GPU; which formats do so, and from how many rows, is `simserve.perf.quantization`'s.
 """
@@ -15,14 +15,16 @@ from simserve.perf.quantization import Precision
 def unpacking_parts(precision: Precision, machine: Machine, num_weights: float, rows: Array) -> Array:
     """Return the seconds by part of one kernel that reads packed weights and writes them in 16 bit.
 
-    ``(packed + 16-bit bytes) / bandwidth`` at the share of it that element-wise kernels reach, whatever the rows;
-    nothing below `Precision.unpacked_from_rows`.
+    ``(packed + 16-bit bytes) / bandwidth`` at the share of it that element-wise kernels reach, once or for every
+    `Precision.unpacked_rows`; nothing below `Precision.unpacked_from_rows`.
     """
     parts = np.zeros((len(PART_NAMES), len(rows)))
-    is_unpacked = _is_unpacked(precision, rows)
-    moved = num_weights * (precision.weight_bits + precision.other_bits) / 8
-    parts[WEIGHTS] = is_unpacked * moved / (machine.bandwidth * memory_efficiency(machine, "elementwise"))
-    parts[HOST] = is_unpacked * start_latency(machine, "elementwise")
+    times = _is_unpacked(precision, rows)
+    if precision.unpacked_rows is not None:
+        times = times * np.ceil(rows / precision.unpacked_rows)
+    moved = num_weights * (precision.weight_bits + precision.unpacked_bits) / 8
+    parts[WEIGHTS] = times * moved / (machine.bandwidth * memory_efficiency(machine, "elementwise"))
+    parts[HOST] = times * start_latency(machine, "elementwise")
     return parts
 
 

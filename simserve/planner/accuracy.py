@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simserve import __version__
-from simserve.planner.held_out import held_out_rows
-from simserve.planner.measured.point import METRICS
+from simserve.planner.held_out import held_out_rows, sample_rows
+from simserve.planner.measured.point import METRICS, MeasuredPoint
 from simserve.planner.memory_accuracy import OF_GPU, OF_KV
+from simserve.planner.prediction import Prediction
 from simserve.planner.validate import Validation
+from simserve.profiles.expected_errors import generation_of
 
 NUM_WORST = 12
 """Groups in the table of the worst."""
@@ -24,10 +26,19 @@ FEWEST_OF_WORST = 3
 STATIC_BATCHES = ("splitwise_iterations", "trtllm_static_batch")
 """Sources of batches that start and end together."""
 
-_SAMPLES = """The operators' curves were fitted to tables of kernels, not to servers: for them every point of this page
-is out of sample (`operators.md` and `attention_collectives.md` have their own tests). Constants of serving were fitted
-to some points, and are scored on others; cells are medians of the absolute error, with points.
+_SAMPLES = """The operators' curves were fitted to tables of kernels, not to servers: for them every server of this page
+is out of sample. Constants of serving were fitted to some points, and are scored on others; cells are medians of the
+absolute error, with points.
 """
+
+_LEFT_OUT = """Leaving a GPU, a model or an engine out: the figures of it that no constant was fitted to (`out`), beside
+those that one was (`in`). A name without `in` was left out of every fit. Median absolute error, with figures.
+"""
+
+_SCORED = ("tpot", "ttft", "throughput")
+
+FEWEST_OF_NAME = 5
+"""Points of a GPU, model or engine below which it has no row of its own there."""
 
 CAUSES = {
     "accelmark": "vLLM 0.7.3 behind a client in the same process: its host time is in TPOT and TTFT and differs by "
@@ -36,44 +47,60 @@ CAUSES = {
     "inferencex_agg": "TTFT of mixtures of experts: SGLang and TensorRT-LLM take 150 to 250 ms more for short prompts, "
     "which a launch time of 4 ms a layer would give for DeepSeek but neither for GLM-5 nor in kernels, and was dropped",
     "kaito": "network time is taken off TTFT as a constant; the vLLM release is not stated",
-    "llama_cpp": "prompts of k-quants: unpacking is priced as a share of the 16-bit product on every GPU",
-    "mlperf": "TensorRT-LLM of mid 2024 was slower at the seats of its harness than the kernels measured since; vLLM "
-    "rows ran behind the reference harness; Mixtral's experts are priced too fast in large batches",
-    "mlperf_official": "Mixtral's experts are priced too fast in large batches; H200 NVL and H100 PCIe have class "
-    "efficiencies alone",
+    "llama_cpp": "its products of spring 2024 reached 0.4 of the peak of A40, A6000 and A100 and 0.2 of an H100's, "
+    "where one limit of 200 TFLOP/s and the efficiencies of each class stand here",
+    "mlperf": "submitters of the same machine are 20 to 40 % apart, and the fastest near the simulation; TensorRT-LLM "
+    "of mid 2024 was slower at the seats of its harness than the kernels measured since; vLLM rows ran behind the "
+    "reference harness; Mixtral's experts are priced too fast in large batches",
+    "mlperf_official": "Mixtral's experts are priced too fast in large batches; H200 NVL, H100 PCIe, MI300X and MI325X "
+    "have class efficiencies alone",
     "single_stream": "vLLM and llama.cpp of 2023 over PCIe, in releases that are assumed",
     "nvidia_aic_inhouse_agg": "engine settings and lengths are not stated; defaults are assumed",
     "splitwise_iterations": "vLLM of 2023 without CUDA graphs: a step takes as long as launching its kernels, more on "
     "nodes with slower CPUs; its prompt kernels were slower than today's",
     "trtllm_online_serving": "prompts are priced 17 % too fast, and every stall of a decode with them",
     "trtllm_perf_overview": "runs queue everything at once: seats and token budget of the build are not stated",
-    "trtllm_static_batch": "early TensorRT-LLM: kernels of experts were slower on H100 and H200, and are priced by "
-    "their roofline on A100",
+    "trtllm_static_batch": "early TensorRT-LLM: engines built ahead of time left 40 to 80 us a layer idle in a prompt, "
+    "which short ones show; kernels of experts were slower on H100 and H200",
+    "vllm_itl": "starts of the experts' kernels with one sequence, where the tables hold none below some tokens",
 }
 """Source -> what its largest errors likely come from: read off the rows, not proved by an experiment."""
 
 
-def accuracy_page(validation: Validation, date: str) -> str:
+def accuracy_page(
+    validation: Validation,
+    date: str,
+    *,
+    operators: Sequence[Mapping[str, Any]] = (),
+    acceptance: Mapping[str, Any] | None = None,
+) -> str:
     """Return the page.
 
     Args:
         validation: Of every source that is there.
         date: When it was made, as the page shows it.
+        operators: Errors of operators on GPUs that no fit has seen (`simserve.calibrate.operator_errors`).
+        acceptance: Errors of predicted acceptance lengths (`simserve.calibrate.speculation_report.length_summary`).
     """
     summary = validation.summary
     static = [group for group in summary["groups"] if group["source"] in STATIC_BATCHES]
     parts = [
         _head(summary, date),
-        "## Memory\n",
-        _memory(summary["memory"]),
         "## By source\n",
         _table(("source",), summary["sources"]),
         "## By engine, GPU and model\n",
         _table(("source", "engine", "hardware", "model"), summary["groups"]),
         "## By concurrency\n",
-        _table(("source", "concurrency"), summary["bands"]),
+        _table(("source", "engine", "concurrency"), summary["bands"]),
         "## In and out of sample\n",
         _held_out(held_out_rows(validation.predictions)),
+        _left_out(validation.predictions),
+        "## Operators\n",
+        _operators(operators),
+        "## Memory\n",
+        _memory(summary["memory"]),
+        "## Speculative decoding\n",
+        _acceptance(acceptance),
         "## Static batches: Splitwise, TensorRT-LLM\n",
         _table(("source", "engine", "hardware", "model"), static),
         "## What is worst, and the likely cause\n",
@@ -170,6 +197,90 @@ def _held_out(rows: Sequence[Mapping[str, Any]]) -> str:
         outside = f"{100 * row['out_of_sample']:.1f} % ({row['points']})"
         lines.append(_row([row["constant"], row["test"], row["metric"], inside, outside]))
     return "\n".join(lines) + "\n"
+
+
+def _left_out(predictions: Sequence[Prediction]) -> str:
+    if not predictions:
+        return ""
+    tables = [
+        _sample_table(title, sample_rows(predictions, name_of))
+        for title, name_of in (
+            ("GPU", lambda point: point.hardware),
+            ("model", lambda point: point.model),
+            ("engine", _generation),
+        )
+    ]
+    return "\n".join([_LEFT_OUT, *tables])
+
+
+def _generation(point: MeasuredPoint) -> str:
+    return generation_of(point.engine, point.version)
+
+
+def _sample_table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    header = (title, "run", *(f"{metric}, {sample}" for metric in _SCORED for sample in ("in", "out")))
+    lines = [_row(header), _row(["---"] * len(header))]
+    for row in rows:
+        if row["points"] < FEWEST_OF_NAME:
+            continue
+        cells = [
+            row["metrics"].get(metric, {}).get(key) for metric in _SCORED for key in ("in_sample", "out_of_sample")
+        ]
+        lines.append(_row([row["name"], str(row["points"]), *(_sample_cell(cell) for cell in cells)]))
+    return "\n".join(lines) + "\n"
+
+
+def _sample_cell(cell: tuple[float, int] | None) -> str:
+    return "" if cell is None else f"{100 * cell[0]:.1f} % ({cell[1]})"
+
+
+def _operators(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return "No operator tables are here; `operators.md` and `attention_collectives.md` hold the last run.\n"
+    within = sum(row["median_ape"] <= row["limit"] for row in rows)
+    header = ("operator", "framework", "fitted -> tested", "calls", "median", "mean", "p90", "bias", "goal")
+    lines = [
+        "Single calls of 10 us and more against curves fitted anew on the H200 tables of the same framework (NVIDIA "
+        "AIConfigurator): on H100 with its data sheet, on A100 with one scale from a tenth of its rows besides, "
+        f"tested on the others. {within} of {len(rows)} are within the goal. Forms, experts and other collectives: "
+        "`operators.md`, `attention_collectives.md`.\n",
+        _row(header),
+        _row(["---"] * len(header)),
+    ]
+    for row in rows:
+        scale = "" if row["scale"] is None else f", x {row['scale']:.2f}"
+        shares = (f"{100 * row[key]:.1f} %" for key in ("median_ape", "mean_ape", "p90_ape"))
+        goal = f"{100 * row['limit']:.0f} %{'' if row['median_ape'] <= row['limit'] else ': missed'}"
+        way = f"{_gpu(row['fitted'])} -> {_gpu(row['tested'])}{scale}"
+        cells = (
+            row["operator"],
+            row["framework"],
+            way,
+            str(row["points"]),
+            *shares,
+            f"{100 * row['bias']:+.1f} %",
+            goal,
+        )
+        lines.append(_row(cells))
+    return "\n".join(lines) + "\n"
+
+
+def _gpu(hardware: str) -> str:
+    return hardware.partition("-")[0].upper()
+
+
+def _acceptance(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return "No measured acceptance lengths are here; `speculation.md` holds the last run.\n"
+    percent = {key: f"{100 * found[key]:.1f} %" for key in ("median", "largest")}
+    independent = {key: f"{100 * found[f'independent_{key}']:.1f} %" for key in percent}
+    return (
+        "Conditional acceptance by position with one decay parameter, fitted to k = 1 to "
+        f"{found['fitted_up_to']} drafts of {found['series']} pairs of model and drafter (InferenceX), predicts the "
+        f"{found['points']} acceptance lengths at larger k with a median error of {percent['median']}, at most "
+        f"{percent['largest']}; independent drafts: {independent['median']} and {independent['largest']}. Each series, "
+        "and speed-ups beside Spec-Bench: `speculation.md`.\n"
+    )
 
 
 def _worst(groups: Sequence[Mapping[str, Any]]) -> str:

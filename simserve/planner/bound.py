@@ -63,6 +63,7 @@ _KNOWN_ENGINE = {
     "block_size",
     "max_model_len",
     "async_scheduling",
+    "sampling",
     "frontend_latency",
 }
 _KNOWN_WORKLOAD = {
@@ -83,6 +84,8 @@ _KNOWN_COLUMNS = {
     "concurrency",
     "is_stationary",
     "offered_rate",
+    "seed",
+    "replication",
 }
 
 
@@ -133,7 +136,7 @@ def is_covered(scenario: Scenario, specs: RequestSpecs) -> bool:
     if any(set(block) - keys for block, keys in known):
         return False
     columns = {each.name: getattr(specs, each.name) for each in dataclasses.fields(specs)}
-    return all(name in _KNOWN_COLUMNS or value is None for name, value in columns.items())
+    return all(name in _KNOWN_COLUMNS or value is None or value == () for name, value in columns.items())
 
 
 def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, specs: RequestSpecs) -> Bound:

@@ -15,6 +15,7 @@ from simserve.metrics.summary import measure
 from simserve.metrics.throughput import throughput
 from simserve.planner.capacity_level import Trial
 from simserve.planner.capacity_search import STAYS_PER_RUN
+from simserve.scenario.objective import objective
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario
@@ -115,10 +116,11 @@ def probe_of(scenario: Scenario) -> LoadProbe:
     """
     check_load(scenario)
     deployment = deploy(resolve(scenario))
-    assert scenario.slo is not None  # check_load
+    slo = objective(scenario)
+    assert slo is not None  # check_load
     return LoadProbe(
         deployment=deployment,
-        slo=SLO(**scenario.slo.model_dump()),
+        slo=slo,
         draw=lambda replication, num_requests: _draw(scenario, replication, num_requests),
         warmup=scenario.run.warmup,
         is_closed_loop=is_closed_loop(scenario),

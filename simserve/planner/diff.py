@@ -11,7 +11,7 @@ from typing import Any
 
 from simserve.documents import read_mapping
 from simserve.errors import InputError, UsageError, nearest
-from simserve.metrics.files import RESULT_FILE, SCENARIO_FILE
+from simserve.metrics.stored import RESULT_FILE, SCENARIO_FILE
 from simserve.planner.compare import FIGURES
 
 SCENARIO, VERSION = "scenario", "version"

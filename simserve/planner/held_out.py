@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from simserve.planner.measured.point import MeasuredPoint, Metric
+from simserve.planner.measured.sources import PUBLISHED
 from simserve.planner.prediction import Prediction
 from simserve.planner.scoring import relative_error
 
@@ -76,7 +78,75 @@ def _is_accelmark(point: MeasuredPoint, model: str) -> bool:
     return point.source == "accelmark" and point.version == "0.7.3" and point.model.startswith(model)
 
 
+def _ranks(point: MeasuredPoint) -> int:
+    return int(point.scenario.get("deployment", {}).get("tensor_parallel_size", 1))
+
+
+def _is_swept(point: MeasuredPoint, engine: str, model: str) -> bool:
+    """Return whether NVIDIA's own sweep measured it: an engine and a model."""
+    return (point.source, point.engine, point.model) == ("nvidia_aic_inhouse_agg", engine, model)
+
+
+def _is_offline_split(point: MeasuredPoint, hardware: str) -> bool:
+    is_old = point.source == "trtllm_perf_overview" and point.version.startswith("0.")
+    return is_old and point.hardware == hardware and _ranks(point) > 1
+
+
 CONSTANTS = (
+    FittedConstant(
+        "vLLM 0.8.5 to 0.13: 50 us to sort a request's logits for top-k and top-p; AIConfigurator Qwen3-32B, TP 2",
+        lambda point: _is_swept(point, "vllm", "qwen3-32b") and _ranks(point) == 2,
+        ("tpot",),
+        (
+            (
+                "AIConfigurator Qwen3-32B, TP 4 and 8",
+                lambda point: _is_swept(point, "vllm", "qwen3-32b") and _ranks(point) > 2,
+                "tpot",
+            ),
+        ),
+    ),
+    FittedConstant(
+        "vLLM 0.8.5 to 0.18: 1.5 times as long for a key of FP8; InferenceX MiniMax-M2, H200",
+        lambda point: _is_served(point, "vllm", "minimax", "h200-sxm-141gb"),
+        ("tpot",),
+        (("InferenceX Llama-3.1-70B, H200", lambda point: _is_70b(point, "h200-sxm-141gb"), "tpot"),),
+    ),
+    FittedConstant(
+        "TensorRT-LLM from 1.0: 0.25 ms of gaps a layer outside CUDA graphs; AIConfigurator Llama-3.1-8B",
+        lambda point: _is_swept(point, "tensorrt-llm", "llama-3.1-8b"),
+        ("tpot",),
+        (("AIConfigurator Qwen3-32B", lambda point: _is_swept(point, "tensorrt-llm", "qwen3-32b"), "tpot"),),
+    ),
+    FittedConstant(
+        "SGLang from 0.4: 0.15 ms of gaps a layer outside CUDA graphs; AIConfigurator Llama-3.1-8B, TP 1",
+        lambda point: _is_swept(point, "sglang", "llama-3.1-8b") and _ranks(point) == 1,
+        ("tpot",),
+        (
+            (
+                "AIConfigurator Llama-3.1-8B, TP 2 to 8",
+                lambda point: _is_swept(point, "sglang", "llama-3.1-8b") and _ranks(point) > 1,
+                "tpot",
+            ),
+        ),
+    ),
+    FittedConstant(
+        "TensorRT-LLM before 1.0: 3 ms a step for ranks to agree; offline, H100",
+        lambda point: _is_offline_split(point, "h100-sxm-80gb"),
+        ("throughput",),
+        (
+            ("Offline, A100", lambda point: _is_offline_split(point, "a100-sxm-80gb"), "throughput"),
+            (
+                "Served Llama-3.1-70B",
+                lambda point: point.source == "trtllm_online_serving" and _ranks(point) > 1,
+                "tpot",
+            ),
+            (
+                "Static batches, more than one rank",
+                lambda point: point.source == "trtllm_static_batch" and _ranks(point) > 1,
+                "throughput",
+            ),
+        ),
+    ),
     FittedConstant(
         "vLLM 0.6.6 to 0.7: 45 us of host time a request and step; AccelMark, Qwen2.5-0.5B offline",
         lambda point: _is_accelmark(point, "qwen2.5-0.5b") and point.load_kind == "offline",
@@ -116,7 +186,7 @@ CONSTANTS = (
         (("APEX+, TP 8", _is_tp8, "tpot"), ("APEX+, TP 8, end to end", _is_tp8, "e2e")),
     ),
     FittedConstant(
-        "ranks reach a collective 0.6 kernel latencies apart a doubling; InferenceX Llama-3.1-70B, H100",
+        "ranks reach a collective 0.8 kernel latencies apart a doubling; InferenceX Llama-3.1-70B, H100",
         lambda point: _is_70b(point, "h100-sxm-80gb"),
         ("tpot",),
         (("InferenceX Llama-3.1-70B, H200", lambda point: _is_70b(point, "h200-sxm-141gb"), "tpot"),),
@@ -185,6 +255,48 @@ def held_out_rows(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
                     }
                 )
     return rows
+
+
+def sample_rows(predictions: Sequence[Prediction], name_of: Callable[[MeasuredPoint], str]) -> list[dict[str, Any]]:
+    """Return the errors of a GPU, a model or an engine on figures that a constant was fitted to, and on the others.
+
+    Args:
+        predictions: Of every source.
+        name_of: What points are told apart by.
+
+    Returns:
+        ``name points metrics``, most points first; ``metrics`` is metric -> ``in_sample out_of_sample`` of (median
+        absolute error, figures), None without any. Figures that are only shown are in neither; the published ones
+        stand in their sources.
+    """
+    found: dict[str, dict[Metric, tuple[list[float], list[float]]]] = {}
+    counts: Counter[str] = Counter()
+    for each in predictions:
+        if each.point.source == PUBLISHED:
+            continue
+        name = name_of(each.point)
+        counts[name] += each.is_covered
+        for metric, value in each.predicted.items():
+            if metric not in each.point.shown_only:
+                samples = found.setdefault(name, {}).setdefault(metric, ([], []))
+                is_fitted = was_fitted(each.point, metric)
+                samples[0 if is_fitted else 1].append(abs(relative_error(value, each.point.measured[metric])))
+    return [
+        {
+            "name": name,
+            "points": count,
+            "metrics": {
+                metric: {"in_sample": _median(inside), "out_of_sample": _median(outside)}
+                for metric, (inside, outside) in found[name].items()
+            },
+        }
+        for name, count in counts.most_common()
+        if name in found
+    ]
+
+
+def _median(errors: Sequence[float]) -> tuple[float, int] | None:
+    return (float(np.median(errors)), len(errors)) if errors else None
 
 
 def _errors(predictions: Sequence[Prediction], chosen: Chosen, metric: Metric) -> list[float]:

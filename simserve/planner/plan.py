@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from simserve.errors import InputError, ScenarioError, UsageError
+from simserve.errors import ScenarioError, UsageError
 from simserve.planner.advice import LEVERS, Lever, levers_of
 from simserve.planner.plan_findings import Findings
 from simserve.planner.plan_fleet import (
     Fleet,
+    changes_of,
     confirm,
     one_fewer,
-    resized,
-    scaled_lengths,
+    resized_or_refused,
     scaled_traffic,
     traffic_borne,
+    with_room,
 )
 from simserve.planner.plan_front import front_candidates, sized
 from simserve.planner.plan_miss import Miss, nearest_miss
@@ -31,7 +32,7 @@ from simserve.planner.search import OBJECTIVES, Goal, GroupResult, Member, Objec
 from simserve.planner.search_group import each_result, refine_group, search_group
 from simserve.planner.search_order import is_less
 from simserve.planner.search_trial import Trial
-from simserve.planner.space import Space, default_hardware, space_on
+from simserve.planner.space import Space, default_hardware, space_on, with_overrides
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
@@ -46,8 +47,6 @@ CONFIRMED_AT_MOST = 12
 """Fleets that are confirmed until one holds in every respect."""
 CEILING = 3.0
 """Times the plan on the scenario's own GPU up to which another kind of GPU is sized."""
-CHANGE = 0.2
-"""Change of traffic, lengths and price that the plan is tested against."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +169,9 @@ class _Planning:
 
     def _spaces(self) -> list[Space]:
         options, spaces = self.options, []
+        for key, values in options.choices.items():
+            for value in values:
+                with_overrides(self.scenario, {key: value})  # An unknown key or value is refused here, by its name.
         formats = replica_shape(self.scenario).engine.supported_quantizations
         for name in options.hardware or default_hardware(self.scenario):
             price = price_of(self.scenario, name, options.market)
@@ -260,12 +262,12 @@ class _Planning:
         found = self.findings
         plain = Fleet(scenario=self.scenario, overrides=fleet.overrides, replicas=fleet.replicas)
         tasks: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [(traffic_borne, (plain,)), (one_fewer, (plain,))]
-        changes = list(_changes(self.scenario))
+        changes = list(changes_of(self.scenario))
         for _, _, changed in changes:
-            tasks.append((resized, (replace(plain, scenario=changed),)))
+            tasks.append((resized_or_refused, (with_room(plain, changed),)))
         levers = list(levers_of(fleet, LEVERS))
         for _, overrides in levers:
-            tasks.append((_resized_or_refused, (replace(fleet, overrides=overrides),)))
+            tasks.append((resized_or_refused, (replace(fleet, overrides=overrides),)))
         for space, overrides in front_candidates(found.groups, spaces, self.goal):
             tasks.append((sized, (space, overrides, self.goal)))
         results = list(self._each(_call, tasks))
@@ -301,34 +303,6 @@ def replace_replicas(trial: Trial, replicas: int) -> Trial:
 
 def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     return function(*arguments)
-
-
-def _resized_or_refused(fleet: Fleet) -> Trial | str | None:
-    """Return the smallest fleet that holds, None if none does, or why the deployment is refused."""
-    from simserve.errors import InfeasibleError
-
-    try:
-        return resized(fleet)
-    except InfeasibleError as refusal:
-        return f"does not fit: {refusal.rule}".partition(" (")[0]
-    except InputError as refusal:
-        return f"{refusal.key or ''} {refusal.rule}".strip()
-
-
-def _changes(scenario: Scenario) -> Iterator[tuple[str, float, Scenario]]:
-    for change in (-CHANGE, CHANGE):
-        traffic = scaled_traffic(scenario, 1 + change)
-        if traffic is not None:
-            yield "traffic", change, traffic
-    for name in ("prompt_tokens", "output_tokens"):
-        for change in (-CHANGE, CHANGE):
-            try:
-                lengths = scaled_lengths(scenario, name, 1 + change)
-            except InputError:
-                # Bounds of the model, or of the distribution, leave no room for this change.
-                continue
-            if lengths is not None:
-                yield name, change, lengths
 
 
 def _trial(member: Member | None) -> Trial:

@@ -50,7 +50,7 @@ class Findings:
     confirmations: list[Trial] = field(default_factory=list)
     borne_traffic: float | None = None
     fewer: Trial | None = None
-    sensitivity: list[tuple[str, float, Trial | None]] = field(default_factory=list)
+    sensitivity: list[tuple[str, float, Trial | str | None]] = field(default_factory=list)
     levers: list[tuple[Lever, Overrides, Trial | str | None]] = field(default_factory=list)
     front_trials: list[Trial] = field(default_factory=list)
     miss: Miss | None = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from simserve.errors import InfeasibleError, InputError
 from simserve.planner.search_order import smallest_integer
 from simserve.planner.search_trial import MOST_REQUESTS, Trial, request_limit, try_fleet
 from simserve.planner.space import Overrides, with_overrides
@@ -17,6 +18,8 @@ TRAFFIC_STEP = 0.05
 """Traffic that a fleet bears is found to this share of the scenario's."""
 MOST_TRAFFIC = 4.0
 """Times the scenario's traffic up to which it is looked for."""
+CHANGE = 0.2
+"""Share by which traffic and lengths change in the sensitivity of a plan."""
 RESIZED_AT_MOST = 4
 """Times the replicas that a fleet is enlarged to at most, plus this number, when it is sized anew."""
 
@@ -88,6 +91,43 @@ def resized(fleet: Fleet) -> Trial | None:
         more = smallest_integer(holds, fleet.replicas + 1, most)
         return None if more is None else held[more]
     return held[smallest_integer(holds, 1, fleet.replicas - 1, starts_high=True) or fleet.replicas]
+
+
+def resized_or_refused(fleet: Fleet) -> Trial | str | None:
+    """Return the smallest fleet that holds, None if none does, or why the deployment is refused."""
+    try:
+        return resized(fleet)
+    except InfeasibleError as refusal:
+        return f"does not fit: {refusal.rule}".partition(" (")[0]
+    except InputError as refusal:
+        return f"{refusal.key or ''} {refusal.rule}".strip()
+
+
+def with_room(fleet: Fleet, scenario: Scenario) -> Fleet:
+    """Return the same deployment for other traffic; a budget of whole prompts grows with the longest of them."""
+    engine = with_overrides(scenario, fleet.overrides).deployment.engine
+    longest, budget = engine.max_model_len, engine.max_num_batched_tokens
+    overrides = dict(fleet.overrides)
+    if engine.enable_chunked_prefill is False and longest is not None and budget is not None and budget < longest:
+        overrides["deployment.engine.max_num_batched_tokens"] = longest
+    return replace(fleet, scenario=scenario, overrides=overrides)
+
+
+def changes_of(scenario: Scenario) -> Iterator[tuple[str, float, Scenario]]:
+    """Yield what may change in the traffic, by how much, and the scenario then."""
+    for change in (-CHANGE, CHANGE):
+        traffic = scaled_traffic(scenario, 1 + change)
+        if traffic is not None:
+            yield "traffic", change, traffic
+    for name in ("prompt_tokens", "output_tokens"):
+        for change in (-CHANGE, CHANGE):
+            try:
+                lengths = scaled_lengths(scenario, name, 1 + change)
+            except InputError:
+                # Bounds of the model, or of the distribution, leave no room for this change.
+                continue
+            if lengths is not None:
+                yield name, change, lengths
 
 
 def traffic_borne(fleet: Fleet) -> float | None:

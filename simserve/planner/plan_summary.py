@@ -214,12 +214,14 @@ def _sensitivity(found: Findings) -> Iterator[dict[str, Any]]:
     if found.confirmed is None:
         return
     for name, change, trial in found.sensitivity:
+        refusal, sized = (trial, None) if isinstance(trial, str) else (None, trial)
         yield {
             "what": name,
             "change": change,
-            "replicas": None if trial is None else trial.replicas,
-            "num_gpus": None if trial is None else trial.num_gpus,
-            "usd_per_month": None if trial is None else usd_per_month(trial),
+            "replicas": None if sized is None else sized.replicas,
+            "num_gpus": None if sized is None else sized.num_gpus,
+            "usd_per_month": None if sized is None else usd_per_month(sized),
+            "reason": refusal,
         }
     dollars = usd_per_month(found.confirmed)
     for change in (-PRICE_CHANGE, PRICE_CHANGE):
@@ -229,6 +231,7 @@ def _sensitivity(found: Findings) -> Iterator[dict[str, Any]]:
             "replicas": found.confirmed.replicas,
             "num_gpus": found.confirmed.num_gpus,
             "usd_per_month": None if dollars is None else dollars * (1 + change),
+            "reason": None,
         }
 
 
@@ -254,6 +257,7 @@ def _advice(found: Findings) -> Iterator[dict[str, Any]]:
             "reason": "",
             "p95_ttft_ms": trial.latencies["p95_ttft_ms"],
             "p95_tpot_ms": trial.latencies["p95_tpot_ms"],
+            "usd_per_million_tokens": trial.usd_per_million_tokens,
         }
 
 

@@ -14,7 +14,7 @@ from simserve.planner.measured.point import METRICS, MeasuredPoint, Metric
 from simserve.planner.measured.splitwise import COMPUTED
 from simserve.planner.prediction import Prediction
 from simserve.profiles import catalog
-from simserve.profiles.expected_errors import band_of
+from simserve.profiles.expected_errors import CONCURRENCY_BANDS, band_of
 
 CORE_GPUS = ("h100", "h200", "a100")
 """Beginnings of the GPUs whose measurements the simulator is to cover."""
@@ -65,8 +65,21 @@ def by_model(point: MeasuredPoint) -> tuple[str, ...]:
 
 
 def by_band(point: MeasuredPoint) -> tuple[str, ...]:
-    """Return source and band of concurrency of a point."""
-    return (point.source, concurrency_band(point))
+    """Return source, engine and band of concurrency of a point."""
+    return (point.source, point.engine, concurrency_band(point))
+
+
+def in_order_of_load(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return groups `by_band`: sources as they come, their engines, and bands from few to many requests."""
+    bands = [band_of(highest) for highest in (*CONCURRENCY_BANDS, math.inf)]
+    sources = list(dict.fromkeys(group["source"] for group in groups))
+
+    def place(group: dict[str, Any]) -> tuple[int, str, int, str]:
+        band = group["concurrency"]
+        rank = bands.index(band) if band in bands else len(bands)
+        return sources.index(group["source"]), group["engine"], rank, band
+
+    return sorted(groups, key=place)
 
 
 def by_source(point: MeasuredPoint) -> tuple[str, ...]:
@@ -99,6 +112,11 @@ def grouped(predictions: Sequence[Prediction], key: GroupKey, names: Sequence[st
         }
         for values, group in members.items()
     ]
+
+
+def overall(predictions: Sequence[Prediction]) -> dict[str, dict[str, float | int]]:
+    """Return metric -> errors over every scored point."""
+    return _summaries(predictions, is_scored=True)
 
 
 def not_covered(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:

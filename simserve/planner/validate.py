@@ -16,7 +16,17 @@ from simserve.planner.measured.point import METRICS, MeasuredPoint
 from simserve.planner.measured.sources import read_memory_logs, read_points
 from simserve.planner.memory_accuracy import MemoryComparison, compare_memory
 from simserve.planner.prediction import Adjustment, Prediction, Pricer, predict, replay_key
-from simserve.planner.scoring import by_band, by_model, by_source, concurrency_band, coverage, grouped, not_covered
+from simserve.planner.scoring import (
+    by_band,
+    by_model,
+    by_source,
+    concurrency_band,
+    coverage,
+    grouped,
+    in_order_of_load,
+    not_covered,
+    overall,
+)
 
 Progress = Callable[[int, int], None]
 """Called with the points done and all points."""
@@ -44,15 +54,16 @@ class Validation:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Errors by source, engine, hardware and model; by source and concurrency; by source; what could not run."""
+        """Errors over all; by source, engine, hardware and model; by concurrency; by source; what could not run."""
         covered = sum(each.is_covered for each in self.predictions)
         return {
             "points": len(self.predictions),
             "covered": covered,
             "coverage": coverage(self.predictions),
+            "overall": overall(self.predictions),
             "memory": [each.summary for each in self.memory],
             "groups": grouped(self.predictions, by_model, ("source", "engine", "hardware", "model")),
-            "bands": grouped(self.predictions, by_band, ("source", "concurrency")),
+            "bands": in_order_of_load(grouped(self.predictions, by_band, ("source", "engine", "concurrency"))),
             "sources": grouped(self.predictions, by_source, ("source",)),
             "not_covered": not_covered(self.predictions),
         }

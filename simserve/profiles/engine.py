@@ -53,6 +53,7 @@ class ResolvedEngine:
         reserve_full_prompt: Whether ``on_demand`` admits only if the whole prompt fits.
         watermark: Share of the blocks that admission leaves free.
         block_size: Tokens a KV block.
+        micro_batch_tokens: Tokens of a step that a pipeline stage hands on at once; None: all of them.
         static_batch_size: Most requests of a static batch.
         static_max_wait: Longest wait of a static batch's first request.
         new_token_ratio_initial: ``estimate``: share of ``max_tokens`` expected at first.
@@ -69,16 +70,19 @@ class ResolvedEngine:
         activation_logit_bytes: Peak of sampling: this times ``max_num_seqs`` x vocabulary, while the hidden
             states of the step (``max_num_batched_tokens`` x hidden) still live. The two peaks do not add up:
             the larger counts.
+        activation_base_bytes: Bytes of that peak however many seats there are.
         cuda_graph_bytes: Memory of the captured graphs.
         counts_cuda_graphs: Whether that is subtracted before KV; otherwise it comes out of the unused share.
         cuda_graph_sizes: Captured decode batches, ascending; a batch pads up to the next. Empty: no graphs.
         cuda_graph_max_batch: The last of them, 0 without graphs.
         cuda_graph_max_prompt_tokens: Tokens up to which a step that prefills runs on graphs too.
         enforce_eager: Whether nothing is captured in CUDA graphs; every step then waits for its launches.
+        sampling: ``greedy`` or ``nucleus`` (by top-k or top-p), what clients ask for.
         async_scheduling: Whether the host prepares the next step while the GPU computes.
         host_seconds_per_step: CPU time of a step.
         host_seconds_per_request: CPU time a request of a step.
         eager_seconds_per_layer: Least seconds of a layer in a step that no CUDA graph covers.
+        eager_gap_seconds_per_layer: Idle time of the GPU in a layer without routed experts of such a step.
         eager_seconds_per_expert_layer: What routed experts add to it.
         eager_expert_formats: Weight formats whose experts do; empty: all.
         host_overlap: Share of both hidden behind the GPU; 0 without ``async_scheduling``.
@@ -87,6 +91,8 @@ class ResolvedEngine:
         compute_efficiency: Scale on the hardware profile's kernel efficiencies.
         shared_decode_groups: Query heads a key-value head for which decode attention reads keys once for all of
             them, others read them each; None: any number.
+        fuses_activation_quantisation: Whether norms and activation functions round their results to 8 bits.
+        narrow_kv_slowdown: Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels.
         max_bandwidth: Memory bandwidth beyond which the kernels gain nothing; infinite where they follow the GPU.
         max_flops: The same of the FLOP/s of 16-bit products.
         supported_quantizations: Weight formats the version can run.
@@ -114,6 +120,7 @@ class ResolvedEngine:
     reserve_full_prompt: bool
     watermark: float
     block_size: int
+    micro_batch_tokens: int | None
     static_batch_size: int
     static_max_wait: float
     new_token_ratio_initial: float
@@ -125,16 +132,19 @@ class ResolvedEngine:
     non_torch_bytes_parallel: float
     activation_token_bytes_factor: float
     activation_logit_bytes: float
+    activation_base_bytes: float
     cuda_graph_bytes: float
     counts_cuda_graphs: bool
     cuda_graph_sizes: tuple[int, ...]
     cuda_graph_max_batch: int
     cuda_graph_max_prompt_tokens: int
     enforce_eager: bool
+    sampling: str
     async_scheduling: bool
     host_seconds_per_step: float
     host_seconds_per_request: float
     eager_seconds_per_layer: float
+    eager_gap_seconds_per_layer: float
     eager_seconds_per_expert_layer: float
     eager_expert_formats: tuple[str, ...]
     host_overlap: float
@@ -142,6 +152,8 @@ class ResolvedEngine:
     tokenization_per_token: float
     compute_efficiency: float
     shared_decode_groups: tuple[int, ...] | None
+    fuses_activation_quantisation: bool
+    narrow_kv_slowdown: float
     max_bandwidth: float
     max_flops: float
     supported_quantizations: tuple[str, ...]
@@ -189,7 +201,7 @@ def resolve_engine(
         **limits,
         **resolve_new_token_ratio(choices, known),
         **resolve_memory(choices, known, place, limits["max_num_batched_tokens"], limits["max_num_seqs"]),
-        **resolve_host(choices, known),
+        **resolve_host(choices, known, place),
         **resolve_offload(choices, profile.name, known.version),
     }
     for key in set(settings) - set(choices.sources):

@@ -51,6 +51,8 @@ class EngineOverrides(FrozenModel):
     """Host memory for swapped KV, bytes."""
     async_scheduling: bool | None = None
     """Whether the host prepares the next step while the GPU computes."""
+    sampling: Literal["greedy", "nucleus"] | None = None
+    """`greedy`, or `nucleus`: by top-k or top-p."""
     enforce_eager: bool | None = None
     """Whether nothing is captured in CUDA graphs."""
     frontend_latency: float | None = Field(default=None, ge=0)
@@ -171,3 +173,15 @@ def refuse_admission(asked: EngineOverrides, kv_allocation: str) -> None:
     if asked.admission in ("estimate", "reserve") and kv_allocation != "paged":
         rule = f"needs kv_allocation paged, not this engine's {kv_allocation}"
         raise refuse("admission", asked.admission, rule, "set kv_allocation to paged or leave admission out")
+
+
+def refuse_sharing(asked: EngineOverrides, batching: str, kv_allocation: str) -> None:
+    """Refuse prefix caching where requests hold no blocks that another could use.
+
+    Raises:
+        ScenarioError: ``enable_prefix_caching`` is set with static batching or without paged KV.
+    """
+    if asked.enable_prefix_caching and (batching != "continuous" or kv_allocation != "paged"):
+        found = "static batching" if batching != "continuous" else f"kv_allocation {kv_allocation}"
+        rule = f"needs continuous batching and kv_allocation paged, not {found}"
+        raise refuse("enable_prefix_caching", True, rule, "leave it out or set it to false")

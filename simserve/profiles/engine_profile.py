@@ -101,6 +101,8 @@ class Limits(FrozenModel):
     """Context length where the engine does not take the model's, tokens."""
     is_model_len_shared: bool = False
     """Whether the seats divide the context length among them (llama.cpp slots)."""
+    micro_batch_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of a step that a pipeline stage hands on at once, while it works on the next; absent: all of them."""
     source: str
     """Where the limits come from."""
 
@@ -175,6 +177,8 @@ class RuntimeMemory(FrozenModel):
     """Peak activations: times `max_num_batched_tokens` x (hidden + intermediate / TP) x bytes an element."""
     activation_logit: Bytes
     """Peak of sampling: bytes a logit, times `max_num_seqs` x vocabulary."""
+    activation_base: Bytes = 0.0
+    """Peak of sampling: bytes beside the logits, however many seats (workspaces of kernels and of the sampler)."""
     source: str
     """Where the figures come from."""
 
@@ -214,12 +218,19 @@ class Host(FrozenModel):
 
     seconds_per_step: Seconds
     """Scheduling and input preparation of a step, seconds."""
+    seconds_per_parallel_step: Seconds = Field(default=0.0, ge=0)
+    """What that takes longer where several ranks have to agree on the step, seconds."""
     seconds_per_request: Seconds
     """Bookkeeping, sampling and output a request of a step, seconds."""
+    seconds_per_nucleus_request: Seconds = Field(default=0.0, ge=0)
+    """What a request adds that samples by top-k or top-p, seconds: its logits are sorted."""
     overlap: float = Field(ge=0, le=1)
     """Share of both that asynchronous scheduling hides behind the GPU; 0: the engine has none."""
     eager_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """Least time of a layer in a step outside CUDA graphs, seconds: the host launches its kernels no faster."""
+    eager_gap_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
+    """How long a layer without routed experts leaves the GPU idle in such a step, seconds: gaps between many short
+    kernels. Long kernels of experts hide them."""
     eager_seconds_per_expert_layer: Seconds = Field(default=0.0, ge=0)
     """What routed experts add to that, seconds, where their many small kernels are launched one by one (Triton)."""
     eager_expert_formats: tuple[str, ...] = ()
@@ -241,6 +252,11 @@ class Kernels(FrozenModel):
     """Scale on the hardware profile's kernel efficiencies; 1: as there."""
     shared_decode_groups: tuple[int, ...] | None = None
     """Query heads a key-value head for which a decode step reads keys once for all of them; absent: any number."""
+    fuses_activation_quantisation: bool = False
+    """Whether norms and activation functions write 8-bit products' inputs themselves, where weights have one scale a
+    tensor or a channel; otherwise a kernel of its own does."""
+    narrow_kv_slowdown: float = Field(default=1.0, ge=1)
+    """Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels, which are newer."""
     max_bandwidth: BytesPerSecond | None = Field(default=None, gt=0)
     """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
     max_flops: FlopsPerSecond | None = Field(default=None, gt=0)

@@ -9,7 +9,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.profiles.engine_overrides import Choices, refuse, refuse_admission, refuse_static_keys
+from simserve.profiles.engine_overrides import (
+    Choices,
+    refuse,
+    refuse_admission,
+    refuse_sharing,
+    refuse_static_keys,
+)
 from simserve.profiles.engine_profile import CudaGraphs, EngineVersion, NewTokenRatio, SizeRange, Tiered
 
 _SGLANG_RATIO = NewTokenRatio(
@@ -61,13 +67,19 @@ def resolve_scheduling(choices: Choices, known: EngineVersion) -> dict[str, Any]
     admission, note = rules.admission, ""
     if kv_allocation != "paged" and admission != "on_demand":
         admission, note = "on_demand", f"as {kv_allocation} KV reserves by itself"
+    shares_blocks = batching == "continuous" and kv_allocation == "paged"
+    refuse_sharing(choices.asked, batching, kv_allocation)
     return {
         "batching": batching,
         "kv_allocation": kv_allocation,
         "admission": choices.pick("admission", admission, note),
         "scheduling_policy": choices.pick("scheduling_policy", "fcfs"),
         "preemption_mode": choices.pick("preemption_mode", "recompute"),
-        "enable_prefix_caching": choices.pick("enable_prefix_caching", rules.enable_prefix_caching),
+        "enable_prefix_caching": choices.pick(
+            "enable_prefix_caching",
+            rules.enable_prefix_caching and shares_blocks,
+            "" if shares_blocks else "as only continuous batching in paged KV shares blocks",
+        ),
         "reserve_full_prompt": rules.reserve_full_prompt,
         "watermark": rules.watermark,
         "static_max_wait": choices.pick("static_max_wait", rules.static_max_wait),
@@ -109,6 +121,7 @@ def resolve_limits(
         "enable_chunked_prefill": is_chunked,
         "scheduler": choices.pick("scheduler", scheduler, note),
         "block_size": choices.pick("block_size", known.limits.block_size),
+        "micro_batch_tokens": known.limits.micro_batch_tokens,
         "static_batch_size": size,
     }
 
@@ -203,6 +216,7 @@ def resolve_memory(
         "non_torch_bytes_parallel": runtime.non_torch_parallel,
         "activation_token_bytes_factor": runtime.activation_token_factor,
         "activation_logit_bytes": runtime.activation_logit,
+        "activation_base_bytes": runtime.activation_base,
         "cuda_graph_bytes": graphs.memory if graph_sizes else 0.0,
         "counts_cuda_graphs": graphs.is_budgeted,
         "cuda_graph_sizes": graph_sizes,
@@ -211,7 +225,7 @@ def resolve_memory(
     }
 
 
-def resolve_host(choices: Choices, known: EngineVersion) -> dict[str, Any]:
+def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[str, Any]:
     """Return CPU times, their overlap, and what the kernels can do.
 
     Raises:
@@ -224,11 +238,16 @@ def resolve_host(choices: Choices, known: EngineVersion) -> dict[str, Any]:
     if is_async and not host.overlap:
         rule = f"is not possible: version {known.version} of this engine has no asynchronous scheduling"
         raise refuse("async_scheduling", is_async, rule, "leave it out or use a newer version")
+    sampling: str = choices.pick("sampling", "greedy")
+    sorting = host.seconds_per_nucleus_request if sampling == "nucleus" else 0.0
+    agreeing = host.seconds_per_parallel_step if place.num_ranks > 1 else 0.0
     return {
         "async_scheduling": is_async,
-        "host_seconds_per_step": host.seconds_per_step,
-        "host_seconds_per_request": host.seconds_per_request,
+        "host_seconds_per_step": host.seconds_per_step + agreeing,
+        "sampling": sampling,
+        "host_seconds_per_request": host.seconds_per_request + sorting,
         "eager_seconds_per_layer": host.eager_seconds_per_layer,
+        "eager_gap_seconds_per_layer": host.eager_gap_seconds_per_layer,
         "eager_seconds_per_expert_layer": host.eager_seconds_per_expert_layer,
         "eager_expert_formats": host.eager_expert_formats,
         "host_overlap": host.overlap if is_async else 0.0,
@@ -236,6 +255,8 @@ def resolve_host(choices: Choices, known: EngineVersion) -> dict[str, Any]:
         "tokenization_per_token": 0.0 if choices.is_set("frontend_latency") else host.tokenization_per_token,
         "compute_efficiency": known.kernels.compute_efficiency,
         "shared_decode_groups": known.kernels.shared_decode_groups,
+        "fuses_activation_quantisation": known.kernels.fuses_activation_quantisation,
+        "narrow_kv_slowdown": known.kernels.narrow_kv_slowdown,
         "max_bandwidth": known.kernels.max_bandwidth or math.inf,
         "max_flops": known.kernels.max_flops or math.inf,
         "supported_quantizations": known.kernels.quantizations,

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
+from simserve.profiles.calibration import Calibration
 from simserve.profiles.gemm_curves import ActivationQuantisation, GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
 from simserve.profiles.gpu_prices import GpuPrice, GpuPurchase
 from simserve.profiles.host import SERVER_HOST, Host
@@ -192,6 +193,8 @@ class HardwareProfile(FrozenModel):
     """Fitted attention kernels; none: class efficiencies."""
     collective_curves: CollectiveCurves | None = None
     """Fitted collectives inside a node; none: latency and bandwidth of the link."""
+    calibration: Calibration | None = None
+    """The measurement that its curves were fitted to, if it was made by ``simserve calibrate fit``."""
     prices: tuple[GpuPrice, ...] = ()
     """Prices seen, each with its date and source."""
     purchase: GpuPurchase | None = None

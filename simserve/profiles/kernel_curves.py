@@ -28,6 +28,10 @@ class CurveFit(FrozenModel):
     """Median absolute error over the calls of the table above 10 us, in sample."""
     valid_to: str = Field(min_length=1)
     """Largest sizes in the table."""
+    held_out_error: NotNegative | None = None
+    """The same median over calls that a fit did not see; none: not asked for."""
+    intervals: dict[str, str] = Field(default_factory=dict)
+    """95 % intervals of the fitted constants, in words: ``"3.1 us to 3.4 us"``."""
 
 
 class DecodeAttentionCurve(FrozenModel):

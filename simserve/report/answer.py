@@ -12,6 +12,8 @@ from simserve.report.quantities import count, counted, listed, number, share
 Verdict = Literal["holds", "missed", "none"]
 
 _NOTHING = "none"
+_OBVIOUS = ("failed", "rejected", "timed_out", "unfinished", "timeout")
+"""Reasons that say no more than the fate."""
 _LOST = ("failed", "rejected", "timed_out", "unfinished")
 
 
@@ -20,7 +22,7 @@ def verdict(result: RunResult) -> Verdict:
     attainment = result.summary["simserve"]["slo"]["attainment"]
     if result.slo is None or attainment is None:
         return "none"
-    return "holds" if attainment >= result.slo.attainment else "missed"
+    return "holds" if attainment >= result.slo.attainment and not classes_missing(result) else "missed"
 
 
 def answer(result: RunResult) -> str:
@@ -35,12 +37,27 @@ def answer(result: RunResult) -> str:
         return f"No SLO is set; {state}."
     held = "holds" if verdict(result) == "holds" else "does not hold"
     asked = share_asked(result.slo.attainment)
+    missing = classes_missing(result)
+    if missing:
+        state = f"missed by {listed(missing)}; {state}"
     return f"The SLO {held}: {share(simserve['slo']['attainment'])} of requests met it ({asked} asked); {state}."
 
 
 def share_asked(value: float) -> str:
     """Return a share that somebody wrote, with the digits it was written with: ``'95%'``."""
     return f"{100 * value:.10g}%"
+
+
+def classes_missing(result: RunResult) -> list[str]:
+    """Return the classes that miss their own objective, with what they reached and what is asked."""
+    if result.slo is None:
+        return []
+    missing = []
+    for name, figures in result.summary["simserve"]["classes"].items():
+        own, reached = result.slo.by_class.get(name), figures["slo"]["attainment"]
+        if own is not None and reached is not None and reached < own.attainment:
+            missing.append(f"{name} ({share(reached)}, {share_asked(own.attainment)} asked)")
+    return missing
 
 
 def steady_state_caveat(result: RunResult) -> str | None:
@@ -87,7 +104,7 @@ def _fates(simserve: Any) -> str:
     """Return how many requests were lost, and how: ``'12 failed (prompt too long)'``."""
     requests, reasons = simserve["requests"], simserve["rejected"]["by_reason"]
     fates = listed([f"{count(requests[fate])} {fate.replace('_', ' ')}" for fate in _LOST if requests[fate]])
-    known = listed([name.replace("_", " ") for name, lost in reasons.items() if lost and name not in _LOST])
+    known = listed([name.replace("_", " ") for name, lost in reasons.items() if lost and name not in _OBVIOUS])
     return f"{fates} ({known})" if known else fates
 
 

@@ -46,9 +46,9 @@ def canvas(
         bottom: Share of the height, as ``top``.
         top: Upper end of the axes.
     """
-    from matplotlib.figure import Figure
+    from simserve.report.figure import ShownFigure
 
-    figure = Figure(figsize=(_WIDTH_INCHES, height), facecolor="none")
+    figure = ShownFigure(figsize=(_WIDTH_INCHES, height), facecolor="none")
     axes = figure.add_axes((left, bottom, right - left, top - bottom), facecolor="none")
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(INK)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from simserve.planner.capacity_answer import Capacity
 from simserve.report.answer import share_asked
 from simserve.report.facts import deployment_title
-from simserve.report.page import html_table
+from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, count, counted, number, share
 
 if TYPE_CHECKING:
@@ -114,6 +114,32 @@ def trust_lines(capacity: Capacity) -> list[str]:
 def capacity_html(capacity: Capacity) -> str:
     """Return the answer as a fragment of HTML."""
     return html_table(capacity_lines(capacity), header(capacity), rows(capacity), trust_lines(capacity))
+
+
+def capacity_page(capacity: Capacity, command: str) -> Page:
+    """Return the answer as a page: the curves, the table of loads, how far to trust it."""
+    from simserve.report import answer_plots
+    from simserve.report.panels import panel
+
+    lines = capacity_lines(capacity)
+    levels = capacity.found.levels
+    told = f"{lines[0]} {counted(len(levels), 'load')} from {_load(capacity, levels[0].load)} on."
+    panels = (
+        panel("latency", "Latency against load", "", answer_plots.capacity_latency(capacity), told),
+        panel("goodput", "Requests within the SLO against load", "", answer_plots.capacity_goodput(capacity), told),
+    )
+    return Page(
+        name=f"simserve capacity: {capacity.scenario.name}",
+        answer=lines[0],
+        verdict="holds" if capacity.found.largest.value else "missed",
+        lines=[*lines[1:], deployment_title(capacity.scenario.as_mapping())],
+        sections=(
+            Section(title="Load, latency, goodput", panels=panels),
+            Section(title="Every load that was tried", header=header(capacity), rows=rows(capacity)),
+            Section(title="How far to trust it", notes=trust_lines(capacity)),
+        ),
+        command=command,
+    )
 
 
 def _load(capacity: Capacity, load: float | None) -> str:

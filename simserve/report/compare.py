@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from simserve.planner.compare import FIGURES, Comparison, Variant
 from simserve.planner.statistics import Difference
 from simserve.report.facts import deployment_title
-from simserve.report.page import html_table
+from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, dollars, listed, number, share
 from simserve.report.tables import at
 
@@ -103,11 +103,42 @@ def reading_lines(comparison: Comparison) -> list[str]:
 
 def comparison_html(comparison: Comparison) -> str:
     """Return the answer as a fragment of HTML."""
-    rows = [
+    return html_table(comparison_lines(comparison), header(comparison), _rows(comparison), reading_lines(comparison))
+
+
+def comparison_page(comparison: Comparison, command: str) -> Page:
+    """Return the answer as a page: what each variant changes, the figure, the table."""
+    from simserve.report import answer_plots
+    from simserve.report.panels import panel
+
+    lines = comparison_lines(comparison)
+    figure = answer_plots.differences(comparison)
+    note = "Filled: a difference is shown; hollow: the interval covers zero"
+    told = f"{' '.join(lines)} {note}."
+    changes = [
+        (variant.name, ", ".join(f"{key}={value}" for key, value in variant.changes.items()))
+        for variant in comparison.variants
+    ]
+    return Page(
+        name=f"simserve compare: {comparison.base.scenario.name}",
+        answer=lines[0],
+        lines=[*lines[1:], f"Base: {deployment_title(comparison.base.scenario.as_mapping())}"],
+        sections=(
+            Section(title="What changes", panels=(panel("differences", "Against the base", note, figure, told),)),
+            Section(
+                title="Figures", header=header(comparison), rows=_rows(comparison), notes=reading_lines(comparison)
+            ),
+            Section(title="The variants", header=("variant", "changes"), rows=changes),
+        ),
+        command=command,
+    )
+
+
+def _rows(comparison: Comparison) -> list[list[str]]:
+    return [
         [label, base, *(text for value, change, _ in cells for text in (value, change))]
         for label, base, cells in _cells(comparison)
     ]
-    return html_table(comparison_lines(comparison), header(comparison), rows, reading_lines(comparison))
 
 
 def _cells(comparison: Comparison) -> list[tuple[str, str, list[tuple[str, str, bool]]]]:

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simserve.report.page import Page, Section, render_page, write_page
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
 
 _WIDEST = 100
 _SIDES = {"self_host": "Self-hosting", "api": "The API"}
 _MILLION = 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A part of the answer.
-
-    Attributes:
-        title: What it is about.
-        lines: What it says.
-        header: Titles of a table's columns; empty: no table.
-        rows: Its cells.
-    """
-
-    title: str
-    lines: Sequence[str] = ()
-    header: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = field(default_factory=tuple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +38,33 @@ class CostResult:
     def _repr_html_(self) -> str:
         return _body(self.summary)
 
-    def to_html(self, file: str | Path) -> None:
-        """Write the answer as one page that needs nothing else."""
-        Path(file).write_text(page(self.summary), encoding="utf-8")
+    @property
+    def plot(self) -> CostPlots:
+        """Its figures: ``break_even()`` and ``tornado()``."""
+        return CostPlots(self.summary)
+
+    def to_html(self, file: str | Path, command: str = "") -> None:
+        """Write the answer as one page that needs nothing else; ``command`` says how to reproduce it."""
+        write_page(cost_page(self.summary, command), file)
+
+
+@dataclass(frozen=True, slots=True)
+class CostPlots:
+    """The figures of a cost comparison; None where there is nothing to draw."""
+
+    summary: Mapping[str, Any]
+
+    def break_even(self) -> Figure | None:
+        """Return dollars a month of both sides against the requests of a month."""
+        from simserve.report.answer_plots import break_even
+
+        return break_even(self.summary)
+
+    def tornado(self) -> Figure | None:
+        """Return by how much each input moves the saving of self-hosting."""
+        from simserve.report.answer_plots import tornado
+
+        return tornado(self.summary)
 
 
 def answer(summary: Mapping[str, Any]) -> str:
@@ -100,16 +109,16 @@ def _requests(amount: float | None) -> str:
 def sections(summary: Mapping[str, Any]) -> list[Section]:
     """Return the parts of the answer that say something, in the order a reader asks."""
     parts = [
-        Section("Self-host", _self_host_lines(summary)),
-        Section("API", _api_lines(summary)),
-        Section("Break-even", _break_even_lines(summary)),
+        Section(title="Self-host", lines=_self_host_lines(summary)),
+        Section(title="API", lines=_api_lines(summary)),
+        Section(title="Break-even", lines=_break_even_lines(summary)),
         _left_out(summary),
         _capacity(summary),
         _hours(summary),
-        Section("Hybrid", _hybrid_lines(summary)),
-        Section("36 months", _outlook_lines(summary)),
+        Section(title="Hybrid", lines=_hybrid_lines(summary)),
+        Section(title="36 months", lines=_outlook_lines(summary)),
         _tornado(summary),
-        Section("Mind", summary.get("caveats") or ()),
+        Section(title="Mind", lines=summary.get("caveats") or ()),
     ]
     return [part for part in parts if part.lines or part.rows]
 
@@ -216,9 +225,8 @@ def _left_out(summary: Mapping[str, Any]) -> Section:
             )
         )
     even_title = (f"break-even, {unit}",) if has[unit] else ()
-    return Section(
-        "Left out", (), ("what the month leaves out or counts", "adds", "a month", *even_title, "here"), rows
-    )
+    header = ("what the month leaves out or counts", "adds", "a month", *even_title, "here")
+    return Section(title="Left out", header=header, rows=rows)
 
 
 def _capacity(summary: Mapping[str, Any]) -> Section:
@@ -233,7 +241,7 @@ def _capacity(summary: Mapping[str, Any]) -> Section:
         for row in summary.get("capacity") or []
     ]
     header = ("of the capacity", "requests a month", "a request", "a M output tokens", "API over self-host")
-    return Section("Capacity", (), header, rows)
+    return Section(title="Capacity", header=header, rows=rows)
 
 
 def _hours(summary: Mapping[str, Any]) -> Section:
@@ -249,7 +257,7 @@ def _hours(summary: Mapping[str, Any]) -> Section:
     ]
     loads = "clients" if summary.get("load_is_clients") else "requests/s"
     header = (loads, "busy", "a GPU", "within the SLO", "")
-    return Section("Load levels", (), header, rows)
+    return Section(title="Load levels", header=header, rows=rows)
 
 
 def _hybrid_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -294,7 +302,7 @@ def _tornado(summary: Mapping[str, Any]) -> Section:
         )
         for row in summary["sensitivity"]
     ]
-    return Section("Matters most", (), ("input", "from, to", "saving of self-hosting a month", ""), rows)
+    return Section(title="Matters most", header=("input", "from, to", "saving of self-hosting a month", ""), rows=rows)
 
 
 def _plain(value: object) -> str:
@@ -331,15 +339,39 @@ def render_cost(summary: Mapping[str, Any], console: Console) -> None:
     console.print(grid, width=width)
 
 
+def cost_page(summary: Mapping[str, Any], command: str = "") -> Page:
+    """Return the answer as a page: its parts, and where the two sides cost the same."""
+    from simserve.report import answer_plots
+    from simserve.report.panels import panel
+
+    told = answer(summary)
+    panels = [
+        panel(name, title, note, figure, f"{told} {note}")
+        for name, title, note, figure in (
+            ("break-even", "Dollars a month", "", answer_plots.break_even(summary)),
+            (
+                "tornado",
+                "What matters most",
+                "The saving of self-hosting as each input goes from its low to its high value; dashed: as it is",
+                answer_plots.tornado(summary),
+            ),
+        )
+        if figure is not None
+    ]
+    parts = sections(summary)
+    pictures = [Section(title="The two sides", panels=panels)] if panels else []
+    return Page(
+        name=f"simserve cost: {summary.get('scenario') or 'self-host or API'}",
+        answer=told,
+        lines=[summary["question"]] if summary.get("question") else [],
+        sections=[*pictures, *parts],
+        command=command,
+    )
+
+
 def page(summary: Mapping[str, Any]) -> str:
     """Return the answer as one self-contained HTML page."""
-    style = (
-        "body{font:15px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem}"
-        "table{border-collapse:collapse}td,th{padding:.15rem .8rem .15rem 0;text-align:left}th{font-weight:600}"
-    )
-    title = html.escape(f"simserve cost: {summary.get('scenario') or 'self-host or API'}")
-    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{style}</style>'
-    return f"{head}</head><body>{_body(summary)}</body></html>\n"
+    return render_page(cost_page(summary))
 
 
 def _body(summary: Mapping[str, Any]) -> str:

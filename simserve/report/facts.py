@@ -53,9 +53,18 @@ def deployment_title(scenario: Mapping[str, Any]) -> str:
     deployment = scenario["deployment"]
     number_format = deployment.get("quantization", "none")
     suffix = "" if number_format == "none" else f" ({number_format})"
+    pools = deployment.get("pools")
+    if pools:
+        parts = [_pool_title(deployment, pool) for pool in pools]
+        return f"{scenario['model']}{suffix} on {', '.join(parts)}"
     replicas = deployment.get("replicas", 1)
     fleet = f", {replicas} replicas" if replicas > 1 else ""
     return f"{scenario['model']}{suffix} on {_num_gpus(deployment)} x {deployment['hardware']}{fleet}"
+
+
+def _pool_title(deployment: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
+    whole = {**{key: value for key, value in deployment.items() if key not in ("replicas", "pools")}, **pool}
+    return f"{pool['name']}: {_num_gpus(whole)} x {whole['hardware']}"
 
 
 def traffic(result: RunResult) -> str:
@@ -82,6 +91,9 @@ def num_gpus(result: RunResult) -> int:
 
 
 def _num_gpus(deployment: Mapping[str, Any]) -> int:
+    if deployment.get("pools"):
+        keys = {key: value for key, value in deployment.items() if key not in ("replicas", "pools")}
+        return sum(_num_gpus({**keys, **pool}) for pool in deployment["pools"])
     sizes = ("replicas", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
     product = 1
     for size in sizes:
@@ -164,6 +176,8 @@ def memory_lines(result: RunResult) -> list[str]:
     if room is not None:
         seats = simserve["engine_resolved"].get("max_num_seqs", UNDEFINED)
         lines.append(f"room for about {number(room, 2)} requests of this traffic at once (max_num_seqs {seats})")
+    if kv["prefix_hit_rate"]:
+        lines.append(f"{share(kv['prefix_hit_rate'])} of the prompt tokens came from the prefix cache")
     lines.append(
         f"KV use {share(kv['usage_mean'])} on average, {share(kv['usage_peak'])} at its peak; "
         f"{counted(kv['preemptions'], 'preemption')}"
@@ -207,6 +221,8 @@ def cost_lines(result: RunResult) -> list[str]:
     if cost["usd_per_hour"] is None:
         return [f"no price: {cost['gpu_hour_source']}"]
     gpus = counted(num_gpus(result), "GPU")
+    if len(result.summary["simserve"]["replicas"]["timeline"]) > 1:
+        gpus = f"{number(cost['usd_per_hour'] / cost['gpu_hour_usd'])} GPUs on average"
     return [
         f"{dollars(cost['usd_per_million_output_tokens'])} a million output tokens, "
         f"{dollars(cost['usd_per_million_tokens'])} a million tokens with prompts, "

@@ -1,9 +1,109 @@
-"""Answers as fragments of HTML for a notebook: sentences, a table, notes. Everything that is shown is escaped."""
+"""An answer as HTML: a fragment for a notebook, or a page of its own. Everything that is shown is escaped."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from simserve.report.panels import Panel
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of a page.
+
+    Attributes:
+        title: What it is about.
+        lines: Sentences; a command of simserve stands as code.
+        header: Titles of a table's columns; empty: no table.
+        rows: Its cells, the first of each row is its name.
+        panels: Pictures.
+        notes: What limits it, in small print.
+    """
+
+    title: str = ""
+    lines: Sequence[str] = ()
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    panels: Sequence[Panel] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """An answer as a page of its own.
+
+    Attributes:
+        name: Of what was asked: command and scenario.
+        answer: In one sentence.
+        verdict: ``holds``, ``missed`` or ``none``.
+        lines: What else stands above everything.
+        sections: The rest, in the order it is read.
+        command: How to reproduce it; empty: it cannot be said.
+    """
+
+    name: str
+    answer: str
+    verdict: str = "none"
+    lines: Sequence[str] = ()
+    sections: Sequence[Section] = ()
+    command: str = ""
+
+
+def render_page(page: Page) -> str:
+    """Return the page as one file that fetches nothing; the same page gives the same bytes."""
+    return environment().get_template("answer.html").render(page=page)
+
+
+def write_page(page: Page, file: str | Path) -> None:
+    """Write a page, whole or not at all.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    write_whole(Path(file), render_page(page))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        unfinished.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@cache
+def environment() -> Environment:
+    """Return the templates; what they show is escaped, what they lack is an error."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    found = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    found.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
+    found.filters["is_text"] = lambda cell: not any(character.isdigit() for character in cell) and len(cell) > 1
+    return found
 
 
 def html_table(

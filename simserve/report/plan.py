@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.plan import Plan
+from simserve.report.page import Page, Section
 from simserve.report.plan_lines import (
     advice_lines,
     answer_lines,
@@ -18,6 +21,7 @@ from simserve.report.plan_lines import (
 from simserve.report.quantities import UNDEFINED, dollars, number
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
 
 _WIDEST = 118
@@ -28,11 +32,62 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 class PlanPage(Plan):
-    """A plan that shows itself in a notebook."""
+    """A plan that shows itself in a notebook, draws itself and writes itself as a page."""
+
+    @property
+    def plot(self) -> PlanPlots:
+        """Its figure: ``candidates()``."""
+        return PlanPlots(self.summary)
+
+    def to_html(self, file: str | Path, command: str = "") -> None:
+        """Write the plan as one page that needs nothing else; ``command`` says how to reproduce it."""
+        from simserve.report.page import write_page
+
+        write_page(plan_page(self.summary, command), file)
 
     def _repr_html_(self) -> str:
         """Return the plan as HTML: what the terminal shows."""
         return "\n".join(_html(self.summary))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPlots:
+    """The figure of a plan."""
+
+    summary: Mapping[str, Any]
+
+    def candidates(self) -> Figure | None:
+        """Return dollars a month against p95 TTFT of the fleets that were simulated; None where none was priced."""
+        from simserve.report.answer_plots import plan_candidates
+
+        return plan_candidates(self.summary)
+
+
+def plan_page(summary: Mapping[str, Any], command: str) -> Page:
+    """Return the plan as a page: what the terminal shows, and the fleets that were tried."""
+    from simserve.report.answer_plots import plan_candidates
+    from simserve.report.panels import panel
+
+    parts = list(plan_sections(summary))
+    answer = parts[0][1]
+    sections = [
+        Section(title=title, lines=lines, header=table[0] if table else (), rows=table[1] if table else ())
+        for title, lines, table in parts[1:]
+    ]
+    figure = plan_candidates(summary)
+    if figure is not None:
+        tried = sum(bool(each.get("usd_per_month")) for each in summary["candidates"])
+        told = f"{tried} fleets were simulated; the plan is circled."
+        picture = panel("candidates", "Fleets that were simulated", told, figure, f"Dollars against TTFT. {told}")
+        sections.insert(1, Section(title="What was tried", panels=(picture,)))
+    return Page(
+        name=f"simserve plan: {summary['scenario']}",
+        answer=answer[0],
+        verdict="holds" if summary["feasible"] else "missed",
+        lines=answer[1:],
+        sections=sections,
+        command=command,
+    )
 
 
 def render_plan(summary: Mapping[str, Any], console: Console) -> None:
@@ -41,7 +96,7 @@ def render_plan(summary: Mapping[str, Any], console: Console) -> None:
     from rich.text import Text
 
     width = min(console.width, _WIDEST)
-    for position, (title, lines, table) in enumerate(_sections(summary)):
+    for position, (title, lines, table) in enumerate(plan_sections(summary)):
         if position:
             console.print()
         if title:
@@ -61,7 +116,7 @@ def render_plan(summary: Mapping[str, Any], console: Console) -> None:
             console.print(shown, width=width)
 
 
-def _sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Table | None]]:
+def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Table | None]]:
     """Yield title, lines and table of each part, in the order they are read."""
     if not summary["feasible"]:
         yield "", miss_lines(summary), None
@@ -126,7 +181,7 @@ def _ms(value: float | None) -> str:
 
 def _html(summary: Mapping[str, Any]) -> Iterator[str]:
     yield "<div>"
-    for title, lines, table in _sections(summary):
+    for title, lines, table in plan_sections(summary):
         if title:
             yield f"<h4>{html.escape(title)}</h4>"
         for line in lines:
@@ -141,4 +196,4 @@ def _html(summary: Mapping[str, Any]) -> Iterator[str]:
     yield "</div>"
 
 
-__all__ = ["PlanPage", "render_plan"]
+__all__ = ["PlanPage", "plan_sections", "render_plan"]

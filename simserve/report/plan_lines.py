@@ -32,7 +32,11 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
     lines = [f"Deploy {best['label']}: {counted(best['num_gpus'], 'GPU')}{price}."]
     lines.append(_holding(summary, best))
     lines += [f"  {line}" for line in best["arithmetic"]]
-    if summary["binding"]:
+    if best["attainment"] is None:
+        if best["usd_per_million_tokens"] is not None:
+            lines.append(f"  {dollars(best['usd_per_million_tokens'])} a million tokens, prompts and answers together")
+        lines.append(f"  the steps are bound by {best['bottleneck']}")
+    elif summary["binding"]:
         lines.append(
             f"  {_TERMS.get(summary['binding'], summary['binding'])} is what keeps it from being smaller; "
             f"the steps are bound by {best['bottleneck']}"
@@ -151,7 +155,7 @@ def sensitivity_lines(summary: Mapping[str, Any]) -> list[str]:
         for each in summary["sensitivity"]:
             if each["what"] == what:
                 sign = "+" if each["change"] > 0 else "-"
-                needed = "no fleet of four times the size holds"
+                needed = each["reason"] or "no fleet of four times the size holds"
                 if each["replicas"] is not None:
                     needed = f"{counted(each['num_gpus'], 'GPU')}, {dollars(each['usd_per_month'])}"
                 parts.append(f"{sign}{abs(each['change']):.0%} {needed}")
@@ -170,21 +174,25 @@ def advice_lines(summary: Mapping[str, Any]) -> list[str]:
 
 def _variant(best: Mapping[str, Any], each: Mapping[str, Any]) -> str:
     if each["replicas"] is None:
-        return f"{each['variant']} {_refused(each['reason'])}"
+        return f"{each['variant']}: {_refused(each['reason'])}"
     more = each["usd_per_month_more"]
+    effect = _effect(best, each)
     if more is None:
-        return f"{each['variant']} takes {counted(each['num_gpus'], 'GPU')}"
-    speed = _pace(best, each)
+        return f"{each['variant']}: {counted(each['num_gpus'], 'GPU')}{effect}"
     if abs(more) < 0.005:
-        return f"{each['variant']} costs the same{speed}"
-    return f"{each['variant']} costs {dollars(abs(more))} a month {'more' if more > 0 else 'less'}{speed}"
+        return f"{each['variant']}: same price{effect}"
+    return f"{each['variant']}: {dollars(abs(more))} a month {'more' if more > 0 else 'less'}{effect}"
 
 
 def _refused(reason: str) -> str:
-    return reason if reason.startswith("does") else f"is refused: {reason}"
+    return reason if reason.startswith("does") else f"not possible, {reason}"
 
 
-def _pace(best: Mapping[str, Any], each: Mapping[str, Any]) -> str:
+def _effect(best: Mapping[str, Any], each: Mapping[str, Any]) -> str:
+    """Return what a variant does to dollars a token where there is no SLO to size for, else to TPOT."""
+    if best["attainment"] is None and best["usd_per_million_tokens"] is not None:
+        own, other = best["usd_per_million_tokens"], each["usd_per_million_tokens"]
+        return f", {dollars(other)} a million tokens (plan: {dollars(own)})"
     own, other = best["p95_tpot_ms"], each["p95_tpot_ms"]
     return "" if own is None or other is None else f", p95 TPOT {number(other)} ms (plan: {number(own)})"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simserve.planner.sweep import Sweep
 from simserve.planner.sweep_point import OK, Row
-from simserve.report.page import html_table
+from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, counted, dollars, number, share
 
 if TYPE_CHECKING:
@@ -97,6 +97,30 @@ def shown_rows(answer: Sweep) -> list[list[str]]:
 def sweep_html(answer: Sweep) -> str:
     """Return the answer as a fragment of HTML."""
     return html_table(sweep_lines(answer), header(answer), shown_rows(answer), error_lines(answer))
+
+
+def sweep_page(answer: Sweep, command: str) -> Page:
+    """Return the answer as a page: curves over the first key with numbers, and the table."""
+    from simserve.report.answer_plots import sweep_curves
+    from simserve.report.panels import panel
+
+    lines = sweep_lines(answer)
+    panels = []
+    for label, name, _ in _FIGURES:
+        figure = sweep_curves(answer, name, label)
+        if figure is not None:
+            told = f"{label} at {counted(len(answer.rows), 'point')} of {', '.join(answer.keys)}."
+            panels.append(panel(name.replace("_", "-"), f"{label[:1].upper()}{label[1:]}", "", figure, told))
+    return Page(
+        name="simserve sweep: " + ", ".join(answer.keys),
+        answer=lines[0],
+        lines=lines[1:],
+        sections=(
+            *([Section(title="Against the grid", panels=panels)] if panels else []),
+            Section(title="Points", header=header(answer), rows=shown_rows(answer), notes=error_lines(answer)),
+        ),
+        command=command,
+    )
 
 
 def _merit(row: Row) -> tuple[float, float]:

@@ -10,6 +10,8 @@ from simserve.metrics.result import RunResult
 from simserve.profiles.quality import quality_lines
 from simserve.report import facts
 from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
+from simserve.report.classes import CLASS_COLUMNS, class_rows
+from simserve.report.fleet import door_lines, fleet_lines, stream_lines
 from simserve.report.knobs import engine_lines
 from simserve.report.speculation import speculation_lines
 from simserve.report.tables import STATISTICS, latency_rows, slo_rows
@@ -22,7 +24,16 @@ _WIDEST = 100
 """Columns used at most: longer lines are hard to follow."""
 _LABEL_WIDTH = 11
 _STYLES = {"holds": "bold green", "missed": "bold red", "none": "bold"}
-_FILES = ("report.html", "result.json", "requests.parquet", "timeseries.parquet", "scenario.resolved.yaml")
+_FILES = (
+    "report.html",
+    "result.json",
+    "requests.parquet",
+    "timeseries.parquet",
+    "scenario.resolved.yaml",
+    "timeline.json",
+    "timeline.json.gz",
+    "metrics.prom",
+)
 
 
 def render_run(result: RunResult, console: Console, folder: Path | None) -> None:
@@ -60,6 +71,12 @@ def _latencies(result: RunResult) -> Table:
     heading = Text(facts.measured(result))
     notes = [Text(caveat, style="bold yellow")] if caveat else []
     section.add_row("Latency", Group(heading, *notes, _latency_table(result)))
+    classes = class_rows(result)
+    if classes:
+        table = _columns(1 + len(CLASS_COLUMNS), left=1, header=("", *CLASS_COLUMNS))
+        for each in classes:
+            table.add_row(each.label, *(cell.text for cell in each.cells))
+        section.add_row("Classes", table)
     return section
 
 
@@ -80,6 +97,9 @@ def _facts(result: RunResult) -> Table:
             "Step time": facts.step_lines(result),
             "Speculation": speculation_lines(result),
             "Queue": facts.waiting_lines(result),
+            "Door": door_lines(result),
+            "Fleet": fleet_lines(result),
+            "Stream": stream_lines(result),
         }
     )
 

@@ -7,6 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from simserve.scenario.speculative import SpeculativeSpec
+from simserve.sim.admission_spec import AdmissionSpec
+from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.fault_spec import FaultSpec
+from simserve.sim.pool_spec import DisaggregationSpec, Role
+from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
+from simserve.sim.streaming_spec import StreamingSpec
 from simserve.units import Bytes, Seconds
 from simserve.validation import FrozenModel
 
@@ -29,7 +35,6 @@ Quantization = Literal[
     "nvfp4",
 ]
 KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
-RoutingPolicy = Literal["round_robin", "least_outstanding"]
 
 MAX_REPLICAS = 10_000
 """Each replica has a scheduler of its own in memory."""
@@ -79,7 +84,8 @@ class EngineSpec(FrozenModel):
     enable_chunked_prefill: bool | None = None
     """Whether a prompt may be split over several steps."""
     enable_prefix_caching: bool | None = None
-    """Whether equal prefixes share KV blocks; a workload without shared prefixes shares nothing."""
+    """Whether requests that begin alike share KV blocks; a workload without `sessions`, `shared_prefix` or a trace that
+    says what prompts share has nothing to share."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of GPU memory; of which memory is the engine's rule (total, free after load, static)."""
     block_size: Annotated[int, Field(ge=1)] | None = None
@@ -88,6 +94,9 @@ class EngineSpec(FrozenModel):
     """Longest prompt plus output, tokens. Absent: the model's own limit."""
     async_scheduling: bool | None = None
     """Whether the host prepares the next step while the GPU works on this one."""
+    sampling: Literal["greedy", "nucleus"] | None = None
+    """How clients ask for tokens: `greedy`, or `nucleus`, by top-k or top-p, as a model's generation_config.json makes
+    of clients that ask for nothing; vLLM 0.8 to 0.13 sorts the logits for it. Absent: greedy."""
     enforce_eager: bool | None = None
     """Whether to run without CUDA graphs and compilation: a step takes at least the time to launch its kernels."""
     frontend_latency: Seconds | None = None
@@ -114,11 +123,41 @@ class EngineSpec(FrozenModel):
         return {key: value for key, value in given.items() if value is not None}
 
 
-class RoutingSpec(FrozenModel):
-    """How requests are spread over the replicas."""
+class PoolSpec(FrozenModel):
+    """Equal replicas. What a pool leaves out is the deployment's."""
 
-    policy: RoutingPolicy = "least_outstanding"
-    """`round_robin`, or `least_outstanding`: the replica with the fewest unanswered requests."""
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=60)]
+    """Name in the results, and of `pool` in a class of requests."""
+    role: Role = "both"
+    """`both`, or, with `deployment.disaggregation`, `prefill` or `decode`."""
+    replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Copies of the model, each with its own scheduler."""
+    hardware: str | None = None
+    """GPU, as `deployment.hardware`."""
+    model: str | None = None
+    """Model, as `model`."""
+    tensor_parallel_size: Annotated[int, Field(ge=1)] | None = None
+    """GPUs that share every layer."""
+    pipeline_parallel_size: Annotated[int, Field(ge=1)] | None = None
+    """Groups of GPUs that hold consecutive layers."""
+    quantization: Quantization | None = None
+    """Format of the linear weights."""
+    kv_cache_dtype: KVCacheDtype | None = None
+    """Format of the KV cache."""
+    engine: EngineSpec | None = None
+    """The serving engine and its knobs, all of them: nothing is taken from `deployment.engine` then."""
+
+
+_OF_POOL = (
+    "hardware",
+    "replicas",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "quantization",
+    "kv_cache_dtype",
+    "engine",
+)
+"""Keys of a pool that are keys of a deployment."""
 
 
 def _as_routing(value: object) -> object:
@@ -162,6 +201,19 @@ class DeploymentSpec(FrozenModel):
         RoutingSpec, BeforeValidator(_as_routing, json_schema_input_type=RoutingPolicy | RoutingSpec)
     ] = RoutingSpec()
     """Routing policy over the replicas: its name alone, or a mapping with `policy`."""
+    admission: AdmissionSpec | None = None
+    """Which requests are turned away at the door; absent: none."""
+    autoscaling: AutoscalingSpec | None = None
+    """How the number of replicas follows the load; absent: it does not."""
+    faults: tuple[FaultSpec, ...] = ()
+    """What goes wrong, and when."""
+    streaming: StreamingSpec | None = None
+    """How tokens reach the client; absent: at once, as the engine has them."""
+    pools: Annotated[tuple[PoolSpec, ...], Field(max_length=100)] = ()
+    """Replicas of several kinds behind one router, instead of `replicas` equal ones; the keys above are what a pool
+    leaves out."""
+    disaggregation: DisaggregationSpec | None = None
+    """How KV caches get from prefill to decode pools; absent: every replica prefills and decodes."""
 
     @property
     def gpus_per_replica(self) -> int:
@@ -171,4 +223,12 @@ class DeploymentSpec(FrozenModel):
     @property
     def num_gpus(self) -> int:
         """GPUs of the whole deployment."""
+        if self.pools:
+            return sum(self.of_pool(pool).num_gpus for pool in self.pools)
         return self.replicas * self.gpus_per_replica
+
+    def of_pool(self, pool: PoolSpec) -> DeploymentSpec:
+        """Return a deployment of one pool alone: what it says, and where it says nothing, what this one says."""
+        own = {key: value for key in _OF_POOL if (value := getattr(pool, key)) is not None}
+        alone = {"pools": (), "disaggregation": None, "admission": None, "routing": RoutingSpec()}
+        return self.model_copy(update={**own, **alone})

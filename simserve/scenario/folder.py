@@ -10,11 +10,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from simserve.errors import SimserveError, UsageError
-from simserve.metrics.files import REQUESTS_FILE, RESULT_FILE, SCENARIO_FILE, TIMESERIES_FILE
+from simserve.metrics.stored import REQUESTS_FILE, RESULT_FILE, SCENARIO_FILE, TIMESERIES_FILE
 from simserve.scenario.schema import Scenario
 
 RESULTS_FOLDER = Path("results")
-RESULT_FILES = (RESULT_FILE, REQUESTS_FILE, TIMESERIES_FILE, SCENARIO_FILE, "report.html")
+OPTIONAL_FILES = ("timeline.json", "timeline.json.gz", "metrics.prom")
+"""What a run writes where it is asked to."""
+RESULT_FILES = (RESULT_FILE, REQUESTS_FILE, TIMESERIES_FILE, SCENARIO_FILE, "report.html", *OPTIONAL_FILES)
 """What a run writes, and therefore may overwrite."""
 
 _REMEDY = "choose another folder, or --force to replace it"
@@ -68,12 +70,11 @@ def _check_content(folder: Path, scenario: Scenario, force: bool) -> None:
         return
     if RESULT_FILE not in held:
         raise UsageError(f"holds a {held[0]} that belongs to no result", file=folder, key="--out", remedy=_REMEDY)
-    try:
-        owner = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))["simserve"]["scenario_hash"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    owner = _owner(folder)
+    if owner is None:
         raise UsageError(
             f"holds a {RESULT_FILE} that is no result of simserve", file=folder, key="--out", remedy=_REMEDY
-        ) from None
+        )
     if owner != scenario.hash:
         raise UsageError(
             f"holds the result of another scenario or seed ({owner}, this is {scenario.hash})",
@@ -81,6 +82,14 @@ def _check_content(folder: Path, scenario: Scenario, force: bool) -> None:
             key="--out",
             remedy=_REMEDY,
         )
+
+
+def _owner(folder: Path) -> object:
+    """Return the hash of the scenario whose result a folder holds; None: it holds none."""
+    try:
+        return json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))["simserve"]["scenario_hash"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _make(staging: Path, folder: Path) -> list[Path]:
@@ -111,6 +120,9 @@ def _move(staging: Path, folder: Path) -> None:
     if not folder.exists():
         staging.rename(folder)
         return
+    if _owner(folder) != _owner(staging):
+        for name in OPTIONAL_FILES:  # of the result that is replaced
+            (folder / name).unlink(missing_ok=True)
     # The result names its scenario: it goes last, so that a folder never claims files it does not have.
     for file in sorted(staging.iterdir(), key=lambda each: each.name == RESULT_FILE):
         file.replace(folder / file.name)

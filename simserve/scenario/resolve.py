@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simserve.engine.config import EngineConfig
@@ -15,6 +15,7 @@ from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
+from simserve.scenario.combinations import check_combinations, check_engine
 from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
@@ -40,7 +41,8 @@ class ResolvedScenario:
         shape: One replica: hardware, model, engine, parallel sizes, number formats.
         memory: What of a GPU's memory goes where, and whether it fits.
         engine: Limits and rules of one replica's scheduler.
-        gpu_hour: What a GPU-hour costs, and where that is from.
+        gpu_hour: What a GPU-hour costs, and where that is from; over several pools, the mean.
+        pools: Each pool as a scenario of its own; the shape, memory and engine above are then the first one's.
     """
 
     scenario: Scenario
@@ -48,6 +50,7 @@ class ResolvedScenario:
     memory: MemoryPlan
     engine: EngineConfig
     gpu_hour: GpuHour
+    pools: tuple[ResolvedScenario, ...] = ()
 
     @property
     def gpu_hour_usd(self) -> float | None:
@@ -73,18 +76,70 @@ def resolve(scenario: Scenario) -> ResolvedScenario:
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
     """
+    check_combinations(scenario)
+    if scenario.deployment.pools:
+        return _resolve_pools(scenario)
     shape = replica_shape(scenario)
     with scenario.blaming("deployment"):
         memory = plan_memory(shape)
     with scenario.blaming("pricing"):
         price = gpu_hour(scenario.pricing, shape.hardware)
+    engine = engine_config(shape, memory)
+    check_engine(scenario, engine)
     return ResolvedScenario(
         scenario=scenario,
         shape=shape,
         memory=memory,
-        engine=engine_config(shape, memory),
+        engine=engine,
         gpu_hour=price,
     )
+
+
+def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
+    pools = tuple(resolve(_alone(scenario, number)) for number in range(len(scenario.deployment.pools)))
+    for pool in pools:
+        check_engine(scenario, pool.engine)
+    if scenario.deployment.disaggregation is not None:
+        _check_handover(scenario, pools)
+    return replace(pools[0], scenario=scenario, gpu_hour=_mean_gpu_hour(scenario, pools), pools=pools)
+
+
+def _alone(scenario: Scenario, number: int) -> Scenario:
+    """Return the scenario as if one of its pools were all there is."""
+    pool = scenario.deployment.pools[number]
+    workload = scenario.workload
+    if workload.classes is not None:
+        anywhere = tuple(each.model_copy(update={"pool": None, "retries": None}) for each in workload.classes)
+        workload = workload.model_copy(update={"classes": anywhere})
+    deployment = scenario.deployment.of_pool(pool)
+    return scenario.model_copy(
+        update={"deployment": deployment, "workload": workload, "model": pool.model or scenario.model}
+    )
+
+
+def _mean_gpu_hour(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> GpuHour:
+    """Return the mean price over the GPUs of all pools; None where one of them has none."""
+    prices = [pool.gpu_hour for pool in pools]
+    if len({each.usd for each in prices}) == 1:
+        return prices[0]
+    names = [pool.name for pool in scenario.deployment.pools]
+    words = "; ".join(f"{name}: {each.source}" for name, each in zip(names, prices, strict=True))
+    pays = any(each.pays_electricity for each in prices)
+    weighted = [pool.num_gpus * pool.gpu_hour.usd for pool in pools if pool.gpu_hour.usd is not None]
+    if len(weighted) < len(pools):
+        return GpuHour(None, words, pays)
+    return GpuHour(sum(weighted) / sum(pool.num_gpus for pool in pools), f"mean over the pools; {words}", pays)
+
+
+def _check_handover(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> None:
+    """Refuse pools that could not read each other's KV caches."""
+    first = pools[0].shape
+    for number, pool in enumerate(pools):
+        shape = pool.shape
+        if (shape.model.name, shape.kv_cache_dtype) != (first.model.name, first.kv_cache_dtype):
+            rule = f"holds KV caches of {shape.model.name} in {shape.kv_cache_dtype}, unlike the first pool"
+            with scenario.blaming(f"deployment.pools.{number}"):
+                raise ScenarioError(rule, remedy="give both roles the same model and kv_cache_dtype")
 
 
 def replica_shape(scenario: Scenario) -> ReplicaShape:
@@ -248,6 +303,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         max_model_len=engine.max_model_len,
         enable_chunked_prefill=engine.enable_chunked_prefill,
         reserve_full_prompt=engine.reserve_full_prompt,
+        enable_prefix_caching=engine.enable_prefix_caching,
         block_size=engine.block_size,
         num_blocks=memory.num_kv_blocks,
         data_parallel_size=shape.data_parallel_size,

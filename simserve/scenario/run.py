@@ -14,12 +14,14 @@ from simserve.errors import ScenarioError
 from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.replications import PILOT_RUNS, pool, widest
 from simserve.metrics.result import RunResult
-from simserve.metrics.slo import SLO
 from simserve.metrics.summary import RunFacts, summarize
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.profiles.expected_errors import UNVALIDATED, expected_error, generation_of, load_expected_errors
+from simserve.scenario.control import control_of
 from simserve.scenario.fit import check_fit, quality_of
+from simserve.scenario.objective import objective
+from simserve.scenario.pools import pool_setups
 from simserve.scenario.pricing import grid
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
@@ -37,7 +39,9 @@ Progress = Callable[[int, int], None]
 """Called now and then with the requests done and all requests of the run."""
 
 
-def run(scenario: Scenario, *, progress: Progress | None = None, explain: bool = True) -> RunResult:
+def run(
+    scenario: Scenario, *, progress: Progress | None = None, explain: bool = True, keep_steps: bool = False
+) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
     An interrupt (Ctrl-C) ends the run early: the result then holds what was finished, and says so in
@@ -48,16 +52,19 @@ def run(scenario: Scenario, *, progress: Progress | None = None, explain: bool =
         progress: Called now and then.
         explain: Whether to look, with more runs, into what another limit of the scheduler would bring. A search that
             reads latencies and dollars alone has no use for it; the bottleneck is then named without that look.
+        keep_steps: Whether the first replication keeps every step in ``simulation.steps``, for a timeline.
 
     Raises:
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
         InputError: A profile or a trace is missing or invalid, or they do not go together.
     """
     resolved = resolve(scenario)
+    # What another limit would bring is asked of one kind of replica.
+    explain = explain and not resolved.pools
     check_fit(resolved)
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
-    first, specs, facts, summaries = _replicate(resolved, priced, progress, explain=explain)
+    first, specs, facts, summaries = _replicate(resolved, priced, progress, explain=explain, keep_steps=keep_steps)
     summary = pool(summaries) if _plans_several(scenario) else summaries[0]
     try:
         curve = seats_curve(resolved, first, specs) if explain else None
@@ -116,7 +123,12 @@ def _replications(scenario: Scenario, summaries: Sequence[Mapping[str, Any]]) ->
 
 
 def _replicate(
-    resolved: ResolvedScenario, priced: PricedDeployment, progress: Progress | None, *, explain: bool
+    resolved: ResolvedScenario,
+    priced: PricedDeployment,
+    progress: Progress | None,
+    *,
+    explain: bool,
+    keep_steps: bool = False,
 ) -> tuple[Simulation, RequestSpecs, RunFacts, list[dict[str, Any]]]:
     """Return the first run, its traffic, its facts, and the summary of every replication.
 
@@ -124,17 +136,12 @@ def _replicate(
     which is marked as interrupted wherever fewer runs were done than asked for.
     """
     scenario = resolved.scenario
-    deployment = Deployment(
-        num_replicas=scenario.deployment.replicas,
-        engine=resolved.engine,
-        priced=priced,
-        routing=scenario.deployment.routing.policy,
-    )
+    deployment = _deployment(resolved, priced)
     count = max(scenario.run.replications, 1 if scenario.run.precision is None else PILOT_RUNS)
     count = min(count, scenario.run.max_replications) if scenario.run.precision is not None else count
     specs = _traffic(scenario, 0)
     shown = _part(progress, 0, count)
-    first = simulate(deployment, specs, progress=shown)
+    first = simulate(deployment, specs, progress=shown, keep_steps=keep_steps)
     facts = _facts(resolved, priced, first, specs, explain=explain)
     summaries = [summarize(first, facts)]
     try:
@@ -172,10 +179,11 @@ def _traffic(scenario: Scenario, replication: int) -> RequestSpecs:
         specs = generate(scenario.workload, seed=scenario.run.seed, replication=replication, base_path=scenario.folder)
     specs = with_paces(specs, scenario.deployment.speculative, scenario.run.seed, replication)
     warmup = scenario.run.warmup
-    if not isinstance(warmup, str) and specs.concurrency is None and warmup >= float(specs.arrival_time[-1]):
+    last = float(specs.arrival_time[np.isfinite(specs.arrival_time)].max(initial=-np.inf))
+    if not isinstance(warmup, str) and specs.concurrency is None and warmup >= last:
         with scenario.blaming("run"):
             raise ScenarioError(
-                f"must end before the last of the arrivals, {to_text(float(specs.arrival_time[-1]), 'time')}",
+                f"must end before the last of the arrivals, {to_text(last, 'time')}",
                 key="warmup",
                 value=to_text(warmup, "time"),
                 remedy="nothing would be left to measure",
@@ -211,7 +219,7 @@ def _facts(
         grid=grid(scenario.pricing),
         idle_watts=resolved.shape.hardware.power.idle,
         board_watts=resolved.shape.hardware.power.board,
-        slo=_slo(scenario),
+        slo=objective(scenario),
         warmup=scenario.run.warmup,
         peak_flops=priced.parts.peak_flops,
         peak_bandwidth=priced.parts.peak_bandwidth,
@@ -248,10 +256,6 @@ def _requests_in_flight(records: RequestRecords) -> float:
     return float(seconds[answered].sum()) / duration if duration > 0 else float("nan")
 
 
-def _slo(scenario: Scenario) -> SLO | None:
-    return None if scenario.slo is None else SLO(**scenario.slo.model_dump())
-
-
 def deploy(resolved: ResolvedScenario) -> Deployment:
     """Return the deployment of a resolved scenario, priced.
 
@@ -260,14 +264,21 @@ def deploy(resolved: ResolvedScenario) -> Deployment:
         InputError: A profile does not go with the rest.
     """
     check_fit(resolved)
-    scenario = resolved.scenario
-    with scenario.blaming("deployment"):
+    with resolved.scenario.blaming("deployment"):
         priced = price(resolved.shape)
+    return _deployment(resolved, priced)
+
+
+def _deployment(resolved: ResolvedScenario, priced: PricedDeployment) -> Deployment:
+    scenario = resolved.scenario
     return Deployment(
         num_replicas=scenario.deployment.replicas,
         engine=resolved.engine,
         priced=priced,
         routing=scenario.deployment.routing.policy,
+        gpus_per_replica=scenario.deployment.gpus_per_replica,
+        control=control_of(resolved),
+        pools=pool_setups(resolved),
     )
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
     PlainSerializer,
@@ -30,41 +29,18 @@ from simserve.metrics.thresholds import ATTAINMENT, parse_threshold
 from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.presets import UseCase, with_preset
 from simserve.scenario.pricing_spec import PricingSpec
-from simserve.units import Seconds
 from simserve.validation import FrozenModel
+from simserve.workload.class_spec import LatencyLimits
 from simserve.workload.spec import WorkloadSpec
 
 _HASH_LENGTH = 12
 
 
-def _positive(value: float) -> float:
-    if value <= 0:
-        raise ValueError("must be longer than 0 s")
-    return value
-
-
-PositiveSeconds = Annotated[Seconds, AfterValidator(_positive)]
-
-
-class SLOSpec(FrozenModel):
+class SLOSpec(LatencyLimits):
     """Service-level objective: limits of a request, and the share of requests that must keep them all."""
 
     preset: Annotated[UseCase | None, Field(exclude=True)] = None
     """Use case whose published limits hold where none is given here; `slo: chat` is short for `slo: {preset: chat}`."""
-    ttft: PositiveSeconds | None = None
-    """Longest time to first token."""
-    tpot: PositiveSeconds | None = None
-    """Longest time per output token after the first."""
-    e2e: PositiveSeconds | None = None
-    """Longest time from arrival to the last token."""
-    attainment: Annotated[float, Field(gt=0, le=1)] = 0.95
-    """Share of submitted requests that must keep every limit."""
-
-    @model_validator(mode="after")
-    def _check_terms(self) -> Self:
-        if self.ttft is None and self.tpot is None and self.e2e is None:
-            raise ValueError('needs at least one limit: ttft, tpot or e2e, for example ttft: "1 s"')
-        return self
 
 
 def _as_warmup(value: object) -> object:
@@ -164,7 +140,8 @@ class Scenario(FrozenModel):
 
     @model_validator(mode="after")
     def _check_objective(self) -> Self:
-        if ATTAINMENT in self.thresholds and self.slo is None:
+        has_objective = self.slo is not None or any(each.slo is not None for each in self.workload.classes or ())
+        if ATTAINMENT in self.thresholds and not has_objective:
             raise ValueError(f"thresholds.{ATTAINMENT} needs an slo block: without limits nothing is attained")
         return self
 

@@ -80,17 +80,16 @@ def limit_gains(resolved: ResolvedScenario, specs: RequestSpecs) -> dict[str, fl
 
 
 def _all_at_once(specs: RequestSpecs) -> RequestSpecs:
-    some = slice(0, MOST_REQUESTS)
-    return RequestSpecs(
-        arrival_time=np.zeros(len(specs.prompt_tokens[some])),
-        prompt_tokens=specs.prompt_tokens[some],
-        output_tokens=specs.output_tokens[some],
-        max_tokens=specs.max_tokens[some],
+    first = specs.first(MOST_REQUESTS)
+    return replace(
+        first,
+        arrival_time=np.zeros(len(first)),
         think_time=np.empty(0),
         concurrency=None,
         is_stationary=False,
         offered_rate=float("nan"),
-        pace=None if specs.pace is None else specs.pace[some],
+        session=None,
+        turn=None,
     )
 
 

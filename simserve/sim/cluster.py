@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.lockstep import Ranks, complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
 from simserve.engine.state import FAILED, INFINITY, LEAP_WIDTH, STATIC, Replica, RequestTable
 from simserve.sim.recorder import FLUSH_ROWS, Recorder
+from simserve.sim.routing_spec import RoutingPolicy
 
-Routing = Literal["round_robin", "least_outstanding"]
+Routing = RoutingPolicy
 EVENTS_BETWEEN_CHORES = 1024
 
 
@@ -67,11 +68,18 @@ class Cluster:
         self._held: list[tuple[float, int, int]] = []
         self._schedules_ahead = replicas[0].config.async_scheduling and replicas[0].mode != STATIC
         self._on_progress = on_progress
+        self.lists_failures = False
+        self._failed: list[int] = []
 
     @property
     def num_arrived(self) -> int:
         """Open loop: requests that have arrived so far."""
         return self._cursor
+
+    @property
+    def unsent(self) -> list[tuple[float, int]]:
+        """Requests that were to reach the cluster, and have not: their times and indices."""
+        return list(self._sent)
 
     def schedule_all(self) -> None:
         """Open loop: every request of the table arrives at its ``ready_time`` (ascending)."""
@@ -115,6 +123,8 @@ class Cluster:
                     cursor += 1
                 else:
                     self._admit(ready)
+                    if self._failed:
+                        return self._collect_finished()
                     cursor = self._cursor
                 ready = ready_times[cursor] if is_plain and cursor < num_scheduled else self._next_ready()
                 continue
@@ -133,6 +143,8 @@ class Cluster:
                 return self._collect_finished()
             while ready == end:
                 self._admit(ready)
+                if self._failed:
+                    return self._collect_finished()
                 ready = self._next_ready()
             if is_single:
                 plan(only, requests)
@@ -156,8 +168,8 @@ class Cluster:
             self._on_progress(self.num_finished)
 
     def _collect_finished(self) -> list[int]:
-        """Return, ascending, the requests that finished at this instant, and forget them."""
-        finished: list[int] = []
+        """Return, ascending, the requests that finished or failed at this instant, and forget them."""
+        finished, self._failed = self._failed, []
         for replica in self.replicas:
             if replica.finished:
                 finished += replica.finished
@@ -189,6 +201,8 @@ class Cluster:
             index = heappop(self._sent)[1]
         requests = self.requests
         if requests.status[index] == FAILED:
+            if self.lists_failures:
+                self._failed.append(index)
             return
         if self._routes_least:
             number = self._loads.index(min(self._loads))

@@ -28,6 +28,8 @@ from simserve.perf.tables import PricedDeployment
 from simserve.sim.drafts import DraftSums, LeapColumns, SpeculationTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.series import BinnedSums, TimeSeries, mean_count
+from simserve.sim.step_log import StepLog
+from simserve.sim.timeline import FleetTimeline
 
 FLUSH_ROWS = 8192
 """Leaps that gather before they are added up: enough to amortise numpy, small enough to stay in cache."""
@@ -87,10 +89,24 @@ class RunTotals:
     speculation: SpeculationTotals | None = None
 
 
+def series_sums() -> BinnedSums:
+    """Return empty sums over time, as recorders fill them."""
+    return BinnedSums(("busy", "kv", "prefill", "decode"))
+
+
 class Recorder:
     """Adds up the leaps of the replicas of one run."""
 
-    def __init__(self, config: EngineConfig, times: StepTimes, priced: PricedDeployment | None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        times: StepTimes,
+        priced: PricedDeployment | None,
+        sums: BinnedSums | None = None,
+        log: StepLog | None = None,
+    ) -> None:
+        """Add up from nothing; ``log`` also gets every leap."""
+        self._log = log
         self._config = config
         self._times = times
         self._priced = priced
@@ -113,10 +129,15 @@ class Recorder:
                 times.prefill_pair_seconds - draft.prefill_pair_seconds,
                 times.prefill_context_seconds - draft.prefill_context_seconds,
             )
+        self.clocks: dict[int, list[Floats]] | None = None
+        """By replica the start, steps, first and increment of the leaps with decodes; None: not kept."""
+        self.scales_parts = False
+        """Whether some steps took longer than their parts: a slow replica; every part is then as much longer."""
         self._parts = np.zeros(5)
         self._shared = np.zeros(5)
         self._histogram = Histogram()
-        self._sums = BinnedSums(("busy", "kv", "prefill", "decode"))
+        # Pools of one run share their sums over time.
+        self._sums = series_sums() if sums is None else sums
         self._blocked = np.zeros(len(BLOCKED_NAMES))
         self._num_steps = 0
         self._sequence_steps = self._busy = self._flops = self._bytes = 0.0
@@ -127,6 +148,11 @@ class Recorder:
         self._usable = float((capacity // per_slot) * per_slot if per_slot else capacity)
         self._capacity = float(capacity) if uses_cache else 0.0
 
+    def watch(self, replica: Replica) -> None:
+        """Keep the steps of this scheduler too, where steps are kept."""
+        if self._log is not None:
+            self._log.watch([replica])
+
     def flush(self, replica: Replica) -> None:
         """Add up and clear the rows that a replica has written."""
         if len(replica.irregular_gaps):
@@ -136,6 +162,10 @@ class Recorder:
         if len(replica.leaps):
             rows = np.array(replica.leaps).reshape(-1, LEAP_WIDTH).T
             del replica.leaps[:]
+            if self._log is not None:
+                self._log.add(replica, rows)
+            if self.clocks is not None:
+                self.clocks.setdefault(replica.identity, []).append(rows[:4, rows[_DECODING] > 0])
             advances = rows[_DECODING]
             if self._drafts is not None:
                 advances = np.zeros(rows.shape[1])
@@ -143,19 +173,40 @@ class Recorder:
                 del replica.advances[:]
             self._add(rows, advances)
 
-    def totals(self, num_replicas: int, records: RequestRecords, end_time: float) -> RunTotals:
-        """Return the sums; every replica has been flushed."""
+    def totals(
+        self, num_replicas: float, records: RequestRecords, end_time: float, timeline: FleetTimeline | None = None
+    ) -> RunTotals:
+        """Return the sums; every replica has been flushed.
+
+        Args:
+            num_replicas: How many served, throughout or on average.
+            records: One row a request.
+            end_time: The last event, seconds.
+            timeline: Which replicas were there when, and what was tried in vain, where that changed.
+        """
         part_names = ("weights", "kv", "compute", "communication", "host")
         if self._priced is not None and self._config.data_parallel_size > 1:
             self._add_shared()
+        elif self.scales_parts and self._parts.sum() > 0:
+            drafting = 0.0 if self._drafts is None else self._drafts.seconds
+            self._parts *= (self._busy - drafting) / self._parts.sum()
         edges, means = self._sums.means(end_time)
-        capacity = self._capacity * num_replicas
+        if timeline is None:
+            running = mean_count(records.scheduled_time, records.finish_time, edges)
+            waiting = mean_count(records.admitted_time, records.scheduled_time, edges)
+            present: Floats = np.full(len(edges) - 1, float(num_replicas))
+            capacity = self._capacity * num_replicas
+        else:
+            running, waiting = timeline.running_and_waiting(records, edges)
+            present = timeline.launched(edges)
+            capacity = self._capacity * num_replicas
+        most = np.maximum(present, np.finfo(np.float64).tiny)
         series = TimeSeries(
             edges=edges,
-            running=mean_count(records.scheduled_time, records.finish_time, edges),
-            waiting=mean_count(records.admitted_time, records.scheduled_time, edges),
-            kv_usage=means["kv"] / capacity if capacity else np.zeros(len(edges) - 1),
-            busy=means["busy"] / num_replicas,
+            running=running,
+            waiting=waiting,
+            kv_usage=means["kv"] / (self._capacity * most) if capacity else np.zeros(len(edges) - 1),
+            busy=means["busy"] / most,
             prefill_tokens_per_s=means["prefill"],
             decode_tokens_per_s=means["decode"],
         )

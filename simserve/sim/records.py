@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 STATUSES = ("completed", "rejected", "timed_out", "failed", "unfinished")
 COMPLETED, REJECTED, TIMED_OUT, FAILED, UNFINISHED = range(5)
-REASONS = ("", "prompt_too_long")
-PROMPT_TOO_LONG = 1
+REASONS = (
+    "",
+    "prompt_too_long",
+    "rate_limit",
+    "queue_full",
+    "kv_headroom",
+    "load",
+    "deadline",
+    "timeout",
+    "replica_lost",
+    "drained",
+)
+"""Why a request was not completed: too long for the model; refused at the door by a rule of `deployment.admission`;
+given up by its client; lost with its replica, or when its time to drain was over."""
+(
+    PROMPT_TOO_LONG,
+    RATE_LIMIT,
+    QUEUE_FULL,
+    KV_HEADROOM,
+    LOAD,
+    DEADLINE,
+    TIMEOUT,
+    REPLICA_LOST,
+    DRAINED,
+) = range(1, len(REASONS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +56,10 @@ class RequestRecords:
         status: Index into `STATUSES`.
         reason: Index into `REASONS`, why it was not completed.
         is_truncated: Whether the model's length limit cut what the client asked for.
+        request_class: Index into ``class_names``; None without classes.
+        class_names: The classes, in the order of the scenario.
+        session: Number of its conversation; None: no conversations.
+        turn: Its turn there, from 1; None: no conversations that wait for answers.
     """
 
     arrival_time: NDArray[np.float64]
@@ -48,7 +76,20 @@ class RequestRecords:
     status: NDArray[np.int8]
     reason: NDArray[np.int8]
     is_truncated: NDArray[np.bool_]
+    request_class: NDArray[np.int16] | None = None
+    class_names: tuple[str, ...] = ()
+    session: NDArray[np.int64] | None = None
+    turn: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         """Return the number of requests."""
         return len(self.arrival_time)
+
+    def by_arrival(self) -> RequestRecords:
+        """Return the same in order of arrival, those that were never sent last."""
+        order = np.argsort(self.arrival_time, kind="stable")
+        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        sorted_columns: dict[str, Any] = {
+            name: column[order] for name, column in columns.items() if isinstance(column, np.ndarray)
+        }
+        return replace(self, **sorted_columns)

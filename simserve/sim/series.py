@@ -24,7 +24,7 @@ class TimeSeries:
         kv_usage: Share of KV memory reserved.
         busy: Share of replicas in a step.
         prefill_tokens_per_s: Prompt tokens computed a second.
-        decode_tokens_per_s: Tokens decoded a second.
+        decode_tokens_per_s: Tokens decoded a second; of static batching with the padding, which is computed too.
     """
 
     edges: Floats

@@ -6,21 +6,33 @@ so a run costs SimPy events per decision, not per request or token. It knows no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import simpy
+from numpy.typing import NDArray
 
 from simserve.engine.config import EngineConfig
+from simserve.engine.prefix_cache import PrefixCache
 from simserve.engine.state import Replica, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
 from simserve.sim.clients import ClosedLoop
 from simserve.sim.cluster import Cluster, Routing, end_of
+from simserve.sim.control import Control
+from simserve.sim.managed import ManagedRun
+from simserve.sim.pools import PoolOutcome, PoolSetup, together
+from simserve.sim.prefixes import prefix_paths
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
+from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.sessions import Sessions
+from simserve.sim.step_log import StepLog
+from simserve.sim.streaming import StreamTotals, client_view
+from simserve.sim.streaming_spec import StreamingSpec
+from simserve.sim.timeline import FleetTimeline
 from simserve.workload.requests import RequestSpecs
 
 Progress = Callable[[int, int], None]
@@ -29,12 +41,18 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """What serves the requests: equal replicas behind one router."""
+    """What serves the requests: equal replicas behind one router, and what else decides (None: nothing does).
+
+    With ``pools``, those serve, and the replicas named first are what a summary compares them with.
+    """
 
     num_replicas: int
     engine: EngineConfig
     priced: PricedDeployment
     routing: Routing = "least_outstanding"
+    gpus_per_replica: int = 1
+    control: Control | None = None
+    pools: tuple[PoolSetup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +68,11 @@ class Simulation:
         is_stationary: Open-loop arrivals at a constant mean rate, so that a warm-up may be cut.
         offered_rate: Requests/s asked for; NaN where undefined.
         was_interrupted: The user stopped it; requests may be unfinished.
+        steps: Every step, where they were asked for.
+        timeline: The lives of the replicas, where something decides in a run; None: all were there throughout.
+        pools: What each pool did, where there are several; else empty.
+        stream: What was sent to the clients, where that was asked for; None: tokens were with them at once.
+        transfers: Of KV caches between them: ``count link_seconds waited_seconds stalled_seconds``; empty: none.
     """
 
     records: RequestRecords
@@ -60,6 +83,18 @@ class Simulation:
     is_stationary: bool
     offered_rate: float
     was_interrupted: bool
+    steps: StepLog | None = None
+    timeline: FleetTimeline | None = None
+    pools: tuple[PoolOutcome, ...] = ()
+    transfers: Mapping[str, float] = field(default_factory=dict)
+    stream: StreamTotals | None = None
+
+    @property
+    def replica_seconds(self) -> float:
+        """Seconds of all replicas together, from launch to the end."""
+        if self.timeline is None:
+            return self.num_replicas * self.end_time
+        return self.timeline.mean_replicas(0.0, self.end_time) * self.end_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,20 +105,26 @@ class Replay:
     totals: RunTotals
 
 
-def simulate(deployment: Deployment, specs: RequestSpecs, *, progress: Progress | None = None) -> Simulation:
+def simulate(
+    deployment: Deployment, specs: RequestSpecs, *, progress: Progress | None = None, keep_steps: bool = False
+) -> Simulation:
     """Serve ``specs`` to the end.
 
     Args:
         deployment: What serves them.
         specs: What arrives.
         progress: Called now and then.
+        keep_steps: Whether every step is kept, for a timeline.
     """
+    log = StepLog() if keep_steps else None
     engine, priced = deployment.engine, deployment.priced
+    if _is_managed(deployment, specs):
+        return _managed(deployment, specs, progress, log)
     records, totals, end_time, was_interrupted = _run(
-        engine, priced.step_times, priced, deployment.num_replicas, deployment.routing, specs, progress
+        engine, priced.step_times, priced, deployment.num_replicas, deployment.routing, specs, progress, log
     )
     return Simulation(
-        records=records,
+        records=records if specs.turn is None else records.by_arrival(),
         totals=totals,
         end_time=end_time,
         num_replicas=deployment.num_replicas * engine.data_parallel_size,
@@ -91,7 +132,72 @@ def simulate(deployment: Deployment, specs: RequestSpecs, *, progress: Progress 
         is_stationary=specs.is_stationary,
         offered_rate=specs.offered_rate,
         was_interrupted=was_interrupted,
+        steps=log,
     )
+
+
+def _is_managed(deployment: Deployment, specs: RequestSpecs) -> bool:
+    """Return whether anything is decided in the run beyond where a request goes."""
+    has_patience = any(each.timeout is not None or each.retries is not None for each in specs.classes)
+    control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
+    decides = not control.is_plain
+    return has_patience or decides or bool(deployment.pools)
+
+
+def _as_seen(spec: StreamingSpec, simulation: Simulation, run: ManagedRun) -> Simulation:
+    """Return the run as the clients see it."""
+    view = client_view(spec, simulation.records, run.requests, run.clocks, simulation.end_time)
+    totals = replace(simulation.totals, itl=view.itl)
+    return replace(simulation, records=view.records, totals=totals, stream=view.totals)
+
+
+def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | None, log: StepLog | None) -> Simulation:
+    engine, priced = deployment.engine, deployment.priced
+    setups = deployment.pools or (
+        PoolSetup(
+            name="",
+            engine=engine,
+            step_times=priced.step_times,
+            priced=priced,
+            num_replicas=deployment.num_replicas,
+            gpus_per_replica=deployment.gpus_per_replica,
+        ),
+    )
+    control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
+    streaming = control.streaming
+    run = ManagedRun(
+        control,
+        setups,
+        specs,
+        _frontend_latency(engine, specs) + (0.0 if streaming is None else streaming.network_latency),
+        None if progress is None else lambda finished: progress(finished, len(specs)),
+        log,
+    )
+    was_interrupted = run.run()
+    records = _records(run.requests, run.arrival_time, specs, run.cached_tokens)
+    end_time = end_of(run.requests)
+    outcomes = run.outcomes(records, end_time)
+    simulation = Simulation(
+        records=records,
+        totals=together(outcomes),
+        end_time=end_time,
+        num_replicas=len(run.fleet.units),
+        is_open_loop=specs.concurrency is None,
+        is_stationary=specs.is_stationary,
+        offered_rate=specs.offered_rate,
+        was_interrupted=was_interrupted,
+        steps=log,
+        timeline=run.timeline,
+        pools=tuple(outcomes) if len(outcomes) > 1 else (),
+        transfers=run.transfers,
+    )
+    return simulation if streaming is None else _as_seen(streaming, simulation, run)
+
+
+def _frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
+    """Return the seconds from sending each request to the router."""
+    tokens = specs.prompt_tokens.astype(np.float64)
+    return config.frontend_latency + config.tokenization_per_token * tokens
 
 
 def replay(config: EngineConfig, step_times: StepTimes, specs: RequestSpecs) -> Replay:
@@ -108,45 +214,57 @@ def _run(
     routing: Routing,
     specs: RequestSpecs,
     progress: Progress | None,
+    log: StepLog | None = None,
 ) -> tuple[RequestRecords, RunTotals, float, bool]:
     times = times.as_lists()
     requests = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace)
-    recorder = Recorder(config, times, priced)
+    recorder = Recorder(config, times, priced, log=log)
     num_ranks = config.data_parallel_size
     replicas = [Replica(number // num_ranks, config, times) for number in range(num_replicas * num_ranks)]
+    if log is not None:
+        log.watch(replicas)
+    paths = prefix_paths(config, specs)
+    if paths is not None:
+        for replica in replicas:
+            replica.cache = PrefixCache(paths)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
     cluster = Cluster(replicas, requests, recorder, routing, on_progress, num_ranks)
     env = simpy.Environment()
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
-    clients = None
-    latency = np.float64(config.frontend_latency) + config.tokenization_per_token * specs.prompt_tokens.astype(
-        np.float64
-    )
-    if specs.concurrency is None:
+    clients: ClosedLoop | None = None
+    sessions: Sessions | None = None
+    latency = _frontend_latency(config, specs)
+    if specs.turn is not None:
+        sessions = Sessions(cluster, specs, latency, arrival_time)
+        sessions.start()
+    elif specs.concurrency is None:
         # One tokeniser, in order: nobody overtakes a long prompt.
         np.frombuffer(requests.ready_time)[:] = np.maximum.accumulate(arrival_time + latency)
         cluster.schedule_all()
     else:
         clients = ClosedLoop(env, cluster, specs.think_time, latency, arrival_time)
         clients.start(specs.concurrency)
-    env.process(_data_plane(env, cluster, clients))
+    env.process(_data_plane(env, cluster, clients, sessions))
     was_interrupted = False
     try:
         env.run()
     except KeyboardInterrupt:
         was_interrupted = True
-    if was_interrupted and clients is None:
+    if sessions is not None:
+        sessions.forget_unsent()
+    elif was_interrupted and clients is None:
         # What was still to come was never sent.
         arrival_time[cluster.num_arrived :] = np.nan
         np.frombuffer(requests.ready_time)[cluster.num_arrived :] = np.nan
     cluster.flush()
-    records = _records(requests, arrival_time)
+    cached = None if paths is None else np.frombuffer(paths.cached_tokens, dtype=np.int64)
+    records = _records(requests, arrival_time, specs, cached)
     end_time = end_of(requests)
     return records, recorder.totals(len(replicas), records, end_time), end_time, was_interrupted
 
 
 def _data_plane(
-    env: simpy.Environment, cluster: Cluster, clients: ClosedLoop | None
+    env: simpy.Environment, cluster: Cluster, clients: ClosedLoop | None, sessions: Sessions | None = None
 ) -> Generator[simpy.Event, Any, None]:
     """Drive the cluster from decision to decision."""
     # Whoever starts at time 0 comes first.
@@ -154,7 +272,9 @@ def _data_plane(
     while True:
         until = env.peek()
         finished = cluster.drive(until)
-        if finished and clients is not None:
+        if finished and sessions is not None:
+            sessions.answer(finished)
+        elif finished and clients is not None:
             time = cluster.requests.finish_time[finished[0]]
             if time > env.now:
                 yield env.timeout(time - env.now)
@@ -167,7 +287,12 @@ def _data_plane(
             yield env.timeout(max(until - env.now, 0.0))
 
 
-def _records(requests: RequestTable, arrival_time: np.ndarray[Any, np.dtype[np.float64]]) -> RequestRecords:
+def _records(
+    requests: RequestTable,
+    arrival_time: np.ndarray[Any, np.dtype[np.float64]],
+    specs: RequestSpecs,
+    cached_tokens: NDArray[np.int64] | None,
+) -> RequestRecords:
     itl_max = np.frombuffer(requests.itl_max).copy()
     itl_max[itl_max < 0] = np.nan
     num_requests = len(arrival_time)
@@ -181,11 +306,15 @@ def _records(requests: RequestTable, arrival_time: np.ndarray[Any, np.dtype[np.f
         finish_time=np.frombuffer(requests.finish_time),
         prompt_tokens=np.frombuffer(requests.prompt_tokens, dtype=np.int64),
         output_tokens=np.frombuffer(requests.generated_tokens, dtype=np.int64),
-        cached_tokens=np.zeros(num_requests, dtype=np.int64),
+        cached_tokens=np.zeros(num_requests, dtype=np.int64) if cached_tokens is None else cached_tokens,
         num_preemptions=np.frombuffer(requests.num_preemptions, dtype=np.int32),
         replica_id=np.frombuffer(requests.replica_id, dtype=np.int32),
         itl_max=itl_max,
         status=np.frombuffer(requests.status, dtype=np.int8),
         reason=np.frombuffer(requests.reason, dtype=np.int8),
         is_truncated=np.frombuffer(requests.is_truncated, dtype=np.bool_),
+        request_class=specs.request_class,
+        class_names=tuple(each.name for each in specs.classes),
+        session=specs.session,
+        turn=specs.turn,
     )

@@ -61,7 +61,7 @@ def arrival_times(
             num_requests = math.floor(arrivals.rate * duration * (1.0 + _SLACK))
         return np.arange(1, (num_requests or 0) + 1, dtype=np.float64) / arrivals.rate
     if isinstance(arrivals, RenewalArrivals):
-        quantile = _unit_quantile(arrivals)
+        quantile = unit_quantile(arrivals)
         if duration is None:
             return np.cumsum(quantile(generator.random(num_requests))) / arrivals.rate
         times = _sums_beyond(arrivals.rate * duration, quantile, generator) / arrivals.rate
@@ -181,7 +181,7 @@ def _sums_beyond(expected: float, quantile: Quantile, generator: np.random.Gener
     return np.asarray(np.cumsum(gaps), dtype=np.float64)
 
 
-def _unit_quantile(arrivals: RenewalArrivals) -> Quantile:
+def unit_quantile(arrivals: RenewalArrivals) -> Quantile:
     """Return the quantile function of the time between arrivals at one request a second."""
     if isinstance(arrivals, PoissonArrivals) or arrivals.cv == 1.0:
         return _unit_exponential

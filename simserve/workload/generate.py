@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,8 +13,20 @@ from simserve import rng
 from simserve.errors import InvariantError, ScenarioError, TraceError
 from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
 from simserve.workload.arrivals import arrival_times
+from simserve.workload.classes import draw_classes
+from simserve.workload.conversations import (
+    contexts,
+    draw_groups,
+    draw_shape,
+    draw_think_times,
+    mean_requests,
+    slowed,
+    with_system_prompts,
+)
 from simserve.workload.lengths import length_distribution
+from simserve.workload.prefixes import recorded_prefixes
 from simserve.workload.requests import RequestSpecs
+from simserve.workload.session_spec import SessionsSpec
 from simserve.workload.spec import TraceSpec, WorkloadSpec
 from simserve.workload.traces.formats import read_trace
 from simserve.workload.traces.table import find_file
@@ -40,10 +52,21 @@ def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: 
         TraceError: A trace or a file of lengths cannot be used.
         ScenarioError: No request arrives within the duration.
     """
+    specs = replace(_drawn(spec, seed, replication, base_path), seed=seed, replication=replication)
+    if spec.shared_prefix is not None and spec.sessions is None:
+        specs = with_system_prompts(specs, spec.shared_prefix, seed=seed, replication=replication)
+    return specs
+
+
+def _drawn(spec: WorkloadSpec, seed: int, replication: int, base_path: Path | None) -> RequestSpecs:
     if spec.trace is not None:
         return _from_trace(spec, spec.trace, base_path, seed, replication)
+    if spec.classes is not None:
+        return _from_classes(spec, base_path, seed, replication)
     if spec.arrivals is None or spec.prompt_tokens is None or spec.output_tokens is None:
         raise InvariantError("a workload without a trace has arrivals, prompt_tokens and output_tokens")
+    if spec.sessions is not None:
+        return _from_sessions(spec, spec.sessions, seed, replication, base_path)
     arrival_time = _arrival_time(spec, seed, replication, spec.num_requests)
     num_requests = len(arrival_time)
     prompt_lengths = length_distribution(spec.prompt_tokens, base_path)
@@ -61,13 +84,78 @@ def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: 
     )
 
 
-def _offered_rate(arrivals: Arrivals, arrival_time: NDArray[np.float64]) -> float:
-    """Return the mean requests a second that are sent, whatever comes of them; NaN where answers set the pace."""
+def _from_classes(spec: WorkloadSpec, base_path: Path | None, seed: int, replication: int) -> RequestSpecs:
+    drawn = draw_classes(spec, seed=seed, replication=replication, base_path=base_path)
+    sources = [spec.arrivals, *(each.arrivals for each in spec.classes or ())]
+    rates = [_offered_rate(each, drawn.arrival_time) for each in sources if each is not None]
+    return RequestSpecs(
+        arrival_time=drawn.arrival_time,
+        prompt_tokens=drawn.prompt_tokens,
+        output_tokens=drawn.output_tokens,
+        max_tokens=_max_tokens(spec.max_tokens, drawn.output_tokens),
+        think_time=_think_time(spec, len(drawn)),
+        concurrency=getattr(spec.arrivals, "concurrency", None),
+        is_stationary=all(isinstance(each, STATIONARY) for each in sources if each is not None),
+        offered_rate=sum(rates)
+        if len(rates) == 1 or all(isinstance(each, STATIONARY) for each in sources if each)
+        else len(drawn) / float(drawn.arrival_time[-1]),
+        classes=spec.classes or (),
+        request_class=drawn.request_class,
+    )
+
+
+def _from_sessions(
+    spec: WorkloadSpec, sessions: SessionsSpec, seed: int, replication: int, base_path: Path | None
+) -> RequestSpecs:
+    assert spec.arrivals is not None
+    assert spec.prompt_tokens is not None
+    assert spec.output_tokens is not None
+    drawn = {"seed": seed, "replication": replication}
+    starting = spec.model_copy(update={"arrivals": slowed(spec.arrivals, mean_requests(sessions, base_path))})
+    if spec.duration is None:
+        shape = draw_shape(sessions, base_path=base_path, num_requests=spec.num_requests, **drawn)
+        starts = _arrival_time(starting, seed, replication, shape.num_sessions)
+    else:
+        starts = _arrival_time(starting, seed, replication, None)
+        shape = draw_shape(sessions, base_path=base_path, num_sessions=len(starts), **drawn)
+    num_requests = len(shape.turn)
+    new_tokens, output_tokens = (
+        length_distribution(lengths, base_path).sample(rng.stream(seed, name, replication), num_requests)
+        for name, lengths in (("prompt_tokens", spec.prompt_tokens), ("output_tokens", spec.output_tokens))
+    )
+    max_tokens = _max_tokens(spec.max_tokens, output_tokens)
+    answers = np.where(max_tokens < 0, output_tokens, np.minimum(output_tokens, max_tokens))
+    shared = spec.shared_prefix
+    groups = None if shared is None else draw_groups(shared, shape.num_sessions, **drawn)
+    system = 0 if shared is None else shared.tokens
+    prompts, prefixes = contexts(shape, new_tokens, answers, sessions.context_growth, groups, system)
+    think_time = draw_think_times(sessions, shape, **drawn)
+    think_time[shape.turn == 1] = getattr(spec.arrivals, "think_time", 0.0)
+    return RequestSpecs(
+        arrival_time=np.where(shape.turn == 1, starts[shape.session], np.nan),
+        prompt_tokens=prompts,
+        output_tokens=output_tokens,
+        max_tokens=max_tokens,
+        think_time=think_time,
+        concurrency=getattr(spec.arrivals, "concurrency", None),
+        is_stationary=isinstance(spec.arrivals, STATIONARY),
+        offered_rate=_offered_rate(spec.arrivals, starts, num_requests),
+        prefixes=prefixes,
+        session=shape.session,
+        turn=shape.turn,
+    )
+
+
+def _offered_rate(arrivals: Arrivals, arrival_time: NDArray[np.float64], num_requests: int | None = None) -> float:
+    """Return the mean requests a second that are sent, whatever comes of them; NaN where answers set the pace.
+
+    ``num_requests`` are sent on ``arrival_time``, where it is not one at each.
+    """
     if isinstance(arrivals, ClosedLoopArrivals | AllAtOnceArrivals):
         return float("nan")
     if isinstance(arrivals, STATIONARY):
         return arrivals.rate
-    return len(arrival_time) / float(arrival_time[-1])
+    return (num_requests or len(arrival_time)) / float(arrival_time[-1])
 
 
 def _arrival_time(spec: WorkloadSpec, seed: int, replication: int, num_requests: int | None) -> NDArray[np.float64]:
@@ -109,17 +197,22 @@ def _from_trace(
     else:
         timing = _drawn_timing(spec, trace, file, seed, replication)
     num_requests = len(timing.arrival_time)
+    blocks, prompt_tokens = trace.prefix_blocks, trace.prompt_tokens[:num_requests]
     output_tokens = trace.output_tokens[:num_requests]
     asked = output_tokens if trace.max_tokens is None else trace.max_tokens[:num_requests]
     return RequestSpecs(
         arrival_time=timing.arrival_time,
-        prompt_tokens=trace.prompt_tokens[:num_requests],
+        prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         max_tokens=_max_tokens(spec.max_tokens, asked),
         think_time=_think_time(spec, num_requests),
         concurrency=getattr(spec.arrivals, "concurrency", None),
         is_stationary=timing.is_stationary,
         offered_rate=timing.offered_rate,
+        prefixes=None
+        if blocks is None
+        else recorded_prefixes(blocks, prompt_tokens, output_tokens, source.prompt_scale),
+        session=None if trace.session is None else trace.session[:num_requests],
     )
 
 

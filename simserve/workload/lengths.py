@@ -14,9 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.workload.normal import log_masses
-from simserve.workload.root import increasing_root
-from simserve.workload.spec import (
+from simserve.workload.length_spec import (
     MAX_TABULATED_TOKENS,
     EmpiricalLength,
     ExponentialLength,
@@ -27,6 +25,8 @@ from simserve.workload.spec import (
     NormalLength,
     UniformLength,
 )
+from simserve.workload.normal import log_masses
+from simserve.workload.root import increasing_root
 from simserve.workload.traces.table import read_lengths
 
 _TAIL = 1e-9

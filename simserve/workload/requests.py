@@ -7,25 +7,38 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.workload.class_spec import ClassSpec
+from simserve.workload.prefixes import PrefixSegments
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSpecs:
     """The requests of one run, in order of arrival (row i is request i).
 
     Attributes:
-        arrival_time: Seconds from the start of the run, ascending, float64. In a closed loop (``concurrency``
-            not None) all NaN: a client sends request i when an earlier one is answered.
+        arrival_time: Seconds from the start of the run, ascending, float64 (of conversations: see ``turn``). In a
+            closed loop (``concurrency`` not None) all NaN: a client sends request i when an earlier one is answered.
         prompt_tokens: >= 1, int64.
         output_tokens: Tokens the model would generate before it stops, >= 1, int64.
         max_tokens: What the client asks for at most, >= 1, int64. ``-1`` stands for the model's limit
             (``max_model_len - prompt_tokens``).
-        think_time: Closed loop: seconds between the answer a client got and its sending of request i, float64;
-            empty in an open loop.
+        think_time: Closed loop and conversations: seconds between the answer a client got and its sending of request i,
+            float64; empty in an open loop without conversations.
         concurrency: Closed loop: number of clients; the first ``concurrency`` requests arrive at 0. None: open.
         is_stationary: Whether arrivals are open-loop and stationary, so that a warm-up may be cut.
         offered_rate: Requests/s that the scenario asks for, or NaN (closed loop, all at once).
         pace: Speculative decoding: tokens a decode step that each request gains, drawn beforehand, in sixteenths
             (`simserve.engine.progress.GRID`), int64; None: not drawn.
+        classes: The classes of requests, in the order of the scenario; empty: all are alike.
+        request_class: Class of each request, an index into ``classes``, int16; None without classes.
+        seed: Of the run that they were drawn for, for what is drawn while it goes on (pauses, routes, losses).
+        replication: Likewise.
+        prefixes: What the tokens of each request are, where any are shared; None: all prompts are different.
+        session: Number of the conversation of each request, int64; None: no conversations.
+        turn: Its turn there, from 1, int64; None: arrivals wait for no answer. Requests of a conversation stand side by
+            side, by turn; a turn may hold several, which are sent together. The first turn arrives at ``arrival_time``
+            (in a closed loop, when a client is free), each further one ``think_time`` after the last answer of the
+            turn before, its ``arrival_time`` being NaN.
     """
 
     arrival_time: NDArray[np.float64]
@@ -37,6 +50,13 @@ class RequestSpecs:
     is_stationary: bool
     offered_rate: float
     pace: NDArray[np.int64] | None = None
+    classes: tuple[ClassSpec, ...] = ()
+    request_class: NDArray[np.int16] | None = None
+    seed: int = 0
+    replication: int = 0
+    prefixes: PrefixSegments | None = None
+    session: NDArray[np.int64] | None = None
+    turn: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -52,4 +72,9 @@ class RequestSpecs:
             output_tokens=self.output_tokens[some],
             max_tokens=self.max_tokens[some],
             think_time=self.think_time[some],
+            pace=None if self.pace is None else self.pace[some],
+            request_class=None if self.request_class is None else self.request_class[some],
+            prefixes=None if self.prefixes is None else self.prefixes.first(num_requests),
+            session=None if self.session is None else self.session[some],
+            turn=None if self.turn is None else self.turn[some],
         )

@@ -7,163 +7,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
-
-MAX_TABULATED_TOKENS = 1_000_000
-"""Longest length of a distribution that is tabulated token by token."""
-
-
-Tokens = Annotated[int, Field(ge=1, le=1_000_000_000)]
-TabulatedTokens = Annotated[int, Field(ge=1, le=MAX_TABULATED_TOKENS)]
-
-
-class FixedLength(FrozenModel):
-    """Every request has the same length."""
-
-    distribution: Literal["fixed"] = "fixed"
-    """`fixed`."""
-    value: Tokens
-    """Tokens."""
-
-
-class UniformLength(FrozenModel):
-    """Every whole number from `min` to `max`, both included, is equally likely."""
-
-    distribution: Literal["uniform"] = "uniform"
-    """`uniform`."""
-    min: TabulatedTokens
-    """Shortest, tokens."""
-    max: TabulatedTokens
-    """Longest, tokens."""
-
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
-        if self.min > self.max:
-            raise ValueError(f"min {self.min} must not be above max {self.max}; swap them")
-        return self
-
-
-class _TruncatedLength(FrozenModel):
-    """A distribution on the whole numbers from `min` to `max` with the mean `mean`."""
-
-    mean: float = Field(gt=0)
-    """Mean of the lengths drawn, tokens: exact after rounding to whole tokens and truncation."""
-    min: TabulatedTokens = 1
-    """Shortest, tokens."""
-    max: TabulatedTokens | None = None
-    """Longest, tokens. Default: where the tail beyond holds one request in 10^9, and 1,000,000 at most."""
-
-    @model_validator(mode="after")
-    def _check_mean(self) -> Self:
-        longest = self.max or MAX_TABULATED_TOKENS
-        if self.min >= longest:
-            raise ValueError(f"min {self.min} must be below max {longest}; for one length write distribution: fixed")
-        if not self.min < self.mean < longest:
-            raise ValueError(
-                f"mean {self.mean:g} must lie between min {self.min} and max {longest}; "
-                "move the mean or the bound, or write distribution: fixed"
-            )
-        return self
-
-    def _refuse_mean_above_middle(self) -> None:
-        middle = (self.min + (self.max or MAX_TABULATED_TOKENS)) / 2
-        if self.mean >= middle:
-            raise ValueError(
-                f"mean {self.mean:g} must be below {middle:g}, the middle of min and max: a distribution "
-                "that falls reaches no more; raise max or lower the mean"
-            )
-
-
-class NormalLength(_TruncatedLength):
-    """Normal lengths: the location is solved for the mean, `std` is kept."""
-
-    distribution: Literal["normal"] = "normal"
-    """`normal`."""
-    std: float = Field(ge=0.001)
-    """Standard deviation before truncation, tokens; at most 100 times the mean."""
-
-    @model_validator(mode="after")
-    def _check_std(self) -> Self:
-        if self.std > 100 * self.mean:
-            raise ValueError(f"std {self.std:g} must be at most 100 times mean {self.mean:g}; write uniform instead")
-        return self
-
-
-class LognormalLength(_TruncatedLength):
-    """Lognormal lengths, as most traffic has: the location is solved for the mean, `cv` is kept."""
-
-    distribution: Literal["lognormal"] = "lognormal"
-    """`lognormal`."""
-    cv: float = Field(ge=0.001, le=100)
-    """Standard deviation over mean, before truncation."""
-
-
-class ExponentialLength(_TruncatedLength):
-    """Exponential lengths: the scale is solved for the mean."""
-
-    distribution: Literal["exponential"] = "exponential"
-    """`exponential`."""
-
-    @model_validator(mode="after")
-    def _check_reach(self) -> Self:
-        self._refuse_mean_above_middle()
-        return self
-
-
-class GeometricLength(FrozenModel):
-    """Geometric lengths from 1: every further token stops the answer with the same probability."""
-
-    distribution: Literal["geometric"] = "geometric"
-    """`geometric`."""
-    mean: float = Field(gt=1, lt=MAX_TABULATED_TOKENS)
-    """Mean of the lengths drawn, tokens: exact after truncation to `max`."""
-    max: TabulatedTokens | None = None
-    """Longest, tokens. Default: where the tail beyond holds one request in 10^9, and 1,000,000 at most."""
-
-    @model_validator(mode="after")
-    def _check_reach(self) -> Self:
-        self.as_exponential()
-        return self
-
-    def as_exponential(self) -> ExponentialLength:
-        """Return the exponential that rounds to the same distribution on the whole numbers from 1."""
-        return ExponentialLength(mean=self.mean, max=self.max)
-
-
-class EmpiricalLength(FrozenModel):
-    """Lengths drawn with replacement from a file."""
-
-    distribution: Literal["empirical"] = "empirical"
-    """`empirical`."""
-    path: str
-    """CSV or text file with a length a row, plain or gzip; relative to the scenario's folder, then to the
-    working folder."""
-    column: str | None = None
-    """Name of the column that holds the lengths. Default: the file has only one, with or without a header."""
-
-
-def _refuse_bare_number(value: object) -> object:
-    if isinstance(value, int | float):
-        raise ValueError(f"must be a mapping; for one length write {{distribution: fixed, value: {value}}}")
-    return value
-
-
-Length = Annotated[
-    FixedLength
-    | UniformLength
-    | NormalLength
-    | LognormalLength
-    | ExponentialLength
-    | GeometricLength
-    | EmpiricalLength,
-    Field(discriminator="distribution"),
-    BeforeValidator(_refuse_bare_number),
-]
-
+from simserve.workload.class_spec import MAX_CLASSES, ClassSpec, check_classes
+from simserve.workload.length_spec import Length
+from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 
 TraceFormat = Literal["auto", "azure", "csv", "mooncake", "burstgpt", "bailian", "sharegpt", "vllm-bench", "otel"]
 Scale = Annotated[float, Field(gt=0, le=1e6)]
@@ -177,7 +28,7 @@ class TraceSpec(FrozenModel):
     format: TraceFormat = "auto"
     """`auto`: told by the first row. `azure`: TIMESTAMP, ContextTokens, GeneratedTokens; the first request arrives at
     0. `csv`: arrival_time (seconds from the start of the run), prompt_tokens, output_tokens, and max_tokens if there
-    is one. `mooncake`, `bailian`: JSON lines; which blocks prompts share is read, and not simulated. `burstgpt`:
+    is one. `mooncake`, `bailian`: JSON lines; which blocks prompts share is what a prefix cache finds. `burstgpt`:
     requests that failed are left out. `sharegpt`: texts, lengths estimated, no arrival times. `vllm-bench`: a
     detailed result of `vllm bench serve`. `otel`: spans with gen_ai.usage attributes."""
     time_scale: Scale = 1.0
@@ -206,6 +57,13 @@ class WorkloadSpec(FrozenModel):
     """Arrivals stop then; what has arrived is served to the end."""
     trace: TraceSpec | None = None
     """Recorded traffic, instead of `arrivals` and lengths; `arrivals` beside it replace its times."""
+    classes: Annotated[tuple[ClassSpec, ...], Field(min_length=1, max_length=MAX_CLASSES)] | None = None
+    """Kinds of requests, each with a share of the common arrivals or arrivals of its own; absent: all are alike."""
+    sessions: SessionsSpec | None = None
+    """Conversations of several turns, each of which leaves when the one before it is answered. Absent: every request
+    stands alone."""
+    shared_prefix: SharedPrefixSpec | None = None
+    """System prompts that requests share. Absent: no two prompts begin alike, except turns of one conversation."""
 
     @field_validator("max_tokens", mode="before")
     @classmethod
@@ -223,6 +81,14 @@ class WorkloadSpec(FrozenModel):
         drawn = {name: getattr(self, name) for name in ("arrivals", "prompt_tokens", "output_tokens")}
         given = [name for name, part in drawn.items() if part is not None]
         missing = [name for name, part in drawn.items() if part is None]
+        added = [name for name in ("sessions", "shared_prefix") if getattr(self, name) is not None]
+        if self.trace is not None and added:
+            raise ValueError(f"has a trace and also {' and '.join(added)}; a trace says itself what prompts share")
+        if self.classes is not None:
+            if self.sessions is not None:
+                raise ValueError("has classes and also sessions; classes of conversations are not simulated, keep one")
+            check_classes(self.classes, drawn, has_trace=self.trace is not None)
+            return self
         if self.trace is not None and given not in ([], ["arrivals"]):
             raise ValueError(f"has a trace and also {' and '.join(given)}; keep one of the two")
         if self.trace is not None and self.arrivals is not None and self.trace.time_scale != 1.0:

@@ -14,6 +14,7 @@ import pytest
 
 import simserve as ss
 from simserve.cli.app import app
+from tests.calibrate.synthetic_run import write_run
 from tests.scenario.builders import scenario_mapping
 
 _ROOT = Path(ss.__file__).resolve().parents[1]
@@ -146,11 +147,15 @@ def test_help_shows_examples() -> None:
 @pytest.mark.parametrize("example", examples())
 def test_an_example_of_the_help_works(example: str, folder: Path) -> None:
     """As it is written, with fewer requests."""
-    if "--data" in example or "--prices" in example:
-        pytest.skip("needs files that others keep")
+    if "--data" in example or "--prices" in example or "calibrate kernels" in example:
+        pytest.skip("needs files that others keep, or PyTorch and minutes")
+    if "calibrate fit" in example:
+        write_run(folder / "calibration/runs/my-gpu", kinds=("copies",))
     import yaml
 
     (folder / "mine.yaml").write_text(yaml.safe_dump(scenario_mapping()), encoding="utf-8")
+    for name in ("before", "after") if "results/before" in example else ():
+        ss.run(ss.load(folder / "mine.yaml"), out=folder / "results" / name)
     rows = "".join(f"{index},{90 + index},{10 + index % 5}\n" for index in range(20))
     (folder / "traffic.csv").write_text(f"arrival_time,prompt_tokens,output_tokens\n{rows}", encoding="utf-8")
     python = shlex.quote(sys.executable)

@@ -159,7 +159,7 @@ def test_an_interrupted_run_is_105_and_writes_what_was_finished(
 
         yield interrupt
 
-    monkeypatch.setattr(run_command, "_progress", interrupting)
+    monkeypatch.setattr(run_command, "progress_bar", interrupting)
 
     outcome = simserve("run", small, "--set", "workload.num_requests=30000", "--out", "out", "--quiet")
 
@@ -207,3 +207,22 @@ def test_quality_of_the_formats_is_in_the_result_and_on_the_terminal(simserve: S
     assert "Quality" in low.stdout
     assert "Arena-Hard -7.0%" in " ".join(low.stdout.split())
     assert json.loads(plain.stdout)["simserve"]["quality"] == []
+
+
+def test_a_timeline_and_a_snapshot_are_written_where_asked(simserve: Simserve, folder: Path) -> None:
+    """Beside the rest, named in the answer; the files of a result that is replaced go with it."""
+    small = ("chatbot", "--set", "workload.num_requests=60", "--out", "a")
+
+    outcome = simserve("run", *small, "--timeline", "--prometheus")
+
+    assert outcome.code == 0, outcome.stderr
+    assert "timeline.json metrics.prom" in outcome.stdout
+    events = json.loads((folder / "a" / "timeline.json").read_text())["traceEvents"]
+    steps = json.loads((folder / "a" / "result.json").read_text())["simserve"]["steps"]["count"]
+    assert sum(each["ph"] == "X" for each in events) == steps
+    assert "vllm:e2e_request_latency_seconds_count" in (folder / "a" / "metrics.prom").read_text()
+    assert simserve("run", *small, "--quiet").code == 0
+    assert (folder / "a" / "timeline.json").exists()
+    assert simserve("run", *small, "--seed", "2", "--force", "--quiet").code == 0
+    assert not (folder / "a" / "timeline.json").exists()
+    assert not (folder / "a" / "metrics.prom").exists()

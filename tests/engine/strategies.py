@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
+from simserve.workload.conversations import Shape, contexts
+from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
 from tests.oracle.replica import ONE_TOKEN
 
@@ -221,3 +223,94 @@ def request_specs(draw: st.DrawFn, config: EngineConfig, is_pressed: bool = Fals
 def max_tokens_changes() -> st.SearchStrategy[int | None]:
     """Draw what the client asks for beyond the true output; None stands for the model's limit."""
     return st.one_of(st.just(0), st.integers(-4, 12), st.just(5000), st.none())
+
+
+@st.composite
+def shared_cases(draw: st.DrawFn) -> Case:
+    """Draw a replica with a prefix cache, with or without enough memory, and requests that begin alike."""
+    is_pressed = draw(st.booleans())
+    plain = draw(configs(is_pressed, SPECULATIVE_RULES))
+    config = replace(plain, enable_prefix_caching=True)
+    drawn = draw(
+        conversations(config) if draw(st.booleans()) else with_prefixes(draw(request_specs(config, is_pressed)))
+    )
+    if draw(st.integers(0, 4)) == 0:
+        drafts = draw(st.integers(1, 3))
+        budget = max(config.max_num_batched_tokens, (1 + drafts) * config.max_num_seqs)
+        config = replace(
+            config,
+            num_speculative_tokens=drafts,
+            max_num_batched_tokens=budget,
+            max_chunk_tokens=config.max_chunk_tokens if config.enable_chunked_prefill else budget,
+            num_blocks=config.num_blocks + math.ceil(drafts / config.block_size),
+        )
+        paces = st.lists(st.integers(ONE_TOKEN, ONE_TOKEN * (1 + drafts)), min_size=len(drawn), max_size=len(drawn))
+        drawn = replace(drawn, pace=np.array(draw(paces), dtype=np.int64))
+    elif config.pipeline_parallel_size == 1 and draw(st.integers(0, 4)) == 0:
+        config = replace(config, data_parallel_size=draw(st.integers(2, 3)))
+    times = draw(step_times(config))
+    if config.data_parallel_size > 1:
+        times = replace(times, shared_seconds=[0.0, math.sqrt(29.0) / 128.0])
+    return Case(config, times, drawn)
+
+
+@st.composite
+def with_prefixes(draw: st.DrawFn, specs: RequestSpecs) -> RequestSpecs:
+    """Draw which of a few branching beginnings each request has; it may end within one."""
+    lengths = draw(st.lists(st.integers(1, 12), min_size=6, max_size=6))
+    branches = [(), (0,), (0, 1), (0, 1, 2), (0, 3), (4,), (4, 5)]
+    offsets, segments, ends = [0], [], []
+    for index, prompt in enumerate(specs.prompt_tokens.tolist()):
+        end = 0
+        for segment in draw(st.sampled_from(branches)):
+            if end < prompt:
+                end = min(end + lengths[segment], prompt)
+                segments.append(segment)
+                ends.append(end)
+        segments.append(len(lengths) + index)
+        ends.append(prompt + int(specs.output_tokens[index]))
+        offsets.append(len(segments))
+    prefixes = PrefixSegments(
+        offsets=np.array(offsets), segments=np.array(segments, dtype=np.int64), ends=np.array(ends, dtype=np.int64)
+    )
+    return replace(specs, prefixes=prefixes)
+
+
+@st.composite
+def conversations(draw: st.DrawFn, config: EngineConfig) -> RequestSpecs:
+    """Draw conversations of a few turns, some of which hold several requests, up to and above what the model takes."""
+    calls = draw(st.lists(st.lists(st.sampled_from([1, 1, 1, 2]), min_size=1, max_size=4), min_size=1, max_size=5))
+    rows = [
+        (session, turn, call)
+        for session, turns in enumerate(calls)
+        for turn, count in enumerate(turns, 1)
+        for call in range(count)
+    ]
+    count = len(rows)
+    session, turn, call = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+    shape = Shape(session=session, turn=turn, call=call)
+    new = np.array(draw(st.lists(st.integers(1, 5), min_size=count, max_size=count)), dtype=np.int64)
+    outputs = np.array(draw(st.lists(st.integers(1, 8), min_size=count, max_size=count)), dtype=np.int64)
+    groups = None
+    if draw(st.booleans()):
+        groups = np.array(draw(st.lists(st.integers(0, 1), min_size=len(calls), max_size=len(calls))), dtype=np.int64)
+    growth = draw(st.sampled_from([1.0, 1.0, 0.5, 0.0]))
+    system = 0 if groups is None else draw(st.integers(1, config.max_model_len // 2))
+    prompts, prefixes = contexts(shape, new, outputs, growth, groups, system)
+    pauses = draw(st.lists(st.sampled_from([0, 1, 5]), min_size=len(calls), max_size=len(calls)))
+    starts = np.cumsum(np.array(pauses)) * ARRIVAL_UNIT
+    is_closed = draw(st.integers(0, 2)) == 0
+    thinks = draw(st.lists(st.sampled_from([0, 1, 7]), min_size=count, max_size=count))
+    return RequestSpecs(
+        arrival_time=np.where((turn == 1) & (not is_closed), starts[session], math.nan),
+        prompt_tokens=prompts,
+        output_tokens=outputs,
+        max_tokens=outputs.copy(),
+        think_time=np.array(thinks) * THINK_UNIT,
+        concurrency=draw(st.integers(1, 3)) if is_closed else None,
+        is_stationary=False,
+        offered_rate=math.nan,
+        prefixes=prefixes,
+        session=session,
+        turn=turn,
+    )

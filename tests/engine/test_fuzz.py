@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement import NEAR, assert_agrees, closest_tie
-from tests.engine.strategies import Case, cases, pressed_cases, ranked_cases, speculative_cases
+from tests.engine.strategies import Case, cases, pressed_cases, ranked_cases, shared_cases, speculative_cases
 from tests.oracle import walk
 
 CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
@@ -45,8 +45,15 @@ def test_the_kernel_agrees_with_the_walker_when_it_speculates(case: Case) -> Non
     agree_or_discard(case)
 
 
+@given(shared_cases())
+@settings(max_examples=600, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker_when_prompts_begin_alike(case: Case) -> None:
+    """The same with a prefix cache: system prompts, branches, conversations whose turns wait for answers."""
+    agree_or_discard(case)
+
+
 @pytest.mark.slow
-@given(st.one_of(cases(), pressed_cases(), ranked_cases(), speculative_cases()))
+@given(st.one_of(cases(), pressed_cases(), ranked_cases(), speculative_cases(), shared_cases()))
 @settings(max_examples=5000, deadline=None, database=None, print_blob=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_at_length(case: Case) -> None:
     """The same with ten times the examples, other ones every time."""

@@ -64,6 +64,7 @@ INNER = {
     "kv": "num_blocks usage_mean usage_peak internal_waste external_waste prefix_hit_rate preemptions",
     "window": "start_s end_s requests",
     "slo": "attainment by_metric",
+    "classes": None,
     "cost": "usd_per_hour usd_per_million_output_tokens usd_per_million_tokens usd_per_request "
     "tokens_per_usd requests_per_usd gpu_hour_usd gpu_hour_source",
     "energy": "watts_per_gpu watts_mean joules_per_token joules_per_output_token kwh_per_million_tokens "
@@ -74,8 +75,12 @@ INNER = {
     "acceptance_rate mean_acceptance_length expected_acceptance_length draft_seconds mean_batch decode_speedup "
     "break_even_batch",
     "confidence_intervals": None,
-    "requests": "submitted completed rejected timed_out failed unfinished truncated",
-    "rejected": "by_reason",
+    "pools": None,
+    "transfers": "count link_seconds waited_seconds stalled_seconds",
+    "streaming": "events tokens_per_event api_server_busy mean_event_delay_ms",
+    "replicas": "mean peak launched gpu_hours timeline",
+    "requests": "submitted completed rejected timed_out failed unfinished truncated resent",
+    "rejected": "by_reason refusals",
     "memory": "fits total_bytes usable_bytes weights_bytes draft_weights_bytes kv_bytes "
     "activation_bytes non_torch_bytes cuda_graph_bytes kv_bytes_per_token draft_kv_bytes_per_token num_kv_blocks "
     "block_size max_concurrent_full_length longest_sequence host_bytes",
@@ -189,9 +194,11 @@ def test_lost_requests_are_counted_by_status_and_reason() -> None:
         "failed": 1,
         "unfinished": 1,
         "truncated": 1,
+        "resent": 0,
     }
     assert summary["failed"] == 3
-    assert summary["simserve"]["rejected"]["by_reason"] == {
+    by_reason = summary["simserve"]["rejected"]["by_reason"]
+    assert {reason: count for reason, count in by_reason.items() if count} == {
         "prompt_too_long": 1,
         "rejected": 1,
         "timed_out": 1,

@@ -116,6 +116,7 @@ class ContinuousReplica(Replica):
                 self.preempt(step)
             if request in self.running:
                 self.take(request, blocks)
+                self.cache(request, request.computed + chunk)
                 step.chunks.append((request, chunk))
                 step.budget -= chunk
 
@@ -127,9 +128,9 @@ class ContinuousReplica(Replica):
                 break
             request = self.enter(step)
             if self.is_growing:
-                self.take(request, self.blocks_of(chunk))
+                self.take(request, self.blocks_of(request.computed + chunk) - request.blocks)
             elif self.config.kv_allocation == "paged":
-                self.take(request, self.blocks_of(self.longest(request)))
+                self.take(request, self.blocks_of(self.longest(request)) - request.blocks)
             elif self.config.kv_allocation == "static":
                 self.take(request, 1)
             else:
@@ -137,6 +138,7 @@ class ContinuousReplica(Replica):
                 assert address is not None
                 request.span = (address, address + size)
                 self.spans.append(request.span)
+            self.cache(request, request.computed + chunk)
             step.chunks.append((request, chunk))
             step.budget -= chunk
 
@@ -146,6 +148,11 @@ class ContinuousReplica(Replica):
         request.target = request.prompt_tokens + request.generated
         if math.isnan(request.scheduled):
             request.scheduled = step.start
+        request.shared = self.cached_prefix(request, request.target)
+        request.blocks = len(request.shared)
+        request.computed = request.blocks * self.config.block_size
+        if request.cached_tokens < 0:
+            request.cached_tokens = request.computed
         self.running.append(request)
         return request
 
@@ -155,28 +162,31 @@ class ContinuousReplica(Replica):
             return 0
         head = self.waiting[0]
         target = head.prompt_tokens + head.generated
+        found = self.cached_prefix(head, target)
+        target -= len(found) * self.config.block_size
         if not self.config.enable_chunked_prefill:
             chunk = target if target <= step.budget else 0
         else:
             chunk = min(target, self.config.max_chunk_tokens, step.budget)
-        return chunk if chunk and self.has_space(step, head, target, chunk) else 0
+        return chunk if chunk and self.has_space(step, head, target, chunk, found) else 0
 
-    def has_space(self, step: Step, head: Request, target: int, chunk: int) -> bool:
-        """Whether the admission rule finds room for the head."""
+    def has_space(self, step: Step, head: Request, target: int, chunk: int, found: list[tuple[int, int]]) -> bool:
+        """Whether the admission rule finds room for ``target`` tokens of the head behind its cached prefix."""
+        free = self.free - len(set(found) - self.in_use)
         if self.config.kv_allocation == "static":
-            return self.free >= 1
+            return free >= 1
         if self.config.kv_allocation in ("pow2", "oracle"):
             return self.first_fit(self.span_of(head)) is not None
         if self.config.admission == "reserve":
-            return self.free >= self.blocks_of(self.longest(head))
+            return free >= self.blocks_of(self.longest(head)) - len(found)
         if self.config.admission == "on_demand":
             checked = self.blocks_of(target if self.config.reserve_full_prompt else chunk)
-            return self.free - checked >= self.config.watermark_blocks or (not self.running and self.free >= checked)
-        if self.free < self.blocks_of(chunk):
+            return free - checked >= self.config.watermark_blocks or (not self.running and free >= checked)
+        if free < self.blocks_of(chunk):
             return False
-        return not self.running or self.is_within_estimate(step, head, target)
+        return not self.running or self.is_within_estimate(step, head, target, free)
 
-    def is_within_estimate(self, step: Step, head: Request, target: int) -> bool:
+    def is_within_estimate(self, step: Step, head: Request, target: int, free: int) -> bool:
         """Whether the expected new tokens of all leave room for the head (``estimate``)."""
         chunk_of = {request.index: chunk for request, chunk in step.chunks}
         decoding = sum(estimated_tokens(request) for request in self.running if request.is_decoding)
@@ -186,7 +196,7 @@ class ContinuousReplica(Replica):
             if not request.is_decoding
         )
         asked = target + estimated_tokens(head)
-        room = self.free * self.config.block_size - self.ratio * decoding - prefilling
+        room = free * self.config.block_size - self.ratio * decoding - prefilling
         if self.ratio * decoding != round(self.ratio) * decoding:
             self.closest_estimate = min(self.closest_estimate, abs(asked - room))
         return asked < room
@@ -198,6 +208,7 @@ class ContinuousReplica(Replica):
         if self.config.admission == "estimate" and decoding:
             victim = min(decoding, key=lambda one: (one.generated, -one.prompt_tokens, -self.running.index(one)))
         assert all(victim is not request for request, _ in step.chunks)
+        self.cache(victim, victim.computed)
         self.running.remove(victim)
         if victim in step.decoding:
             step.decoding.remove(victim)
@@ -266,25 +277,27 @@ class ContinuousReplica(Replica):
         for request, chunk in step.chunks:
             request.computed += chunk
         finished = []
-        for request in step.requests:
+        for request in [request for request, _ in step.chunks] + sorted(step.decoding, key=lambda one: one.index):
             if request.is_decoding:
                 # All tokens of a step arrive at once.
                 request.generated = min(request.output_tokens, request.generated + gained.get(request, 1))
                 request.token_times.append(end)
             if request.generated == request.output_tokens:
+                self.cache(request, request.prompt_tokens + request.output_tokens - 1)
                 self.running.remove(request)
                 self.finish(request, end)
                 finished.append(request.index)
-        for _ in sorted(finished):
-            self.send_follower(end)
+        for index in sorted(finished):
+            self.send_follower(index, end)
 
     def check(self, step: Step) -> None:
         """Assert what must hold of every planned step."""
-        config, held = self.config, sum(request.blocks for request in self.running)
+        config = self.config
         assert step.requests, "a step that holds nothing"
         assert len(set(step.requests)) == len(step.requests)
         assert all(request in self.running for request in step.requests)
-        assert held + self.free == self.capacity
+        assert sum(request.blocks - len(request.shared) for request in self.running) + len(self.cached) <= self.capacity
+        assert self.free >= 0
         assert len(self.running) <= config.max_num_seqs
         assert all(request.blocks == 0 for request in self.waiting)
         if config.kv_allocation == "none":

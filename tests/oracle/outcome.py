@@ -27,6 +27,7 @@ class Outcome:
         batches: Of each step (static: each batch) its start, decoding requests, prefill tokens and indices.
         step_ends: End of each step (static: each batch), seconds.
         deadlines: Static: instants at which a batch would start for having waited long enough, seconds.
+        cached_tokens: Of each prompt, found in the prefix cache when it was first admitted.
         closest_estimate: ``estimate``: the nearest that the two sides of the admission test came, tokens.
     """
 
@@ -46,3 +47,4 @@ class Outcome:
     step_ends: list[float]
     deadlines: list[float]
     closest_estimate: float
+    cached_tokens: np.ndarray

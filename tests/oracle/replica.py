@@ -33,11 +33,15 @@ class Request:
     max_tokens: int = 0
     status: str = "waiting"
     is_truncated: bool = False
+    path: list[tuple[int, int]] = field(default_factory=list)
     computed: int = 0
     target: int = 0
     generated: int = 0
     fraction: float = 0.0
     blocks: int = 0
+    shared: list[tuple[int, int]] = field(default_factory=list)
+    is_private: bool = False
+    cached_tokens: int = -1
     span: tuple[int, int] = (0, 0)
     num_preemptions: int = 0
     scheduled: float = math.nan
@@ -57,10 +61,13 @@ class Replica(ABC):
         self.config, self.times, self.specs = config, times, specs
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
-        self.free = config.num_blocks
+        self.capacity = config.num_blocks
         if config.kv_allocation == "static":
-            self.free = self.kv_tokens // config.max_model_len
-        self.capacity = self.free
+            self.capacity = self.kv_tokens // config.max_model_len
+        # Cached blocks, (segment, position in the request), and when each segment was last given up by a user.
+        self.cached: set[tuple[int, int]] = set()
+        self.last_used: dict[int, int] = {}
+        self.answered: set[int] = set()
         self.spans: list[tuple[int, int]] = []
         self.requests: dict[int, Request] = {}
         self.upcoming: list[tuple[float, int]] = []
@@ -78,10 +85,13 @@ class Replica(ABC):
     def run(self) -> Outcome:
         """Walk to the end."""
         for index in range(len(self.specs)):
+            if self.specs.turn is not None:
+                break
             if self.specs.concurrency is None:
                 self.send(float(self.specs.arrival_time[index]))
             elif index < self.specs.concurrency:
                 self.send(0.0)
+        self.begin_sessions()
         now = self.upcoming[0][0] if self.upcoming else 0.0
         while True:
             self.receive(now, is_end=True)
@@ -92,6 +102,7 @@ class Replica(ABC):
         assert not self.waiting
         assert not self.running
         assert self.free == self.capacity
+        assert len(self.cached) <= self.capacity
         assert not self.spans
         return self.outcome()
 
@@ -99,20 +110,70 @@ class Replica(ABC):
     def serve(self, now: float) -> float:
         """Serve from ``now`` and return when to look again: the end of it, or infinity for never."""
 
-    def send(self, arrival: float) -> None:
-        """Let the next request arrive."""
-        index, self.num_sent = self.num_sent, self.num_sent + 1
+    def send(self, arrival: float, index: int | None = None) -> None:
+        """Let a request arrive, the next one if none is named."""
+        if index is None:
+            index = self.num_sent
+        self.num_sent += 1
         specs, ready = self.specs, arrival + self.config.frontend_latency
         prompt, output, asked = (
             int(column[index]) for column in (specs.prompt_tokens, specs.output_tokens, specs.max_tokens)
         )
         pace = ONE_TOKEN if specs.pace is None else int(specs.pace[index])
-        self.requests[index] = Request(index, prompt, output, asked, pace, arrival, ready)
+        self.requests[index] = Request(index, prompt, output, asked, pace, arrival, ready, path=self.path_of(index))
         heapq.heappush(self.upcoming, (ready, index))
 
-    def send_follower(self, answered: float) -> None:
-        """Closed loop: let the client that got an answer send the next unsent request."""
-        if self.specs.concurrency is not None and self.num_sent < len(self.specs):
+    def path_of(self, index: int) -> list[tuple[int, int]]:
+        """Return the segments of a request, each with the token at which it ends."""
+        prefixes = self.specs.prefixes
+        if prefixes is None or not self.config.enable_prefix_caching:
+            return []
+        entries = slice(int(prefixes.offsets[index]), int(prefixes.offsets[index + 1]))
+        return list(zip(prefixes.segments[entries].tolist(), prefixes.ends[entries].tolist(), strict=True))
+
+    def begin_sessions(self) -> None:
+        """Send the first turns: all at their times, or in a closed loop those that find a client."""
+        if self.specs.turn is None:
+            return
+        turns, sessions = self.specs.turn.tolist(), self.specs.session.tolist()
+        self.unbegun = sorted({sessions[index] for index in range(len(turns))})
+        clients = len(self.unbegun) if self.specs.concurrency is None else self.specs.concurrency
+        for _ in range(min(clients, len(self.unbegun))):
+            self.begin_session(None)
+
+    def begin_session(self, answered: float | None) -> None:
+        """Send the first turn of the next conversation."""
+        if self.unbegun:
+            session = self.unbegun.pop(0)
+            for index in self.turn_of(session, 1):
+                if self.specs.concurrency is None:
+                    self.send(float(self.specs.arrival_time[index]), index)
+                else:
+                    thought = 0.0 if answered is None else float(self.specs.think_time[index])
+                    self.send((answered or 0.0) + thought, index)
+
+    def turn_of(self, session: int, turn: int) -> list[int]:
+        """Return the requests of one turn of one conversation."""
+        rows = zip(self.specs.session.tolist(), self.specs.turn.tolist(), strict=True)
+        return [index for index, row in enumerate(rows) if row == (session, turn)]
+
+    def follow_up(self, index: int, answered: float) -> None:
+        """Conversations: if a turn is answered, send the next, or let the client begin another conversation."""
+        session, turn = int(self.specs.session[index]), int(self.specs.turn[index])
+        self.answered.add(index)
+        if not self.answered.issuperset(self.turn_of(session, turn)):
+            return
+        following = self.turn_of(session, turn + 1)
+        for each in following:
+            self.send(answered + float(self.specs.think_time[each]), each)
+        if not following and self.specs.concurrency is not None:
+            self.begin_session(answered)
+
+    def send_follower(self, index: int, answered: float) -> None:
+        """Let whoever waits for the answer to a request send what comes next."""
+        if self.specs.turn is not None:
+            self.follow_up(index, answered)
+        elif self.specs.concurrency is not None and self.num_sent < len(self.specs):
             self.send(answered + float(self.specs.think_time[self.num_sent]))
 
     def receive(self, until: float, *, is_end: bool) -> None:
@@ -125,7 +186,7 @@ class Replica(ABC):
                 limit = min(limit, self.config.max_num_batched_tokens)
             if request.prompt_tokens > limit:
                 request.status = "failed"
-                self.send_follower(request.ready)
+                self.send_follower(request.index, request.ready)
                 continue
             room = self.config.max_model_len - request.prompt_tokens
             request.max_tokens = room if request.asked_tokens == -1 else min(request.asked_tokens, room)
@@ -148,16 +209,57 @@ class Replica(ABC):
             address = end
         return address if self.kv_tokens - address >= tokens else None
 
+    @property
+    def free(self) -> int:
+        """Blocks (or slots) that no running request holds, alone or with others."""
+        own = sum(request.blocks - len(request.shared) for request in self.running)
+        return self.capacity - own - len(self.in_use)
+
+    @property
+    def in_use(self) -> set[tuple[int, int]]:
+        """Cached blocks that running requests use."""
+        return {block for request in self.running for block in request.shared}
+
     def take(self, request: Request, blocks: int) -> None:
-        """Give blocks (or slots) to a request."""
-        self.free -= blocks
+        """Give blocks (or slots) to a request; what was cached gives way, least recently used first."""
         request.blocks += blocks
         assert self.free >= 0
+        own = sum(each.blocks - len(each.shared) for each in self.running)
+        while own + len(self.cached) > self.capacity:
+            idle = self.cached - self.in_use
+            oldest = min({segment for segment, _ in idle}, key=lambda segment: self.last_used[segment])
+            self.cached.remove(max(block for block in idle if block[0] == oldest))
+
+    def blocks_on_path(self, request: Request, num_blocks: int) -> list[tuple[int, int]]:
+        """Return the first blocks of a request by segment and position; a block is its last token's."""
+        block_size = self.config.block_size
+        found = []
+        for position in range(num_blocks):
+            last_token = (position + 1) * block_size - 1
+            segments = [segment for segment, end in request.path if last_token < end]
+            found += [(segment, position) for segment in segments[:1]]
+        return found
+
+    def cached_prefix(self, request: Request, tokens: int) -> list[tuple[int, int]]:
+        """Return the cached blocks that a request begins with; the last of its ``tokens`` is computed in any case."""
+        wanted = self.blocks_on_path(request, (tokens - 1) // self.config.block_size)
+        missing = [number for number, block in enumerate(wanted) if block not in self.cached]
+        return wanted[: missing[0]] if missing else wanted
+
+    def cache(self, request: Request, tokens: int) -> None:
+        """Cache the full blocks of the first ``tokens`` tokens, up to one that another request has cached first."""
+        for block in self.blocks_on_path(request, tokens // self.config.block_size)[len(request.shared) :]:
+            request.is_private = request.is_private or block in self.cached
+            if not request.is_private:
+                self.cached.add(block)
+                request.shared.append(block)
 
     def release(self, request: Request) -> None:
         """Take back everything a request holds."""
-        self.free += request.blocks
-        request.blocks = 0
+        segments = list(dict.fromkeys(segment for segment, _ in request.shared))
+        request.blocks, request.shared, request.is_private = 0, [], False
+        for segment in reversed(segments):
+            self.last_used[segment] = 1 + max(self.last_used.values(), default=0)
         if request.span in self.spans:
             self.spans.remove(request.span)
 
@@ -189,4 +291,5 @@ class Replica(ABC):
             step_ends=self.step_ends,
             deadlines=self.deadlines,
             closest_estimate=self.closest_estimate,
+            cached_tokens=np.array([max(request.cached_tokens, 0) for request in sent]),
         )

@@ -31,8 +31,8 @@ class StaticReplica(Replica):
             request.scheduled, request.generated = now, request.output_tokens
             request.token_times = [end]
             self.finish(request, end)
-        for _ in batch:
-            self.send_follower(end)
+        for request in sorted(batch, key=lambda one: one.index):
+            self.send_follower(request.index, end)
         return end
 
     def take_batch(self) -> list[Request]:

@@ -69,12 +69,12 @@ def test_a_product_takes_what_the_table_says(tmp_path: Path) -> None:
 
 def gemm_seconds(num_tokens: int) -> np.ndarray:
     """Return what the products of Llama-3.1-8B take by the curves, all layers, by tokens (0 first)."""
-    from simserve.perf.stage import _projection, stage_of
+    from simserve.perf.stage import projection, stage_of
 
     stage = stage_of(make_shape())
     gemms = make_shape().model.attention_gemms(1) + make_shape().model.mlp_gemms(0, 1)
     tokens = np.arange(1.0, num_tokens + 1)
-    seconds = 32 * sum(_projection(stage, gemm, tokens).sum(axis=0) for gemm in gemms)
+    seconds = 32 * sum(projection(stage, gemm, tokens).sum(axis=0) for gemm in gemms)
     return np.concatenate(([0.0], np.asarray(seconds)))
 
 

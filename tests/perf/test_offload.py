@@ -62,15 +62,15 @@ def test_layers_on_the_cpu_run_at_host_bandwidth() -> None:
 
 def test_a_published_sweep_of_gpu_layers_is_linear_in_the_layers() -> None:
     """Qwen2.5-Coder-14B Q4_K_M on an RTX 5060 Ti, -ngl 0 to 40 of 48 (inventivehq.com, VRAM offload cliff benchmark):
-    with the one rate of that host, 27.8 GB/s, every point is within 15 %."""
+    with the one rate of that host, 24 GB/s, every point is within 8 %."""
     model = make_model("qwen2.5-32b", num_hidden_layers=48, intermediate_size=13824)
     published = {8: 3.58, 16: 4.24, 24: 5.61, 32: 7.26, 40: 12.5}
 
     for layers, rate in published.items():
         simulated = tokens_per_second(
-            **{**LLAMA_CPP, "hardware": small_desktop(27.8)}, model=model, n_gpu_layers=layers
+            **{**LLAMA_CPP, "hardware": small_desktop(24.0)}, model=model, n_gpu_layers=layers
         )
-        assert simulated == pytest.approx(rate, rel=0.15), layers
+        assert simulated == pytest.approx(rate, rel=0.08), layers
 
 
 def test_vllm_streams_offloaded_weights_over_the_link_in_every_step() -> None:

@@ -90,3 +90,25 @@ def test_the_fullest_stage_decides_what_fits() -> None:
     assert uneven.weights_bytes / even.weights_bytes == pytest.approx(1.5, rel=0.03)
     assert uneven.kv_bytes_per_token == 1.5 * even.kv_bytes_per_token
     assert uneven.num_kv_blocks < even.num_kv_blocks
+
+
+def test_pieces_of_a_prompt_overlap_over_the_stages_of_llama_cpp() -> None:
+    """Two pieces of 512 over four cards take 5 stage times of 512, not 4 of 1,024; one piece takes 4 as ever."""
+    one, four = (
+        price(make_shape("rtx-4090-24gb", "llama-3-8b", engine="llama.cpp", quantization="fp16", **sizes)).step_times
+        for sizes in ({}, {"pipeline_parallel_size": 4})
+    )
+
+    whole = one.token_seconds[1024] / one.token_seconds[512]
+    assert four.token_seconds[4 * 512] == pytest.approx(one.token_seconds[512], rel=0.15)
+    assert four.token_seconds[4 * 1024] == pytest.approx(one.token_seconds[1024] * 5 / 8, rel=0.15)
+    assert whole == pytest.approx(2.0, rel=0.1)
+
+
+def test_engines_that_hand_on_whole_steps_are_not_overlapped() -> None:
+    """vLLM's stages pass a step on when it is done."""
+    one, two = (
+        price(make_shape("h100-sxm-80gb", "llama-3.1-8b", pipeline_parallel_size=size)).step_times for size in (1, 2)
+    )
+
+    assert two.token_seconds[2 * 4096] == pytest.approx(one.token_seconds[4096], rel=0.1)

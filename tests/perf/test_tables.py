@@ -9,7 +9,7 @@ from simserve.engine.tables import StepTimes
 from simserve.perf.operators import PART_NAMES
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.tables import price
-from tests.perf.shapes import make_shape
+from tests.perf.shapes import make_hardware, make_model, make_shape
 
 
 def decode_milliseconds(priced: PricedDeployment, sequences: int, context: int) -> float:
@@ -135,6 +135,58 @@ def test_layers_with_experts_take_longer_to_launch() -> None:
     assert experts.token_seconds[1] == pytest.approx(48 * 1e-3)
     assert others.token_seconds[1] < 0.5 * experts.token_seconds[1]
     assert dense.token_seconds[1] < 32 * 1e-3
+
+
+def test_gaps_between_kernels_outside_cuda_graphs_add_to_a_step() -> None:
+    """By layer, on prompts however long and decode batches beyond the graphs; experts hide them."""
+    graphs = {"cuda_graph_sizes": (8,), "cuda_graph_max_batch": 8, "cuda_graph_max_prompt_tokens": 0}
+    (bare, gaps), (bare_experts, experts) = (
+        [
+            price(
+                make_shape(
+                    model=model,
+                    tensor_parallel_size=2,
+                    engine_fields={**graphs, "eager_gap_seconds_per_layer": gap},
+                    max_num_seqs=16,
+                )
+            ).step_times
+            for gap in (0.0, 1e-4)
+        ]
+        for model in ("llama-3.1-8b", "qwen3-30b-a3b")
+    )
+
+    for tokens in (16, 8000):
+        assert gaps.token_seconds[tokens] - bare.token_seconds[tokens] == pytest.approx(32e-4)
+    assert gaps.decode_base[8] == bare.decode_base[8]
+    assert gaps.decode_base[16] - bare.decode_base[16] == pytest.approx(32e-4)
+    assert experts == bare_experts
+
+
+def test_old_kernels_take_longer_for_a_key_of_eight_bits() -> None:
+    """vLLM before 0.19: half as long again; keys of 16 bits as ever."""
+    slopes = {
+        (version, kv): price(make_shape(version=version, kv_cache_dtype=kv)).step_times.decode_slope[8]
+        for version in ("0.18", "0.19")
+        for kv in ("fp8", "auto")
+    }
+
+    assert slopes["0.18", "fp8"] == pytest.approx(1.5 * slopes["0.19", "fp8"])
+    assert slopes["0.18", "auto"] == slopes["0.19", "auto"]
+
+
+def test_compiled_norms_round_activations_themselves() -> None:
+    """What is left is the input of the output projection; scales a block have a kernel of their own."""
+    both = ({"fuses_activation_quantisation": flag} for flag in (False, True))
+    apart, fused = (price(make_shape(quantization="fp8", engine_fields=fields)).step_times for fields in both)
+    quantisation = make_hardware().activation_quantisation
+    assert quantisation is not None
+
+    least = 3 * 32 * quantisation.start_latency
+    assert least < apart.token_seconds[1] - fused.token_seconds[1] < 1.1 * least
+    blocks = make_model(fp8_scales="block")
+    both = ({"fuses_activation_quantisation": flag} for flag in (False, True))
+    one, other = (price(make_shape(model=blocks, quantization="fp8", engine_fields=fields)) for fields in both)
+    assert one.step_times == other.step_times
 
 
 def test_asynchronous_scheduling_hides_host_time_behind_the_gpu() -> None:

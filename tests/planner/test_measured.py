@@ -98,6 +98,30 @@ def test_inhouse_sweeps_have_fixed_prompts_and_an_unscored_ttft(tmp_path: Path) 
     assert point.scenario["deployment"]["engine"]["max_model_len"] >= 100 + 220
 
 
+def test_a_run_named_for_one_replica_is_one(tmp_path: Path) -> None:
+    """MiniMax on H100: the columns multiply its ranks by data-parallel ones that did not run."""
+    rows = [
+        agg_row(model="MiniMaxAI/MiniMax-M2.5", tp=4, ep=16, dp=4, notes=f"id=run_c8_{name}_1; moe_tp=1")
+        for name in ("tp4_ep4", "tp4_ep16_dpa")
+    ]
+    write_csv(tmp_path, "inferencex_agg.csv", rows)
+
+    sizes = [point.scenario["deployment"].get("data_parallel_size", 1) for point in read_inferencex(tmp_path)]
+
+    assert sizes == [1, 4]
+
+
+def test_checkpoints_of_modelopt_hold_an_fp8_kv_cache(tmp_path: Path) -> None:
+    """TensorRT-LLM follows the checkpoint; blocks of 128 are the model's own, with a cache of 16 bit."""
+    both = ("fp8", "fp8_block")
+    rows = [agg_row(framework="trtllm", model="Qwen/Qwen3-32B", precision="fp8", notes=f"gemm={gemm}") for gemm in both]
+    write_csv(tmp_path, "nvidia_aic_inhouse_agg.csv", rows)
+
+    caches = [point.scenario["deployment"]["kv_cache_dtype"] for point in read_inhouse(tmp_path)]
+
+    assert caches == ["fp8", "auto"]
+
+
 def test_launch_scripts_that_schedule_ahead_say_so(tmp_path: Path) -> None:
     """vLLM's of Llama-3.1-70B and gpt-oss ask for it; other models take the version's default."""
     rows = [agg_row(model="meta-llama/Llama-3.1-70B"), agg_row(model="MiniMaxAI/MiniMax-M2.5")]
@@ -168,6 +192,7 @@ def test_llmservingsim_counts_from_the_queue(tmp_path: Path) -> None:
 def test_throughput_of_a_gpu_is_that_of_the_system(tmp_path: Path) -> None:
     """Tables say one or the other."""
     row = agg_row(framework="TensorRT-LLM", version="0.8.0", load_type="static_batch", gpus=2, throughput_tok_s=100)
+    row["ttft_ms"] = ""
     rows = [{**row, "throughput_kind": kind} for kind in ("output_per_gpu", "output_per_system")]
     write_csv(tmp_path, "trtllm_static_batch_v0.5-0.9.csv", rows)
 
@@ -175,6 +200,17 @@ def test_throughput_of_a_gpu_is_that_of_the_system(tmp_path: Path) -> None:
 
     assert [point.measured["throughput"] for point in points] == [200.0, 100.0]
     assert points[0].scenario["deployment"]["engine"]["batching"] == "static"
+
+
+def test_the_first_token_of_a_static_batch_is_that_of_one_output_token(tmp_path: Path) -> None:
+    """A static batch answers when it is done: a row with throughput and first token is two points."""
+    row = agg_row(version="0.5.0", load_type="static_batch", osl=128, throughput_tok_s=100, ttft_ms=102)
+    write_csv(tmp_path, "trtllm_static_batch_v0.5-0.9.csv", [row])
+
+    points = read_static(tmp_path)
+
+    assert [list(point.measured) for point in points] == [["throughput"], ["ttft"]]
+    assert [point.scenario["workload"]["output_tokens"]["value"] for point in points] == [128, 1]
 
 
 def test_offline_points_queue_everything_at_once(tmp_path: Path) -> None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 from collections.abc import Mapping
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+import simserve as ss
 from simserve.errors import InputError, UsageError
 from simserve.planner.plan import Plan, PlanOptions, plan
+from simserve.planner.plan_fleet import Fleet, with_room
 from simserve.planner.search_order import smallest_integer
 from simserve.planner.search_trial import try_fleet
 from simserve.planner.space import parse_choices
+from simserve.profiles import catalog
 from simserve.scenario.load import load
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
@@ -349,3 +354,30 @@ def test_an_interrupted_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPat
     assert found.was_interrupted
     assert found.is_feasible
     assert not found.summary["best"]["confirmed"]["is_confirmed"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", catalog.names("scenario"))
+def test_every_bundled_scenario_has_a_plan_or_a_nearest_miss(name: str) -> None:
+    """Over all GPUs and shapes; what the plan deploys holds when it is run."""
+    found = ss.plan(name).summary
+
+    assert found["feasible"] == (found["nearest_miss"] is None)
+    assert found["candidates"]
+    if found["feasible"]:
+        changes = [text for flag, text in pairwise(shlex.split(found["best"]["command"])) if flag == "--set"]
+        again = ss.run(ss.load(name, changes)).summary
+        assert again["completed"] > 0
+        assert found["best"]["attainment"] is None or again["simserve"]["stability"] != "overloaded"
+
+
+def test_longer_requests_get_a_budget_that_holds_them() -> None:
+    """Whole prompts must fit into a step, so the budget grows with the longest request."""
+    scenario = make_scenario(["deployment.engine.max_model_len=4000"])
+    whole = {"deployment.engine.enable_chunked_prefill": False, "deployment.engine.max_num_batched_tokens": 4096}
+    longer = make_scenario(["deployment.engine.max_model_len=4800"])
+
+    fleet = with_room(Fleet(scenario=scenario, overrides=whole, replicas=1), longer)
+
+    assert fleet.overrides == {**whole, "deployment.engine.max_num_batched_tokens": 4800}
+    assert with_room(fleet, scenario).overrides == fleet.overrides

@@ -114,10 +114,14 @@ def test_an_interrupt_keeps_what_was_finished() -> None:
 
 
 def test_the_published_figures_run() -> None:
-    """Every one of them, without further files."""
+    """Every one of them, without further files: four engines, data-centre and desktop GPUs, dense and routed models."""
     validation = validate()
 
     assert all(each.is_covered for each in validation.predictions)
+    points = [each.point for each in validation.predictions]
+    assert {point.engine for point in points} == {"vllm", "sglang", "tensorrt-llm", "llama.cpp"}
+    assert len({point.hardware for point in points}) >= 7
+    assert len({point.model for point in points}) >= 12
 
 
 def test_points_are_one_row_each_in_the_units_of_results(tmp_path: Path) -> None:

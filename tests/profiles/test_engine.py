@@ -521,3 +521,30 @@ def test_engines_without_a_launch_time_of_their_own_lose_their_graphs_alone() ->
 
     assert eager.cuda_graph_sizes == ()
     assert eager.eager_seconds_per_layer == resolve("tensorrt-llm", "1.0").eager_seconds_per_layer
+
+
+def test_vllm_schedules_ahead_from_0_14() -> None:
+    """Until then asked for only."""
+    assert [resolve("vllm", version).async_scheduling for version in ("0.13", "0.14")] == [False, True]
+
+
+def test_sampling_by_top_p_sorts_the_logits_of_v1() -> None:
+    """50 us a request and step, until a kernel of its own does it; greedy clients never pay."""
+    versions = ("0.7.3", "0.12", "0.14")
+    greedy, nucleus = (
+        [resolve("vllm", version, sampling=sampling).host_seconds_per_request for version in versions]
+        for sampling in ("greedy", "nucleus")
+    )
+
+    assert greedy == [resolve("vllm", version).host_seconds_per_request for version in versions]
+    assert [after - before for before, after in zip(greedy, nucleus, strict=True)] == pytest.approx([0, 50e-6, 0])
+
+
+def test_ranks_that_have_to_agree_lengthen_every_step() -> None:
+    """TensorRT-LLM's C++ runtime; its PyTorch backend no more."""
+    single, parallel = (
+        resolve("tensorrt-llm", "0.14", tensor_parallel_size=size).host_seconds_per_step for size in (1, 2)
+    )
+
+    assert parallel == pytest.approx(single + 3e-3)
+    assert resolve("tensorrt-llm", "1.0", tensor_parallel_size=2).host_seconds_per_step == pytest.approx(0.8e-3)

@@ -15,6 +15,7 @@ from simserve.profiles.hardware import DTYPES, HardwareProfile, load_hardware
 
 BUNDLED = (
     "a10-24gb",
+    "a10g-24gb",
     "a100-pcie-80gb",
     "a100-sxm-40gb",
     "a100-sxm-80gb",
@@ -31,13 +32,23 @@ BUNDLED = (
     "gh200-96gb",
     "m2-max-96gb",
     "mi300x-192gb",
+    "mi325x-256gb",
     "rtx-3090-24gb",
+    "rtx-6000-ada-48gb",
+    "rtx-a6000-48gb",
     "rtx-pro-6000-96gb",
     "t4-16gb",
     "v100s-32gb",
 )
 WITHOUT_BF16 = ("m2-max-96gb", "t4-16gb", "v100s-32gb")
-WITHOUT_PRICE = ("h100-nvl-94gb", "h200-nvl-141gb", "m2-max-96gb", "v100s-32gb")
+WITHOUT_PRICE = (
+    "h100-nvl-94gb",
+    "h200-nvl-141gb",
+    "m2-max-96gb",
+    "mi325x-256gb",
+    "rtx-6000-ada-48gb",
+    "v100s-32gb",
+)
 BLOCKS = ("memory", "compute", "intra_node", "inter_node", "host_link", "power", "efficiency")
 GIB = 2.0**30
 

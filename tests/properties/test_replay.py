@@ -26,7 +26,8 @@ few = settings(
 
 def columns(records: RequestRecords) -> dict[str, list[object]]:
     """Return the columns as lists, with None for nan, so that they compare by ``==``."""
-    values = {field.name: getattr(records, field.name).tolist() for field in dataclasses.fields(records)}
+    columns = {field.name: getattr(records, field.name) for field in dataclasses.fields(records)}
+    values = {name: column.tolist() for name, column in columns.items() if isinstance(column, np.ndarray)}
     return {name: [None if value != value else value for value in column] for name, column in values.items()}
 
 

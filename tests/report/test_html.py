@@ -78,7 +78,7 @@ def test_every_figure_says_what_it_shows(case: str) -> None:
     figures = [attributes for tag, attributes in page.elements if tag == "svg"]
 
     assert all(each["role"] == "img" and len(each["aria-label"] or "") > 30 for each in figures)
-    assert len(figures) == {"empty": 0, "static": 5, "uncached": 5, "preempting": 7}.get(case, 6)
+    assert len(figures) == {"empty": 1, "static": 7, "uncached": 7, "preempting": 9}.get(case, 8)
 
 
 def test_an_overloaded_run_is_marked() -> None:
@@ -171,3 +171,13 @@ def test_importing_it_loads_no_heavy_library() -> None:
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
     assert shown.strip() == "[]"
+
+
+def test_it_is_valid_html(case: str) -> None:
+    """As the parser of the standard reads it: no error."""
+    html5lib = pytest.importorskip("html5lib")
+    parser = html5lib.HTMLParser(strict=False)
+
+    parser.parse(page_text(case))
+
+    assert parser.errors == []

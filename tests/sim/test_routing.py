@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from simserve.sim.cluster import Routing
+from simserve.sim.control import Control
 from simserve.sim.records import RequestRecords
+from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import replay, simulate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_closed_loop, make_config, make_specs
@@ -113,3 +117,49 @@ def test_least_outstanding_in_a_closed_loop_evens_out() -> None:
         arrivals, finishes = records.arrival_time[own], np.sort(records.finish_time[own])
         inside = np.arange(1, own.sum() + 1) - np.searchsorted(finishes, np.sort(arrivals), side="right")
         assert inside.max() == 2
+
+
+def make_control(policy: str, **routing: float) -> Control:
+    """Return a router alone."""
+    return Control(routing=RoutingSpec(policy=policy, **routing))
+
+
+def controlled(specs: RequestSpecs, num_replicas: int, control: Control, seats: int = 4) -> RequestRecords:
+    """Return the records behind a router of the managed data plane; every step takes a second."""
+    config = make_config(max_num_seqs=seats)
+    deployment = make_deployment(config, constant_step_times(1.0, max(seats, 8)), num_replicas)
+    return simulate(replace(deployment, control=control), specs).records
+
+
+def test_least_tokens_weighs_requests() -> None:
+    """A long request counts for more than two short ones."""
+    specs = make_specs([0.0, 0.1, 0.2, 0.3], [20, 4, 4, 4], [30, 5, 5, 5])
+    records = controlled(specs, 2, make_control("least_tokens"))
+
+    assert records.replica_id.tolist() == [0, 1, 1, 1]
+
+
+def test_random_spreads_evenly_and_repeats_itself() -> None:
+    """Each replica gets a third within four standard errors; the same seed draws the same."""
+    specs = make_specs([0.1 * index for index in range(900)], 1, 1)
+    first, again = (controlled(specs, 3, make_control("random")).replica_id.tolist() for _ in range(2))
+    other = controlled(replace(specs, seed=7), 3, make_control("random")).replica_id.tolist()
+
+    assert first == again != other
+    assert np.bincount(first) == pytest.approx(300, abs=4 * (900 * 2 / 9) ** 0.5)
+
+
+def test_power_of_two_never_picks_the_fullest() -> None:
+    """Of three replicas the one with a long answer is never the less loaded of two."""
+    specs = make_specs([0.0, *(1.0 + 3.0 * index for index in range(18))], 1, [60, *[2] * 18])
+    records = controlled(specs, 3, make_control("power_of_two"))
+
+    assert records.replica_id[0] not in records.replica_id[1:].tolist()
+
+
+def test_a_stale_view_sends_everybody_to_the_same_replica() -> None:
+    """Until the next look at 10 s all four look empty; then the one with four requests is passed over."""
+    specs = make_specs([0.5, 1.0, 2.0, 3.0, 10.5, 11.5], 1, 30)
+    records = controlled(specs, 2, make_control("least_outstanding", update_interval="10 s"))
+
+    assert records.replica_id.tolist() == [0, 0, 0, 0, 1, 1]

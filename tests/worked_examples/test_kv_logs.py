@@ -43,6 +43,32 @@ def test_the_whole_plan_of_vllm_issue_10517() -> None:
     assert plan.kv_bytes / GIB == pytest.approx(3.81, abs=0.01 * 23.58)
 
 
+@pytest.mark.parametrize(
+    ("hardware", "model", "quantization", "share", "kv_gib"),
+    [
+        ("rtx-4090-24gb", "llama-3.1-8b", "none", 0.9, 41_408 * 131_072 / GIB),
+        ("a100-sxm-80gb", "gpt-oss-20b", "mxfp4", 0.65, 36.56),
+    ],
+)
+def test_logs_of_vllm_0_19(hardware: str, model: str, quantization: str, share: float, kv_gib: float) -> None:
+    """256 seats, where what sampling takes in any case shows: within 1 % of the GPU.
+
+    LLMServingSim's replay on an RTX 4090 (41,408 tokens) and a start-up log on an A100 (36.56 GiB).
+    """
+    shape = make_shape(
+        hardware,
+        model,
+        version="0.19.0",
+        quantization=quantization,
+        max_model_len=32_768,
+        gpu_memory_utilization=share,
+    )
+
+    plan = plan_memory(shape)
+
+    assert plan.kv_bytes / GIB == pytest.approx(kv_gib, abs=0.01 * plan.total_bytes / GIB)
+
+
 def test_vllm_issue_19996() -> None:
     """Llama-3.1-8B and the layer of its EAGLE head: 33 layers of 4,096 B; 51.63 GiB are 410,128 tokens."""
     plan = _plan("llama-3.1-8b", 51.63, num_hidden_layers=33)

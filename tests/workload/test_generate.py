@@ -148,7 +148,8 @@ def test_importing_and_drawing_the_usual_workload_needs_neither_scipy_nor_pandas
     """They would cost every run a good part of its start-up."""
     program = (
         "import sys; from simserve.workload.generate import generate; "
-        "from simserve.workload.arrival_spec import *; from simserve.workload.spec import *; "
+        "from simserve.workload.arrival_spec import *; from simserve.workload.length_spec import *; "
+        "from simserve.workload.spec import *; "
         "lengths = LognormalLength(mean=100, cv=1, max=1000); "
         "generate(WorkloadSpec(arrivals=PoissonArrivals(rate=1), prompt_tokens=lengths, "
         "output_tokens=lengths, num_requests=10), seed=1); "

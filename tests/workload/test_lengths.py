@@ -10,8 +10,7 @@ from scipy import stats
 
 from simserve import rng
 from simserve.errors import TraceError
-from simserve.workload.lengths import length_distribution
-from simserve.workload.spec import (
+from simserve.workload.length_spec import (
     EmpiricalLength,
     ExponentialLength,
     FixedLength,
@@ -20,6 +19,7 @@ from simserve.workload.spec import (
     NormalLength,
     UniformLength,
 )
+from simserve.workload.lengths import length_distribution
 
 
 @st.composite

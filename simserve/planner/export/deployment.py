@@ -52,6 +52,7 @@ _SAID = frozenset(
 _SAID_OF_ENGINE = frozenset(
     {
         *_KNOBS,
+        "sampling",
         "batching",
         "scheduler",
         "admission",

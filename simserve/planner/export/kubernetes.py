@@ -49,6 +49,9 @@ _PRODUCTS = {
     "l40s-48gb": "NVIDIA-L40S",
     "l4-24gb": "NVIDIA-L4",
     "a10-24gb": "NVIDIA-A10",
+    "a10g-24gb": "NVIDIA-A10G",
+    "rtx-a6000-48gb": "NVIDIA-RTX-A6000",
+    "rtx-6000-ada-48gb": "NVIDIA-RTX-6000-Ada-Generation",
     "t4-16gb": "Tesla-T4",
 }
 """Hardware profile -> label ``nvidia.com/gpu.product`` that NVIDIA's GPU feature discovery gives a node."""

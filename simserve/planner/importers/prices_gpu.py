@@ -20,6 +20,7 @@ _SKYPILOT = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Re
 _GPUHUNT = ("instance_name", "location", "price", "gpu_count", "gpu_name", "gpu_memory", "spot")
 _PROFILES: Mapping[str, str] = {
     "A10": "a10-24gb",
+    "A10G": "a10g-24gb",
     "A100": "a100-sxm-40gb",
     "A100-40GB": "a100-sxm-40gb",
     "A100-80GB": "a100-sxm-80gb",
@@ -34,8 +35,11 @@ _PROFILES: Mapping[str, str] = {
     "L4": "l4-24gb",
     "L40S": "l40s-48gb",
     "MI300X": "mi300x-192gb",
+    "MI325X": "mi325x-256gb",
     "RTX3090": "rtx-3090-24gb",
     "RTX4090": "rtx-4090-24gb",
+    "RTX6000-Ada": "rtx-6000-ada-48gb",
+    "RTXA6000": "rtx-a6000-48gb",
     "RTXPRO6000": "rtx-pro-6000-96gb",
     "T4": "t4-16gb",
     "V100S": "v100s-32gb",

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.profiles.model import load_model
+from simserve.workload.length_spec import LognormalLength
 from simserve.workload.lengths import length_distribution
-from simserve.workload.spec import LognormalLength
 from simserve.workload.traces.formats import AUTO, detect, read_trace
 from simserve.workload.traces.statistics import LengthStatistics, arrival_statistics, length_statistics
 from simserve.workload.traces.trace import Trace
@@ -164,7 +164,10 @@ def _trace_notes(trace: Trace) -> list[str]:
     if trace.remark is not None:
         notes.append(trace.remark[:1].upper() + trace.remark[1:] + ".")
     if trace.prefix_blocks is not None:
-        notes.append(f"Shared prefixes ({trace.prefix_blocks.reuse:.1%} of the blocks) are not simulated.")
+        notes.append(
+            f"Of the prefix blocks {trace.prefix_blocks.reuse:.1%} were there before; a cache finds them in the trace "
+            "itself, not in lengths drawn like its."
+        )
     return notes
 
 

@@ -101,9 +101,9 @@ def _accelmark_load(row: Row, suite: str, lengths: Path) -> tuple[dict[str, Any]
 
 def _accelmark_reason(notes: str, workload: dict[str, Any], row: Row) -> str:
     if "scenario=speculative" in notes:
-        return "decodes speculatively, which a scenario cannot ask for yet"
+        return "decodes speculatively, and the row does not say what drafts, how many tokens, or how many are accepted"
     if not workload:
-        return "bursts over a steady load, which a scenario cannot ask for"
+        return "its figures are of steady and of burst requests apart, which a replay does not tell apart"
     return "" if row.text("tp") else "the row does not say how the model was cut"
 
 

@@ -33,6 +33,8 @@ _HARDWARE = (
     (r"a10\b", "a10-24gb"),
     (r"a40", "a40-48gb"),
     (r"rtx ?pro ?6000", "rtx-pro-6000-96gb"),
+    (r"6000 ada", "rtx-6000-ada-48gb"),
+    (r"a6000", "rtx-a6000-48gb"),
     (r"4090", "rtx-4090-24gb"),
     (r"3090 ti|3090ti", "rtx-3090-ti-24gb"),
     (r"3090", "rtx-3090-24gb"),

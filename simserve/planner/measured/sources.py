@@ -17,7 +17,7 @@ from simserve.planner.measured import (
     splitwise,
     tensorrt_llm,
 )
-from simserve.planner.measured.memory import MEMORY, MeasuredMemory, read_memory
+from simserve.planner.measured.memory import MEMORY, PLANNER_FILE, REPLAYS_FILE, MeasuredMemory, read_memory
 from simserve.planner.measured.point import MeasuredPoint
 from simserve.planner.measured.published import read_published
 
@@ -101,9 +101,20 @@ def read_memory_logs(data: Path | None, sources: Sequence[str] = ()) -> list[Mea
 
     Raises:
         UsageError: ``data`` is no folder.
+        InputError: They were asked for by name, and there are none.
         TraceError: A file cannot be read.
     """
-    return [] if data is None or (sources and MEMORY not in sources) else read_memory(_measured_folder(data))
+    if sources and MEMORY not in sources:
+        return []
+    found = [] if data is None else read_memory(_measured_folder(data))
+    if sources and not found:
+        raise InputError(
+            f"needs {PLANNER_FILE} or {REPLAYS_FILE}",
+            file=data,
+            key=f"--source {MEMORY}",
+            remedy="name the folder that holds them with --data",
+        )
+    return found
 
 
 def _remedy(name: str) -> str:

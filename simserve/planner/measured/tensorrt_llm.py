@@ -65,12 +65,23 @@ def _online_point(row: Row) -> MeasuredPoint:
 
 
 def read_static(folder: Path) -> list[MeasuredPoint]:
-    """Return the static batches: output tokens/s, and the first-token latency at batch 1."""
-    return [_static_point(row) for row in read_rows(folder / "trtllm_static_batch_v0.5-0.9.csv")]
+    """Return the static batches: output tokens/s, and the latency of the first token.
+
+    A static batch answers when it is done, so that a first token is that of a batch of one output token; a row that
+    holds both figures is two points.
+    """
+    points = []
+    for row in read_rows(folder / "trtllm_static_batch_v0.5-0.9.csv"):
+        throughput, first = system_throughput(row), row.latencies("ttft")
+        if throughput > 0 or not first:
+            points.append(_static_point(row, row.count("osl", 1), {"throughput": throughput}))
+        if first:
+            points.append(_static_point(row, 1, first))
+    return points
 
 
-def _static_point(row: Row) -> MeasuredPoint:
-    prompt, output, batch = row.count("isl", 1), row.count("osl", 1), row.count("load_value", 1)
+def _static_point(row: Row, output: int, measured: dict[Metric, float]) -> MeasuredPoint:
+    prompt, batch = row.count("isl", 1), row.count("load_value", 1)
     settings: dict[str, Any] = {
         "batching": "static",
         "max_num_seqs": batch,
@@ -81,7 +92,6 @@ def _static_point(row: Row) -> MeasuredPoint:
     quantization = quantization_name(row.text("precision"))
     deployed = _deployment(row, settings, kv_cache_dtype="fp8" if quantization == "fp8" else "auto")
     workload = build.all_at_once(batch, build.fixed(prompt), build.fixed(output))
-    measured: dict[Metric, float] = {**row.latencies("ttft"), "throughput": system_throughput(row)}
     return _point(row, "trtllm_static_batch", deployed, workload, "batch", measured)
 
 

@@ -114,7 +114,7 @@ def test_a_version_whose_defaults_are_not_known_says_every_knob() -> None:
 
     assert "--max-num-seqs 1024" in result.line
     assert result.version == "0.15.1"
-    assert any("taken from 0.12" in note for note in result.notes)
+    assert any("taken from 0.14" in note for note in result.notes)
 
 
 def test_old_versions_are_started_as_a_module() -> None:

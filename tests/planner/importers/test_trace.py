@@ -90,7 +90,7 @@ def test_what_a_fit_loses_is_said() -> None:
     notes = " ".join(draft.notes)
     assert "Its rate changes over minutes" in notes
     assert "3 rows are left out: nothing was served." in notes
-    assert "Shared prefixes (25.0% of the blocks) are not simulated." in notes
+    assert "Of the prefix blocks 25.0% were there before" in notes
     assert "A guess." in notes
     assert "model llama-3.1-8b is assumed" in notes
     assert draft.scenario.deployment.hardware == "l4-24gb"

@@ -1,0 +1,257 @@
+"""The forms of kernels' times that a run is fitted with, in absolute rates: seconds, FLOP/s, bytes/s.
+
+They are the formulas of `simserve.perf` with all but a few constants held. What the rates are shares of, the peaks of
+the device, is the profile's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from simserve.calibrate.curve_regressor import CurveForm, Values, group_numbers
+from simserve.calibrate.kernels.points import ELEMENTWISE_BYTES, FORMATS
+from simserve.perf.attention_curve import TILE
+from simserve.perf.efficiency import Array
+from simserve.perf.gemm import CLASS_LOOP_OVERHEAD, CLASS_MAX_SPLITS, CLASS_OVERLAP, CLASS_WAVE_QUANTISATION
+from simserve.perf.gemm_curve import GemmDevice, gemm_seconds
+from simserve.perf.measured import ALL_REDUCE_ELEMENT_BYTES
+from simserve.perf.moe import CLASS_LOCAL_PASSES, CLASS_ROUTED_PASSES, ExpertLoad, ExpertShape, expert_seconds
+from simserve.perf.moe import CLASS_OVERLAP as EXPERT_OVERLAP
+from simserve.profiles.gemm_curves import GemmClass, GemmCurve, GroupedGemmCurve
+
+START, COMPUTE, MEMORY = "start_s", "compute_flop_per_s", "memory_bytes_per_s"
+SUSTAINED, TILE_RATE, WAVE, DOUBLING = "sustained_ratio", "tile_flop_per_s", "wave_s", "start_per_doubling_s"
+ROUNDING = "rounding_ratio"
+
+CLASS_OF: Mapping[str, GemmClass] = {
+    "bfloat16": "bf16",
+    "fp8": "fp8",
+    "sq": "int8",
+    "int8_wo": "int8_weight_only",
+    "int4_wo": "int4_weight_only",
+}
+"""Number format of a table -> class of a profile."""
+
+PEAK_OF: Mapping[str, str] = {"bfloat16": "bf16", "fp8": "fp8", "sq": "int8", "int8_wo": "bf16", "int4_wo": "bf16"}
+"""Number format of a table -> dtype whose peak its products run at."""
+
+QUANTISED_BYTES = 3.0
+"""Bytes an activation element moves when it is rounded to 8 bits in the timed call: 16 bit in, 8 bit out."""
+
+ROUNDING_STARTS = 0.5
+"""Starts of a product that rounding its inputs adds: as an element-wise kernel (`KERNEL_LATENCIES`)."""
+
+SPLIT_STARTS = 0.7
+"""Starts that a split reduction adds: as `simserve.perf.gemm.CLASS_SPLIT_LATENCIES`."""
+
+NO_TILE = 1e18
+"""FLOP/s at which the longest tile of a prompt is never waited for."""
+
+RATE_BOUNDS = {START: (1e-9, 1.0), COMPUTE: (1e7, 1e17), MEMORY: (1e7, 1e15), SUSTAINED: (0.3, 1.0)}
+STARTS = {START: 5e-6, COMPUTE: 1e13, MEMORY: 1e12}
+
+
+def product_curve(values: Values, shape: Mapping[str, Any] | None = None) -> GemmCurve:
+    """Return the curve of a device whose peak and bandwidth are the fitted rates.
+
+    Args:
+        values: Fitted constants.
+        shape: Constants of `GemmCurve` that are held; those left out are class defaults.
+    """
+    held: dict[str, Any] = {
+        "loop_overhead": CLASS_LOOP_OVERHEAD,
+        "wave_quantisation": CLASS_WAVE_QUANTISATION,
+        "overlap": CLASS_OVERLAP,
+        "max_splits": CLASS_MAX_SPLITS,
+        "min_tile_rows": 64,
+        "max_tile_rows": 64,
+    }
+    return GemmCurve.model_construct(
+        engines=(),
+        fit=None,
+        start_latency=values[START],
+        efficiency=1.0,
+        sustained_efficiency=values.get(SUSTAINED, 1.0),
+        memory_efficiency=1.0,
+        split_latency=SPLIT_STARTS * values[START],
+        **(held | dict(shape or {})),
+    )
+
+
+def product_form(name: str, num_multiprocessors: int, shape: Mapping[str, Any]) -> CurveForm:
+    """Return the form of products of a number format (`simserve.perf.gemm_curve`).
+
+    FP8 calls hold the rounding of their inputs: half a start, and its bytes at a share of the rate of the weights.
+    """
+    weight, element = FORMATS[name]
+
+    def predict(calls: pd.DataFrame, values: Values) -> Array:
+        m, n, k = (calls[column].to_numpy(dtype=np.float64) for column in ("m", "n", "k"))
+        device = GemmDevice(peak=values[COMPUTE], bandwidth=values[MEMORY], num_multiprocessors=num_multiprocessors)
+        num_bytes = n * k * weight + m * (k * element + n * 2.0)
+        curve = product_curve(values, shape)
+        total = gemm_seconds(curve, device, rows=m, out_features=n, in_features=k, num_bytes=num_bytes).total
+        if name != "fp8":
+            return total
+        return np.asarray(
+            total + m * k * QUANTISED_BYTES / (values[MEMORY] * values[ROUNDING]) + ROUNDING_STARTS * values[START]
+        )
+
+    further = {SUSTAINED: 1.0} | ({ROUNDING: 1.0} if name == "fp8" else {})
+    return CurveForm(
+        start=STARTS,
+        predict=predict,
+        groups=lambda calls: group_numbers(calls, "n", "k") + group_numbers(calls, "m"),
+        further=further,
+        further_start={SUSTAINED: 0.85, ROUNDING: 0.5},
+        bounds=RATE_BOUNDS | {ROUNDING: (0.01, 1.0)},
+    )
+
+
+def expert_form(num_multiprocessors: int) -> CurveForm:
+    """Return the form of routed experts dealt evenly (`simserve.perf.moe`)."""
+
+    def predict(calls: pd.DataFrame, values: Values) -> Array:
+        tokens, topk, experts, hidden, width, ups = (
+            calls[column].to_numpy(dtype=np.float64)
+            for column in ("num_tokens", "topk", "num_experts", "hidden_size", "inter_size", "up_projections")
+        )
+        device = GemmDevice(peak=values[COMPUTE], bandwidth=values[MEMORY], num_multiprocessors=num_multiprocessors)
+        shape = ExpertShape(hidden_size=hidden, intermediate_size=width, up_projections=ups, weight_bits=16.0)
+        pairs = tokens * topk
+        load = ExpertLoad(pairs=pairs, distinct=np.minimum(pairs, experts), routed=pairs, held=experts)
+        return np.asarray(expert_seconds(grouped_curve(values), device, shape, load).total)
+
+    return CurveForm(
+        start=STARTS | {START: 3e-5},
+        predict=predict,
+        groups=lambda calls: group_numbers(calls, "num_tokens"),
+        bounds=RATE_BOUNDS,
+    )
+
+
+def grouped_curve(values: Values) -> GroupedGemmCurve:
+    """Return the curve of routed experts on a device whose peak and bandwidth are the fitted rates."""
+    return GroupedGemmCurve.model_construct(
+        engines=(),
+        fit=None,
+        start_latency=values[START],
+        efficiency=1.0,
+        loop_overhead=CLASS_LOOP_OVERHEAD,
+        overlap=EXPERT_OVERLAP,
+        memory_efficiency=1.0,
+        expert_latency=0.0,
+        routed_passes=CLASS_ROUTED_PASSES,
+        local_passes=CLASS_LOCAL_PASSES,
+        tile_rows=64,
+    )
+
+
+def prefill_form() -> CurveForm:
+    """Return the form of attention over prompts: start, rows, attended pairs, and the longest tile where it shows."""
+
+    def predict(calls: pd.DataFrame, values: Values) -> Array:
+        batch, tokens, heads, kv_heads, width = _attention(calls, "isl")
+        pairs = batch * tokens * (tokens + 1.0) / 2.0
+        rows = batch * tokens * width * (heads + kv_heads) * ROW_BYTES
+        tile = tokens * 4.0 * TILE * width / values[TILE_RATE]
+        return np.asarray(values[START] + 4.0 * heads * width * pairs / values[COMPUTE] + rows / values[MEMORY] + tile)
+
+    return CurveForm(
+        start=STARTS | {START: 1e-5},
+        predict=predict,
+        groups=lambda calls: group_numbers(calls, "isl") + group_numbers(calls, "batch_size"),
+        further={TILE_RATE: NO_TILE},
+        further_start={TILE_RATE: 1e12},
+        bounds=RATE_BOUNDS | {TILE_RATE: (1e8, 1e16)},
+    )
+
+
+ROW_BYTES = 4.0
+"""Bytes an element of a query (read, and its result written) or of a key-value pair (two reads) moves: 16 bit."""
+
+
+def decode_form(num_multiprocessors: int) -> CurveForm:
+    """Return the form of decode attention: start, bytes of the keys, and waves of heads where they show."""
+
+    def predict(calls: pd.DataFrame, values: Values) -> Array:
+        batch, context, _, kv_heads, width = _attention(calls, "step")
+        keys = batch * context * 4.0 * kv_heads * width
+        waves = np.maximum(batch * kv_heads / num_multiprocessors - 1.0, 0.0)
+        return np.asarray(values[START] + waves * values[WAVE] + keys / values[MEMORY])
+
+    return CurveForm(
+        start={START: 1e-5, MEMORY: 1e12},
+        predict=predict,
+        groups=lambda calls: group_numbers(calls, "step") + group_numbers(calls, "batch_size"),
+        further={WAVE: 0.0},
+        further_start={WAVE: 1e-6},
+        bounds=RATE_BOUNDS | {WAVE: (1e-10, 1.0)},
+    )
+
+
+def elementwise_form() -> CurveForm:
+    """Return the form of memory-bound kernels: a start a launch, and bytes."""
+
+    def predict(calls: pd.DataFrame, values: Values) -> Array:
+        return np.asarray(
+            calls["kernels"] * values[START] + elementwise_bytes(calls) / values[MEMORY], dtype=np.float64
+        )
+
+    return CurveForm(
+        start={START: 2e-6, MEMORY: 1e12},
+        predict=predict,
+        groups=lambda calls: group_numbers(calls, "op_name") + group_numbers(calls, "m"),
+        bounds=RATE_BOUNDS,
+    )
+
+
+def copy_form() -> CurveForm:
+    """Return the form of copies: a start, and every byte read and written."""
+
+    def predict(calls: pd.DataFrame, values: Values) -> Array:
+        num_bytes = 2.0 * calls["bytes"].to_numpy(dtype=np.float64)
+        return np.asarray(values[START] + num_bytes / values[MEMORY])
+
+    return CurveForm(
+        start={START: 2e-6, MEMORY: 1e12},
+        predict=predict,
+        groups=lambda calls: group_numbers(calls, "bytes"),
+        bounds=RATE_BOUNDS,
+    )
+
+
+def all_reduce_form() -> CurveForm:
+    """Return the form of an all-reduce: a start, more for each doubling of the ranks, and a ring's bytes."""
+
+    def predict(calls: pd.DataFrame, values: Values) -> Array:
+        ranks, elements = (calls[name].to_numpy(dtype=np.float64) for name in ("num_gpus", "message_size"))
+        moved = 2.0 * (ranks - 1.0) / ranks * elements * ALL_REDUCE_ELEMENT_BYTES
+        return np.asarray(values[START] + values[DOUBLING] * np.log2(ranks) + moved / values[MEMORY])
+
+    return CurveForm(
+        start={START: 1e-5, MEMORY: 1e11},
+        predict=predict,
+        groups=lambda calls: group_numbers(calls, "message_size"),
+        further={DOUBLING: 0.0},
+        further_start={DOUBLING: 1e-6},
+        bounds=RATE_BOUNDS | {DOUBLING: (1e-10, 1.0)},
+    )
+
+
+def elementwise_bytes(calls: pd.DataFrame) -> Array:
+    """Return the bytes that memory-bound calls move, launch by launch."""
+    row = calls["op_name"].map(ELEMENTWISE_BYTES).to_numpy(dtype=np.float64)
+    return np.asarray(calls["m"].to_numpy(dtype=np.float64) * calls["width"].to_numpy(dtype=np.float64) * row)
+
+
+def _attention(calls: pd.DataFrame, length: str) -> tuple[NDArray[np.float64], ...]:
+    """Return batch, length (keys of a decode step), heads, key-value heads and width."""
+    columns = ("batch_size", length, "num_heads", "num_key_value_heads", "head_dim")
+    batch, tokens, heads, kv_heads, width = (calls[name].to_numpy(dtype=np.float64) for name in columns)
+    return batch, tokens + (1.0 if length == "step" else 0.0), heads, kv_heads, width

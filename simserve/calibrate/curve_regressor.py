@@ -1,0 +1,229 @@
+"""Fits the few physical constants of a kernel's time, with intervals and errors on calls it has not seen.
+
+Follows scikit-learn: parameters of the estimator are given when it is made, ``fit`` returns self, what was found
+ends in an underscore. Knows forms and numbers; no kernel, no profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+from scipy.stats import f as f_distribution
+from scipy.stats import t as student
+
+from simserve.errors import InputError
+from simserve.perf.efficiency import Array
+
+SOFT_ERROR = 0.15
+"""Relative error beyond which a call counts linearly (soft L1): three times the noise of a good measurement."""
+
+CONFIDENCE = 0.95
+
+SIGNIFICANCE = 0.99
+"""Quantile of F that a further constant must pass to be fitted."""
+
+Values = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveForm:
+    """The time of a kernel as a function of sizes and constants, all constants above 0.
+
+    Attributes:
+        start: Constant -> where the search starts; these are always fitted.
+        predict: Seconds of calls, from their table and the constants.
+        groups: Number of the group of each call: calls of one group are held out together.
+        further: Constant -> value that leaves it without effect; fitted only where that predicts better.
+        further_start: Constant -> where the search starts for it.
+        bounds: Constant -> least and greatest value, where there are any.
+    """
+
+    start: Mapping[str, float]
+    predict: Callable[[pd.DataFrame, Values], Array]
+    groups: Callable[[pd.DataFrame], NDArray[np.int64]]
+    further: Mapping[str, float] = field(default_factory=dict)
+    further_start: Mapping[str, float] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+class CurveRegressor:
+    """Seconds of calls from a form whose constants are fitted to measured ones.
+
+    The errors of ``log(predicted / measured)`` are least (soft L1). Intervals hold for all constants of the curve
+    at once (Bonferroni), from the larger of two variances: of equal noise, and of the sandwich with leave-one-out
+    residuals (HC3; MacKinnon and White, 1985), which does not take it for equal. They say nothing of where the form is
+    wrong; for that look at the held-out error.
+
+    Args:
+        form: The form.
+        num_folds: Parts that are held out in turn; 0: the held-out error is not asked for.
+
+    Attributes:
+        constants_: Name -> value, also of further constants that were not worth fitting.
+        fitted_: Names of those that were fitted.
+        intervals_: Name -> ends of its 95 % interval.
+        num_points_: Calls it was fitted on.
+        errors_: Predicted over measured less one, in sample.
+        median_error_: Median of their absolute values.
+        held_out_error_: The same over calls that were held out in turn; None without folds.
+        held_out_p90_error_: 90th percentile there.
+        bias_: Mean of the logarithm of predicted over measured, in sample.
+    """
+
+    constants_: dict[str, float]
+    fitted_: tuple[str, ...]
+    intervals_: dict[str, tuple[float, float]]
+    num_points_: int
+    errors_: Array
+    median_error_: float
+    held_out_error_: float | None
+    held_out_p90_error_: float | None
+    bias_: float
+
+    def __init__(self, form: CurveForm, *, num_folds: int = 5) -> None:
+        self.form = form
+        self.num_folds = num_folds
+
+    def fit(self, calls: pd.DataFrame, seconds: Array) -> Self:
+        """Find the constants.
+
+        Args:
+            calls: A row a call, the columns that the form reads.
+            seconds: What each took.
+
+        Raises:
+            InputError: There are fewer calls than constants.
+        """
+        names = list(self.form.start)
+        if len(calls) <= len(names):
+            raise InputError(f"are too few for {len(names)} constants", key="calls", value=len(calls))
+        found = self._solve(calls, seconds, names)
+        for name in self.form.further:
+            wider = self._solve(calls, seconds, [*names, name])
+            if self._is_worthwhile(calls, seconds, found, wider):
+                names, found = [*names, name], wider
+        self._keep(calls, seconds, found)
+        held_out = self._held_out(calls, seconds, names)
+        self.held_out_error_ = None if held_out is None else float(np.median(np.abs(held_out)))
+        self.held_out_p90_error_ = None if held_out is None else float(np.quantile(np.abs(held_out), 0.9))
+        return self
+
+    def predict(self, calls: pd.DataFrame) -> Array:
+        """Return the seconds of calls."""
+        return self.form.predict(calls, self.constants_)
+
+    def score(self, calls: pd.DataFrame, seconds: Array) -> float:
+        """Return the negative median absolute relative error: more is better, as scikit-learn has it."""
+        return -float(np.median(np.abs(self.predict(calls) / seconds - 1.0)))
+
+    def _is_worthwhile(self, calls: pd.DataFrame, seconds: Array, found: _Solution, wider: _Solution) -> bool:
+        """Return whether a further constant explains more than chance, and predicts held-out calls no worse."""
+        freedom = len(calls) - len(wider.names)
+        if freedom < 1:
+            return False
+        gain = (found.cost - wider.cost) / max(wider.cost / freedom, 1e-300)
+        if gain < f_distribution.ppf(SIGNIFICANCE, 1, freedom):
+            return False
+        before, after = (self._held_out(calls, seconds, each.names) for each in (found, wider))
+        return before is None or (after is not None and np.median(np.abs(after)) <= np.median(np.abs(before)))
+
+    def _keep(self, calls: pd.DataFrame, seconds: Array, found: _Solution) -> None:
+        names, constants = found.names, found.constants
+        self.constants_, self.fitted_, self.num_points_ = constants, tuple(names), len(calls)
+        spread = _standard_errors(found.jacobian(), found.errors)
+        quantile = student.ppf(0.5 + 0.5 * (1.0 - (1.0 - CONFIDENCE) / len(names)), len(calls) - len(names))
+        reach = np.exp(np.minimum(quantile * spread, 50.0))
+        self.intervals_ = {
+            name: (constants[name] / float(each), constants[name] * float(each))
+            for name, each in zip(names, reach, strict=True)
+        }
+        self.errors_ = self.predict(calls) / seconds - 1.0
+        self.median_error_ = float(np.median(np.abs(self.errors_)))
+        self.bias_ = float(np.mean(found.errors))
+
+    def _solve(self, calls: pd.DataFrame, seconds: Array, names: Sequence[str]) -> _Solution:
+        """Return the constants with the least error, those that are not fitted without effect."""
+        form = self.form
+        first = {**form.further_start, **form.start}
+        neutral = {name: value for name, value in form.further.items() if name not in names}
+        measured = np.log(seconds)
+
+        def residuals(logarithms: Array) -> Array:
+            values = neutral | dict(zip(names, np.exp(logarithms).tolist(), strict=True))
+            return np.asarray(np.log(form.predict(calls, values)) - measured)
+
+        low, high = (np.log([form.bounds.get(name, (1e-12, 1e18))[side] for name in names]) for side in (0, 1))
+        begin = np.clip(np.log([first[name] for name in names]), low + 1e-9, high - 1e-9)
+        found = least_squares(
+            residuals, begin, bounds=(low, high), loss="soft_l1", f_scale=SOFT_ERROR, x_scale=1.0, max_nfev=200
+        )
+        constants = neutral | dict(zip(names, np.exp(found.x).tolist(), strict=True))
+        return _Solution(list(names), constants, residuals, found.x, float(found.cost))
+
+    def _held_out(self, calls: pd.DataFrame, seconds: Array, names: Sequence[str]) -> Array | None:
+        """Return the relative errors of calls whose group was left out of the fit; none where that leaves too few."""
+        if self.num_folds < 2:
+            return None
+        fold = self.form.groups(calls) % self.num_folds
+        errors = np.full(len(calls), np.nan)
+        for number in np.unique(fold):
+            out = fold == number
+            if np.count_nonzero(~out) <= len(names):
+                return None
+            constants = self._solve(calls[~out], seconds[~out], names).constants
+            errors[out] = self.form.predict(calls[out], constants) / seconds[out] - 1.0
+        return errors if len(np.unique(fold)) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Solution:
+    """Constants that a search ended at.
+
+    Attributes:
+        names: Those that were searched for.
+        constants: All, by name.
+        residuals: Errors of the logarithms as a function of the logarithms of ``names``.
+        at: Where it ended.
+        cost: Half the sum of soft squares there.
+    """
+
+    names: list[str]
+    constants: dict[str, float]
+    residuals: Callable[[Array], Array]
+    at: Array
+    cost: float
+
+    @property
+    def errors(self) -> Array:
+        """Logarithm of predicted over measured."""
+        return self.residuals(self.at)
+
+    def jacobian(self, step: float = 1e-5) -> Array:
+        """Return the derivatives of the errors."""
+        columns = [self.residuals(self.at + step * unit) - self.errors for unit in np.eye(len(self.at))]
+        return np.stack(columns, axis=1) / step
+
+
+def _standard_errors(jacobian: Array, residuals: Array) -> Array:
+    """Return the standard errors of the logarithms of the constants, soft L1: the larger of HC3 and equal noise."""
+    relative = (residuals / SOFT_ERROR) ** 2
+    weight, curvature = (1.0 + relative) ** -0.5, (1.0 + relative) ** -1.5
+    inverse = np.linalg.pinv((jacobian * curvature[:, None]).T @ jacobian)
+    leverage = np.einsum("ij,jk,ik->i", jacobian, inverse, jacobian) * curvature
+    influence = weight * residuals
+    scores = jacobian * (influence / np.maximum(1.0 - leverage, 0.05))[:, None]
+    sandwich = inverse @ (scores.T @ scores) @ inverse
+    freedom = max(len(residuals) - jacobian.shape[1], 1)
+    equal = float(influence @ influence) / freedom * (inverse @ jacobian.T @ jacobian @ inverse)
+    return np.sqrt(np.maximum(np.maximum(np.diag(sandwich), np.diag(equal)), 0.0))
+
+
+def group_numbers(calls: pd.DataFrame, *columns: str) -> NDArray[np.int64]:
+    """Return the number of each call's group: calls with the same values in the columns are one group."""
+    return np.asarray(calls.groupby(list(columns)).ngroup(), dtype=np.int64)

@@ -1,0 +1,1 @@
+"""Measuring kernels on the device at hand. PyTorch is imported here only, and only when a measurement starts."""

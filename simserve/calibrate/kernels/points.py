@@ -1,0 +1,384 @@
+"""Which kernels are measured, at which sizes, in which order. Knows models and sizes, no device and no PyTorch.
+
+The order is coarse to fine: the first points of every operator span its sizes, later ones halve the gaps, and the
+operators take turns. Wherever a measurement ends, what is there is spread over all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from simserve.perf.moe import expected_distinct_experts
+from simserve.profiles.model import Gemm, ModelProfile
+
+GEMM, PREFILL, DECODE, MOE = "gemm_perf", "context_attention_perf", "generation_attention_perf", "moe_perf"
+ELEMENTWISE, COPY, LAYER, LAUNCH = "elementwise_perf", "copy_perf", "layer_perf", "launch_perf"
+ALL_REDUCE, POINT_TO_POINT = "custom_allreduce_perf", "point_to_point_perf"
+COLLECTIVES = (ALL_REDUCE, POINT_TO_POINT)
+TABLES = (GEMM, PREFILL, DECODE, MOE, ELEMENTWISE, COPY, LAYER, LAUNCH, *COLLECTIVES)
+"""Tables of a run; `simserve.perf.operator_tables` says which of them a deployment reads."""
+
+FORMATS: Mapping[str, tuple[float, float]] = {
+    "bfloat16": (2.0, 2.0),
+    "fp8": (1.0, 1.0),
+    "sq": (1.0, 1.0),
+    "int8_wo": (1.0, 2.0),
+    "int4_wo": (4.125 / 8.0, 2.0),
+}
+"""Number format of a product, as operator tables name it -> bytes of a weight and of an input element."""
+
+DECODE_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
+CHUNK_ROWS = (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384, 32768)
+TOKENS = DECODE_ROWS + CHUNK_ROWS
+"""Rows of the products: steps of decode, of chunks, and of whole prompts."""
+
+SMALL_PRODUCTS = tuple((size, m) for size in (128, 256, 512, 1024) for m in (1, 4, 16, 64))
+"""Square products, width and rows: so short that they show what a call takes however small."""
+
+MAX_SAMPLED_ROWS = 1024
+"""Rows of the LM head and of sampling at most: sequences of a step, not tokens."""
+
+PROMPTS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+PROMPT_BATCHES = (1, 2, 4, 8, 16, 64, 128)
+MAX_PROMPT_TOKENS = 32768
+
+CONTEXTS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+DECODE_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+MAX_DECODE_KEYS = 1 << 20
+
+ROWS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+ELEMENTWISE_BYTES: Mapping[str, float] = {
+    "rms_norm": 4.0,
+    "rotary": 20.0,
+    "add": 6.0,
+    "silu_and_mul": 10.0,
+    "sampling": 18.0,
+}
+"""Memory-bound operator -> bytes it moves for each element of its width, launch by launch as PyTorch runs it.
+
+A norm reads and writes 16 bit; a residual reads two and writes. Rotary embedding is a product, a negation of half, a
+join, a product and a sum. Activation reads and writes, then reads both and writes. Sampling widens to FP32, takes the
+softmax and the largest.
+"""
+
+LAUNCHES: Mapping[str, int] = {"rms_norm": 1, "rotary": 5, "add": 1, "silu_and_mul": 2, "sampling": 3}
+"""Memory-bound operator -> its launches."""
+
+SAMPLING = "sampling"
+SAMPLED_ROWS = tuple(1 << power for power in range(11))
+
+COPY_BYTES = tuple(1 << power for power in range(12, 31))
+MESSAGE_ELEMENTS = tuple(1 << power for power in range(9, 29))
+EXPERT_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+FIRST = 20
+"""Points of every group that come before the rest of any."""
+
+Size = int | float | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One call to measure.
+
+    Attributes:
+        table: Table of the run that its row goes to.
+        sizes: Columns that say which call it is.
+        flops: Its floating point operations.
+        num_bytes: Bytes it moves at least, read and written.
+        memory: Bytes it needs on the device beside the shared pool.
+        is_first: Whether it belongs to what a fit of its kind needs before any kind gets more.
+    """
+
+    table: str
+    sizes: Mapping[str, Size]
+    flops: float
+    num_bytes: float
+    memory: float = 0.0
+    is_first: bool = False
+
+    @property
+    def key(self) -> str:
+        """Text that is the same for the same call."""
+        return key_of(self.table, self.sizes)
+
+
+def key_of(table: str, sizes: Mapping[str, Size]) -> str:
+    """Return the text that stands for a call in a table."""
+    return f"{table} {json.dumps(dict(sizes), sort_keys=True)}"
+
+
+def plan_points(
+    models: Sequence[ModelProfile],
+    *,
+    formats: Sequence[str] = tuple(FORMATS),
+    num_devices: int = 1,
+    has_graphs: bool = True,
+) -> list[Point]:
+    """Return every point of a measurement, coarse to fine.
+
+    Args:
+        models: Models whose layer shapes are measured, each whole on one rank.
+        formats: Number formats of the products, of `FORMATS`.
+        num_devices: GPUs; collectives need two.
+        has_graphs: Whether whole layers are captured in CUDA graphs too.
+    """
+    groups: list[list[Point]] = [_copies(), _launches(has_graphs)]
+    for model in models:
+        groups += [_products(model, name) for name in formats]
+        groups += [_prompts(model), _decodes(model), _elementwise(model), _layers(model, has_graphs)]
+        groups += [_experts(model)] if model.moe is not None else []
+    if num_devices > 1:
+        groups.append(_collectives(num_devices))
+    return list(_once(_in_turn([_coarse_to_fine(group) for group in groups])))
+
+
+def _once(points: Iterable[Point]) -> Iterator[Point]:
+    seen: set[str] = set()
+    for point in points:
+        if point.key not in seen:
+            seen.add(point.key)
+            yield point
+
+
+def _in_turn(groups: Sequence[Sequence[Point]]) -> Iterator[Point]:
+    """Yield the first of every group in turn, as many as a fit needs, then the rest at the pace of their lengths."""
+    places = [
+        (place if place < FIRST else FIRST + place / len(group), number, point)
+        for number, group in enumerate(groups)
+        for place, point in enumerate(group)
+    ]
+    for place, _, point in sorted(places, key=lambda each: each[:2]):
+        yield replace(point, is_first=place < FIRST)
+
+
+def _coarse_to_fine(points: Sequence[Point]) -> list[Point]:
+    """Return points, ascending in work, so that every beginning of the list spans the whole of it."""
+    return [points[index] for index in refinement(len(points))]
+
+
+def refinement(count: int) -> list[int]:
+    """Return 0..count-1 with the ends first, then the middle, then the middles of what is left, and so on.
+
+    >>> refinement(5)
+    [0, 4, 2, 1, 3]
+    """
+    if count <= 2:
+        return list(range(count))
+    order, gaps = [0, count - 1], [(0, count - 1)]
+    while gaps:
+        halves = []
+        for low, high in gaps:
+            if high - low > 1:
+                middle = (low + high) // 2
+                order.append(middle)
+                halves += [(low, middle), (middle, high)]
+        gaps = halves
+    return order
+
+
+def product_shapes(model: ModelProfile) -> list[tuple[int, int]]:
+    """Return columns and reduction of the products of a layer, each once; the LM head last."""
+    layers = {model.is_moe_layer(layer): layer for layer in range(model.num_hidden_layers)}
+    gemms = list(model.attention_gemms(1))
+    for layer in layers.values():
+        gemms += model.mlp_gemms(layer, 1)
+    shapes = dict.fromkeys((gemm.out_features, gemm.in_features) for gemm in gemms)
+    return [*shapes, (model.lm_head_gemm(1).out_features, model.lm_head_gemm(1).in_features)]
+
+
+def _products(model: ModelProfile, name: str) -> list[Point]:
+    shapes = product_shapes(model)
+    head = [shapes[-1]] if name == "bfloat16" else []
+    small = [_product(name, rows, size, size) for size, rows in SMALL_PRODUCTS]
+    return small + [
+        _product(name, tokens, n, k)
+        for tokens in TOKENS
+        for n, k in [*shapes[:-1], *(head if tokens <= MAX_SAMPLED_ROWS else [])]
+    ]
+
+
+def _product(name: str, m: int, n: int, k: int) -> Point:
+    weight, element = FORMATS[name]
+    num_bytes = n * k * weight + m * (k * element + n * 2.0)
+    return Point(
+        table=GEMM,
+        sizes={"gemm_dtype": name, "m": m, "n": n, "k": k},
+        flops=2.0 * m * n * k,
+        num_bytes=num_bytes,
+        memory=num_bytes + (2.0 if name == "bfloat16" else 12.0) * n * k,
+    )
+
+
+def _heads(model: ModelProfile) -> dict[str, Size]:
+    return {
+        "num_heads": model.num_attention_heads,
+        "num_key_value_heads": model.num_key_value_heads,
+        "head_dim": model.head_dim,
+        "window_size": 0,
+        "kv_cache_dtype": "bfloat16",
+    }
+
+
+def _prompts(model: ModelProfile) -> list[Point]:
+    if model.mla is not None:
+        return []
+    heads, width = model.num_attention_heads, model.head_dim
+    points = []
+    for tokens in PROMPTS:
+        for batch in PROMPT_BATCHES:
+            if batch * tokens > MAX_PROMPT_TOKENS:
+                continue
+            elements = 2.0 * batch * tokens * width * (heads + model.num_key_value_heads)
+            points.append(
+                Point(
+                    table=PREFILL,
+                    sizes={"batch_size": batch, "isl": tokens, **_heads(model)},
+                    flops=4.0 * heads * width * batch * tokens * (tokens + 1) / 2.0,
+                    num_bytes=2.0 * elements,
+                    memory=6.0 * elements,
+                )
+            )
+    return _by_work(points)
+
+
+def _decodes(model: ModelProfile) -> list[Point]:
+    if model.mla is not None:
+        return []
+    heads, width = model.num_attention_heads, model.head_dim
+    points = []
+    for context in CONTEXTS:
+        for batch in DECODE_BATCHES:
+            if batch * context > MAX_DECODE_KEYS:
+                continue
+            keys = 2.0 * batch * context * model.num_key_value_heads * width
+            points.append(
+                Point(
+                    table=DECODE,
+                    sizes={"batch_size": batch, "step": context - 1, **_heads(model)},
+                    flops=4.0 * heads * width * batch * context,
+                    num_bytes=2.0 * keys + 4.0 * batch * heads * width,
+                    memory=4.0 * keys,
+                )
+            )
+    return _by_work(points)
+
+
+def _by_work(points: list[Point]) -> list[Point]:
+    return sorted(points, key=lambda point: (point.flops, point.num_bytes))
+
+
+def _elementwise(model: ModelProfile) -> list[Point]:
+    """Return norms, rotary embedding, activation and sampling; ``kernels`` says how many launches a call is."""
+    hidden = model.hidden_size
+    queries = model.num_attention_heads * model.head_dim
+    keys = model.num_key_value_heads * model.head_dim
+    width = model.moe.moe_intermediate_size if model.moe is not None else model.intermediate_size
+    widths = {
+        "rms_norm": hidden,
+        "add": hidden,
+        "rotary": queries + keys,
+        "silu_and_mul": width,
+        SAMPLING: model.vocab_size,
+    }
+    points = [
+        Point(
+            table=ELEMENTWISE,
+            sizes={"op_name": name, "m": rows, "width": wide, "head_dim": model.head_dim, "kernels": LAUNCHES[name]},
+            flops=0.0,
+            num_bytes=rows * wide * ELEMENTWISE_BYTES[name],
+            memory=2.0 * rows * wide * ELEMENTWISE_BYTES[name],
+        )
+        for name, wide in widths.items()
+        for rows in (SAMPLED_ROWS if name == SAMPLING else ROWS)
+    ]
+    return sorted(points, key=lambda point: point.num_bytes)
+
+
+def _copies() -> list[Point]:
+    return [
+        Point(table=COPY, sizes={"bytes": size}, flops=0.0, num_bytes=2.0 * size, memory=2.0 * size)
+        for size in COPY_BYTES
+    ]
+
+
+def _launches(has_graphs: bool) -> list[Point]:
+    modes = ("eager", "graph") if has_graphs else ("eager",)
+    return [Point(table=LAUNCH, sizes={"mode": mode}, flops=0.0, num_bytes=0.0) for mode in modes]
+
+
+def _layers(model: ModelProfile, has_graphs: bool) -> list[Point]:
+    """Return whole dense layers: a check that the operators add up, not part of a fit."""
+    if model.mla is not None or model.num_dense_layers == 0:
+        return []
+    weights = sum(gemm.num_weights for gemm in _dense_gemms(model))
+    kv = 2.0 * model.num_key_value_heads * model.head_dim
+    calls = [("decode", batch, context) for context in (512, 2048) for batch in (1, 8, 32, 128)]
+    calls += [("prefill", 1, tokens) for tokens in (128, 512, 2048)]
+    points = []
+    for phase, batch, length in calls:
+        tokens = batch if phase == "decode" else length
+        pairs = batch * length if phase == "decode" else length * (length + 1) / 2.0
+        activations = tokens * (4.0 * model.hidden_size + 3.0 * model.intermediate_size) * 2.0
+        for mode in ("eager", "graph") if has_graphs else ("eager",):
+            points.append(
+                Point(
+                    table=LAYER,
+                    sizes={"model": model.name, "phase": phase, "batch_size": batch, "length": length, "mode": mode},
+                    flops=2.0 * tokens * weights + 4.0 * model.num_attention_heads * model.head_dim * pairs,
+                    num_bytes=2.0 * weights + 2.0 * kv * batch * length + activations,
+                    memory=10.0 * (weights + kv * batch * length) + 4.0 * activations,
+                )
+            )
+    return _by_work(points)
+
+
+def _dense_gemms(model: ModelProfile) -> list[Gemm]:
+    layer = next(layer for layer in range(model.num_hidden_layers) if not model.is_moe_layer(layer))
+    return [*model.attention_gemms(1), *model.mlp_gemms(layer, 1)]
+
+
+def _experts(model: ModelProfile) -> list[Point]:
+    assert model.moe is not None
+    moe = model.moe
+    up, down = model.expert_gemms(1)
+    points = []
+    for tokens in EXPERT_TOKENS:
+        used = float(expected_distinct_experts(moe.num_experts, moe.num_experts_per_tok, float(tokens)))
+        weights = up.num_weights + down.num_weights
+        pairs = tokens * moe.num_experts_per_tok
+        points.append(
+            Point(
+                table=MOE,
+                sizes={
+                    "moe_dtype": "bfloat16",
+                    "num_tokens": tokens,
+                    "hidden_size": model.hidden_size,
+                    "inter_size": moe.moe_intermediate_size,
+                    "topk": moe.num_experts_per_tok,
+                    "num_experts": moe.num_experts,
+                    "moe_tp_size": 1,
+                    "moe_ep_size": 1,
+                    "distribution": "balanced",
+                    "up_projections": up.out_features // down.in_features,
+                },
+                flops=2.0 * pairs * weights,
+                num_bytes=2.0 * used * weights + 4.0 * pairs * model.hidden_size,
+                memory=2.0 * moe.num_experts * weights + 12.0 * pairs * (model.hidden_size + up.out_features),
+            )
+        )
+    return points
+
+
+def _collectives(num_devices: int) -> list[Point]:
+    points = []
+    for elements in MESSAGE_ELEMENTS:
+        size = 2.0 * elements
+        for ranks in (2**power for power in range(1, num_devices.bit_length()) if 2**power <= num_devices):
+            sizes = {"allreduce_dtype": "bfloat16", "num_gpus": ranks, "message_size": elements}
+            points.append(Point(table=ALL_REDUCE, sizes=sizes, flops=0.0, num_bytes=2.0 * size, memory=size))
+        sizes = {"dtype": "bfloat16", "num_gpus": 2, "message_size": elements}
+        points.append(Point(table=POINT_TO_POINT, sizes=sizes, flops=0.0, num_bytes=2.0 * size, memory=size))
+    return points

@@ -1,0 +1,268 @@
+"""The device that kernels are measured on, through PyTorch: random data, memory, caches, what it is.
+
+PyTorch is imported when a device is opened. Knows no kernel.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simserve.errors import UsageError
+
+Tensor = Any
+"""`torch.Tensor`; PyTorch is not there where types are checked."""
+
+DEFAULT_CACHE_BYTES = 50e6
+"""Last-level cache of a GPU that does not say (H100: 50 MB)."""
+
+CPU_CACHE_FILE = "/sys/devices/system/cpu/cpu0/cache"
+RANDOM_ELEMENTS = 1 << 22
+"""Elements that are drawn; the pool repeats them at other addresses, which no cache knows."""
+
+POOL_SHARE = 0.2
+MAX_POOL_BYTES = {"cuda": 6e9, "cpu": 1.2e9}
+SAFE_SHARE = 0.8
+"""Share of the free memory that a point may ask for."""
+
+MAX_COPIES = 128
+
+CLOCK_FIELDS = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
+REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+"""What nvidia-smi is asked for; drivers before 535 have the second name of the reasons."""
+
+
+def import_torch() -> Any:
+    """Return PyTorch.
+
+    Raises:
+        UsageError: It is not installed.
+    """
+    try:
+        import torch
+    except ImportError as failure:
+        if failure.name != "torch":
+            raise UsageError(f"PyTorch is installed but cannot be loaded: {failure}") from None
+        raise UsageError(
+            "measuring kernels needs PyTorch, which is not installed", remedy="pip install 'simserve[calibrate]'"
+        ) from None
+    return torch
+
+
+@dataclass(slots=True)
+class TorchDevice:
+    """One device and the random data that all kernels on it read.
+
+    Attributes:
+        torch: PyTorch.
+        kind: ``cuda`` or ``cpu``.
+        name: As the driver says.
+        cache_bytes: Last-level cache, which inputs must outgrow to be cold.
+        total_memory: Bytes.
+        num_multiprocessors: Streaming multiprocessors, or threads of a CPU.
+    """
+
+    torch: Any
+    kind: str
+    name: str
+    cache_bytes: float
+    total_memory: float
+    num_multiprocessors: int
+    compute_capability: str | None = None
+    _pools: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it is a GPU that CUDA (or HIP) drives."""
+        return self.kind == "cuda"
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished."""
+        if self.is_cuda:
+            self.torch.cuda.synchronize()
+
+    def free_memory(self) -> float:
+        """Return the bytes that can be allocated, PyTorch's own idle blocks included."""
+        if self.is_cuda:
+            free, _ = self.torch.cuda.mem_get_info()
+            idle = self.torch.cuda.memory_reserved() - self.torch.cuda.memory_allocated()
+            return float(free + idle)
+        return available_memory(self.total_memory)
+
+    def random(self, dtype: Any, shape: tuple[int, ...], copy: int = 0) -> Tensor:
+        """Return normal values (bits for integers) of a shape: copy ``copy`` of it in the pool, not to be written.
+
+        Copies lie one after another; the pool is as large as `num_copies` asks for, and wraps around.
+        """
+        pool = self._pool(dtype)
+        count = math.prod(shape)
+        if count > pool.numel():
+            raise MemoryError(f"{count} elements, more than the pool of random data holds")
+        places = max(pool.numel() // count, 1)
+        start = (copy % places) * count
+        return pool[start : start + count].view(shape)
+
+    def fresh(self, dtype: Any, shape: tuple[int, ...]) -> Tensor:
+        """Return normal values in memory of their own, which a kernel may write."""
+        count = math.prod(shape)
+        drawn = self._drawn(dtype, min(count, RANDOM_ELEMENTS))
+        return drawn.repeat(-(-count // drawn.numel()))[:count].view(shape)
+
+    def num_copies(self, num_bytes: float) -> int:
+        """Return how many copies of an input outgrow the cache twice over, as far as the pool holds them."""
+        wanted = math.ceil(2.0 * self.cache_bytes / max(num_bytes, 1.0)) + 1
+        return int(min(wanted, MAX_COPIES, max(self.pool_bytes // max(num_bytes, 1.0), 1)))
+
+    @property
+    def pool_bytes(self) -> float:
+        """Bytes of a pool of random data."""
+        most = MAX_POOL_BYTES[self.kind]
+        return min(POOL_SHARE * self.total_memory, most)
+
+    def release(self) -> None:
+        """Give idle memory back, so that the next point finds it in one piece."""
+        if self.is_cuda:
+            self.torch.cuda.empty_cache()
+
+    def _pool(self, dtype: Any) -> Tensor:
+        name = str(dtype)
+        if name not in self._pools:
+            drawn = self._drawn(dtype, RANDOM_ELEMENTS)
+            times = max(int(self.pool_bytes // (drawn.numel() * drawn.element_size())), 1)
+            self._pools[name] = _repeated(self.torch, drawn, times)
+        return self._pools[name]
+
+    def _drawn(self, dtype: Any, count: int) -> Tensor:
+        torch = self.torch
+        generator = torch.Generator(device=self.kind).manual_seed(20261121)
+        if dtype == torch.int8:
+            return torch.randint(-127, 128, (count,), dtype=torch.int8, device=self.kind, generator=generator)
+        values = torch.randn(count, dtype=torch.float32, device=self.kind, generator=generator)
+        return values.to(dtype)
+
+
+def _repeated(torch: Any, drawn: Tensor, times: int) -> Tensor:
+    """Return ``times`` repeats; 8-bit floats, which do not repeat themselves on every device, as bytes."""
+    if drawn.element_size() == 1:
+        return drawn.view(torch.uint8).repeat(times).view(drawn.dtype)
+    return drawn.repeat(times)
+
+
+def open_device(kind: str | None) -> TorchDevice:
+    """Return the device to measure: the first GPU, or the CPU where there is none or it was asked for.
+
+    Raises:
+        UsageError: PyTorch is missing, or sees no GPU where one was asked for.
+    """
+    torch = import_torch()
+    has_gpu = bool(torch.cuda.is_available())
+    if kind == "cuda" and not has_gpu:
+        raise UsageError("PyTorch sees no GPU", key="--device", value="cuda", remedy="try --device cpu")
+    if has_gpu and kind != "cpu":
+        return _cuda(torch)
+    return TorchDevice(
+        torch=torch,
+        kind="cpu",
+        name=_processor(),
+        cache_bytes=_cpu_cache(),
+        total_memory=float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+        num_multiprocessors=int(torch.get_num_threads()),
+    )
+
+
+def _cuda(torch: Any) -> TorchDevice:
+    properties = torch.cuda.get_device_properties(0)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return TorchDevice(
+        torch=torch,
+        kind="cuda",
+        name=str(properties.name),
+        cache_bytes=float(getattr(properties, "L2_cache_size", 0) or DEFAULT_CACHE_BYTES),
+        total_memory=float(properties.total_memory),
+        num_multiprocessors=int(properties.multi_processor_count),
+        compute_capability=f"{properties.major}.{properties.minor}",
+    )
+
+
+def _processor() -> str:
+    """Return the name of the CPU."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _cpu_cache() -> float:
+    """Return the largest cache of the first core, bytes; 32 MB where the system does not say."""
+    sizes = [32e6]
+    for file in Path(CPU_CACHE_FILE).glob("index*/size"):
+        try:
+            text = file.read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text[:-1].isdigit():
+            sizes.append(float(text[:-1]) * {"K": 2.0**10, "M": 2.0**20, "G": 2.0**30}.get(text[-1], 1.0))
+    return max(sizes)
+
+
+def available_memory(total: float) -> float:
+    """Return the bytes of host memory that are free or can be freed; half of all where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0.5 * total
+    free = [float(line.split()[1]) * 1024.0 for line in lines if line.startswith("MemAvailable:")]
+    return free[0] if free else 0.5 * total
+
+
+def describe(device: TorchDevice) -> dict[str, Any]:
+    """Return what a reader of the measurements must know of the device and its software."""
+    torch = device.torch
+    facts: dict[str, Any] = {
+        "kind": device.kind,
+        "name": device.name,
+        "num_multiprocessors": device.num_multiprocessors,
+        "cache_bytes": device.cache_bytes,
+        "total_memory_bytes": device.total_memory,
+        "torch": str(torch.__version__),
+    }
+    if device.is_cuda:
+        facts |= {
+            "num_devices": int(torch.cuda.device_count()),
+            "compute_capability": device.compute_capability,
+            "cuda": getattr(torch.version, "cuda", None),
+            "hip": getattr(torch.version, "hip", None),
+            "driver": _smi_line("driver_version"),
+            "power_limit_w": _smi_line("power.limit"),
+        }
+    return facts
+
+
+def read_clocks() -> dict[str, str] | None:
+    """Return clocks, temperature, power and reasons for throttling of the first GPU; none without nvidia-smi."""
+    for reason in REASON_FIELDS:
+        line = _smi_line(",".join((*CLOCK_FIELDS, reason)))
+        values = [] if line is None else [value.strip() for value in line.split(",")]
+        if len(values) == len(CLOCK_FIELDS) + 1:
+            return dict(zip((*CLOCK_FIELDS, "reasons"), values, strict=True))
+    return None
+
+
+def _smi_line(fields: str) -> str | None:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    command = [program, f"--query-gpu={fields}", "--format=csv,noheader,nounits", "--id=0"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return str(done.stdout).strip() or None if done.returncode == 0 else None

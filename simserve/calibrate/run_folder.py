@@ -1,0 +1,275 @@
+"""A folder of measured kernels: the log that grows call by call, the operator tables made of it, and provenance.
+
+``points.jsonl`` gets a line a call, on the disk before the next call starts, so that nothing that ends a measurement
+loses what was done. The tables (``gemm_perf.parquet`` ...) and ``provenance.json`` are written from it, each whole
+or not at all. Knows files and rows; measures and fits nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simserve.calibrate.kernels.points import TABLES, Size, key_of
+from simserve.errors import InputError, UsageError
+from simserve.metrics.files import write_table
+from simserve.metrics.tables import Column
+
+LOG_FILE, PROVENANCE_FILE = "points.jsonl", "provenance.json"
+FORMAT_VERSION = 1
+
+MEASURED_COLUMNS = ("latency", "latency_p10", "latency_p90", "num_samples", "relative_error", "kernel_source", "timing")
+"""Columns of a row beside those that say which call it is; ``latency`` in ms, as in every operator table."""
+
+MAX_DEATHS = 2
+"""Times the process may die on a call before it is left out."""
+
+
+@dataclass(slots=True)
+class Log:
+    """What has been measured so far.
+
+    Attributes:
+        file: Where it is kept.
+        rows: Key of a call -> its row: table, sizes and what was measured.
+        skipped: Key of a call -> its row with the reason why there is no time.
+        starts: Key of a call -> times it was begun and neither measured nor skipped.
+    """
+
+    file: Path
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    skipped: dict[str, dict[str, Any]] = field(default_factory=dict)
+    starts: dict[str, int] = field(default_factory=dict)
+
+    def start(self, key: str) -> None:
+        """Note that a call begins, so that one which kills the process is known."""
+        self._take(self._append({"event": "start", "key": key}))
+
+    def withdraw(self, key: str) -> None:
+        """Note that the user stopped a call: that is no fault of it."""
+        self._take(self._append({"event": "withdrawn", "key": key}))
+
+    def add(self, table: str, sizes: Mapping[str, Size], measured: Mapping[str, Any]) -> None:
+        """Keep the time of a call."""
+        self._take(self._append({"event": "measured", "table": table, "sizes": dict(sizes), **measured}))
+
+    def skip(self, table: str, sizes: Mapping[str, Size], reason: str) -> None:
+        """Keep why a call has no time."""
+        self._take(self._append({"event": "skipped", "table": table, "sizes": dict(sizes), "reason": reason}))
+
+    def _append(self, row: dict[str, Any]) -> dict[str, Any]:
+        line = json.dumps(row, allow_nan=False) + "\n"
+        with self.file.open("ab", buffering=0) as file:
+            file.write(line.encode())
+            os.fsync(file.fileno())
+        return row
+
+    def _take(self, row: dict[str, Any]) -> None:
+        if row["event"] == "start":
+            self.starts[row["key"]] = self.starts.get(row["key"], 0) + 1
+            return
+        if row["event"] == "withdrawn":
+            self.starts.pop(row["key"], None)
+            return
+        key = key_of(row["table"], row["sizes"])
+        self.starts.pop(key, None)
+        kept, other = (self.rows, self.skipped) if row["event"] == "measured" else (self.skipped, self.rows)
+        kept[key] = row
+        other.pop(key, None)
+
+
+def read_log(folder: Path) -> Log:
+    """Return the log of a folder; a last line cut short by a crash is dropped.
+
+    Raises:
+        InputError: A line before the last is no row.
+    """
+    log = Log(folder / LOG_FILE)
+    try:
+        content = log.file.read_bytes()
+    except FileNotFoundError:
+        return log
+    lines = content.split(b"\n")
+    if lines[-1]:  # cut short: the next row must not be glued to it
+        with log.file.open("r+b") as file:
+            file.truncate(len(content) - len(lines[-1]))
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            row = json.loads(line)
+            log._take(row)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise InputError(
+                "is not a row of a measurement", file=log.file, key=f"line {number}", remedy="remove the line"
+            ) from None
+    return log
+
+
+def open_run(folder: Path, facts: Mapping[str, Any], *, force: bool) -> Log:
+    """Return the log of a run that is to be started or taken up again.
+
+    Args:
+        folder: Where it goes.
+        facts: What must be the same as before: device and models.
+        force: Whether a run of something else may be replaced.
+
+    Raises:
+        UsageError: The folder cannot be written, or holds another run or something else.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError("is no folder", file=folder, key="--out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / LOG_FILE).open("ab"):
+            pass
+        provenance = read_provenance(folder) if (folder / PROVENANCE_FILE).exists() else None
+    except OSError as failure:
+        raise UsageError(f"cannot be written: {failure.strerror}", file=folder, key="--out") from None
+    if provenance is None:
+        return read_log(folder)
+    moved = [
+        f"{name} {provenance.get(name)!r}, now {value!r}"
+        for name, value in facts.items()
+        if provenance.get(name) != value
+    ]
+    if not moved:
+        return read_log(folder)
+    if not force:
+        remedy = "choose another folder, or --force to replace it"
+        raise UsageError(f"holds a run of another {'; '.join(moved)}", file=folder, key="--out", remedy=remedy)
+    for name in (LOG_FILE, PROVENANCE_FILE, *(f"{table}.parquet" for table in TABLES)):
+        (folder / name).unlink(missing_ok=True)
+    return Log(folder / LOG_FILE)
+
+
+def write_tables(folder: Path, log: Log) -> dict[str, int]:
+    """Write the operator tables of a log and return the rows of each."""
+    counts = {}
+    for table in TABLES:
+        rows = [row for row in log.rows.values() if row["table"] == table]
+        if rows:
+            write_table(folder / f"{table}.parquet", _columns(rows))
+            counts[table] = len(rows)
+    return counts
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    names = list(dict.fromkeys(name for row in rows for name in row["sizes"]))
+    values = {name: [row["sizes"].get(name) for row in rows] for name in names}
+    values |= {name: [row[name] for row in rows] for name in MEASURED_COLUMNS}
+    return [_column(name, cells) for name, cells in values.items()]
+
+
+def _column(name: str, cells: Sequence[Any]) -> Column:
+    if any(isinstance(cell, str) for cell in cells):
+        labels = tuple(dict.fromkeys(str(cell) for cell in cells))
+        return Column(name, np.array([labels.index(str(cell)) for cell in cells], dtype=np.int32), "VARCHAR", labels)
+    if all(isinstance(cell, int) for cell in cells):
+        return Column(name, np.array(cells, dtype=np.int64), "BIGINT")
+    return Column(name, np.array(cells, dtype=np.float64), "DOUBLE")
+
+
+def write_provenance(folder: Path, provenance: Mapping[str, Any]) -> None:
+    """Write what the run is, whole or not at all."""
+    file, unfinished = folder / PROVENANCE_FILE, folder / f".{PROVENANCE_FILE}.unfinished"
+    unfinished.write_text(json.dumps(provenance, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(unfinished, file)
+
+
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """Return what a run is.
+
+    Raises:
+        InputError: There is no such file, or it is not what `write_provenance` writes.
+    """
+    file = folder / PROVENANCE_FILE
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            "no such file", file=file, remedy="give a folder that simserve calibrate kernels wrote"
+        ) from None
+    except (OSError, ValueError) as failure:
+        raise InputError(f"cannot be read: {failure}", file=file) from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT_VERSION:
+        raise InputError(f"must hold format {FORMAT_VERSION}", file=file, key="format")
+    return document
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRun:
+    """A run as a fit or a gate reads it.
+
+    Attributes:
+        folder: Where it lies.
+        provenance: What it is.
+        tables: Table -> its rows, ``seconds`` beside the columns of the file.
+    """
+
+    folder: Path
+    provenance: Mapping[str, Any]
+    tables: Mapping[str, pd.DataFrame]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every planned call was measured or found not to run here."""
+        return bool(self.provenance.get("is_complete"))
+
+    @property
+    def num_points(self) -> int:
+        """Calls that have a time."""
+        return sum(len(table) for table in self.tables.values())
+
+
+def read_run(folder: Path) -> KernelRun:
+    """Return a run: its tables, and the calls of the log that a killed measurement had no time to put into them.
+
+    Raises:
+        InputError: The folder is no run, a table cannot be read, or a latency is not above 0.
+    """
+    import duckdb
+
+    if not folder.is_dir():
+        raise InputError("is no folder", file=folder, remedy="give a folder that simserve calibrate kernels wrote")
+    provenance = read_provenance(folder)
+    log, tables = read_log(folder), {}
+    for table in TABLES:
+        file = folder / f"{table}.parquet"
+        frames = []
+        if file.is_file():
+            try:
+                frames.append(duckdb.read_parquet(str(file)).df())
+            except duckdb.Error as failure:
+                raise InputError(f"is no Parquet table: {str(failure).splitlines()[0]}", file=file) from None
+        frames += _unwritten(table, log, frames)
+        if frames:
+            tables[table] = _checked(pd.concat(frames, ignore_index=True), file)
+    return KernelRun(folder, provenance, tables)
+
+
+def _unwritten(table: str, log: Log, written: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    rows = [row for row in log.rows.values() if row["table"] == table]
+    if not rows or (written and len(written[0]) >= len(rows)):
+        return []
+    flat = [{**row["sizes"], **{name: row[name] for name in MEASURED_COLUMNS}} for row in rows]
+    missing = pd.DataFrame(flat)
+    if written:
+        names = list(rows[0]["sizes"])
+        known = set(map(tuple, written[0][names].astype(str).to_numpy()))
+        missing = missing[[tuple(row) not in known for row in missing[names].astype(str).to_numpy()]]
+    return [missing]
+
+
+def _checked(table: pd.DataFrame, file: Path) -> pd.DataFrame:
+    if "latency" not in table:
+        raise InputError("lacks the column latency", file=file)
+    latency = table["latency"].to_numpy(dtype=np.float64)
+    if not np.all(np.isfinite(latency)) or np.any(latency <= 0):
+        raise InputError("must be above 0 ms in every row", file=file, key="latency")
+    return table.assign(seconds=latency * 1e-3)

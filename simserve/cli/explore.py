@@ -1,0 +1,77 @@
+"""`simserve explore`: the page to play with, served from this machine to this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import sys
+from typing import Annotated
+
+import typer
+
+from simserve.errors import UsageError
+
+
+def explore(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: a free one.")] = 8484,
+    public: Annotated[
+        bool, typer.Option("--public", help="Allow an address that other machines reach: anybody there may ask.")
+    ] = False,
+) -> None:
+    """Open a page to play with: a serving simulator, and what its parts do. Needs the extra ``explore``.
+
+    simserve explore
+
+    simserve explore --port 9000
+    """
+    if not _is_loopback(host) and not public:
+        raise UsageError(
+            "can be reached from other machines", key="--host", value=host, remedy="add --public if that is wanted"
+        )
+    try:
+        import uvicorn
+    except ImportError:
+        raise UsageError(
+            "needs starlette and uvicorn", key="explore", remedy="pip install 'simserve[explore]'"
+        ) from None
+    from simserve.explore.app import create_app
+
+    hosts = ("*",) if public else ("127.0.0.1", "localhost", "[::1]", host)
+    listening = _listen(host, port)
+    name = f"[{host}]" if ":" in host else host
+    print(f"simserve: http://{name}:{listening.getsockname()[1]}/ (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    config = uvicorn.Config(
+        create_app(hosts=hosts),
+        log_level="warning",
+        limit_concurrency=64,
+        timeout_keep_alive=10,
+        h11_max_incomplete_event_size=16_384,
+        server_header=False,
+    )
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen()
+    except OSError as failure:
+        listening.close()
+        reason = failure.strerror or str(failure)
+        raise UsageError(
+            f"cannot be listened on: {reason}", key="--port", value=port, remedy="choose another, or 0 for a free one"
+        ) from None
+    return listening

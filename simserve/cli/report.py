@@ -1,0 +1,44 @@
+"""`simserve report`: the page of a run, from its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simserve.cli.options import JsonOption, QuietOption, check_page, print_json, print_lines
+from simserve.errors import UsageError
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that a run wrote.", show_default=False)],
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Where the page goes. Default: DIR/report.html.")
+    ] = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Write the report of a run anew from its files: the same page that the run wrote.
+
+    simserve report results/chatbot-91b5df144597
+    """
+    from simserve import __version__
+    from simserve.metrics.stored import read_result
+    from simserve.report.answer import answer
+    from simserve.report.html import REPORT_FILE, render_report
+    from simserve.report.page import write_whole
+
+    check_page(html)
+    result = read_result(folder)
+    path = html if html is not None else folder / REPORT_FILE
+    try:
+        write_whole(path, render_report(result))
+    except OSError as failure:
+        raise UsageError(f"cannot be written: {failure.strerror or failure}", file=path) from None
+    written_by = result.summary["simserve"]["version"]
+    note = "" if written_by == __version__ else f"written by simserve {written_by}, this is {__version__}"
+    if as_json:
+        print_json({"report": str(path), "answer": answer(result), "version": written_by})
+    elif not quiet:
+        print_lines([str(path), answer(result), *([note] if note else [])])

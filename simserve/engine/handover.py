@@ -1,0 +1,43 @@
+"""Taking in a request whose prompt was computed elsewhere: its KV cache comes with it, and it decodes at once."""
+
+from __future__ import annotations
+
+from simserve.engine.decoding import growth_of_step, join_decoding
+from simserve.engine.kv import take_fixed
+from simserve.engine.state import Replica, RequestTable
+
+
+def forget_handed_over(replica: Replica, index: int) -> None:
+    """Strike a request off the list of those that could be preempted: it lives on, on another replica."""
+    replica.running[:] = [each for each in replica.running if each != index]
+
+
+def take_in(replica: Replica, requests: RequestTable, index: int, now: float) -> bool:
+    """Let a request with its prompt's KV cache and its first token decode from the next step on.
+
+    Between `complete` and `plan` only. Requests that were preempted here go first; blocks must be free for the cache
+    and for the growth of the next step.
+
+    Returns:
+        False, with nothing changed, if there is no seat or not enough memory.
+    """
+    if replica.num_running >= replica.max_num_seqs or replica.waiting:
+        return False
+    prompt, block_size = requests.prompt_tokens[index], replica.block_size
+    if replica.grows:
+        need = -(-prompt // block_size)
+        grown = growth_of_step(replica) if replica.num_decoding else 0
+        if need + grown + (prompt % block_size == 0) > replica.free_blocks:
+            return False
+        replica.free_blocks -= need
+        replica.running.append(index)
+    elif not take_fixed(replica, requests, index):
+        return False
+    replica.num_running += 1
+    replica.num_outstanding += 1
+    requests.generated_tokens[index] = 1
+    requests.first_token_time[index] = now
+    requests.replica_id[index] = replica.identity
+    replica.end_time = now
+    join_decoding(replica, requests, index, prompt, 1)
+    return True

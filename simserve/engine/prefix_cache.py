@@ -1,0 +1,263 @@
+"""Prefix caching: KV blocks of tokens that several requests begin with are computed once and kept while there is room.
+
+What a request's tokens are is given as a path of *segments* (`PrefixPaths`): equal segment numbers mean equal tokens,
+from the first one on. Full blocks are shared; they are counted, never objects. vLLM's rules: a block is cached as
+soon as the step that computes it is scheduled, a request looks for its prefix when it is admitted, the last token is
+always computed, and what nobody uses stays until its memory is needed: of the segment that was used least recently,
+from its end. (vLLM orders blocks, SGLang nodes of a radix tree; segments are such nodes. Blocks that hold nothing to
+share are taken before any of those.)
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from simserve.engine.state import Replica, RequestTable
+
+
+class PrefixPaths:
+    """What the tokens of every request are, in blocks; row i of the table is request i.
+
+    Attributes:
+        block_size: Tokens a block.
+        starts: Request i has the entries ``starts[i] .. starts[i + 1] - 1`` of the two lists.
+        segments: Number of each segment.
+        ends: Blocks of the request up to the end of the segment: a block belongs to the segment of its last token.
+        pinned_until: While it runs: one past the last entry whose segment the request uses.
+        shared_blocks: While it runs: its leading blocks that lie in the cache.
+        is_private: While it runs: 1 from where another request had cached the same block first.
+        cached_tokens: Tokens found in the cache when the request was first admitted.
+    """
+
+    __slots__ = (
+        "block_size",
+        "cached_tokens",
+        "ends",
+        "is_private",
+        "pinned_until",
+        "segments",
+        "shared_blocks",
+        "starts",
+    )
+
+    def __init__(
+        self, offsets: NDArray[np.int64], segments: NDArray[np.int64], ends: NDArray[np.int64], block_size: int
+    ) -> None:
+        """Lay out the paths in blocks; a segment that ends no block is left out.
+
+        Args:
+            offsets: Request i has the entries ``offsets[i] .. offsets[i + 1] - 1``, shape [N + 1].
+            segments: Number of each segment.
+            ends: Token of the request at which it ends, ascending within a request.
+            block_size: Tokens a block.
+        """
+        blocks = ends // block_size
+        before = np.concatenate([[0], blocks[:-1]])
+        firsts = offsets[:-1][np.diff(offsets) > 0]
+        before[firsts] = 0
+        is_kept = blocks > before
+        num_requests = len(offsets) - 1
+        self.block_size = block_size
+        self.starts: list[int] = np.concatenate([[0], np.cumsum(is_kept)])[offsets].tolist()
+        self.segments: list[int] = segments[is_kept].tolist()
+        self.ends: list[int] = blocks[is_kept].tolist()
+        self.pinned_until = array("q", self.starts[:-1])
+        self.shared_blocks = array("q", bytes(8 * num_requests))
+        self.is_private = bytearray(num_requests)
+        self.cached_tokens = array("q", bytes(8 * num_requests))
+
+
+class PrefixCache:
+    """The cached blocks of one replica.
+
+    Attributes:
+        paths: What the requests share.
+        held: Segment -> its leading blocks in the cache.
+        used: Segment -> how many of those some running request uses; absent: none.
+        reaches: Segment -> how many of them a request uses -> how many requests use so many.
+        idle: Segments with blocks that nobody uses, the one first that was given up least recently.
+        num_idle: Those blocks. They count as free, since they give way.
+        num_duplicates: Blocks of running requests, counted once for each of them, less the blocks that they are.
+    """
+
+    __slots__ = ("held", "idle", "num_duplicates", "num_idle", "paths", "reaches", "used")
+
+    def __init__(self, paths: PrefixPaths) -> None:
+        self.paths = paths
+        self.held: dict[int, int] = {}
+        self.used: dict[int, int] = {}
+        self.reaches: dict[int, dict[int, int]] = {}
+        self.idle: OrderedDict[int, None] = OrderedDict()
+        self.num_idle = 0
+        self.num_duplicates = 0
+
+
+def cached_tokens(replica: Replica, requests: RequestTable, index: int) -> int:
+    """Return how many tokens of a request's prompt lie in the cache of a replica now, as a router may ask.
+
+    What the running leap evicts is seen at its end.
+    """
+    if replica.cache is None:
+        return 0
+    tokens = requests.prompt_tokens[index] + requests.generated_tokens[index]
+    return find_prefix(replica.cache, index, tokens)[0] * replica.block_size
+
+
+def find_prefix(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
+    """Look up a request that has ``tokens`` to compute, the last of which has to be computed in any case.
+
+    Returns:
+        The blocks that it would find, and how many of them would no longer count as free if it used them.
+    """
+    paths = cache.paths
+    limit = (tokens - 1) // paths.block_size
+    held, used, ends, segments = cache.held, cache.used, paths.ends, paths.segments
+    found = idle = 0
+    for entry in range(paths.starts[index], paths.starts[index + 1]):
+        segment = segments[entry]
+        blocks = held.get(segment, 0)
+        size = ends[entry] - found
+        is_whole = blocks >= size
+        if is_whole:
+            blocks = size
+        if blocks > limit - found:
+            blocks = limit - found
+        if not blocks:
+            break
+        in_use = used.get(segment, 0)
+        if blocks > in_use:
+            idle += blocks - in_use
+        found += blocks
+        if not is_whole:
+            break
+    return found, idle
+
+
+def use_prefix(cache: PrefixCache, index: int, blocks: int, idle: int) -> None:
+    """Let a request that is admitted use what `find_prefix` found, at least one block."""
+    paths, held, used, reaches = cache.paths, cache.held, cache.used, cache.reaches
+    entry = paths.starts[index]
+    start = 0
+    while start < blocks:
+        segment = paths.segments[entry]
+        reach = min(paths.ends[entry], blocks) - start
+        counts = reaches.get(segment)
+        if counts is None:
+            counts = reaches[segment] = {}
+        counts[reach] = counts.get(reach, 0) + 1
+        in_use = used.get(segment, 0)
+        if reach > in_use:
+            used[segment] = reach
+            if reach == held[segment]:
+                del cache.idle[segment]
+        start += reach
+        entry += 1
+    cache.num_idle -= idle
+    cache.num_duplicates += blocks - idle
+    paths.pinned_until[index] = entry
+    paths.shared_blocks[index] = blocks
+
+
+def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
+    """Cache the full blocks of the first ``tokens`` tokens of a request, up to one that another has cached first."""
+    paths = cache.paths
+    blocks = tokens // paths.block_size
+    shared = paths.shared_blocks[index]
+    if shared >= blocks or paths.is_private[index]:
+        return
+    first, last, until = paths.starts[index], paths.starts[index + 1], paths.pinned_until[index]
+    held, ends = cache.held, paths.ends
+    while shared < blocks:
+        if until == first or ends[until - 1] <= shared:
+            if until == last:
+                break
+            segment, start = paths.segments[until], shared
+            until += 1
+            if segment in held:
+                paths.is_private[index] = 1
+                until -= 1
+                break
+        else:
+            segment, start = paths.segments[until - 1], ends[until - 2] if until - 1 > first else 0
+            reach = shared - start
+            if held[segment] != reach:
+                paths.is_private[index] = 1
+                break
+            counts = cache.reaches[segment]
+            if counts[reach] == 1:
+                del counts[reach]
+            else:
+                counts[reach] -= 1
+        shared = ends[until - 1] if ends[until - 1] < blocks else blocks
+        reach = shared - start
+        held[segment] = cache.used[segment] = reach
+        cache.reaches.setdefault(segment, {})[reach] = 1
+    paths.pinned_until[index] = until
+    paths.shared_blocks[index] = shared
+
+
+def leave_prefix(replica: Replica, index: int, tokens: int) -> None:
+    """Let a request that has computed ``tokens`` and leaves the replica cache its blocks, and give them up.
+
+    All its blocks have been counted as free already; those that others use are taken back.
+    """
+    cache = replica.cache
+    if cache is None:
+        return
+    cache_blocks(cache, index, tokens)
+    paths, used, reaches = cache.paths, cache.used, cache.reaches
+    first, shared = paths.starts[index], paths.shared_blocks[index]
+    end = shared
+    freed = 0
+    for entry in range(paths.pinned_until[index] - 1, first - 1, -1):
+        segment = paths.segments[entry]
+        start = paths.ends[entry - 1] if entry > first else 0
+        counts, reach = reaches[segment], end - start
+        end = start
+        if counts[reach] > 1:
+            counts[reach] -= 1
+        else:
+            del counts[reach]
+            most = max(counts) if counts else 0
+            if most:
+                freed += used[segment] - most
+                used[segment] = most
+            else:
+                freed += used.pop(segment)
+                del reaches[segment]
+        if cache.held[segment] > used.get(segment, 0):
+            cache.idle[segment] = None
+            cache.idle.move_to_end(segment)
+    returned = freed - shared
+    replica.free_blocks += returned
+    cache.num_idle += freed
+    cache.num_duplicates += returned
+    paths.pinned_until[index] = first
+    paths.shared_blocks[index] = 0
+    paths.is_private[index] = 0
+
+
+def evict(cache: PrefixCache, free_blocks: int) -> None:
+    """Drop what was given up least recently until no more idle blocks are kept than there are free ones."""
+    excess = cache.num_idle - free_blocks
+    while excess > 0:
+        segment = next(iter(cache.idle))
+        in_use = cache.used.get(segment, 0)
+        blocks = cache.held[segment] - in_use
+        if blocks > excess:
+            cache.held[segment] -= excess
+            cache.num_idle -= excess
+            return
+        del cache.idle[segment]
+        if in_use:
+            cache.held[segment] = in_use
+        else:
+            del cache.held[segment]
+        cache.num_idle -= blocks
+        excess -= blocks

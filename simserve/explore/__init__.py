@@ -1,0 +1,1 @@
+"""`simserve explore`: a page to play with, on the real engine."""

@@ -1,0 +1,270 @@
+"""The page as a web application: one HTML file, its scripts, and a question a tab as JSON.
+
+Every answer to bad input is a line with a status from 400 to 499. Nothing is read but what lies in ``page``, nothing is
+written, nothing is asked of another machine, and no other page may ask (content type, host, no cross-origin headers).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+import anyio
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from simserve import __version__
+from simserve.errors import InfeasibleError, InputError, SimserveError
+from simserve.explore import batching, lessons, money, queries, simulator, tradeoffs, wizard
+from simserve.explore.catalogue import catalogue
+from simserve.explore.limits import BusyError, Check, TooLongError
+from simserve.explore.runner import Runner
+from simserve.metrics.files import scenario_text
+from simserve.validation import FrozenModel, validate
+
+Query = TypeVar("Query", bound=FrozenModel)
+
+MAX_BODY = 16_384
+"""Bytes of a question."""
+BODY_SECONDS = 5.0
+"""A question may take to arrive."""
+_PAGE = Path(__file__).parent / "page"
+_FILES = {
+    "": ("index.html", "text/html; charset=utf-8"),
+    "style.css": ("style.css", "text/css; charset=utf-8"),
+    "core.js": ("core.js", "text/javascript; charset=utf-8"),
+    "charts.js": ("charts.js", "text/javascript; charset=utf-8"),
+    "tabs.js": ("tabs.js", "text/javascript; charset=utf-8"),
+    "simulator.js": ("simulator.js", "text/javascript; charset=utf-8"),
+}
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[Query]):
+    """What a tab asks.
+
+    Attributes:
+        about: One line.
+        query: Its inputs.
+        answer: What works on them.
+        seconds: It may take, where that is more than usual.
+    """
+
+    about: str
+    query: type[Query]
+    answer: Callable[[Query, Check], dict[str, Any]]
+    seconds: float | None = None
+
+
+QUESTIONS: Mapping[str, Question[Any]] = {
+    "simulator": Question("A deployment under traffic", queries.SimulatorQuery, simulator.simulator),
+    "memory-wall": Question("What a decode step is made of", queries.MemoryQuery, lessons.memory_wall),
+    "kv-growth": Question("KV memory over context and requests", queries.MemoryQuery, lessons.kv_growth),
+    "attention": Question("KV of a token by attention variant", queries.MemoryQuery, tradeoffs.attention),
+    "batching": Question("Static and continuous batching by slot", queries.BatchingQuery, batching.batching),
+    "paging": Question("Reserved and paged KV memory", queries.PagingQuery, batching.paging),
+    "quantization": Question("Number formats", queries.MemoryQuery, lessons.quantization),
+    "speculation": Question("Drafts ahead of a model", queries.SpeculationQuery, tradeoffs.speculation),
+    "parallel": Question("Ways to lay a model over GPUs", queries.ParallelQuery, tradeoffs.parallel),
+    "cost": Question("GPUs of one's own or an API", queries.CostQuery, money.cost),
+    "wizard": Question("What to deploy", queries.WizardQuery, wizard.wizard, seconds=60.0),
+}
+
+
+def create_app(
+    *, hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]"), runner: Runner | None = None
+) -> Starlette:
+    """Return the application.
+
+    Args:
+        hosts: Names it answers to, against pages that point their own name at it; ``*``: any.
+        runner: What works on questions.
+    """
+    app = Starlette(
+        routes=[
+            Route("/api/catalogue", _catalogue, methods=["GET"]),
+            Route("/api/openapi.json", _openapi, methods=["GET"]),
+            Route("/api/scenario", _scenario, methods=["POST"]),
+            Route("/api/{question}", _ask, methods=["POST"]),
+            Route("/{name}", _file, methods=["GET"]),
+            Route("/", _file, methods=["GET"]),
+        ],
+        middleware=[Middleware(_Headers), Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))],
+        exception_handlers={SimserveError: cast("Any", _failure)},
+    )
+    app.state.runner = runner or Runner()
+    return app
+
+
+class _Headers:
+    """Puts the security headers on every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                added = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", ()), *added]}
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+async def _file(request: Request) -> Response:
+    found = _FILES.get(request.path_params.get("name", ""))
+    if found is None:
+        return _error(404, "there is no such page")
+    name, kind = found
+    return Response((_PAGE / name).read_bytes(), headers={"content-type": kind})
+
+
+async def _catalogue(_request: Request) -> Response:
+    return JSONResponse(catalogue())
+
+
+async def _ask(request: Request) -> Response:
+    asked = QUESTIONS.get(request.path_params["question"])
+    if asked is None:
+        return _error(404, "there is no such question")
+    query = validate(asked.query, await _body(request))
+    answer = asked.answer
+    return await _answered(request, lambda check: JSONResponse(_plain(answer(query, check))), asked.seconds)
+
+
+async def _scenario(request: Request) -> Response:
+    query = validate(queries.SimulatorQuery, await _body(request))
+
+    def write(_check: Check) -> Response:
+        query.scenario()
+        text = (
+            f"# Made with simserve explore {__version__}: simserve run explore.yaml\n{scenario_text(query.mapping())}"
+        )
+        return Response(text, media_type="application/yaml", headers={"content-disposition": "attachment"})
+
+    return await _answered(request, write)
+
+
+async def _answered(request: Request, work: Callable[[Check], Response], seconds: float | None = None) -> Response:
+    runner: Runner = request.app.state.runner
+    client = request.client.host if request.client is not None else ""
+    try:
+        return await runner.run(client, work, seconds)
+    except ValueError as error:
+        return _error(422, str(error))
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """Return the JSON object that was sent.
+
+    Raises:
+        InputError: It is too large, too slow, or none.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise _Refused(415, "must be application/json", key="content-type")
+    received = bytearray()
+    try:
+        with anyio.fail_after(BODY_SECONDS):
+            async for part in request.stream():
+                received += part
+                if len(received) > MAX_BODY:
+                    raise _Refused(413, f"is larger than {MAX_BODY:,} bytes", key="body")
+    except TimeoutError:
+        raise _Refused(408, "came too slowly", key="body") from None
+    except ClientDisconnect:
+        raise _Refused(400, "ended early", key="body") from None
+    try:
+        document = json.loads(bytes(received) or b"{}")
+    except (ValueError, RecursionError):
+        raise _Refused(400, "is no JSON", key="body") from None
+    if not isinstance(document, dict):
+        raise _Refused(400, "must be a JSON object", key="body")
+    return document
+
+
+class _Refused(InputError):
+    """A request that is none."""
+
+    def __init__(self, status: int, rule: str, *, key: str) -> None:
+        super().__init__(rule, key=key)
+        self.status = status
+
+
+async def _failure(_request: Request, error: SimserveError) -> Response:
+    if isinstance(error, _Refused):
+        return _error(error.status, str(error))
+    if isinstance(error, InfeasibleError):
+        return _error(422, str(error), kind="infeasible")
+    if isinstance(error, InputError):
+        return _error(422, str(error))
+    if isinstance(error, BusyError):
+        return _error(429, str(error))
+    if isinstance(error, TooLongError):
+        return _error(422, str(error), kind="too_long")
+    return _error(422, str(error))
+
+
+def _error(status: int, text: str, kind: str = "input") -> Response:
+    return JSONResponse({"error": text, "kind": kind}, status_code=status)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in what JSON knows; undefined numbers are null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+async def _openapi(_request: Request) -> Response:
+    """Describe the questions, for machines."""
+    failure = {
+        "type": "object",
+        "properties": {"error": {"type": "string"}, "kind": {"type": "string"}},
+        "required": ["error", "kind"],
+    }
+    paths: dict[str, Any] = {}
+    asked = {
+        **QUESTIONS,
+        "scenario": Question("The simulator's inputs as a scenario file", queries.SimulatorQuery, simulator.simulator),
+    }
+    for name, question in asked.items():
+        schema = question.query.model_json_schema(ref_template="#/components/schemas/{model}")
+        good = {"application/yaml": {}} if name == "scenario" else {"application/json": {"schema": {"type": "object"}}}
+        bad = {"description": "Refused", "content": {"application/json": {"schema": failure}}}
+        paths[f"/api/{name}"] = {
+            "post": {
+                "operationId": name,
+                "summary": question.about,
+                "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+                "responses": {
+                    "200": {"description": "The answer", "content": good},
+                    **{str(status): bad for status in (400, 408, 413, 415, 422, 429)},
+                },
+            }
+        }
+    return JSONResponse(
+        {"openapi": "3.1.0", "info": {"title": "simserve explore", "version": __version__}, "paths": paths}
+    )

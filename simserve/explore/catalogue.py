@@ -1,0 +1,69 @@
+"""What the page can choose from, and the defaults and bounds of its controls: read from the queries themselves."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from simserve import __version__
+from simserve.explore import queries
+from simserve.profiles import catalog
+from simserve.profiles.hardware import load_hardware
+from simserve.profiles.model import load_model
+from simserve.units import format_bytes
+from simserve.validation import FrozenModel
+
+_ASKED: dict[str, type[FrozenModel]] = {
+    "simulator": queries.SimulatorQuery,
+    "memory": queries.MemoryQuery,
+    "batching": queries.BatchingQuery,
+    "paging": queries.PagingQuery,
+    "cost": queries.CostQuery,
+    "speculation": queries.SpeculationQuery,
+    "parallel": queries.ParallelQuery,
+    "wizard": queries.WizardQuery,
+}
+
+
+@cache
+def catalogue() -> dict[str, Any]:
+    """Return models, GPUs and APIs by name with a word about each, and each query's fields."""
+    return {
+        "version": __version__,
+        "models": [{"name": name, "about": _model(name)} for name in catalog.names("model")],
+        "hardware": [{"name": name, "about": _hardware(name)} for name in catalog.names("hardware")],
+        "apis": catalog.names("api"),
+        "fields": {name: _fields(query) for name, query in _ASKED.items()},
+    }
+
+
+def _model(name: str) -> str:
+    return f"{load_model(name).num_parameters / 1e9:.3g} B"
+
+
+def _hardware(name: str) -> str:
+    memory = load_hardware(name).memory
+    return f"{format_bytes(memory.total)}, {memory.bandwidth / 1e12:.3g} TB/s"
+
+
+def _fields(query: type[FrozenModel]) -> dict[str, Any]:
+    """Return default, description, bounds and choices of each field."""
+    schema = query.model_json_schema()
+    return {
+        name: {
+            "default": field.get("default"),
+            "about": field.get("description", ""),
+            **({"choices": field["enum"]} if "enum" in field else {}),
+            **{
+                key: field[bound]
+                for key, bound in (
+                    ("min", "minimum"),
+                    ("max", "maximum"),
+                    ("above", "exclusiveMinimum"),
+                    ("below", "exclusiveMaximum"),
+                )
+                if bound in field
+            },
+        }
+        for name, field in schema["properties"].items()
+    }

@@ -1,0 +1,233 @@
+"""The memory wall, KV growth and number formats: what one step and one GPU do, from the functions that price runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simserve.errors import InputError, SimserveError
+from simserve.explore.limits import Check
+from simserve.explore.queries import DeploymentQuery, MemoryQuery
+from simserve.perf.operators import PART_NAMES
+from simserve.perf.parts import PricedDeployment
+from simserve.perf.pricing import price
+from simserve.perf.quantization import WEIGHT_FORMATS, weight_bits
+from simserve.profiles.quality import published_quality
+from simserve.report.facts import PART_LABELS
+from simserve.scenario.load import from_mapping
+from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.units import format_bytes
+
+_MOST_SEATS = 1024
+
+
+def resolved_query(query: DeploymentQuery, **deployment: Any) -> ResolvedScenario:
+    """Return one replica of what is asked.
+
+    Raises:
+        InputError: The deployment is none.
+        ValueError: The GPUs are no whole number of replicas.
+    """
+    asked = {**query.deployment({"max_num_seqs": _MOST_SEATS, "max_num_batched_tokens": 8192}), **deployment}
+    mapping = {
+        "name": "explore",
+        "model": query.model,
+        "deployment": asked,
+        "workload": {
+            "arrivals": {"process": "all_at_once"},
+            "prompt_tokens": {"distribution": "fixed", "value": 1},
+            "output_tokens": {"distribution": "fixed", "value": 1},
+            "num_requests": 1,
+        },
+    }
+    return resolve(from_mapping(mapping))
+
+
+def decode_ms(priced: PricedDeployment, batch: int, context: float) -> dict[str, float]:
+    """Return the milliseconds of a decode step by part, ``weights kv compute communication host``."""
+    parts = 1e3 * priced.parts.decode[:, batch]
+    found = dict(zip(PART_NAMES, parts.tolist(), strict=True))
+    found["kv"] += 1e3 * priced.step_times.decode_slope[batch] * batch * context
+    return found
+
+
+def memory_wall(query: MemoryQuery, _check: Check) -> dict[str, Any]:
+    """Return what a decode step is made of, for the batch asked and for all others.
+
+    Raises:
+        InputError: The deployment is none.
+    """
+    found = resolved_query(query)
+    priced, memory = price(found.shape), found.memory
+    batch, context = query.batch, query.context_tokens
+    step = decode_ms(priced, batch, context)
+    total = sum(step.values())
+    batches = sorted({*np.unique(np.geomspace(1, _MOST_SEATS, 40).astype(int)).tolist(), batch})
+    curve = [decode_ms(priced, each, context) for each in batches]
+    parts = priced.parts
+    flops = batch * (parts.token_flops + parts.sequence_flops + parts.pair_flops * context)
+    weights, kv = float(parts.weight_bytes[batch]), parts.kv_bytes_per_token * batch * context
+    moved = weights + kv + parts.token_bytes * batch
+    bound = moved / parts.peak_bandwidth
+    return {
+        "fits": memory.kv_bytes >= memory.kv_bytes_per_token * batch * context,
+        "memory": _memory(found, batch * context),
+        "step": {PART_LABELS[name]: value for name, value in step.items() if value},
+        "step_ms": total,
+        "tokens_per_second": 1e3 * batch / total,
+        "tokens_per_second_each": 1e3 / total,
+        "intensity": flops / moved,
+        "ridge": parts.peak_flops / parts.peak_bandwidth,
+        "bound_ms": 1e3 * max(bound, flops / parts.peak_flops),
+        "curve": {
+            "batch": batches,
+            **{PART_LABELS[name]: [each[name] for each in curve] for name in PART_NAMES},
+            "tokens_per_second": [1e3 * each / sum(point.values()) for each, point in zip(batches, curve, strict=True)],
+        },
+        "equations": [
+            {
+                "name": "The least a step can take",
+                "formula": "max((weights + KV + activations) / bandwidth, FLOP / peak)",
+                "numbers": (
+                    f"max({moved / 1e9:.3g} GB / {parts.peak_bandwidth / 1e12:.3g} TB/s, {flops / 1e12:.3g} TFLOP / "
+                    f"{parts.peak_flops / 1e12:.4g} TFLOP/s) = max({1e3 * bound:.3g}, "
+                    f"{1e3 * flops / parts.peak_flops:.3g}) ms; modelled {total:.3g} ms"
+                ),
+            },
+            {
+                "name": "Arithmetic intensity",
+                "formula": "FLOP / bytes, against peak FLOP/s / bandwidth",
+                "numbers": (
+                    f"{flops / moved:.3g} FLOP a byte; memory binds below {parts.peak_flops / parts.peak_bandwidth:.3g}"
+                ),
+            },
+        ],
+        "fidelity": priced.fidelity,
+    }
+
+
+def _memory(found: ResolvedScenario, kv_tokens: float) -> dict[str, Any]:
+    memory = found.memory
+    return {
+        "total": memory.total_bytes,
+        "weights": memory.weights_bytes,
+        "kv": memory.kv_bytes_per_token * kv_tokens,
+        "kv_room": max(memory.kv_bytes, 0.0),
+        "other": memory.total_bytes - memory.weights_bytes - max(memory.kv_bytes, 0.0),
+        "kv_bytes_per_token": memory.kv_bytes_per_token,
+    }
+
+
+def kv_growth(query: MemoryQuery, _check: Check) -> dict[str, Any]:
+    """Return how KV memory grows with requests and context, against what a GPU has left for it.
+
+    Raises:
+        InputError: The deployment is none.
+    """
+    found = resolved_query(query)
+    memory, model = found.memory, found.shape.model
+    per_token, room = memory.kv_bytes_per_token, max(memory.kv_bytes, 0.0)
+    most = int(room / (per_token * query.context_tokens)) if per_token else 0
+    contexts = [256 * 2**power for power in range(10)]
+    ranks = query.tensor_parallel_size
+    numbers = (
+        f"{per_token:,.0f} B on a GPU"
+        if model.mla is not None
+        else f"2 x {model.num_hidden_layers} x {max(model.num_key_value_heads / ranks, 1):g} x {model.head_dim} x "
+        f"{per_token / (2 * model.num_hidden_layers * max(model.num_key_value_heads / ranks, 1) * model.head_dim):g} B"
+        f" = {per_token:,.0f} B on a GPU"
+    )
+    used = per_token * query.context_tokens * query.batch
+    return {
+        "kv_bytes_per_token": per_token,
+        "room": room,
+        "memory": _memory(found, query.batch * query.context_tokens),
+        "used": used,
+        "most_requests": most,
+        "fits": query.batch <= most,
+        "curve": {
+            "context": contexts,
+            "one_request": [per_token * each for each in contexts],
+            "all_requests": [per_token * each * query.batch for each in contexts],
+            "most_requests": [room / (per_token * each) if per_token else 0.0 for each in contexts],
+        },
+        "weights_crossing_tokens": memory.weights_bytes / per_token if per_token else None,
+        "equations": [
+            {
+                "name": "KV of a token",
+                "formula": "2 x layers x KV heads x head size x bytes an element"
+                if model.mla is None
+                else "layers x (latent + rotary) x bytes an element, on every rank",
+                "numbers": numbers,
+            },
+            {
+                "name": "Requests at once",
+                "formula": "memory left for KV / (KV of a token x tokens a request)",
+                "numbers": (
+                    f"{format_bytes(room)} / ({per_token:,.0f} B x {query.context_tokens:,}) = {most:,} requests"
+                ),
+            },
+        ],
+    }
+
+
+def quantization(query: MemoryQuery, _check: Check) -> dict[str, Any]:
+    """Return memory, speed and published quality of every format that this GPU and engine run.
+
+    Raises:
+        InputError: The deployment is none in any format.
+    """
+    rows: list[dict[str, Any]] = []
+    refused: list[dict[str, str]] = []
+    for name in WEIGHT_FORMATS:
+        try:
+            found = resolved_query(query, quantization=name)
+            priced = price(found.shape)
+        except InputError as error:
+            refused.append({"format": name, "why": error.rule})
+            continue
+        memory = found.memory
+        one, many = (decode_ms(priced, batch, query.context_tokens) for batch in (1, query.batch))
+        size = found.shape.model.num_parameters / 1e9
+        quality = published_quality(name, "auto", size)
+        losses = [each["loss"] for each in quality]
+        rows.append(
+            {
+                "format": name,
+                "bits": weight_bits(name, found.shape.model.dtype)[0],
+                "weights_bytes": memory.weights_bytes,
+                "kv_bytes": max(memory.kv_bytes, 0.0),
+                "fits": memory.fits,
+                "requests": max(memory.kv_bytes, 0.0) / (memory.kv_bytes_per_token * query.context_tokens),
+                "ms_alone": sum(one.values()),
+                "ms_batch": sum(many.values()),
+                "tokens_per_second": 1e3 * query.batch / sum(many.values()),
+                "loss": [min(losses), max(losses)] if losses else None,
+                "studies": sorted({each["cited_as"] for each in quality}),
+                "note": found.shape.precision.note,
+                "fidelity": priced.fidelity,
+            }
+        )
+    if not rows:
+        raise SimserveError("no format runs on this GPU")
+    chosen = next((row for row in rows if row["format"] == query.quantization), rows[0])
+    base = rows[0]
+    return {
+        "rows": rows,
+        "refused": refused,
+        "equations": [
+            {
+                "name": f"Weights in {chosen['format']}",
+                "formula": "parameters x bits a weight / 8, scales included; embeddings and LM head stay 16-bit",
+                "numbers": f"{chosen['bits']:.4g} bit: {format_bytes(chosen['weights_bytes'])} a GPU, against "
+                f"{format_bytes(base['weights_bytes'])} in {base['format']}",
+            },
+            {
+                "name": "Speed-up",
+                "formula": "step in the model's format / step in this one",
+                "numbers": f"alone {base['ms_alone'] / chosen['ms_alone']:.2f}x, in a batch of {query.batch} "
+                f"{base['ms_batch'] / chosen['ms_batch']:.2f}x",
+            },
+        ],
+    }

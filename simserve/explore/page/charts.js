@@ -1,0 +1,208 @@
+// Charts as inline SVG: no library, colours by name, every one with a description. They know numbers, no tab.
+
+const SVG = "http://www.w3.org/2000/svg";
+export const COLORS = ["blue", "vermilion", "orange", "green", "sky", "grey"].map((name) => `var(--${name})`);
+const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 2", ""];
+const W = 420, H = 230, LEFT = 54, RIGHT = 12, TOP = 12, BOTTOM = 40;
+
+export function node(name, attributes = {}, children = []) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key === "text") made.textContent = value;
+    else if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+export function download(text) {
+  const address = URL.createObjectURL(new Blob([text], { type: "application/yaml" }));
+  node("a", { href: address, download: "explore.yaml" }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+}
+
+function shape(name, attributes, text) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) if (value !== null && value !== undefined) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+export function number(value, digits = 3) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (value === 0) return "0";
+  const size = Math.floor(Math.log10(Math.abs(value)));
+  const decimals = Math.max(0, digits - 1 - size);
+  return value.toLocaleString("en-US", { minimumFractionDigits: Math.min(decimals, 6), maximumFractionDigits: Math.min(decimals, 6) });
+}
+export const share = (value) => (value === null || value === undefined ? "–" : value > 0.9995 && value < 1 ? "99.9%" : `${number(100 * value, value >= 0.1 ? 3 : 2)}%`);
+export const gigabytes = (bytes) => (bytes >= 1e12 ? `${number(bytes / 1e12)} TB` : bytes >= 1e9 ? `${number(bytes / 1e9)} GB` : `${number(bytes / 1e6)} MB`);
+export const whole = (value) => Math.floor(value).toLocaleString("en-US");
+export const bytesTick = (bytes) => (bytes >= 1e12 ? `${+(bytes / 1e12).toPrecision(2)} TB` : bytes >= 1e9 ? `${+(bytes / 1e9).toPrecision(2)} GB` : `${+(bytes / 1e6).toPrecision(2)} MB`);
+export const dollars = (value) => (value === null || value === undefined ? "–" : value >= 1000 ? `$${Math.round(value).toLocaleString("en-US")}` : value >= 1 ? `$${value.toFixed(2)}` : `$${number(value)}`);
+export const compact = (value) => (Math.abs(value) >= 1e9 ? `${+(value / 1e9).toPrecision(3)}B` : Math.abs(value) >= 1e6 ? `${+(value / 1e6).toPrecision(3)}M` : Math.abs(value) >= 1e4 ? `${+(value / 1e3).toPrecision(3)}k` : `${+value.toPrecision(3)}`);
+
+function linearTicks(low, high) {
+  const raw = (high - low) / 4 || 1;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 2.5, 5, 10].find((each) => each * power >= raw) * power;
+  const ticks = [];
+  for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-9; value += step) ticks.push(value);
+  return ticks;
+}
+function logTicks(low, high) {
+  for (const steps of [[1, 2, 5], [1, 3], [1]]) {
+    const ticks = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1)
+      for (const step of steps) if (step * 10 ** power >= low * 0.999 && step * 10 ** power <= high * 1.001) ticks.push(step * 10 ** power);
+    if (ticks.length <= 6) return ticks;
+  }
+  const all = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) all.push(10 ** power);
+  return all.filter((value, place) => value >= low && value <= high && place % Math.ceil(all.length / 6) === 0);
+}
+
+export function figure(title, note, ...parts) {
+  return node("figure", {}, [node("figcaption", { text: title }, note ? [node("span", { text: note })] : []), ...parts]);
+}
+
+export function key(names, style = "line") {
+  return node("ul", { class: "key" }, names.map((name, place) => {
+    const mark = shape("svg", { viewBox: "0 0 28 14", "aria-hidden": "true" });
+    mark.append(style === "line"
+      ? shape("line", { x1: 0, x2: 28, y1: 8, y2: 8, stroke: COLORS[place % 6], "stroke-width": 3, "stroke-dasharray": DASHES[place % 6] })
+      : shape("rect", { x: 2, y: 1, width: 16, height: 12, fill: COLORS[place % 6] }));
+    return node("li", {}, [mark, document.createTextNode(name)]);
+  }));
+}
+
+// series: [{name, x, y, steps}]; x has one more entry than y where steps is set.
+export function lines({ label, series, x, y, logX, logY, maxX, maxY, minX, marks = [], bounds = [], areas }) {
+  const finite = (values) => values.filter((value) => Number.isFinite(value) && value !== null);
+  const xs = finite(series.flatMap((each) => each.x).concat(marks.map((each) => each.at)));
+  const ys = finite(series.flatMap((each) => each.y).concat(bounds.map((each) => each.at)));
+  if (!xs.length || !ys.length) return node("p", { class: "note", text: "Undefined here." });
+  let [x0, x1] = [minX ?? (logX ? Math.min(...xs.filter((value) => value > 0)) : Math.min(0, ...xs)), maxX ?? Math.max(...xs)];
+  let [y0, y1] = [logY ? Math.min(...ys.filter((value) => value > 0)) / 1.2 : 0, maxY ?? Math.max(...ys) * (logY ? 1.2 : 1.06)];
+  if (!(x1 > x0)) x1 = x0 + (x0 || 1);
+  if (!(y1 > y0)) y1 = y0 + 1;
+  const px = (value) => LEFT + (W - LEFT - RIGHT) * (logX ? Math.log(value / x0) / Math.log(x1 / x0) : (value - x0) / (x1 - x0));
+  const py = (value) => H - BOTTOM - (H - TOP - BOTTOM) * (logY ? Math.log(Math.max(value, y0) / y0) / Math.log(y1 / y0) : (value - y0) / (y1 - y0));
+  const svg = shape("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label });
+  for (const tick of logY ? logTicks(y0, y1) : linearTicks(y0, y1)) {
+    svg.append(shape("line", { class: "gridline", x1: LEFT, x2: W - RIGHT, y1: py(tick), y2: py(tick) }));
+    svg.append(shape("text", { x: LEFT - 5, y: py(tick) + 4, "text-anchor": "end" }, (y.format ?? compact)(tick)));
+  }
+  for (const tick of logX ? logTicks(x0, x1) : linearTicks(x0, x1)) {
+    svg.append(shape("line", { class: "gridline", x1: px(tick), x2: px(tick), y1: TOP, y2: H - BOTTOM }));
+    svg.append(shape("text", { x: px(tick), y: H - BOTTOM + 15, "text-anchor": "middle" }, (x.format ?? compact)(tick)));
+  }
+  series.forEach((each, place) => {
+    const points = [];
+    if (each.steps) each.y.forEach((value, at) => points.push([each.x[at], value], [each.x[at + 1], value]));
+    else each.x.forEach((value, at) => points.push([value, each.y[at]]));
+    const drawn = points.filter(([a, b]) => Number.isFinite(a) && Number.isFinite(b) && b !== null && (!logX || a > 0));
+    const path = drawn.map(([a, b], at) => `${at ? "L" : "M"}${px(a).toFixed(1)} ${Math.max(py(b), 0).toFixed(1)}`).join("");
+    const color = each.color ?? COLORS[place % 6];
+    if (areas && drawn.length) {
+      const base = place ? series[place - 1] : null;
+      const back = base
+        ? base.x.map((value, at) => [value, base.y[at]]).reverse().map(([a, b]) => `L${px(a).toFixed(1)} ${py(b).toFixed(1)}`).join("")
+        : `L${px(drawn.at(-1)[0]).toFixed(1)} ${py(y0)}L${px(drawn[0][0]).toFixed(1)} ${py(y0)}`;
+      svg.append(shape("path", { d: `${path}${back}Z`, fill: color, "fill-opacity": 0.85 }));
+    } else svg.append(shape("path", { d: path, fill: "none", stroke: color, "stroke-width": 2, "stroke-dasharray": DASHES[place % 6] || null, "stroke-linejoin": "round" }));
+  });
+  for (const bound of bounds) {
+    svg.append(shape("line", { x1: LEFT, x2: W - RIGHT, y1: py(bound.at), y2: py(bound.at), stroke: "var(--bad)", "stroke-dasharray": "3 3" }));
+    svg.append(shape("text", { x: W - RIGHT - 2, y: py(bound.at) - 4, "text-anchor": "end" }, bound.name));
+  }
+  for (const mark of marks) {
+    if (!(mark.at >= x0 && mark.at <= x1)) continue;
+    const left = px(mark.at) > W / 2;
+    svg.append(shape("line", { x1: px(mark.at), x2: px(mark.at), y1: TOP, y2: H - BOTTOM, stroke: mark.color ?? "var(--bad)", "stroke-dasharray": "3 3" }));
+    svg.append(shape("text", { x: px(mark.at) + (left ? -4 : 4), y: TOP + 9 + 13 * (mark.row ?? 0), "text-anchor": left ? "end" : "start" }, mark.name));
+  }
+  svg.append(shape("line", { class: "axis", x1: LEFT, x2: W - RIGHT, y1: H - BOTTOM, y2: H - BOTTOM }), shape("line", { class: "axis", x1: LEFT, x2: LEFT, y1: TOP, y2: H - BOTTOM }));
+  svg.append(shape("text", { x: (LEFT + W - RIGHT) / 2, y: H - 6, "text-anchor": "middle" }, x.label));
+  svg.append(shape("text", { x: 0, y: 0, transform: `translate(11 ${(TOP + H - BOTTOM) / 2}) rotate(-90)`, "text-anchor": "middle" }, y.label));
+  return node("div", {}, [series.length > 1 ? key(series.map((each) => each.name), areas ? "box" : "line") : null, svg]);
+}
+
+// One bar of parts: {name: value}; the rest up to `most` stays empty.
+export function bar(label, parts, format, most) {
+  const shown = Object.entries(parts).filter(([, value]) => value > 0);
+  const total = most ?? shown.reduce((sum, [, value]) => sum + value, 0);
+  const svg = shape("svg", { viewBox: `0 0 ${W} 34`, role: "img", "aria-label": `${label}: ${shown.map(([name, value]) => `${name} ${format(value)}`).join(", ")}` });
+  let at = 0;
+  svg.append(shape("rect", { x: 0.5, y: 3.5, width: W - 1, height: 26, fill: "none", stroke: "var(--line)" }));
+  shown.forEach(([name, value], place) => {
+    const width = (Math.min(value, total - at) / total) * W;
+    const rect = shape("rect", { x: (at / total) * W, y: 3, width: Math.max(width, 0), height: 27, fill: COLORS[place % 6] });
+    rect.append(shape("title", {}, `${name}: ${format(value)}`));
+    svg.append(rect);
+    at += value;
+  });
+  const names = key(shown.map(([name, value]) => `${name} ${format(value)}`), "box");
+  return node("div", {}, [svg, names]);
+}
+
+// Horizontal bars: rows of {name, parts: [values], note}.
+export function rowBars(label, rows, format, { most, mark } = {}) {
+  const height = 24 * rows.length + 6;
+  const top = most ?? Math.max(...rows.map((row) => row.parts.reduce((sum, value) => sum + value, 0)), 1e-12);
+  const start = 118, room = W - start - 72;
+  const svg = shape("svg", { viewBox: `0 0 ${W} ${height}`, role: "img", "aria-label": `${label}: ${rows.map((row) => `${row.name} ${format(row.parts.reduce((sum, value) => sum + value, 0))}`).join(", ")}` });
+  rows.forEach((row, line) => {
+    const y = 24 * line + 4;
+    svg.append(shape("text", { x: start - 6, y: y + 13, "text-anchor": "end", "font-weight": row.chosen ? 700 : 400 }, row.name));
+    let at = 0;
+    row.parts.forEach((value, place) => {
+      svg.append(shape("rect", { x: start + (at / top) * room, y, width: Math.max((value / top) * room, 0), height: 17, fill: COLORS[(row.color ?? place) % 6] }));
+      at += value;
+    });
+    svg.append(shape("text", { x: start + Math.min((at / top) * room, room) + 5, y: y + 13 }, row.note ?? format(at)));
+  });
+  if (mark) svg.append(shape("line", { x1: start + (mark / top) * room, x2: start + (mark / top) * room, y1: 0, y2: height, stroke: "var(--bad)", "stroke-dasharray": "3 3" }));
+  return svg;
+}
+
+// Slots over steps: spans [slot, start, working until, held until, request].
+export function slots(label, spans, count, steps, most, now) {
+  const wide = 900, row = Math.max(9, Math.min(22, 240 / count));
+  const height = row * count + 22;
+  const px = (step) => (step / most) * (wide - 4) + 2;
+  const svg = shape("svg", { viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": label });
+  for (let slot = 0; slot < count; slot += 1) svg.append(shape("rect", { x: 2, y: slot * row + 1, width: Math.max(px(Math.min(steps, now)) - 2, 0), height: row - 2, fill: "var(--grid)" }));
+  for (const [slot, start, working, held, request] of spans) {
+    if (start >= now) continue;
+    const end = Math.min(working, now);
+    const rect = shape("rect", { x: px(start), y: slot * row + 1, width: Math.max(px(end) - px(start) - 0.6, 0.5), height: row - 2, fill: COLORS[request % 5] });
+    rect.append(shape("title", {}, `request ${request}: ${working - start} tokens`));
+    svg.append(rect);
+    if (held > working && now > working)
+      svg.append(shape("rect", { x: px(working), y: slot * row + 1, width: Math.max(px(Math.min(held, now)) - px(working), 0), height: row - 2, fill: "none", stroke: "var(--bad)", "stroke-width": 0.7, "stroke-dasharray": "2 2" }));
+  }
+  svg.append(shape("text", { x: 2, y: height - 6 }, "step 0"), shape("text", { x: Math.min(px(steps), wide - 4), y: height - 6, "text-anchor": "end" }, `${steps}`));
+  return svg;
+}
+
+// KV memory as cells: each request's reserved tokens, of which held ones are full.
+export function blocks(label, requests, capacity) {
+  const columns = 60, rows = 16, cells = columns * rows, size = W / columns;
+  const svg = shape("svg", { viewBox: `0 0 ${W} ${rows * size + 2}`, role: "img", "aria-label": label });
+  let token = 0;
+  const fill = new Array(cells).fill(null);
+  requests.forEach(([reserved, held], place) => {
+    const from = Math.floor((token / capacity) * cells), full = Math.floor(((token + held) / capacity) * cells);
+    token += reserved;
+    const to = Math.max(Math.floor((token / capacity) * cells), from);
+    for (let cell = from; cell < Math.min(Math.max(to, full), cells); cell += 1) fill[cell] = [COLORS[place % 5], cell < full];
+  });
+  fill.forEach((found, cell) => {
+    const [x, y] = [(cell % columns) * size, Math.floor(cell / columns) * size];
+    svg.append(shape("rect", { x: x + 0.4, y: y + 0.4, width: size - 0.8, height: size - 0.8, fill: found ? found[0] : "var(--grid)", "fill-opacity": found && !found[1] ? 0.22 : 1 }));
+  });
+  return svg;
+}

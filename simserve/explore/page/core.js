@@ -1,0 +1,204 @@
+// The page: tabs, controls, links that restore everything, questions to the engine. Tabs are in tabs.js.
+
+import { node } from "./charts.js";
+import { TABS } from "./tabs.js";
+
+const state = { tab: "simulator", values: {}, other: null };
+let catalogue = null;
+let drawn = 0;
+
+const fields = (tab) => catalogue.fields[tab.fields];
+export const defaults = (tab) => Object.fromEntries(Object.entries(fields(tab)).filter(([name]) => tab.controls.some((group) => group.items.includes(name))).map(([name, field]) => [name, (tab.defaults ?? {})[name] ?? field.default]));
+const current = () => TABS.find((each) => each.id === state.tab);
+
+// ---- links: #tab?name=value&..., only what differs from the defaults; names of the second configuration begin with b.
+
+// Lists of names are joined with a tilde, since names may hold a point.
+function text(value) { return Array.isArray(value) ? value.join(typeof value[0] === "string" ? "~" : ".") : String(value); }
+
+function link() {
+  const tab = current(), plain = defaults(tab), query = new URLSearchParams();
+  for (const [name, value] of Object.entries(state.values[tab.id])) if (text(value) !== text(plain[name])) query.set(name, text(value));
+  if (state.other) {
+    query.set("b", "1");
+    for (const [name, value] of Object.entries(state.other)) if (text(value) !== text(plain[name])) query.set(`b.${name}`, text(value));
+  }
+  const tail = query.toString();
+  history.replaceState(null, "", `#${tab.id}${tail ? `?${tail}` : ""}`);
+}
+
+function parsed(value, field) {
+  if (Array.isArray(field.default) && typeof field.default[0] === "string") return value.split("~");
+  if (Array.isArray(field.default)) return value.split(".").map(Number).filter((each) => Number.isInteger(each) && each > 0);
+  if (typeof field.default === "boolean") return value === "true";
+  if (typeof field.default === "number") return Number.isFinite(Number(value)) ? Number(value) : field.default;
+  return value;
+}
+
+function readLink() {
+  const [id, tail] = decodeURI(location.hash.slice(1)).split("?");
+  const tab = TABS.find((each) => each.id === id) ?? TABS[0];
+  state.tab = tab.id;
+  const query = new URLSearchParams(tail ?? "");
+  const values = defaults(tab), second = defaults(tab);
+  for (const [name, value] of query) {
+    const second_name = name.startsWith("b.") ? name.slice(2) : null;
+    const known = fields(tab)[second_name ?? name];
+    if (known) (second_name ? second : values)[second_name ?? name] = parsed(value, known);
+  }
+  state.values[tab.id] = values;
+  state.other = tab.compares && query.get("b") ? second : null;
+}
+
+// ---- questions: the newest of a place wins, older ones are abandoned.
+
+const asking = new Map();
+export async function ask(place, question, values) {
+  asking.get(place)?.abort();
+  const control = new AbortController();
+  asking.set(place, control);
+  const answer = await fetch(`api/${question}`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(values), signal: control.signal });
+  const found = await answer.json();
+  if (!answer.ok) throw Object.assign(new Error(found.error), { kind: found.kind });
+  return found;
+}
+
+// ---- controls, from the fields that the server describes.
+
+const LABELS = {
+  model: "Model", hardware: "GPU", gpus: "GPUs", tensor_parallel_size: "GPUs a replica (tensor parallel)", quantization: "Weights", kv_cache_dtype: "KV cache format",
+  max_model_len: "Longest sequence, tokens", rate: "Requests a second", prompt_tokens: "Prompt, tokens", output_tokens: "Answer, tokens", length_cv: "Spread of lengths (cv)",
+  num_requests: "Requests of the run", max_num_seqs: "Batch limit", max_num_batched_tokens: "Token budget of a step", continuous_batching: "Continuous batching", paged_kv: "Paged KV memory",
+  kv_cache: "KV cache", chunked_prefill: "Chunked prefill", flash_attention: "FlashAttention", cuda_graphs: "CUDA graphs", async_scheduling: "Asynchronous scheduling",
+  speculative_decoding: "Speculative decoding (EAGLE)", num_speculative_tokens: "Drafts a step", acceptance_rate: "A draft is right", slo_ttft_ms: "TTFT at most, ms", slo_tpot_ms: "TPOT at most, ms",
+  max_gpus: "GPUs at most", headroom: "Headroom (share of traffic)", spare_replicas: "Replicas that may be lost", seed: "Seed", batch: "Sequences in the batch", context_tokens: "Tokens of each sequence", lengths: "Answers, tokens each", slots: "Slots", gpu_hour_usd: "Dollars a GPU-hour", operations_usd: "Operations, dollars a month",
+  output_tokens_per_second: "Output tokens/s, fully used", utilization: "Used share", requests_per_month: "Requests a month", api: "API", draft_cost: "Cost of a draft (closed form)",
+};
+
+function control(tab, name, values, base, change) {
+  const field = fields(tab)[name], id = `${tab.id}-${base ? "b" : "a"}-${name}`;
+  const label = LABELS[name] ?? name.replaceAll("_", " ");
+  const mark = base && text(base[name]) !== text(values[name]) ? " changed" : "";
+  const set = (value) => { values[name] = value; change(name); };
+  if (typeof field.default === "boolean")
+    return node("label", { class: `check${mark}`, title: field.about }, [node("input", { type: "checkbox", id, checked: values[name], onchange: (event) => set(event.target.checked) }), document.createTextNode(label)]);
+  const kids = [node("label", { for: id, text: label })];
+  const isMany = Array.isArray(field.default) && typeof field.default[0] === "string";
+  const choices = name === "model" ? catalogue.models : name === "hardware" ? catalogue.hardware : name === "api" ? catalogue.apis.map((each) => ({ name: each })) : field.choices?.map((each) => ({ name: each }));
+  if (choices) {
+    kids.push(node("select", { id, multiple: isMany, size: isMany ? 6 : null, onchange: (event) => set(isMany ? [...event.target.selectedOptions].map((each) => each.value) : event.target.value) }, choices.map((each) => node("option", { value: each.name, selected: isMany ? values[name].includes(each.name) : each.name === values[name], text: each.about ? `${each.name} (${each.about})` : each.name }))));
+  } else if (Array.isArray(field.default)) {
+    // Numbers, as words in a text.
+    kids.push(node("textarea", { id, rows: 3, spellcheck: "false", onchange: (event) => set(event.target.value.split(/[^0-9]+/).map(Number).filter((each) => each > 0)), text: values[name].join(" ") }));
+  } else {
+    const range = (tab.ranges ?? {})[name] ?? {};
+    const low = range.min ?? field.min ?? (field.above ?? 0), high = range.max ?? field.max ?? field.below ?? 100;
+    const isWhole = Number.isInteger(field.default) && !range.step && field.min === Math.floor(field.min ?? 0.5);
+    const toSlider = range.log ? (value) => 1000 * Math.log(Math.max(value, low) / low) / Math.log(high / low) : (value) => value;
+    const fromSlider = range.log ? (value) => { const found = low * (high / low) ** (value / 1000); return isWhole ? Math.round(found) : Number(found.toPrecision(3)); } : Number;
+    const entry = node("input", { type: "number", id, value: values[name], min: field.min ?? field.above, max: field.max ?? field.below, step: range.step ?? (isWhole ? 1 : "any"), "aria-label": label, title: field.about });
+    const slider = node("input", { type: "range", "aria-label": `${label}, slider`, min: range.log ? 0 : low, max: range.log ? 1000 : high, step: range.log ? 1 : (range.step ?? (isWhole ? 1 : (high - low) / 200)), value: toSlider(values[name]) });
+    if (range.options) { slider.min = 0; slider.max = range.options.length - 1; slider.step = 1; slider.value = Math.max(range.options.indexOf(values[name]), 0); }
+    slider.addEventListener("input", () => { const value = range.options ? range.options[Number(slider.value)] : fromSlider(Number(slider.value)); entry.value = value; set(value); });
+    entry.addEventListener("change", () => { const value = Number(entry.value); if (entry.value !== "" && Number.isFinite(value)) { if (!range.options) slider.value = toSlider(value); set(value); } });
+    kids.push(entry, slider);
+  }
+  return node("div", { class: `field${mark}`, title: field.about }, kids);
+}
+
+export function form(tab, values, base, change) {
+  const made = node("form", { "aria-label": base ? "Configuration B" : "Inputs", onsubmit: (event) => event.preventDefault() });
+  const needed = tab.when ?? {}, rows = {};
+  const reveal = () => { for (const [name, by] of Object.entries(needed)) rows[name].hidden = !values[by]; };
+  const changed = (name) => { reveal(); change(name); };
+  for (const group of tab.controls) made.append(node("fieldset", {}, [group.title ? node("legend", { text: group.title }) : null, ...group.items.map((name) => (rows[name] = control(tab, name, values, base, changed)))]));
+  reveal();
+  return made;
+}
+
+export function equations(found) {
+  if (!found?.length) return null;
+  return node("dl", { class: "equations" }, found.flatMap((each) => [node("dt", { text: each.name }), node("dd", { text: each.formula }), node("dd", { class: "numbers", text: each.numbers })]));
+}
+
+export function failure(error) {
+  return node("div", { class: "warn", role: "alert", text: error.kind === "infeasible" ? `It does not fit: ${error.message}` : error.message });
+}
+
+export function say(words) { document.getElementById("live").textContent = words; }
+
+// ---- tabs.
+
+function draw() {
+  const tab = current(), turn = (drawn += 1), panel = document.getElementById("panel");
+  for (const each of document.querySelectorAll("[role=tab]")) {
+    const isCurrent = each.dataset.tab === tab.id;
+    each.setAttribute("aria-selected", isCurrent);
+    each.tabIndex = isCurrent ? 0 : -1;
+    if (isCurrent) each.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+  panel.setAttribute("aria-labelledby", `tab-${tab.id}`);
+  document.title = `${tab.title}: simserve explore`;
+  panel.replaceChildren(node("p", { class: "lead", text: tab.lead }));
+  if (tab.draw) { tab.draw({ tab, panel, state, redraw: draw, link, catalogue, isCurrent: () => turn === drawn }); return; }
+  const answer = node("div", { class: "answer" }), rest = node("div", { class: "rest" });
+  let waiting = 0;
+  const update = async () => {
+    link();
+    answer.classList.add("busy");
+    if (tab.working && !answer.childElementCount) answer.replaceChildren(node("p", { class: "note", text: tab.working }));
+    try {
+      const found = await ask("tab", tab.question, state.values[tab.id]);
+      if (turn !== drawn) return;
+      const parts = tab.render(found, state.values[tab.id]).filter(Boolean);
+      const split = Math.max(parts.findIndex((each) => each.matches(".tiles")), 0) + 1;
+      answer.replaceChildren(...parts.slice(0, split));
+      rest.replaceChildren(...parts.slice(split), ...[equations(found.equations)].filter(Boolean));
+    } catch (error) {
+      if (error.name === "AbortError" || turn !== drawn) return;
+      answer.replaceChildren(failure(error));
+      rest.replaceChildren();
+    }
+    answer.classList.remove("busy");
+    answer.dataset.done = String(Number(answer.dataset.done ?? 0) + 1);
+    say(answer.querySelector("h2")?.textContent ?? answer.textContent.slice(0, 200));
+  };
+  const change = () => { clearTimeout(waiting); waiting = setTimeout(update, tab.patience ?? 50); };
+  panel.append(node("div", { class: "split" }, [answer, form(tab, state.values[tab.id], null, change), rest]));
+  update();
+}
+
+function open(id, focus) {
+  state.tab = id;
+  state.values[id] ??= defaults(current());
+  if (!current().compares) state.other = null;
+  link();
+  draw();
+  if (focus) document.getElementById(`tab-${id}`).focus();
+}
+
+async function start() {
+  catalogue = await (await fetch("api/catalogue")).json();
+  const list = document.getElementById("tabs");
+  TABS.forEach((tab, place) => {
+    list.append(node("button", {
+      type: "button", role: "tab", id: `tab-${tab.id}`, "data-tab": tab.id, "aria-controls": "panel", text: tab.title,
+      onclick: () => open(tab.id),
+      onkeydown: (event) => {
+        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        const next = step ? TABS[(place + step + TABS.length) % TABS.length] : event.key === "Home" ? TABS[0] : event.key === "End" ? TABS.at(-1) : null;
+        if (next) { event.preventDefault(); open(next.id, true); }
+      },
+    }));
+  });
+  document.getElementById("copy").addEventListener("click", async (event) => {
+    try { await navigator.clipboard.writeText(location.href); event.target.textContent = "Copied"; } catch { event.target.textContent = "Copy the address bar"; }
+    setTimeout(() => { event.target.textContent = "Copy link"; }, 1500);
+  });
+  document.getElementById("reset").addEventListener("click", () => { state.values[state.tab] = defaults(current()); state.other = null; link(); draw(); });
+  window.addEventListener("hashchange", () => { readLink(); draw(); });
+  readLink();
+  draw();
+}
+
+start();

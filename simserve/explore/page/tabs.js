@@ -1,0 +1,192 @@
+// The tabs: what each lets one change, which question it asks, and how it shows the answer.
+
+import { bar, blocks, bytesTick, compact, dollars, download, figure, gigabytes, key, lines, node, number, rowBars, share, slots, whole } from "./charts.js";
+import { drawSimulator } from "./simulator.js";
+
+const SIZES = [1, 2, 4, 8, 16];
+const RANGES = {
+  gpus: { min: 1, max: 32 }, tensor_parallel_size: { options: SIZES }, rate: { min: 0.2, max: 200, log: true }, prompt_tokens: { min: 10, max: 8000, log: true }, output_tokens: { min: 1, max: 2000, log: true },
+  length_cv: { min: 0, max: 2, step: 0.1 }, max_num_seqs: { min: 1, max: 512, log: true }, max_num_batched_tokens: { min: 64, max: 16384, log: true }, max_model_len: { min: 256, max: 131072, log: true },
+  slo_ttft_ms: { min: 20, max: 20000, log: true }, slo_tpot_ms: { min: 5, max: 500, log: true }, acceptance_rate: { min: 0.05, max: 0.95, step: 0.05 }, num_requests: { min: 50, max: 4000, log: true }, seed: { min: 0, max: 50 },
+  batch: { min: 1, max: 1024, log: true }, context_tokens: { min: 16, max: 131072, log: true }, slots: { min: 1, max: 32 }, draft_cost: { min: 0, max: 0.5, step: 0.01 },
+  gpu_hour_usd: { min: 0.2, max: 20, log: true }, operations_usd: { min: 0, max: 20000 }, output_tokens_per_second: { min: 50, max: 100000, log: true }, utilization: { min: 0.05, max: 1, step: 0.05 }, requests_per_month: { min: 1000, max: 1e9, log: true },
+};
+const tiles = (entries) => node("dl", { class: "tiles" }, entries.map(([label, value, name, raw]) => node("div", { "data-key": name }, [node("dt", { text: label }), node("dd", { text: value, "data-value": raw })])));
+const charts = (...figures) => node("div", { class: "charts" }, figures);
+const table = (head, rows) => node("div", { class: "scroll" }, [node("table", {}, [
+  node("thead", {}, [node("tr", {}, head.map((text) => node("th", { scope: "col", text })))]),
+  node("tbody", {}, rows.map((row) => node("tr", { class: row.chosen ? "chosen" : null }, row.cells.map((text, place) => node(place ? "td" : "th", { scope: place ? null : "row", text }))))),
+])]);
+const tokens = { label: "tokens of a sequence, logarithmic" };
+
+function stacked(curve, names) {
+  const sums = curve.batch.map(() => 0);
+  return names.map((name) => ({ name, x: curve.batch, y: curve[name].map((value, at) => (sums[at] += value)) }));
+}
+
+function memoryWall(found, values) {
+  const parts = Object.keys(found.step), binds = found.intensity < found.ridge;
+  return [
+    node("h2", { text: `A step with ${values.batch} sequences takes ${number(found.step_ms)} ms; ${binds ? "memory bandwidth" : "arithmetic"} binds.` }),
+    found.fits ? null : node("p", { class: "warn", text: "This much KV does not fit the GPU's memory: the figures are those of a GPU with more." }),
+    tiles([["tokens a second, all", number(found.tokens_per_second), "tokens_per_second", found.tokens_per_second], ["tokens a second, each", number(found.tokens_per_second_each), "tokens_per_second_each", found.tokens_per_second_each], ["a step", `${number(found.step_ms)} ms`, "step_ms", found.step_ms], ["least it could take", `${number(found.bound_ms)} ms`, "bound_ms", found.bound_ms], ["FLOP a byte", number(found.intensity), "intensity", found.intensity], ["memory binds below", number(found.ridge), "ridge", found.ridge]]),
+    charts(
+      figure("One step", null, bar("One step", found.step, (value) => `${number(value)} ms`)),
+      figure("Memory of one GPU", null, bar("Memory", { weights: found.memory.weights, "KV of this batch": found.memory.kv, "free for KV": Math.max(found.memory.kv_room - found.memory.kv, 0), "runtime and reserve": found.memory.other }, gigabytes, found.memory.total)),
+      figure("A step by batch size", "what its milliseconds go into", lines({ label: "Milliseconds of a step by part over the batch size", areas: true, logX: true, x: { label: "sequences in the batch, logarithmic" }, y: { label: "ms of a step" }, series: stacked(found.curve, parts), marks: [{ at: values.batch, name: "here", color: "var(--text)" }] })),
+      figure("Tokens a second by batch size", "weights are read once a step, for everybody in it", lines({ label: "Tokens a second over the batch size", logX: true, x: { label: "sequences in the batch, logarithmic" }, y: { label: "output tokens/s" }, series: [{ name: "tokens/s", x: found.curve.batch, y: found.curve.tokens_per_second }], marks: [{ at: values.batch, name: "here", color: "var(--text)" }] })),
+    ),
+  ];
+}
+
+function kvGrowth(found, values) {
+  const { curve } = found;
+  return [
+    node("h2", { class: found.fits ? "holds" : "missed-answer", text: found.fits ? `${values.batch} requests of ${whole(values.context_tokens)} tokens take ${gigabytes(found.used)} of ${gigabytes(found.room)} for KV.` : `${values.batch} requests of ${whole(values.context_tokens)} tokens need ${gigabytes(found.used)}, and ${gigabytes(found.room)} are left for KV.` }),
+    tiles([["KV of a token", `${Math.round(found.kv_bytes_per_token).toLocaleString("en-US")} B`, "kv_bytes_per_token", found.kv_bytes_per_token], ["requests that fit", found.most_requests.toLocaleString("en-US"), "most_requests", found.most_requests], ["KV of these requests", gigabytes(found.used), "used", found.used], ["one sequence outweighs the weights from", found.weights_crossing_tokens ? `${compact(found.weights_crossing_tokens)} tokens` : "–", "crossing", found.weights_crossing_tokens]]),
+    charts(
+      figure("Memory of one GPU", null, bar("Memory", { weights: found.memory.weights, "KV of these requests": found.memory.kv, "free for KV": Math.max(found.memory.kv_room - found.memory.kv, 0), "runtime and reserve": found.memory.other }, gigabytes, Math.max(found.memory.total, found.memory.weights + found.memory.kv))),
+      figure("KV memory by length", null, lines({ label: "KV memory over the length of sequences", logX: true, logY: true, x: tokens, y: { label: "bytes, logarithmic", format: bytesTick }, series: [{ name: "one request", x: curve.context, y: curve.one_request }, { name: `${values.batch} requests`, x: curve.context, y: curve.all_requests }], bounds: [{ at: found.room, name: "left for KV" }], marks: [{ at: values.context_tokens, name: "here", color: "var(--text)" }] })),
+      figure("Requests that fit by length", null, lines({ label: "Requests that fit over the length of sequences", logX: true, logY: true, x: tokens, y: { label: "requests at once, logarithmic" }, series: [{ name: "requests", x: curve.context, y: curve.most_requests }], bounds: [{ at: values.batch, name: "asked" }] })),
+    ),
+  ];
+}
+
+function attention(found) {
+  const rows = found.rows.map((row) => ({ name: row.name, parts: [row.bytes_per_token], chosen: row.name === found.own_name, note: `${compact(row.bytes_per_token)} B` }));
+  return [
+    node("h2", { text: `This model uses ${found.own_name}: ${Math.round(found.own).toLocaleString("en-US")} B of KV a token on a GPU.` }),
+    charts(figure("KV of a token", "the same model with its heads grouped otherwise", rowBars("KV of a token", rows, compact)), figure("Requests that fit", null, rowBars("Requests that fit", found.rows.map((row) => ({ name: row.name, parts: [row.requests], chosen: row.name === found.own_name, note: number(Math.floor(row.requests)), color: 3 })), number))),
+    table(["variant", "KV of a token", "KV of a request", "requests that fit"], found.rows.map((row) => ({ chosen: row.name === found.own_name, cells: [row.name, `${Math.round(row.bytes_per_token).toLocaleString("en-US")} B`, gigabytes(row.bytes_per_request), Math.floor(row.requests).toLocaleString("en-US")] }))),
+  ];
+}
+
+function batching(found, values) {
+  const { static: fixed, continuous } = found.forms, most = Math.max(fixed.steps, continuous.steps);
+  const areas = [node("div"), node("div")];
+  const paint = (now) => {
+    areas[0].replaceChildren(slots(`Static batching: ${fixed.steps} steps, ${share(fixed.idle)} of the slots idle`, fixed.spans, values.slots, fixed.steps, most, now));
+    areas[1].replaceChildren(slots(`Continuous batching: ${continuous.steps} steps, ${share(continuous.idle)} of the slots idle`, continuous.spans, values.slots, continuous.steps, most, now));
+  };
+  paint(most);
+  let playing = 0;
+  const play = node("button", { type: "button", text: "Play", onclick: () => {
+    cancelAnimationFrame(playing);
+    const start = performance.now(), length = 5000;
+    const frame = (now) => { const at = Math.min((now - start) / length, 1); if (!areas[0].isConnected) return; paint(at * most); if (at < 1) playing = requestAnimationFrame(frame); };
+    playing = requestAnimationFrame(frame);
+  } });
+  return [
+    node("h2", { text: `Continuous batching is ${number(found.gain)} times as fast: ${continuous.steps} steps in place of ${fixed.steps}.` }),
+    tiles([["idle slots, static", share(fixed.idle), "idle_static", fixed.idle], ["idle slots, continuous", share(continuous.idle), "idle_continuous", continuous.idle], ["tokens a step, static", number(fixed.tokens_per_step), "static", fixed.tokens_per_step], ["tokens a step, continuous", number(continuous.tokens_per_step), "continuous", continuous.tokens_per_step], ["gain", `${number(found.gain)}x`, "gain", found.gain]]),
+    play,
+    figure("Static: a batch waits for its longest", "dashed: done, and the slot is held until the batch ends", areas[0]),
+    figure("Continuous: the next request takes a slot as soon as it is free", null, areas[1]),
+  ];
+}
+
+function paging(found) {
+  const ways = { paged: "paged, in blocks", oracle: "reserved: the true length", pow2: "reserved: next power of two", static: "reserved: the longest sequence" };
+  const entries = Object.entries(ways).map(([way, name]) => [way, name, found.ways[way]]);
+  return [
+    node("h2", { text: `Paging serves ${number(found.gain)} times the tokens of reserving the longest sequence.` }),
+    tiles([["batch, paged", number(found.ways.paged.mean_batch), "batch_paged", found.ways.paged.mean_batch], ["batch, reserved", number(found.ways.static.mean_batch), "batch_static", found.ways.static.mean_batch], ["wasted, paged", share(found.ways.paged.internal_waste), "waste_paged", found.ways.paged.internal_waste], ["wasted, reserved", share(found.ways.static.internal_waste), "waste_static", found.ways.static.internal_waste]]),
+    charts(...entries.filter(([way]) => way === "paged" || way === "static").map(([, name, way]) => figure(`KV memory, ${name}`, "a colour a request; pale: reserved and empty; grey: free", blocks(`${name}: ${way.map.length} requests in KV memory`, way.map, way.capacity_tokens)))),
+    table(["allocation", "batch", "output tokens/s", "reserved, empty", "free, too scattered", "preemptions"], entries.map(([way, name, each]) => ({ chosen: way === "paged", cells: [name, number(each.mean_batch), number(each.output_throughput, 4), share(each.internal_waste), share(each.external_waste), number(each.preemptions)] }))),
+    node("p", { class: "note", text: "Four runs of the same requests, all queued at once, on one GPU." }),
+  ];
+}
+
+function quantization(found, values) {
+  const name = (row) => row.format === "none" ? "model's own" : row.format;
+  const rows = found.rows.map((row) => ({ ...row, chosen: row.format === values.quantization }));
+  const chosen = rows.find((row) => row.chosen) ?? rows[0], base = rows[0];
+  const quality = (row) => row.loss === null ? "–" : row.loss[0] === row.loss[1] ? `${number(-100 * row.loss[0], 2)}%` : `${number(-100 * row.loss[1], 2)} to ${number(-100 * row.loss[0], 2)}%`;
+  return [
+    node("h2", { text: `${name(chosen)}: ${gigabytes(chosen.weights_bytes)} of weights, ${number(base.ms_batch / chosen.ms_batch)} times as fast in a batch of ${values.batch}.` }),
+    charts(
+      figure("Weights on one GPU", null, rowBars("Weights", rows.map((row) => ({ name: name(row), parts: [row.weights_bytes], chosen: row.chosen, note: gigabytes(row.weights_bytes) })), gigabytes)),
+      figure("Milliseconds of a decode step", `batch of ${values.batch}`, rowBars("Step", rows.map((row) => ({ name: name(row), parts: [row.ms_batch], chosen: row.chosen, note: `${number(row.ms_batch)} ms`, color: 2 })), number)),
+    ),
+    table(["format", "bits", "weights", "requests that fit", "alone, tokens/s", `batch of ${values.batch}, tokens/s`, "published quality", "step times"], rows.map((row) => ({ chosen: row.chosen, cells: [name(row), number(row.bits), gigabytes(row.weights_bytes), row.fits ? Math.floor(row.requests).toLocaleString("en-US") : "does not fit", number(1000 / row.ms_alone), number(row.tokens_per_second), quality(row), row.fidelity] }))),
+    node("p", { class: "note", text: "Quality: change of published scores against 16 bit on models of about this size; perplexity counted as its loss." }),
+    ...found.refused.slice(0, 3).map((each) => node("p", { class: "note", text: `${each.format}: ${each.why}.` })),
+  ];
+}
+
+function speculation(found, values) {
+  const { closed, engine } = found;
+  return [
+    node("h2", { text: found.pays_up_to ? `${values.num_speculative_tokens} drafts bring ${number(found.accepted)} tokens a step; they pay up to a batch of ${found.pays_up_to}${found.pays_up_to === engine.batch.at(-1) ? " and beyond" : ""}.` : "Drafts do not pay here at any batch." }),
+    tiles([["tokens a cycle", number(found.accepted), "accepted", found.accepted], ["best k, closed form", String(closed.best), "best", closed.best], ["alone, this engine", `${number(engine.speedup[0])}x`, "alone", engine.speedup[0]], [`batch ${engine.batch.at(-1)}`, `${number(engine.speedup.at(-1))}x`, "full", engine.speedup.at(-1)]]),
+    charts(
+      figure("Speed-up by number of drafts", "closed form, while memory binds", lines({ label: "Speed-up over k", x: { label: "drafts a step, k" }, y: { label: "times as fast" }, minX: 1, series: [{ name: "speed-up", x: closed.k, y: closed.speedup }, { name: "tokens a cycle", x: closed.k, y: closed.tokens }], marks: [{ at: values.num_speculative_tokens, name: "here", color: "var(--text)" }] })),
+      figure("Speed-up by batch", "this model and GPU, EAGLE drafts; verifying k + 1 tokens costs arithmetic", lines({ label: "Speed-up over the batch", logX: true, x: { label: "sequences in the batch, logarithmic" }, y: { label: "times as fast" }, series: [{ name: "speed-up", x: engine.batch, y: engine.speedup }], bounds: [{ at: 1, name: "no gain" }] })),
+    ),
+    node("p", { class: "note", text: "Accept a draft while all before it were right; the first wrong one is replaced by the model's own token, so a step always brings one." }),
+  ];
+}
+
+function parallel(found, values) {
+  const rows = found.rows, most = Math.max(...rows.filter((row) => row.fits).map((row) => row.tokens_per_second), 1);
+  const names = ["weights", "kv", "compute", "communication", "host"];
+  return [
+    node("h2", { text: found.best ? `Most tokens a second: ${found.best}; quickest step: ${found.quickest}.` : "No way to lay it over these GPUs fits." }),
+    charts(
+      figure("Milliseconds of a decode step", `${values.batch} sequences a replica`, key(["weights", "KV", "compute", "communication", "host"], "box"), rowBars("Step by layout", rows.map((row) => ({ name: row.layout, parts: names.map((name) => row.step[name]), chosen: row.layout === found.quickest, note: row.fits ? `${number(row.step_ms)} ms` : "does not fit" })), number)),
+      figure("Output tokens a second, all replicas", null, rowBars("Tokens a second by layout", rows.map((row) => ({ name: row.layout, parts: [row.fits ? row.tokens_per_second : 0], chosen: row.layout === found.best, note: row.fits ? number(row.tokens_per_second) : "does not fit", color: 3 })), number, { most })),
+    ),
+    table(["layout", "fits", "weights a GPU", "KV tokens, all", "decode step", `prompt of ${values.prompt_tokens}`, "tokens/s"], rows.map((row) => ({ chosen: row.layout === found.best, cells: [row.layout, row.fits ? "yes" : "no", gigabytes(row.weights_bytes), compact(row.kv_tokens), `${number(row.step_ms)} ms`, `${number(row.prefill_ms)} ms`, row.fits ? number(row.tokens_per_second) : "–"] }))),
+    ...found.refused.slice(0, 3).map((each) => node("p", { class: "note", text: `${each.layout}: ${each.why}.` })),
+  ];
+}
+
+function cost(found, values) {
+  const { curve } = found, million = curve.requests.map((value) => value / 1e6);
+  return [
+    node("h2", { text: found.answer }),
+    tiles([["self-hosted, a month", dollars(found.self_host.usd_per_month), "self_host", found.self_host.usd_per_month], [`${found.api.name}, a month`, dollars(found.api.usd_per_month), "api", found.api.usd_per_month], ["break-even", found.break_even ? `${number(found.break_even / 1e6)} M requests` : "never", "break_even", found.break_even], ["a request, self-hosted", dollars(found.self_host.usd_per_request), "own_request", found.self_host.usd_per_request], ["a request, API", dollars(found.api.usd_per_request), "api_request", found.api.usd_per_request]]),
+    charts(figure("Dollars a month", "a further fleet wherever one is full", lines({ label: "Dollars a month over requests a month", x: { label: "million requests a month" }, y: { label: "dollars a month", format: (value) => `$${compact(value)}` }, series: [{ name: "self-hosted", x: million, y: curve.self_host }, { name: found.api.name, x: million, y: curve.api }], marks: [{ at: values.requests_per_month / 1e6, name: "this volume", color: "var(--text)" }, ...(found.break_even ? [{ at: found.break_even / 1e6, name: "break-even", row: 1 }] : [])] }))),
+    ...Object.entries(found.parts).map(([title, words]) => node("div", {}, [node("h3", { text: title }), ...words.map((text) => node("p", { class: "note", text }))])),
+    node("p", { class: "note", text: `API price seen ${found.api.date}. The rate of the GPUs is yours to give: the simulator's tab measures it.` }),
+  ];
+}
+
+function wizard(found) {
+  const { best } = found;
+  const [first, ...others] = found.parts;
+  const save = found.scenario && node("button", { type: "button", text: "Save as scenario", onclick: () => download(found.scenario) });
+  return [
+    node("h2", { class: found.feasible ? "holds" : "missed-answer", text: first.lines[0] }),
+    best ? tiles([["GPUs", String(best.num_gpus), "num_gpus", best.num_gpus], ["replicas", String(best.replicas), "replicas", best.replicas], ["a month", dollars(best.usd_per_month), "usd_per_month", best.usd_per_month], ["p95 TTFT", `${number(best.p95_ttft_ms)} ms`, "p95_ttft_ms", best.p95_ttft_ms], ["p95 TPOT", `${number(best.p95_tpot_ms)} ms`, "p95_tpot_ms", best.p95_tpot_ms], ["within the SLO", share(best.attainment), "attainment", best.attainment]]) : null,
+    ...first.lines.slice(1).map((text) => node("p", { text })),
+    save,
+    ...others.flatMap((part) => [part.title ? node("h3", { text: part.title }) : null, ...part.lines.map((text) => node("p", { class: "note", text })), part.rows.length ? table(part.header, part.rows.map((cells) => ({ cells }))) : null]),
+    node("p", { class: "note", text: `${found.simulations} deployments were simulated; simserve plan tries more of them, and more of their knobs.` }),
+  ];
+}
+
+export const TABS = [
+  {
+    id: "simulator", title: "Serving simulator", question: "simulator", fields: "simulator", compares: true, draw: drawSimulator, ranges: RANGES,
+    when: { num_speculative_tokens: "speculative_decoding", acceptance_rate: "speculative_decoding", paged_kv: "kv_cache" },
+    lead: "A deployment under traffic, on the engine that simserve run uses. Move anything; compare two configurations; save one as a scenario file.",
+    controls: [
+      { title: "Traffic", items: ["rate", "prompt_tokens", "output_tokens", "length_cv"] },
+      { title: "Deployment", items: ["model", "hardware", "gpus", "tensor_parallel_size", "quantization", "kv_cache_dtype"] },
+      { title: "Limits", items: ["max_num_seqs", "max_num_batched_tokens", "max_model_len"] },
+      { title: "Optimisations", items: ["continuous_batching", "kv_cache", "paged_kv", "chunked_prefill", "flash_attention", "cuda_graphs", "async_scheduling", "speculative_decoding", "num_speculative_tokens", "acceptance_rate"] },
+      { title: "Objective and run", items: ["slo_ttft_ms", "slo_tpot_ms", "num_requests", "seed"] },
+    ],
+  },
+  { id: "memory-wall", title: "Memory wall", question: "memory-wall", fields: "memory", ranges: RANGES, render: memoryWall, lead: "Every token reads all weights once, and the KV of its sequence. A larger batch shares the weights; KV is everybody's own.", controls: [{ title: "Deployment", items: ["model", "hardware", "quantization", "kv_cache_dtype"] }, { title: "Step", items: ["batch", "context_tokens"] }] },
+  { id: "kv-growth", title: "KV cache", question: "kv-growth", fields: "memory", ranges: RANGES, render: kvGrowth, lead: "Keys and values of every token of every request stay in GPU memory. They grow with length times requests, and what weights leave is all there is.", controls: [{ title: "Deployment", items: ["model", "hardware", "quantization", "kv_cache_dtype"] }, { title: "Requests", items: ["batch", "context_tokens"] }] },
+  { id: "attention", title: "Attention heads", question: "attention", fields: "memory", ranges: RANGES, render: attention, lead: "Query heads that share keys and values (GQA, MQA), or a compressed latent in their place (MLA), shrink the KV cache.", controls: [{ title: "Deployment", items: ["model", "hardware", "quantization", "kv_cache_dtype"] }, { title: "Requests", items: ["context_tokens"] }] },
+  { id: "batching", title: "Batching", question: "batching", fields: "batching", ranges: RANGES, render: batching, lead: "A static batch answers when its longest answer is done. Continuous batching gives a slot to the next request at once.", controls: [{ items: ["slots", "lengths"] }] },
+  { id: "paging", title: "Paged KV", question: "paging", fields: "paging", ranges: { ...RANGES, prompt_tokens: { min: 10, max: 2000, log: true }, output_tokens: { min: 10, max: 2000, log: true } }, render: paging, lead: "Reserving the longest sequence for everybody leaves most of the reservation empty. Blocks on demand waste part of the last block alone.", controls: [{ title: "Deployment", items: ["model", "hardware", "quantization", "max_model_len"] }, { title: "Requests", items: ["prompt_tokens", "output_tokens", "seed"] }] },
+  { id: "quantization", title: "Quantisation", question: "quantization", fields: "memory", ranges: RANGES, render: quantization, lead: "Fewer bits a weight: less to hold, less to read. What a step does besides is not shortened, and answers may get worse.", controls: [{ title: "Deployment", items: ["model", "hardware", "quantization"] }, { title: "Step", items: ["batch", "context_tokens"] }] },
+  { id: "speculation", title: "Speculation", question: "speculation", fields: "speculation", ranges: { ...RANGES, num_speculative_tokens: { min: 1, max: 10 } }, render: speculation, lead: "A small drafter guesses k tokens, the model checks them in one step. It pays while reading weights binds; a large batch has no arithmetic to spare.", controls: [{ title: "Deployment", items: ["model", "hardware", "tensor_parallel_size", "quantization"] }, { title: "Drafts", items: ["num_speculative_tokens", "acceptance_rate", "draft_cost", "context_tokens"] }] },
+  { id: "parallel", title: "Parallelism", question: "parallel", fields: "parallel", ranges: { ...RANGES, gpus: { options: SIZES }, batch: { min: 1, max: 256, log: true } }, render: parallel, lead: "The same GPUs as replicas, as tensor-parallel ranks that share every layer, or as pipeline stages of consecutive layers.", controls: [{ title: "Deployment", items: ["model", "hardware", "gpus", "quantization", "kv_cache_dtype"] }, { title: "Work", items: ["batch", "context_tokens", "prompt_tokens"] }] },
+  { id: "cost", title: "Cost", question: "cost", fields: "cost", ranges: RANGES, render: cost, lead: "GPUs cost by the hour, an API by the token. Where the lines cross depends on how much of the GPUs is used.", controls: [{ title: "Self-hosting", items: ["gpus", "gpu_hour_usd", "operations_usd", "output_tokens_per_second", "utilization"] }, { title: "Traffic", items: ["requests_per_month", "prompt_tokens", "output_tokens"] }, { title: "Against", items: ["api"] }] },
+  { id: "wizard", title: "What to deploy", question: "wizard", fields: "wizard", ranges: { ...RANGES, max_gpus: { min: 1, max: 64 }, headroom: { min: 0, max: 1, step: 0.05 } }, render: wizard, patience: 400, working: "Planning: this takes a few seconds.", lead: "The cheapest fleet that holds the objective under your traffic, found by simserve plan with few choices and little time.", controls: [{ title: "Traffic", items: ["model", "rate", "prompt_tokens", "output_tokens"] }, { title: "Objective", items: ["slo_ttft_ms", "slo_tpot_ms", "headroom", "spare_replicas"] }, { title: "To choose from", items: ["hardware", "max_gpus"] }] },
+];

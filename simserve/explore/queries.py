@@ -1,0 +1,315 @@
+"""What the page may ask: every input with its bounds, and the scenario that it stands for.
+
+Models and GPUs are names of the catalogue, never paths. Bounds keep a run within a second or so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from simserve.profiles import catalog
+from simserve.scenario.deployment_spec import KVCacheDtype, Quantization
+from simserve.scenario.load import from_mapping
+from simserve.scenario.schema import Scenario
+from simserve.validation import FrozenModel
+
+MAX_REQUESTS = 4000
+"""Of one run of the page."""
+
+
+def _name_of(kind: catalog.Kind) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in catalog.names(kind):
+            raise ValueError(f"is no {kind} of the catalogue")
+        return name
+
+    return AfterValidator(check)
+
+
+Name = Annotated[str, Field(max_length=80)]
+Model = Annotated[Name, _name_of("model")]
+Hardware = Annotated[Name, _name_of("hardware")]
+Count = Annotated[int, Field(ge=1, le=64)]
+
+
+class DeploymentQuery(FrozenModel):
+    """A model on GPUs."""
+
+    model: Model = "llama-2-13b"
+    """The model."""
+    hardware: Hardware = "a100-sxm-80gb"
+    """The GPU."""
+    gpus: Count = 4
+    """GPUs in all; those of a replica share its layers, the rest are further replicas."""
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 1
+    """GPUs that share every layer of a replica."""
+    quantization: Quantization = "int8"
+    """Format of the weights."""
+    kv_cache_dtype: KVCacheDtype = "auto"
+    """Format of the KV cache."""
+    max_model_len: Annotated[int, Field(ge=64, le=131_072)] = 4096
+    """Longest prompt plus answer, tokens."""
+
+    def deployment(self, engine: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the deployment of a scenario; GPUs that are left over from whole replicas are an error."""
+        if self.gpus % self.tensor_parallel_size:
+            raise ValueError(
+                f"{self.gpus} GPUs are no whole number of replicas of {self.tensor_parallel_size}; "
+                "change the number of GPUs or those of a replica"
+            )
+        return {
+            "hardware": self.hardware,
+            "replicas": self.gpus // self.tensor_parallel_size,
+            "tensor_parallel_size": self.tensor_parallel_size,
+            "quantization": self.quantization,
+            "kv_cache_dtype": self.kv_cache_dtype,
+            "engine": {"name": "vllm", "max_model_len": self.max_model_len, **engine},
+        }
+
+
+class SimulatorQuery(DeploymentQuery):
+    """A deployment under traffic, with a switch for every optimisation."""
+
+    rate: Annotated[float, Field(gt=0, le=2000)] = 10.0
+    """Requests that arrive a second, at random (Poisson)."""
+    prompt_tokens: Annotated[int, Field(ge=1, le=100_000)] = 500
+    """Tokens of a mean prompt."""
+    output_tokens: Annotated[int, Field(ge=1, le=8000)] = 200
+    """Tokens of a mean answer."""
+    length_cv: Annotated[float, Field(ge=0, le=3)] = 1.0
+    """How much lengths differ: standard deviation over mean; 0: all alike."""
+    num_requests: Annotated[int, Field(ge=50, le=MAX_REQUESTS)] = 1000
+    """Requests of the run."""
+    max_num_seqs: Annotated[int, Field(ge=1, le=1024)] = 32
+    """Batch limit: the most requests that run at once on a replica."""
+    max_num_batched_tokens: Annotated[int, Field(ge=64, le=32_768)] = 2048
+    """Tokens of a step at most."""
+    continuous_batching: bool = True
+    """Requests join and leave at every step; off: batches are collected, padded and answered together."""
+    paged_kv: bool = True
+    """KV memory in blocks on demand; off: the longest sequence is reserved for everybody."""
+    kv_cache: bool = True
+    """Keys and values are kept; off: every step computes its prefixes anew."""
+    chunked_prefill: bool = True
+    """Long prompts are spread over steps that also decode."""
+    flash_attention: bool = True
+    """Scores stay on the chip; off: they go through memory."""
+    cuda_graphs: bool = True
+    """Kernels are launched together; off: one by one."""
+    async_scheduling: bool = True
+    """The host prepares the next step while the GPU works."""
+    speculative_decoding: bool = False
+    """A layer drafts tokens ahead (EAGLE), the model verifies them together."""
+    num_speculative_tokens: Annotated[int, Field(ge=1, le=8)] = 3
+    """Drafts a step."""
+    acceptance_rate: Annotated[float, Field(gt=0, lt=1)] = 0.75
+    """Chance that a draft is right."""
+    slo_ttft_ms: Annotated[float, Field(gt=0, le=1e6)] = 1000.0
+    """Bound on the time to the first token, ms."""
+    slo_tpot_ms: Annotated[float, Field(gt=0, le=1e5)] = 50.0
+    """Bound on the time per further token, ms."""
+    seed: Annotated[int, Field(ge=0, le=2**31)] = 1
+    """Of the random arrivals and lengths."""
+
+    def scenario(self) -> Scenario:
+        """Return what is asked as a scenario, validated as every scenario is.
+
+        Raises:
+            InputError: It is none.
+            ValueError: The GPUs are no whole number of replicas.
+        """
+        return from_mapping(self.mapping())
+
+    def mapping(self) -> dict[str, Any]:
+        """Return what a scenario file would hold."""
+        deployment = self.deployment(self._engine())
+        if not self.flash_attention:
+            deployment["attention"] = "standard"
+        if self.speculative_decoding:
+            deployment["speculative"] = {
+                "method": "eagle",
+                "num_speculative_tokens": self.num_speculative_tokens,
+                "acceptance_rate": self.acceptance_rate,
+            }
+        return {
+            "name": "explore",
+            "model": self.model,
+            "deployment": deployment,
+            "workload": {
+                "arrivals": {"process": "poisson", "rate": self.rate},
+                "prompt_tokens": self._lengths(self.prompt_tokens),
+                "output_tokens": self._lengths(self.output_tokens),
+                "num_requests": self.num_requests,
+            },
+            "slo": {"ttft": f"{self.slo_ttft_ms:g} ms", "tpot": f"{self.slo_tpot_ms:g} ms", "attainment": 0.95},
+            "run": {"seed": self.seed},
+        }
+
+    def _engine(self) -> dict[str, Any]:
+        engine: dict[str, Any] = {
+            "max_num_seqs": self.max_num_seqs,
+            "max_num_batched_tokens": max(self.max_num_batched_tokens, self.max_num_seqs),
+            "enable_chunked_prefill": self.chunked_prefill,
+            "enforce_eager": not self.cuda_graphs,
+            "async_scheduling": self.async_scheduling,
+        }
+        if not self.chunked_prefill:
+            engine["max_num_batched_tokens"] = max(engine["max_num_batched_tokens"], self.max_model_len)
+        if not self.kv_cache:
+            engine["kv_allocation"] = "none"
+        elif not self.paged_kv:
+            engine["kv_allocation"] = "static"
+        if not self.continuous_batching:
+            engine |= {"batching": "static", "static_batch_size": self.max_num_seqs}
+        return engine
+
+    def _lengths(self, mean: int) -> dict[str, Any]:
+        """Return lengths around a mean; at most half of the longest sequence, so that prompt and answer fit."""
+        if not self.length_cv:
+            return {"distribution": "fixed", "value": mean}
+        most = max(mean, min(10 * mean, self.max_model_len // 2 - 1))
+        return {"distribution": "lognormal", "mean": mean, "cv": self.length_cv, "max": most}
+
+
+class MemoryQuery(DeploymentQuery):
+    """A decode step and the memory it lives in."""
+
+    gpus: Count = 1
+    batch: Annotated[int, Field(ge=1, le=1024)] = 16
+    """Sequences that decode together."""
+    context_tokens: Annotated[int, Field(ge=1, le=131_072)] = 2048
+    """Tokens of each sequence."""
+
+
+class BatchingQuery(FrozenModel):
+    """Answers of given lengths in the slots of one batch."""
+
+    lengths: Annotated[tuple[Annotated[int, Field(ge=1, le=400)], ...], Field(min_length=1, max_length=64)] = (
+        *(10, 34, 6, 22, 8, 40, 12, 5),
+        *(18, 7, 26, 9, 14, 38, 6, 11),
+        *(20, 8, 30, 5, 16, 9, 12, 7),
+    )
+    """Tokens of each answer, in order of arrival; all are there at once."""
+    slots: Annotated[int, Field(ge=1, le=32)] = 8
+    """Requests that run at once."""
+
+
+class PagingQuery(DeploymentQuery):
+    """Sequences in the KV memory of one GPU, reserved whole or in blocks."""
+
+    model: Model = "llama-2-7b"
+    quantization: Quantization = "none"
+    gpus: Count = 1
+    prompt_tokens: Annotated[int, Field(ge=1, le=8000)] = 300
+    """Tokens of a mean prompt."""
+    output_tokens: Annotated[int, Field(ge=1, le=4000)] = 200
+    """Tokens of a mean answer."""
+    num_requests: Annotated[int, Field(ge=50, le=1000)] = 1000
+    """Requests, all there at once."""
+    seed: Annotated[int, Field(ge=0, le=2**31)] = 1
+
+
+class CostQuery(FrozenModel):
+    """GPUs of one's own or an API, by arithmetic."""
+
+    gpus: Annotated[int, Field(ge=1, le=1024)] = 2
+    """GPUs."""
+    gpu_hour_usd: Annotated[float, Field(gt=0, le=1000)] = 3.5
+    """Dollars a GPU-hour."""
+    operations_usd: Annotated[float, Field(ge=0, le=1e7)] = 2000.0
+    """Dollars of operations a month."""
+    output_tokens_per_second: Annotated[float, Field(gt=0, le=1e7)] = 2500.0
+    """Output tokens a second of all GPUs, fully used."""
+    utilization: Annotated[float, Field(gt=0, le=1)] = 0.4
+    """Share of that rate that is used."""
+    prompt_tokens: Annotated[float, Field(ge=0, le=1e6)] = 500.0
+    """Tokens of a mean prompt."""
+    output_tokens: Annotated[float, Field(ge=1, le=1e6)] = 200.0
+    """Tokens of a mean answer."""
+    requests_per_month: Annotated[float, Field(gt=0, le=1e12)] = 3e6
+    """Requests a month."""
+    api: Annotated[Name, _name_of("api")] = "gpt-4o"
+    """The API."""
+
+
+class WizardQuery(FrozenModel):
+    """Traffic and an objective, for which something is to be deployed."""
+
+    model: Model = "llama-3.1-8b"
+    """The model."""
+    hardware: Annotated[tuple[Hardware, ...], Field(min_length=1, max_length=4)] = ("h100-sxm-80gb", "l40s-48gb")
+    """GPUs to choose from."""
+    rate: Annotated[float, Field(gt=0, le=500)] = 10.0
+    """Requests that arrive a second, at random (Poisson)."""
+    prompt_tokens: Annotated[int, Field(ge=1, le=16_000)] = 1000
+    """Tokens of a mean prompt."""
+    output_tokens: Annotated[int, Field(ge=1, le=4000)] = 200
+    """Tokens of a mean answer."""
+    slo_ttft_ms: Annotated[float, Field(gt=0, le=1e6)] = 1000.0
+    """Bound on the time to the first token, ms."""
+    slo_tpot_ms: Annotated[float, Field(gt=0, le=1e5)] = 50.0
+    """Bound on the time per further token, ms."""
+    max_gpus: Annotated[int, Field(ge=1, le=64)] = 32
+    """GPUs of the fleet at most."""
+    headroom: Annotated[float, Field(ge=0, le=2)] = 0.2
+    """Share of traffic that must be borne on top."""
+    spare_replicas: Annotated[int, Field(ge=0, le=4)] = 0
+    """Replicas that may be lost; they are paid for."""
+
+    def mapping(self) -> dict[str, Any]:
+        """Return what a scenario file would hold, on one replica of the first GPU."""
+        longest = 4 * (self.prompt_tokens + self.output_tokens)
+        return {
+            "name": "explore",
+            "model": self.model,
+            "deployment": {
+                "hardware": self.hardware[0],
+                "engine": {"name": "vllm", "max_model_len": max(longest, 2048)},
+            },
+            "workload": {
+                "arrivals": {"process": "poisson", "rate": self.rate},
+                "prompt_tokens": _spread(self.prompt_tokens),
+                "output_tokens": _spread(self.output_tokens),
+                "num_requests": 800,
+            },
+            "slo": {"ttft": f"{self.slo_ttft_ms:g} ms", "tpot": f"{self.slo_tpot_ms:g} ms", "attainment": 0.95},
+        }
+
+
+def _spread(mean: int) -> dict[str, Any]:
+    return {"distribution": "lognormal", "mean": mean, "cv": 0.8, "max": 2 * mean}
+
+
+class SpeculationQuery(DeploymentQuery):
+    """Drafts ahead of a model, and the batch at which they stop paying."""
+
+    model: Model = "llama-3.1-70b"
+    hardware: Hardware = "h100-sxm-80gb"
+    quantization: Quantization = "fp8"
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 4
+    acceptance_rate: Annotated[float, Field(gt=0, lt=1)] = 0.7
+    """Chance that a draft is right, the ones before it being so."""
+    num_speculative_tokens: Annotated[int, Field(ge=1, le=10)] = 4
+    """Drafts a step, k."""
+    draft_cost: Annotated[float, Field(ge=0, le=1)] = 0.07
+    """A draft's time over that of a step of the model; for the closed form."""
+    context_tokens: Annotated[int, Field(ge=1, le=32_768)] = 1000
+    """Tokens of each sequence."""
+
+
+class ParallelQuery(DeploymentQuery):
+    """Ways to lay a model over GPUs."""
+
+    model: Model = "llama-3.1-70b"
+    hardware: Hardware = "h100-sxm-80gb"
+    quantization: Quantization = "none"
+    gpus: Annotated[int, Field(ge=1, le=16)] = 8
+    batch: Annotated[int, Field(ge=1, le=256)] = 16
+    """Sequences that decode together on each replica."""
+    context_tokens: Annotated[int, Field(ge=1, le=32_768)] = 1000
+    """Tokens of each sequence."""
+    prompt_tokens: Annotated[int, Field(ge=1, le=8192)] = 1000
+    """Tokens of a prompt."""

@@ -1,0 +1,74 @@
+"""What should I deploy: the planner on the page, with few choices and little time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simserve import api
+from simserve.explore.limits import Check
+from simserve.explore.queries import WizardQuery
+from simserve.metrics.files import scenario_text
+from simserve.report.plan import plan_sections
+from simserve.scenario.load import from_mapping
+
+_FIGURES = (
+    "label",
+    "num_gpus",
+    "replicas",
+    "usd_per_month",
+    "usd_per_hour",
+    "p95_ttft_ms",
+    "p95_tpot_ms",
+    "attainment",
+)
+_NOT_HERE = ("Run it",)
+"""Sections that name a command of the terminal."""
+
+
+def wizard(query: WizardQuery, check: Check) -> dict[str, Any]:
+    """Return the cheapest fleet that holds the objective, what lost, and the scenario to go on with.
+
+    Raises:
+        InputError: The traffic is none, or a GPU cannot run the model at all.
+        TooLongError: It took too long.
+    """
+    found = api.plan(
+        from_mapping(query.mapping()),
+        hardware=query.hardware,
+        max_gpus=query.max_gpus,
+        headroom=query.headroom,
+        spare_replicas=query.spare_replicas,
+        trials=0,
+        jobs=1,
+        reference=("explore.yaml",),
+        progress=check,
+    )
+    summary = found.summary
+    best = summary["best"]
+    parts: list[dict[str, Any]] = [
+        {
+            "title": title,
+            "lines": [line.strip() for line in lines],
+            "header": list(table[0]) if table else [],
+            "rows": [list(row) for row in table[1]] if table else [],
+        }
+        for title, lines, table in plan_sections(summary)
+        if title not in _NOT_HERE
+    ]
+    chosen = {**query.mapping(), "deployment": best["deployment"]} if best else None
+    return {
+        "feasible": summary["feasible"],
+        "best": None if best is None else {name: best[name] for name in _FIGURES},
+        "parts": parts,
+        "scenario": None if chosen is None else scenario_text(chosen),
+        "simulations": summary["search"]["simulations"],
+        "equations": [
+            {
+                "name": "How many replicas",
+                "formula": "smallest number that bears rate x (1 + headroom) within the objective, plus the spare ones",
+                "numbers": next(
+                    (line for line in parts[0]["lines"] if line.startswith("one replica bears")), "none holds"
+                ),
+            }
+        ],
+    }

@@ -1,0 +1,52 @@
+"""What became of requests that were not simply served: refused, given up, lost, tried again; in sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simserve.sim.records import COMPLETED, DRAINED, REPLICA_LOST, TIMEOUT, RequestRecords
+
+if TYPE_CHECKING:
+    from simserve.sim.simulate import Simulation
+
+NOTICEABLE = 0.01
+"""Share of the requests from which a loss is part of the explanation."""
+_RULES = {
+    "rate_limit": "the token bucket",
+    "queue_full": "max_queue",
+    "kv_headroom": "kv_headroom",
+    "load": "probabilistic_from",
+    "deadline": "its deadline",
+}
+_STORM = 1.5
+"""Attempts a request from which retries are a load of their own."""
+
+
+def loss_sentences(simulation: Simulation) -> list[str]:
+    """Return what limited the run beside its steps: refusals at the door, clients that hung up, losses, retries."""
+    records, timeline = simulation.records, simulation.timeline
+    sent = int(np.count_nonzero(np.isfinite(records.arrival_time)))
+    if timeline is None or not sent:
+        return []
+    found = []
+    refused = sum(timeline.refusals.values())
+    if refused >= NOTICEABLE * sent:
+        reason = max(timeline.refusals, key=lambda name: timeline.refusals[name])
+        found.append(f"The door refused {refused:,} attempts, most of them for {_RULES[reason]}.")
+    hung_up = _count(records, TIMEOUT)
+    if hung_up >= NOTICEABLE * sent:
+        wasted = f" after {timeline.lost_tokens:,} tokens that nobody read" if timeline.lost_tokens else ""
+        found.append(f"Clients gave up {hung_up / sent:.0%} of the requests{wasted}.")
+    attempts = 1 + timeline.num_resent / sent
+    if attempts >= _STORM:
+        found.append(f"Retries are a load of their own: {attempts:.2g} attempts a request.")
+    lost = _count(records, REPLICA_LOST) + _count(records, DRAINED)
+    if lost:
+        found.append(f"{lost:,} requests were lost with their replica.")
+    return found
+
+
+def _count(records: RequestRecords, reason: int) -> int:
+    return int(np.count_nonzero((records.reason == reason) & (records.status != COMPLETED)))

@@ -1,0 +1,215 @@
+"""A result read back from its folder: the tables as they were, and from their metadata what no other file holds.
+
+Knows the files of a result, not how a report looks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.documents import read_mapping
+from simserve.engine.histogram import Histogram
+from simserve.errors import InputError
+from simserve.metrics.latency import MS
+from simserve.metrics.result import RunResult
+from simserve.metrics.slo import SLO
+from simserve.sim.records import STATUSES, RequestRecords
+
+if TYPE_CHECKING:
+    from simserve.sim.recorder import RunTotals
+    from simserve.sim.series import TimeSeries
+    from simserve.sim.simulate import Simulation
+
+RESULT_FILE = "result.json"
+REQUESTS_FILE = "requests.parquet"
+TIMESERIES_FILE = "timeseries.parquet"
+SCENARIO_FILE = "scenario.resolved.yaml"
+
+BACKGROUND_KEY = "simserve"
+"""Key of the metadata of `requests.parquet`."""
+
+_TABLES = ("itl", "series")
+"""Fields of the totals that have a form of their own."""
+
+Columns = Mapping[str, NDArray[Any]]
+
+
+def background_text(result: RunResult) -> str:
+    """Return, as JSON, what of a result stands in none of its tables: totals, the ITL histogram, the background."""
+    simulation, totals = result.simulation, result.simulation.totals
+    histogram = totals.itl
+    filled = np.flatnonzero(histogram.counts)
+    kept = {each.name: _plain(getattr(totals, each.name)) for each in fields(totals) if each.name not in _TABLES}
+    document = {
+        "simulation": {
+            each.name: getattr(simulation, each.name)
+            for each in fields(simulation)
+            if each.name not in ("records", "totals", "steps", "timeline")
+        },
+        "totals": kept,
+        "itl": {
+            "bins": filled.tolist(),
+            "counts": histogram.counts[filled].tolist(),
+            **{name: float(getattr(histogram, name)) for name in _MOMENTS},
+        },
+        "slo": None if result.slo is None else asdict(result.slo),
+        "class_names": simulation.records.class_names,
+        "background": result.background,
+    }
+    return json.dumps(document, default=_number, separators=(",", ":"))
+
+
+_MOMENTS = ("count", "total", "total_squares", "minimum", "maximum")
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _number(value: object) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} has no place in the metadata of a result")
+
+
+def read_result(folder: Path) -> RunResult:
+    """Return the result that lies in a folder, with everything that a report shows.
+
+    Reasons of failed requests and which of them a length limit cut are counted in the summary alone.
+
+    Raises:
+        InputError: The folder lacks a file of a result, or one is none of simserve's.
+    """
+    if not folder.is_dir():
+        raise InputError("is no folder of a result", file=folder, remedy="name what a run wrote with --out")
+    for name in (RESULT_FILE, REQUESTS_FILE, TIMESERIES_FILE, SCENARIO_FILE):
+        if not (folder / name).is_file():
+            raise InputError(f"holds no {name}", file=folder, remedy="name the folder that a run wrote")
+    try:
+        summary = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
+        is_result = isinstance(summary["simserve"]["scenario_hash"], str)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        is_result = False
+    if not is_result:
+        raise InputError("is no result of simserve", file=folder / RESULT_FILE)
+    requests, text = _read_table(folder / REQUESTS_FILE)
+    if text is None:
+        raise InputError(
+            "lacks what a report needs besides its rows", file=folder / REQUESTS_FILE, remedy="run the scenario again"
+        )
+    document = json.loads(text)
+    series, _ = _read_table(folder / TIMESERIES_FILE)
+    return RunResult(
+        summary=summary,
+        scenario=read_mapping(folder / SCENARIO_FILE, InputError),
+        simulation=_simulation(document, requests, series),
+        slo=None if document["slo"] is None else _slo(document["slo"]),
+        background=document["background"],
+    )
+
+
+def _slo(stored: Mapping[str, Any]) -> SLO:
+    classes = {name: _slo(each) for name, each in stored["by_class"].items()}
+    return SLO(**{**stored, "by_class": classes})
+
+
+def _read_table(path: Path) -> tuple[Columns, str | None]:
+    """Return the columns of a Parquet file and its metadata of simserve."""
+    import duckdb  # lazy: only reports of stored results need it
+
+    connection = duckdb.connect(":memory:", config={"threads": 1})
+    try:
+        columns = connection.execute("SELECT * FROM read_parquet(?)", [str(path)]).fetchnumpy()
+        entries = connection.execute("SELECT key, value FROM parquet_kv_metadata(?)", [str(path)]).fetchall()
+    except duckdb.Error as failure:
+        raise InputError(f"cannot be read: {str(failure).splitlines()[0]}", file=path) from None
+    finally:
+        connection.close()
+    texts = {key.decode(): value.decode() for key, value in entries}
+    return {name: np.ma.asarray(column) for name, column in columns.items()}, texts.get(BACKGROUND_KEY)
+
+
+def _simulation(document: Mapping[str, Any], requests: Columns, series: Columns) -> Simulation:
+    from simserve.sim.simulate import Simulation  # SimPy: not needed to read a summary
+
+    return Simulation(
+        records=_records(requests, tuple(document["class_names"])),
+        totals=_totals(document, _series(series)),
+        **document["simulation"],
+    )
+
+
+def _records(columns: Columns, class_names: tuple[str, ...]) -> RequestRecords:
+    num_requests = len(columns["request_id"])
+    floats = {
+        "arrival_time": "arrival_s",
+        "admitted_time": "admitted_s",
+        "scheduled_time": "scheduled_s",
+        "first_token_time": "first_token_s",
+        "finish_time": "finish_s",
+    }
+    codes = {status: code for code, status in enumerate(STATUSES)}
+    known: dict[str, Any] = {
+        **{name: _floats(columns[column]) for name, column in floats.items()},
+        **{
+            name: np.ma.getdata(columns[name])
+            for name in ("prompt_tokens", "output_tokens", "cached_tokens", "num_preemptions", "replica_id")
+        },
+        "itl_max": _floats(columns["itl_max_ms"]) / MS,
+        "status": np.array([codes[status] for status in columns["status"]], dtype=np.int8),
+        "reason": np.zeros(num_requests, dtype=np.int8),
+        "is_truncated": np.zeros(num_requests, dtype=np.bool_),
+        "class_names": class_names,
+    }
+    if class_names:
+        places = {name: place for place, name in enumerate(class_names)}
+        known["request_class"] = np.array([places[name] for name in columns["class"]], dtype=np.int16)
+    return RequestRecords(**known)
+
+
+def _series(columns: Columns) -> TimeSeries:
+    from simserve.sim.series import TimeSeries
+
+    ends = _floats(columns["end_s"])
+    means = {name: _floats(columns[name]) for name in _names(TimeSeries) if name in columns}
+    return TimeSeries(edges=np.concatenate((_floats(columns["start_s"])[:1], ends)), **means)
+
+
+def _totals(document: Mapping[str, Any], series: TimeSeries) -> RunTotals:
+    from simserve.sim.drafts import SpeculationTotals
+    from simserve.sim.recorder import RunTotals
+
+    stored = dict(document["totals"])
+    speculation = stored.get("speculation")
+    if isinstance(speculation, Mapping):
+        stored["speculation"] = SpeculationTotals(**speculation)
+    try:
+        return RunTotals(itl=_histogram(document["itl"]), series=series, **stored)
+    except TypeError:
+        raise InputError(
+            "was written by another version, whose totals are others", file=REQUESTS_FILE, remedy="run it again"
+        ) from None
+
+
+def _histogram(stored: Mapping[str, Any]) -> Histogram:
+    histogram = Histogram()
+    histogram.counts[np.array(stored["bins"], dtype=np.int64)] = stored["counts"]
+    for name in _MOMENTS:
+        setattr(histogram, name, stored[name])
+    return histogram
+
+
+def _names(kind: type[Any]) -> set[str]:
+    return {each.name for each in fields(kind)}
+
+
+def _floats(column: NDArray[Any]) -> NDArray[np.float64]:
+    """Return a column as floats, NaN where it is null."""
+    return np.ma.filled(np.ma.asarray(column, dtype=np.float64), np.nan)

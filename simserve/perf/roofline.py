@@ -1,0 +1,179 @@
+"""The operators of a deployment on the roofline of its GPU: arithmetic intensity against the FLOP/s they reach.
+
+One decode step and one prompt, on one GPU. It knows no run: how many sequences decode is handed to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from simserve.perf.attention import attention_of, growing_share
+from simserve.perf.efficiency import Array, start_latency
+from simserve.perf.gemm import gemm_work
+from simserve.perf.moe import expert_work, routed_load, shape_of_experts
+from simserve.perf.operators import Work
+from simserve.perf.parallelism import micro_batch
+from simserve.perf.parts import PricedDeployment
+from simserve.perf.quantization import kv_element_bytes
+from simserve.perf.shape import ReplicaShape
+from simserve.perf.stage import Stage, expert_block, launched_gemms, layer_kinds, projection, stage_of
+from simserve.profiles.model import Gemm
+
+Phase = Literal["decode", "prefill"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorPoint:
+    """One operator of one layer on one GPU.
+
+    Attributes:
+        name: As engines call it: ``qkv``, ``gate_up``, ``attention`` ...
+        phase: ``decode``: of a step that decodes; ``prefill``: of one that computes a prompt.
+        intensity: FLOP a byte moved.
+        flops_per_second: FLOP over the seconds the model gives it, start-up included.
+        seconds: Of one call.
+    """
+
+    name: str
+    phase: Phase
+    intensity: float
+    flops_per_second: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """A GPU's limits and the operators below them.
+
+    Attributes:
+        bandwidth: Of its memory, bytes/s.
+        peaks: Dense FLOP/s of the dtypes that the deployment computes in, ``{dtype: FLOP/s}``.
+        decoding: Sequences of the decode step.
+        context_tokens: Tokens of each in the KV cache.
+        prompt_tokens: Tokens of the prompt.
+        points: Operators.
+    """
+
+    bandwidth: float
+    peaks: dict[str, float]
+    decoding: int
+    context_tokens: int
+    prompt_tokens: int
+    points: tuple[OperatorPoint, ...]
+
+
+def roofline(
+    shape: ReplicaShape, priced: PricedDeployment, *, decoding: int, context_tokens: int, prompt_tokens: int
+) -> Roofline:
+    """Return the operators of one decode step and of one prompt on one GPU.
+
+    Layers with a short sliding window are left out of attention; collectives and element-wise kernels have next to
+    no arithmetic and are left out altogether.
+
+    Args:
+        shape: One replica.
+        priced: What its steps cost.
+        decoding: Sequences that decode, at least 1.
+        context_tokens: Tokens of each in the KV cache.
+        prompt_tokens: Tokens of a prompt, at least 1.
+
+    Raises:
+        InputError: The GPU does not support the deployment.
+    """
+    stage = stage_of(shape)
+    decoding = min(max(decoding, 1), shape.engine.max_num_seqs)
+    points: list[OperatorPoint] = []
+    rows: tuple[tuple[Phase, int], ...] = (
+        ("decode", decoding * shape.tokens_per_decode),
+        ("prefill", min(prompt_tokens, shape.engine.max_num_batched_tokens)),
+    )
+    for phase, count in rows:
+        tokens = micro_batch(np.array([float(count)]), shape.pipeline_parallel_size)
+        points += [_point(name, phase, work, seconds) for name, work, seconds in _products(stage, phase, tokens)]
+    points += _attention(stage, priced, decoding, context_tokens, prompt_tokens)
+    dtypes = dict.fromkeys((stage.precision.arithmetic, stage.precision.wide_arithmetic))
+    return Roofline(
+        bandwidth=stage.machine.bandwidth,
+        peaks={dtype: stage.machine.peak(dtype) for dtype in dtypes},
+        decoding=decoding,
+        context_tokens=context_tokens,
+        prompt_tokens=prompt_tokens,
+        points=tuple(points),
+    )
+
+
+def _point(name: str, phase: Phase, work: Work, seconds: float) -> OperatorPoint:
+    flops, moved = float(work.flops[0]), float(work.weight_bytes[0] + work.activation_bytes[0])
+    return OperatorPoint(
+        name=name, phase=phase, intensity=flops / moved, flops_per_second=flops / seconds, seconds=seconds
+    )
+
+
+def _products(stage: Stage, phase: Phase, tokens: Array) -> Iterator[tuple[str, Work, float]]:
+    """Yield name, work and seconds of the matrix products with weights: of a layer of each kind, and the LM head."""
+    shape, model = stage.shape, stage.shape.model
+    gemms = {gemm.name: gemm for gemm in launched_gemms(model.attention_gemms(shape.tensor_parallel_size))}
+    for layer, _ in layer_kinds(model):
+        gemms |= {gemm.name: gemm for gemm in model.mlp_gemms(layer, shape.tensor_parallel_size)}
+    for name, gemm in gemms.items():
+        yield name, _work(stage, gemm, tokens), float(projection(stage, gemm, tokens).sum())
+    if model.moe is not None:
+        up, down = model.expert_gemms(shape.expert_slices)
+        routed = tokens * (shape.data_parallel_size if phase == "decode" else 1)
+        load = routed_load(model.moe.num_experts, model.moe.num_experts_per_tok, routed, shape.expert_groups)
+        sizes = shape_of_experts(up, down, stage.precision.weight_bits, stage.precision.input_bytes)
+        yield "experts", expert_work(sizes, load), float(expert_block(stage, model.moe, routed).sum())
+    if phase == "decode":
+        head = model.lm_head_gemm(shape.tensor_parallel_size)
+        yield "lm_head", _work(stage, head, tokens), float(projection(stage, head, tokens).sum())
+
+
+def _work(stage: Stage, gemm: Gemm, tokens: Array) -> Work:
+    precision = stage.precision
+    bits = precision.weight_bits if gemm.is_quantised else precision.other_bits
+    if not gemm.is_quantised:
+        return gemm_work(tokens, gemm.out_features, gemm.in_features, weight_bits=bits)
+    return gemm_work(tokens, gemm.out_features, gemm.in_features, weight_bits=bits, input_bytes=precision.input_bytes)
+
+
+def _attention(
+    stage: Stage, priced: PricedDeployment, decoding: int, context_tokens: int, prompt_tokens: int
+) -> Iterator[OperatorPoint]:
+    """Yield attention of one layer: of the decode step over its contexts, and of the prompt over itself."""
+    shape, times = stage.shape, priced.step_times
+    drafts = None if priced.drafting is None else priced.drafting.times
+    layer = attention_of(shape.model, shape.tensor_parallel_size, kv_element_bytes(shape.kv_cache_dtype))
+    share = growing_share(shape.model)
+    if not share:
+        return
+    keys = float(decoding * context_tokens)
+    slope = times.decode_slope[decoding] - (0.0 if drafts is None else drafts.decode_slope[decoding])
+    start = start_latency(stage.machine, "attention_decode")
+    if stage.attention is not None:
+        groups = np.array([float(-(-decoding // shape.pipeline_parallel_size))])
+        start = float(stage.attention.decode_base_seconds(groups)[0])
+    work = Work(
+        flops=np.array([keys * layer.decode_flops_per_key * shape.tokens_per_decode]),
+        weight_bytes=np.zeros(1),
+        activation_bytes=np.array([keys * layer.kv_bytes_per_token]),
+    )
+    yield _point("attention", "decode", work, start + slope / share * keys / stage.num_layers)
+    pairs = prompt_tokens * (prompt_tokens + 1) / 2
+    seconds = times.prefill_request_seconds + times.prefill_pair_seconds / share * pairs
+    seconds += times.prefill_context_seconds / share * prompt_tokens
+    if drafts is not None:
+        seconds -= drafts.prefill_request_seconds + drafts.prefill_pair_seconds / share * pairs
+        seconds -= drafts.prefill_context_seconds / share * prompt_tokens
+    work = Work(
+        flops=np.array([pairs * layer.prefill_flops_per_pair]),
+        weight_bytes=np.zeros(1),
+        activation_bytes=np.array([prompt_tokens * layer.kv_bytes_per_token]),
+    )
+    waves = (
+        0.0 if stage.attention is None else float(stage.attention.prompt_seconds(np.array([1.0 * prompt_tokens]))[0])
+    )
+    yield _point("attention", "prefill", work, waves + seconds / (stage.num_layers * shape.pipeline_parallel_size))

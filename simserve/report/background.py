@@ -1,0 +1,67 @@
+"""What the pictures of a run show besides its figures: operators on the roofline, and what an API would charge.
+
+Plain values, computed once with the run and stored with its files. Knows scenario and profiles, no picture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from simserve.metrics.api_cost import ApiPrices
+from simserve.metrics.result import RunResult
+from simserve.perf.pricing import price
+from simserve.perf.roofline import roofline
+from simserve.profiles.api import load_api
+from simserve.scenario.resolve import resolve
+from simserve.scenario.schema import Scenario
+from simserve.sim.records import COMPLETED, RequestRecords
+
+
+def background(scenario: Scenario, result: RunResult) -> dict[str, Any]:
+    """Return ``roofline`` and ``api``, each None where there is nothing to show.
+
+    The decode step of the roofline is the run's mean one: its sequences, their contexts half grown.
+
+    Args:
+        scenario: What was run.
+        result: What came of it.
+
+    Raises:
+        InputError: A profile is missing by now.
+    """
+    records = result.simulation.records
+    done = records.status == COMPLETED
+    if not done.any():
+        return {"roofline": None, "api": None}
+    return {"roofline": _roofline(scenario, result, done), "api": _api(scenario, records, done)}
+
+
+def _roofline(scenario: Scenario, result: RunResult, done: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, Any]:
+    resolved, records = resolve(scenario), result.simulation.records
+    prompt, output = float(records.prompt_tokens[done].mean()), float(records.output_tokens[done].mean())
+    found = roofline(
+        resolved.shape,
+        price(resolved.shape),
+        decoding=round(result.summary["simserve"]["steps"]["mean_batch"]),
+        context_tokens=round(prompt + output / 2),
+        prompt_tokens=max(round(prompt), 1),
+    )
+    return {**asdict(found), "points": [asdict(point) for point in found.points]}
+
+
+def _api(
+    scenario: Scenario, records: RequestRecords, done: np.ndarray[Any, np.dtype[np.bool_]]
+) -> dict[str, Any] | None:
+    if scenario.pricing.api is None:
+        return None
+    with scenario.blaming("pricing"):
+        prices = ApiPrices.of(load_api(scenario.pricing.api, scenario.folder))
+    prompts, answers = prices.tokens_usd(records.prompt_tokens[done], records.output_tokens[done])
+    return {
+        "name": prices.name,
+        "date": prices.date,
+        "usd_per_request": float(prompts.mean() + answers.mean()),
+    }

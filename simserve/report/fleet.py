@@ -1,0 +1,76 @@
+"""The fleet and the door in lines of text: replicas over the run, refusals, retries. Empty for a plain run."""
+
+from __future__ import annotations
+
+from simserve.metrics.result import RunResult
+from simserve.report.quantities import count, counted, listed, number, share
+from simserve.units import format_seconds
+
+_CHANGES_SHOWN = 6
+
+
+def fleet_lines(result: RunResult) -> list[str]:
+    """Return how many replicas there were when, and what they took in GPU-hours; empty where that never changed."""
+    pools = pool_lines(result)
+    if pools:
+        return pools
+    replicas = result.summary["simserve"]["replicas"]
+    changes = replicas["timeline"]
+    if len(changes) < 2:
+        return []
+    lines = [
+        f"{number(replicas['mean'])} replicas on average, {count(replicas['peak'])} at most, "
+        f"{number(replicas['gpu_hours'])} GPU-hours from launch to the end"
+    ]
+    shown = changes[:_CHANGES_SHOWN]
+    steps = [f"{row['ready']} ready of {row['launched']} at {format_seconds(row['time_s'])}" for row in shown]
+    more = f", and {counted(len(changes) - len(shown), 'more change')}" if len(changes) > len(shown) else ""
+    return [*lines, f"{', '.join(steps)}{more}"]
+
+
+def pool_lines(result: RunResult) -> list[str]:
+    """Return a line a pool, and one about the links between them; empty where all replicas are alike."""
+    simserve = result.summary["simserve"]
+    lines = [
+        f"{name} ({each['role']}): {counted(each['replicas'], 'replica')}, {counted(each['gpus'], 'GPU')}; "
+        f"busy {share(each['busy'])}, KV {share(each['kv_usage_mean'])} on average and {share(each['kv_usage_peak'])} "
+        f"at its peak, {number(each['mean_batch'])} sequences a step"
+        for name, each in simserve["pools"].items()
+    ]
+    transfers = simserve["transfers"]
+    if transfers["count"]:
+        mean = transfers["link_seconds"] / transfers["count"]
+        waited = transfers["waited_seconds"] / transfers["count"]
+        stalled = format_seconds(transfers["stalled_seconds"])
+        lines.append(
+            f"{count(transfers['count'])} KV caches handed over, {format_seconds(mean)} on the link each after "
+            f"{format_seconds(waited)} of waiting for it; prefill stood still {stalled} in all"
+        )
+    return lines
+
+
+def stream_lines(result: RunResult) -> list[str]:
+    """Return how many events were sent and what they cost; empty where streaming is not looked at."""
+    stream = result.summary["simserve"]["streaming"]
+    if stream["events"] is None:
+        return []
+    return [
+        f"{count(stream['events'])} events of {number(stream['tokens_per_event'])} tokens; the busiest API server "
+        f"works {share(stream['api_server_busy'])} of the time, and an event waits "
+        f"{format_seconds((stream['mean_event_delay_ms'] or 0.0) / 1000)} for it"
+    ]
+
+
+def door_lines(result: RunResult) -> list[str]:
+    """Return how many attempts were refused and why, and how many requests were sent again; empty without either."""
+    simserve = result.summary["simserve"]
+    refusals, resent = simserve["rejected"]["refusals"], simserve["requests"]["resent"]
+    lines = []
+    if refusals:
+        reasons = listed([f"{name.replace('_', ' ')} {count(each)}" for name, each in refusals.items()])
+        attempts = simserve["requests"]["submitted"] + resent
+        lines.append(f"{count(sum(refusals.values()))} of {count(attempts)} attempts refused: {reasons}")
+    if resent:
+        per_request = 1 + resent / simserve["requests"]["submitted"]
+        lines.append(f"clients sent {counted(resent, 'request')} again: {number(per_request)} attempts a request")
+    return lines

@@ -1,0 +1,187 @@
+"""The pictures of a run's page in groups, each with what a reader who cannot see it should know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from simserve.metrics.result import RunResult
+from simserve.report import facts, tables
+from simserve.report.preemption import seats_points
+from simserve.report.quantities import count, counted, dollars, number, share
+from simserve.report.speculation import speculation_lines
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One picture: what it shows, a note below the title, the ``<svg>``."""
+
+    title: str
+    note: str
+    svg: Markup
+
+
+@dataclass(frozen=True, slots=True)
+class PanelGroup:
+    """Pictures that answer one question together."""
+
+    title: str
+    note: str
+    panels: tuple[Panel, ...]
+
+
+def figure_groups(result: RunResult) -> list[PanelGroup]:
+    """Return the pictures of a run; none where no step ran."""
+    if not result.summary["simserve"]["steps"]["count"]:
+        return []
+    replications = facts.num_replications(result)
+    note = f"Drawn from the first of {replications} runs" if replications > 1 else ""
+    groups = [
+        PanelGroup("How latencies are spread", _undefined(result) or note, _latency_panels(result)),
+        PanelGroup("The run over time", note, _time_panels(result)),
+        PanelGroup("Where the time goes", "", _share_panels(result)),
+    ]
+    deployment = (*_roofline_panels(result), *_dollar_panels(result))
+    if deployment:
+        groups.append(PanelGroup("What the GPUs could do, and cost", "", deployment))
+    points = seats_points(result)
+    if points:
+        requests = result.summary["simserve"]["bottleneck"]["seats_curve"]["requests"]
+        runs = f"Short runs of {count(requests)} requests of this traffic, all queued at once, on one replica"
+        groups.append(PanelGroup("Up to which batch a larger one pays", runs, (_seats_panel(points),)))
+    return groups
+
+
+def _seats_panel(points: list[tuple[int, float]]) -> Panel:
+    from simserve.report import plots
+    from simserve.report.curves import turning_point
+
+    best = turning_point(points)
+    text = f"Output is highest at max_num_seqs {count(best.at)}, {number(best.value)} tokens a second."
+    return panel("seats", "Throughput against max_num_seqs", "", plots.throughput_curve(points, best), text)
+
+
+def _undefined(result: RunResult) -> str:
+    """Return why latencies between tokens are missing; empty if they are not."""
+    if not result.summary["completed"] or result.summary["p50_itl_ms"] is not None:
+        return ""
+    return "TPOT and ITL are undefined: no gap between tokens was seen"
+
+
+def _latency_panels(result: RunResult) -> tuple[Panel, ...]:
+    from simserve.report import plots
+
+    panels = []
+    if result.summary["completed"]:
+        text = _spread(result, "TTFT", "E2E")
+        panels.append(panel("request-latency", "A request: TTFT and E2E", "", plots.request_latency(result), text))
+    if result.summary["p50_itl_ms"] is not None:
+        text = _spread(result, "TPOT", "ITL")
+        panels.append(panel("token-latency", "Its tokens: TPOT and ITL", "", plots.token_latency(result), text))
+    return tuple(panels)
+
+
+def _time_panels(result: RunResult) -> tuple[Panel, ...]:
+    from simserve.report import plots
+
+    simserve = result.summary["simserve"]
+    sequences = number(simserve["steps"]["mean_batch"])
+    state = f"The run is {simserve['stability']}, with {sequences} sequences in a step on average."
+    requests = panel("requests", "Running and waiting requests", "", plots.requests_over_time(result), state)
+    if simserve["kv"]["usage_mean"] is None:
+        return (requests,)
+    mean, peak = share(simserve["kv"]["usage_mean"]), share(simserve["kv"]["usage_peak"])
+    use = f"Share of KV capacity reserved: {mean} on average, {peak} at its peak."
+    return requests, panel("kv", "Use of KV memory", "", plots.kv_over_time(result), use)
+
+
+def _share_panels(result: RunResult) -> tuple[Panel, ...]:
+    from simserve.report import plots
+
+    bottleneck = result.summary["simserve"]["bottleneck"]
+    parts = facts.listed_shares(bottleneck["step_shares"], facts.PART_LABELS) or "no step ran"
+    waits = facts.listed_shares(bottleneck["waiting_shares"], facts.WAIT_LABELS) or "no request waited"
+    per_step = "; ".join([*facts.step_lines(result)[1:], *speculation_lines(result)])
+    per_request = facts.waiting_lines(result)[0].partition(";")[0]
+    return (
+        panel("steps", "A step", per_step, plots.step_time(result), f"{sentence_case(parts)}."),
+        panel("waiting", "A request in the queue", per_request, plots.waiting_time(result), f"{sentence_case(waits)}."),
+    )
+
+
+def panel(name: str, title: str, note: str, figure: Figure, description: str) -> Panel:
+    """Return a figure as a picture of a page; ``name`` is unique in it."""
+    from markupsafe import Markup
+
+    from simserve.report.svg import inline_svg
+
+    return Panel(title, note, Markup(inline_svg(figure, name, f"{title}. {description}")))
+
+
+def _spread(result: RunResult, *labels: str) -> str:
+    """Return median and 95th percentile of latencies in words."""
+    texts = []
+    for row in tables.latency_rows(result.summary):
+        if row.label in labels and row.cells[0].value is not None:
+            median, tail = row.cells[1].text, row.cells[3].text
+            texts.append(f"{row.label} is up to {median} {row.unit} for half of them and {tail} {row.unit} for 95%")
+    return f"Cumulative share over time. {'; '.join(texts) or 'Undefined in this run'}."
+
+
+def memory_panel(result: RunResult) -> Panel:
+    """Return where the memory of a GPU goes, as one bar."""
+    from simserve.report import deployment_plots
+
+    parts = [f"{row.label} {row.cells[1].text}" for row in tables.memory_rows(result.summary)[:-1]]
+    return panel("memory", "", "", deployment_plots.memory_bar(result.summary), f"Of one GPU: {', '.join(parts)}.")
+
+
+def _roofline_panels(result: RunResult) -> tuple[Panel, ...]:
+    from simserve.report import deployment_plots
+
+    found = result.background.get("roofline")
+    if not found:
+        return ()
+    decoding, context, prompt = found["decoding"], found["context_tokens"], found["prompt_tokens"]
+    ridge = max(found["peaks"].values()) / found["bandwidth"]
+    note = (
+        f"Operators of a layer on one GPU: {counted(decoding, 'sequence')} of {count(context)} tokens decoding, a "
+        f"prompt of {count(prompt)}; memory binds below {number(ridge)} FLOP a byte"
+    )
+    slowest = {
+        phase: max((each for each in found["points"] if each["phase"] == phase), key=lambda each: each["seconds"])
+        for phase in ("decode", "prefill")
+    }
+    told = "; ".join(
+        f"{phase}: {each['name'].replace('_', ' ')} takes longest, {number(each['intensity'])} FLOP a byte at "
+        f"{number(each['flops_per_second'] / 1e12)} TFLOP/s"
+        for phase, each in slowest.items()
+    )
+    return (panel("roofline", "Roofline", note, deployment_plots.roofline(found), f"{told}."),)
+
+
+def _dollar_panels(result: RunResult) -> tuple[Panel, ...]:
+    from simserve.report import deployment_plots
+
+    api, hourly = result.background.get("api"), result.summary["simserve"]["cost"]["usd_per_hour"]
+    served = result.summary["request_throughput"]
+    if not api or hourly is None or not served or not api["usd_per_request"]:
+        return ()
+    even = hourly / 3600 / api["usd_per_request"]
+    own = hourly / 3600 / served
+    text = (
+        f"A request costs {dollars(own)} here and {dollars(api['usd_per_request'])} at {api['name']}; both cost the "
+        f"same at {number(even)} requests/s, all month; this run served {number(served)}"
+    )
+    note = f"{text}. GPUs alone: simserve cost counts operations, spares and the hours of the day"
+    figure = deployment_plots.dollars_a_month(api, hourly, served)
+    return (panel("api", f"Against {api['name']} (prices of {api['date']})", note, figure, f"{text}."),)
+
+
+def sentence_case(text: str | None) -> str:
+    """Return a text with its first letter large."""
+    return text[:1].upper() + text[1:] if text else ""

@@ -1,0 +1,302 @@
+"""`timeline.json`: a run as a Chrome trace, which Perfetto opens: steps, counters, requests with their phases.
+
+A process is a replica (with data-parallel attention a rank of it). Its thread ``engine steps`` holds one slice a step,
+``requests`` one asynchronous span a request with ``queue``, ``prefill`` and ``decode`` inside, and inside those
+``preempted`` and ``recompute`` where it lost its KV cache. Times are microseconds from the start of the run, whole
+nanoseconds, so that what follows without a gap does not overlap. The same run gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine.state import EVICTED, LEAP_FIELDS, READMITTED, RECOMPUTED, Replica
+from simserve.errors import InvariantError
+from simserve.metrics.result import RunResult
+from simserve.sim.records import STATUSES, UNFINISHED
+from simserve.sim.step_log import StepLog, Steps
+
+TIMELINE_FILE = "timeline.json"
+MAX_STEPS = 200_000
+"""Steps of all replicas that a timeline holds; of a longer run it shows the beginning. About 40 MB of JSON."""
+GZIP_BYTES = 32_000_000
+"""From here on the file is compressed, which Perfetto reads as it is."""
+_ENGINE_THREAD = 1
+_NANOSECONDS = 1e9
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A run as trace events.
+
+    Attributes:
+        events: In the order they are written.
+        until: Seconds of the run that it covers; infinite: all of it.
+        num_steps: Steps shown.
+        num_steps_of_run: Steps there were.
+    """
+
+    events: list[Event]
+    until: float
+    num_steps: int
+    num_steps_of_run: int
+
+
+def timeline(result: RunResult, max_steps: int = MAX_STEPS) -> Timeline:
+    """Return the timeline of a run that kept its steps; of several replications it shows the first.
+
+    Args:
+        result: Of `simserve.scenario.run.run` with ``keep_steps``.
+        max_steps: The most steps; what comes later is left out, and the spans of requests end there.
+
+    Raises:
+        InvariantError: The run kept no steps.
+    """
+    log = result.simulation.steps
+    if log is None:
+        raise InvariantError("a timeline needs a run that kept its steps")
+    until, total = _limit(log, max_steps)
+    events = [_named("process_name", -1, "requests that no replica served")] if _lost(result).any() else []
+    shown = 0
+    names = _names(log.replicas)
+    for number, replica in enumerate(log.replicas):
+        steps = log.steps(replica, until)
+        shown += len(steps)
+        events.append(_named("process_name", number, names[number]))
+        events.append({**_named("process_sort_index", number, ""), "args": {"sort_index": number}})
+        events.append(_named("thread_name", number, "engine steps", _ENGINE_THREAD))
+        events += _step_events(number, steps)
+        events += _kv_events(number, log.leaps(replica), until)
+    events += _request_events(result, log, until)
+    events += _count_events(result, log, until)
+    return Timeline(events, until, shown, total)
+
+
+def _limit(log: StepLog, max_steps: int) -> tuple[float, int]:
+    """Return up to when all replicas together have at most ``max_steps`` steps, and how many there were."""
+    rows = np.concatenate([log.leaps(replica) for replica in log.replicas], axis=1)
+    rows = rows[:, np.argsort(rows[0], kind="stable")]
+    counted = np.cumsum(rows[LEAP_FIELDS.index("num_steps")])
+    total = int(counted[-1]) if len(counted) else 0
+    if total <= max_steps:
+        return math.inf, total
+    return float(rows[0, int(np.searchsorted(counted, max_steps, side="right"))]), total
+
+
+def _names(replicas: Sequence[Replica]) -> list[str]:
+    ranks: dict[int, int] = {}
+    names = []
+    for replica in replicas:
+        rank = ranks[replica.identity] = ranks.get(replica.identity, -1) + 1
+        is_one = sum(other.identity == replica.identity for other in replicas) == 1
+        names.append(f"replica {replica.identity}" if is_one else f"replica {replica.identity}, rank {rank}")
+    return names
+
+
+def _named(what: str, process: int, name: str, thread: int = 0) -> Event:
+    return {"ph": "M", "pid": process, "tid": thread, "name": what, "args": {"name": name}}
+
+
+def _step_events(process: int, steps: Steps) -> Iterator[Event]:
+    begin, end = _nanoseconds(steps.start_time), _nanoseconds(steps.end_time)
+    begin[1:] = np.maximum(begin[1:], end[:-1])
+    columns = (begin, end, steps.num_decoding, steps.num_prefilling, steps.prefill_tokens, steps.context_tokens)
+    for first, last, decoding, prefilling, tokens, context in zip(*(each.tolist() for each in columns), strict=True):
+        name = "decode" if not prefilling else "prefill and decode" if decoding else "prefill"
+        yield {
+            "ph": "X",
+            "pid": process,
+            "tid": _ENGINE_THREAD,
+            "name": name,
+            "ts": first / 1000,
+            "dur": (max(last, first) - first) / 1000,
+            "args": {
+                "decoding": decoding,
+                "prefilling": prefilling,
+                "prefill_tokens": tokens,
+                "context_tokens": context,
+            },
+        }
+
+
+def _kv_events(process: int, leaps: NDArray[np.float64], until: float) -> Iterator[Event]:
+    """Yield the KV tokens reserved, once a leap: at its end what its last step holds."""
+    rows = dict(zip(LEAP_FIELDS, leaps, strict=True))
+    kept = rows["start_time"] < until
+    last = -1
+    for start, used in zip(_nanoseconds(rows["start_time"][kept]).tolist(), rows["used_after"][kept], strict=True):
+        if int(used) != last:
+            last = int(used)
+            yield _counter(process, "KV tokens reserved", start, {"tokens": last})
+
+
+def _counter(process: int, name: str, nanoseconds: int, values: dict[str, int]) -> Event:
+    return {"ph": "C", "pid": process, "name": name, "ts": nanoseconds / 1000, "args": values}
+
+
+def _lost(result: RunResult) -> NDArray[np.bool_]:
+    records = result.simulation.records
+    return np.asarray(np.isfinite(records.arrival_time) & (records.replica_id < 0) & (records.status != UNFINISHED))
+
+
+def _processes(log: StepLog) -> dict[int, int]:
+    """Return the process of each replica; spans of a replica with ranks are shown at its first rank."""
+    found: dict[int, int] = {}
+    for number, replica in enumerate(log.replicas):
+        found.setdefault(replica.identity, number)
+    return found
+
+
+def _evictions(log: StepLog) -> dict[int, list[tuple[float, int]]]:
+    found: dict[int, list[tuple[float, int]]] = {}
+    for replica in log.replicas:
+        for index, seconds, what in log.evictions(replica):
+            found.setdefault(int(index), []).append((seconds, int(what)))
+    return found
+
+
+def _request_events(result: RunResult, log: StepLog, until: float) -> Iterator[Event]:
+    """Yield the span of each request and what is inside, in the order that nests them."""
+    records, end_time = result.simulation.records, min(result.simulation.end_time, until)
+    processes, evictions, lost = _processes(log), _evictions(log), _lost(result)
+    for index in np.flatnonzero(np.isfinite(records.arrival_time)).tolist():
+        arrival = float(records.arrival_time[index])
+        if arrival >= until:
+            continue
+        finish = _or(float(records.finish_time[index]), end_time)
+        if lost[index]:
+            finish = arrival
+        scheduled = _or(float(records.scheduled_time[index]), finish)
+        first = _or(float(records.first_token_time[index]), finish)
+        phases = [("queue", arrival, scheduled)]
+        if math.isfinite(records.scheduled_time[index]):
+            phases.append(("prefill", scheduled, first))
+        if math.isfinite(records.first_token_time[index]) and finish > first:
+            phases.append(("decode", first, finish))
+        status = STATUSES[int(records.status[index])]
+        about = {
+            "request": index,
+            "status": status,
+            "prompt_tokens": int(records.prompt_tokens[index]),
+            "output_tokens": int(records.output_tokens[index]),
+            "num_preemptions": int(records.num_preemptions[index]),
+        }
+        process = processes.get(int(records.replica_id[index]), -1)
+        yield from _spans(process, index, about, arrival, finish, phases, evictions.get(index, ()), end_time)
+
+
+def _or(value: float, other: float) -> float:
+    return value if math.isfinite(value) else other
+
+
+def _spans(
+    process: int,
+    index: int,
+    about: dict[str, Any],
+    arrival: float,
+    finish: float,
+    phases: Sequence[tuple[str, float, float]],
+    evictions: Sequence[tuple[float, int]],
+    end_time: float,
+) -> Iterator[Event]:
+    def edge(kind: str, name: str, seconds: float, **more: Any) -> Event:
+        at = round(min(seconds, end_time) * _NANOSECONDS) / 1000
+        return {"ph": kind, "cat": "request", "id": index, "pid": process, "tid": 0, "name": name, "ts": at, **more}
+
+    yield edge("b", "request", arrival, args=about)
+    for name, start, end in phases:
+        if start >= end_time and name != "queue":
+            continue
+        yield edge("b", name, start)
+        for inner, since, to in _interruptions(evictions, start, end):
+            if since < end_time:
+                yield edge("b", inner, since)
+                yield edge("e", inner, to)
+        yield edge("e", name, end)
+    yield edge("e", "request", finish)
+
+
+def _interruptions(
+    evictions: Sequence[tuple[float, int]], start: float, end: float
+) -> Iterator[tuple[str, float, float]]:
+    """Yield ``preempted`` (waiting without a KV cache) and ``recompute`` (prefilling again) within a phase."""
+    inside = [(seconds, what) for seconds, what in evictions if start <= seconds < end]
+    for position, (seconds, what) in enumerate(inside):
+        following = inside[position + 1][0] if position + 1 < len(inside) else end
+        if what == EVICTED:
+            yield "preempted", seconds, following
+        elif what == READMITTED:
+            yield "recompute", seconds, following
+        else:
+            assert what == RECOMPUTED
+
+
+def _count_events(result: RunResult, log: StepLog, until: float) -> Iterator[Event]:
+    """Yield running and waiting requests of each replica, at every moment that changes them."""
+    records, evictions = result.simulation.records, _evictions(log)
+    for identity, process in _processes(log).items():
+        served = np.flatnonzero(records.replica_id == identity)
+        changes: list[tuple[float, int, int]] = []
+        for index in served.tolist():
+            changes.append((float(records.admitted_time[index]), 0, 1))
+            changes.append((float(records.scheduled_time[index]), 1, -1))
+            changes += [
+                (seconds, *((-1, 1) if what == EVICTED else (1, -1)))
+                for seconds, what in evictions.get(index, ())
+                if what != RECOMPUTED
+            ]
+            changes.append((float(records.finish_time[index]), -1, 0))
+        yield from _counts(process, changes, until)
+
+
+def _counts(process: int, changes: list[tuple[float, int, int]], until: float) -> Iterator[Event]:
+    running = waiting = 0
+    known = sorted(change for change in changes if change[0] < until)
+    for position, (seconds, started, queued) in enumerate(known):
+        running, waiting = running + started, waiting + queued
+        if position + 1 == len(known) or known[position + 1][0] > seconds:
+            at = round(seconds * _NANOSECONDS)
+            yield _counter(process, "requests", at, {"running": running, "waiting": waiting})
+
+
+def _nanoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.round(seconds * _NANOSECONDS).astype(np.int64)
+
+
+def write_timeline(result: RunResult, folder: Path, max_steps: int = MAX_STEPS) -> Path:
+    """Write ``timeline.json``, or ``timeline.json.gz`` where it is large, into ``folder`` and return its path.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    text = timeline_text(timeline(result, max_steps))
+    content = text.encode()
+    path = folder / TIMELINE_FILE
+    if len(content) >= GZIP_BYTES:
+        path = path.with_suffix(".json.gz")
+        content = gzip.compress(content, compresslevel=6, mtime=0)
+    path.write_bytes(content)
+    return path
+
+
+def timeline_text(shown: Timeline) -> str:
+    """Return a timeline as JSON, one event a line."""
+    whole = math.isinf(shown.until)
+    about = {
+        "steps": shown.num_steps,
+        "steps_of_run": shown.num_steps_of_run,
+        "until_s": None if whole else shown.until,
+    }
+    lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in shown.events)
+    return f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n{lines}\n]}}\n'

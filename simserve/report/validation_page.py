@@ -1,0 +1,93 @@
+"""The page of `simserve validate --report`: scatter plots, errors, what was not run. One file, nothing fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simserve import __version__
+from simserve.planner.measured.point import METRICS as METRIC_NAMES
+from simserve.planner.measured.point import Metric
+from simserve.planner.scoring import error_summary, errors_of
+from simserve.planner.validate import Validation
+from simserve.report.page import environment, write_whole
+from simserve.report.panels import Panel
+from simserve.report.quantities import counted
+from simserve.report.scatter import BAND, NOT_SCORED, engine_kind, scatter
+from simserve.report.validation import METRICS, READING, error_tables, not_run_lines, validation_lines
+
+_UNITS: Mapping[Metric, tuple[str, float]] = {
+    "tpot": ("ms", 1e3),
+    "ttft": ("ms", 1e3),
+    "e2e": ("s", 1.0),
+    "throughput": ("tokens/s", 1.0),
+}
+
+
+def write_validation_page(validation: Validation, file: Path, *, with_data: bool = False) -> None:
+    """Write the page, whole or not at all.
+
+    Args:
+        validation: What was replayed.
+        file: Where to.
+        with_data: Whether a folder of measurements was given; for the command that the page names.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    write_whole(file, validation_page(validation, with_data=with_data))
+
+
+def validation_page(validation: Validation, *, with_data: bool = False) -> str:
+    """Return the page. The same validation gives the same text."""
+    summary: Mapping[str, Any] = validation.summary
+    panels = [_panel(validation, metric) for metric in METRIC_NAMES]
+    content = {
+        "version": __version__,
+        "lines": validation_lines(summary),
+        "panels": [panel for panel in panels if panel is not None],
+        "band": f"{BAND:.0%}",
+        "reading": READING,
+        "tables": error_tables(summary),
+        "not_run": not_run_lines(summary, most=None),
+        "with_data": with_data,
+    }
+    return environment().get_template("validation.html").render(content)
+
+
+def _panel(validation: Validation, metric: Metric) -> Panel | None:
+    """Return the scatter plot of a metric; None without a point."""
+    from markupsafe import Markup
+
+    from simserve.report.svg import inline_svg
+
+    unit, scale = _UNITS[metric]
+    series = _series(validation, metric, scale)
+    if not series:
+        return None
+    scored = errors_of(validation.predictions, metric)
+    note = "no point is scored"
+    if scored:
+        errors = error_summary(scored)
+        within = sum(abs(each) <= BAND for each in scored) / len(scored)
+        note = (
+            f"{counted(len(scored), 'point')}: median error {errors['median_ape']:.1%}, nine in ten within "
+            f"{errors['p90_ape']:.0%}; {within:.0%} within {BAND:.0%}"
+        )
+    title = f"{METRICS[metric]}, {unit}"
+    figure = inline_svg(scatter(series, unit), metric, f"{title}. Predicted against measured; {note}.")
+    return Panel(title, note, Markup(figure))
+
+
+def _series(validation: Validation, metric: Metric, scale: float) -> dict[str, tuple[list[float], list[float]]]:
+    series: dict[str, tuple[list[float], list[float]]] = {}
+    for each in validation.predictions:
+        point = each.point
+        if metric not in each.predicted or each.predicted[metric] <= 0 or point.measured[metric] <= 0:
+            continue
+        kind = NOT_SCORED if metric in point.shown_only else engine_kind(point.engine)
+        measured, predicted = series.setdefault(kind, ([], []))
+        measured.append(scale * point.measured[metric])
+        predicted.append(scale * each.predicted[metric])
+    return series

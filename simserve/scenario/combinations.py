@@ -1,0 +1,171 @@
+"""What goes together in a scenario, and what is not simulated together: one clear line each. Resolves nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simserve.engine.config import EngineConfig
+from simserve.errors import ScenarioError
+from simserve.scenario.objective import limits_by_class, objective
+from simserve.scenario.schema import Scenario
+from simserve.sim.routing_spec import BLIND_POLICIES, LIVE_POLICIES
+from simserve.workload.arrival_spec import ClosedLoopArrivals
+
+_AFFINITY = {"session": "sessions", "prefix": "shared_prefix"}
+
+
+def check_combinations(scenario: Scenario) -> None:
+    """Do nothing where every option of a scenario has its effect.
+
+    Raises:
+        ScenarioError: An option that would do nothing, or that is not simulated beside another.
+    """
+    _check_classes(scenario)
+    _check_routing(scenario)
+    _check_admission(scenario)
+    _check_autoscaling(scenario)
+    _check_faults(scenario)
+    _check_pools(scenario)
+    _check_streaming(scenario)
+
+
+def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
+    """Do nothing where the engine can be simulated under everything that decides in the scenario.
+
+    Raises:
+        ScenarioError: It cannot.
+    """
+    what = _first_decision(scenario)
+    if what is None:
+        return
+    if engine.batching != "continuous" or engine.kv_allocation == "none":
+        _refuse(scenario, what, "is simulated with continuous batching and a KV cache only", "leave one of them out")
+    if scenario.workload.sessions is not None:
+        _refuse(scenario, what, "is not simulated with workload.sessions", "leave one of them out")
+    if engine.data_parallel_size > 1:
+        _refuse(scenario, what, "is not simulated with data_parallel_size above 1", "raise replicas instead")
+
+
+def _first_decision(scenario: Scenario) -> str | None:
+    """Return the key of the first option that needs more than the plain spreading of requests."""
+    for number, each in enumerate(scenario.workload.classes or ()):
+        for option in ("timeout", "retries"):
+            if getattr(each, option) is not None:
+                return f"workload.classes.{number}.{option}"
+    deployment = scenario.deployment
+    for option in ("pools", "admission", "autoscaling", "faults", "streaming"):
+        if getattr(deployment, option):
+            return f"deployment.{option}"
+    routing = deployment.routing
+    return "deployment.routing" if routing.policy not in LIVE_POLICIES or routing.update_interval else None
+
+
+def _check_classes(scenario: Scenario) -> None:
+    policy: str | None = scenario.deployment.engine.scheduling_policy
+    deployment = scenario.deployment
+    streaming = deployment.streaming
+    loses = bool(deployment.admission or deployment.autoscaling or deployment.faults)
+    loses = loses or (streaming is not None and streaming.http_timeout is not None)
+    for number, each in enumerate(scenario.workload.classes or ()):
+        key = f"workload.classes.{number}"
+        if each.priority is not None and policy != "priority":
+            rule = "has no effect on a queue that is first come, first served"
+            remedy = "set deployment.engine.scheduling_policy to priority, or leave it out"
+            _refuse(scenario, f"{key}.priority", rule, remedy, each.priority)
+        names = [pool.name for pool in deployment.pools if pool.role != "decode"]
+        if each.pool is not None and each.pool not in names:
+            known = f"choose from {', '.join(names)}" if names else "deployment.pools has none; leave it out"
+            _refuse(scenario, f"{key}.pool", "names no pool that takes requests", known, each.pool)
+        if each.retries is not None and each.timeout is None and not loses:
+            remedy = "give the class a timeout, or the deployment an admission block"
+            _refuse(scenario, f"{key}.retries", "has no effect where every request is answered", remedy)
+
+
+def _check_routing(scenario: Scenario) -> None:
+    routing, key = scenario.deployment.routing, "deployment.routing"
+    needed = _AFFINITY.get(routing.policy)
+    if needed is not None and getattr(scenario.workload, needed, None) is None:
+        rule = f"{routing.policy} has nothing to go by: the workload has no {needed}"
+        _refuse(scenario, f"{key}.policy", rule, f"add workload.{needed}, or choose least_outstanding")
+    if needed is not None:
+        _refuse(scenario, f"{key}.policy", f"{routing.policy} is not simulated", "choose least_outstanding")
+    if routing.imbalance_guard is not None and needed is None:
+        rule = f"has no effect under {routing.policy}"
+        _refuse(scenario, f"{key}.imbalance_guard", rule, "it belongs to session and prefix; leave it out")
+    if routing.update_interval and routing.policy in BLIND_POLICIES:
+        rule = f"has no effect under {routing.policy}, which looks at nothing"
+        _refuse(scenario, f"{key}.update_interval", rule, "leave it out")
+
+
+def _check_pools(scenario: Scenario) -> None:
+    deployment, key = scenario.deployment, "deployment.pools"
+    pools, weights = deployment.pools, deployment.routing.weights
+    names = [pool.name for pool in pools]
+    if weights is not None and (not pools or set(weights) != {pool.name for pool in pools if pool.role != "decode"}):
+        rule = "must name every pool that takes requests, and no other"
+        _refuse(scenario, "deployment.routing.weights", rule, f"they are {', '.join(names) or 'none'}")
+    roles = {pool.role for pool in pools}
+    if deployment.disaggregation is None and roles - {"both"}:
+        rule = "have the roles prefill and decode, and nothing says how KV caches get from one to the other"
+        _refuse(scenario, key, rule, "add deployment.disaggregation, such as {}, or give every pool the role both")
+    if deployment.disaggregation is not None and roles != {"prefill", "decode"}:
+        rule = "needs pools of the roles prefill and decode, and none of the role both"
+        _refuse(scenario, "deployment.disaggregation", rule, "give every pool one of them")
+    if not pools:
+        return
+    if len(set(names)) < len(names):
+        _refuse(scenario, key, "has two pools of one name", "rename one")
+    if deployment.replicas != 1:
+        rule = "has no effect beside pools, each of which has its own"
+        _refuse(scenario, "deployment.replicas", rule, "leave it out", deployment.replicas)
+    for option in ("autoscaling", "faults", "speculative"):
+        if getattr(deployment, option):
+            _refuse(scenario, f"deployment.{option}", "is not simulated together with pools", "leave one of them out")
+
+
+def _check_streaming(scenario: Scenario) -> None:
+    deployment, arrivals = scenario.deployment, scenario.workload.arrivals
+    if deployment.streaming is None:
+        return
+    key = "deployment.streaming"
+    if isinstance(arrivals, ClosedLoopArrivals):
+        rule = "is not simulated with a closed loop, whose clients would send later for it"
+        _refuse(scenario, key, rule, "give arrivals at a rate")
+    for option in ("faults", "speculative"):
+        if getattr(deployment, option):
+            _refuse(scenario, key, f"is not simulated together with deployment.{option}", "leave one of them out")
+
+
+def _check_admission(scenario: Scenario) -> None:
+    admission = scenario.deployment.admission
+    if admission is None or not admission.deadline_aware:
+        return
+    has_timeout = any(each.timeout is not None for each in scenario.workload.classes or ())
+    if not has_timeout and all(ttft is None for ttft, _, _ in limits_by_class(scenario)):
+        rule = "has no deadline to look at"
+        _refuse(scenario, "deployment.admission.deadline_aware", rule, "set slo.ttft, or a class's slo.ttft or timeout")
+
+
+def _check_autoscaling(scenario: Scenario) -> None:
+    autoscaling, replicas = scenario.deployment.autoscaling, scenario.deployment.replicas
+    if autoscaling is None:
+        return
+    if not autoscaling.min_replicas <= replicas <= autoscaling.max_replicas:
+        rule = f"must lie between min_replicas {autoscaling.min_replicas} and max_replicas {autoscaling.max_replicas}"
+        _refuse(scenario, "deployment.replicas", rule, "they are the replicas at the start", replicas)
+    if autoscaling.metric == "slo" and objective(scenario) is None:
+        _refuse(scenario, "deployment.autoscaling.metric", "slo needs an objective", "add an slo block", "slo")
+
+
+def _check_faults(scenario: Scenario) -> None:
+    for number, fault in enumerate(scenario.deployment.faults):
+        key = f"deployment.faults.{number}"
+        replica = getattr(fault, "replica", 0)
+        if replica >= scenario.deployment.replicas:
+            rule = f"must be below deployment.replicas, {scenario.deployment.replicas}: they count from 0"
+            _refuse(scenario, f"{key}.replica", rule, "only replicas that are there at the start can be named", replica)
+
+
+def _refuse(scenario: Scenario, key: str, rule: str, remedy: str, value: Any = None) -> None:
+    with scenario.blaming(key):
+        raise ScenarioError(rule, value=value, remedy=remedy)

@@ -1,0 +1,43 @@
+"""From a resolved scenario to what decides in its runs. Checks nothing, decides nothing."""
+
+from __future__ import annotations
+
+from simserve.scenario.objective import limits_by_class
+from simserve.scenario.pools import transferred_bytes_per_token
+from simserve.scenario.resolve import ResolvedScenario
+from simserve.sim.control import Control
+
+
+def control_of(resolved: ResolvedScenario) -> Control:
+    """Return everything that decides while a run of the scenario goes on."""
+    deployment = resolved.scenario.deployment
+    return Control(
+        routing=deployment.routing,
+        admission=deployment.admission,
+        limits=limits_by_class(resolved.scenario),
+        autoscaling=deployment.autoscaling,
+        startup_seconds=_startup_seconds(resolved),
+        faults=deployment.faults,
+        streaming=deployment.streaming,
+        disaggregation=deployment.disaggregation,
+        kv_bytes_per_token=0.0 if deployment.disaggregation is None else transferred_bytes_per_token(resolved),
+        allowed=_allowed(resolved),
+        replicas_per_node=max(resolved.shape.hardware.intra_node.gpus_per_node // deployment.gpus_per_replica, 1),
+    )
+
+
+def _startup_seconds(resolved: ResolvedScenario) -> float:
+    deployment = resolved.scenario.deployment
+    if deployment.autoscaling is None:
+        return 0.0
+    return deployment.autoscaling.startup.seconds(resolved.memory.weights_bytes * deployment.gpus_per_replica)
+
+
+def _allowed(resolved: ResolvedScenario) -> tuple[tuple[int, ...], ...]:
+    """Return which pools may serve each class, counted among those that take requests; empty: all, for all."""
+    classes, pools = resolved.scenario.workload.classes, resolved.scenario.deployment.pools
+    if not pools or not any(each.pool is not None for each in classes or ()):
+        return ()
+    entrances = [pool.name for pool in pools if pool.role != "decode"]
+    everywhere = tuple(range(len(entrances)))
+    return tuple(everywhere if each.pool is None else (entrances.index(each.pool),) for each in classes or ())

@@ -1,0 +1,30 @@
+"""What a scenario asks of latencies, in the terms of `simserve.metrics`: the whole, and class by class."""
+
+from __future__ import annotations
+
+from simserve.metrics.slo import SLO
+from simserve.scenario.schema import Scenario
+from simserve.sim.control import Limits
+
+
+def objective(scenario: Scenario) -> SLO | None:
+    """Return the objective of a scenario, with those of its classes; None where neither it nor a class has one."""
+    by_class = {
+        each.name: SLO(**each.slo.model_dump()) for each in scenario.workload.classes or () if each.slo is not None
+    }
+    if scenario.slo is not None:
+        return SLO(**scenario.slo.model_dump(), by_class=by_class)
+    if not by_class:
+        return None
+    # Classes without an objective have no bound, and nothing asks for a share of them.
+    least = min(each.attainment for each in by_class.values())
+    return SLO(ttft=None, tpot=None, e2e=None, attainment=least, by_class=by_class)
+
+
+def limits_by_class(scenario: Scenario) -> tuple[Limits, ...]:
+    """Return the most seconds of TTFT, TPOT and E2E by class (without classes: one entry); None: no limit."""
+    slo, classes = objective(scenario), scenario.workload.classes
+    if slo is None:
+        return ((None, None, None),) * max(len(classes or ()), 1)
+    owners = [slo] if classes is None else [slo.by_class.get(each.name, slo) for each in classes]
+    return tuple((each.ttft, each.tpot, each.e2e) for each in owners)

@@ -1,0 +1,34 @@
+"""What can be wrong with a replica short of a loss: it hangs, goes on again, or takes longer for every step."""
+
+from __future__ import annotations
+
+from simserve.engine.state import INFINITY
+from simserve.engine.tables import StepTimes
+from simserve.sim.fleet import Fleet
+from simserve.sim.units import Unit
+
+
+def freeze(fleet: Fleet, unit: Unit, now: float) -> None:
+    """Let a replica hang from the end of the running step on: it takes requests and does nothing."""
+    unit.is_freezing = True
+    if not fleet.ends_leap(unit, now):
+        fleet.complete(unit, now)
+        fleet.note_end(unit)
+
+
+def thaw(fleet: Fleet, unit: Unit, now: float) -> None:
+    """Let a replica that hangs go on."""
+    unit.is_freezing = False
+    if unit.is_frozen:
+        unit.is_frozen = False
+        if unit.replica.end_time != INFINITY:
+            unit.replica.end_time = now
+        fleet.note_end(unit)
+
+
+def change_pace(fleet: Fleet, unit: Unit, times: StepTimes, now: float) -> None:
+    """Let the steps of a replica take ``times`` after the one that runs."""
+    unit.next_times = times
+    unit.pool.recorder.scales_parts = True
+    if not fleet.ends_leap(unit, now):
+        fleet.complete(unit, now)

@@ -1,0 +1,147 @@
+"""Autoscaler: a SimPy process that looks at the fleet every so often, launches replicas and gives them back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from math import ceil
+from typing import Any
+
+import simpy
+
+from simserve.engine.cancel import kv_share
+from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.fleet import Fleet
+from simserve.sim.records import DRAINED
+from simserve.sim.units import DOWN, DRAINING, READY, STARTING, STOPPED, Pool, Unit
+
+TOLERANCE = 0.1
+"""Deviation from the target that changes nothing (Kubernetes, ``--horizontal-pod-autoscaler-tolerance``)."""
+
+
+class Autoscaler:
+    """Keeps one pool at the size that its metric asks for.
+
+    Args:
+        spec: The rules.
+        startup_seconds: From launch to the first request.
+        env: SimPy's clock.
+        fleet: Whose pool it is.
+        pool: The replicas.
+        meets_slo: Whether a request that has ended met its objective; for the metric ``slo``.
+    """
+
+    def __init__(
+        self,
+        spec: AutoscalingSpec,
+        startup_seconds: float,
+        env: simpy.Environment,
+        fleet: Fleet,
+        pool: Pool,
+        meets_slo: Callable[[int], bool],
+    ) -> None:
+        self._spec, self._startup_seconds = spec, startup_seconds
+        self._env, self._fleet, self._pool = env, fleet, pool
+        self._meets_slo = meets_slo
+        self._asked: deque[tuple[float, int]] = deque()
+        self._busy_before: dict[int, float] = {}
+        self._num_ended = self._num_met = 0
+        self._load_at_miss = 0.0
+        if spec.metric == "slo":
+            fleet.callers.on_end = self._count_end
+
+    def run(self) -> Generator[simpy.Event, Any, None]:
+        """Look at the metric for ever."""
+        while True:
+            yield self._env.timeout(self._spec.interval)
+            self._scale(self._env.now)
+
+    def _count_end(self, index: int, _: float) -> None:
+        self._num_ended += 1
+        self._num_met += self._meets_slo(index)
+
+    def _scale(self, now: float) -> None:
+        spec = self._spec
+        present = [unit for unit in self._pool.units if unit.state in (STARTING, READY, DOWN)]
+        asked = min(max(self._asked_for(present, now), spec.min_replicas), spec.max_replicas)
+        while self._asked and self._asked[0][0] < now - spec.stabilization:
+            self._asked.popleft()
+        self._asked.append((now, asked))
+        if asked > len(present):
+            for _ in range(asked - len(present)):
+                self._launch(now)
+        else:
+            most = max(each for _, each in self._asked)
+            for unit in self._least_needed(present)[: max(len(present) - most, 0)]:
+                self._give_back(unit, now)
+
+    def _asked_for(self, present: list[Unit], now: float) -> int:
+        """Return how many replicas the metric asks for."""
+        spec, count = self._spec, len(present)
+        ready = [unit for unit in present if unit.state == READY]
+        waiting = len(self._fleet.parked) + sum(unit.num_waiting for unit in ready)
+        running = sum(unit.replica.num_running for unit in ready)
+        if not count:
+            return 1 if waiting else 0
+        if spec.metric == "slo":
+            return self._asked_by_slo(count, waiting + running)
+        match spec.metric:
+            case "queue_depth":
+                level = float(waiting)
+            case "running":
+                level = float(running + len(self._fleet.parked))
+            case "kv_usage":
+                level = sum(kv_share(unit.replica, now) for unit in ready)
+            case _:
+                level = sum(self._busy_share(unit, now) for unit in ready)
+        if abs(level / (spec.target * count) - 1) <= TOLERANCE:
+            return count
+        wanted = ceil(level / spec.target)
+        # A replica that works is not given back to nothing: only an idle fleet goes to zero.
+        return max(wanted, 1 if waiting + running else 0)
+
+    def _asked_by_slo(self, count: int, load: int) -> int:
+        ended, met = self._num_ended, self._num_met
+        self._num_ended = self._num_met = 0
+        if ended and met < self._spec.target * ended:
+            self._load_at_miss = load / count
+            return count + 1
+        if not load and not ended:
+            return 0
+        is_safe = count > 1 and load / (count - 1) <= self._load_at_miss * (1 - TOLERANCE)
+        return count - 1 if is_safe and met == ended else count
+
+    def _busy_share(self, unit: Unit, now: float) -> float:
+        busy = unit.busy_seconds
+        if unit.replica.num_steps and unit.replica.start_time < now:
+            busy += now - unit.replica.start_time
+        before = self._busy_before.get(unit.number, busy)
+        self._busy_before[unit.number] = busy
+        return min((busy - before) / self._spec.interval, 1.0)
+
+    def _least_needed(self, present: list[Unit]) -> list[Unit]:
+        """Return replicas in the order in which they go: those that start, then those with the fewest requests."""
+        return sorted(present, key=lambda unit: (unit.state == READY, unit.load, -unit.number))
+
+    def _launch(self, now: float) -> None:
+        unit = self._fleet.launch(self._pool, now, is_ready=False)
+        self._env.process(self._start(unit))
+
+    def _start(self, unit: Unit) -> Generator[simpy.Event, Any, None]:
+        yield self._env.timeout(self._startup_seconds)
+        if unit.state == STARTING:
+            self._fleet.ready(unit, self._env.now)
+
+    def _give_back(self, unit: Unit, now: float) -> None:
+        if unit.state in (STARTING, DOWN):
+            self._fleet.stop(unit, now)
+            return
+        self._fleet.drain(unit, now)
+        if unit.state == DRAINING:
+            self._env.process(self._cut_off(unit))
+
+    def _cut_off(self, unit: Unit) -> Generator[simpy.Event, Any, None]:
+        """Stop a replica whose grace period is over, with what it still has."""
+        yield self._env.timeout(self._spec.grace_period)
+        if unit.state == DRAINING:
+            self._fleet.lose(unit, self._env.now, then=STOPPED, reason=DRAINED)

@@ -1,0 +1,53 @@
+"""Control: everything of a deployment that decides while a run goes on, beside the plain spreading of requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from simserve.sim.admission_spec import AdmissionSpec
+from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.fault_spec import FaultSpec
+from simserve.sim.pool_spec import DisaggregationSpec
+from simserve.sim.routing_spec import LIVE_POLICIES, RoutingSpec
+from simserve.sim.streaming_spec import StreamingSpec
+
+Limits = tuple[float | None, float | None, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """What decides in a run.
+
+    Attributes:
+        routing: How requests are spread.
+        admission: Who is turned away; None: nobody.
+        limits: Objective of each class (of all requests: one entry): the most seconds of ``ttft tpot e2e``, None: no
+            limit.
+        autoscaling: How the number of replicas follows the load; None: it does not.
+        startup_seconds: From the launch of a replica to its first request.
+        faults: What goes wrong.
+        replicas_per_node: How many replicas fill a node.
+        disaggregation: How KV caches get from prefill to decode pools; None: every replica does both.
+        kv_bytes_per_token: Of the whole model, for them.
+        streaming: How tokens reach the client; None: at once.
+        allowed: Indices of the pools that may serve each class; empty: all, for all.
+    """
+
+    routing: RoutingSpec = field(default_factory=RoutingSpec)
+    admission: AdmissionSpec | None = None
+    limits: tuple[Limits, ...] = ((None, None, None),)
+    autoscaling: AutoscalingSpec | None = None
+    startup_seconds: float = 0.0
+    faults: tuple[FaultSpec, ...] = ()
+    replicas_per_node: int = 1
+    disaggregation: DisaggregationSpec | None = None
+    kv_bytes_per_token: float = 0.0
+    streaming: StreamingSpec | None = None
+    allowed: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing decides but a router that the plain data plane knows."""
+        is_live = self.routing.policy in LIVE_POLICIES and not self.routing.update_interval
+        nothing_else = (self.admission, self.autoscaling, self.streaming, self.disaggregation)
+        return is_live and not self.faults and all(each is None for each in nothing_else)

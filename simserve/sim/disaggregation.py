@@ -1,0 +1,76 @@
+"""DisaggregatedFleet: prefill replicas that hand each request over to a decode replica, with its KV cache."""
+
+from __future__ import annotations
+
+from simserve.engine.state import INFINITY
+from simserve.sim.fleet import NOWHERE, Fleet
+from simserve.sim.handover import Handover
+from simserve.sim.records import TIMED_OUT, TIMEOUT
+from simserve.sim.routing import Router
+from simserve.sim.units import Unit
+
+_ON_ITS_WAY = -3
+
+
+class DisaggregatedFleet(Fleet):
+    """A fleet whose pools prefill or decode.
+
+    Attributes:
+        handover: The links between them.
+        decode_router: Which decode replica a cache goes to when it has crossed its link.
+    """
+
+    handover: Handover
+    decode_router: Router
+
+    def _begin(self, index: int) -> None:
+        self.handover.begin(index)
+
+    def _leave(self, unit: Unit, index: int) -> None:
+        super()._leave(unit, index)
+        self.handover.restore(index)
+
+    def _may_step(self, unit: Unit, now: float) -> bool:
+        if unit.pool.role == "prefill":
+            if unit.replica.num_outstanding and self.handover.is_full(unit, now):
+                unit.replica.end_time = INFINITY
+                return False
+            return True
+        self._go_on(self.handover.take_in(unit, now), now)
+        return True
+
+    def _go_on(self, freed: list[Unit], now: float) -> None:
+        """Let prefill replicas that stood still plan a step."""
+        for unit in freed:
+            if unit.replica.end_time == INFINITY and unit.replica.num_outstanding:
+                unit.replica.end_time = now
+                self.note_end(unit)
+
+    def _goes_on(self, index: int, unit: Unit, now: float) -> bool:
+        if unit.pool.role != "prefill" or not self.handover.send(index, unit, now):
+            return False
+        self._place[index] = _ON_ITS_WAY
+        return True
+
+    def _land(self, index: int, now: float) -> None:
+        """Route a KV cache that has arrived to a decode replica."""
+        if self._place[index] != _ON_ITS_WAY:
+            return
+        unit = self.units[self.decode_router.choose(index)]
+        self._join(unit, index, now)
+        if self.handover.arrive(index, unit) and not self.ends_leap(unit, now):
+            unit.replica.end_time = now
+            self.note_end(unit)
+
+    def _drops(self, index: int, place: int, now: float) -> bool:
+        is_queued = place >= 0 and self.handover.is_queued(index, self.units[place])
+        if place != _ON_ITS_WAY and not is_queued:
+            return False
+        unit = self.units[place] if is_queued else None
+        freed = self.handover.drop(index, unit, now)
+        if unit is not None:
+            self._leave(unit, index)
+        self._place[index] = NOWHERE
+        self._go_on(freed, now)
+        self.callers.without_answer(index, now, TIMED_OUT, TIMEOUT, free_at=now)
+        return True

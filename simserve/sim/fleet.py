@@ -1,0 +1,385 @@
+"""Fleet: the data plane of runs in which more is decided than where a request goes.
+
+Replicas come and go, requests are refused, cancelled, sent again, moved. Everything that happens at a time of its own
+(arrivals, time limits, transfers that land) is an event in one heap; SimPy's side (autoscaler, faults, router ticks)
+calls in between two drives. What touches a replica inside a leap takes effect at the end of the step that runs.
+At one instant steps end first, then events happen, then steps are planned. Runs without any of that take
+`simserve.sim.cluster`, with the same result.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from simserve.engine.cancel import cancel, end_leap
+from simserve.engine.kernel import complete, plan, seen_time, submit
+from simserve.engine.slowing import use_times
+from simserve.engine.state import FAILED, INFINITY, LEAP_WIDTH, UNFINISHED, RequestTable
+from simserve.sim.callers import ARRIVE, LAND, SUBMIT, TIMEOUT, Callers, Event
+from simserve.sim.gate import ADMITTED, Gate
+from simserve.sim.recorder import FLUSH_ROWS
+from simserve.sim.records import FAILED as LOST
+from simserve.sim.records import REASONS, REJECTED, REPLICA_LOST, TIMED_OUT
+from simserve.sim.records import TIMEOUT as GAVE_UP
+from simserve.sim.routing import Router
+from simserve.sim.units import DOWN, DRAINING, READY, STOPPED, Pool, Unit
+
+EVENTS_BETWEEN_CHORES = 1024
+NOWHERE = -1
+_PARKED = -2
+
+
+class Fleet:
+    """Pools of replicas behind one router, advanced event by event.
+
+    Args:
+        pools: One or more, without replicas yet.
+        requests: The table of all requests.
+        events: What is still to happen, a heap that the callers fill too.
+        on_progress: Called now and then with the number of requests that have ended.
+
+    Attributes:
+        units: Every replica that was ever launched, by number.
+        refusals: How often each of `REASONS` was the answer at the door, tries that were repeated included.
+        parked: Requests that wait for a replica to be ready.
+    """
+
+    router: Router
+    callers: Callers
+    gate: Gate | None = None
+
+    def __init__(
+        self,
+        pools: list[Pool],
+        requests: RequestTable,
+        events: list[Event],
+        on_progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.pools = pools
+        self.requests = requests
+        self.units: list[Unit] = []
+        self.refusals = [0] * len(REASONS)
+        self.parked: deque[int] = deque()
+        self.num_lost_tokens = 0
+        self._events = events
+        self._ends: list[float] = []
+        self._place = [NOWHERE] * len(requests.ready_time)
+        self._held: set[int] = set()
+        self._cursor = self._num_scheduled = 0
+        self._on_progress = on_progress
+
+    # Replicas come and go.
+
+    def launch(self, pool: Pool, now: float, *, is_ready: bool) -> Unit:
+        """Add a replica, paid for from ``now``; it takes requests when it is said to be `ready`."""
+        unit = Unit(len(self.units), pool, now)
+        self.units.append(unit)
+        pool.units.append(unit)
+        self._ends.append(INFINITY)
+        if is_ready:
+            self.ready(unit, now)
+        return unit
+
+    def ready(self, unit: Unit, now: float) -> None:
+        """Let a replica take requests; those that waited for one are routed."""
+        unit.state = READY
+        unit.ready_at = min(unit.ready_at, now)
+        unit.last_finish = now
+        unit.pool.ready.append(unit.number)
+        unit.pool.ready.sort()
+        parked, self.parked = self.parked, deque()
+        for index in parked:
+            self._place[index] = NOWHERE
+            self._admit(index, now)
+
+    def drain(self, unit: Unit, now: float) -> None:
+        """Send a replica no more requests; when it has answered those it has, it is given back."""
+        self.withdraw(unit, DRAINING)
+        if not unit.load:
+            self.stop(unit, now)
+
+    def stop(self, unit: Unit, now: float) -> None:
+        """Give a replica back; it holds nothing any more."""
+        self.withdraw(unit, STOPPED)
+        unit.stopped_at = now
+        self._ends[unit.number] = INFINITY
+
+    def lose(
+        self, unit: Unit, now: float, *, then: int = DOWN, reason: int = REPLICA_LOST, retry: bool = False
+    ) -> None:
+        """Lose a replica with everything on it, at the end of the step that runs.
+
+        Args:
+            unit: The replica.
+            now: Seconds.
+            then: Its state afterwards: DOWN, or STOPPED.
+            reason: Why, of its requests that are lost.
+            retry: Whether the router sends them to another replica instead.
+        """
+        self.withdraw(unit, then)
+        unit.is_dying, unit.loss, unit.is_loss_retried = True, reason, retry
+        if not self.ends_leap(unit, now):
+            self._bury(unit, now)
+
+    def withdraw(self, unit: Unit, state: int) -> None:
+        """Send a replica no more requests."""
+        if unit.number in unit.pool.ready:
+            unit.pool.ready.remove(unit.number)
+        unit.state = state
+
+    def _bury(self, unit: Unit, now: float) -> None:
+        """Forget the scheduler of a replica that is lost; its requests are tried again, or lost with it."""
+        members, unit.members = list(unit.members), {}
+        doomed, unit.doomed = unit.doomed, {}
+        unit.is_dying = unit.is_freezing = unit.is_frozen = False
+        unit.load = unit.tokens = 0
+        unit.pool.recorder.flush(unit.replica)
+        unit.new_replica()
+        self._ends[unit.number] = INFINITY
+        if unit.state == STOPPED:
+            unit.stopped_at = now
+        for index in members:
+            self._place[index] = NOWHERE
+            self._held.discard(index)
+            if index in doomed:
+                self.callers.without_answer(index, doomed[index], TIMED_OUT, GAVE_UP, free_at=now)
+            elif unit.is_loss_retried:
+                self.callers.again(index, now)
+                self._route(index, now)
+            else:
+                self.callers.without_answer(index, now, LOST, unit.loss, free_at=now)
+
+    def ends_leap(self, unit: Unit, now: float) -> bool:
+        """Let the leap of a replica end with the running step; return whether one runs."""
+        is_running = end_leap(unit.replica, now)
+        self.note_end(unit)
+        return is_running
+
+    def note_end(self, unit: Unit) -> None:
+        """Note when the data plane must look at a replica next."""
+        self._ends[unit.number] = INFINITY if unit.is_frozen else unit.replica.end_time
+
+    # The data plane.
+
+    def schedule_all(self) -> None:
+        """Open loop: every request of the table arrives at its ``ready_time`` (ascending)."""
+        self._num_scheduled = len(self.requests.ready_time)
+
+    @property
+    def num_arrived(self) -> int:
+        """Open loop: requests that have arrived so far."""
+        return self._cursor
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every request has come to its end."""
+        return self.callers.num_ended == len(self._place)
+
+    def drive(self, until: float) -> None:
+        """Advance to ``until`` (exclusive), or until nothing is left to do."""
+        ends, units, requests = self._ends, self.units, self.requests
+        countdown = EVENTS_BETWEEN_CHORES
+        while True:
+            end = min(ends, default=INFINITY)
+            moment = self._next_moment()
+            if moment < end:
+                if moment >= until:
+                    return
+                self._happen(moment)
+                continue
+            if end >= until or end == INFINITY:
+                return
+            due = [number for number, time in enumerate(ends) if time == end]
+            for number in due:
+                self.complete(units[number], end)
+            while self._next_moment() == end:
+                self._happen(end)
+            for number in due:
+                unit = units[number]
+                if unit.replica.end_time == end and not unit.is_frozen and self._may_step(unit, end):
+                    plan(unit.replica, requests)
+                self.note_end(unit)
+            countdown -= 1
+            if not countdown:
+                countdown = EVENTS_BETWEEN_CHORES
+                self._do_chores()
+
+    def flush(self) -> None:
+        """Hand all leaps to the recorders of their pools."""
+        for unit in self.units:
+            unit.pool.recorder.flush(unit.replica)
+
+    def _do_chores(self) -> None:
+        limit = FLUSH_ROWS * LEAP_WIDTH
+        for unit in self.units:
+            if len(unit.replica.leaps) >= limit:
+                unit.pool.recorder.flush(unit.replica)
+        if self._on_progress is not None:
+            self._on_progress(self.callers.num_ended)
+
+    def _next_moment(self) -> float:
+        moment = self._events[0][0] if self._events else INFINITY
+        if self._cursor < self._num_scheduled:
+            return min(moment, self.requests.ready_time[self._cursor])
+        return moment
+
+    def _happen(self, now: float) -> None:
+        """Let the next event happen: the next arrival, or what the heap holds."""
+        if not self._events or self._events[0][0] != now:
+            index = self._cursor
+            self._cursor = index + 1
+            self._arrive(index, now)
+            return
+        _, kind, index, about = heappop(self._events)
+        if kind == ARRIVE:
+            self._arrive(index, now)
+        elif kind == SUBMIT:
+            self._submit(index, about, now)
+        elif kind == LAND:
+            self._land(index, now)
+        elif kind == TIMEOUT and self.requests.status[index] == UNFINISHED and self.callers.attempt(index) == about:
+            self._hang_up(index, now)
+
+    def _arrive(self, index: int, now: float) -> None:
+        if self.requests.status[index] == FAILED:
+            self.callers.ended(index, now)
+            return
+        self.callers.wait_for(index, now)
+        self._admit(index, now)
+
+    def _admit(self, index: int, now: float) -> None:
+        """Refuse a request, or route it."""
+        number = self.router.choose(index)
+        if self.gate is not None:
+            unit = None if number < 0 else self.units[number]
+            reason = self.gate.refusal(index, unit, len(self.parked), now)
+            if reason != ADMITTED:
+                self.refusals[reason] += 1
+                retry_after = self.gate.retry_after
+                self.callers.without_answer(index, now, REJECTED, reason, free_at=now, retry_after=retry_after)
+                return
+        self._hand_to(index, number, now)
+
+    def _route(self, index: int, now: float) -> None:
+        self._hand_to(index, self.router.choose(index), now)
+
+    def _hand_to(self, index: int, number: int, now: float) -> None:
+        if number < 0:
+            self._place[index] = _PARKED
+            self.parked.append(index)
+            return
+        unit = self.units[number]
+        self._join(unit, index, now)
+        self._begin(index)
+        if unit.pool.schedules_ahead:
+            seen = seen_time(unit.replica, now)
+            if seen > now:
+                self.note_end(unit)
+                self._held.add(index)
+                heappush(self._events, (seen, SUBMIT, index, number))
+                return
+        submit(unit.replica, self.requests, index, now)
+        self.note_end(unit)
+
+    def _submit(self, index: int, number: int, now: float) -> None:
+        """Queue a request that was routed a moment ago, if it is still wanted there."""
+        if index not in self._held or self._place[index] != number:
+            return
+        self._held.discard(index)
+        unit = self.units[number]
+        submit(unit.replica, self.requests, index, now)
+        self.note_end(unit)
+
+    def _join(self, unit: Unit, index: int, now: float) -> None:
+        if not unit.load:
+            unit.last_finish = now
+        tokens = self.requests.prompt_tokens[index] + self.requests.max_tokens[index]
+        self._place[index] = unit.number
+        unit.members[index] = tokens
+        unit.load += 1
+        unit.tokens += tokens
+
+    def _leave(self, unit: Unit, index: int) -> None:
+        unit.tokens -= unit.members.pop(index)
+        self._place[index] = NOWHERE
+        unit.load -= 1
+
+    def complete(self, unit: Unit, now: float) -> None:
+        """End the step of a replica: answers go out, and who is doomed goes."""
+        replica, requests = unit.replica, self.requests
+        finished: list[int] = []
+        if replica.num_steps:
+            unit.busy_seconds += now - replica.start_time
+        if complete(replica, requests):
+            assert replica.finished is not None
+            finished, replica.finished = replica.finished, []
+            for index in finished:
+                self._leave(unit, index)
+            unit.note_finishes(len(finished), now)
+        doomed = unit.doomed
+        if doomed:
+            unit.doomed = {}
+            for index in doomed:
+                if index in unit.members:
+                    cancel(replica, requests, index)
+                    self._leave(unit, index)
+        for index in sorted(finished):
+            if index not in doomed and not self._goes_on(index, unit, now):
+                self.callers.ended(index, now)
+        for index, decided_at in doomed.items():
+            self.num_lost_tokens += requests.generated_tokens[index]
+            self.callers.without_answer(index, decided_at, TIMED_OUT, GAVE_UP, free_at=now)
+        if unit.next_times is not None:
+            use_times(replica, unit.next_times)
+            unit.next_times = None
+        if unit.is_freezing:
+            unit.is_freezing, unit.is_frozen = False, True
+        if unit.is_dying:
+            self._bury(unit, now)
+        elif unit.state == DRAINING and not unit.load:
+            self.stop(unit, now)
+
+    def _hang_up(self, index: int, now: float) -> None:
+        """Drop a request whose client waits no longer, at the end of the step that runs."""
+        place = self._place[index]
+        if place == _PARKED:
+            self.parked.remove(index)
+            self._place[index] = NOWHERE
+            self.callers.without_answer(index, now, TIMED_OUT, GAVE_UP, free_at=now)
+            return
+        if self._drops(index, place, now) or place < 0:
+            return
+        unit = self.units[place]
+        if index in self._held:
+            self._held.discard(index)
+            self._leave(unit, index)
+            self.callers.without_answer(index, now, TIMED_OUT, GAVE_UP, free_at=now)
+            if unit.state == DRAINING and not unit.load:
+                self.stop(unit, now)
+            return
+        unit.doomed[index] = now
+        if not self.ends_leap(unit, now):
+            # A plan is due at this very instant: it is made without the request.
+            self.complete(unit, now)
+
+    # What a fleet of prefill and decode replicas does besides: `simserve.sim.disaggregation`.
+
+    def _begin(self, index: int) -> None:
+        """Get a row ready for its replica."""
+
+    def _may_step(self, _unit: Unit, _now: float) -> bool:
+        """Return whether a replica may plan a step."""
+        return True
+
+    def _goes_on(self, _index: int, _unit: Unit, _now: float) -> bool:
+        """Return whether a request that a replica has finished lives on, on another one."""
+        return False
+
+    def _land(self, _index: int, _now: float) -> None:
+        """Take in what has crossed a link."""
+
+    def _drops(self, _index: int, _place: int, _now: float) -> bool:
+        """Return whether a request whose client has hung up was between two replicas, and is gone."""
+        return False

@@ -1,0 +1,118 @@
+"""Handover: KV caches on their way from prefill replicas to decode replicas. Decides no route."""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappush
+
+from simserve.engine.handover import forget_handed_over, take_in
+from simserve.engine.state import UNFINISHED, RequestTable
+from simserve.sim.callers import LAND, Event
+from simserve.sim.pool_spec import DisaggregationSpec
+from simserve.sim.units import Unit
+
+
+class Handover:
+    """The links of all prefill replicas, and the queues of caches at the decode replicas.
+
+    Args:
+        spec: The links.
+        kv_bytes_per_token: Of the whole model.
+        requests: The table of all requests.
+        events: Where landings are put, a heap.
+
+    Attributes:
+        num_transfers: Caches that were sent.
+        seconds: Seconds of links in use.
+        waited: Seconds that caches waited for a link.
+        stalled: Seconds in which prefill replicas stood still because too many caches were on their way.
+    """
+
+    def __init__(
+        self, spec: DisaggregationSpec, kv_bytes_per_token: float, requests: RequestTable, events: list[Event]
+    ) -> None:
+        self.num_transfers = 0
+        self.seconds = self.waited = self.stalled = 0.0
+        self._spec, self._bytes_per_token = spec, kv_bytes_per_token
+        self._requests, self._events = requests, events
+        # What the rows said before the prefill replica was asked for one token.
+        self._asked: dict[int, tuple[int, int]] = {}
+        self._source: dict[int, Unit] = {}
+        self._link_free: dict[int, float] = {}
+        self._on_their_way: dict[int, int] = {}
+        self._arrived: dict[int, deque[int]] = {}
+        self._stalled_since: dict[int, float] = {}
+
+    def begin(self, index: int) -> None:
+        """Ask a prefill replica for the first token alone."""
+        requests = self._requests
+        self._asked[index] = (requests.output_tokens[index], requests.max_tokens[index])
+        requests.output_tokens[index] = requests.max_tokens[index] = 1
+
+    def restore(self, index: int) -> None:
+        """Let the row say again what the client asked for."""
+        asked = self._asked.pop(index, None)
+        if asked is not None:
+            self._requests.output_tokens[index], self._requests.max_tokens[index] = asked
+
+    def send(self, index: int, unit: Unit, now: float) -> bool:
+        """Send on a request whose prompt is computed; return False if its first token was all it wanted."""
+        requests = self._requests
+        self.restore(index)
+        if requests.output_tokens[index] == 1:
+            return False
+        forget_handed_over(unit.replica, index)
+        requests.status[index] = UNFINISHED
+        requests.finish_time[index] = requests.first_token_time[index] = float("nan")
+        start = max(now, self._link_free.get(unit.number, 0.0))
+        seconds = requests.prompt_tokens[index] * self._bytes_per_token / self._spec.transfer_bandwidth
+        self._link_free[unit.number] = start + seconds
+        self.num_transfers += 1
+        self.seconds += seconds
+        self.waited += start - now
+        self._source[index] = unit
+        self._on_their_way[unit.number] = self._on_their_way.get(unit.number, 0) + 1
+        heappush(self._events, (start + seconds + self._spec.transfer_latency, LAND, index, unit.number))
+        return True
+
+    def is_full(self, unit: Unit, now: float) -> bool:
+        """Return whether so many caches of a prefill replica are on their way that it must not start another step."""
+        is_full = self._on_their_way.get(unit.number, 0) >= self._spec.max_in_transfer
+        if is_full:
+            self._stalled_since.setdefault(unit.number, now)
+        return is_full
+
+    def arrive(self, index: int, unit: Unit) -> bool:
+        """Queue a cache at a decode replica; return whether it is the first there, so that it may be taken in soon."""
+        queue = self._arrived.setdefault(unit.number, deque())
+        queue.append(index)
+        return len(queue) == 1
+
+    def take_in(self, unit: Unit, now: float) -> list[Unit]:
+        """Let a decode replica take in what it has room for; return the prefill replicas that may go on."""
+        queue, freed = self._arrived.get(unit.number), []
+        while queue and take_in(unit.replica, self._requests, queue[0], now):
+            freed += self.release(queue.popleft(), now)
+        return freed
+
+    def drop(self, index: int, unit: Unit | None, now: float) -> list[Unit]:
+        """Forget a cache that nobody wants any more, on its way or at ``unit``; return who may go on."""
+        if unit is not None and index in self._arrived.get(unit.number, ()):
+            self._arrived[unit.number].remove(index)
+        return self.release(index, now)
+
+    def is_queued(self, index: int, unit: Unit) -> bool:
+        """Return whether a cache waits at a decode replica."""
+        return index in self._arrived.get(unit.number, ())
+
+    def release(self, index: int, now: float) -> list[Unit]:
+        """Count a cache as no longer on its way; return its prefill replica if that stood still for it."""
+        source = self._source.pop(index, None)
+        if source is None:
+            return []
+        self._on_their_way[source.number] -= 1
+        since = self._stalled_since.pop(source.number, None)
+        if since is None:
+            return []
+        self.stalled += now - since
+        return [source]

@@ -1,0 +1,240 @@
+"""One run of a fleet in which something is decided as it goes: the counterpart of the plain run in `simulate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from simserve.sim.affinity import affinity_of
+from simserve.sim.autoscaler import Autoscaler
+from simserve.sim.callers import Callers, Event
+from simserve.sim.control import Control, Limits
+from simserve.sim.disaggregation import DisaggregatedFleet
+from simserve.sim.faults import Faults
+from simserve.sim.fleet import Fleet
+from simserve.sim.gate import Gate
+from simserve.sim.handover import Handover
+from simserve.sim.pools import PoolOutcome, PoolSetup, request_table
+from simserve.sim.prefixes import prefix_paths
+from simserve.sim.recorder import Recorder, series_sums
+from simserve.sim.records import COMPLETED, REASONS, RequestRecords
+from simserve.sim.routing import Router
+from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.series import BinnedSums
+from simserve.sim.step_log import StepLog
+from simserve.sim.streaming import joined
+from simserve.sim.timeline import FleetTimeline
+from simserve.sim.units import Pool
+from simserve.workload.requests import RequestSpecs
+
+
+class ManagedRun:
+    """A fleet, its clients and its control, ready to run.
+
+    Args:
+        control: What decides.
+        setups: The pools; with disaggregation, those that prefill and those that decode.
+        specs: What arrives.
+        latency: Seconds from sending to the router, shape [N].
+        on_progress: Called now and then with the number of requests that have ended.
+        log: Keeps every step; None: nobody asks.
+    """
+
+    def __init__(
+        self,
+        control: Control,
+        setups: Sequence[PoolSetup],
+        specs: RequestSpecs,
+        latency: NDArray[np.float64],
+        on_progress: Callable[[int], None] | None,
+        log: StepLog | None = None,
+    ) -> None:
+        self.requests = request_table(setups, specs, control.allowed)
+        self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
+        self._control, self._specs = control, specs
+        self._faults: Faults | None = None
+        sums = series_sums()
+        self._setups = tuple(setups)
+        self._pools = [_pool(setup, sums, log) for setup in setups]
+        if control.disaggregation is None:
+            for pool in self._pools:
+                pool.paths = prefix_paths(pool.config, specs)
+        if control.streaming is not None:
+            for pool in self._pools:
+                pool.recorder.clocks = {}
+        events: list[Event] = []
+        self.fleet = self._fleet(events, on_progress)
+        first = [pool for pool in self._pools if pool.role != "decode"]
+        affinity = affinity_of(control.routing, specs)
+        self.fleet.router = Router(control.routing, self.fleet.units, first, specs, control.allowed, affinity)
+        http_timeout = None if control.streaming is None else control.streaming.http_timeout
+        self.fleet.callers = Callers(specs, self.requests, events, self.arrival_time, latency, http_timeout)
+        if control.admission is not None:
+            self.fleet.gate = Gate(control.admission, specs, self._patience)
+        for pool, setup in zip(self._pools, setups, strict=True):
+            for _ in range(setup.num_replicas):
+                self.fleet.launch(pool, 0.0, is_ready=True)
+        if specs.concurrency is None:
+            # One tokeniser, in order: nobody overtakes a long prompt.
+            np.frombuffer(self.requests.ready_time)[:] = np.maximum.accumulate(self.arrival_time + latency)
+            self.fleet.schedule_all()
+        self.fleet.callers.start()
+
+    def run(self) -> bool:
+        """Run to the end; return whether the user stopped it."""
+        env = simpy.Environment()
+        control = self._control
+        if control.autoscaling is not None:
+            autoscaler = Autoscaler(
+                control.autoscaling, control.startup_seconds, env, self.fleet, self._pools[0], self._meets_slo
+            )
+            env.process(autoscaler.run())
+        if control.faults:
+            self._faults = Faults(env, self.fleet, self._specs, control.replicas_per_node)
+            self._faults.start(control.faults)
+        interval = self._control.routing.update_interval
+        if interval:
+            env.process(self._renew(env, interval))
+        done = env.process(self._data_plane(env))
+        try:
+            env.run(until=done)
+        except KeyboardInterrupt:
+            if self._specs.concurrency is None:
+                # What was still to come was never sent.
+                self.arrival_time[self.fleet.num_arrived :] = np.nan
+                np.frombuffer(self.requests.ready_time)[self.fleet.num_arrived :] = np.nan
+            return True
+        finally:
+            self.fleet.flush()
+        return False
+
+    def _fleet(self, events: list[Event], on_progress: Callable[[int], None] | None) -> Fleet:
+        control = self._control
+        if control.disaggregation is None:
+            return Fleet(self._pools, self.requests, events, on_progress)
+        fleet = DisaggregatedFleet(self._pools, self.requests, events, on_progress)
+        fleet.handover = Handover(control.disaggregation, control.kv_bytes_per_token, self.requests, events)
+        decoding = [pool for pool in self._pools if pool.role == "decode"]
+        fleet.decode_router = Router(RoutingSpec(), fleet.units, decoding, self._specs)
+        return fleet
+
+    @property
+    def cached_tokens(self) -> NDArray[np.int64] | None:
+        """Tokens of each request that a prefix cache held, shape [N]; None: nothing is cached."""
+        found = [np.frombuffer(pool.paths.cached_tokens, dtype=np.int64) for pool in self._pools if pool.paths]
+        return np.max(found, axis=0) if found else None
+
+    def outcomes(self, records: RequestRecords, end_time: float) -> list[PoolOutcome]:
+        """Return what each pool did; after `run`."""
+        timeline = self.timeline
+        found = []
+        for number, pool in enumerate(self._pools):
+            replicas = timeline.mean_replicas(0.0, end_time, number)
+            totals = pool.recorder.totals(replicas, records, end_time, timeline)
+            gpus = timeline.mean_gpus(0.0, end_time, number)
+            priced = self._setups[number].priced
+            found.append(
+                PoolOutcome(
+                    name=pool.name,
+                    role=pool.role,
+                    totals=totals,
+                    num_replicas=replicas,
+                    num_gpus=gpus,
+                    peak_flops=priced.parts.peak_flops if priced is not None else 0.0,
+                    peak_bandwidth=priced.parts.peak_bandwidth if priced is not None else 0.0,
+                )
+            )
+        return found
+
+    @property
+    def clocks(self) -> dict[int, NDArray[np.float64]]:
+        """The leaps with decodes of every replica; with streaming, after `run`."""
+        return {number: clock for pool in self._pools for number, clock in joined(pool.recorder.clocks).items()}
+
+    @property
+    def transfers(self) -> dict[str, float]:
+        """What KV caches did between the pools; empty without disaggregation."""
+        if not isinstance(self.fleet, DisaggregatedFleet):
+            return {}
+        handover = self.fleet.handover
+        return {
+            "count": float(handover.num_transfers),
+            "link_seconds": handover.seconds,
+            "waited_seconds": handover.waited,
+            "stalled_seconds": handover.stalled,
+        }
+
+    @property
+    def timeline(self) -> FleetTimeline:
+        """The lives of the replicas."""
+        units, callers = self.fleet.units, self.fleet.callers
+        lost, back = ([], []) if self._faults is None else (self._faults.lost_since, self._faults.lost_until)
+        return FleetTimeline(
+            launched_at=np.array([unit.launched_at for unit in units]),
+            ready_at=np.array([unit.ready_at for unit in units]),
+            stopped_at=np.array([unit.stopped_at for unit in units]),
+            gpus=np.array([unit.pool.gpus_per_replica for unit in units], dtype=np.int64),
+            pool=np.array([self._pools.index(unit.pool) for unit in units], dtype=np.int64),
+            pool_names=tuple(pool.name for pool in self.fleet.pools),
+            lost_since=np.array(lost, dtype=np.float64),
+            lost_until=np.array(back, dtype=np.float64),
+            tries=np.array(callers.abandoned, dtype=np.float64).reshape(-1, 3),
+            refusals={
+                reason: count for reason, count in zip(REASONS, self.fleet.refusals, strict=True) if count and reason
+            },
+            num_resent=callers.num_resent,
+            lost_tokens=self.fleet.num_lost_tokens,
+        )
+
+    def _data_plane(self, env: simpy.Environment) -> Generator[simpy.Event, Any, None]:
+        """Drive the fleet from decision to decision, until every request has come to its end or nothing is to come."""
+        # Whoever starts at time 0 comes first.
+        yield env.timeout(0)
+        while not self.fleet.is_done:
+            until = env.peek()
+            self.fleet.drive(until)
+            if until == float("inf"):
+                return
+            yield env.timeout(max(until - env.now, 0.0))
+
+    def _renew(self, env: simpy.Environment, interval: float) -> Generator[simpy.Event, Any, None]:
+        """Let the router look at the replicas every so often."""
+        while True:
+            self.fleet.router.refresh()
+            yield env.timeout(interval)
+
+    def _patience(self, index: int) -> float | None:
+        """Return the seconds from its arrival in which a request's first token must come; None: no limit."""
+        ttft, _, _ = self._limits(index)
+        if ttft is not None:
+            return ttft
+        own = self.fleet.callers.class_of(index)
+        return None if own is None else own.timeout
+
+    def _limits(self, index: int) -> Limits:
+        """Return the objective of a request's class."""
+        limits, classes = self._control.limits, self._specs.request_class
+        return limits[0] if classes is None else limits[int(classes[index])]
+
+    def _meets_slo(self, index: int) -> bool:
+        """Return whether a request that has ended met its objective."""
+        requests, (ttft, tpot, e2e) = self.requests, self._limits(index)
+        if requests.status[index] != COMPLETED:
+            return False
+        sent_at, first, last = self.arrival_time[index], requests.first_token_time[index], requests.finish_time[index]
+        gaps = requests.generated_tokens[index] - 1
+        return (
+            (ttft is None or first - sent_at <= ttft)
+            and (e2e is None or last - sent_at <= e2e)
+            and (tpot is None or not gaps or last - first <= tpot * gaps)
+        )
+
+
+def _pool(setup: PoolSetup, sums: BinnedSums, log: StepLog | None) -> Pool:
+    times = setup.step_times.as_lists()
+    recorder = Recorder(setup.engine, times, setup.priced, sums, log)
+    return Pool(setup.name, setup.engine, times, recorder, setup.gpus_per_replica, setup.role)

@@ -1,0 +1,131 @@
+"""PoolSetup: a pool before it runs; the table of requests that several pools share; and what their totals add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simserve.engine.config import EngineConfig
+from simserve.engine.histogram import Histogram
+from simserve.engine.state import RequestTable
+from simserve.engine.tables import StepTimes
+from simserve.perf.tables import PricedDeployment
+from simserve.sim.pool_spec import Role
+from simserve.sim.recorder import RunTotals
+from simserve.workload.requests import RequestSpecs
+
+_LIMITED = ("output_tokens", "max_tokens", "is_truncated", "status", "reason")
+"""Columns of the table that the length limits of an engine decide on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSetup:
+    """Equal replicas, before the run.
+
+    Attributes:
+        name: How results call the pool; empty where there is only one.
+        engine: What the scheduler of each obeys.
+        step_times: Seconds of a step.
+        priced: Where they come from; None: nowhere, no step is taken apart.
+        num_replicas: At the start.
+        gpus_per_replica: GPUs of each.
+        role: Whether they prefill, decode, or both.
+    """
+
+    name: str
+    engine: EngineConfig
+    step_times: StepTimes
+    priced: PricedDeployment | None
+    num_replicas: int
+    gpus_per_replica: int = 1
+    role: Role = "both"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolOutcome:
+    """What a pool did in a run.
+
+    Attributes:
+        name: Of the pool.
+        role: Its role.
+        totals: Sums over its replicas.
+        num_replicas: Replicas, as a mean over the run.
+        num_gpus: GPUs, likewise.
+        peak_flops: Of one replica in the dtype it computes in, FLOP/s.
+        peak_bandwidth: Of one replica, bytes/s.
+    """
+
+    name: str
+    role: Role
+    totals: RunTotals
+    num_replicas: float
+    num_gpus: float
+    peak_flops: float
+    peak_bandwidth: float
+
+
+def request_table(
+    pools: Sequence[PoolSetup], specs: RequestSpecs, allowed: Sequence[Sequence[int]] = ()
+) -> RequestTable:
+    """Return the table of all requests, each under the length limits of the strictest pool that may serve it.
+
+    Args:
+        pools: One or more.
+        specs: What arrives.
+        allowed: Indices of pools by class; empty: all, for all.
+    """
+    classes = specs.request_class
+    if len(pools) == 1 or classes is None or not allowed:
+        return _table(specs, pools)
+    tables = [_table(specs, [pools[number] for number in each]) for each in allowed]
+    merged = tables[0]
+    for name in _LIMITED:
+        column = getattr(merged, name)
+        for index, number in enumerate(classes.tolist()):
+            column[index] = getattr(tables[number], name)[index]
+    return merged
+
+
+def _table(specs: RequestSpecs, pools: Sequence[PoolSetup]) -> RequestTable:
+    configs = [pool.engine for pool in pools]
+    longest = min(config.max_model_len for config in configs)
+    # Only a pool that prefills limits the prompt to what fits in a step.
+    unchunked = [pool.engine for pool in pools if pool.role != "decode" and not pool.engine.enable_chunked_prefill]
+    strictest = min(unchunked, key=lambda config: config.max_num_batched_tokens, default=configs[0])
+    config = replace(strictest, max_model_len=longest)
+    return RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace)
+
+
+def together(outcomes: Sequence[PoolOutcome]) -> RunTotals:
+    """Return what the pools of a run add up to; their time series cover all of them already."""
+    totals = [each.totals for each in outcomes]
+    first = totals[0]
+    if len(totals) == 1:
+        return first
+    itl = Histogram()
+    for each in totals:
+        itl.merge(each.itl)
+    capacity = sum(each.kv_capacity_tokens for each in totals)
+    # The series of every pool divides what all of them hold by its own capacity a replica.
+    own = first.kv_capacity_tokens / outcomes[0].num_replicas * sum(each.num_replicas for each in outcomes)
+    return RunTotals(
+        num_steps=sum(each.num_steps for each in totals),
+        sequence_steps=sum(each.sequence_steps for each in totals),
+        busy_seconds=sum(each.busy_seconds for each in totals),
+        seconds_by_part={part: sum(each.seconds_by_part[part] for each in totals) for part in first.seconds_by_part},
+        flops=sum(each.flops for each in totals),
+        bytes=sum(each.bytes for each in totals),
+        blocked_seconds={
+            reason: sum(each.blocked_seconds[reason] for each in totals) for reason in first.blocked_seconds
+        },
+        kv_capacity_tokens=capacity,
+        kv_reserved_token_seconds=sum(each.kv_reserved_token_seconds for each in totals),
+        kv_held_token_seconds=sum(each.kv_held_token_seconds for each in totals),
+        kv_unusable_token_seconds=sum(each.kv_unusable_token_seconds for each in totals),
+        kv_peak_share=max(each.kv_peak_share for each in totals),
+        itl=itl,
+        series=replace(first.series, kv_usage=first.series.kv_usage * (own / capacity if capacity else np.nan)),
+        speculation=first.speculation,
+    )

@@ -1,0 +1,133 @@
+"""Router: which of the ready replicas an arrival goes to, from signals that may be stale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simserve import rng
+from simserve.sim.affinity import Affinity
+from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.units import Pool, Unit
+from simserve.workload.requests import RequestSpecs
+
+_UNIFORMS_AT_ONCE = 1024
+NONE_READY = -1
+DEFAULT_GUARD = 1.5
+"""Load over the mean load from which a replica is passed over (SGLang's router: ``--balance-rel-threshold``)."""
+LEAST_EXCESS = 4
+"""Requests more than the least loaded one, below which no replica is passed over."""
+
+
+class Router:
+    """Chooses replicas by one policy.
+
+    Args:
+        spec: The policy.
+        units: The fleet, as it grows.
+        pools: Those it chooses from; of a class, those at the indices in ``allowed``.
+        specs: What arrives, for its seed and its classes.
+        allowed: Indices of pools by class; empty: all, for all.
+        affinity: ``session`` and ``prefix``: what is remembered of earlier requests.
+    """
+
+    def __init__(
+        self,
+        spec: RoutingSpec,
+        units: list[Unit],
+        pools: Sequence[Pool],
+        specs: RequestSpecs,
+        allowed: Sequence[Sequence[int]] = (),
+        affinity: Affinity | None = None,
+    ) -> None:
+        self._affinity = affinity
+        self._guard = DEFAULT_GUARD if spec.imbalance_guard is None else spec.imbalance_guard
+        self._policy = spec.policy
+        self._units = units
+        self._pools = list(pools)
+        self._allowed = [[self._pools[number] for number in each] for each in allowed]
+        self._classes = None if specs.request_class is None or not allowed else specs.request_class.tolist()
+        self._weights = dict(spec.weights or {})
+        self._credits = dict.fromkeys(self._weights, 0.0)
+        self._is_stale = spec.update_interval > 0
+        self._seen: list[int] = []
+        self._turn = 0
+        self._random = rng.stream(specs.seed, "routing", specs.replication)
+        self._uniforms: list[float] = []
+        self._weighs_tokens = spec.policy == "least_tokens"
+
+    def refresh(self) -> None:
+        """Look at every replica; until the next look, this is what the router knows."""
+        self._seen = [self._signal(unit) for unit in self._units]
+
+    def choose(self, index: int) -> int:
+        """Return the number of the replica that a request goes to; -1 while none is ready."""
+        pools = self._pools if self._classes is None else self._allowed[self._classes[index]]
+        if len(pools) == 1:
+            ready = pools[0].ready
+        else:
+            pools = [pool for pool in pools if pool.ready]
+            if self._weights and len(pools) > 1:
+                pools = [self._draw_pool(pools)]
+            ready = [number for pool in pools for number in pool.ready]
+        if not ready:
+            return NONE_READY
+        return self._among(ready) if self._affinity is None else self._near(index, ready, self._affinity)
+
+    def _near(self, index: int, ready: Sequence[int], affinity: Affinity) -> int:
+        """Return the replica that knows a request, unless it has far more to do than the others."""
+        number = affinity.preferred(index, ready)
+        if number is None or self._is_overloaded(number, ready):
+            number = self._least(ready)
+        affinity.routed(index, number)
+        return number
+
+    def _is_overloaded(self, number: int, ready: Sequence[int]) -> bool:
+        loads = [self._known(each) for each in ready]
+        own = self._known(number)
+        return own > self._guard * sum(loads) / len(loads) and own > min(loads) + LEAST_EXCESS
+
+    def _known(self, number: int) -> int:
+        """Return the load of a replica as far as the router knows."""
+        if not self._is_stale:
+            return self._signal(self._units[number])
+        return self._seen[number] if number < len(self._seen) else 0
+
+    def _draw_pool(self, pools: list[Pool]) -> Pool:
+        """Return the pool whose turn it is by weight: smooth weighted round robin, as nginx deals."""
+        for pool in pools:
+            self._credits[pool.name] += self._weights[pool.name]
+        chosen = max(pools, key=lambda pool: self._credits[pool.name])
+        self._credits[chosen.name] -= sum(self._weights[pool.name] for pool in pools)
+        return chosen
+
+    def _among(self, ready: Sequence[int]) -> int:
+        if len(ready) == 1:
+            return ready[0]
+        if self._policy == "round_robin":
+            turn = self._turn if self._turn < len(ready) else 0
+            self._turn = turn + 1
+            return ready[turn]
+        if self._policy == "random":
+            return ready[self._draw(len(ready))]
+        if self._policy == "power_of_two":
+            first = self._draw(len(ready))
+            second = self._draw(len(ready) - 1)
+            second += second >= first
+            # The lower number first, so that ties go to it.
+            return self._least((ready[min(first, second)], ready[max(first, second)]))
+        return self._least(ready)
+
+    def _least(self, ready: Sequence[int]) -> int:
+        if not self._is_stale and not self._weighs_tokens:
+            units = self._units
+            return min(ready, key=lambda number: units[number].load)
+        # A replica that is newer than the last look is thought to be empty.
+        return min(ready, key=self._known)
+
+    def _signal(self, unit: Unit) -> int:
+        return unit.tokens if self._weighs_tokens else unit.load
+
+    def _draw(self, below: int) -> int:
+        if not self._uniforms:
+            self._uniforms = self._random.random(_UNIFORMS_AT_ONCE).tolist()
+        return min(int(self._uniforms.pop() * below), below - 1)

@@ -1,0 +1,142 @@
+"""What the client sees of a run: when each event left the API server, and when it crossed the network.
+
+From the records of the engine and the clocks of its replicas, after the run. Token j of an answer was there at the
+end of the decode step ``finish_step - (output - j)`` of its replica, which the clock turns into seconds; so the time
+of every event is exact. Of a request that was preempted, only the first and the last token are known so, and the
+others are spread evenly between them. Events of one replica queue at its API server, first come, first served:
+``D_i = max(A_i, D_(i-1)) + cost``, unrolled with a running maximum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine.histogram import Histogram
+from simserve.engine.state import RequestTable
+from simserve.sim.records import COMPLETED, RequestRecords
+from simserve.sim.streaming_spec import StreamingSpec
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTotals:
+    """What was sent.
+
+    Attributes:
+        num_events: Events of completed requests.
+        num_tokens: Their tokens.
+        busy_seconds: Seconds of API-server cores.
+        delay_seconds: Seconds that events waited for their core, summed.
+        busiest_share: Share of the run in which the cores of the busiest replica were at work.
+    """
+
+    num_events: int
+    num_tokens: int
+    busy_seconds: float
+    delay_seconds: float
+    busiest_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientView:
+    """A run as the client sees it: its records, its gaps between events, and what was sent."""
+
+    records: RequestRecords
+    itl: Histogram
+    totals: StreamTotals
+
+
+def client_view(
+    spec: StreamingSpec,
+    records: RequestRecords,
+    requests: RequestTable,
+    clocks: Mapping[int, Floats],
+    end_time: float,
+) -> ClientView:
+    """Return the run as the client sees it.
+
+    Args:
+        spec: How tokens are sent.
+        records: As the engine saw it.
+        requests: The table of the run, for the steps in which answers ended.
+        clocks: Of each replica the leaps with decodes: start, steps, first and increment, shape [4, leaps].
+        end_time: Of the run, seconds.
+    """
+    finish_step = np.frombuffer(requests.finish_step, dtype=np.int64)
+    first, finish = records.first_token_time.copy(), records.finish_time.copy()
+    itl_max = np.full(len(records), np.nan)
+    itl = Histogram()
+    num_events, delay, busiest, cost = 0, 0.0, 0.0, spec.cost_per_event / spec.api_servers
+    completed = records.status == COMPLETED
+    for replica in np.unique(records.replica_id[completed]).tolist():
+        own = np.flatnonzero(completed & (records.replica_id == replica))
+        owner, tokens = _events(records.output_tokens[own], spec)
+        ready = _token_times(records, finish_step, own[owner], tokens, clocks.get(replica))
+        order = np.argsort(ready, kind="stable")
+        sent = np.empty(len(ready))
+        place = np.arange(len(ready))
+        sent[order] = np.maximum.accumulate(ready[order] - cost * place) + cost * (place + 1)
+        num_events += len(sent)
+        delay += float((sent - ready).sum()) - cost * len(sent)
+        busiest = max(busiest, cost * len(sent) / end_time if end_time > 0 else 0.0)
+        starts = np.flatnonzero(np.diff(owner, prepend=-1))
+        ends = np.append(starts[1:], len(owner)) - 1
+        first[own], finish[own] = sent[starts], sent[ends]
+        gaps = np.diff(sent)
+        is_gap = owner[1:] == owner[:-1]
+        if is_gap.any():
+            itl.add(gaps[is_gap], np.ones(int(is_gap.sum())))
+            largest = np.maximum.reduceat(np.append(np.where(is_gap, gaps, 0.0), 0.0), starts)
+            itl_max[own] = np.where(ends > starts, largest, np.nan)
+    latency = spec.network_latency
+    # Whoever got no answer still hears of it over the network.
+    seen = replace(records, first_token_time=first + latency, finish_time=finish + latency, itl_max=itl_max)
+    totals = StreamTotals(
+        num_events=num_events,
+        num_tokens=int(records.output_tokens[completed].sum()),
+        busy_seconds=spec.cost_per_event * num_events,
+        delay_seconds=max(delay, 0.0),
+        busiest_share=busiest,
+    )
+    return ClientView(records=seen, itl=itl, totals=totals)
+
+
+def _events(output_tokens: Integers, spec: StreamingSpec) -> tuple[Integers, Integers]:
+    """Return, of every event, whose it is (a position) and with which token it is complete; in order."""
+    size = spec.buffer_tokens
+    counts = -(-output_tokens // size) if spec.stream else np.ones_like(output_tokens)
+    owner = np.repeat(np.arange(len(output_tokens)), counts)
+    position = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    if not spec.stream:
+        return owner, output_tokens
+    return owner, np.minimum(size * (position + 1), output_tokens[owner])
+
+
+def _token_times(
+    records: RequestRecords, finish_step: Integers, index: Integers, tokens: Integers, clock: Floats | None
+) -> Floats:
+    """Return when the given tokens (counted from 1) of the given requests were there."""
+    output = records.output_tokens[index]
+    first, last = records.first_token_time[index], records.finish_time[index]
+    spread: Floats = first + (last - first) * (tokens - 1) / np.maximum(output - 1, 1)
+    if clock is None or not clock.shape[1]:
+        return spread
+    start, steps, seconds, increment = clock
+    before = np.cumsum(steps) - steps
+    done = (finish_step[index] - (output - tokens)).astype(np.float64)
+    leap = np.clip(np.searchsorted(before, done, side="left") - 1, 0, len(before) - 1)
+    k = done - before[leap]
+    exact = start[leap] + seconds[leap] * k + increment[leap] * (k * (k - 1) * 0.5)
+    is_known = (records.num_preemptions[index] == 0) & (tokens > 1) & (tokens < output)
+    return np.where(is_known, exact, np.where(tokens == output, last, spread))
+
+
+def joined(clocks: Mapping[int, Sequence[Floats]] | None) -> dict[int, Floats]:
+    """Return the clocks that a recorder kept in pieces, each in one; those without a leap are left out."""
+    return {replica: np.concatenate(pieces, axis=1) for replica, pieces in (clocks or {}).items() if len(pieces)}

@@ -1,0 +1,135 @@
+"""Unit: a replica with a life: launched, ready, drained, lost, stopped; and the pool of equal ones it belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from simserve.engine.config import EngineConfig
+from simserve.engine.prefix_cache import PrefixCache, PrefixPaths
+from simserve.engine.state import INFINITY, Replica
+from simserve.engine.tables import StepTimes
+from simserve.sim.pool_spec import Role
+from simserve.sim.recorder import Recorder
+
+STARTING, READY, DRAINING, DOWN, STOPPED = range(5)
+"""Life of a unit: it takes requests while READY, finishes those it has while DRAINING, has none in the other states."""
+
+
+@dataclass(slots=True)
+class Pool:
+    """Equal replicas.
+
+    Attributes:
+        name: How results call it; empty where there is only one.
+        config: What the scheduler of each obeys.
+        times: Seconds of a step, as lists.
+        recorder: Adds up their leaps.
+        gpus_per_replica: GPUs of each.
+        paths: What requests share, where the replicas cache prefixes; None: they do not.
+        role: Whether they prefill, decode, or both.
+        units: All that were ever launched.
+        ready: Numbers of those that take requests, ascending.
+    """
+
+    name: str
+    config: EngineConfig
+    times: StepTimes
+    recorder: Recorder
+    gpus_per_replica: int = 1
+    role: Role = "both"
+    paths: PrefixPaths | None = None
+    units: list[Unit] = field(default_factory=list)
+    ready: list[int] = field(default_factory=list)
+
+    @property
+    def schedules_ahead(self) -> bool:
+        """Whether a step is scheduled while the one before it runs."""
+        return self.config.async_scheduling and self.config.batching != "static"
+
+
+class Unit:
+    """One replica of a fleet.
+
+    Attributes:
+        number: Its place in the fleet; the identity of its replica.
+        pool: What it is one of.
+        replica: Its scheduler; a new one after a loss.
+        state: STARTING, READY, DRAINING, DOWN or STOPPED.
+        load: Requests routed to it and not answered.
+        tokens: Their prompts and the most that they may generate.
+        members: Those requests with their tokens, in the order of their coming.
+        doomed: Requests that leave at the end of the running step, and when that was decided.
+        is_dying: Whether all of them do, because the replica is lost or stopped.
+        loss: Why, an index into `simserve.sim.records.REASONS`.
+        is_loss_retried: Whether they are routed to another replica then.
+        launched_at: When it was launched, and paid for from, seconds.
+        ready_at: When it first took requests; inf: never.
+        stopped_at: When it was given back; inf: never.
+        last_finish: When a request last finished on it.
+        finish_interval: Running mean of the seconds between two finishes; 0: none seen.
+        busy_seconds: Seconds of its steps so far.
+        next_times: Step times from the next step on; None: as they are.
+        is_freezing: Whether it hangs from the end of the running step on.
+        is_frozen: Whether it hangs: it takes requests and does nothing.
+    """
+
+    __slots__ = (
+        "busy_seconds",
+        "doomed",
+        "finish_interval",
+        "is_dying",
+        "is_freezing",
+        "is_frozen",
+        "is_loss_retried",
+        "last_finish",
+        "launched_at",
+        "load",
+        "loss",
+        "members",
+        "next_times",
+        "number",
+        "pool",
+        "ready_at",
+        "replica",
+        "state",
+        "stopped_at",
+        "tokens",
+    )
+
+    def __init__(self, number: int, pool: Pool, launched_at: float) -> None:
+        self.number = number
+        self.pool = pool
+        self.replica = self.new_replica()
+        self.state = STARTING
+        self.load = 0
+        self.tokens = 0
+        self.members: dict[int, int] = {}
+        self.doomed: dict[int, float] = {}
+        self.is_dying = self.is_loss_retried = False
+        self.loss = 0
+        self.launched_at = launched_at
+        self.ready_at = self.stopped_at = INFINITY
+        self.last_finish = launched_at
+        self.finish_interval = self.busy_seconds = 0.0
+        self.next_times: StepTimes | None = None
+        self.is_freezing = self.is_frozen = False
+
+    def new_replica(self) -> Replica:
+        """Give the unit a scheduler that holds nothing, and return it."""
+        self.replica = Replica(self.number, self.pool.config, self.pool.times)
+        self.replica.finished = []
+        if self.pool.paths is not None:
+            self.replica.cache = PrefixCache(self.pool.paths)
+        self.pool.recorder.watch(self.replica)
+        return self.replica
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests in the scheduler's queue, and those routed to it that it has not seen yet."""
+        return self.load - self.replica.num_running
+
+    def note_finishes(self, count: int, now: float) -> None:
+        """Keep the running mean of the seconds between two finishes, a tenth of it new each time."""
+        interval = (now - self.last_finish) / count
+        self.last_finish = now
+        self.finish_interval += (interval - self.finish_interval) * (0.1 if self.finish_interval else 1.0)

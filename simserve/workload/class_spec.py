@@ -1,0 +1,148 @@
+"""The `workload.classes` block: kinds of requests with lengths, objectives and patience of their own. Draws nothing.
+
+The text below a field is its entry in the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from simserve.units import Seconds
+from simserve.validation import FrozenModel
+from simserve.workload.arrival_spec import AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
+from simserve.workload.length_spec import Length
+
+MAX_CLASSES = 100
+MAX_RETRIES = 1000
+_SHARE_SLACK = 1e-6
+"""By how much shares may miss 1, such as three times 0.333333."""
+
+
+def positive_seconds(value: float) -> float:
+    """Return seconds that are longer than none.
+
+    Raises:
+        ValueError: They are not.
+    """
+    if value <= 0:
+        raise ValueError("must be longer than 0 s")
+    return value
+
+
+PositiveSeconds = Annotated[Seconds, AfterValidator(positive_seconds)]
+
+
+class LatencyLimits(FrozenModel):
+    """Limits of a request's latencies, and the share of requests that must keep them all."""
+
+    ttft: PositiveSeconds | None = None
+    """Longest time to first token."""
+    tpot: PositiveSeconds | None = None
+    """Longest time per output token after the first."""
+    e2e: PositiveSeconds | None = None
+    """Longest time from arrival to the last token."""
+    attainment: Annotated[float, Field(gt=0, le=1)] = 0.95
+    """Share of submitted requests that must keep every limit."""
+
+    @model_validator(mode="after")
+    def _check_terms(self) -> Self:
+        if self.ttft is None and self.tpot is None and self.e2e is None:
+            raise ValueError('needs at least one limit: ttft, tpot or e2e, for example ttft: "1 s"')
+        return self
+
+
+class RetrySpec(FrozenModel):
+    """What a client does with a request that was refused, timed out or lost: it sends it again after a pause.
+
+    The pause doubles with every try, `backoff * 2^k` up to `max_backoff`, less a random part. The defaults are those
+    of the OpenAI Python client (`_constants.py`: 0.5 s, 8 s; `_base_client.py`: up to a quarter less).
+    """
+
+    max: Annotated[int, Field(ge=1, le=MAX_RETRIES)] = 2
+    """Most times that a request is sent again."""
+    backoff: Annotated[Seconds, Field(ge=0)] = 0.5
+    """Pause before the first retry; `0 s`: at once, the naive client."""
+    max_backoff: Annotated[Seconds, Field(ge=0)] = 8.0
+    """Longest pause."""
+    jitter: Annotated[float, Field(ge=0, le=1)] = 0.25
+    """Share of the pause that a random draw may take off."""
+    honor_retry_after: bool = True
+    """Whether the client waits at least as long as a 503 with Retry-After tells it."""
+
+
+def _as_retries(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return None if value == 0 else {"max": value}
+    return value
+
+
+class ClassSpec(FrozenModel):
+    """A kind of request. What it leaves out is the workload's."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=60)]
+    """Name in the results."""
+    share: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Share of the workload's common arrivals; the shares of all classes add up to 1."""
+    arrivals: Arrivals | None = None
+    """Arrivals of its own, instead of a share of the common ones; open loop."""
+    prompt_tokens: Length | None = None
+    """Lengths of its prompts."""
+    output_tokens: Length | None = None
+    """Lengths of its answers."""
+    priority: int | None = None
+    """Place in the queue where the engine's scheduling_policy is `priority`: lower goes first."""
+    slo: LatencyLimits | None = None
+    """Objective of this class, instead of the scenario's."""
+    timeout: PositiveSeconds | None = None
+    """How long its clients wait for the whole answer, from sending, before they hang up; the server then drops the
+    request. Absent: they wait for ever."""
+    retries: Annotated[
+        RetrySpec | None, BeforeValidator(_as_retries, json_schema_input_type=int | RetrySpec | None)
+    ] = None
+    """How often, and after which pauses, its clients send a request again; a number is `{max: N}`."""
+    pool: str | None = None
+    """The pool of `deployment.pools` that serves it; absent: any."""
+
+    @model_validator(mode="after")
+    def _check_arrivals(self) -> Self:
+        if isinstance(self.arrivals, ClosedLoopArrivals):
+            raise ValueError("cannot have closed_loop arrivals of its own; give the workload a closed loop and shares")
+        if isinstance(self.arrivals, AllAtOnceArrivals):
+            raise ValueError("cannot have all_at_once arrivals of its own; use spike or steps")
+        if (self.share is None) == (self.arrivals is None):
+            raise ValueError("needs either share, of the common arrivals, or arrivals of its own")
+        return self
+
+
+def check_classes(classes: Sequence[ClassSpec], common: dict[str, object], *, has_trace: bool) -> None:
+    """Refuse classes that do not say together what arrives.
+
+    Args:
+        classes: One or more.
+        common: The workload's own ``arrivals prompt_tokens output_tokens``; None where absent.
+        has_trace: Whether the workload replays a trace.
+
+    Raises:
+        ValueError: A rule and a remedy, ready to stand behind ``workload``.
+    """
+    if has_trace:
+        raise ValueError("has a trace and also classes; a trace does not say who belongs to which")
+    names = [each.name for each in classes]
+    if len(set(names)) < len(names):
+        raise ValueError("has two classes of one name; rename one")
+    shares = [each.share for each in classes if each.share is not None]
+    if shares and abs(sum(shares) - 1) > _SHARE_SLACK:
+        raise ValueError(f"has classes whose shares add up to {sum(shares):g}; they must add up to 1")
+    if shares and common["arrivals"] is None:
+        raise ValueError("has classes with a share, but no arrivals to share; add workload.arrivals")
+    if len(shares) < len(classes) and isinstance(common["arrivals"], ClosedLoopArrivals):
+        raise ValueError("has a closed loop and a class with arrivals of its own; give every class a share")
+    if not shares and common["arrivals"] is not None:
+        raise ValueError("has arrivals that no class has a share of; give a class a share, or leave them out")
+    for part in ("prompt_tokens", "output_tokens"):
+        lacking = [each.name for each in classes if getattr(each, part) is None]
+        if lacking and common[part] is None:
+            raise ValueError(f"lacks {part} for the class {lacking[0]}; give it there, or in workload.{part} for all")

@@ -1,0 +1,140 @@
+"""Classes of requests drawn: who arrives when, and how long it is. All chance from named streams.
+
+The classes that share the common arrivals draw as one workload does, from the same streams; each with arrivals of
+its own draws from streams of its own, so that changing one class moves no other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve import rng
+from simserve.errors import ScenarioError
+from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
+from simserve.workload.arrivals import arrival_times
+from simserve.workload.class_spec import ClassSpec
+from simserve.workload.length_spec import Length
+from simserve.workload.lengths import length_distribution
+from simserve.workload.spec import WorkloadSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ClassedRequests:
+    """Requests with their classes, in order of arrival; columns as of `simserve.workload.requests.RequestSpecs`.
+
+    Attributes:
+        arrival_time: Seconds; NaN in a closed loop.
+        prompt_tokens: Tokens.
+        output_tokens: Tokens.
+        request_class: Index into the classes of the workload, int16.
+    """
+
+    arrival_time: NDArray[np.float64]
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    request_class: NDArray[np.int16]
+
+    def __len__(self) -> int:
+        """Return the number of requests."""
+        return len(self.arrival_time)
+
+
+def draw_classes(spec: WorkloadSpec, *, seed: int, replication: int, base_path: Path | None) -> ClassedRequests:
+    """Return the requests of all classes of a workload that has some; the first ``num_requests`` where it says so.
+
+    Raises:
+        ScenarioError: No request arrives within the duration.
+    """
+    classes = spec.classes or ()
+    parts = []
+    if any(each.share is not None for each in classes):
+        parts.append(_draw_shared(spec, classes, seed, replication, base_path))
+    for number, each in enumerate(classes):
+        if each.arrivals is not None:
+            parts.append(_draw_own(spec, each, number, seed, replication, base_path))
+    merged = parts[0] if len(parts) == 1 else _merged(parts)
+    if not len(merged):
+        remedy = "lengthen it or raise the rates"
+        raise ScenarioError("is over before the first request arrives", key="workload.duration", remedy=remedy)
+    return merged if spec.num_requests is None else _rows(merged, np.arange(min(spec.num_requests, len(merged))))
+
+
+def _draw_shared(
+    spec: WorkloadSpec, classes: tuple[ClassSpec, ...], seed: int, replication: int, base_path: Path | None
+) -> ClassedRequests:
+    times = _times(spec, None, seed, replication, "")
+    sharing = [number for number, each in enumerate(classes) if each.share is not None]
+    edges = np.cumsum([classes[number].share or 0.0 for number in sharing])
+    uniforms = rng.stream(seed, "classes", replication).random(len(times)) * edges[-1]
+    drawn = np.minimum(np.searchsorted(edges, uniforms, side="right"), len(sharing) - 1)
+    request_class = np.array(sharing, dtype=np.int16)[drawn]
+    lengths = {}
+    for part in ("prompt_tokens", "output_tokens"):
+        tokens = np.empty(len(times), dtype=np.int64)
+        # One uniform a request, whatever its class: another class's lengths are drawn from the same one.
+        for number in sharing:
+            distribution = length_distribution(_length(spec, classes[number], part), base_path)
+            own = request_class == number
+            tokens[own] = distribution.sample(rng.stream(seed, part, replication), len(times))[own]
+        lengths[part] = tokens
+    return ClassedRequests(times, lengths["prompt_tokens"], lengths["output_tokens"], request_class)
+
+
+def _draw_own(
+    spec: WorkloadSpec, each: ClassSpec, number: int, seed: int, replication: int, base_path: Path | None
+) -> ClassedRequests:
+    times = _times(spec, each, seed, replication, f".{each.name}")
+    lengths = [
+        length_distribution(_length(spec, each, part), base_path).sample(
+            rng.stream(seed, f"{part}.{each.name}", replication), len(times)
+        )
+        for part in ("prompt_tokens", "output_tokens")
+    ]
+    return ClassedRequests(times, lengths[0], lengths[1], np.full(len(times), number, dtype=np.int16))
+
+
+def _length(spec: WorkloadSpec, each: ClassSpec, part: str) -> Length:
+    own: Length | None = getattr(each, part)
+    common: Length | None = getattr(spec, part)
+    chosen = common if own is None else own
+    assert chosen is not None, "checked where the workload was read"
+    return chosen
+
+
+def _times(spec: WorkloadSpec, each: ClassSpec | None, seed: int, replication: int, suffix: str) -> NDArray[np.float64]:
+    arrivals = spec.arrivals if each is None else each.arrivals
+    match arrivals:
+        case ClosedLoopArrivals():
+            return np.full(spec.num_requests or 0, np.nan)
+        case AllAtOnceArrivals() | None:
+            return np.zeros(spec.num_requests or 0)
+    return arrival_times(
+        arrivals,
+        rng.stream(seed, f"arrivals{suffix}", replication),
+        num_requests=spec.num_requests,
+        duration=spec.duration,
+        phases=rng.stream(seed, f"arrival_phases{suffix}", replication),
+    )
+
+
+def _merged(parts: list[ClassedRequests]) -> ClassedRequests:
+    together = ClassedRequests(
+        *(
+            np.concatenate([getattr(part, column) for part in parts])
+            for column in ("arrival_time", "prompt_tokens", "output_tokens", "request_class")
+        )
+    )
+    return _rows(together, np.argsort(together.arrival_time, kind="stable"))
+
+
+def _rows(requests: ClassedRequests, rows: NDArray[np.int64]) -> ClassedRequests:
+    return ClassedRequests(
+        requests.arrival_time[rows],
+        requests.prompt_tokens[rows],
+        requests.output_tokens[rows],
+        requests.request_class[rows],
+    )

@@ -1,0 +1,171 @@
+"""Conversations drawn: how many turns, what each prompt holds of those before it, and how long people think.
+
+All chance is drawn here, from named streams; when a turn is sent is known only when the one before it is answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve import rng
+from simserve.workload.arrival_spec import Arrivals, RampArrivals, StepArrivals, WeibullArrivals
+from simserve.workload.arrivals import unit_quantile
+from simserve.workload.lengths import length_distribution
+from simserve.workload.prefixes import PrefixSegments, system_prompts
+from simserve.workload.requests import RequestSpecs
+from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Which request is which turn of which conversation; rows stand by conversation, turn, and call.
+
+    Attributes:
+        session: Number of the conversation, shape [R].
+        turn: From 1, shape [R].
+        call: Position among the requests of its turn, from 0; the first is the main line, shape [R].
+    """
+
+    session: Integers
+    turn: Integers
+    call: Integers
+
+    @property
+    def num_sessions(self) -> int:
+        """Conversations."""
+        return int(self.session[-1]) + 1 if len(self.session) else 0
+
+
+def mean_requests(spec: SessionsSpec, base_path: Path | None) -> float:
+    """Return the mean number of requests of a conversation."""
+    return length_distribution(spec.turns, base_path).mean * length_distribution(spec.parallel_calls, base_path).mean
+
+
+def slowed(arrivals: Arrivals, factor: float) -> Arrivals:
+    """Return arrivals whose rates are divided by ``factor``; what has no rate stays."""
+    changes: dict[str, object] = {}
+    if hasattr(arrivals, "rate"):
+        changes["rate"] = arrivals.rate / factor
+    if isinstance(arrivals, RampArrivals):
+        changes["start_rate"] = arrivals.start_rate / factor
+    if isinstance(arrivals, StepArrivals):
+        changes["steps"] = tuple(each.model_copy(update={"rate": each.rate / factor}) for each in arrivals.steps)
+    return arrivals.model_copy(update=changes)
+
+
+def draw_shape(
+    spec: SessionsSpec,
+    *,
+    seed: int,
+    replication: int,
+    base_path: Path | None,
+    num_requests: int | None = None,
+    num_sessions: int | None = None,
+) -> Shape:
+    """Return the turns of so many conversations, or of the first that hold ``num_requests`` (the last is cut there)."""
+    turns_of = length_distribution(spec.turns, base_path)
+    calls_of = length_distribution(spec.parallel_calls, base_path)
+    most = num_requests if num_sessions is None else num_sessions
+    turns = turns_of.sample(rng.stream(seed, "turns", replication), most or 0)
+    if num_requests is not None:
+        # Every turn holds a request at least: no more conversations than that can begin.
+        turns = turns[: int(np.searchsorted(np.cumsum(turns), num_requests)) + 1]
+    calls = calls_of.sample(rng.stream(seed, "parallel_calls", replication), int(turns.sum()))
+    turn = _positions(turns) + 1
+    rows = slice(0, num_requests)
+    return Shape(
+        session=np.repeat(np.repeat(np.arange(len(turns)), turns), calls)[rows],
+        turn=np.repeat(turn, calls)[rows],
+        call=_positions(calls)[rows],
+    )
+
+
+def draw_think_times(spec: SessionsSpec, shape: Shape, *, seed: int, replication: int) -> NDArray[np.float64]:
+    """Return the seconds between the answers of a turn and the sending of the next; 0 for first turns."""
+    is_main = shape.call == 0
+    num_turns = int(is_main.sum())
+    times = np.full(num_turns, spec.think_time)
+    if spec.think_time_cv:
+        quantile = unit_quantile(WeibullArrivals(rate=1.0, cv=spec.think_time_cv))
+        times = times * quantile(rng.stream(seed, "think_time", replication).random(num_turns))
+    if spec.tool_share:
+        is_tool = rng.stream(seed, "tool_turns", replication).random(num_turns) < spec.tool_share
+        times = np.where(is_tool, spec.tool_time, times)
+    spread: NDArray[np.float64] = times[np.cumsum(is_main) - 1]
+    return np.where(shape.turn == 1, 0.0, spread)
+
+
+def contexts(
+    shape: Shape, new_tokens: Integers, output_tokens: Integers, growth: float, groups: Integers | None, system: int
+) -> tuple[Integers, PrefixSegments]:
+    """Return the prompt of every request, and what it shares with others.
+
+    A turn's prompt is the context and new text. The context of the next turn is the main line's prompt and ``growth``
+    of all answers of the turn. The main line's answer is in the cache of whoever gave it; other answers, and one that
+    is kept in part, come back as new text.
+
+    Args:
+        shape: The conversations.
+        new_tokens: New text of each request, shape [R].
+        output_tokens: Its answer, shape [R].
+        growth: Share of an answer that is kept.
+        groups: Group of each conversation's system prompt, from 0; None: there is none.
+        system: Tokens of a system prompt.
+
+    Returns:
+        Prompt tokens, shape [R], and the segments.
+    """
+    num_rows = len(new_tokens)
+    main = np.flatnonzero(shape.call == 0)
+    turn_of_row = np.cumsum(shape.call == 0) - 1
+    first_turns = np.flatnonzero(shape.turn[main] == 1)
+    first_turn = first_turns[shape.session]  # of each row's conversation, as an index of turns
+    kept = np.rint(growth * output_tokens)
+    grown = new_tokens[main] + np.bincount(turn_of_row, weights=kept, minlength=len(main)).astype(np.int64)
+    before = np.cumsum(grown) - grown
+    context = system + before - before[first_turns][shape.session[main]]
+    prompts = context[turn_of_row] + new_tokens
+    ends = prompts + output_tokens
+
+    is_whole = growth == 1.0
+    num_groups = 0 if groups is None else int(groups.max()) + 1
+    has_system = int(groups is not None)
+    sizes = has_system + shape.turn + (not is_whole)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    row = np.repeat(np.arange(num_rows), sizes)
+    position = np.arange(len(row)) - offsets[row] - has_system
+    earlier = main[np.minimum(first_turn[row] + np.maximum(position, 0), len(main) - 1)]
+    is_earlier, is_own = position < shape.turn[row] - 1, position == shape.turn[row] - 1
+    main_ends = ends if is_whole else prompts
+    segments = np.where(is_earlier, earlier, np.where(is_own, row, num_rows + row)) + num_groups
+    segment_ends = np.where(is_earlier, main_ends[earlier], np.where(is_own, main_ends[row], ends[row]))
+    if groups is not None:
+        is_system = position < 0
+        segments[is_system] = groups[shape.session[row[is_system]]]
+        segment_ends[is_system] = system
+    return prompts, PrefixSegments(offsets=offsets, segments=segments, ends=segment_ends)
+
+
+def draw_groups(spec: SharedPrefixSpec, count: int, *, seed: int, replication: int) -> Integers:
+    """Return the system prompt of each request or conversation, from 0."""
+    uniforms = rng.stream(seed, "prefix_groups", replication).random(count)
+    return np.minimum(uniforms * spec.num_groups, spec.num_groups - 1).astype(np.int64)
+
+
+def with_system_prompts(specs: RequestSpecs, spec: SharedPrefixSpec, *, seed: int, replication: int) -> RequestSpecs:
+    """Return requests whose prompts begin with the system prompt of a group."""
+    prompts = specs.prompt_tokens + spec.tokens
+    groups = draw_groups(spec, len(specs), seed=seed, replication=replication)
+    prefixes = system_prompts(groups, spec.num_groups, spec.tokens, prompts + specs.output_tokens)
+    return replace(specs, prompt_tokens=prompts, prefixes=prefixes)
+
+
+def _positions(counts: Integers) -> Integers:
+    """Return 0 .. n - 1 for each n of ``counts``, one after another."""
+    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)

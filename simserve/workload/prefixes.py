@@ -1,0 +1,111 @@
+"""PrefixSegments: what the tokens of every request are, so that a cache can tell which prompts begin alike.
+
+The tokens of a request, prompt and answer, are cut into segments; equal numbers of segments mean equal tokens from the
+first one on. Knows no blocks and no cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.workload.traces.trace import PrefixBlocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixSegments:
+    """The segments of all requests, one after another.
+
+    Attributes:
+        offsets: Request i has the entries ``offsets[i] .. offsets[i + 1] - 1``, int64, shape [N + 1].
+        segments: Number of each segment, int64. It always follows the same segment, and starts at the same token.
+        ends: Token of the request before which it ends, ascending within a request, int64; the last is the end of
+            the answer.
+    """
+
+    offsets: NDArray[np.int64]
+    segments: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+    def first(self, num_requests: int) -> PrefixSegments:
+        """Return those of the first requests alone."""
+        offsets = self.offsets[: num_requests + 1]
+        return PrefixSegments(offsets=offsets, segments=self.segments[: offsets[-1]], ends=self.ends[: offsets[-1]])
+
+
+def system_prompts(
+    groups: NDArray[np.int64], num_groups: int, tokens: int, lengths: NDArray[np.int64]
+) -> PrefixSegments:
+    """Return requests that begin with the system prompt of their group, and share nothing else.
+
+    Args:
+        groups: Group of each request, shape [N].
+        num_groups: Number of groups.
+        tokens: Length of a system prompt.
+        lengths: Tokens of each request, system prompt, rest of the prompt and answer together, shape [N].
+    """
+    count = len(groups)
+    own = num_groups + np.arange(count, dtype=np.int64)
+    return PrefixSegments(
+        offsets=2 * np.arange(count + 1, dtype=np.int64),
+        segments=np.stack([groups, own], axis=1).ravel(),
+        ends=np.stack([np.full(count, tokens, dtype=np.int64), lengths], axis=1).ravel(),
+    )
+
+
+def recorded_prefixes(
+    blocks: PrefixBlocks, prompts: NDArray[np.int64], outputs: NDArray[np.int64], scale: float = 1.0
+) -> PrefixSegments:
+    """Return the segments of requests whose blocks of tokens a trace names; answers are nobody else's.
+
+    Blocks that the same requests begin with become one segment.
+
+    Args:
+        blocks: The blocks of at least as many requests.
+        prompts: Prompt tokens, shape [N].
+        outputs: Answer tokens, shape [N].
+        scale: What the prompts were multiplied by.
+    """
+    num_requests = len(prompts)
+    counts = blocks.counts[:num_requests]
+    nodes = _nodes(blocks.ids[: int(counts.sum())], counts)
+    row = np.repeat(np.arange(num_requests), counts)
+    position = np.arange(len(nodes)) - np.repeat(np.cumsum(counts) - counts, counts)
+    ends = np.minimum(np.rint((position + 1) * (blocks.block_tokens * scale)).astype(np.int64), prompts[row])
+    uses = np.bincount(nodes)[nodes] if len(nodes) else nodes
+    is_first = np.ones(len(nodes), dtype=bool)
+    is_first[1:] = (uses[1:] != uses[:-1]) | (row[1:] != row[:-1])
+    is_last = np.append(is_first[1:], True)[: len(nodes)]
+    # A request has segments of its own from the first block that nobody else has: what it computes lies behind them.
+    shared = is_first & (uses > 1)
+    num_shared = np.bincount(row[shared], minlength=num_requests).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(num_shared + 1)])
+    segments = np.empty(offsets[-1], dtype=np.int64)
+    segment_ends = np.empty(offsets[-1], dtype=np.int64)
+    own = offsets[1:] - 1
+    is_shared = np.ones(offsets[-1], dtype=bool)
+    is_shared[own] = False
+    segments[is_shared] = nodes[shared]
+    segment_ends[is_shared] = ends[is_last & (uses > 1)]
+    segments[own] = (int(nodes.max()) + 1 if len(nodes) else 0) + np.arange(num_requests)
+    segment_ends[own] = prompts + outputs
+    return PrefixSegments(offsets=offsets, segments=segments, ends=segment_ends)
+
+
+def _nodes(ids: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return numbers of blocks that are equal only where all blocks before are equal too, shape of ``ids``."""
+    nodes = np.empty(len(ids), dtype=np.int64)
+    starts = np.cumsum(counts) - counts
+    before = np.zeros(len(counts), dtype=np.int64)
+    known = np.unique(ids, return_inverse=True)[1].astype(np.int64)
+    width = int(known.max()) + 1 if len(known) else 1
+    first_number = 0
+    for position in range(int(counts.max()) if len(counts) else 0):
+        rows = np.flatnonzero(counts > position)
+        keys = before[rows] * width + known[starts[rows] + position]
+        distinct, inverse = np.unique(keys, return_inverse=True)
+        nodes[starts[rows] + position] = before[rows] = first_number + inverse
+        first_number += len(distinct)
+    return nodes

@@ -1,0 +1,1 @@
+"""Tests of `simserve.calibrate.kernels` that need PyTorch; without it they skip."""

@@ -1,0 +1,202 @@
+"""Every kernel gives the result of its float64 reference, and one that does not is caught."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from simserve.calibrate.kernels import attention, elementwise, layer, points, products
+from simserve.calibrate.kernels.kernel import Kernel, UnsupportedError, relative_error, spread_indices
+from simserve.calibrate.kernels.points import Point, plan_points
+from simserve.calibrate.kernels.timing import time_call
+from simserve.calibrate.kernels.torch_device import TorchDevice
+from simserve.profiles.model import ModelProfile, load_model
+
+SMALL = load_model("qwen2.5-0.5b")
+SPARSE = load_model("qwen3-30b-a3b")
+
+
+def small(model: ModelProfile, table: str, **columns: Any) -> Point:
+    """Return the first planned point of a table with these columns."""
+    for point in plan_points([model]):
+        if point.table == table and all(point.sizes.get(name) == value for name, value in columns.items()):
+            return point
+    raise AssertionError(columns)
+
+
+def narrowed(model: ModelProfile) -> ModelProfile:
+    """Return a model of the same kind, small enough for a test."""
+    changed: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 1000}
+    changed |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
+    if model.moe is not None:
+        moe = model.moe.model_copy(update={"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64})
+        changed["moe"] = moe
+    return model.model_copy(update=changed)
+
+
+@pytest.mark.parametrize("m", [1, 32])
+@pytest.mark.parametrize("dtype", list(points.FORMATS))
+def test_products_are_right_in_every_format(cpu: TorchDevice, dtype: str, m: int) -> None:
+    """Against dot products in float64 of the numbers as they were rounded."""
+    kernel = products.product(Point(table=points.GEMM, sizes=_product(dtype, m), flops=0.0, num_bytes=0.0), cpu)
+
+    assert 0.0 <= kernel.error() <= kernel.tolerance
+    assert kernel.call(1 % kernel.copies).shape == (m, 256)
+
+
+def _product(dtype: str, m: int) -> dict[str, Any]:
+    return {"gemm_dtype": dtype, "m": m, "n": 256, "k": 512}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(
+    ("table", "length", "build"),
+    [(points.PREFILL, {"isl": 40}, attention.prompts), (points.DECODE, {"step": 39}, attention.decodes)],
+)
+def test_attention_is_right(cpu: TorchDevice, table: str, length: dict[str, int], build: Any, batch: int) -> None:
+    """Causal, grouped heads, ragged contexts behind a mask."""
+    heads = {"num_heads": 6, "num_key_value_heads": 2, "head_dim": 32, "window_size": 0, "kv_cache_dtype": "bfloat16"}
+    kernel = build(Point(table=table, sizes={"batch_size": batch, **length, **heads}, flops=0, num_bytes=1e4), cpu)
+
+    assert 0.0 < kernel.error() <= kernel.tolerance
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_paged_attention_reads_the_pages_of_its_table(
+    cpu: TorchDevice, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """Ragged contexts over shuffled pages, against a kernel that gathers them."""
+    torch = cpu.torch
+
+    def gathering(
+        query: Any, key: Any, value: Any, *given: Any, seqused_k: Any, block_table: Any, enable_gqa: bool
+    ) -> Any:
+        ends, no_keys, one, longest = given
+        assert (no_keys, one, enable_gqa) == (None, 1, True)
+        assert longest == int(seqused_k.max())
+        assert ends.tolist() == list(range(batch + 1))
+        rows = []
+        for row, used in enumerate(seqused_k.tolist()):
+            keys, values = (each[block_table[row].long()].flatten(0, 1)[:used].transpose(0, 1) for each in (key, value))
+            attended = torch.nn.functional.scaled_dot_product_attention(
+                query[row][None, :, None], keys[None], values[None], enable_gqa=True
+            )
+            rows.append(attended[0, :, 0])
+        return torch.stack(rows)
+
+    monkeypatch.setattr(attention, "_varlen", lambda _: gathering)
+    heads = {"num_heads": 6, "num_key_value_heads": 2, "head_dim": 32}
+    point = Point(table=points.DECODE, sizes={"batch_size": batch, "step": 399, **heads}, flops=0, num_bytes=1e6)
+
+    kernel = attention._paged(point, cpu)
+
+    assert kernel.call(0).shape == (batch, 6, 32)
+    assert 0.0 < kernel.error() <= kernel.tolerance
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+@pytest.mark.parametrize("name", list(points.LAUNCHES))
+def test_memory_bound_kernels_are_right(cpu: TorchDevice, name: str, rows: int) -> None:
+    """Norm, rotary embedding, activation, sampling."""
+    point = small(narrowed(SMALL), points.ELEMENTWISE, op_name=name, m=rows)
+
+    kernel = elementwise.elementwise(point, cpu)
+
+    assert 0.0 < kernel.error() <= kernel.tolerance
+
+
+def test_a_copy_is_a_copy(cpu: TorchDevice) -> None:
+    """To the byte."""
+    assert elementwise.copy(small(SMALL, points.COPY, bytes=4096), cpu).error() == 0.0
+
+
+@pytest.mark.parametrize(("phase", "batch", "length"), [("decode", 8, 512), ("prefill", 1, 128)])
+def test_a_layer_is_right(cpu: TorchDevice, phase: str, batch: int, length: int) -> None:
+    """The whole of it, against the same layer in float64."""
+    model = narrowed(SMALL)
+    point = small(model, points.LAYER, phase=phase, batch_size=batch, length=length)
+
+    kernel = layer.layer(point, cpu, model)
+
+    assert 0.0 < kernel.error() <= kernel.tolerance
+
+
+@pytest.mark.parametrize("tokens", [1, 16])
+def test_routed_experts_are_right(cpu: TorchDevice, tokens: int) -> None:
+    """Sorting, grouped products, activation, weighted sum, against a loop over experts."""
+    point = small(narrowed(SPARSE), points.MOE, num_tokens=tokens)
+
+    kernel = products.experts(point, cpu)
+
+    assert 0.0 < kernel.error() <= kernel.tolerance
+
+
+def test_a_missing_kernel_has_a_reason(cpu: TorchDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older PyTorch."""
+    monkeypatch.delattr(cpu.torch, "_int_mm")
+
+    with pytest.raises(UnsupportedError, match="no _int_mm"):
+        products.product(Point(table=points.GEMM, sizes=_product("sq", 8), flops=0.0, num_bytes=0.0), cpu)
+
+
+def test_copies_of_inputs_lie_apart_and_are_never_zero(cpu: TorchDevice) -> None:
+    """So many that they outgrow the cache twice; the weights of each differ in address."""
+    dtype = cpu.torch.bfloat16
+    size = 64 * 1024
+
+    count = cpu.num_copies(2.0 * size)
+    addresses = {cpu.random(dtype, (64, 1024), copy).data_ptr() for copy in range(count)}
+
+    assert count * 2 * size >= 2 * cpu.cache_bytes
+    assert len(addresses) == count
+    assert all(cpu.random(dtype, (64, 1024), copy).abs().sum() > 0 for copy in range(count))
+
+
+def test_an_input_larger_than_the_pool_is_refused(cpu: TorchDevice) -> None:
+    """As memory that is not there."""
+    with pytest.raises(MemoryError, match="more than the pool"):
+        cpu.random(cpu.torch.bfloat16, (64_000_000,))
+
+
+def test_errors_are_relative_to_the_largest_value(torch: Any) -> None:
+    """And infinite where a result is none."""
+    truth = torch.tensor([1.0, -4.0])
+
+    assert relative_error(torch.tensor([1.0, -4.4]), truth) == pytest.approx(0.1)
+    assert relative_error(torch.tensor([1.0, math.nan]), truth) == math.inf
+    assert spread_indices(100, 3) == [0, 50, 99]
+    assert spread_indices(2, 3) == [0, 1]
+
+
+def test_a_timing_is_of_one_call(cpu: TorchDevice) -> None:
+    """Every copy is used in turn, and short calls are timed several at once."""
+    seen: list[int] = []
+
+    timing = time_call(seen.append, 3, cpu, target=0.002, deadline=math.inf)
+
+    assert seen[:7] == [0, 1, 2, 0, 1, 2, 0]
+    assert 0 < timing.low <= timing.seconds <= timing.high < 1e-3
+    assert timing.mode == "clock"
+
+
+def test_ragged_contexts_keep_their_mean() -> None:
+    """So that a row says how many keys are read."""
+    lengths = attention.ragged_lengths(9, 1000)
+
+    assert sum(lengths) == 9000
+    assert min(lengths) >= 500
+    assert max(lengths) <= 1500
+    assert len(set(lengths)) > 5
+    assert attention.ragged_lengths(1, 7) == [7]
+
+
+def test_a_kernel_keeps_what_it_was_built_with(cpu: TorchDevice) -> None:
+    """Frozen, so that what was checked is what is timed."""
+    kernel = elementwise.copy(small(SMALL, points.COPY, bytes=4096), cpu)
+
+    assert isinstance(kernel, Kernel)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        kernel.copies = 3  # type: ignore[misc]

@@ -1,0 +1,45 @@
+"""`simserve explore`: where it listens, and where it refuses to."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import pytest
+
+from tests.cli.conftest import Simserve
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", "example.com"])
+def test_an_address_that_others_reach_needs_a_flag(simserve: Simserve, host: str) -> None:
+    """Nobody opens a port to the world by accident."""
+    outcome = simserve("explore", "--host", host)
+
+    assert outcome.code == 2
+    assert outcome.error_line == (
+        f"--host: '{host}' can be reached from other machines; add --public if that is wanted"
+    )
+
+
+def test_a_port_that_is_taken_is_said(simserve: Simserve) -> None:
+    """In one line."""
+    pytest.importorskip("uvicorn")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        outcome = simserve("explore", "--port", str(port))
+
+    assert outcome.code == 2
+    assert f"--port: {port} cannot be listened on" in outcome.error_line
+
+
+def test_what_is_missing_is_named(simserve: Simserve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that installs it."""
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+
+    outcome = simserve("explore")
+
+    assert outcome.code == 2
+    assert "pip install 'simserve[explore]'" in outcome.error_line

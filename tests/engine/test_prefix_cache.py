@@ -1,0 +1,188 @@
+"""The prefix cache, on cases worked out by hand: what is found, what it saves, and what gives way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.engine.prefix_cache import PrefixCache, PrefixPaths, cached_tokens
+from simserve.engine.state import Replica, RequestTable
+from simserve.sim.simulate import Replay, replay
+from simserve.workload.generate import generate
+from simserve.workload.prefixes import PrefixSegments
+from simserve.workload.requests import RequestSpecs
+from simserve.workload.spec import WorkloadSpec
+from tests.agreement import assert_agrees
+from tests.builders import constant_step_times, make_config, make_specs
+
+SECOND = constant_step_times(1.0)
+MOONCAKE = Path(__file__).resolve().parents[2] / "../shared/data/traces/mooncake/conversation_trace.jsonl.gz"
+
+
+def with_paths(specs: RequestSpecs, paths: Sequence[Sequence[tuple[int, int]]]) -> RequestSpecs:
+    """Return requests with these segments and ends; what is behind the last is each one's own."""
+    rows = [
+        [*path, (1000 + index, int(specs.prompt_tokens[index] + specs.output_tokens[index]))]
+        for index, path in enumerate(paths)
+    ]
+    return replace(
+        specs,
+        prefixes=PrefixSegments(
+            offsets=np.cumsum([0, *map(len, rows)]),
+            segments=np.array([segment for row in rows for segment, _ in row], dtype=np.int64),
+            ends=np.array([end for row in rows for _, end in row], dtype=np.int64),
+        ),
+    )
+
+
+def served(specs: RequestSpecs, paths: Sequence[Sequence[tuple[int, int]]], **config: Any) -> Replay:
+    """Return what kernel and walker agree on, with blocks of four tokens."""
+    return assert_agrees(make_config(enable_prefix_caching=True, **config), SECOND, with_paths(specs, paths))
+
+
+def test_a_shared_beginning_is_computed_once() -> None:
+    """16 of 20 tokens are found, so the budget of 8 tokens takes one step instead of three."""
+    specs = make_specs([0.0, 10.0], 20, 2)
+    records = served(specs, [[(1, 16)], [(1, 16)]], max_num_batched_tokens=8).records
+
+    assert records.cached_tokens.tolist() == [0, 16]
+    assert (records.first_token_time - records.scheduled_time).tolist() == [3.0, 1.0]
+
+
+def test_only_full_blocks_are_shared() -> None:
+    """Of 15 equal tokens three blocks of four are found."""
+    records = served(make_specs([0.0, 10.0], 20, 1), [[(1, 15)], [(1, 15)]]).records
+
+    assert records.cached_tokens.tolist() == [0, 12]
+
+
+def test_the_last_token_is_always_computed() -> None:
+    """A prompt that is cached to its end still computes its last block."""
+    records = served(make_specs([0.0, 10.0], 16, 1), [[(1, 16)], [(1, 16)]]).records
+
+    assert records.cached_tokens.tolist() == [0, 12]
+
+
+def test_a_request_shares_what_the_same_step_computes() -> None:
+    """Two requests that arrive together: the second finds what the first is about to compute."""
+    records = served(make_specs([0.0, 0.0], 20, 1), [[(1, 16)], [(1, 16)]]).records
+
+    assert records.cached_tokens.tolist() == [0, 16]
+
+
+def test_shared_blocks_leave_room_for_more_requests() -> None:
+    """Eleven blocks hold one request of nine blocks without sharing, and three that share eight."""
+    specs = make_specs([0.0, 1.5, 1.5], 33, 3)
+    alone = served(specs, [[], [], []], num_blocks=11, max_num_batched_tokens=64).records
+    sharing = served(specs, [[(1, 32)]] * 3, num_blocks=11, max_num_batched_tokens=64).records
+
+    assert alone.scheduled_time.tolist() == [0.0, 3.0, 6.0]
+    assert sharing.scheduled_time.tolist() == [0.0, 2.0, 2.0]
+
+
+def test_what_was_used_least_recently_gives_way_first() -> None:
+    """Room for two prompts: the third evicts the first, so the first again finds nothing and the third does."""
+    specs = make_specs([0.0, 10.0, 20.0, 30.0, 40.0], 17, 1)
+    paths = [[(segment, 16)] for segment in (1, 2, 3, 3, 1)]
+    records = served(specs, paths, num_blocks=9, max_model_len=20).records
+
+    assert records.cached_tokens.tolist() == [0, 0, 0, 16, 0]
+
+
+def test_using_a_prefix_keeps_it() -> None:
+    """The first prompt is used again before the third comes, so the second gives way."""
+    specs = make_specs([0.0, 10.0, 20.0, 30.0, 40.0], 17, 1)
+    paths = [[(segment, 16)] for segment in (1, 2, 1, 3, 1)]
+    records = served(specs, paths, num_blocks=9, max_model_len=20).records
+
+    assert records.cached_tokens.tolist() == [0, 0, 16, 0, 16]
+
+
+def test_the_end_of_a_prefix_gives_way_before_its_beginning() -> None:
+    """A prompt of its own takes two of the four cached blocks: the first two are found."""
+    specs = make_specs([0.0, 10.0, 20.0], [17, 25, 17], 1)
+    records = served(specs, [[(1, 16)], [], [(1, 16)]], num_blocks=9, max_model_len=28).records
+
+    assert records.cached_tokens.tolist() == [0, 0, 8]
+
+
+def test_a_preempted_request_finds_its_own_blocks() -> None:
+    """It computes again only what gave way; without a cache all of it."""
+    specs = make_specs([0.0, 0.0], [8, 8], [8, 8])
+    config: dict[str, Any] = {"num_blocks": 7, "max_model_len": 20, "max_num_batched_tokens": 16}
+    cached = served(specs, [[], []], **config)
+    plain = replay(make_config(**config), SECOND, specs)
+
+    assert cached.records.num_preemptions.tolist() == plain.records.num_preemptions.tolist() == [0, 1]
+    assert cached.totals.num_steps == plain.totals.num_steps
+
+
+def test_reserving_admission_reserves_what_is_not_shared() -> None:
+    """All of prompt and answer, nine blocks, but for the eight that are in use."""
+    specs = make_specs([0.0, 1.5], 33, 3)
+    records = served(specs, [[(1, 32)]] * 2, num_blocks=10, max_num_batched_tokens=64, admission="reserve").records
+
+    assert records.scheduled_time.tolist() == [0.0, 2.0]
+    assert records.cached_tokens.tolist() == [0, 32]
+
+
+def test_a_router_may_ask_what_is_cached() -> None:
+    """Before and after a request has gone through the replica."""
+    specs = with_paths(make_specs([0.0, 0.0], 20, 1), [[(1, 16)], [(1, 16)]])
+    config = make_config(enable_prefix_caching=True)
+    table = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config)
+    replica = Replica(0, config, SECOND)
+    assert cached_tokens(replica, table, 1) == 0
+    prefixes = specs.prefixes
+    assert prefixes is not None
+    replica.cache = PrefixCache(PrefixPaths(prefixes.offsets, prefixes.segments, prefixes.ends, config.block_size))
+
+    before = cached_tokens(replica, table, 1)
+    from simserve.engine.kernel import complete, plan, submit
+
+    submit(replica, table, 0, 0.0)
+    plan(replica, table)
+    complete(replica, table)
+
+    assert before == 0
+    assert cached_tokens(replica, table, 1) == 16
+
+
+@pytest.mark.skipif(not MOONCAKE.exists(), reason="needs ../shared/data")
+def test_the_hit_rate_of_a_real_trace_rises_to_that_of_an_endless_cache() -> None:
+    """Mooncake's conversations one after another, by the size of the cache; the end is counted without an engine."""
+    import gzip
+    import json
+
+    workload = {"trace": {"path": str(MOONCAKE), "format": "mooncake"}}
+    specs = generate(WorkloadSpec.model_validate(workload), seed=1)
+    seen: set[int] = set()
+    found = 0
+    with gzip.open(MOONCAKE, "rt") as lines:
+        for row in map(json.loads, lines):
+            blocks = row["hash_ids"]
+            known = next((number for number, each in enumerate(blocks) if each not in seen), len(blocks))
+            seen.update(blocks)
+            found += min(known * 512, (row["input_length"] - 1) // 16 * 16)
+
+    rates = []
+    for num_blocks in (20_000, 200_000, 500_000, 1_000_000, 30_000_000):
+        config = make_config(
+            max_num_seqs=64,
+            max_num_batched_tokens=1_000_000,
+            max_model_len=200_000,
+            block_size=16,
+            num_blocks=num_blocks,
+            enable_prefix_caching=True,
+        )
+        records = replay(config, constant_step_times(1e-5, 64), specs).records
+        rates.append(float(records.cached_tokens.sum() / records.prompt_tokens.sum()))
+
+    assert rates == sorted(rates)
+    assert rates[0] < 0.1
+    assert rates[-1] == pytest.approx(found / specs.prompt_tokens.sum(), rel=1e-12)

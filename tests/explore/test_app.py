@@ -1,0 +1,250 @@
+"""The page's application: every question, every refusal, nothing read that is not the page's."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import simserve as ss
+
+pytest.importorskip("starlette", reason="the page needs simserve[explore]")
+pytest.importorskip("httpx2", reason="starlette's test client needs it")
+
+import anyio
+from starlette.testclient import TestClient
+
+from simserve.explore import app as application
+from simserve.explore.app import _FILES, _PAGE, MAX_BODY, QUESTIONS, create_app
+from simserve.explore.runner import Runner
+
+_HOST = "http://localhost"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TestClient]:
+    """Return a client of the page."""
+    with TestClient(create_app(), base_url=_HOST) as found:
+        yield found
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_every_question_has_an_answer(client: TestClient, question: str) -> None:
+    """With nothing but defaults: figures, and the equation behind them."""
+    answer = client.post(f"/api/{question}", json={})
+
+    assert answer.status_code == 200, answer.text
+    equations = answer.json()["equations"]
+    assert equations
+    assert all(each["name"] and each["formula"] and each["numbers"] for each in equations)
+
+
+def test_the_same_question_has_the_same_answer(client: TestClient) -> None:
+    """To the byte."""
+    first, second = (client.post("/api/simulator", json={"num_requests": 100}).content for _ in range(2))
+
+    assert first == second
+
+
+def test_the_page_is_served_with_headers_that_keep_others_out(client: TestClient) -> None:
+    """Its own scripts and styles alone, in no frame."""
+    for name, (file, kind) in _FILES.items():
+        answer = client.get(f"/{name}")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == kind
+        assert answer.content == (_PAGE / file).read_bytes()
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_the_page_fetches_nothing_from_elsewhere() -> None:
+    """No address, no style or script inside the HTML."""
+    for file, _ in _FILES.values():
+        text = (_PAGE / file).read_text(encoding="utf-8").replace('"http://www.w3.org/2000/svg"', "")
+        assert not re.search(r"https?://|@import|url\(", text), file
+    page = (_PAGE / "index.html").read_text(encoding="utf-8")
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script[^>]*>[^<]", page)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/../pyproject.toml", "/..%2f..%2fapp.py", "/%2e%2e/app.py", "/page/core.js", "/app.py", "//etc/passwd",
+     "/api/nothing", "/core.js%00.html"],
+)  # fmt: skip
+def test_no_other_file_can_be_read(client: TestClient, path: str) -> None:
+    """Whatever the path says."""
+    answer = client.get(path)
+
+    assert answer.status_code in (404, 405)
+    assert "import" not in answer.text
+
+
+_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a path for a model": ({"model": "/etc/passwd"}, "is no model of the catalogue"),
+    "a path for a GPU": ({"hardware": "../hardware_profiles/a100-sxm-80gb.yaml"}, "is no hardware of the catalogue"),
+    "an unknown key": ({"rat": 3}, "rat"),
+    "too fast": ({"rate": 1e9}, "less than or equal to 2000"),
+    "too many requests": ({"num_requests": 10**9}, "4000"),
+    "half a replica": ({"gpus": 3, "tensor_parallel_size": 2}, "no whole number of replicas"),
+    "a text for a number": ({"rate": "10"}, "rate"),
+    "too large for the GPU": ({"model": "llama-3.1-405b"}, "does not fit"),
+    "no such arithmetic": ({"hardware": "a100-sxm-80gb", "kv_cache_dtype": "int3"}, "kv_cache_dtype"),
+    "heads that cannot be cut": ({"gpus": 16, "tensor_parallel_size": 3}, "no whole number"),
+}
+
+
+@pytest.mark.parametrize("case", _REFUSED)
+def test_bad_input_is_one_clear_line(client: TestClient, case: str) -> None:
+    """As the command line says it."""
+    body, words = _REFUSED[case]
+
+    answer = client.post("/api/simulator", json=body)
+
+    assert answer.status_code == 422, answer.text
+    assert words in answer.json()["error"]
+    assert answer.json()["kind"] == ("infeasible" if "too large" in case else "input")
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status"),
+    [
+        (b"{}", "text/plain", 415),
+        (b"rate=1", "application/x-www-form-urlencoded", 415),
+        (b"{", "application/json", 400),
+        (b"\xff\xfe", "application/json", 400),
+        (b"[1]", "application/json", 400),
+        (b"[" * 8000, "application/json", 400),
+        (b'{"rate": NaN}', "application/json", 422),
+        (b'{"rate": 1e999}', "application/json", 422),
+        (b" " * (MAX_BODY + 1), "application/json", 413),
+    ],
+)
+def test_what_is_no_question_is_refused(client: TestClient, content: bytes, kind: str, status: int) -> None:
+    """Without a traceback, whatever comes."""
+    answer = client.post("/api/simulator", content=content, headers={"content-type": kind})
+
+    assert answer.status_code == status, answer.text
+    assert set(answer.json()) == {"error", "kind"}
+
+
+def test_another_name_for_this_machine_is_refused(client: TestClient) -> None:
+    """A page elsewhere whose name points here cannot ask."""
+    assert client.get("/", headers={"host": "evil.example"}).status_code == 400
+    with TestClient(create_app(hosts=("*",)), base_url="http://anything") as public:
+        assert public.get("/").status_code == 200
+
+
+def test_a_run_that_takes_too_long_is_ended() -> None:
+    """With what to do about it."""
+    with TestClient(create_app(runner=Runner(seconds=0.0)), base_url=_HOST) as client:
+        answer = client.post("/api/simulator", json={"num_requests": 4000})
+
+    assert answer.status_code == 422
+    assert answer.json()["kind"] == "too_long"
+    assert "fewer requests" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("limits", [{"max_of_client": 0}, {"max_waiting": 0}])
+def test_who_asks_too_much_waits(limits: dict[str, int]) -> None:
+    """Of one client, and of all."""
+    with TestClient(create_app(runner=Runner(**limits)), base_url=_HOST) as client:
+        assert client.post("/api/batching", json={}).status_code == 429
+
+
+def test_a_saved_scenario_runs_to_the_same_figures(client: TestClient, tmp_path: Path) -> None:
+    """The file is what the page ran."""
+    asked = {"rate": 20, "num_requests": 200, "paged_kv": False, "slo_ttft_ms": 250.0, "seed": 7}
+    saved = client.post("/api/scenario", json=asked)
+    (tmp_path / "explore.yaml").write_text(saved.text)
+
+    result = ss.run(tmp_path / "explore.yaml")
+
+    figures = client.post("/api/simulator", json=asked).json()["figures"]
+    assert saved.headers["content-type"].startswith("application/yaml")
+    assert yaml.safe_load(saved.text)["deployment"]["engine"]["kv_allocation"] == "static"
+    assert all(figures[name] == result.summary[name] for name in figures if name in result.summary)
+    assert figures["attainment"] == result.summary["simserve"]["slo"]["attainment"]
+
+
+def test_the_questions_describe_themselves(client: TestClient) -> None:
+    """As OpenAPI, with the bounds of every field."""
+    described = client.get("/api/openapi.json").json()
+
+    assert set(described["paths"]) == {f"/api/{name}" for name in (*QUESTIONS, "scenario")}
+    content = described["paths"]["/api/simulator"]["post"]["requestBody"]["content"]["application/json"]
+    assert content["schema"]["properties"]["num_requests"]["maximum"] == 4000
+
+
+def test_the_catalogue_has_defaults_that_are_in_it(client: TestClient) -> None:
+    """And the defaults of the text: 4 GPUs, 10 requests/s, a batch of 32, INT8."""
+    found = client.get("/api/catalogue").json()
+    fields = found["fields"]["simulator"]
+
+    names = {each["name"] for each in found["models"]}
+    assert {query["model"]["default"] for query in found["fields"].values() if "model" in query} <= names
+    asked = {name: fields[name]["default"] for name in ("gpus", "rate", "max_num_seqs", "quantization")}
+    assert asked == {"gpus": 4, "rate": 10.0, "max_num_seqs": 32, "quantization": "int8"}
+    assert all(field["about"] for name, field in fields.items())
+
+
+_FIELDS = sorted({name for question in QUESTIONS.values() for name in question.query.model_fields})
+_VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**20), 10**20),
+    st.integers(0, 3000),
+    st.floats(),
+    st.floats(0, 200),
+    st.text(max_size=20),
+    st.sampled_from(["llama-3.1-8b", "mixtral-8x7b", "h100-sxm-80gb", "l4-24gb", "fp8", "int4", "nvfp4", "gpt-4o"]),
+    st.lists(st.integers(-2, 500), max_size=70),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)
+
+
+def test_a_question_that_comes_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a client that sends a byte now and then holds nobody up."""
+    monkeypatch.setattr(application, "BODY_SECONDS", 0.05)
+    sent: list[dict[str, Any]] = []
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/api/batching", "headers": headers, "query_string": b""}
+
+    async def receive() -> dict[str, Any]:
+        await anyio.sleep(10)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    async def ask() -> None:
+        with anyio.fail_after(5):
+            await create_app()({**scope, "http_version": "1.1", "scheme": "http"}, receive, send)
+
+    anyio.run(ask)
+
+    assert sent[0]["status"] == 408
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    question=st.sampled_from([*QUESTIONS, "scenario"]),
+    body=st.dictionaries(st.sampled_from(_FIELDS), _VALUES, max_size=4),
+)
+def test_hostile_input_is_answered(question: str, body: dict[str, Any]) -> None:
+    """With an answer or a line that says what is wrong; never a defect."""
+    with TestClient(create_app(runner=Runner(seconds=0.05)), base_url=_HOST) as client:
+        content = json.dumps({**body, "num_requests": 50} if question in ("simulator", "paging") else body)
+        answer = client.post(f"/api/{question}", content=content, headers={"content-type": "application/json"})
+
+    assert answer.status_code in (200, 422), answer.text
+    if answer.status_code == 422:
+        assert "Traceback" not in answer.json()["error"]
+        assert answer.json()["error"].strip()

@@ -1,0 +1,231 @@
+"""The page in a real Chromium: it opens, moves as physics says, and a link restores it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.explore.builders import served
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+pytest.importorskip("uvicorn", reason="needs simserve[explore]")
+
+_CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(_CHROMIUM is None, reason="needs a chromium")]
+
+_TABS = ("simulator", "memory-wall", "kv-growth", "attention", "batching", "paging", "quantization", "speculation",
+         "parallel", "cost", "wizard")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Return where the page is."""
+    with served() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Return a Chromium."""
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+class Visit:
+    """A page that is open, and what went wrong on it.
+
+    Attributes:
+        page: Playwright's page.
+        complaints: Errors on the console, and requests to anywhere else.
+    """
+
+    def __init__(self, browser: Any, address: str, width: int = 1440) -> None:
+        self.page = browser.new_page(viewport={"width": width, "height": 900})
+        self.complaints: list[str] = []
+        self._address = address
+        self.page.on("console", lambda said: said.type == "error" and self.complaints.append(said.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", self._note)
+
+    def _note(self, request: Any) -> None:
+        if not request.url.startswith((self._address, "data:", "blob:")):
+            self.complaints.append(f"asked for {request.url}")
+
+    def open(self, link: str) -> None:
+        """Open a link of the page and wait for its answers."""
+        self.page.goto("about:blank")
+        self.page.goto(f"{self._address}#{link}")
+        self.settle(0)
+
+    def settle(self, done: int, place: int = 0) -> None:
+        """Wait until an area has shown more than ``done`` answers."""
+        self.page.wait_for_function(
+            "([place, done]) => Number(document.querySelectorAll('.answer')[place]?.dataset.done ?? 0) > done",
+            arg=[place, done],
+            timeout=60_000,
+        )
+
+    def count(self, place: int = 0) -> int:
+        """Return how many answers an area has shown."""
+        return int(self.page.locator(".answer").nth(place).get_attribute("data-done") or 0)
+
+    def value(self, key: str, place: int = 0) -> float:
+        """Return the exact figure of a tile."""
+        tile = self.page.locator(f".answer >> nth={place} >> [data-key={key}] dd")
+        return float(tile.get_attribute("data-value"))
+
+    def enter(self, control: str, value: object, place: int = 0) -> None:
+        """Type a number into a control, choose an option or turn a switch, and wait for the answer."""
+        done = self.count(place)
+        found = self.page.locator(f"#{control}")
+        if isinstance(value, bool):
+            found.set_checked(value)
+        elif isinstance(value, str):
+            found.select_option(value)
+        else:
+            found.fill(str(value))
+            found.press("Tab")
+        self.settle(done, place)
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_every_tab_opens(browser: Any, address: str, width: int) -> None:
+    """Without an error, an address elsewhere, or anything wider than the screen; with pictures that are described."""
+    visit = Visit(browser, address, width)
+
+    for tab in _TABS:
+        visit.open(tab)
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, tab
+        assert visit.page.locator("h2").first.inner_text().endswith((".", "!")), tab
+        labels = visit.page.eval_on_selector_all("svg[role=img]", "all => all.map((each) => each.ariaLabel)")
+        assert labels, tab
+        assert all(len(label) > 8 for label in labels), tab
+    assert visit.complaints == []
+    visit.page.close()
+
+
+_MOVES = (
+    ("simulator", "simulator-a-rate", 60, "p95_ttft_ms", 1),
+    ("simulator", "simulator-a-gpus", 8, "p95_tpot_ms", -1),
+    ("simulator", "simulator-a-quantization", "none", "p95_tpot_ms", 1),
+    ("simulator", "simulator-a-continuous_batching", False, "p50_ttft_ms", 1),
+    ("simulator", "simulator-a-speculative_decoding", True, "p95_tpot_ms", -1),
+    ("memory-wall", "memory-wall-a-batch", 64, "tokens_per_second", 1),
+    ("memory-wall", "memory-wall-a-batch", 64, "tokens_per_second_each", -1),
+    ("kv-growth", "kv-growth-a-context_tokens", 8192, "most_requests", -1),
+    ("batching", "batching-a-slots", 2, "gain", -1),
+    ("paging", "paging-a-max_model_len", 2048, "waste_static", -1),
+    ("speculation", "speculation-a-acceptance_rate", 0.9, "accepted", 1),
+    ("cost", "cost-a-requests_per_month", 6000000, "api", 1),
+    ("cost", "cost-a-gpu_hour_usd", 7, "self_host", 1),
+)
+
+
+@pytest.mark.parametrize(("tab", "control", "value", "key", "direction"), _MOVES)
+def test_controls_move_the_numbers(
+    browser: Any, address: str, tab: str, control: str, value: object, key: str, direction: int
+) -> None:
+    """In the direction that physics says."""
+    visit = Visit(browser, address)
+    visit.open(tab)
+    before = visit.value(key)
+
+    visit.enter(control, value)
+
+    assert (visit.value(key) - before) * direction > 0
+    assert visit.complaints == []
+    visit.page.close()
+
+
+def test_a_slider_moves_with_the_keyboard(browser: Any, address: str) -> None:
+    """And its number with it."""
+    visit = Visit(browser, address)
+    visit.open("simulator")
+    slider = visit.page.get_by_label("Requests a second, slider")
+    before, done = visit.value("request_throughput"), visit.count()
+
+    for _ in range(60):
+        slider.press("ArrowRight")
+    visit.settle(done)
+    visit.page.wait_for_timeout(500)
+
+    assert float(visit.page.locator("#simulator-a-rate").input_value()) > 10
+    assert visit.value("request_throughput") > before
+    visit.page.close()
+
+
+def test_tabs_move_with_the_arrow_keys(browser: Any, address: str) -> None:
+    """As a list of tabs does: one stop, arrows inside."""
+    visit = Visit(browser, address)
+    visit.open("simulator")
+
+    visit.page.locator("#tab-simulator").press("ArrowRight")
+    visit.settle(0)
+
+    assert visit.page.evaluate("document.activeElement.id") == "tab-memory-wall"
+    assert visit.page.locator("[role=tab][tabindex='0']").count() == 1
+    assert visit.page.url.endswith("#memory-wall")
+    visit.page.close()
+
+
+def test_a_link_restores_everything(browser: Any, address: str) -> None:
+    """Two configurations, their controls and their numbers."""
+    visit = Visit(browser, address)
+    visit.open("simulator")
+    visit.enter("simulator-a-rate", 20)
+    visit.page.locator("#compare").click()
+    visit.settle(0, 1)
+    visit.enter("simulator-b-quantization", "none", 1)
+    visit.enter("simulator-b-paged_kv", False, 1)
+    link, figures = visit.page.url, [visit.value("p95_tpot_ms", place) for place in (0, 1)]
+
+    again = Visit(browser, address)
+    again.page.goto(link)
+    again.settle(0, 0)
+    again.settle(0, 1)
+
+    assert "rate=20" in link
+    assert [again.value("p95_tpot_ms", place) for place in (0, 1)] == figures
+    assert figures[1] > figures[0]
+    assert again.page.locator("#simulator-b-quantization").input_value() == "none"
+    assert not again.page.locator("#simulator-b-paged_kv").is_checked()
+    assert again.page.locator(".changed").count() == 2
+    assert "worse" in again.page.locator(".answer >> nth=1 >> [data-key=p95_tpot_ms]").inner_text()
+    assert visit.complaints + again.complaints == []
+    visit.page.close()
+    again.page.close()
+
+
+def test_a_wrong_input_says_what_is_wrong(browser: Any, address: str) -> None:
+    """In the place of the answer; the next right one is answered again."""
+    visit = Visit(browser, address)
+    visit.open("simulator")
+
+    visit.enter("simulator-a-model", "llama-3.1-405b")
+    assert "does not fit" in visit.page.locator("[role=alert]").inner_text()
+    visit.enter("simulator-a-model", "llama-3.1-8b")
+
+    assert visit.page.locator("[role=alert]").count() == 0
+    assert re.match("The SLO", visit.page.locator("h2").inner_text())
+    visit.page.close()
+
+
+def test_a_scenario_is_saved(browser: Any, address: str) -> None:
+    """As a file that simserve run takes."""
+    visit = Visit(browser, address)
+    visit.open("simulator?rate=12")
+
+    with visit.page.expect_download() as download:
+        visit.page.get_by_role("button", name="Save as scenario").click()
+
+    text = download.value.path().read_text(encoding="utf-8")
+    assert download.value.suggested_filename == "explore.yaml"
+    assert "rate: 12" in text
+    visit.page.close()

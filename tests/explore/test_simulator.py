@@ -1,0 +1,103 @@
+"""The serving simulator of the page: every control does what physics says."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from simserve.explore.queries import SimulatorQuery
+from simserve.explore.simulator import simulator
+
+
+@cache
+def figures(**changes: Any) -> dict[str, Any]:
+    """Return the figures of the defaults, changed."""
+    asked = {"num_requests": 300, **changes}
+    return dict(simulator(SimulatorQuery(**asked), lambda _done, _total: None)["figures"])
+
+
+_MOVES: dict[str, tuple[dict[str, Any], dict[str, Any], str, int]] = {
+    "more traffic waits longer": ({}, {"rate": 40.0}, "p95_ttft_ms", 1),
+    "more traffic makes tokens cheaper": ({}, {"rate": 20.0}, "usd_per_million_output_tokens", -1),
+    "more GPUs share the load": ({"rate": 30.0}, {"rate": 30.0, "gpus": 8}, "p95_tpot_ms", -1),
+    "tensor parallelism shortens steps": ({}, {"tensor_parallel_size": 4}, "p50_tpot_ms", -1),
+    "16-bit weights are read longer": ({}, {"quantization": "none"}, "p50_tpot_ms", 1),
+    "a faster GPU": ({}, {"hardware": "h100-sxm-80gb"}, "p50_tpot_ms", -1),
+    "a smaller model": ({}, {"model": "llama-2-7b"}, "p50_tpot_ms", -1),
+    "longer prompts": ({}, {"prompt_tokens": 1500}, "p50_ttft_ms", 1),
+    "longer answers": ({}, {"output_tokens": 600}, "p50_e2el_ms", 1),
+    "a small batch limit queues": ({"rate": 30.0}, {"rate": 30.0, "max_num_seqs": 8}, "p95_ttft_ms", 1),
+    "a wide spread has a longer tail": ({"length_cv": 0.0}, {"length_cv": 2.0}, "p99_e2el_ms", 1),
+    "a strict objective is missed": ({}, {"slo_tpot_ms": 10.0}, "attainment", -1),
+    "a strict TTFT is missed": ({}, {"slo_ttft_ms": 50.0}, "attainment", -1),
+    "8-bit KV takes half the memory": (
+        {"hardware": "h100-sxm-80gb"},
+        {"hardware": "h100-sxm-80gb", "kv_cache_dtype": "fp8"},
+        "kv_usage_mean",
+        -1,
+    ),
+    "without continuous batching answers come together": ({}, {"continuous_batching": False}, "p50_ttft_ms", 1),
+    "reserved KV is mostly empty": ({}, {"paged_kv": False}, "kv_waste", 1),
+    "without a KV cache everything is computed again": ({"rate": 1.0}, {"rate": 1.0, "kv_cache": False}, "mbu", -1),
+    "whole prompts hold decodes up": (
+        {"prompt_tokens": 1500, "rate": 15.0, "max_num_batched_tokens": 512},
+        {"prompt_tokens": 1500, "rate": 15.0, "max_num_batched_tokens": 512, "chunked_prefill": False},
+        "p50_ttft_ms",
+        -1,
+    ),
+    "standard attention moves its scores": (
+        {"prompt_tokens": 1500},
+        {"prompt_tokens": 1500, "flash_attention": False},
+        "p50_ttft_ms",
+        1,
+    ),
+    "kernels launched one by one": ({}, {"cuda_graphs": False}, "p50_tpot_ms", 1),
+    "the host in the way of the GPU": ({}, {"async_scheduling": False}, "p50_tpot_ms", 1),
+    "drafts": ({}, {"speculative_decoding": True}, "p50_tpot_ms", -1),
+    "better drafts": (
+        {"speculative_decoding": True, "acceptance_rate": 0.4},
+        {"speculative_decoding": True, "acceptance_rate": 0.9},
+        "p50_tpot_ms",
+        -1,
+    ),
+    "more drafts that are right": (
+        {"speculative_decoding": True, "acceptance_rate": 0.9, "num_speculative_tokens": 1},
+        {"speculative_decoding": True, "acceptance_rate": 0.9, "num_speculative_tokens": 4},
+        "p50_tpot_ms",
+        -1,
+    ),
+    "a longer sequence is reserved": (
+        {"paged_kv": False},
+        {"paged_kv": False, "max_model_len": 4000},
+        "kv_usage_mean",
+        -1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", _MOVES)
+def test_a_control_moves_the_figures_as_physics_says(case: str) -> None:
+    """The direction of one figure."""
+    before, after, name, direction = _MOVES[case]
+
+    change = figures(**after)[name] - figures(**before)[name]
+
+    assert change * direction > 0
+
+
+def test_another_seed_is_another_draw() -> None:
+    """Of the same traffic."""
+    assert figures(seed=2)["p95_ttft_ms"] != figures()["p95_ttft_ms"]
+
+
+def test_a_step_is_the_sum_of_its_parts() -> None:
+    """And the equation says so; series end with the run."""
+    found = simulator(SimulatorQuery(num_requests=100), lambda _done, _total: None)
+
+    assert found["step"]["ms"] == pytest.approx(sum(found["step"]["parts"].values()))
+    assert found["equations"][0]["numbers"].endswith(f"= {found['step']['ms']:.3g} ms")
+    series, spread = found["series"], found["spread"]
+    assert len(series["edges"]) == len(series["running"]) + 1
+    assert spread["ttft_ms"] == sorted(spread["ttft_ms"])

@@ -1,0 +1,99 @@
+"""A result read back from its folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simserve import api
+from simserve.errors import InputError
+from simserve.metrics.files import write_result
+from simserve.metrics.result import RunResult
+from simserve.metrics.stored import read_result
+
+_UNTOLD = ("reason", "is_truncated", "itl_max")
+
+
+@pytest.fixture(scope="module")
+def result() -> RunResult:
+    """Return a run with preemptions and an SLO."""
+    overrides = ["workload.num_requests=120", "deployment.engine.max_num_seqs=64", 'slo={ttft: "9 s", attainment: 0.9}']
+    return api.run(api.load("batch-size-sweet-spot", overrides))
+
+
+def test_what_was_written_is_what_is_read(result: RunResult, tmp_path: Path) -> None:
+    """Summary, scenario, every column, every total, the gaps between tokens, what pictures need."""
+    write_result(result, tmp_path)
+
+    again = read_result(tmp_path)
+
+    assert json.loads(json.dumps(again.summary)) == json.loads(json.dumps(result.summary))
+    assert (again.scenario, again.slo) == (result.scenario, result.slo)
+    assert json.loads(json.dumps(again.background)) == json.loads(json.dumps(result.background))
+    for each in fields(result.simulation.records):
+        one, other = (getattr(found.simulation.records, each.name) for found in (result, again))
+        if each.name not in _UNTOLD and isinstance(one, np.ndarray):
+            assert np.array_equal(one, other, equal_nan=True), each.name
+    for each in fields(result.simulation.totals):
+        one, other = (getattr(found.simulation.totals, each.name) for found in (result, again))
+        if each.name not in ("itl", "series"):
+            assert one == other, each.name
+    assert np.array_equal(again.simulation.totals.itl.counts, result.simulation.totals.itl.counts)
+    assert again.simulation.totals.itl.percentile(99) == result.simulation.totals.itl.percentile(99)
+    for each in fields(result.simulation.totals.series):
+        one, other = (getattr(found.simulation.totals.series, each.name) for found in (result, again))
+        assert np.array_equal(one, other), each.name
+
+
+def test_requests_of_a_stored_result_are_those_of_the_run(result: RunResult, tmp_path: Path) -> None:
+    """The same table, status and verdict included."""
+    write_result(result, tmp_path)
+
+    again = read_result(tmp_path).requests
+
+    assert again.drop(columns="itl_max_ms").equals(result.requests.drop(columns="itl_max_ms"))
+    assert np.allclose(again["itl_max_ms"], result.requests["itl_max_ms"], rtol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["result.json", "requests.parquet", "timeseries.parquet", "scenario.resolved.yaml"])
+def test_a_missing_file_is_named(result: RunResult, tmp_path: Path, name: str) -> None:
+    """And that a run writes it."""
+    write_result(result, tmp_path)
+    (tmp_path / name).unlink()
+
+    with pytest.raises(InputError, match=f"holds no {name}"):
+        read_result(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "no json", '{"simserve": 1}', '{"simserve": {"scenario_hash": null}}'])
+def test_another_json_is_no_result(result: RunResult, tmp_path: Path, text: str) -> None:
+    """Whatever it holds."""
+    write_result(result, tmp_path)
+    (tmp_path / "result.json").write_text(text)
+
+    with pytest.raises(InputError, match="is no result of simserve"):
+        read_result(tmp_path)
+
+
+def test_a_broken_table_is_an_error(result: RunResult, tmp_path: Path) -> None:
+    """In one line, with the file."""
+    write_result(result, tmp_path)
+    (tmp_path / "requests.parquet").write_bytes(b"PAR1 no table")
+
+    with pytest.raises(InputError, match=r"requests.parquet: cannot be read"):
+        read_result(tmp_path)
+
+
+def test_a_table_of_an_earlier_version_says_what_to_do(result: RunResult, tmp_path: Path) -> None:
+    """One without the metadata."""
+    write_result(result, tmp_path)
+    (tmp_path / "timeseries.parquet").replace(tmp_path / "requests.parquet")
+    write_result(result, tmp_path / "other")
+    (tmp_path / "other" / "timeseries.parquet").replace(tmp_path / "timeseries.parquet")
+
+    with pytest.raises(InputError, match="run the scenario again"):
+        read_result(tmp_path)

@@ -1,0 +1,155 @@
+"""Everything at once on random clusters: no request is lost, no block, and no time runs backwards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from simserve.sim.admission_spec import AdmissionSpec
+from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.control import Control
+from simserve.sim.fault_spec import FaultSpec
+from simserve.sim.managed import ManagedRun
+from simserve.sim.pools import PoolSetup
+from simserve.sim.records import COMPLETED, REASONS, UNFINISHED
+from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.simulate import simulate
+from simserve.sim.units import STOPPED
+from simserve.validation import validate
+from simserve.workload.class_spec import ClassSpec
+from simserve.workload.requests import RequestSpecs
+from tests.builders import affine_step_times, make_closed_loop, make_config, make_specs
+from tests.theory.builders import make_deployment
+
+CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+@st.composite
+def classes(draw: st.DrawFn) -> tuple[ClassSpec, ...]:
+    """Draw two classes with or without patience and retries."""
+    count = 2
+    return tuple(
+        ClassSpec(
+            name=f"class{number}",
+            share=1 / count,
+            timeout=draw(st.sampled_from([None, "3 s", "20 s"])),
+            retries=draw(
+                st.sampled_from([None, 1, {"max": 4, "backoff": "0 s"}, {"max": 2, "backoff": "5 s", "jitter": 1}])
+            ),
+        )
+        for number in range(count)
+    )
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> RequestSpecs:
+    """Draw an open or a closed loop of some dozens of requests of two classes."""
+    count = draw(st.integers(1, 60))
+    prompts = draw(st.lists(st.integers(1, 45), min_size=count, max_size=count))
+    outputs = draw(st.lists(st.integers(1, 18), min_size=count, max_size=count))
+    if draw(st.booleans()):
+        gaps = draw(st.lists(st.sampled_from([0.0, 0.1, 0.3, 2.7]), min_size=count, max_size=count))
+        specs = make_specs(np.cumsum(gaps).tolist(), prompts, outputs)
+    else:
+        specs = make_closed_loop(draw(st.integers(1, 12)), prompts, outputs, draw(st.sampled_from([0.0, 1.3])))
+    own = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
+    return replace(
+        specs, classes=draw(classes()), request_class=np.array(own, dtype=np.int16), seed=draw(st.integers(0, 9))
+    )
+
+
+@st.composite
+def controls(draw: st.DrawFn) -> Control:
+    """Draw a router, a door, an autoscaler and faults."""
+    door: dict[str, Any] = {"retry_after": draw(st.sampled_from(["0 s", "2 s"])), "max_queue": draw(st.integers(0, 9))}
+    if draw(st.booleans()):
+        door |= {"deadline_aware": True, "probabilistic_from": 0.6, "token_bucket": {"rate": 2.0, "burst": 8}}
+    scaling = {
+        "metric": draw(st.sampled_from(["queue_depth", "running", "kv_usage", "busy", "slo"])),
+        "target": draw(st.sampled_from([0.2, 0.9])),
+        "min_replicas": draw(st.integers(0, 1)),
+        "max_replicas": 4,
+        "interval": "2 s",
+        "stabilization": draw(st.sampled_from(["0 s", "6 s"])),
+        "grace_period": draw(st.sampled_from(["0 s", "4 s"])),
+    }
+    faults = draw(st.lists(fault_mappings(), max_size=3))
+    policies = ["round_robin", "random", "least_outstanding", "least_tokens", "power_of_two"]
+    return Control(
+        routing=RoutingSpec(
+            policy=draw(st.sampled_from(policies)), update_interval=draw(st.sampled_from(["0 s", "3 s"]))
+        ),
+        admission=validate(AdmissionSpec, door) if draw(st.booleans()) else None,
+        autoscaling=validate(AutoscalingSpec, scaling) if draw(st.booleans()) else None,
+        startup_seconds=draw(st.sampled_from([0.0, 3.0])),
+        faults=TypeAdapter(tuple[FaultSpec, ...]).validate_python(faults),
+        limits=((2.0, None, 12.0), (None, 3.0, None)),
+    )
+
+
+@st.composite
+def fault_mappings(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a fault of any kind."""
+    kind = draw(st.sampled_from(["replica", "node", "spot", "slow", "black_hole"]))
+    fault: dict[str, Any] = {"kind": kind}
+    if draw(st.booleans()):
+        fault |= {"at": f"{draw(st.integers(0, 30))} s", "duration": f"{draw(st.integers(1, 20))} s"}
+        if kind != "node":
+            fault["replica"] = draw(st.integers(0, 1))
+    else:
+        fault |= {"mtbf": "15 s", "mttr": "3 s"}
+    if kind != "slow":
+        fault["in_flight"] = draw(st.sampled_from(["lost", "retry"]))
+    if kind == "black_hole":
+        fault["probe"] = {"depth": draw(st.sampled_from(["deep", "shallow"])), "period": "2 s"}
+    return fault
+
+
+@given(traffic(), controls(), st.booleans())
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_everything_is_accounted_for(specs: RequestSpecs, control: Control, is_ahead: bool) -> None:
+    """Every request comes to one end; blocks return; times are in order; the same seed gives the same bytes."""
+    config = make_config(async_scheduling=is_ahead, frontend_latency=0.05)
+    times = affine_step_times(step_seconds=0.2, token_seconds=0.01, decode_context_seconds=0.001)
+    pool = PoolSetup(name="", engine=config, step_times=times, priced=None, num_replicas=2)
+    run = ManagedRun(control, [pool], specs, np.full(len(specs), 0.05), None)
+
+    run.run()
+
+    requests = run.requests
+    assert run.fleet.is_done
+    assert UNFINISHED not in requests.status
+    for unit in run.fleet.units:
+        replica = unit.replica
+        assert (unit.load, unit.tokens, unit.members) == (0, 0, {})
+        assert (replica.num_running, replica.num_outstanding, replica.num_decoding) == (0, 0, 0)
+        assert replica.free_blocks == replica.num_blocks
+        assert not replica.waiting
+        assert unit.launched_at <= unit.stopped_at or unit.state != STOPPED
+    check_times(specs, control, config, times)
+
+
+def check_times(specs: RequestSpecs, control: Control, config: Any, times: Any) -> None:
+    """Assert on the records of the same run, twice."""
+    deployment = replace(make_deployment(config, times, 2), control=control)
+    first, again = (simulate(deployment, specs) for _ in range(2))
+    records = first.records
+
+    assert first.records.finish_time.tobytes() == again.records.finish_time.tobytes()
+    sent = np.isfinite(records.arrival_time)
+    assert sent.all()
+    done = records.status == COMPLETED
+    assert (records.output_tokens[done] == specs.output_tokens[done]).all()
+    assert (records.arrival_time[done] <= records.admitted_time[done]).all()
+    assert (records.admitted_time[done] <= records.scheduled_time[done]).all()
+    assert (records.scheduled_time[done] < records.first_token_time[done]).all()
+    assert (records.first_token_time[done] <= records.finish_time[done]).all()
+    ended = records.finish_time[records.reason != REASONS.index("prompt_too_long")]
+    assert np.isfinite(ended).all()
+    assert (records.finish_time >= records.arrival_time)[np.isfinite(records.finish_time)].all()
+    assert first.timeline is None or (first.timeline.tries[:, 2] >= first.timeline.tries[:, 0]).all()

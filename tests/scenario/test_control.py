@@ -1,0 +1,47 @@
+"""What decides in a scenario's runs, and what is refused in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simserve.errors import InputError
+from simserve.scenario.load import load
+from simserve.scenario.resolve import resolve
+
+CLASSES = "workload.classes=[{name: chat, share: 1.0, %s}]"
+
+
+def refusal(*overrides: str, name: str = "chatbot") -> str:
+    """Return the line that a scenario is refused with."""
+    with pytest.raises(InputError) as caught:
+        resolve(load(name, list(overrides)))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["deployment.routing=session"], "the workload has no sessions"),
+        (["deployment.routing=prefix"], "the workload has no shared_prefix"),
+        (["deployment.routing.imbalance_guard=2.0"], "no effect under least_outstanding"),
+        (["deployment.routing={policy: random, update_interval: 1 s}"], "no effect under random"),
+        (["deployment.admission={}"], "refuses nobody"),
+        (["deployment.admission={deadline_aware: true}", "slo={e2e: 9 s}"], "no deadline to look at"),
+        ([CLASSES % "priority: 1"], "first come, first served"),
+        ([CLASSES % "pool: fast"], "names no pool"),
+        ([CLASSES % "retries: 2"], "no effect where every request is answered"),
+        ([CLASSES % "timeout: 5 s", "deployment.engine.batching=static"], "continuous batching"),
+        (["deployment.admission={max_queue: 3}", "deployment.engine.kv_allocation=none"], "continuous batching"),
+    ],
+)
+def test_what_would_do_nothing_or_is_not_simulated_is_refused(overrides: list[str], words: str) -> None:
+    """One line names the key, the rule and what to do."""
+    assert words in refusal(*overrides)
+
+
+def test_a_timeout_and_a_door_make_retries_mean_something(**_: Any) -> None:
+    """With either of them the same retries are accepted."""
+    resolve(load("chatbot", [CLASSES % "retries: 2, timeout: 5 s"]))
+    resolve(load("chatbot", [CLASSES % "retries: 2", "deployment.admission={max_queue: 9}"]))

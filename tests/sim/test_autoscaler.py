@@ -1,0 +1,122 @@
+"""Replicas follow the load: when they come, when they go, and what happens to what they still have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.metrics.replicas import replica_figures
+from simserve.sim.autoscaling_spec import AutoscalingSpec, StartupSpec
+from simserve.sim.control import Control
+from simserve.sim.records import COMPLETED, DRAINED, FAILED
+from simserve.sim.simulate import Simulation, simulate
+from simserve.validation import validate
+from simserve.workload.requests import RequestSpecs
+from tests.builders import constant_step_times, make_config, make_specs
+from tests.theory.builders import make_deployment
+
+RULES: dict[str, Any] = {
+    "metric": "queue_depth",
+    "target": 2,
+    "max_replicas": 4,
+    "interval": "5 s",
+    "stabilization": "20 s",
+    "grace_period": "8 s",
+}
+
+
+def scaled(
+    specs: RequestSpecs, *, replicas: int = 1, startup: float = 10.0, seats: int = 1, **rules: Any
+) -> Simulation:
+    """Return a run that starts with ``replicas`` of one seat each; every step takes a second."""
+    limits = rules.pop("limits", (None, None, None))
+    spec = validate(AutoscalingSpec, {**RULES, **rules})
+    control = Control(autoscaling=spec, startup_seconds=startup, limits=(limits,))
+    config = make_config(max_num_seqs=seats, max_model_len=512, num_blocks=2000)
+    return simulate(
+        replace(make_deployment(config, constant_step_times(1.0, max(seats, 8)), replicas), control=control), specs
+    )
+
+
+def changes(run: Simulation) -> list[tuple[float, int, int]]:
+    """Return when the number of replicas changed: seconds, launched, ready."""
+    return [(row["time_s"], row["launched"], row["ready"]) for row in replica_figures(run, 1)["timeline"]]
+
+
+def test_a_start_takes_its_parts() -> None:
+    """20 + 60 + 16 GB at 2 GB/s + 40 s."""
+    assert StartupSpec().seconds(16e9) == 128.0
+
+
+def test_replicas_come_a_start_up_after_the_queue_is_seen() -> None:
+    """Seven wait at 5 s, two a replica: four are asked for and paid for, and ready at 15 s."""
+    run = scaled(make_specs([0.0] * 8, 1, 20))
+
+    assert changes(run)[:3] == [(0.0, 1, 1), (5.0, 4, 1), (15.0, 4, 4)]
+    # What was routed stays where it is.
+    assert (run.records.replica_id == 0).all()
+
+
+def test_later_arrivals_go_to_the_new_replicas() -> None:
+    """Three that arrive after the start find three empty replicas."""
+    run = scaled(make_specs([0.0] * 8 + [16.0, 16.0, 16.0], 1, 20))
+
+    assert sorted(run.records.replica_id[8:].tolist()) == [1, 2, 3]
+    assert run.records.scheduled_time[8:].tolist() == [16.0] * 3
+
+
+def test_replicas_go_when_the_load_has_been_low_for_the_window() -> None:
+    """Four were asked for while the queue of eight long answers lasted; then one is left."""
+    run = scaled(make_specs([0.0] * 8 + [400.0], 1, 20))
+
+    assert changes(run)[-1][1:] == (1, 1)
+    given_back = [time for time, launched, _ in changes(run) if launched < 4 and time > 5.0]
+    assert min(given_back) >= 20.0
+    figures = replica_figures(run, 1)
+    assert figures["peak"] == 4
+    assert figures["mean"] < 2.5
+    assert figures["gpu_hours"] == pytest.approx(figures["mean"] * run.end_time / 3600)
+
+
+def test_a_replica_drains_and_what_takes_too_long_is_cut_off() -> None:
+    """Scaled down while it has an answer of 300 s: eight seconds later that is lost; a short one is finished."""
+    specs = make_specs([0.0, 0.5, 1.0, 1.5, 60.0], 1, [300, 300, 2, 2, 1])
+    run = scaled(specs, replicas=2, seats=4, metric="running", target=4, min_replicas=1)
+
+    lost = run.records.reason == DRAINED
+    assert np.count_nonzero(lost) == 1
+    assert run.records.status[lost].tolist() == [FAILED]
+    assert run.records.finish_time[lost][0] - changes(run)[1][0] <= 1.0
+    assert (run.records.status[~lost] == COMPLETED).all()
+
+
+def test_nothing_runs_at_zero_and_the_first_request_waits_for_a_start() -> None:
+    """Scaled to zero after the first; the second waits for the next look and a start of ten seconds."""
+    run = scaled(make_specs([0.0, 203.0], 1, 1), min_replicas=0)
+
+    assert run.records.scheduled_time[1] == 215.0
+    assert (0, 0) in [(launched, ready) for _, launched, ready in changes(run)]
+
+
+@pytest.mark.parametrize(
+    ("metric", "target", "most"),
+    [("running", 2, 4), ("kv_usage", 0.001, 4), ("busy", 0.5, 2), ("queue_depth", 100, 1)],
+)
+def test_each_metric_asks_for_its_own_number(metric: str, target: float, most: int) -> None:
+    """Ten requests run on one replica: five replicas' worth of running, all the time busy, no queue."""
+    run = scaled(make_specs([0.0] * 10, 4, 12), seats=16, metric=metric, target=target)
+
+    assert replica_figures(run, 1)["peak"] == most
+
+
+def test_the_objective_asks_for_more_while_it_is_missed() -> None:
+    """First tokens later than 3 s: one replica more at every look in which less than all made it."""
+    specs = make_specs([2.0 * index for index in range(60)], 1, 6)
+    run = scaled(specs, metric="slo", target=0.9, limits=(3.0, None, None))
+
+    growth = [launched for time, launched, _ in changes(run) if time > 0]
+    assert growth[:3] == [2, 3, 4]
+    assert run.records.scheduled_time[-1] - run.records.arrival_time[-1] <= 1.0

@@ -1,0 +1,164 @@
+"""Prefill replicas that hand over to decode replicas: links, waits, back-pressure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simserve.engine.config import EngineConfig
+from simserve.sim.control import Control
+from simserve.sim.managed import ManagedRun
+from simserve.sim.pool_spec import DisaggregationSpec
+from simserve.sim.pools import PoolSetup
+from simserve.sim.records import COMPLETED, TIMED_OUT, UNFINISHED
+from simserve.validation import validate
+from simserve.workload.class_spec import ClassSpec
+from simserve.workload.requests import RequestSpecs
+from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
+
+BYTES_PER_TOKEN = 1e9
+
+
+def handed_over(
+    specs: RequestSpecs,
+    *,
+    prefill: int = 1,
+    decode: int = 1,
+    decode_config: EngineConfig | None = None,
+    config: EngineConfig | None = None,
+    times: Any = None,
+    **link: Any,
+) -> ManagedRun:
+    """Return a finished run; a step takes a second, and a token 1 GB over a link of 10 GB/s."""
+    spec = {"transfer_bandwidth": "10 GB/s", "transfer_latency": "0 s", **link}
+    control = Control(disaggregation=validate(DisaggregationSpec, spec), kv_bytes_per_token=BYTES_PER_TOKEN)
+    times = times or constant_step_times(1.0)
+    first = PoolSetup(
+        name="p", engine=config or make_config(), step_times=times, priced=None, num_replicas=prefill, role="prefill"
+    )
+    second = replace(first, name="d", engine=decode_config or first.engine, num_replicas=decode, role="decode")
+    run = ManagedRun(control, [first, second], specs, np.zeros(len(specs)), None)
+    run.run()
+    return run
+
+
+def column(run: ManagedRun, name: str) -> list[float]:
+    """Return a column of the requests."""
+    return list(getattr(run.requests, name))
+
+
+def test_a_request_prefills_crosses_the_link_and_decodes() -> None:
+    """One step of prefill, 20 tokens in 2 s, then four steps for the other four tokens."""
+    run = handed_over(make_specs([0.0], 20, 5))
+
+    assert column(run, "scheduled_time") == [0.0]
+    assert column(run, "first_token_time") == [3.0]
+    assert column(run, "finish_time") == [7.0]
+    assert column(run, "replica_id") == [1]
+    assert column(run, "generated_tokens") == [5]
+    assert run.transfers == {"count": 1.0, "link_seconds": 2.0, "waited_seconds": 0.0, "stalled_seconds": 0.0}
+
+
+def test_a_link_sends_one_cache_after_the_other() -> None:
+    """Two prompts of ten tokens end in the same step: the second waits a second for the link."""
+    run = handed_over(make_specs([0.0, 0.0], 10, 3), transfer_latency="0.25 s")
+
+    assert column(run, "first_token_time") == [2.25, 3.25]
+    assert run.transfers["waited_seconds"] == 1.0
+
+
+def test_every_prefill_replica_has_its_own_link() -> None:
+    """On two of them neither waits."""
+    run = handed_over(make_specs([0.0, 0.0], 10, 3), prefill=2)
+
+    assert column(run, "first_token_time") == [2.0, 2.0]
+
+
+def test_one_token_needs_no_decode_replica() -> None:
+    """It is answered where it was computed."""
+    run = handed_over(make_specs([0.0, 0.0], 10, [1, 2]))
+
+    assert column(run, "finish_time")[0] == 1.0
+    assert run.transfers["count"] == 1.0
+
+
+def test_decodes_are_never_held_up_by_prompts() -> None:
+    """While one request decodes, long prompts come and go on the other replica: its gaps are those of decode steps."""
+    times = affine_step_times(step_seconds=0.1, token_seconds=0.1)
+    run = handed_over(make_specs([0.0, 1.0, 2.0, 3.0], [4, 30, 30, 30], [40, 2, 2, 2]), times=times)
+
+    assert run.requests.itl_max[0] == pytest.approx(0.1)
+
+
+def test_a_cache_waits_for_a_seat() -> None:
+    """One seat: the second is taken in when the first is done; its first token comes with it."""
+    run = handed_over(make_specs([0.0, 0.0], 10, [6, 3]), decode_config=make_config(max_num_seqs=1))
+
+    assert column(run, "finish_time")[0] == 7.0
+    assert column(run, "first_token_time")[1] == 7.0
+
+
+def test_too_many_on_their_way_stop_the_prefill() -> None:
+    """With one in transfer at most, the second prompt starts when the first has been taken in."""
+    specs = make_specs([0.0, 0.0], 20, 3)
+    config = make_config(max_num_batched_tokens=20)
+    free, held = (handed_over(specs, config=config, max_in_transfer=most) for most in (64, 1))
+
+    assert column(free, "scheduled_time") == [0.0, 1.0]
+    assert column(held, "scheduled_time") == [0.0, 3.0]
+    assert held.transfers["stalled_seconds"] == 2.0
+
+
+def test_a_client_may_hang_up_while_its_cache_is_on_its_way() -> None:
+    """Given up at 2: the cache is dropped when it lands, and whoever it held up goes on."""
+    own = (ClassSpec(name="all", share=1.0, timeout="2 s"),)
+    specs = replace(make_specs([0.0], 30, 3), classes=own, request_class=np.zeros(1, dtype=np.int16))
+    run = handed_over(specs, max_in_transfer=1)
+
+    assert column(run, "status") == [TIMED_OUT]
+    assert column(run, "finish_time") == [2.0]
+    assert all(unit.load == 0 for unit in run.fleet.units)
+
+
+@given(st.data())
+@settings(max_examples=80, deadline=None, derandomize=True)
+def test_everything_is_accounted_for_between_the_pools(data: st.DataObject) -> None:
+    """Any traffic, links and room: every request ends, blocks return on both sides, times are in order."""
+    count = data.draw(st.integers(1, 40))
+    gaps = data.draw(st.lists(st.sampled_from([0.0, 0.1, 0.9, 4.3]), min_size=count, max_size=count))
+    prompts = data.draw(st.lists(st.integers(1, 45), min_size=count, max_size=count))
+    outputs = data.draw(st.lists(st.integers(1, 18), min_size=count, max_size=count))
+    specs = make_specs(np.cumsum(gaps).tolist(), prompts, outputs)
+    timeout = data.draw(st.sampled_from([None, "2 s", "15 s"]))
+    own = (ClassSpec(name="all", share=1.0, timeout=timeout, retries=data.draw(st.sampled_from([None, 2]))),)
+    specs = replace(specs, classes=own, request_class=np.zeros(count, dtype=np.int16))
+    admission = data.draw(st.sampled_from(["on_demand", "reserve", "estimate"]))
+    scheduler = data.draw(st.sampled_from(["mixed", "prefill_first"]))
+    run = handed_over(
+        specs,
+        prefill=data.draw(st.integers(1, 3)),
+        decode=data.draw(st.integers(1, 2)),
+        config=make_config(async_scheduling=data.draw(st.booleans()), scheduler=scheduler),
+        decode_config=make_config(num_blocks=data.draw(st.integers(16, 24)), admission=admission, scheduler=scheduler),
+        times=affine_step_times(step_seconds=0.2, token_seconds=0.01),
+        max_in_transfer=data.draw(st.sampled_from([1, 2, 64])),
+        transfer_bandwidth=data.draw(st.sampled_from(["5 GB/s", "100 GB/s"])),
+    )
+
+    requests = run.requests
+    assert run.fleet.is_done
+    assert UNFINISHED not in requests.status
+    for unit in run.fleet.units:
+        assert (unit.load, unit.tokens, unit.members) == (0, 0, {})
+        assert unit.replica.free_blocks == unit.replica.num_blocks
+        assert (unit.replica.num_running, unit.replica.num_outstanding) == (0, 0)
+    done = np.array(requests.status) == COMPLETED
+    assert (np.array(requests.generated_tokens)[done] == specs.output_tokens[done]).all()
+    assert (np.array(requests.max_tokens) == specs.max_tokens).all()
+    for before, after in (("ready_time", "scheduled_time"), ("first_token_time", "finish_time")):
+        assert (np.array(getattr(requests, before))[done] <= np.array(getattr(requests, after))[done]).all()

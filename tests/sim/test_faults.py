@@ -1,0 +1,118 @@
+"""What breaks, and what becomes of the requests on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from simserve.metrics.replicas import replica_figures
+from simserve.sim.control import Control
+from simserve.sim.fault_spec import FaultSpec
+from simserve.sim.records import COMPLETED, FAILED, REPLICA_LOST
+from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.simulate import Simulation, simulate
+from simserve.workload.requests import RequestSpecs
+from tests.builders import constant_step_times, make_config, make_specs
+from tests.theory.builders import make_deployment
+
+
+def struck(
+    specs: RequestSpecs, *faults: dict[str, Any], replicas: int = 2, per_node: int = 1, policy: str = "round_robin"
+) -> Simulation:
+    """Return a run of replicas of four seats; every step takes a second."""
+    read = TypeAdapter(tuple[FaultSpec, ...]).validate_python(faults)
+    control = Control(faults=read, replicas_per_node=per_node, routing=RoutingSpec(policy=policy))
+    config = make_config(max_model_len=512, num_blocks=2000)
+    return simulate(replace(make_deployment(config, constant_step_times(1.0), replicas), control=control), specs)
+
+
+def test_a_crash_loses_what_is_in_flight() -> None:
+    """Replica 1 is lost with the step that runs at 4.5; until 14.5 everything goes to the other one."""
+    specs = make_specs([0.0, 0.0, 6.0, 7.0, 20.0, 20.0], 1, [3, 10, 2, 2, 1, 1])
+    run = struck(specs, {"kind": "replica", "replica": 1, "at": "4.5 s", "duration": "10 s"})
+
+    assert run.records.status.tolist() == [COMPLETED, FAILED, *[COMPLETED] * 4]
+    assert run.records.reason[1] == REPLICA_LOST
+    assert run.records.finish_time[1] == 5.0
+    assert run.records.replica_id[2:].tolist() == [0, 0, 0, 1]
+    timeline = [(row["time_s"], row["ready"]) for row in replica_figures(run, 1)["timeline"]]
+    assert timeline == [(0.0, 2), (4.5, 1), (14.5, 2)]
+
+
+def test_the_router_may_try_elsewhere() -> None:
+    """The request starts over on the other replica; nothing is lost."""
+    fault = {"kind": "replica", "replica": 1, "at": "4.5 s", "duration": "10 s", "in_flight": "retry"}
+    run = struck(make_specs([0.0, 0.0], 1, [3, 10]), fault)
+
+    assert run.records.status.tolist() == [COMPLETED, COMPLETED]
+    assert run.records.replica_id[1] == 0
+    assert run.records.finish_time[1] == 15.0
+    assert run.records.output_tokens[1] == 10
+
+
+def test_a_node_takes_its_replicas_along() -> None:
+    """Two replicas a node: both are gone, and their requests wait until they are back."""
+    fault = {"kind": "node", "at": "4.5 s", "duration": "10 s", "in_flight": "retry"}
+    run = struck(make_specs([0.0, 0.0, 6.0], 1, [9, 9, 1]), fault, per_node=2)
+
+    assert (run.records.status == COMPLETED).all()
+    assert run.records.scheduled_time.tolist() == [14.5] * 3
+
+
+def test_a_notice_lets_short_answers_through() -> None:
+    """Taken back at 4 + 6 s: an answer of eight is done by then, one of thirty is not; no new one comes."""
+    specs = make_specs([0.0, 1.0, 2.0, 3.0, 5.0, 6.0], 1, [1, 8, 1, 30, 1, 1])
+    run = struck(specs, {"kind": "spot", "replica": 1, "at": "4 s", "duration": "20 s", "notice": "6 s"})
+
+    assert run.records.status.tolist() == [COMPLETED, COMPLETED, COMPLETED, FAILED, COMPLETED, COMPLETED]
+    assert run.records.replica_id[4:].tolist() == [0, 0]
+
+
+def test_a_slow_replica_takes_longer_for_every_step() -> None:
+    """Four times as long from the step after 4.5 on, until it is over; the parts of the step time still add up."""
+    run = struck(make_specs([0.0], 1, 10), {"kind": "slow", "at": "4.5 s", "duration": "6 s", "factor": 4}, replicas=1)
+
+    # Five steps of a second, then two of four (over at 10.5, so the one that runs is finished), then three of one.
+    assert run.records.finish_time[0] == 5 + 2 * 4 + 3
+    assert sum(run.totals.seconds_by_part.values()) == pytest.approx(run.totals.busy_seconds)
+
+
+def test_a_black_hole_takes_requests_until_its_probe_notices() -> None:
+    """It hangs at 4.5; probes at 10, 20 and 30 s fail; then it is restarted, and what it had taken is lost."""
+    specs = make_specs([float(index) for index in range(50)], 1, 1)
+    fault = {"kind": "black_hole", "replica": 1, "at": "4.5 s", "duration": "10 s", "probe": {"period": "10 s"}}
+    run = struck(specs, fault)
+
+    lost = np.flatnonzero(run.records.reason == REPLICA_LOST)
+    assert lost.tolist() == list(range(5, 30, 2))
+    assert (run.records.finish_time[lost] == 30.0).all()
+    assert 1 in run.records.replica_id[41:].tolist()
+
+
+def test_a_shallow_probe_never_notices() -> None:
+    """It hangs until it goes on by itself; least outstanding keeps away from it, round robin does not."""
+    specs = make_specs([float(index) for index in range(40)], 1, 1)
+    fault = {"kind": "black_hole", "replica": 1, "at": "4.5 s", "duration": "30 s", "probe": {"depth": "shallow"}}
+    dealt, chosen = (struck(specs, fault, policy=policy) for policy in ("round_robin", "least_outstanding"))
+
+    assert (dealt.records.status == COMPLETED).all()
+    waits = [run.records.scheduled_time - run.records.arrival_time for run in (dealt, chosen)]
+    assert np.count_nonzero(waits[0] > 1.0) > 12
+    assert np.count_nonzero(waits[1] > 1.0) <= 1
+
+
+def test_random_faults_come_at_their_rate_and_repeat_themselves() -> None:
+    """Down for mttr / (mtbf + mttr) of the time within a wide margin; the same seed fails alike."""
+    specs = make_specs([1.0 * index for index in range(4000)], 1, 1)
+    fault = {"kind": "replica", "mtbf": "80 s", "mttr": "20 s", "in_flight": "retry"}
+    first, again = (struck(specs, fault, replicas=3) for _ in range(2))
+
+    assert first.timeline is not None
+    down = np.minimum(first.timeline.lost_until, first.end_time) - first.timeline.lost_since
+    assert down.sum() / (3 * first.end_time) == pytest.approx(0.2, abs=0.06)
+    assert first.records.finish_time.tolist() == again.records.finish_time.tolist()
+    assert (first.records.status == COMPLETED).all()

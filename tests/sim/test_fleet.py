@@ -1,0 +1,61 @@
+"""The managed data plane: what the plain one does, it does to the last bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simserve.sim.control import Control
+from simserve.sim.records import RequestRecords
+from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.simulate import Deployment, Simulation, _managed, simulate
+from simserve.workload.requests import RequestSpecs
+from tests.engine.strategies import Case, cases, pressed_cases
+from tests.theory.builders import make_deployment
+
+COLUMNS = (
+    "arrival_time",
+    "admitted_time",
+    "scheduled_time",
+    "first_token_time",
+    "finish_time",
+    "output_tokens",
+    "num_preemptions",
+    "replica_id",
+    "itl_max",
+    "status",
+)
+
+
+def managed(deployment: Deployment, specs: RequestSpecs) -> Simulation:
+    """Return a run on the managed data plane, whatever the deployment asks for."""
+    return _managed(deployment, specs, None, None)
+
+
+def assert_same(records: RequestRecords, plain: RequestRecords) -> None:
+    """Every column is the same, bit for bit."""
+    for column in COLUMNS:
+        np.testing.assert_array_equal(getattr(records, column), getattr(plain, column), err_msg=column)
+
+
+@given(st.one_of(cases(), pressed_cases()), st.integers(1, 3), st.sampled_from(["round_robin", "least_outstanding"]))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+def test_without_decisions_the_managed_run_is_the_plain_run(case: Case, num_replicas: int, policy: str) -> None:
+    """Open and closed loops, any scheduler, any number of replicas: the same bytes."""
+    config = replace(case.config, async_scheduling=case.config.batching == "continuous" and num_replicas == 2)
+    deployment = make_deployment(config, case.times, num_replicas, policy)
+    control = Control(routing=RoutingSpec(policy=policy))
+    assert control.is_plain
+
+    plain, run = simulate(deployment, case.specs), managed(replace(deployment, control=control), case.specs)
+
+    assert_same(run.records, plain.records)
+    assert run.end_time == plain.end_time
+    assert run.totals.num_steps == plain.totals.num_steps
+    assert run.totals.busy_seconds == pytest.approx(plain.totals.busy_seconds, rel=1e-12)
+    assert run.totals.itl.count == plain.totals.itl.count
+    np.testing.assert_allclose(run.totals.series.running, plain.totals.series.running, atol=1e-9)
