@@ -30,7 +30,10 @@ def kernels(
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Model whose layer shapes are measured; repeats. Default: one that fits."),
+        typer.Option(
+            metavar="NAME",
+            help="Model whose layer shapes are measured; repeats. Default: llama-3.1-8b, on a CPU qwen2.5-0.5b.",
+        ),
     ] = None,
     number_format: Annotated[
         list[str] | None,

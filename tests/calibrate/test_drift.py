@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simserve.calibrate.drift import Comparison, check_kernels, markdown
+from simserve.calibrate.drift import Comparison, check_kernels, markdown, without_cache
 from simserve.calibrate.kernel_prediction import predicted
 from simserve.errors import InputError
 from simserve.profiles.hardware import load_hardware
@@ -102,6 +102,20 @@ def test_a_tenth_slower_and_a_tenth_faster_fail(factor: float, verdict: str, tmp
     assert not drift.passed
     assert {each.verdict for each in drift.comparisons} == {verdict}
     assert len(drift.moved) == len(drift.comparisons)
+
+
+def test_calls_that_were_kept_out_of_caches_are_compared_so(tmp_path: Path) -> None:
+    """A run of `calibrate kernels` has its provenance beside it: its keys come from memory, and take longer."""
+    folder, hardware = write_run(tmp_path / "run"), load_hardware(H100)
+    warm = check_kernels(hardware, folder, "vllm", 0.05, H100)
+    (folder / "provenance.json").write_text("{}", encoding="utf-8")
+
+    cold = check_kernels(hardware, folder, "vllm", 0.05, H100)
+
+    name = "decode attention, bfloat16 KV"
+    before, after = (next(each for each in drift.comparisons if each.name == name) for drift in (warm, cold))
+    assert after.expected > before.expected
+    assert check_kernels(without_cache(hardware), folder, "vllm", 0.05, H100).comparisons == cold.comparisons
 
 
 def test_other_tables_of_a_run_are_named(tmp_path: Path) -> None:

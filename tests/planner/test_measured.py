@@ -111,6 +111,16 @@ def test_a_run_named_for_one_replica_is_one(tmp_path: Path) -> None:
     assert sizes == [1, 4]
 
 
+def test_a_script_that_sends_fewer_prompts_says_so(tmp_path: Path) -> None:
+    """GLM-5's sends 5 a client and leaves SGLang 0.85 of the memory."""
+    write_csv(tmp_path, "inferencex_agg.csv", [agg_row(framework="sglang", model="zai-org/GLM-5")])
+
+    scenario = read_inferencex(tmp_path)[0].scenario
+
+    assert scenario["workload"]["num_requests"] == 20
+    assert scenario["deployment"]["engine"]["gpu_memory_utilization"] == 0.85
+
+
 def test_checkpoints_of_modelopt_hold_an_fp8_kv_cache(tmp_path: Path) -> None:
     """TensorRT-LLM follows the checkpoint; blocks of 128 are the model's own, with a cache of 16 bit."""
     both = ("fp8", "fp8_block")

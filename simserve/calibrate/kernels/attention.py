@@ -52,20 +52,23 @@ def prompts(point: Point, device: TorchDevice) -> Kernel:
                 errors.append(relative_error(result[last, head, row], truth))
         return max(errors)
 
-    return Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source="torch SDPA")
+    source = f"torch SDPA ({device.flash_attention})" if device.is_cuda else "torch SDPA"
+    return Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source=source)
 
 
 def decodes(point: Point, device: TorchDevice) -> Kernel:
-    """Return one decode step: paged KV with ragged contexts on a GPU that has the kernel, else padded KV and a mask.
+    """Return one decode step: the first of paged, packed and padded KV that the device has a kernel for.
 
-    Paged contexts are ragged around the mean ``step + 1``. A padded kernel reads the padding too, so that there
-    ``step + 1`` is the longest.
+    Paged and packed contexts are ragged around the mean ``step + 1``. Padded ones are of that length; on a CPU behind a
+    mask, and its kernel reads the padding too.
     """
-    if device.is_cuda:
+    if not device.is_cuda:
+        return _masked(point, device)
+    for build in (_paged, _packed):
         try:
-            return _paged(point, device)
+            return build(point, device)
         except UnsupportedError:
-            pass
+            continue
     return _padded(point, device)
 
 
@@ -79,25 +82,38 @@ def ragged_lengths(batch: int, mean: int) -> list[int]:
 
 
 def _padded(point: Point, device: TorchDevice) -> Kernel:
+    """Contexts of one length, for flash attention without a mask."""
+    batch, context, *_ = _sizes(point, "step")
+    return _in_rows(point, device, [context] * batch, None, f"torch SDPA ({device.flash_attention}), padded KV")
+
+
+def _masked(point: Point, device: TorchDevice) -> Kernel:
+    """Ragged contexts behind a mask, the longest of them ``step + 1``."""
+    torch = device.torch
+    batch, context, heads, kv_heads, _ = _sizes(point, "step")
+    generator = random.Random(batch * 1_000_003 + context)
+    lengths = [context] + [generator.randint(max(int(context * SHORTEST_SHARE), 1), context) for _ in range(batch - 1)]
+    places = torch.arange(context, device=device.kind)
+    mask = places[None, :] < torch.tensor(lengths, device=device.kind)[:, None]
+    mask = mask[:, None, None, :].expand(batch, 1, heads // kv_heads, context)
+    return _in_rows(point, device, lengths, mask, "torch SDPA, padded KV and mask")
+
+
+def _in_rows(point: Point, device: TorchDevice, lengths: list[int], mask: Tensor | None, source: str) -> Kernel:
     """A query row for every query head of a key-value head, so that keys are read once."""
     torch = device.torch
     batch, context, heads, kv_heads, width = _sizes(point, "step")
     copies = device.num_copies(point.num_bytes)
     key_shape = (batch, kv_heads, context, width)
     query = device.fresh(torch.bfloat16, (batch, kv_heads, heads // kv_heads, width))
-    generator = random.Random(batch * 1_000_003 + context)
-    lengths = [context] + [generator.randint(max(int(context * SHORTEST_SHARE), 1), context) for _ in range(batch - 1)]
-    places = torch.arange(context, device=device.kind)
-    mask = places[None, :] < torch.tensor(lengths, device=device.kind)[:, None]
-    mask = mask[:, None, None, :].expand(batch, 1, heads // kv_heads, context)
 
     def call(copy: int) -> Tensor:
-        key, value = (device.random(torch.bfloat16, key_shape, 2 * copy + n) for n in range(2))
+        key, value = device.keys_and_values(torch.bfloat16, key_shape, copy)
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
     def error() -> float:
         result = call(0)
-        key, value = (device.random(torch.bfloat16, key_shape, n) for n in range(2))
+        key, value = device.keys_and_values(torch.bfloat16, key_shape)
         errors = []
         for row in spread_indices(batch, 3):
             for kv_head in spread_indices(kv_heads, 2):
@@ -106,7 +122,7 @@ def _padded(point: Point, device: TorchDevice) -> Kernel:
                 errors.append(relative_error(result[row, kv_head, 0], truth))
         return max(errors)
 
-    return Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source="torch SDPA, padded KV and mask")
+    return Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source=source)
 
 
 def _paged(point: Point, device: TorchDevice) -> Kernel:
@@ -116,36 +132,74 @@ def _paged(point: Point, device: TorchDevice) -> Kernel:
     batch, context, heads, kv_heads, width = _sizes(point, "step")
     lengths = ragged_lengths(batch, context)
     longest = max(lengths)
-    pages_each = -(-longest // PAGE)
-    num_pages = batch * pages_each
-    page_shape = (num_pages, PAGE, kv_heads, width)
+    pages = [-(-length // PAGE) for length in lengths]
+    page_shape = (sum(pages), PAGE, kv_heads, width)
     copies = device.num_copies(point.num_bytes)
     query = device.fresh(torch.bfloat16, (batch, heads, width))
     generator = torch.Generator(device="cpu").manual_seed(context)
-    table = torch.randperm(num_pages, generator=generator).to(torch.int32).view(batch, pages_each).to(device.kind)
+    table = torch.zeros((batch, max(pages)), dtype=torch.int32)
+    for row, own in enumerate(torch.randperm(sum(pages), generator=generator).to(torch.int32).split(pages)):
+        table[row, : len(own)] = own
+    table = table.to(device.kind)
     ends = torch.arange(batch + 1, dtype=torch.int32, device=device.kind)
     used = torch.tensor(lengths, dtype=torch.int32, device=device.kind)
 
     def call(copy: int) -> Tensor:
-        key, value = (device.random(torch.bfloat16, page_shape, 2 * copy + n) for n in range(2))
+        key, value = device.keys_and_values(torch.bfloat16, page_shape, copy)
         return varlen_attn(
             query, key, value, ends, None, 1, longest, seqused_k=used, block_table=table, enable_gqa=heads != kv_heads
         )
 
     def error() -> float:
         result = call(0)
-        keys, values = (device.random(torch.bfloat16, page_shape, n) for n in range(2))
+        keys, values = device.keys_and_values(torch.bfloat16, page_shape)
         errors = []
         for row in spread_indices(batch, 3):
-            pages = table[row].long()
-            key, value = (each[pages].reshape(-1, kv_heads, width)[: lengths[row]] for each in (keys, values))
+            own = table[row, : pages[row]].long()
+            key, value = (each[own].reshape(-1, kv_heads, width)[: lengths[row]] for each in (keys, values))
             for head in spread_indices(heads, CHECKED_HEADS):
                 kv_head = head * kv_heads // heads
                 truth = _attended(query[row, head], key[:, kv_head], value[:, kv_head])
                 errors.append(relative_error(result[row, head], truth))
         return max(errors)
 
-    kernel = Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source="torch varlen_attn, paged KV")
+    source = f"torch varlen_attn ({device.flash_attention}), paged KV"
+    kernel = Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source=source)
+    _try(kernel, device)
+    return kernel
+
+
+def _packed(point: Point, device: TorchDevice) -> Kernel:
+    """Flash attention over contexts one after another (`torch.nn.attention.varlen`), ragged, without pages."""
+    torch = device.torch
+    varlen_attn = _varlen(torch)
+    batch, context, heads, kv_heads, width = _sizes(point, "step")
+    lengths = ragged_lengths(batch, context)
+    key_shape = (sum(lengths), kv_heads, width)
+    copies = device.num_copies(point.num_bytes)
+    query = device.fresh(torch.bfloat16, (batch, heads, width))
+    ends = torch.arange(batch + 1, dtype=torch.int32, device=device.kind)
+    starts = [sum(lengths[:row]) for row in range(batch + 1)]
+    key_ends = torch.tensor(starts, dtype=torch.int32, device=device.kind)
+
+    def call(copy: int) -> Tensor:
+        key, value = device.keys_and_values(torch.bfloat16, key_shape, copy)
+        return varlen_attn(query, key, value, ends, key_ends, 1, max(lengths), enable_gqa=heads != kv_heads)
+
+    def error() -> float:
+        result = call(0)
+        keys, values = device.keys_and_values(torch.bfloat16, key_shape)
+        errors = []
+        for row in spread_indices(batch, 3):
+            own = slice(starts[row], starts[row + 1])
+            for head in spread_indices(heads, CHECKED_HEADS):
+                kv_head = head * kv_heads // heads
+                truth = _attended(query[row, head], keys[own, kv_head], values[own, kv_head])
+                errors.append(relative_error(result[row, head], truth))
+        return max(errors)
+
+    source = f"torch varlen_attn ({device.flash_attention}), packed KV"
+    kernel = Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source=source)
     _try(kernel, device)
     return kernel
 

@@ -52,7 +52,7 @@ def layer(point: Point, device: TorchDevice, model: ModelProfile) -> Kernel:
     cosine, sine = rotary_angles(device, tokens, width)
     shapes = (((heads + 2 * kv_heads) * width, hidden), (hidden, wide), (ups * inner, hidden), (hidden, inner))
     copies = device.num_copies(2.0 * sum(rows * columns for rows, columns in shapes))
-    cache = [device.random(torch.bfloat16, (batch, kv_heads, length, width), n) for n in range(2)] if is_decode else []
+    cache = device.keys_and_values(torch.bfloat16, (batch, kv_heads, length, width)) if is_decode else ()
 
     def weights(copy: int) -> _Weights:
         return _Weights(*(device.random(torch.bfloat16, shape, copy) for shape in shapes))

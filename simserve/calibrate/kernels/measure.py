@@ -17,7 +17,7 @@ from simserve.calibrate.kernels.kernel import Kernel, UnsupportedError
 from simserve.calibrate.kernels.pace import Pace
 from simserve.calibrate.kernels.points import Point
 from simserve.calibrate.kernels.timing import Timing, time_call
-from simserve.calibrate.kernels.torch_device import SAFE_SHARE, TorchDevice, describe, read_clocks
+from simserve.calibrate.kernels.torch_device import SAFE_SHARE, TooLargeError, TorchDevice, describe, read_clocks
 from simserve.calibrate.run_folder import FORMAT_VERSION, MAX_DEATHS, Log, open_run, write_provenance, write_tables
 from simserve.errors import SimserveError, UsageError, nearest
 from simserve.profiles.model import ModelProfile
@@ -250,7 +250,7 @@ class _Session:
         except KeyboardInterrupt:
             self.log.withdraw(point.key)
             raise
-        except UnsupportedError as reason:
+        except (UnsupportedError, TooLargeError) as reason:
             self.log.skip(point.table, point.sizes, str(reason))
         except MemoryError as failure:
             self.log.skip(point.table, point.sizes, f"{OUT_OF_MEMORY}: {failure}".rstrip(": "))

@@ -33,9 +33,16 @@ SAFE_SHARE = 0.8
 
 MAX_COPIES = 128
 
+NEWER_FLASH_ATTENTION = {9: "FA3", 10: "FA4"}
+"""Major compute capability -> implementation that PyTorch can be told to call."""
+
 CLOCK_FIELDS = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
 REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 """What nvidia-smi is asked for; drivers before 535 have the second name of the reasons."""
+
+
+class TooLargeError(Exception):
+    """An input that the pool of random data does not hold."""
 
 
 def import_torch() -> Any:
@@ -66,6 +73,8 @@ class TorchDevice:
         cache_bytes: Last-level cache, which inputs must outgrow to be cold.
         total_memory: Bytes.
         num_multiprocessors: Streaming multiprocessors, or threads of a CPU.
+        compute_capability: Of a GPU, as ``9.0``.
+        flash_attention: Whose flash attention PyTorch calls: its own (FA2), or a newer one that is installed.
     """
 
     torch: Any
@@ -75,6 +84,7 @@ class TorchDevice:
     total_memory: float
     num_multiprocessors: int
     compute_capability: str | None = None
+    flash_attention: str = "FA2"
     _pools: dict[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -102,11 +112,17 @@ class TorchDevice:
         """
         pool = self._pool(dtype)
         count = math.prod(shape)
-        if count > pool.numel():
-            raise MemoryError(f"{count} elements, more than the pool of random data holds")
-        places = max(pool.numel() // count, 1)
+        places = pool.numel() // count
+        if places < 1:
+            raise TooLargeError(f"{count} elements are more than the pool of random data holds")
         start = (copy % places) * count
         return pool[start : start + count].view(shape)
+
+    def keys_and_values(self, dtype: Any, shape: tuple[int, ...], copy: int = 0) -> tuple[Tensor, Tensor]:
+        """Return two inputs of a shape that share no memory: reading one leaves nothing of the other in a cache."""
+        if 2 * math.prod(shape) > self._pool(dtype).numel():
+            raise TooLargeError(f"twice {math.prod(shape)} elements are more than the pool of random data holds")
+        return self.random(dtype, shape, 2 * copy), self.random(dtype, shape, 2 * copy + 1)
 
     def fresh(self, dtype: Any, shape: tuple[int, ...]) -> Tensor:
         """Return normal values in memory of their own, which a kernel may write."""
@@ -187,7 +203,25 @@ def _cuda(torch: Any) -> TorchDevice:
         total_memory=float(properties.total_memory),
         num_multiprocessors=int(properties.multi_processor_count),
         compute_capability=f"{properties.major}.{properties.minor}",
+        flash_attention=_activate_flash_attention(int(properties.major)),
     )
+
+
+def _activate_flash_attention(generation: int) -> str:
+    """Let PyTorch call the flash attention that engines run on a GPU of this generation, and return which it calls.
+
+    FlashAttention-3 on Hopper, 4 on Blackwell, where the package is installed; pages of KV need one of them.
+    """
+    wanted = NEWER_FLASH_ATTENTION.get(generation)
+    if wanted is None:
+        return "FA2"
+    try:
+        from torch.nn.attention import activate_flash_attention_impl
+
+        activate_flash_attention_impl(wanted)
+    except (ImportError, ValueError, RuntimeError):
+        return "FA2"
+    return wanted
 
 
 def _processor() -> str:
@@ -238,6 +272,7 @@ def describe(device: TorchDevice) -> dict[str, Any]:
         facts |= {
             "num_devices": int(torch.cuda.device_count()),
             "compute_capability": device.compute_capability,
+            "flash_attention": device.flash_attention,
             "cuda": getattr(torch.version, "cuda", None),
             "hip": getattr(torch.version, "hip", None),
             "driver": _smi_line("driver_version"),

@@ -45,8 +45,9 @@ _SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("tensorrt-llm", "deepseek-r1"): {"seats": "concurrency", "share": 0.75, "kv": "fp8"},
     ("tensorrt-llm", "deepseek-v3"): {"seats": "concurrency", "share": 0.75, "kv": "fp8"},
     ("vllm", "kimi-k2"): {"share": 0.95},
+    ("sglang", "glm-5"): {"share": 0.85, "prompts": 5},
 }
-"""Engine and model -> what the launch script sets."""
+"""Engine and model -> what the launch script sets; ``prompts`` are prompts a client, where not 10."""
 
 _MINIMAX_H200 = {"seats": 512, "max_num_batched_tokens": 32768, "share": 0.95, "kv": "fp8"}
 DISAGGREGATED = "separate prefill and decode pools cannot be simulated yet"
@@ -106,7 +107,8 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
     lengths = _lengths(prompt, output, is_public=is_public)
     has_script = is_public and not _is_dynamo(row)
     settings = _settings(engine, model, hardware) if has_script else {}
-    workload = build.closed_loop(clients, *lengths)
+    num_requests = clients * settings.get("prompts", build.PROMPTS_PER_CLIENT)
+    workload = build.closed_loop(clients, *lengths, num_requests)
     tensor, expert, ranks = _parallel_sizes(row)
     deployed = build.deployment(
         hardware,

@@ -12,7 +12,7 @@ from simserve.calibrate.kernels import attention, elementwise, layer, points, pr
 from simserve.calibrate.kernels.kernel import Kernel, UnsupportedError, relative_error, spread_indices
 from simserve.calibrate.kernels.points import Point, plan_points
 from simserve.calibrate.kernels.timing import time_call
-from simserve.calibrate.kernels.torch_device import TorchDevice
+from simserve.calibrate.kernels.torch_device import TooLargeError, TorchDevice
 from simserve.profiles.model import ModelProfile, load_model
 
 SMALL = load_model("qwen2.5-0.5b")
@@ -64,6 +64,16 @@ def test_attention_is_right(cpu: TorchDevice, table: str, length: dict[str, int]
     assert 0.0 < kernel.error() <= kernel.tolerance
 
 
+HEADS = {"num_heads": 6, "num_key_value_heads": 2, "head_dim": 32}
+
+
+def attended(torch: Any, query: Any, keys: Any, values: Any) -> Any:
+    """Return what one query of each head makes of keys and values, ``[tokens, heads, width]``."""
+    turned = (each.transpose(0, 1)[None] for each in (keys, values))
+    result = torch.nn.functional.scaled_dot_product_attention(query[None, :, None], *turned, enable_gqa=True)
+    return result[0, :, 0]
+
+
 @pytest.mark.parametrize("batch", [1, 5])
 def test_paged_attention_reads_the_pages_of_its_table(
     cpu: TorchDevice, monkeypatch: pytest.MonkeyPatch, batch: int
@@ -75,26 +85,60 @@ def test_paged_attention_reads_the_pages_of_its_table(
         query: Any, key: Any, value: Any, *given: Any, seqused_k: Any, block_table: Any, enable_gqa: bool
     ) -> Any:
         ends, no_keys, one, longest = given
-        assert (no_keys, one, enable_gqa) == (None, 1, True)
-        assert longest == int(seqused_k.max())
+        assert (no_keys, one, enable_gqa, longest) == (None, 1, True, int(seqused_k.max()))
         assert ends.tolist() == list(range(batch + 1))
         rows = []
         for row, used in enumerate(seqused_k.tolist()):
-            keys, values = (each[block_table[row].long()].flatten(0, 1)[:used].transpose(0, 1) for each in (key, value))
-            attended = torch.nn.functional.scaled_dot_product_attention(
-                query[row][None, :, None], keys[None], values[None], enable_gqa=True
-            )
-            rows.append(attended[0, :, 0])
+            pages = (each[block_table[row].long()].flatten(0, 1)[:used] for each in (key, value))
+            rows.append(attended(torch, query[row], *pages))
         return torch.stack(rows)
 
     monkeypatch.setattr(attention, "_varlen", lambda _: gathering)
-    heads = {"num_heads": 6, "num_key_value_heads": 2, "head_dim": 32}
-    point = Point(table=points.DECODE, sizes={"batch_size": batch, "step": 399, **heads}, flops=0, num_bytes=1e6)
+    point = Point(table=points.DECODE, sizes={"batch_size": batch, "step": 399, **HEADS}, flops=0, num_bytes=1e6)
 
     kernel = attention._paged(point, cpu)
 
     assert kernel.call(0).shape == (batch, 6, 32)
     assert 0.0 < kernel.error() <= kernel.tolerance
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_packed_attention_reads_the_contexts_between_its_ends(
+    cpu: TorchDevice, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """Ragged contexts one after another, against a kernel that slices them."""
+    torch = cpu.torch
+
+    def slicing(query: Any, key: Any, value: Any, *given: Any, enable_gqa: bool) -> Any:
+        ends, key_ends, one, longest = given
+        lengths = key_ends.diff().tolist()
+        assert (one, enable_gqa, longest, sum(lengths)) == (1, True, max(lengths), 400 * batch)
+        assert ends.tolist() == list(range(batch + 1))
+        parts = zip(key.split(lengths), value.split(lengths), strict=True)
+        return torch.stack([attended(torch, query[row], *part) for row, part in enumerate(parts)])
+
+    monkeypatch.setattr(attention, "_varlen", lambda _: slicing)
+    point = Point(table=points.DECODE, sizes={"batch_size": batch, "step": 399, **HEADS}, flops=0, num_bytes=1e6)
+
+    kernel = attention._packed(point, cpu)
+
+    assert 0.0 < kernel.error() <= kernel.tolerance
+
+
+def test_a_gpu_takes_the_first_kernel_that_it_has(cpu: TorchDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paged, packed, padded: each is tried with one call."""
+    point = Point(table=points.DECODE, sizes={"batch_size": 2, "step": 39, **HEADS}, flops=0, num_bytes=1e4)
+    monkeypatch.setattr(TorchDevice, "is_cuda", property(lambda _: True))
+    monkeypatch.setattr(TorchDevice, "synchronize", lambda _: None)
+
+    def refusing(*_: Any, **given: Any) -> Any:
+        raise RuntimeError("paged KV requires FA3" if "block_table" in given else "no such kernel")
+
+    monkeypatch.setattr(attention, "_varlen", lambda _: refusing)
+    padded = attention.decodes(point, cpu)
+
+    assert padded.source == "torch SDPA (FA2), padded KV"
+    assert 0.0 < padded.error() <= padded.tolerance
 
 
 @pytest.mark.parametrize("rows", [1, 16])
@@ -156,9 +200,15 @@ def test_copies_of_inputs_lie_apart_and_are_never_zero(cpu: TorchDevice) -> None
 
 
 def test_an_input_larger_than_the_pool_is_refused(cpu: TorchDevice) -> None:
-    """As memory that is not there."""
-    with pytest.raises(MemoryError, match="more than the pool"):
-        cpu.random(cpu.torch.bfloat16, (64_000_000,))
+    """And keys and values that could only share their memory."""
+    held = int(cpu.pool_bytes // 2)
+
+    with pytest.raises(TooLargeError, match="more than the pool"):
+        cpu.random(cpu.torch.bfloat16, (held + 1,))
+    with pytest.raises(TooLargeError, match="more than the pool"):
+        cpu.keys_and_values(cpu.torch.bfloat16, (held // 2 + 1,))
+    key, value = cpu.keys_and_values(cpu.torch.bfloat16, (1024,), copy=3)
+    assert abs(key.data_ptr() - value.data_ptr()) >= 2048
 
 
 def test_errors_are_relative_to_the_largest_value(torch: Any) -> None:

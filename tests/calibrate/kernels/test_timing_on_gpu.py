@@ -157,6 +157,7 @@ def test_a_gpu_is_described(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     facts = describe(device)
 
     assert (device.kind, device.cache_bytes, device.compute_capability) == ("cuda", 52428800.0, "9.0")
+    assert facts["flash_attention"] == "FA2", "no newer one is installed where the tests run"
     assert (facts["driver"], facts["power_limit_w"], facts["num_devices"]) == ("600.11", "700.00", 2)
     assert read_clocks() == {
         "clocks.sm": "1980",
