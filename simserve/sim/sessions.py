@@ -6,13 +6,34 @@ A turn that failed is answered too: what follows is sent all the same, and fails
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.state import FAILED
-from simserve.sim.cluster import Cluster
+from simserve.engine.state import FAILED, Replica, RequestTable
 from simserve.workload.requests import RequestSpecs
+
+
+class Sender(Protocol):
+    """Where the turns of conversations go: a cluster, or the clients of a fleet.
+
+    Attributes:
+        requests: The table of all requests.
+        replicas: Schedulers that must say what they have finished.
+        lists_failures: Whether it is told of requests that fail on arrival.
+    """
+
+    requests: RequestTable
+    replicas: list[Replica]
+    lists_failures: bool
+
+    @property
+    def unsent(self) -> list[tuple[float, int]]:
+        """Requests that were to reach it, and have not: their times and indices."""
+
+    def send(self, index: int, ready_time: float) -> None:
+        """Let one request arrive at ``ready_time``."""
 
 
 class Sessions:
@@ -29,7 +50,7 @@ class Sessions:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Sender,
         specs: RequestSpecs,
         frontend_latency: NDArray[np.float64],
         arrival_time: NDArray[np.float64],

@@ -191,7 +191,9 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
         pools=tuple(outcomes) if len(outcomes) > 1 else (),
         transfers=run.transfers,
     )
-    return simulation if streaming is None else _as_seen(streaming, simulation, run)
+    if streaming is not None:
+        simulation = _as_seen(streaming, simulation, run)
+    return simulation if specs.turn is None else replace(simulation, records=simulation.records.by_arrival())
 
 
 def _frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:

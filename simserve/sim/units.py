@@ -25,8 +25,8 @@ class Pool:
         times: Seconds of a step, as lists.
         recorder: Adds up their leaps.
         gpus_per_replica: GPUs of each.
-        paths: What requests share, where the replicas cache prefixes; None: they do not.
         role: Whether they prefill, decode, or both.
+        paths: What requests share, where the replicas cache prefixes; None: they do not.
         units: All that were ever launched.
         ready: Numbers of those that take requests, ascending.
     """
