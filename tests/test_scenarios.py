@@ -32,6 +32,7 @@ _EXPECTED = [
     "offline-batch",
     "overload-and-shedding",
     "paged-vs-static",
+    "prefix-routing",
     "single-gpu-7b",
     "speculative-decoding",
     "stale-router",
@@ -219,6 +220,19 @@ def test_buffering_five_tokens_sends_80_percent_fewer_events() -> None:
     assert buffered["simserve"]["bottleneck"]["binding"] != "API server"
     assert four["median_ttft_ms"] < buffered["median_ttft_ms"] < 0.1 * single["median_ttft_ms"]
     assert buffered["mean_itl_ms"] == pytest.approx(5 * four["mean_itl_ms"], rel=0.05)
+
+
+def test_a_router_that_remembers_prefixes_finds_them_again() -> None:
+    """Nearly twice the hits of round robin, and first tokens in half the time; the guard keeps replicas even."""
+    result = run(load("prefix-routing"))
+    remembering, dealt = dict(result.summary), summary("prefix-routing", "deployment.routing=round_robin")
+
+    hits = [each["simserve"]["kv"]["prefix_hit_rate"] for each in (remembering, dealt)]
+    assert hits[0] > 0.9
+    assert hits[1] < 0.6
+    assert remembering["p95_ttft_ms"] < 0.6 * dealt["p95_ttft_ms"]
+    served = np.bincount(result.simulation.records.replica_id, minlength=8)
+    assert served.max() < 1.5 * served.mean()
 
 
 def test_a_stale_view_makes_everybody_run_to_one_replica() -> None:

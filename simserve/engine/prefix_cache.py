@@ -72,6 +72,11 @@ class PrefixPaths:
         self.is_private = bytearray(num_requests)
         self.cached_tokens = array("q", bytes(8 * num_requests))
 
+    def forget(self, index: int) -> None:
+        """Let a request use nothing: the replica that held its blocks is gone."""
+        self.pinned_until[index] = self.starts[index]
+        self.shared_blocks[index] = self.is_private[index] = 0
+
 
 class PrefixCache:
     """The cached blocks of one replica.

@@ -10,8 +10,7 @@ from simserve.scenario.objective import limits_by_class, objective
 from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import BLIND_POLICIES, LIVE_POLICIES
 from simserve.workload.arrival_spec import ClosedLoopArrivals
-
-_AFFINITY = {"session": ("sessions",), "prefix": ("shared_prefix", "sessions", "trace")}
+from simserve.workload.requests import RequestSpecs
 
 
 def check_combinations(scenario: Scenario) -> None:
@@ -27,6 +26,21 @@ def check_combinations(scenario: Scenario) -> None:
     _check_faults(scenario)
     _check_pools(scenario)
     _check_streaming(scenario)
+
+
+def check_traffic(scenario: Scenario, specs: RequestSpecs) -> None:
+    """Do nothing where the requests say what the router goes by.
+
+    Raises:
+        ScenarioError: A trace says nothing of sessions, or of what its prompts share.
+    """
+    policy, key = scenario.deployment.routing.policy, "deployment.routing.policy"
+    if policy == "session" and specs.session is None:
+        _refuse(scenario, key, "has nothing to go by: the trace does not tell sessions apart", "choose another policy")
+    if policy == "prefix" and specs.prefixes is None:
+        _refuse(
+            scenario, key, "has nothing to go by: the trace does not say what prompts share", "choose another policy"
+        )
 
 
 def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
@@ -81,10 +95,15 @@ def _check_classes(scenario: Scenario) -> None:
 
 def _check_routing(scenario: Scenario) -> None:
     routing, key = scenario.deployment.routing, "deployment.routing"
-    needed = _AFFINITY.get(routing.policy)
-    if needed is not None and all(getattr(scenario.workload, name) is None for name in needed):
-        rule = f"{routing.policy} has nothing to go by: the workload has no {' and no '.join(needed)}"
-        _refuse(scenario, f"{key}.policy", rule, f"add workload.{needed[0]}, or choose least_outstanding")
+    workload = scenario.workload
+    # Which prompts of a trace begin alike, and who sent them, is seen when it is read.
+    has_sessions = workload.sessions is not None or workload.trace is not None
+    has_prefixes = has_sessions or workload.shared_prefix is not None
+    needed = {"session": has_sessions, "prefix": has_prefixes}.get(routing.policy)
+    if needed is False:
+        what = "sessions" if routing.policy == "session" else "shared_prefix or sessions"
+        rule = f"{routing.policy} has nothing to go by: the workload has no {what}"
+        _refuse(scenario, f"{key}.policy", rule, f"add workload.{what}, or choose least_outstanding")
     if routing.imbalance_guard is not None and needed is None:
         rule = f"has no effect under {routing.policy}"
         _refuse(scenario, f"{key}.imbalance_guard", rule, "it belongs to session and prefix; leave it out")
@@ -124,9 +143,9 @@ def _check_streaming(scenario: Scenario) -> None:
     if deployment.streaming is None:
         return
     key = "deployment.streaming"
-    if isinstance(arrivals, ClosedLoopArrivals):
-        rule = "is not simulated with a closed loop, whose clients would send later for it"
-        _refuse(scenario, key, rule, "give arrivals at a rate")
+    if isinstance(arrivals, ClosedLoopArrivals) or scenario.workload.sessions is not None:
+        rule = "is not simulated with clients that wait for answers, who would send later for it"
+        _refuse(scenario, key, rule, "give arrivals at a rate, without sessions")
     for option in ("faults", "speculative"):
         if getattr(deployment, option):
             _refuse(scenario, key, f"is not simulated together with deployment.{option}", "leave one of them out")

@@ -18,6 +18,7 @@ from simserve.metrics.summary import RunFacts, summarize
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.profiles.expected_errors import UNVALIDATED, expected_error, generation_of, load_expected_errors
+from simserve.scenario.combinations import check_traffic
 from simserve.scenario.control import control_of
 from simserve.scenario.fit import check_fit, quality_of
 from simserve.scenario.objective import objective
@@ -177,6 +178,7 @@ def _traffic(scenario: Scenario, replication: int) -> RequestSpecs:
     """Return the requests of one replication; a warm-up must leave some of them to measure."""
     with scenario.blaming("workload"):
         specs = generate(scenario.workload, seed=scenario.run.seed, replication=replication, base_path=scenario.folder)
+    check_traffic(scenario, specs)
     specs = with_paces(specs, scenario.deployment.speculative, scenario.run.seed, replication)
     warmup = scenario.run.warmup
     last = float(specs.arrival_time[np.isfinite(specs.arrival_time)].max(initial=-np.inf))

@@ -76,9 +76,8 @@ class PrefixAffinity:
 
 def affinity_of(routing: RoutingSpec, specs: RequestSpecs) -> Affinity | None:
     """Return what the router remembers under its policy; None where it goes by load alone, or has nothing to go by."""
-    sessions, prefixes = getattr(specs, "session", None), getattr(specs, "prefixes", None)
-    if routing.policy == "session" and sessions is not None:
-        return SessionAffinity(sessions.tolist())
-    if routing.policy == "prefix" and prefixes is not None:
-        return PrefixAffinity(prefixes.offsets.tolist(), prefixes.segments.tolist())
+    if routing.policy == "session" and specs.session is not None:
+        return SessionAffinity(specs.session.tolist())
+    if routing.policy == "prefix" and specs.prefixes is not None:
+        return PrefixAffinity(specs.prefixes.offsets.tolist(), specs.prefixes.segments.tolist())
     return None

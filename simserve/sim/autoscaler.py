@@ -48,7 +48,7 @@ class Autoscaler:
         self._num_ended = self._num_met = 0
         self._load_at_miss = 0.0
         if spec.metric == "slo":
-            fleet.callers.on_end = self._count_end
+            fleet.callers.on_end.append(self._count_end)
 
     def run(self) -> Generator[simpy.Event, Any, None]:
         """Look at the metric for ever."""

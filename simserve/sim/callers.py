@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.engine.state import RequestTable
+from simserve.engine.state import Replica, RequestTable
 from simserve.sim.records import UNFINISHED
-from simserve.sim.sessions import Sessions
 from simserve.workload.class_spec import ClassSpec, RetrySpec
 from simserve.workload.requests import RequestSpecs
 
@@ -46,14 +45,15 @@ class Callers:
         self.num_ended = 0
         self.num_resent = 0
         self.abandoned: list[tuple[float, float, float]] = []
-        self.on_end: Callable[[int, float], None] | None = None
+        self.on_end: list[Callable[[int, float], None]] = []
+        self.requests, self.lists_failures = requests, True
+        self.replicas: list[Replica] = []
+        self._not_before = 0.0
         self._specs, self._requests, self._events = specs, requests, events
         self._arrival_time, self._latency = arrival_time, latency
         self._sent_at = arrival_time.tolist()
         self._tries: dict[int, int] = {}
         self._next = 0
-        self._earliest = 0.0
-        self._sessions = None if specs.turn is None else Sessions(self._send_turn, specs, latency, arrival_time)
         self._random = rng.stream(specs.seed, "retries", specs.replication)
         self._uniforms: list[float] = []
         self._class_of = None if specs.request_class is None else specs.request_class.tolist()
@@ -62,11 +62,8 @@ class Callers:
         self._has_timeouts = any(timeout is not None for timeout in self._timeouts)
 
     def start(self) -> None:
-        """Closed loop: let every client send its first request at 0; conversations begin."""
-        if self._sessions is not None:
-            self._sessions.start()
-            return
-        for _ in range(self._specs.concurrency or 0):
+        """Closed loop without conversations: let every client send its first request at 0."""
+        for _ in range(self._specs.concurrency or 0 if self._specs.turn is None else 0):
             self._send_next(0.0)
 
     def class_of(self, index: int) -> ClassSpec | None:
@@ -132,23 +129,21 @@ class Callers:
             not_before: When the next one arrives at the earliest.
         """
         self.num_ended += 1
-        if self.on_end is not None:
-            self.on_end(index, now)
-        if self._sessions is not None:
-            self._earliest = not_before
-            self._sessions.ended(index, now)
-        elif self._specs.concurrency is not None:
+        self._not_before = not_before
+        for tell in self.on_end:
+            tell(index, now)
+        if self._specs.concurrency is not None and self._specs.turn is None:
             self._send_next(now, not_before)
 
-    def forget_unsent(self) -> None:
-        """Take back the arrivals that were to come, but had not by the time the run was stopped."""
-        for _, kind, index, attempt in self._events:
-            if kind == ARRIVE and not attempt:
-                self._arrival_time[index] = self._requests.ready_time[index] = np.nan
+    @property
+    def unsent(self) -> list[tuple[float, int]]:
+        """Requests whose first attempt was to reach the router, and has not: their times and indices."""
+        return [(time, index) for time, kind, index, attempt in self._events if kind == ARRIVE and not attempt]
 
-    def _send_turn(self, index: int, ready_time: float) -> None:
+    def send(self, index: int, ready_time: float) -> None:
+        """Let a turn of a conversation arrive at ``ready_time``, not before the turn before it is off the server."""
         self._sent_at[index] = float(self._arrival_time[index])
-        self._put(index, max(ready_time, self._earliest))
+        self._put(index, max(ready_time, self._not_before))
 
     def _send_next(self, answered_at: float, not_before: float = 0.0) -> None:
         index = self._next

@@ -142,6 +142,8 @@ class Fleet:
             unit.stopped_at = now
         for index in members:
             self._place[index] = NOWHERE
+            if unit.pool.paths is not None:
+                unit.pool.paths.forget(index)
             self._held.discard(index)
             if index in doomed:
                 self.callers.without_answer(index, doomed[index], TIMED_OUT, GAVE_UP, free_at=now)

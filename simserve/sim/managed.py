@@ -25,6 +25,7 @@ from simserve.sim.records import COMPLETED, REASONS, RequestRecords
 from simserve.sim.routing import Router
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.series import BinnedSums
+from simserve.sim.sessions import Sessions
 from simserve.sim.step_log import StepLog
 from simserve.sim.streaming import joined
 from simserve.sim.timeline import FleetTimeline
@@ -59,11 +60,9 @@ class ManagedRun:
         self._faults: Faults | None = None
         sums = series_sums()
         self._setups = tuple(setups)
-        self._pools = [_pool(setup, sums, log) for setup in setups]
+        self._pools = [_pool(setup, sums, specs, log) for setup in setups]
         for pool in self._pools:
             pool.requests = self.requests
-            if control.disaggregation is None:
-                pool.paths = prefix_paths(pool.config, specs)
         if control.streaming is not None:
             for pool in self._pools:
                 pool.recorder.clocks = {}
@@ -79,7 +78,12 @@ class ManagedRun:
         for pool, setup in zip(self._pools, setups, strict=True):
             for _ in range(setup.num_replicas):
                 self.fleet.launch(pool, 0.0, is_ready=True)
-        if specs.concurrency is None and specs.turn is None:
+        self._sessions: Sessions | None = None
+        if specs.turn is not None:
+            self._sessions = Sessions(self.fleet.callers, specs, latency, self.arrival_time)
+            self.fleet.callers.on_end.append(self._answer)
+            self._sessions.start()
+        elif specs.concurrency is None:
             # One tokeniser, in order: nobody overtakes a long prompt.
             np.frombuffer(self.requests.ready_time)[:] = np.maximum.accumulate(self.arrival_time + latency)
             self.fleet.schedule_all()
@@ -104,8 +108,8 @@ class ManagedRun:
         try:
             env.run(until=done)
         except KeyboardInterrupt:
-            if self._specs.turn is not None:
-                self.fleet.callers.forget_unsent()
+            if self._sessions is not None:
+                self._sessions.forget_unsent()
             elif self._specs.concurrency is None:
                 # What was still to come was never sent.
                 self.arrival_time[self.fleet.num_arrived :] = np.nan
@@ -124,12 +128,6 @@ class ManagedRun:
         decoding = [pool for pool in self._pools if pool.role == "decode"]
         fleet.decode_router = Router(RoutingSpec(), fleet.units, decoding, self._specs)
         return fleet
-
-    @property
-    def cached_tokens(self) -> NDArray[np.int64] | None:
-        """Tokens of each request that a prefix cache held, shape [N]; None: nothing is cached."""
-        found = [np.frombuffer(pool.paths.cached_tokens, dtype=np.int64) for pool in self._pools if pool.paths]
-        return np.max(found, axis=0) if found else None
 
     def outcomes(self, records: RequestRecords, end_time: float) -> list[PoolOutcome]:
         """Return what each pool did; after `run`."""
@@ -210,6 +208,18 @@ class ManagedRun:
             self.fleet.router.refresh()
             yield env.timeout(interval)
 
+    @property
+    def cached_tokens(self) -> NDArray[np.int64] | None:
+        """Prompt tokens of each request that were found in the prefix cache of its replica; None without caches."""
+        found = [
+            np.frombuffer(pool.paths.cached_tokens, dtype=np.int64) for pool in self._pools if pool.paths is not None
+        ]
+        return np.maximum.reduce(found) if found else None
+
+    def _answer(self, index: int, _: float) -> None:
+        assert self._sessions is not None
+        self._sessions.answer([index])
+
     def _patience(self, index: int) -> float | None:
         """Return the seconds from its arrival in which a request's first token must come; None: no limit."""
         ttft, _, _ = self._limits(index)
@@ -237,7 +247,9 @@ class ManagedRun:
         )
 
 
-def _pool(setup: PoolSetup, sums: BinnedSums, log: StepLog | None) -> Pool:
+def _pool(setup: PoolSetup, sums: BinnedSums, specs: RequestSpecs, log: StepLog | None) -> Pool:
     times = setup.step_times.as_lists()
     recorder = Recorder(setup.engine, times, setup.priced, sums, log)
-    return Pool(setup.name, setup.engine, times, recorder, setup.gpus_per_replica, setup.role)
+    # What a decode replica takes in has been computed elsewhere.
+    paths = None if setup.role == "decode" else prefix_paths(setup.engine, specs)
+    return Pool(setup.name, setup.engine, times, recorder, setup.gpus_per_replica, setup.role, paths)

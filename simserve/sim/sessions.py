@@ -5,12 +5,35 @@ A turn that failed is answered too: what follows is sent all the same, and fails
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.state import FAILED, Replica, RequestTable
 from simserve.workload.requests import RequestSpecs
+
+
+class Sender(Protocol):
+    """Where the turns of conversations go: a cluster, or the clients of a fleet.
+
+    Attributes:
+        requests: The table of all requests.
+        replicas: Schedulers that must say what they have finished.
+        lists_failures: Whether it is told of requests that fail on arrival.
+    """
+
+    requests: RequestTable
+    replicas: list[Replica]
+    lists_failures: bool
+
+    @property
+    def unsent(self) -> list[tuple[float, int]]:
+        """Requests that were to reach it, and have not: their times and indices."""
+
+    def send(self, index: int, ready_time: float) -> None:
+        """Let one request arrive at ``ready_time``."""
 
 
 class Sessions:
@@ -19,7 +42,7 @@ class Sessions:
     In a closed loop ``concurrency`` clients hold one conversation after another, the first of each beginning at 0.
 
     Args:
-        send: Lets a request reach the router, at a time not before that which the run has come to.
+        cluster: Where requests go.
         specs: Requests with ``turn``; those of a conversation stand side by side, by turn.
         frontend_latency: Seconds from sending request i to the scheduler, shape [N].
         arrival_time: Filled with when each request was sent, shape [N].
@@ -27,14 +50,14 @@ class Sessions:
 
     def __init__(
         self,
-        send: Callable[[int, float], None],
+        cluster: Sender,
         specs: RequestSpecs,
         frontend_latency: NDArray[np.float64],
         arrival_time: NDArray[np.float64],
     ) -> None:
         assert specs.session is not None
         assert specs.turn is not None
-        self._send_request = send
+        self._cluster = cluster
         self._concurrency = specs.concurrency
         self._latency, self._arrival_time = frontend_latency, arrival_time
         self._think_time: list[float] = specs.think_time.tolist()
@@ -50,6 +73,9 @@ class Sessions:
 
     def start(self) -> None:
         """Open loop: send the first turns at their times; closed: those that find a client, at 0."""
+        self._cluster.lists_failures = True
+        for replica in self._cluster.replicas:
+            replica.finished = []
         if self._concurrency is None:
             for group in self._beginnings:
                 self._send(group, float(self._arrival_time[self._edges[group]]))
@@ -57,16 +83,25 @@ class Sessions:
         for _ in range(self._concurrency):
             self._begin_next(None)
 
-    def ended(self, index: int, ended_at: float) -> None:
-        """Send what follows on a request that its client has an answer to, or has given up."""
-        group = self._group[index]
-        self._unanswered[group] -= 1
-        if self._unanswered[group]:
-            return
-        if not self._begins[group + 1]:
-            self._send(group + 1, ended_at, thinks=True)
-        elif self._concurrency is not None:
-            self._begin_next(ended_at)
+    def answer(self, indices: Sequence[int]) -> None:
+        """Send what follows on requests that ended at this instant, in this order."""
+        requests = self._cluster.requests
+        for index in indices:
+            group = self._group[index]
+            self._unanswered[group] -= 1
+            if self._unanswered[group]:
+                continue
+            failed = requests.status[index] == FAILED
+            ended_at = requests.ready_time[index] if failed else requests.finish_time[index]
+            if not self._begins[group + 1]:
+                self._send(group + 1, ended_at, thinks=True)
+            elif self._concurrency is not None:
+                self._begin_next(ended_at)
+
+    def forget_unsent(self) -> None:
+        """Take back the arrival of what was to be sent, but was not by the time the run ended."""
+        for _, index in self._cluster.unsent:
+            self._arrival_time[index] = self._cluster.requests.ready_time[index] = np.nan
 
     def _begin_next(self, ended_at: float | None) -> None:
         group = next(self._beginnings, None)
@@ -77,4 +112,4 @@ class Sessions:
         for index in range(self._edges[group], self._edges[group + 1]):
             sent_at = time + self._think_time[index] if thinks else time
             self._arrival_time[index] = sent_at
-            self._send_request(index, sent_at + float(self._latency[index]))
+            self._cluster.send(index, sent_at + float(self._latency[index]))

@@ -6,7 +6,7 @@ so a run costs SimPy events per decision, not per request or token. It knows no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.set_up import set_up
-from simserve.engine.state import FAILED, Replica, RequestTable
+from simserve.engine.state import Replica, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
 from simserve.sim.clients import ClosedLoop
@@ -119,8 +119,7 @@ def simulate(
     log = StepLog() if keep_steps else None
     engine, priced = deployment.engine, deployment.priced
     if _is_managed(deployment, specs):
-        managed = _managed(deployment, specs, progress, log)
-        return managed if specs.turn is None else replace(managed, records=managed.records.by_arrival())
+        return _managed(deployment, specs, progress, log)
     records, totals, end_time, was_interrupted = _run(
         engine, priced.step_times, priced, deployment.num_replicas, deployment.routing, specs, progress, log
     )
@@ -192,7 +191,9 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
         pools=tuple(outcomes) if len(outcomes) > 1 else (),
         transfers=run.transfers,
     )
-    return simulation if streaming is None else _as_seen(streaming, simulation, run)
+    if streaming is not None:
+        simulation = _as_seen(streaming, simulation, run)
+    return simulation if specs.turn is None else replace(simulation, records=simulation.records.by_arrival())
 
 
 def _frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
@@ -237,10 +238,7 @@ def _run(
     sessions: Sessions | None = None
     latency = _frontend_latency(config, specs)
     if specs.turn is not None:
-        sessions = Sessions(cluster.send, specs, latency, arrival_time)
-        cluster.lists_failures = True
-        for replica in replicas:
-            replica.finished = []
+        sessions = Sessions(cluster, specs, latency, arrival_time)
         sessions.start()
     elif specs.concurrency is None:
         # One tokeniser, in order: nobody overtakes a long prompt.
@@ -256,9 +254,7 @@ def _run(
     except KeyboardInterrupt:
         was_interrupted = True
     if sessions is not None:
-        # What was to be sent, but was not by the time the run ended.
-        for _, index in cluster.unsent:
-            arrival_time[index] = requests.ready_time[index] = np.nan
+        sessions.forget_unsent()
     elif was_interrupted and clients is None:
         # What was still to come was never sent.
         arrival_time[cluster.num_arrived :] = np.nan
@@ -280,7 +276,7 @@ def _data_plane(
         until = env.peek()
         finished = cluster.drive(until)
         if finished and sessions is not None:
-            _answer_turns(sessions, cluster.requests, finished)
+            sessions.answer(finished)
         elif finished and clients is not None:
             time = cluster.requests.finish_time[finished[0]]
             if time > env.now:
@@ -292,13 +288,6 @@ def _data_plane(
             return
         else:
             yield env.timeout(max(until - env.now, 0.0))
-
-
-def _answer_turns(sessions: Sessions, requests: RequestTable, indices: Sequence[int]) -> None:
-    """Let what follows on requests that ended at this instant be sent, in this order."""
-    for index in indices:
-        has_failed = requests.status[index] == FAILED
-        sessions.ended(index, requests.ready_time[index] if has_failed else requests.finish_time[index])
 
 
 def _records(

@@ -26,9 +26,9 @@ class Pool:
         times: Seconds of a step, as lists.
         recorder: Adds up their leaps.
         gpus_per_replica: GPUs of each.
-        requests: The table of all requests; None: the replicas serve first come, first served, and cache nothing.
-        paths: What requests share, where the replicas cache prefixes; None: they do not.
         role: Whether they prefill, decode, or both.
+        paths: What requests share, where the replicas cache prefixes; None: they do not.
+        requests: The table of all requests, before the first replica is launched.
         units: All that were ever launched.
         ready: Numbers of those that take requests, ascending.
     """
@@ -39,8 +39,8 @@ class Pool:
     recorder: Recorder
     gpus_per_replica: int = 1
     role: Role = "both"
-    requests: RequestTable | None = None
     paths: PrefixPaths | None = None
+    requests: RequestTable | None = None
     units: list[Unit] = field(default_factory=list)
     ready: list[int] = field(default_factory=list)
 

@@ -22,6 +22,7 @@ from simserve.sim.simulate import simulate
 from simserve.sim.units import STOPPED
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
+from simserve.workload.prefixes import system_prompts
 from simserve.workload.requests import RequestSpecs
 from tests.builders import affine_step_times, make_closed_loop, make_config, make_specs
 from tests.theory.builders import make_deployment
@@ -58,9 +59,14 @@ def traffic(draw: st.DrawFn) -> RequestSpecs:
     else:
         specs = make_closed_loop(draw(st.integers(1, 12)), prompts, outputs, draw(st.sampled_from([0.0, 1.3])))
     own = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
-    return replace(
-        specs, classes=draw(classes()), request_class=np.array(own, dtype=np.int16), seed=draw(st.integers(0, 9))
-    )
+    if draw(st.booleans()):
+        groups = np.array(draw(st.lists(st.integers(0, 2), min_size=count, max_size=count)))
+        shared = draw(st.integers(1, 20))
+        lengths = np.maximum(specs.prompt_tokens, shared + 1)
+        prefixes = system_prompts(groups, 3, shared, lengths + specs.output_tokens)
+        specs = replace(specs, prompt_tokens=lengths, prefixes=prefixes)
+    numbers = np.array(own, dtype=np.int16)
+    return replace(specs, classes=draw(classes()), request_class=numbers, seed=draw(st.integers(0, 9)))
 
 
 @st.composite
@@ -79,7 +85,7 @@ def controls(draw: st.DrawFn) -> Control:
         "grace_period": draw(st.sampled_from(["0 s", "4 s"])),
     }
     faults = draw(st.lists(fault_mappings(), max_size=3))
-    policies = ["round_robin", "random", "least_outstanding", "least_tokens", "power_of_two"]
+    policies = ["round_robin", "random", "least_outstanding", "least_tokens", "power_of_two", "prefix"]
     return Control(
         routing=RoutingSpec(
             policy=draw(st.sampled_from(policies)), update_interval=draw(st.sampled_from(["0 s", "3 s"]))
@@ -111,10 +117,10 @@ def fault_mappings(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(traffic(), controls(), st.booleans())
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_everything_is_accounted_for(specs: RequestSpecs, control: Control, is_ahead: bool) -> None:
     """Every request comes to one end; blocks return; times are in order; the same seed gives the same bytes."""
-    config = make_config(async_scheduling=is_ahead, frontend_latency=0.05)
+    config = make_config(async_scheduling=is_ahead, frontend_latency=0.05, enable_prefix_caching=True)
     times = affine_step_times(step_seconds=0.2, token_seconds=0.01, decode_context_seconds=0.001)
     pool = PoolSetup(name="", engine=config, step_times=times, priced=None, num_replicas=2)
     run = ManagedRun(control, [pool], specs, np.full(len(specs), 0.05), None)
@@ -130,6 +136,7 @@ def test_everything_is_accounted_for(specs: RequestSpecs, control: Control, is_a
         assert (replica.num_running, replica.num_outstanding, replica.num_decoding) == (0, 0, 0)
         assert replica.free_blocks == replica.num_blocks
         assert not replica.waiting
+        assert replica.cache is None or not (replica.cache.used or replica.cache.reaches)
         assert unit.launched_at <= unit.stopped_at or unit.state != STOPPED
     check_times(specs, control, config, times)
 

@@ -14,7 +14,7 @@ from simserve.sim.records import RequestRecords
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Deployment, Simulation, _managed, simulate
 from simserve.workload.requests import RequestSpecs
-from tests.engine.strategies import Case, cases, pressed_cases
+from tests.engine.strategies import Case, cases, pressed_cases, shared_cases
 from tests.theory.builders import make_deployment
 
 COLUMNS = (
@@ -28,6 +28,7 @@ COLUMNS = (
     "replica_id",
     "itl_max",
     "status",
+    "cached_tokens",
 )
 
 
@@ -42,7 +43,11 @@ def assert_same(records: RequestRecords, plain: RequestRecords) -> None:
         np.testing.assert_array_equal(getattr(records, column), getattr(plain, column), err_msg=column)
 
 
-@given(st.one_of(cases(), pressed_cases()), st.integers(1, 3), st.sampled_from(["round_robin", "least_outstanding"]))
+@given(
+    st.one_of(cases(), pressed_cases(), shared_cases()),
+    st.integers(1, 3),
+    st.sampled_from(["round_robin", "least_outstanding"]),
+)
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 def test_without_decisions_the_managed_run_is_the_plain_run(case: Case, num_replicas: int, policy: str) -> None:
     """Open and closed loops, any scheduler, any number of replicas: the same bytes."""
