@@ -21,9 +21,7 @@ def explore(
 ) -> None:
     """Open a page to play with: a serving simulator, and what its parts do. Needs the extra ``explore``.
 
-    simserve explore
-
-    simserve explore --port 9000
+    It is served until Ctrl-C, to this machine alone unless --public is given.
     """
     if not _is_loopback(host) and not public:
         raise UsageError(
