@@ -134,7 +134,7 @@ def open_run(folder: Path, facts: Mapping[str, Any], *, force: bool) -> Log:
     if provenance is None:
         return read_log(folder)
     moved = [
-        f"{name} {provenance.get(name)!r}, now {value!r}"
+        f"{name} is {provenance.get(name)!r}, not {value!r}"
         for name, value in facts.items()
         if provenance.get(name) != value
     ]
@@ -142,7 +142,7 @@ def open_run(folder: Path, facts: Mapping[str, Any], *, force: bool) -> Log:
         return read_log(folder)
     if not force:
         remedy = "choose another folder, or --force to replace it"
-        raise UsageError(f"holds a run of another {'; '.join(moved)}", file=folder, key="--out", remedy=remedy)
+        raise UsageError(f"holds a run whose {' and '.join(moved)}", file=folder, key="--out", remedy=remedy)
     for name in (LOG_FILE, PROVENANCE_FILE, *(f"{table}.parquet" for table in TABLES)):
         (folder / name).unlink(missing_ok=True)
     return Log(folder / LOG_FILE)

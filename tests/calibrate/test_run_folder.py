@@ -122,7 +122,7 @@ def test_a_run_of_another_device_is_not_taken_up(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", kinds=BOTH, is_logged=True)
     assert open_run(folder, FACTS, force=False).rows
 
-    with pytest.raises(UsageError, match=r"another device_name 'NVIDIA X1000', now 'NVIDIA Y'.*--force"):
+    with pytest.raises(UsageError, match=r"whose device_name is 'NVIDIA X1000', not 'NVIDIA Y'; .*--force"):
         open_run(folder, FACTS | {"device_name": "NVIDIA Y"}, force=False)
 
     assert not open_run(folder, FACTS | {"device_name": "NVIDIA Y"}, force=True).rows

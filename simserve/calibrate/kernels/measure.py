@@ -98,7 +98,12 @@ def measure(
         KeyboardInterrupt: The user stopped it; what was done is kept.
     """
     facts = describe(device)
-    identity = {"device_name": device.name, "torch": facts["torch"], "models": [model.name for model in models]}
+    identity = {
+        "device_name": device.name,
+        "num_multiprocessors": device.num_multiprocessors,
+        "torch": facts["torch"],
+        "models": [model.name for model in models],
+    }
     log = open_run(folder, identity, force=force)
     planned = points.plan_points(
         models,

@@ -20,7 +20,7 @@ from simserve.calibrate.kernels.torch_device import TorchDevice
 from simserve.calibrate.run_folder import read_log, read_run
 from simserve.calibrate.run_report import ending_line
 from simserve.cli.main import main
-from simserve.errors import SimserveError
+from simserve.errors import SimserveError, UsageError
 from simserve.profiles.model import ModelProfile, load_model
 
 TINY = load_model("qwen2.5-0.5b")
@@ -271,3 +271,12 @@ def test_what_was_measured_can_be_fitted(cpu: TorchDevice, tmp_path: Path) -> No
     run(tmp_path / "run", cpu)
 
     assert set(KernelFit().fit(read_run(tmp_path / "run")).kinds_) == {"products bfloat16", "copies"}
+
+
+def test_another_number_of_threads_is_another_device(cpu: TorchDevice, tmp_path: Path) -> None:
+    """Calls of one thread and of two do not belong into one table."""
+    run(tmp_path / "run", cpu)
+    cpu.num_multiprocessors += 1
+
+    with pytest.raises(UsageError, match=r"holds a run whose num_multiprocessors is \d+, not \d+"):
+        run(tmp_path / "run", cpu)
