@@ -11,6 +11,7 @@ from simserve.engine.decoding import generated_by_now, growth_of_step, leave_dec
 from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.paces import leave_at_pace
 from simserve.engine.prefix_cache import find_prefix, leave_prefix
+from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import EVICTED, MASK, SHIFT, UNFINISHED, Replica, RequestTable
 from simserve.engine.swap import swap_out
 
@@ -36,14 +37,20 @@ def make_way(replica: Replica, requests: RequestTable) -> bool:
         Whether the next step may see another preemption, so that nothing may leap over it: somebody had to go, or a
         worse one is still running.
     """
-    head, config = replica.waiting[0], replica.config
-    priority = requests.priority
+    queue, config = replica.waiting, replica.config
+    assert isinstance(queue, OrderedQueue)
+    head = queue[0]
+    urgency, rank = requests.priority[head], queue.rank(head)
     running = replica.running
     running[:] = [index for index in running if requests.status[index] == UNFINISHED]
+    # Who has waited long enough to come before the head again would only change places with it.
+    worse = [
+        (requests.priority[index], requests.ready_time[index], index)
+        for index in running
+        if requests.priority[index] > urgency and queue.rank(index) > rank
+    ]
     has_preempted = False
-    while running:
-        if priority[max(running, key=lambda index: priority[index])] <= priority[head]:
-            return has_preempted
+    while worse:
         target = requests.prompt_tokens[head] + requests.generated_tokens[head]
         swapped = requests.swapped_tokens[head]
         blocks = idle = 0
@@ -58,15 +65,20 @@ def make_way(replica: Replica, requests: RequestTable) -> bool:
         need = -(-chunk // replica.block_size) + idle + growth
         if replica.num_running < replica.max_num_seqs and need <= replica.free_blocks:
             return True
-        replica.chunk_requests.clear()
-        preempt(replica, requests)
+        victim = max(worse)
+        worse.remove(victim)
+        running.remove(victim[2])
+        preempt(replica, requests, victim[2])
         has_preempted = True
     return has_preempted
 
 
-def preempt(replica: Replica, requests: RequestTable) -> int:
-    """Send the victim back to the queue, its KV cache dropped or swapped to host memory; return it."""
-    index = _victim(replica, requests)
+def preempt(replica: Replica, requests: RequestTable, victim: int | None = None) -> int:
+    """Send the victim back to the queue, its KV cache dropped or swapped to host memory; return it.
+
+    A ``victim`` that is named has been taken out of ``running`` already.
+    """
+    index = _victim(replica, requests) if victim is None else victim
     if index in replica.prefilling:
         computed = done = requests.computed_tokens[index]
         replica.prefilling.remove(index)

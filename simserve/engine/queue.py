@@ -37,10 +37,13 @@ class OrderedQueue:
 
     def append(self, index: int) -> None:
         """Queue a request where it belongs."""
-        ready = self._ready_time[index]
-        heappush(self._heap, (self._ranks[index] + ready * self._ageing, ready, index))
+        heappush(self._heap, (self.rank(index), self._ready_time[index], index))
 
     appendleft = append
+
+    def rank(self, index: int) -> float:
+        """Return what a request is ordered by before its ready time."""
+        return self._ranks[index] + self._ready_time[index] * self._ageing
 
     def popleft(self) -> int:
         """Return the head and take it out."""

@@ -115,3 +115,12 @@ def test_the_queue_can_be_left() -> None:
     assert [queue.popleft() for _ in range(len(queue))] == [1, 0]
     with pytest.raises(ValueError, match="not in list"):
         queue.remove(2)
+
+
+def test_who_has_waited_long_enough_is_not_preempted() -> None:
+    """Ageing of 1 s: the batch request is 4 s older, sorts before the urgent one, and keeps its seat."""
+    specs = make_specs([0.0, 4.5], 4, [10, 2])
+    records = served(specs, [1, 0], priority_preemption=True, priority_ageing=1.0).records
+
+    assert records.num_preemptions.tolist() == [0, 0]
+    assert records.scheduled_time.tolist() == [0.0, 10.0]

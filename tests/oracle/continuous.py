@@ -222,7 +222,7 @@ class ContinuousReplica(Replica):
             self.closest_estimate = min(self.closest_estimate, abs(asked - room))
         return asked < room
 
-    def preempt(self, step: Step) -> None:
+    def preempt(self, step: Step, chosen: Request | None = None) -> None:
         """Take everything from the victim and queue it again."""
         victim = self.running[-1]
         decoding = [request for request in self.running if request.is_decoding]
@@ -234,6 +234,7 @@ class ContinuousReplica(Replica):
                 (request for request in self.running if request not in chunked),
                 key=lambda one: (one.priority, one.ready, one.index),
             )
+        victim = chosen or victim
         assert all(victim is not request for request, _ in step.chunks)
         self.cache(victim, victim.computed)
         self.running.remove(victim)
@@ -262,11 +263,15 @@ class ContinuousReplica(Replica):
         if config.scheduling_policy == "shortest_first":
             ordered = sorted(self.waiting, key=lambda one: (one.prompt_tokens + one.max_tokens, one.ready, one.index))
         elif config.scheduling_policy == "priority":
-            ageing = 1.0 / config.priority_ageing if config.priority_ageing else 0.0
-            ordered = sorted(self.waiting, key=lambda one: (one.priority + one.ready * ageing, one.ready, one.index))
+            ordered = sorted(self.waiting, key=lambda one: (self.rank(one), one.ready, one.index))
         else:
             return
         self.waiting = deque(ordered)
+
+    def rank(self, request: Request) -> float:
+        """Return the priority of a request with what its ageing changes."""
+        ageing = 1.0 / self.config.priority_ageing if self.config.priority_ageing else 0.0
+        return request.priority + request.ready * ageing
 
     def make_way(self, step: Step) -> None:
         """Preempt running requests of a worse priority until the head of the queue has a seat and blocks to start."""
@@ -274,7 +279,10 @@ class ContinuousReplica(Replica):
         if not config.priority_preemption or not self.waiting:
             return
         head = self.waiting[0]
-        while any(request.priority > head.priority for request in self.running):
+        while True:
+            worse = [one for one in self.running if one.priority > head.priority and self.rank(one) > self.rank(head)]
+            if not worse:
+                break
             target = head.prompt_tokens + head.generated
             found = self.cached_prefix(head, target)
             chunk = target - len(found) * config.block_size
@@ -287,7 +295,7 @@ class ContinuousReplica(Replica):
                 free -= sum(self.blocks_needed(request) for request in self.running if request.is_decoding)
             if len(self.running) < config.max_num_seqs and self.blocks_of(chunk) <= free:
                 break
-            self.preempt(step)
+            self.preempt(step, max(worse, key=lambda one: (one.priority, one.ready, one.index)))
         step.has_preempted = False
 
     def schedule_uncached(self, step: Step) -> None:
