@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError
 from simserve.profiles import catalog
+from simserve.profiles.engine_memory import RuntimeMemory, StaticReserve
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel, validate
 
@@ -120,33 +121,6 @@ class NewTokenRatio(FrozenModel):
     """Where the constants come from."""
 
 
-class StaticReserve(FrozenModel):
-    """SGLang's estimate of what must stay free besides weights and KV; the rest is the static share."""
-
-    base: Bytes
-    """Bytes for metadata."""
-    chunk_token: Bytes
-    """Bytes a token of the prefill chunk."""
-    minimum_chunk_tokens: int
-    """The chunk is taken to be at least this long, tokens."""
-    graph_sequence: Bytes
-    """Bytes a sequence of the largest captured CUDA graph."""
-    rank: Bytes
-    """Bytes a rank (tensor x pipeline)."""
-    minimum: Bytes
-    """Least reserve, bytes, on GPUs above `minimum_above`."""
-    minimum_above: Bytes
-    """GPU memory above which `minimum` holds, bytes."""
-
-    def share(self, gpu_memory_bytes: float, chunk_tokens: int, graph_sequences: int, ranks: int) -> float:
-        """Return the share of GPU memory for weights and KV, rounded to 0.001 as SGLang does."""
-        reserved = self.base + self.chunk_token * max(chunk_tokens, self.minimum_chunk_tokens)
-        reserved += self.graph_sequence * graph_sequences + self.rank * ranks
-        if gpu_memory_bytes > self.minimum_above:
-            reserved = max(reserved, self.minimum)
-        return round((gpu_memory_bytes - reserved) / gpu_memory_bytes, 3)
-
-
 class Memory(FrozenModel):
     """Which share of GPU memory the engine takes, and of what."""
 
@@ -164,23 +138,6 @@ class Memory(FrozenModel):
         if (self.gpu_memory_utilization is None) == (self.static_reserve is None):
             raise ValueError("needs either gpu_memory_utilization or static_reserve")
         return self
-
-
-class RuntimeMemory(FrozenModel):
-    """Inputs of the rule for memory that is neither weights nor KV; `perf` computes the bytes."""
-
-    non_torch_single: Bytes
-    """CUDA context and libraries on one GPU, bytes."""
-    non_torch_parallel: Bytes
-    """The same a GPU under tensor parallelism, with communication buffers, bytes."""
-    activation_token_factor: float = Field(ge=0)
-    """Peak activations: times `max_num_batched_tokens` x (hidden + intermediate / TP) x bytes an element."""
-    activation_logit: Bytes
-    """Peak of sampling: bytes a logit, times `max_num_seqs` x vocabulary."""
-    activation_base: Bytes = 0.0
-    """Peak of sampling: bytes beside the logits, however many seats (workspaces of kernels and of the sampler)."""
-    source: str
-    """Where the figures come from."""
 
 
 class SizeRange(FrozenModel):
