@@ -92,7 +92,40 @@ def _is_offline_split(point: MeasuredPoint, hardware: str) -> bool:
     return is_old and point.hardware == hardware and _ranks(point) > 1
 
 
+def _is_llama_cpp(point: MeasuredPoint, hardware: tuple[str, ...]) -> bool:
+    return point.source == "llama_cpp" and point.hardware.startswith(hardware)
+
+
+def _is_single(point: MeasuredPoint, engine: str) -> bool:
+    return point.source == "single_stream" and point.engine == engine
+
+
+def _is_offline(point: MeasuredPoint, hardware: tuple[str, ...]) -> bool:
+    return point.source == "mlperf_official" and point.load_kind == "offline" and point.hardware.startswith(hardware)
+
+
 CONSTANTS = (
+    FittedConstant(
+        "llama.cpp: no more than 1.6 TB/s; XiongjieDai's tables, A100 and H100",
+        lambda point: _is_llama_cpp(point, ("a100", "h100")),
+        ("tpot",),
+        (
+            ("RTX and A40", lambda point: _is_llama_cpp(point, ("rtx", "a40")), "tpot"),
+            ("tables of single streams elsewhere", lambda point: _is_single(point, "llama.cpp"), "tpot"),
+        ),
+    ),
+    FittedConstant(
+        "products of H200 NVL reach 0.82, of MI325X 0.70 of the peak; MLPerf v5.0 offline",
+        lambda point: _is_offline(point, ("h200-nvl", "mi325x")),
+        ("throughput",),
+        (
+            (
+                "other GPUs of class efficiencies",
+                lambda point: _is_offline(point, ("h100-nvl", "h100-pcie", "mi300x")),
+                "throughput",
+            ),
+        ),
+    ),
     FittedConstant(
         "vLLM 0.8.5 to 0.13: 50 us to sort a request's logits for top-k and top-p; AIConfigurator Qwen3-32B, TP 2",
         lambda point: _is_swept(point, "vllm", "qwen3-32b") and _ranks(point) == 2,

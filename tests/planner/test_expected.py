@@ -75,6 +75,15 @@ def test_no_test_point_was_fitted_to() -> None:
         for hardware in ("h100-sxm-80gb", "a100-sxm-80gb")
         for version in ("0.5.0", "0.9.0")
     ]
+    seen += [
+        make_point(source=source, engine="llama.cpp", hardware=hardware)
+        for source in ("llama_cpp", "single_stream")
+        for hardware in ("a100-sxm-80gb", "h100-pcie-80gb", "rtx-4090-24gb", "a40-48gb")
+    ]
+    seen += [
+        make_point(source="mlperf_official", load_kind="offline", hardware=hardware)
+        for hardware in ("h200-nvl-141gb", "mi325x-256gb", "h100-nvl-94gb", "mi300x-192gb")
+    ]
     split = {"deployment": {"tensor_parallel_size": 4}}
     seen += [
         make_point(source="nvidia_aic_inhouse_agg", engine=engine, model=model, scenario=split)
