@@ -19,6 +19,7 @@ from simserve.scenario.combinations import check_combinations, check_engine
 from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
+from simserve.workload.arrival_spec import AllAtOnceArrivals
 
 ENGINES_WITHOUT_EXPERT_PARALLEL = ("fastertransformer", "llama.cpp", "ollama", "orca", "tgi", "transformers")
 """Engines that cut every expert over the ranks, and have no way to place experts whole."""
@@ -280,7 +281,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
     with scenario.blaming("deployment.engine.name"):
         profile = load_engine(deployment.engine.name, scenario.folder)
     with scenario.blaming("deployment.engine"):
-        return resolve_engine(
+        engine = resolve_engine(
             profile,
             version=deployment.engine.version,
             gpu_memory_bytes=hardware.memory.total,
@@ -290,6 +291,10 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             tensor_parallel_size=deployment.tensor_parallel_size,
             pipeline_parallel_size=deployment.pipeline_parallel_size,
         )
+    if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
+        # Nobody is served: no threads of an API server keep the engine's own from launching kernels.
+        engine = replace(engine, eager_gap_seconds_per_layer=0.0)
+    return engine
 
 
 def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:

@@ -228,3 +228,18 @@ def test_operator_tables_lie_beside_the_scenario(tmp_path: Path) -> None:
 
     with pytest.raises(SimserveError, match=r"deployment.operator_tables.*tables' holds none of gemm_perf.parquet"):
         resolve(load(str(tmp_path / "mine.yaml")))
+
+
+def test_an_offline_run_has_no_server_that_holds_up_launches() -> None:
+    """TensorRT-LLM and SGLang leave the GPU idle between layers of a prompt while they serve, not when all is there."""
+    served, offline = (
+        resolve(
+            make_scenario(
+                ["deployment.engine.name=tensorrt-llm", 'deployment.engine.version="1.0"', *more],
+            )
+        ).shape.engine.eager_gap_seconds_per_layer
+        for more in ([], ["workload.arrivals={process: all_at_once}"])
+    )
+
+    assert served > 0
+    assert offline == 0
