@@ -148,10 +148,20 @@ class ServingCalibration:
             _leave(names, left, "frontend_latency", "the scenario sets it", asked=self.names is not None)
         _check_count(names, problem, asked=self.names is not None, left=left)
         found = search(problem, start, names)
-        while worst := untold(found):
-            reason = reason_of(found, worst)
-            _leave(names, left, worst, reason, asked=self.names is not None)
-            found = search(problem, found.with_value(worst, getattr(start, worst)), names, stages=LAST_STAGE)
+        while names and (candidates := untold(found)):
+            # Of those that cannot be told, the one goes without which the rest explains the files best.
+            trials = {
+                name: search(
+                    problem,
+                    found.with_value(name, getattr(start, name)),
+                    [each for each in names if each != name],
+                    stages=LAST_STAGE,
+                )
+                for name in candidates
+            }
+            worst = min(trials, key=lambda name: trials[name].noise)
+            _leave(names, left, worst, reason_of(found, worst), asked=self.names is not None)
+            found = trials[worst]
         self.fit_ = self._summary(problem, start, found, left, _held_out(problem, found, names))
         return self
 

@@ -252,14 +252,13 @@ def _lowest(name: str) -> float:
     return {"compute_efficiency": LEAST_EFFICIENCY, "frontend_latency": LEAST_FRONTEND}.get(name, 0.0)
 
 
-def untold(found: Solution) -> str | None:
-    """Return the parameter that the results tell least; None where they tell all."""
-    shares = {
-        name: width / _widest(name, getattr(found.parameters, name))
+def untold(found: Solution) -> list[str]:
+    """Return the parameters that the results tell no better than `Scale.widest` allows."""
+    return [
+        name
         for name, width in zip(found.names, found.half_widths, strict=True)
-    }
-    worst = max(shares, key=lambda name: shares[name], default=None)
-    return worst if worst is not None and shares[worst] > 1.0 else None
+        if width > _widest(name, getattr(found.parameters, name))
+    ]
 
 
 def _widest(name: str, value: float) -> float:
