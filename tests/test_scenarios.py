@@ -40,6 +40,7 @@ _EXPECTED = [
     "streaming",
     "swap-or-recompute",
     "two-pools",
+    "urgent-first",
 ]
 _OVERLOADED = {"cold-start", "overload-and-shedding", "stale-router"}
 """Scenarios whose point is that the objective is missed as they ship."""
@@ -360,3 +361,23 @@ def test_swapping_spares_the_others_a_prefill() -> None:
     assert swapped["simserve"]["steps"]["seconds_by_part"]["communication"] > 0
     assert again["simserve"]["steps"]["seconds_by_part"]["communication"] == 0
     assert "copied to host memory" in swapped["simserve"]["bottleneck"]["explanation"]
+
+
+def test_interactive_requests_pass_the_batch() -> None:
+    """Priority shortens their wait many times over, preemption to nothing, at the cost of work done twice."""
+    plain = ["deployment.engine.priority_preemption=null"]
+    no_order = [f"workload.classes.{number}.priority=null" for number in (0, 1)]
+    preempting = summary("urgent-first")["simserve"]
+    ordered = summary("urgent-first", "deployment.engine.priority_preemption=false")["simserve"]
+    fcfs, shortest = (
+        summary("urgent-first", f"deployment.engine.scheduling_policy={policy}", *plain, *no_order)["simserve"]
+        for policy in ("fcfs", "shortest_first")
+    )
+
+    waits = [each["classes"]["interactive"]["p95_ttft_ms"] for each in (preempting, ordered, fcfs)]
+    assert waits[0] < 0.25 * waits[1] < 0.25 * 0.05 * waits[2]
+    assert preempting["slo"]["attainment"] > 0.99 > fcfs["slo"]["attainment"]
+    assert preempting["kv"]["preemptions"] > 0 == ordered["kv"]["preemptions"]
+    batch = [each["classes"]["batch"]["mean_ttft_ms"] for each in (preempting, ordered, fcfs)]
+    assert batch[0] > batch[1] > batch[2]
+    assert shortest["classes"]["interactive"]["p95_ttft_ms"] < 0.1 * waits[2]

@@ -72,7 +72,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 budget -= chunk
                 total += chunk
                 if cache is not None:
-                    evict(cache, free)
+                    if cache.num_idle > free:
+                        evict(cache, free)
                     cache_blocks(cache, index, done + chunk)
 
     waiting = replica.waiting
@@ -81,7 +82,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         is_chunked = config.enable_chunked_prefill
         scheduled_time = requests.scheduled_time
         has_extras = replica.has_extras
-        if cache is not None:
+        if cache is not None and cache.num_idle > free:
             evict(cache, free)
         while waiting:
             if replica.num_running >= replica.max_num_seqs:
@@ -148,7 +149,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if not grows:
                     free = replica.free_blocks
                 # What gives way to its blocks is gone before they are cached.
-                evict(cache, free)
+                if cache.num_idle > free:
+                    evict(cache, free)
                 cache_blocks(cache, index, cached + chunk)
     elif waiting:
         # Somebody has just lost blocks: nobody is admitted in this step.

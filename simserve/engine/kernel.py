@@ -172,8 +172,9 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         taken = book_chunk_blocks(replica, requests, num_steps)
         used_after += taken * block_size
     if has_extras:
-        if replica.cache is not None:
-            evict(replica.cache, replica.free_blocks)
+        cache = replica.cache
+        if cache is not None and cache.num_idle > replica.free_blocks:
+            evict(cache, replica.free_blocks)
         replica.num_swapped_blocks += replica.moved_blocks
         replica.moved_blocks = 0
     blocked_by = replica.blocked_by

@@ -85,19 +85,21 @@ class PrefixCache:
         paths: What the requests share.
         held: Segment -> its leading blocks in the cache.
         used: Segment -> how many of those some running request uses; absent: none.
-        reaches: Segment -> how many of them a request uses -> how many requests use so many.
+        users: Segment -> how many requests use all of those.
+        reaches: Segment -> blocks that requests use which use fewer, one entry a request; absent: none do.
         idle: Segments with blocks that nobody uses, the one first that was given up least recently.
         num_idle: Those blocks. They count as free, since they give way.
         num_duplicates: Blocks of running requests, counted once for each of them, less the blocks that they are.
     """
 
-    __slots__ = ("held", "idle", "num_duplicates", "num_idle", "paths", "reaches", "used")
+    __slots__ = ("held", "idle", "num_duplicates", "num_idle", "paths", "reaches", "used", "users")
 
     def __init__(self, paths: PrefixPaths) -> None:
         self.paths = paths
         self.held: dict[int, int] = {}
         self.used: dict[int, int] = {}
-        self.reaches: dict[int, dict[int, int]] = {}
+        self.users: dict[int, int] = {}
+        self.reaches: dict[int, list[int]] = {}
         self.idle: OrderedDict[int, None] = OrderedDict()
         self.num_idle = 0
         self.num_duplicates = 0
@@ -146,20 +148,24 @@ def find_prefix(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
 
 def use_prefix(cache: PrefixCache, index: int, blocks: int, idle: int) -> None:
     """Let a request that is admitted use what `find_prefix` found, at least one block."""
-    paths, held, used, reaches = cache.paths, cache.held, cache.used, cache.reaches
+    paths, used, users = cache.paths, cache.used, cache.users
+    segments, ends = paths.segments, paths.ends
     entry = paths.starts[index]
     start = 0
     while start < blocks:
-        segment = paths.segments[entry]
-        reach = min(paths.ends[entry], blocks) - start
-        counts = reaches.get(segment)
-        if counts is None:
-            counts = reaches[segment] = {}
-        counts[reach] = counts.get(reach, 0) + 1
+        segment, end = segments[entry], ends[entry]
+        reach = (end if end < blocks else blocks) - start
         in_use = used.get(segment, 0)
-        if reach > in_use:
+        if reach == in_use:
+            users[segment] += 1
+        elif reach < in_use:
+            cache.reaches.setdefault(segment, []).append(reach)
+        else:
+            if in_use:
+                cache.reaches.setdefault(segment, []).extend([in_use] * users[segment])
             used[segment] = reach
-            if reach == held[segment]:
+            users[segment] = 1
+            if reach == cache.held[segment]:
                 del cache.idle[segment]
         start += reach
         entry += 1
@@ -177,32 +183,29 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
     if shared >= blocks or paths.is_private[index]:
         return
     first, last, until = paths.starts[index], paths.starts[index + 1], paths.pinned_until[index]
-    held, ends = cache.held, paths.ends
+    held, used, users, ends, segments = cache.held, cache.used, cache.users, paths.ends, paths.segments
     while shared < blocks:
         if until == first or ends[until - 1] <= shared:
             if until == last:
                 break
-            segment, start = paths.segments[until], shared
-            until += 1
+            segment, start = segments[until], shared
             if segment in held:
                 paths.is_private[index] = 1
-                until -= 1
                 break
+            until += 1
         else:
-            segment, start = paths.segments[until - 1], ends[until - 2] if until - 1 > first else 0
+            segment, start = segments[until - 1], ends[until - 2] if until - 1 > first else 0
             reach = shared - start
             if held[segment] != reach:
                 paths.is_private[index] = 1
                 break
-            counts = cache.reaches[segment]
-            if counts[reach] == 1:
-                del counts[reach]
-            else:
-                counts[reach] -= 1
-        shared = ends[until - 1] if ends[until - 1] < blocks else blocks
-        reach = shared - start
-        held[segment] = cache.used[segment] = reach
-        cache.reaches.setdefault(segment, {})[reach] = 1
+            if users[segment] > 1:
+                # Others stay behind with what this one leaves.
+                cache.reaches.setdefault(segment, []).extend([reach] * (users[segment] - 1))
+        end = ends[until - 1]
+        shared = end if end < blocks else blocks
+        held[segment] = used[segment] = shared - start
+        users[segment] = 1
     paths.pinned_until[index] = until
     paths.shared_blocks[index] = shared
 
@@ -216,29 +219,25 @@ def leave_prefix(replica: Replica, index: int, tokens: int) -> None:
     if cache is None:
         return
     cache_blocks(cache, index, tokens)
-    paths, used, reaches = cache.paths, cache.used, cache.reaches
+    paths, used, users, idle = cache.paths, cache.used, cache.users, cache.idle
+    segments, ends = paths.segments, paths.ends
     first, shared = paths.starts[index], paths.shared_blocks[index]
     end = shared
     freed = 0
     for entry in range(paths.pinned_until[index] - 1, first - 1, -1):
-        segment = paths.segments[entry]
-        start = paths.ends[entry - 1] if entry > first else 0
-        counts, reach = reaches[segment], end - start
-        end = start
-        if counts[reach] > 1:
-            counts[reach] -= 1
+        segment = segments[entry]
+        start = ends[entry - 1] if entry > first else 0
+        in_use = used[segment]
+        if end - start < in_use:
+            cache.reaches[segment].remove(end - start)
+        elif users[segment] > 1:
+            users[segment] -= 1
         else:
-            del counts[reach]
-            most = max(counts) if counts else 0
-            if most:
-                freed += used[segment] - most
-                used[segment] = most
-            else:
-                freed += used.pop(segment)
-                del reaches[segment]
-        if cache.held[segment] > used.get(segment, 0):
-            cache.idle[segment] = None
-            cache.idle.move_to_end(segment)
+            freed += in_use - _use_of_others(cache, segment)
+        end = start
+        if segment not in used or cache.held[segment] > used[segment]:
+            idle[segment] = None
+            idle.move_to_end(segment)
     returned = freed - shared
     replica.free_blocks += returned
     cache.num_idle += freed
@@ -246,6 +245,19 @@ def leave_prefix(replica: Replica, index: int, tokens: int) -> None:
     paths.pinned_until[index] = first
     paths.shared_blocks[index] = 0
     paths.is_private[index] = 0
+
+
+def _use_of_others(cache: PrefixCache, segment: int) -> int:
+    """Forget the last request that uses so many blocks of a segment; return how many the others use."""
+    reaches = cache.reaches.get(segment)
+    if not reaches:
+        cache.reaches.pop(segment, None)
+        del cache.used[segment], cache.users[segment]
+        return 0
+    most = max(reaches)
+    cache.used[segment], cache.users[segment] = most, reaches.count(most)
+    reaches[:] = [each for each in reaches if each != most]
+    return most
 
 
 def evict(cache: PrefixCache, free_blocks: int) -> None:

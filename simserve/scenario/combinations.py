@@ -78,7 +78,12 @@ def _check_classes(scenario: Scenario) -> None:
     streaming = deployment.streaming
     loses = bool(deployment.admission or deployment.autoscaling or deployment.faults)
     loses = loses or (streaming is not None and streaming.http_timeout is not None)
-    for number, each in enumerate(scenario.workload.classes or ()):
+    classes = scenario.workload.classes or ()
+    if policy == "priority" and all(each.priority is None for each in classes):
+        rule = "has no effect: no class of the workload has a priority"
+        remedy = "give workload.classes a priority each, or leave it out"
+        _refuse(scenario, "deployment.engine.scheduling_policy", rule, remedy, policy)
+    for number, each in enumerate(classes):
         key = f"workload.classes.{number}"
         if each.priority is not None and policy != "priority":
             rule = "has no effect on a queue that is first come, first served"

@@ -67,21 +67,35 @@ def _draw_shared(
     spec: WorkloadSpec, classes: tuple[ClassSpec, ...], seed: int, replication: int, base_path: Path | None
 ) -> ClassedRequests:
     times = _times(spec, None, seed, replication, "")
+    request_class = draw_shares(classes, len(times), seed=seed, replication=replication)
+    prompts, outputs = draw_lengths(spec, request_class, seed=seed, replication=replication, base_path=base_path)
+    return ClassedRequests(times, prompts, outputs, request_class)
+
+
+def draw_shares(classes: tuple[ClassSpec, ...], count: int, *, seed: int, replication: int) -> NDArray[np.int16]:
+    """Return the classes of so many requests, or conversations, that share the common arrivals."""
     sharing = [number for number, each in enumerate(classes) if each.share is not None]
     edges = np.cumsum([classes[number].share or 0.0 for number in sharing])
-    uniforms = rng.stream(seed, "classes", replication).random(len(times)) * edges[-1]
+    uniforms = rng.stream(seed, "classes", replication).random(count) * edges[-1]
     drawn = np.minimum(np.searchsorted(edges, uniforms, side="right"), len(sharing) - 1)
-    request_class = np.array(sharing, dtype=np.int16)[drawn]
-    lengths = {}
+    shared: NDArray[np.int16] = np.array(sharing, dtype=np.int16)[drawn]
+    return shared
+
+
+def draw_lengths(
+    spec: WorkloadSpec, request_class: NDArray[np.int16], *, seed: int, replication: int, base_path: Path | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return prompt and output tokens of requests of these classes, from the common streams."""
+    lengths = []
     for part in ("prompt_tokens", "output_tokens"):
-        tokens = np.empty(len(times), dtype=np.int64)
+        tokens = np.empty(len(request_class), dtype=np.int64)
         # One uniform a request, whatever its class: another class's lengths are drawn from the same one.
-        for number in sharing:
-            distribution = length_distribution(_length(spec, classes[number], part), base_path)
+        for number in np.unique(request_class).tolist():
+            distribution = length_distribution(_length(spec, (spec.classes or ())[number], part), base_path)
             own = request_class == number
-            tokens[own] = distribution.sample(rng.stream(seed, part, replication), len(times))[own]
-        lengths[part] = tokens
-    return ClassedRequests(times, lengths["prompt_tokens"], lengths["output_tokens"], request_class)
+            tokens[own] = distribution.sample(rng.stream(seed, part, replication), len(request_class))[own]
+        lengths.append(tokens)
+    return lengths[0], lengths[1]
 
 
 def _draw_own(

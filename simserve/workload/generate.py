@@ -15,7 +15,7 @@ from simserve.errors import InvariantError, ScenarioError, TraceError
 from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
 from simserve.workload.arrivals import arrival_times
 from simserve.workload.class_spec import ClassSpec
-from simserve.workload.classes import draw_classes
+from simserve.workload.classes import draw_classes, draw_lengths, draw_shares
 from simserve.workload.conversations import (
     contexts,
     draw_groups,
@@ -63,12 +63,12 @@ def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: 
 def _drawn(spec: WorkloadSpec, seed: int, replication: int, base_path: Path | None) -> RequestSpecs:
     if spec.trace is not None:
         return _from_trace(spec, spec.trace, base_path, seed, replication)
+    if spec.sessions is not None:
+        return _from_sessions(spec, spec.sessions, seed, replication, base_path)
     if spec.classes is not None:
         return _from_classes(spec, base_path, seed, replication)
     if spec.arrivals is None or spec.prompt_tokens is None or spec.output_tokens is None:
         raise InvariantError("a workload without a trace has arrivals, prompt_tokens and output_tokens")
-    if spec.sessions is not None:
-        return _from_sessions(spec, spec.sessions, seed, replication, base_path)
     arrival_time = _arrival_time(spec, seed, replication, spec.num_requests)
     num_requests = len(arrival_time)
     prompt_lengths = length_distribution(spec.prompt_tokens, base_path)
@@ -118,8 +118,6 @@ def _from_sessions(
     spec: WorkloadSpec, sessions: SessionsSpec, seed: int, replication: int, base_path: Path | None
 ) -> RequestSpecs:
     assert spec.arrivals is not None
-    assert spec.prompt_tokens is not None
-    assert spec.output_tokens is not None
     drawn = {"seed": seed, "replication": replication}
     starting = spec.model_copy(update={"arrivals": slowed(spec.arrivals, mean_requests(sessions, base_path))})
     if spec.duration is None:
@@ -129,10 +127,17 @@ def _from_sessions(
         starts = _arrival_time(starting, seed, replication, None)
         shape = draw_shape(sessions, base_path=base_path, num_sessions=len(starts), **drawn)
     num_requests = len(shape.turn)
-    new_tokens, output_tokens = (
-        length_distribution(lengths, base_path).sample(rng.stream(seed, name, replication), num_requests)
-        for name, lengths in (("prompt_tokens", spec.prompt_tokens), ("output_tokens", spec.output_tokens))
-    )
+    request_class = None
+    if spec.classes is not None:
+        request_class = draw_shares(spec.classes, shape.num_sessions, **drawn)[shape.session]
+        new_tokens, output_tokens = draw_lengths(spec, request_class, base_path=base_path, **drawn)
+    else:
+        assert spec.prompt_tokens is not None
+        assert spec.output_tokens is not None
+        new_tokens, output_tokens = (
+            length_distribution(lengths, base_path).sample(rng.stream(seed, name, replication), num_requests)
+            for name, lengths in (("prompt_tokens", spec.prompt_tokens), ("output_tokens", spec.output_tokens))
+        )
     max_tokens = _max_tokens(spec.max_tokens, output_tokens)
     answers = np.where(max_tokens < 0, output_tokens, np.minimum(output_tokens, max_tokens))
     shared = spec.shared_prefix
@@ -153,6 +158,9 @@ def _from_sessions(
         prefixes=prefixes,
         session=shape.session,
         turn=shape.turn,
+        classes=spec.classes or (),
+        request_class=request_class,
+        priority=None if request_class is None else _priority(spec.classes or (), request_class),
     )
 
 

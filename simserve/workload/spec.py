@@ -85,8 +85,10 @@ class WorkloadSpec(FrozenModel):
         if self.trace is not None and added:
             raise ValueError(f"has a trace and also {' and '.join(added)}; a trace says itself what prompts share")
         if self.classes is not None:
-            if self.sessions is not None:
-                raise ValueError("has classes and also sessions; classes of conversations are not simulated, keep one")
+            if self.sessions is not None and any(each.arrivals is not None for each in self.classes):
+                raise ValueError(
+                    "has sessions, and a class with arrivals of its own; give each class a share of the conversations"
+                )
             check_classes(self.classes, drawn, has_trace=self.trace is not None)
             return self
         if self.trace is not None and given not in ([], ["arrivals"]):

@@ -175,6 +175,22 @@ def test_sessions_move_no_other_draws() -> None:
     assert together.output_tokens.tolist() == alone.output_tokens.tolist()
 
 
+def test_a_conversation_has_one_class() -> None:
+    """Shares are of conversations; each has the lengths and the priority of its class in every turn."""
+    classes = [
+        {"name": "chat", "share": 0.75, "priority": 0},
+        {"name": "agent", "share": 0.25, "priority": 2, "prompt_tokens": fixed(100)},
+    ]
+    specs = drawn(num_requests=6000, classes=classes)
+    per_session = specs.request_class[specs.turn == 1]
+
+    assert (specs.request_class == per_session[specs.session]).all()
+    assert np.mean(per_session) == pytest.approx(0.25, abs=4 * (0.1875 / 2000) ** 0.5)
+    assert set(specs.prompt_tokens[(specs.turn == 2) & (specs.request_class == 1)]) == {205}
+    assert set(specs.prompt_tokens[(specs.turn == 2) & (specs.request_class == 0)]) == {25}
+    assert specs.priority.tolist() == (2 * specs.request_class).tolist()
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -182,6 +198,7 @@ def test_sessions_move_no_other_draws() -> None:
         ({"sessions": {"turns": fixed(3), "think_time_cv": 1.0}}, "think_time"),
         ({"sessions": {"turns": fixed(3), "think_time": "1 s", "think_time_cv": 0.01}}, "at least 0.05"),
         ({"sessions": {"turns": 3}}, "mapping"),
+        ({"classes": [{"name": "own", "arrivals": POISSON}]}, "a class with arrivals of its own"),
         ({"trace": {"path": "t.csv"}, "arrivals": None, "prompt_tokens": None, "output_tokens": None}, "sessions"),
     ],
 )
