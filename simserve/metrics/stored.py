@@ -51,7 +51,7 @@ def background_text(result: RunResult) -> str:
         "simulation": {
             each.name: getattr(simulation, each.name)
             for each in fields(simulation)
-            if each.name not in ("records", "totals", "steps", "timeline")
+            if each.name not in ("records", "totals", "steps", "timeline", "pools", "stream")
         },
         "totals": kept,
         "itl": {

@@ -296,7 +296,7 @@ class Fleet:
 
     def _join(self, unit: Unit, index: int, now: float) -> None:
         if not unit.load:
-            unit.last_finish = now
+            unit.last_finish, unit.is_warm = now, False
         tokens = self.requests.prompt_tokens[index] + self.requests.max_tokens[index]
         self._place[index] = unit.number
         unit.members[index] = tokens

@@ -68,7 +68,8 @@ class Unit:
         launched_at: When it was launched, and paid for from, seconds.
         ready_at: When it first took requests; inf: never.
         stopped_at: When it was given back; inf: never.
-        last_finish: When a request last finished on it.
+        last_finish: When a request last finished on it, or the first one came after a pause.
+        is_warm: Whether a request has finished since that pause.
         finish_interval: Running mean of the seconds between two finishes; 0: none seen.
         busy_seconds: Seconds of its steps so far.
         next_times: Step times from the next step on; None: as they are.
@@ -84,6 +85,7 @@ class Unit:
         "is_freezing",
         "is_frozen",
         "is_loss_retried",
+        "is_warm",
         "last_finish",
         "launched_at",
         "load",
@@ -115,7 +117,7 @@ class Unit:
         self.last_finish = launched_at
         self.finish_interval = self.busy_seconds = 0.0
         self.next_times: StepTimes | None = None
-        self.is_freezing = self.is_frozen = False
+        self.is_freezing = self.is_frozen = self.is_warm = False
 
     def new_replica(self) -> Replica:
         """Give the unit a scheduler that holds nothing, and return it."""
@@ -134,5 +136,9 @@ class Unit:
     def note_finishes(self, count: int, now: float) -> None:
         """Keep the running mean of the seconds between two finishes, a tenth of it new each time."""
         interval = (now - self.last_finish) / count
+        if not self.is_warm:
+            # All that run have come at most so long ago, and finish in such a time.
+            interval /= self.replica.num_running + 1
+        self.is_warm = True
         self.last_finish = now
         self.finish_interval += (interval - self.finish_interval) * (0.1 if self.finish_interval else 1.0)

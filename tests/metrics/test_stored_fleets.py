@@ -1,0 +1,32 @@
+"""Results of fleets with pools, streaming, scaling and faults are written and read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simserve.api import run
+from simserve.metrics.stored import read_result
+from simserve.report.html import render_report
+from simserve.scenario.load import load
+
+CASES = {
+    "disaggregation": ["workload.num_requests=60"],
+    "streaming": ["workload.num_requests=60"],
+    "cold-start": ["workload.num_requests=60", "workload.duration=null"],
+    "lost-replica": ["workload.num_requests=60", "workload.duration=null"],
+    "prefix-routing": ["workload.num_requests=60"],
+    "two-pools": ["workload.num_requests=60"],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fleet_comes_back_from_its_folder(name: str, tmp_path: Path) -> None:
+    """The page rendered from the folder is the page that the run wrote."""
+    written = run(load(name, CASES[name]), out=tmp_path / "result")
+
+    stored = read_result(tmp_path / "result")
+
+    assert stored.summary["simserve"]["pools"] == written.summary["simserve"]["pools"]
+    assert render_report(stored) == (tmp_path / "result" / "report.html").read_text(encoding="utf-8")
