@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.documents import read_mapping
-from simserve.engine.histogram import Histogram
 from simserve.errors import InputError
+from simserve.metrics.codec import decoded, encoded
 from simserve.metrics.latency import MS
 from simserve.metrics.result import RunResult
-from simserve.metrics.slo import SLO
+from simserve.sim.recorder import RunTotals
 from simserve.sim.records import STATUSES, RequestRecords
 
 if TYPE_CHECKING:
-    from simserve.sim.recorder import RunTotals
     from simserve.sim.series import TimeSeries
     from simserve.sim.simulate import Simulation
 
@@ -35,48 +34,32 @@ SCENARIO_FILE = "scenario.resolved.yaml"
 BACKGROUND_KEY = "simserve"
 """Key of the metadata of `requests.parquet`."""
 
-_TABLES = ("itl", "series")
-"""Fields of the totals that have a form of their own."""
-
 Columns = Mapping[str, NDArray[Any]]
 
 
 def background_text(result: RunResult) -> str:
-    """Return, as JSON, what of a result stands in none of its tables: totals, the ITL histogram, the background."""
-    simulation, totals = result.simulation, result.simulation.totals
-    histogram = totals.itl
-    filled = np.flatnonzero(histogram.counts)
-    kept = {each.name: _plain(getattr(totals, each.name)) for each in fields(totals) if each.name not in _TABLES}
+    """Return, as JSON, what of a result stands in none of its tables: totals, the ITL histogram, the background.
+
+    Raises:
+        TypeError: A part of the simulation has no form here (`simserve.metrics.codec`).
+    """
+    simulation = result.simulation
     document = {
         "simulation": {
-            each.name: getattr(simulation, each.name)
+            each.name: encoded(getattr(simulation, each.name))
             for each in fields(simulation)
-            if each.name not in ("records", "totals", "steps", "timeline", "pools", "stream")
+            if each.name not in ("records", "totals", "steps")
         },
-        "totals": kept,
-        "itl": {
-            "bins": filled.tolist(),
-            "counts": histogram.counts[filled].tolist(),
-            **{name: float(getattr(histogram, name)) for name in _MOMENTS},
+        "totals": {
+            each.name: encoded(getattr(simulation.totals, each.name))
+            for each in fields(simulation.totals)
+            if each.name != "series"
         },
-        "slo": None if result.slo is None else asdict(result.slo),
+        "slo": encoded(result.slo),
         "class_names": simulation.records.class_names,
         "background": result.background,
     }
-    return json.dumps(document, default=_number, separators=(",", ":"))
-
-
-_MOMENTS = ("count", "total", "total_squares", "minimum", "maximum")
-
-
-def _plain(value: Any) -> Any:
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-
-
-def _number(value: object) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"{type(value).__name__} has no place in the metadata of a result")
+    return json.dumps(document, separators=(",", ":"))
 
 
 def read_result(folder: Path) -> RunResult:
@@ -110,14 +93,9 @@ def read_result(folder: Path) -> RunResult:
         summary=summary,
         scenario=read_mapping(folder / SCENARIO_FILE, InputError),
         simulation=_simulation(document, requests, series),
-        slo=None if document["slo"] is None else _slo(document["slo"]),
+        slo=decoded(document["slo"]),
         background=document["background"],
     )
-
-
-def _slo(stored: Mapping[str, Any]) -> SLO:
-    classes = {name: _slo(each) for name, each in stored["by_class"].items()}
-    return SLO(**{**stored, "by_class": classes})
 
 
 def _read_table(path: Path) -> tuple[Columns, str | None]:
@@ -139,11 +117,14 @@ def _read_table(path: Path) -> tuple[Columns, str | None]:
 def _simulation(document: Mapping[str, Any], requests: Columns, series: Columns) -> Simulation:
     from simserve.sim.simulate import Simulation  # SimPy: not needed to read a summary
 
-    return Simulation(
-        records=_records(requests, tuple(document["class_names"])),
-        totals=_totals(document, _series(series)),
-        **document["simulation"],
-    )
+    records = _records(requests, tuple(document["class_names"]))
+    try:
+        totals = RunTotals(series=_series(series), **decoded(document["totals"]))
+        return Simulation(records=records, totals=totals, **decoded(document["simulation"]))
+    except TypeError:
+        raise InputError(
+            "was written by another version, whose records are others", file=REQUESTS_FILE, remedy="run it again"
+        ) from None
 
 
 def _records(columns: Columns, class_names: tuple[str, ...]) -> RequestRecords:
@@ -171,6 +152,10 @@ def _records(columns: Columns, class_names: tuple[str, ...]) -> RequestRecords:
     if class_names:
         places = {name: place for place, name in enumerate(class_names)}
         known["request_class"] = np.array([places[name] for name in columns["class"]], dtype=np.int16)
+    for name, column in (("session", "session_id"), ("turn", "turn")):
+        cells = np.ma.asarray(columns[column])
+        if cells.count():
+            known[name] = np.asarray(cells.filled(-1), dtype=np.int64)
     return RequestRecords(**known)
 
 
@@ -180,30 +165,6 @@ def _series(columns: Columns) -> TimeSeries:
     ends = _floats(columns["end_s"])
     means = {name: _floats(columns[name]) for name in _names(TimeSeries) if name in columns}
     return TimeSeries(edges=np.concatenate((_floats(columns["start_s"])[:1], ends)), **means)
-
-
-def _totals(document: Mapping[str, Any], series: TimeSeries) -> RunTotals:
-    from simserve.sim.drafts import SpeculationTotals
-    from simserve.sim.recorder import RunTotals
-
-    stored = dict(document["totals"])
-    speculation = stored.get("speculation")
-    if isinstance(speculation, Mapping):
-        stored["speculation"] = SpeculationTotals(**speculation)
-    try:
-        return RunTotals(itl=_histogram(document["itl"]), series=series, **stored)
-    except TypeError:
-        raise InputError(
-            "was written by another version, whose totals are others", file=REQUESTS_FILE, remedy="run it again"
-        ) from None
-
-
-def _histogram(stored: Mapping[str, Any]) -> Histogram:
-    histogram = Histogram()
-    histogram.counts[np.array(stored["bins"], dtype=np.int64)] = stored["counts"]
-    for name in _MOMENTS:
-        setattr(histogram, name, stored[name])
-    return histogram
 
 
 def _names(kind: type[Any]) -> set[str]:

@@ -28,9 +28,10 @@ def test_a_page_is_written_anew_with_the_same_bytes(simserve: Simserve, folder: 
     assert b"gpt-4o" in page
 
 
-def test_classes_and_their_objectives_are_kept(simserve: Simserve, folder: Path) -> None:
-    """The same page of a run with classes."""
-    simserve("run", "interactive-and-batch", "--out", "a", "--quiet", *_SMALL)
+@pytest.mark.parametrize("name", ["interactive-and-batch", "disaggregation", "streaming", "multi-turn"])
+def test_everything_that_a_run_can_hold_is_kept(simserve: Simserve, folder: Path, name: str) -> None:
+    """The same page of runs with classes, pools and transfers, streams, sessions."""
+    assert simserve("run", name, "--out", "a", "--quiet", *_SMALL).code == 0
     page = (folder / "a" / "report.html").read_bytes()
 
     assert simserve("report", "a", "--html", "again.html", "--quiet").code == 0

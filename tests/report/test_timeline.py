@@ -34,6 +34,7 @@ _CASES: dict[str, tuple[str, ...]] = {
         "deployment.tensor_parallel_size=1",
         "deployment.data_parallel_size=2",
     ),
+    "two pools": ("disaggregation", "workload.num_requests=60"),
     "lost": (
         "chatbot",
         "workload.num_requests=50",
