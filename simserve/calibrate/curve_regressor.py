@@ -29,7 +29,7 @@ CONFIDENCE = 0.95
 RATE = "_per_s"
 """End of the names of rates."""
 
-GRID = tuple(10.0 ** (power / 2) for power in range(-4, 5))
+GRID = (0.01, 0.1, 1.0, 10.0, 100.0)
 """Factors on the first values of rates from which a search may start: from a laptop's CPU to a large GPU. Times start
 from that of the shortest call."""
 
