@@ -6,6 +6,7 @@ ends in an underscore. Knows forms and numbers; no kernel, no profile.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
@@ -24,6 +25,16 @@ SOFT_ERROR = 0.15
 """Relative error beyond which a call counts linearly (soft L1): three times the noise of a good measurement."""
 
 CONFIDENCE = 0.95
+
+RATE = "_per_s"
+"""End of the names of rates."""
+
+GRID = (0.01, 0.1, 1.0, 10.0, 100.0)
+"""Factors on the first values of rates from which a search may start: from a laptop's CPU to a large GPU. Times start
+from that of the shortest call."""
+
+TRIED_PLACES = 3
+"""Places of the grid that a search starts from, each with another rate of memory."""
 
 SIGNIFICANCE = 0.99
 """Quantile of F that a further constant must pass to be fitted."""
@@ -103,13 +114,13 @@ class CurveRegressor:
         names = list(self.form.start)
         if len(calls) <= len(names):
             raise InputError(f"are too few for {len(names)} constants", key="calls", value=len(calls))
-        found = self._solve(calls, seconds, names)
+        found = self._searched(calls, seconds, names)
         for name in self.form.further:
-            wider = self._solve(calls, seconds, [*names, name])
+            wider = self._solve(calls, seconds, [*names, name], found.constants)
             if self._is_worthwhile(calls, seconds, found, wider):
                 names, found = [*names, name], wider
         self._keep(calls, seconds, found)
-        held_out = self._held_out(calls, seconds, names)
+        held_out = self._held_out(calls, seconds, found)
         self.held_out_error_ = None if held_out is None else float(np.median(np.abs(held_out)))
         self.held_out_p90_error_ = None if held_out is None else float(np.quantile(np.abs(held_out), 0.9))
         return self
@@ -130,7 +141,7 @@ class CurveRegressor:
         gain = (found.cost - wider.cost) / max(wider.cost / freedom, 1e-300)
         if gain < f_distribution.ppf(SIGNIFICANCE, 1, freedom):
             return False
-        before, after = (self._held_out(calls, seconds, each.names) for each in (found, wider))
+        before, after = (self._held_out(calls, seconds, each) for each in (found, wider))
         return before is None or (after is not None and np.median(np.abs(after)) <= np.median(np.abs(before)))
 
     def _keep(self, calls: pd.DataFrame, seconds: Array, found: _Solution) -> None:
@@ -147,10 +158,32 @@ class CurveRegressor:
         self.median_error_ = float(np.median(np.abs(self.errors_)))
         self.bias_ = float(np.mean(found.errors))
 
-    def _solve(self, calls: pd.DataFrame, seconds: Array, names: Sequence[str]) -> _Solution:
-        """Return the constants with the least error, those that are not fitted without effect."""
+    def _searched(self, calls: pd.DataFrame, seconds: Array, names: Sequence[str]) -> _Solution:
+        """Return the best of the solutions from the best places of a coarse grid.
+
+        Rates that hide each other, of arithmetic and of memory, have more than one least error.
+        """
+        form, measured = self.form, np.log(seconds)
+        shortest = float(seconds.min())
+        firsts = [
+            tuple(form.start[name] * each for each in GRID) if name.endswith(RATE) else (shortest,) for name in names
+        ]
+        places = [dict(zip(names, values, strict=True)) for values in itertools.product(*firsts)]
+        neutral = dict(form.further)
+        errors = [np.abs(np.log(form.predict(calls, neutral | place)) - measured).sum() for place in places]
+        best: dict[float, dict[str, float]] = {}  # one for each value of the last rate, the best first
+        for number in np.argsort(errors, kind="stable"):
+            best.setdefault(places[number][names[-1]], places[number])
+        tried = list(best.values())[:TRIED_PLACES]
+        return min((self._solve(calls, seconds, names, place) for place in tried), key=lambda each: each.cost)
+
+    def _solve(self, calls: pd.DataFrame, seconds: Array, names: Sequence[str], near: Values) -> _Solution:
+        """Return the constants with the least error from a place on, those that are not fitted without effect."""
         form = self.form
-        first = {**form.further_start, **form.start}
+        first = {
+            **near,
+            **{name: form.further_start[name] for name in names if near.get(name) == form.further.get(name)},
+        }
         neutral = {name: value for name, value in form.further.items() if name not in names}
         measured = np.log(seconds)
 
@@ -166,7 +199,7 @@ class CurveRegressor:
         constants = neutral | dict(zip(names, np.exp(found.x).tolist(), strict=True))
         return _Solution(list(names), constants, residuals, found.x, float(found.cost))
 
-    def _held_out(self, calls: pd.DataFrame, seconds: Array, names: Sequence[str]) -> Array | None:
+    def _held_out(self, calls: pd.DataFrame, seconds: Array, whole: _Solution) -> Array | None:
         """Return the relative errors of calls whose group was left out of the fit; none where that leaves too few."""
         if self.num_folds < 2:
             return None
@@ -174,9 +207,9 @@ class CurveRegressor:
         errors = np.full(len(calls), np.nan)
         for number in np.unique(fold):
             out = fold == number
-            if np.count_nonzero(~out) <= len(names):
+            if np.count_nonzero(~out) <= len(whole.names):
                 return None
-            constants = self._solve(calls[~out], seconds[~out], names).constants
+            constants = self._solve(calls[~out], seconds[~out], whole.names, whole.constants).constants
             errors[out] = self.form.predict(calls[out], constants) / seconds[out] - 1.0
         return errors if len(np.unique(fold)) > 1 else None
 

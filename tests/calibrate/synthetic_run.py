@@ -19,7 +19,7 @@ from simserve.profiles.model import load_model
 CORES = 132
 NOISE = 0.05
 NUM_DEVICES = 8
-MODEL = "llama-3.1-8b"
+MODEL, SPARSE = "llama-3.1-8b", "qwen3-30b-a3b"
 WIDE_TILES = {"min_tile_rows": 64, "max_tile_rows": 64}
 NARROW_TILES = {"min_tile_rows": 16, "max_tile_rows": 16}
 
@@ -60,6 +60,12 @@ TRUTHS: Mapping[str, Truth] = {
         {START: 10e-6, MEMORY: 3.8e12, forms.WAVE: 2e-6},
     ),
     "element-wise": (forms.elementwise_form(), points.ELEMENTWISE, {}, {START: 2e-6, MEMORY: 3.6e12}),
+    "routed experts": (
+        forms.expert_form(CORES),
+        points.MOE,
+        {},
+        {START: 3e-5, COMPUTE: 4e14, MEMORY: 3.5e12},
+    ),
     "all-reduce": (
         forms.all_reduce_form(),
         points.ALL_REDUCE,
@@ -78,7 +84,9 @@ def planned(*formats: str) -> list[Point]:
 def calls_of(name: str) -> pd.DataFrame:
     """Return the planned calls of a kind, a row each."""
     _, table, columns, _ = TRUTHS[name]
-    chosen = [point.sizes for point in planned(*points.FORMATS) if point.table == table]
+    models = [load_model(SPARSE if name == "routed experts" else MODEL)]
+    everything = plan_points(models, formats=tuple(points.FORMATS), num_devices=NUM_DEVICES)
+    chosen = [point.sizes for point in everything if point.table == table]
     rows = [dict(sizes) for sizes in chosen if all(sizes[key] == value for key, value in columns.items())]
     table = pd.DataFrame(rows)
     return table[table["op_name"] != points.SAMPLING].reset_index(drop=True) if name == "element-wise" else table

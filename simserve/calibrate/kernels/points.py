@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from simserve.perf.moe import expected_distinct_experts
 from simserve.profiles.model import Gemm, ModelProfile
 
 GEMM, PREFILL, DECODE, MOE = "gemm_perf", "context_attention_perf", "generation_attention_perf", "moe_perf"
@@ -70,8 +69,20 @@ SAMPLING = "sampling"
 SAMPLED_ROWS = tuple(1 << power for power in range(11))
 
 COPY_BYTES = tuple(1 << power for power in range(12, 31))
+SMALL_EXPERTS: Mapping[str, int] = {
+    "hidden_size": 512,
+    "inter_size": 128,
+    "topk": 2,
+    "num_experts": 16,
+    "up_projections": 2,
+}
+MAX_SMALL_TOKENS = 64
+
 MESSAGE_ELEMENTS = tuple(1 << power for power in range(9, 29))
-EXPERT_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+FEW_TOKENS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512, 1024)
+MANY_TOKENS = (2048, 3072, 4096, 5120, 6144, 7168, 8192, 9216, 10240, 12288, 14336, 16384, 18432, 20480)
+EXPERT_TOKENS = FEW_TOKENS + MANY_TOKENS
+
 
 FIRST = 20
 """Points of every group that come before the rest of any."""
@@ -341,35 +352,34 @@ def _dense_gemms(model: ModelProfile) -> list[Gemm]:
 
 
 def _experts(model: ModelProfile) -> list[Point]:
+    """Return the routed experts of a model, and of a layer so small that its start shows."""
     assert model.moe is not None
     moe = model.moe
     up, down = model.expert_gemms(1)
-    points = []
-    for tokens in EXPERT_TOKENS:
-        used = float(expected_distinct_experts(moe.num_experts, moe.num_experts_per_tok, float(tokens)))
-        weights = up.num_weights + down.num_weights
-        pairs = tokens * moe.num_experts_per_tok
-        points.append(
-            Point(
-                table=MOE,
-                sizes={
-                    "moe_dtype": "bfloat16",
-                    "num_tokens": tokens,
-                    "hidden_size": model.hidden_size,
-                    "inter_size": moe.moe_intermediate_size,
-                    "topk": moe.num_experts_per_tok,
-                    "num_experts": moe.num_experts,
-                    "moe_tp_size": 1,
-                    "moe_ep_size": 1,
-                    "distribution": "balanced",
-                    "up_projections": up.out_features // down.in_features,
-                },
-                flops=2.0 * pairs * weights,
-                num_bytes=2.0 * used * weights + 4.0 * pairs * model.hidden_size,
-                memory=2.0 * moe.num_experts * weights + 12.0 * pairs * (model.hidden_size + up.out_features),
-            )
-        )
-    return points
+    sizes: dict[str, Size] = {
+        "hidden_size": model.hidden_size,
+        "inter_size": moe.moe_intermediate_size,
+        "topk": moe.num_experts_per_tok,
+        "num_experts": moe.num_experts,
+        "up_projections": up.out_features // down.in_features,
+    }
+    small = [_routed(SMALL_EXPERTS, tokens) for tokens in EXPERT_TOKENS if tokens <= MAX_SMALL_TOKENS]
+    return small + [_routed(sizes, tokens) for tokens in EXPERT_TOKENS]
+
+
+def _routed(layer: Mapping[str, Size], tokens: int) -> Point:
+    hidden, width, topk, count, ups = (
+        int(layer[name]) for name in ("hidden_size", "inter_size", "topk", "num_experts", "up_projections")
+    )
+    weights, pairs = (ups + 1) * hidden * width, tokens * topk
+    ranks: dict[str, Size] = {"moe_tp_size": 1, "moe_ep_size": 1, "distribution": "balanced"}
+    return Point(
+        table=MOE,
+        sizes={"moe_dtype": "bfloat16", "num_tokens": tokens, **layer, **ranks},
+        flops=2.0 * pairs * weights,
+        num_bytes=2.0 * min(pairs, count) * weights + 4.0 * pairs * hidden,
+        memory=2.0 * count * weights + 12.0 * pairs * (hidden + ups * width),
+    )
 
 
 def _collectives(num_devices: int) -> list[Point]:
