@@ -21,7 +21,7 @@ def report(
 ) -> None:
     """Write the report of a run anew from its files: the same page that the run wrote.
 
-    simserve report results/chatbot-91b5df144597
+    simserve report results/before
     """
     from simserve import __version__
     from simserve.metrics.stored import read_result

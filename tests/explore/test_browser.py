@@ -105,7 +105,7 @@ def test_every_tab_opens(browser: Any, address: str, width: int) -> None:
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, tab
         assert visit.page.locator("h2").first.inner_text().endswith((".", "!")), tab
         labels = visit.page.eval_on_selector_all("svg[role=img]", "all => all.map((each) => each.ariaLabel)")
-        assert labels, tab
+        assert labels or tab == "wizard", tab
         assert all(len(label) > 8 for label in labels), tab
     assert visit.complaints == []
     visit.page.close()

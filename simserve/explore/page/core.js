@@ -50,17 +50,33 @@ function readLink() {
   state.other = tab.compares && query.get("b") ? second : null;
 }
 
-// ---- questions: the newest of a place wins, older ones are abandoned.
+// ---- questions: one at a time of a place; of those that wait meanwhile the newest is asked, the others are abandoned.
 
-const asking = new Map();
+const turns = new Map(), running = new Map();
+const pause = (milliseconds) => new Promise((done) => { setTimeout(done, milliseconds); });
+const abandoned = () => Object.assign(new Error("a newer question waits"), { name: "AbortError" });
+
+async function request(question, values, isNewest) {
+  for (;;) {
+    const answer = await fetch(`api/${question}`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(values) });
+    const found = await answer.json();
+    if (answer.ok) return found;
+    if (answer.status !== 429) throw Object.assign(new Error(found.error), { kind: found.kind });
+    await pause(300);
+    if (!isNewest()) throw abandoned();
+  }
+}
+
 export async function ask(place, question, values) {
-  asking.get(place)?.abort();
-  const control = new AbortController();
-  asking.set(place, control);
-  const answer = await fetch(`api/${question}`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(values), signal: control.signal });
-  const found = await answer.json();
-  if (!answer.ok) throw Object.assign(new Error(found.error), { kind: found.kind });
-  return found;
+  const turn = (turns.get(place) ?? 0) + 1, isNewest = () => turns.get(place) === turn;
+  turns.set(place, turn);
+  while (running.has(place)) {
+    await running.get(place).catch(() => null);
+    if (!isNewest()) throw abandoned();
+  }
+  const answer = request(question, { ...values }, isNewest);
+  running.set(place, answer);
+  try { return await answer; } finally { running.delete(place); }
 }
 
 // ---- controls, from the fields that the server describes.
