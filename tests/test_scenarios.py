@@ -30,6 +30,7 @@ _EXPECTED = [
     "lost-replica",
     "multi-turn",
     "offline-batch",
+    "overflow-to-api",
     "overload-and-shedding",
     "paged-vs-static",
     "prefix-routing",
@@ -234,6 +235,19 @@ def test_a_router_that_remembers_prefixes_finds_them_again() -> None:
     assert remembering["p95_ttft_ms"] < 0.6 * dealt["p95_ttft_ms"]
     served = np.bincount(result.simulation.records.replica_id, minlength=8)
     assert served.max() < 1.5 * served.mean()
+
+
+def test_an_api_takes_the_top_of_the_load_for_less_than_a_second_gpu() -> None:
+    """Within the objective, and cheaper than two replicas; waiting instead misses it."""
+    hybrid = summary("overflow-to-api")
+    second = summary("overflow-to-api", "deployment.overflow=null", "deployment.replicas=2")
+    waiting = summary("overflow-to-api", "deployment.overflow=null")
+
+    inner = hybrid["simserve"]
+    assert 0.02 < inner["overflow"]["share"] < 0.5
+    assert inner["slo"]["attainment"] > 0.95 > waiting["simserve"]["slo"]["attainment"]
+    assert inner["cost"]["usd_per_hour"] < 0.9 * second["simserve"]["cost"]["usd_per_hour"]
+    assert "went to deepinfra-llama-3.1-8b" in inner["bottleneck"]["explanation"]
 
 
 def test_a_stale_view_makes_everybody_run_to_one_replica() -> None:

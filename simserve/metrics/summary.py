@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.metrics.api_cost import ApiPrices
 from simserve.metrics.bottleneck import bottleneck
 from simserve.metrics.classes import class_figures
 from simserve.metrics.cost import cost
@@ -17,6 +18,7 @@ from simserve.metrics.energy import Grid, board_watts, energy
 from simserve.metrics.latency import RequestLatencies, latency_summary, request_latencies
 from simserve.metrics.losses import loss_sentences
 from simserve.metrics.occupancy import Stays, stays
+from simserve.metrics.overflow import overflow_figures, overflow_share
 from simserve.metrics.pools import pool_figures, pool_sentences, transfer_figures
 from simserve.metrics.replicas import mean_gpus, replica_figures
 from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
@@ -80,6 +82,7 @@ class RunFacts:
         peak_bandwidth: Of one replica, bytes/s.
         thresholds: Metric -> expressions.
         quality: Published figures of the number formats, see `simserve.profiles.quality`.
+        overflow: What the API charges that requests overflow to, None without one.
         limit_gains: What twice a limit of the scheduler would bring, see `simserve.metrics.bottleneck`.
         speculation: What is known of speculative decoding, None without it.
     """
@@ -106,6 +109,7 @@ class RunFacts:
     thresholds: Mapping[str, Sequence[str]]
     fidelity_by_operator: Mapping[str, str] = field(default_factory=dict)
     quality: Sequence[Mapping[str, Any]] = ()
+    overflow: ApiPrices | None = None
     limit_gains: Mapping[str, float] = field(default_factory=dict)
     speculation: SpeculationFacts | None = None
 
@@ -177,11 +181,13 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
     in_window, timeline = measured.window.has_arrived, simulation.timeline
     gpus = mean_gpus(simulation, measured.window, facts.num_gpus)
     used = _energy(simulation, facts, rates, gpus)
+    overflowed = overflow_figures(records, measured.window, facts.overflow)
     dollars = cost(
         num_gpus=gpus,
         gpu_hour_usd=facts.gpu_hour_usd,
         throughput=rates,
         electricity_usd_per_hour=used["electricity_usd_per_hour"] if facts.pays_electricity else 0.0,
+        api_usd_per_hour=overflowed["usd_per_hour"] or 0.0,
     )
     objective = _slo(facts.slo, measured)
     figures = Figures(
@@ -211,6 +217,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "pools": pool_figures(simulation),
             "transfers": transfer_figures(simulation),
             "streaming": stream_figures(simulation),
+            "overflow": overflowed,
             "replicas": replica_figures(simulation, facts.num_gpus),
             "requests": {**_requests(records), "resent": 0 if timeline is None else timeline.num_resent},
             "rejected": {"by_reason": _reasons(records), "refusals": {} if timeline is None else timeline.refusals},
@@ -278,6 +285,9 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         swaps=facts.engine_resolved.get("preemption_mode") == "swap",
     )
     found["explanation"] = " ".join([found["explanation"], *pool_sentences(simulation), *loss_sentences(simulation)])
+    if facts.overflow is not None:
+        share = overflow_share(records)
+        found["explanation"] += f" {share:.0%} of the requests found it full and went to {facts.overflow.name}."
     name_api_server(found, simulation)
     return found
 

@@ -224,15 +224,18 @@ def cost_lines(result: RunResult) -> list[str]:
     cost = result.summary["simserve"]["cost"]
     if cost["usd_per_hour"] is None:
         return [f"no price: {cost['gpu_hour_source']}"]
+    overflow = result.summary["simserve"]["overflow"]
+    api = overflow["usd_per_hour"] or 0.0
+    elsewhere = f", and {dollars(api)} of {overflow['api']}" if overflow["api"] else ""
     gpus = counted(num_gpus(result), "GPU")
     if len(result.summary["simserve"]["replicas"]["timeline"]) > 1:
-        gpus = f"{number(cost['usd_per_hour'] / cost['gpu_hour_usd'])} GPUs on average"
+        gpus = f"{number((cost['usd_per_hour'] - api) / cost['gpu_hour_usd'])} GPUs on average"
     return [
         f"{dollars(cost['usd_per_million_output_tokens'])} a million output tokens, "
         f"{dollars(cost['usd_per_million_tokens'])} a million tokens with prompts, "
         f"{dollars(cost['usd_per_request'])} a request",
         f"{dollars(cost['usd_per_hour'])} an hour: {gpus} at {dollars(cost['gpu_hour_usd'])} "
-        f"({cost['gpu_hour_source']})",
+        f"({cost['gpu_hour_source']}){elsewhere}",
     ]
 
 

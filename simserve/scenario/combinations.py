@@ -65,7 +65,7 @@ def _first_decision(scenario: Scenario) -> str | None:
             if getattr(each, option) is not None:
                 return f"workload.classes.{number}.{option}"
     deployment = scenario.deployment
-    for option in ("pools", "admission", "autoscaling", "faults", "streaming"):
+    for option in ("pools", "admission", "autoscaling", "faults", "streaming", "overflow"):
         if getattr(deployment, option):
             return f"deployment.{option}"
     routing = deployment.routing
@@ -151,7 +151,7 @@ def _check_streaming(scenario: Scenario) -> None:
     if isinstance(arrivals, ClosedLoopArrivals) or scenario.workload.sessions is not None:
         rule = "is not simulated with clients that wait for answers, who would send later for it"
         _refuse(scenario, key, rule, "give arrivals at a rate, without sessions")
-    for option in ("faults", "speculative"):
+    for option in ("faults", "speculative", "overflow"):
         if getattr(deployment, option):
             _refuse(scenario, key, f"is not simulated together with deployment.{option}", "leave one of them out")
 

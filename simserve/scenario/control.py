@@ -18,6 +18,7 @@ def control_of(resolved: ResolvedScenario) -> Control:
         autoscaling=deployment.autoscaling,
         startup_seconds=_startup_seconds(resolved),
         faults=deployment.faults,
+        overflow=deployment.overflow,
         streaming=deployment.streaming,
         disaggregation=deployment.disaggregation,
         kv_bytes_per_token=0.0 if deployment.disaggregation is None else transferred_bytes_per_token(resolved),

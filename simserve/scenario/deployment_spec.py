@@ -10,6 +10,7 @@ from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.fault_spec import FaultSpec
+from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
 from simserve.sim.streaming_spec import StreamingSpec
@@ -211,6 +212,8 @@ class DeploymentSpec(FrozenModel):
     """What goes wrong, and when."""
     streaming: StreamingSpec | None = None
     """How tokens reach the client; absent: at once, as the engine has them."""
+    overflow: OverflowSpec | None = None
+    """Requests that an API serves when the replicas are full; absent: they wait."""
     pools: Annotated[tuple[PoolSpec, ...], Field(max_length=100)] = ()
     """Replicas of several kinds behind one router, instead of `replicas` equal ones; the keys above are what a pool
     leaves out."""
@@ -232,5 +235,5 @@ class DeploymentSpec(FrozenModel):
     def of_pool(self, pool: PoolSpec) -> DeploymentSpec:
         """Return a deployment of one pool alone: what it says, and where it says nothing, what this one says."""
         own = {key: value for key in _OF_POOL if (value := getattr(pool, key)) is not None}
-        alone = {"pools": (), "disaggregation": None, "admission": None, "routing": RoutingSpec()}
+        alone = {"pools": (), "disaggregation": None, "admission": None, "overflow": None, "routing": RoutingSpec()}
         return self.model_copy(update={**own, **alone})

@@ -11,12 +11,14 @@ import numpy as np
 
 from simserve import __version__
 from simserve.errors import ScenarioError
+from simserve.metrics.api_cost import ApiPrices
 from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.replications import PILOT_RUNS, pool, widest
 from simserve.metrics.result import RunResult
 from simserve.metrics.summary import RunFacts, summarize
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
+from simserve.profiles.api import load_api
 from simserve.profiles.expected_errors import UNVALIDATED, expected_error, generation_of, load_expected_errors
 from simserve.scenario.combinations import check_traffic
 from simserve.scenario.control import control_of
@@ -223,6 +225,7 @@ def _facts(
         board_watts=resolved.shape.hardware.power.board,
         slo=objective(scenario),
         warmup=scenario.run.warmup,
+        overflow=_overflow_prices(scenario),
         peak_flops=priced.parts.peak_flops,
         peak_bandwidth=priced.parts.peak_bandwidth,
         thresholds=scenario.thresholds,
@@ -256,6 +259,14 @@ def _requests_in_flight(records: RequestRecords) -> float:
         return float("nan")
     duration = float(records.finish_time[answered].max() - records.arrival_time[answered].min())
     return float(seconds[answered].sum()) / duration if duration > 0 else float("nan")
+
+
+def _overflow_prices(scenario: Scenario) -> ApiPrices | None:
+    overflow = scenario.deployment.overflow
+    if overflow is None:
+        return None
+    with scenario.blaming("deployment.overflow.api"):
+        return ApiPrices.of(load_api(overflow.api, scenario.folder))
 
 
 def deploy(resolved: ResolvedScenario) -> Deployment:

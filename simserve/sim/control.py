@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.fault_spec import FaultSpec
+from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pool_spec import DisaggregationSpec
 from simserve.sim.routing_spec import LIVE_POLICIES, RoutingSpec
 from simserve.sim.streaming_spec import StreamingSpec
@@ -29,6 +30,7 @@ class Control:
         replicas_per_node: How many replicas fill a node.
         disaggregation: How KV caches get from prefill to decode pools; None: every replica does both.
         kv_bytes_per_token: Of the whole model, for them.
+        overflow: When requests go to an API; None: never.
         streaming: How tokens reach the client; None: at once.
         allowed: Indices of the pools that may serve each class; empty: all, for all.
     """
@@ -42,6 +44,7 @@ class Control:
     replicas_per_node: int = 1
     disaggregation: DisaggregationSpec | None = None
     kv_bytes_per_token: float = 0.0
+    overflow: OverflowSpec | None = None
     streaming: StreamingSpec | None = None
     allowed: tuple[tuple[int, ...], ...] = ()
 
@@ -49,5 +52,5 @@ class Control:
     def is_plain(self) -> bool:
         """Whether nothing decides but a router that the plain data plane knows."""
         is_live = self.routing.policy in LIVE_POLICIES and not self.routing.update_interval
-        nothing_else = (self.admission, self.autoscaling, self.streaming, self.disaggregation)
+        nothing_else = (self.admission, self.autoscaling, self.streaming, self.disaggregation, self.overflow)
         return is_live and not self.faults and all(each is None for each in nothing_else)

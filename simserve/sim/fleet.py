@@ -16,9 +16,10 @@ from heapq import heappop, heappush
 from simserve.engine.cancel import cancel, end_leap
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.slowing import use_times
-from simserve.engine.state import FAILED, INFINITY, LEAP_WIDTH, UNFINISHED, RequestTable
-from simserve.sim.callers import ARRIVE, LAND, SUBMIT, TIMEOUT, Callers, Event
+from simserve.engine.state import COMPLETED, FAILED, INFINITY, LEAP_WIDTH, UNFINISHED, RequestTable
+from simserve.sim.callers import ANSWER, ARRIVE, LAND, SUBMIT, TIMEOUT, Callers, Event
 from simserve.sim.gate import ADMITTED, Gate
+from simserve.sim.overflow import Overflow
 from simserve.sim.recorder import FLUSH_ROWS
 from simserve.sim.records import FAILED as LOST
 from simserve.sim.records import REASONS, REJECTED, REPLICA_LOST, TIMED_OUT
@@ -29,6 +30,7 @@ from simserve.sim.units import DOWN, DRAINING, READY, STOPPED, Pool, Unit
 EVENTS_BETWEEN_CHORES = 1024
 NOWHERE = -1
 _PARKED = -2
+_AT_API = -4
 
 
 class Fleet:
@@ -49,6 +51,7 @@ class Fleet:
     router: Router
     callers: Callers
     gate: Gate | None = None
+    overflow: Overflow | None = None
 
     def __init__(
         self,
@@ -241,6 +244,10 @@ class Fleet:
             self._submit(index, about, now)
         elif kind == LAND:
             self._land(index, now)
+        elif kind == ANSWER and self._place[index] == _AT_API and self.callers.attempt(index) == about:
+            self._place[index] = NOWHERE
+            self.requests.status[index] = COMPLETED
+            self.callers.ended(index, now)
         elif kind == TIMEOUT and self.requests.status[index] == UNFINISHED and self.callers.attempt(index) == about:
             self._hang_up(index, now)
 
@@ -254,8 +261,12 @@ class Fleet:
     def _admit(self, index: int, now: float) -> None:
         """Refuse a request, or route it."""
         number = self.router.choose(index)
+        unit = None if number < 0 else self.units[number]
+        if self.overflow is not None and self.overflow.takes(unit, len(self.parked)):
+            self._place[index] = _AT_API
+            heappush(self._events, (self.overflow.serve(index, now), ANSWER, index, self.callers.attempt(index)))
+            return
         if self.gate is not None:
-            unit = None if number < 0 else self.units[number]
             reason = self.gate.refusal(index, unit, len(self.parked), now)
             if reason != ADMITTED:
                 self.refusals[reason] += 1
@@ -346,8 +357,9 @@ class Fleet:
     def _hang_up(self, index: int, now: float) -> None:
         """Drop a request whose client waits no longer, at the end of the step that runs."""
         place = self._place[index]
-        if place == _PARKED:
-            self.parked.remove(index)
+        if place in (_PARKED, _AT_API):
+            if place == _PARKED:
+                self.parked.remove(index)
             self._place[index] = NOWHERE
             self.callers.without_answer(index, now, TIMED_OUT, GAVE_UP, free_at=now)
             return

@@ -18,6 +18,7 @@ from simserve.sim.faults import Faults
 from simserve.sim.fleet import Fleet
 from simserve.sim.gate import Gate
 from simserve.sim.handover import Handover
+from simserve.sim.overflow import Overflow
 from simserve.sim.pools import PoolOutcome, PoolSetup, request_table
 from simserve.sim.prefixes import prefix_paths
 from simserve.sim.recorder import Recorder, series_sums
@@ -73,6 +74,8 @@ class ManagedRun:
         self.fleet.router = Router(control.routing, self.fleet.units, first, specs, control.allowed, affinity)
         http_timeout = None if control.streaming is None else control.streaming.http_timeout
         self.fleet.callers = Callers(specs, self.requests, events, self.arrival_time, latency, http_timeout)
+        if control.overflow is not None:
+            self.fleet.overflow = Overflow(control.overflow, self.requests, specs)
         if control.admission is not None:
             self.fleet.gate = Gate(control.admission, specs, self._patience)
         for pool, setup in zip(self._pools, setups, strict=True):

@@ -78,6 +78,7 @@ INNER = {
     "pools": None,
     "transfers": "count link_seconds waited_seconds stalled_seconds",
     "streaming": "events tokens_per_event api_server_busy mean_event_delay_ms",
+    "overflow": "api requests share usd_per_hour",
     "replicas": "mean peak launched gpu_hours timeline",
     "requests": "submitted completed rejected timed_out failed unfinished truncated resent",
     "rejected": "by_reason refusals",

@@ -1,0 +1,95 @@
+"""What finds the replicas full and goes to an API."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.metrics.api_cost import ApiPrices
+from simserve.metrics.overflow import overflow_figures
+from simserve.metrics.summary import summarize
+from simserve.profiles.api import TokenPrice
+from simserve.sim.control import Control
+from simserve.sim.overflow_spec import OverflowSpec
+from simserve.sim.records import TIMED_OUT
+from simserve.sim.simulate import Simulation, simulate
+from simserve.validation import validate
+from simserve.workload.class_spec import ClassSpec
+from simserve.workload.requests import RequestSpecs
+from tests.builders import constant_step_times, make_closed_loop, make_config, make_specs
+from tests.metrics.builders import make_facts
+from tests.theory.builders import make_deployment
+
+SPEC: dict[str, Any] = {"api": "any", "max_queue": 1, "ttft": "2 s", "ttft_cv": 0, "tokens_per_second": 4}
+
+
+def overflowing(specs: RequestSpecs, **spec: Any) -> Simulation:
+    """Return a run of one replica of one seat beside an API; every step takes a second."""
+    control = Control(overflow=validate(OverflowSpec, {**SPEC, **spec}))
+    deployment = make_deployment(make_config(max_num_seqs=1), constant_step_times(1.0), 1)
+    return simulate(replace(deployment, control=control), specs)
+
+
+def test_who_finds_the_queue_full_is_answered_by_the_api() -> None:
+    """One runs, one waits; the third is answered at 0.6 + 2 s, and then a token every quarter second."""
+    records = overflowing(make_specs([0.0, 0.5, 0.6, 30.0], 4, [5, 5, 5, 5])).records
+
+    assert records.replica_id.tolist() == [0, 0, -1, 0]
+    assert records.first_token_time[2] == pytest.approx(2.6)
+    assert records.finish_time[2] == pytest.approx(3.6)
+    assert records.itl_max[2] == pytest.approx(0.25)
+    assert records.output_tokens.tolist() == [5, 5, 5, 5]
+    assert (records.status == 0).all()
+
+
+def test_a_client_of_a_closed_loop_goes_on_when_the_api_has_answered() -> None:
+    """All come at once: one finds the seat, the others the API, which answers the last one first, at 3 s."""
+    run = overflowing(make_closed_loop(3, [4] * 4, [9, 9, 5, 1], 1.0))
+
+    assert run.records.replica_id[:3].tolist() == [0, -1, -1]
+    assert run.records.arrival_time[3] == pytest.approx(4.0)
+
+
+def test_a_client_may_hang_up_on_the_api() -> None:
+    """It answers at 3.6 s, and the client waits until 2.6 s."""
+    own = (ClassSpec(name="all", share=1.0, timeout="2 s"),)
+    specs = replace(make_specs([0.0, 0.5, 0.6], 4, [2, 1, 5]), classes=own, request_class=np.zeros(3, dtype=np.int16))
+    run = overflowing(specs)
+
+    assert run.records.status[2] == TIMED_OUT
+    assert run.records.finish_time[2] == pytest.approx(2.6)
+
+
+def test_times_of_the_api_vary_and_repeat_themselves() -> None:
+    """Lognormal with the mean asked for; the same seed draws the same."""
+    specs = make_specs([0.001 * index for index in range(3000)], 1, 1)
+    first, again = (overflowing(specs, ttft_cv=0.5) for _ in range(2))
+    went = first.records.replica_id < 0
+    seconds = (first.records.first_token_time - first.records.arrival_time)[went]
+
+    assert seconds.mean() == pytest.approx(2.0, abs=4 * 1.0 / went.sum() ** 0.5)
+    assert first.records.finish_time.tolist() == again.records.finish_time.tolist()
+
+
+def test_its_tokens_are_paid_for() -> None:
+    """4 prompt and 5 answer tokens at 1 and 3 dollars a token, in a window of ten seconds, on top of the GPUs."""
+    run = overflowing(make_specs([0.0, 0.5, 0.6], 4, [5, 5, 5]))
+    prices = ApiPrices(name="dear", price=TokenPrice(input=1e6, output=3e6))
+    inner = summarize(run, make_facts(overflow=prices, num_gpus=1, gpu_hour_usd=3.0, warmup="none"))["simserve"]
+
+    assert inner["overflow"]["requests"] == 1
+    assert inner["overflow"]["share"] == pytest.approx(1 / 3)
+    assert inner["overflow"]["usd_per_hour"] == pytest.approx((4 * 1 + 5 * 3) * 360)
+    assert inner["cost"]["usd_per_hour"] == pytest.approx(3.0 + 19 * 360)
+
+
+def test_without_an_overflow_there_are_no_figures() -> None:
+    """All keys are there, and null."""
+    run = overflowing(make_specs([0.0], 4, 5))
+    window = type("Window", (), {"start": 0.0, "end": 5.0, "seconds": 5.0})()
+
+    assert set(overflow_figures(run.records, window, None).values()) == {None}
+    assert np.count_nonzero(run.records.replica_id < 0) == 0
