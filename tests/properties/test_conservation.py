@@ -15,6 +15,7 @@ from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.control import Control
 from simserve.sim.fault_spec import FaultSpec
 from simserve.sim.managed import ManagedRun
+from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, REASONS, UNFINISHED
 from simserve.sim.routing_spec import RoutingSpec
@@ -92,6 +93,9 @@ def controls(draw: st.DrawFn) -> Control:
         ),
         admission=validate(AdmissionSpec, door) if draw(st.booleans()) else None,
         autoscaling=validate(AutoscalingSpec, scaling) if draw(st.booleans()) else None,
+        overflow=validate(OverflowSpec, {"api": "any", "max_queue": draw(st.integers(1, 6))})
+        if draw(st.booleans())
+        else None,
         startup_seconds=draw(st.sampled_from([0.0, 3.0])),
         faults=TypeAdapter(tuple[FaultSpec, ...]).validate_python(faults),
         limits=((2.0, None, 12.0), (None, 3.0, None)),
