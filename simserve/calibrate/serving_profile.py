@@ -9,7 +9,11 @@ import yaml
 
 from simserve.calibrate.serving import ServingFit
 from simserve.calibrate.serving_search import shown
-from simserve.profiles.engine_profile import load_engine, version_blocks
+from simserve.documents import read_mapping
+from simserve.errors import ProfileError
+from simserve.profiles import catalog
+from simserve.profiles.engine_blocks import complete_versions
+from simserve.profiles.engine_profile import load_engine
 from simserve.scenario.schema import Scenario
 
 _HOST_KEYS = {
@@ -32,8 +36,10 @@ def profile_text(fit: ServingFit, scenario: Scenario, name: str) -> str:
     """
     engine = scenario.deployment.engine
     base = load_engine(engine.name, scenario.folder)
-    blocks = version_blocks(engine.name, engine.version, scenario.folder)
-    version = str(blocks.pop("version"))
+    version, file = base.nearest_version(engine.version).version, catalog.find("engine", engine.name, scenario.folder)
+    every = complete_versions(read_mapping(file, ProfileError), file)
+    blocks = next(each for each in every if str(each["version"]) == version)
+    del blocks["version"]
     source = _source(fit, scenario)
     host: dict[str, Any] = dict(blocks["host"])
     for parameter, (key, scale, unit) in _HOST_KEYS.items():

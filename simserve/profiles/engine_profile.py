@@ -6,15 +6,15 @@ Knows what an engine does when nobody sets a knob, not what a user set: that is 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError
 from simserve.profiles import catalog
+from simserve.profiles.engine_blocks import complete_versions
 from simserve.profiles.engine_memory import RuntimeMemory, StaticReserve
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel, validate
@@ -307,27 +307,10 @@ def load_engine(name: str, relative_to: Path | None = None) -> EngineProfile:
     return _read(catalog.find("engine", name, relative_to))
 
 
-def version_blocks(name: str, requested: str | None, relative_to: Path | None = None) -> dict[str, Any]:
-    """Return every block of one version as its file writes them, units and sources included.
-
-    Args:
-        name: Catalogue name or path.
-        requested: Version asked for, as `EngineProfile.nearest_version` takes it.
-        relative_to: Folder that a relative path is tried against first.
-
-    Raises:
-        ProfileError: There is no such profile, or the file is invalid.
-    """
-    file = catalog.find("engine", name, relative_to)
-    version = _read(file).nearest_version(requested).version
-    blocks = _complete_versions(read_mapping(file, ProfileError), file)
-    return next(each for each in blocks if str(each["version"]) == version)
-
-
 @catalog.remembered
 def _read(file: Path) -> EngineProfile:
     document = read_mapping(file, ProfileError)
-    versions = _complete_versions(document, file)
+    versions = complete_versions(document, file)
     header = {key: value for key, value in document.items() if key not in ("defaults", "versions")}
     profile = validate(EngineProfile, {**header, "versions": versions}, file=file, error=ProfileError)
     keys = [version_key(known.version) for known in profile.versions]
@@ -336,26 +319,3 @@ def _read(file: Path) -> EngineProfile:
     if profile.name != file.stem:
         raise ProfileError("must be the name of the file", file=file, key="name", value=profile.name)
     return profile
-
-
-def _complete_versions(document: Mapping[str, Any], file: Path) -> list[dict[str, Any]]:
-    blocks = document.get("defaults")
-    changes = document.get("versions")
-    if not isinstance(blocks, dict):
-        raise ProfileError("must be a mapping of blocks", file=file, key="defaults")
-    if not isinstance(changes, list) or not all(isinstance(change, dict) for change in changes):
-        raise ProfileError("must be a list of mappings", file=file, key="versions")
-    complete: list[dict[str, Any]] = []
-    for change in changes:
-        merged = dict(blocks)
-        for block, values in change.items():
-            if isinstance(values, dict):
-                if "source" not in values:
-                    key = f"versions.{change.get('version')}.{block}.source"
-                    raise ProfileError("is missing", file=file, key=key, remedy="say where the numbers come from")
-                merged[block] = {**merged.get(block, {}), **values}
-            else:
-                merged[block] = values
-        complete.append(merged)
-        blocks = {block: values for block, values in merged.items() if block != "version"}
-    return complete
