@@ -12,6 +12,7 @@ from simserve.errors import UsageError
 from simserve.planner.capacity_level import Level, Trial
 from simserve.planner.capacity_probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.capacity_search import Effort, Found, find_capacity
+from simserve.scenario.objective import objective, objective_mapping
 from simserve.scenario.schema import Scenario
 from simserve.workload.requests import RequestSpecs
 
@@ -44,8 +45,9 @@ class Capacity:
     @property
     def asked(self) -> float:
         """Share of requests that must meet every bound."""
-        assert self.scenario.slo is not None  # as the search required
-        return self.scenario.slo.attainment
+        asked = objective(self.scenario)
+        assert asked is not None  # as the search required
+        return asked.attainment
 
     @property
     def binding(self) -> str | None:
@@ -71,7 +73,7 @@ class Capacity:
             "fails_at": None if found.largest.fails_at is None else self._load(found.largest.fails_at),
             "attainment": _plain(_attainment(found.level(found.largest.value))),
             "asked": self.asked,
-            "slo": self.scenario.as_mapping()["slo"],
+            "slo": objective_mapping(self.scenario),
             "load": "closed" if self.is_closed_loop else "open",
             "knee": None
             if knee is None
@@ -166,11 +168,12 @@ def capacity(
     """
     probe, traffic = probe_of(scenario), own_traffic(scenario)
     effort = _effort(scenario, traffic, precision, replications, num_requests)
-    assert scenario.slo is not None  # probe_of
+    slo = objective(scenario)
+    assert slo is not None  # probe_of
     is_closed = is_closed_loop(scenario)
     found = find_capacity(
         probe if progress is None else _told(probe, progress),
-        asked=scenario.slo.attainment,
+        asked=slo.attainment,
         start=load_of(scenario, traffic),
         effort=effort,
         highest=math.inf if highest is None else highest,

@@ -134,7 +134,7 @@ def check_load(scenario: Scenario) -> None:
         ScenarioError: What it lacks, and what to add.
     """
     with scenario.blaming("slo"):
-        if scenario.slo is None:
+        if objective(scenario) is None:
             raise ScenarioError("is missing: without an objective no load is too much", remedy=REMEDY)
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         with scenario.blaming("workload.arrivals"):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simserve.metrics.result import RunResult
+from simserve.scenario.objective import objective
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 
@@ -163,7 +164,8 @@ def _level(load: float, result: RunResult, scenario: Scenario) -> Level:
     summary = result.summary
     inner = summary["simserve"]
     attainment = inner["slo"]["attainment"]
-    in_time = scenario.slo is None or (attainment is not None and attainment >= scenario.slo.attainment)
+    asked = objective(scenario)
+    in_time = asked is None or (attainment is not None and attainment >= asked.attainment)
     served = summary["completed"] == inner["requests"]["submitted"] and summary["completed"] > 0
     is_open = inner["load"] == "open" and load > 0
     holds = served and in_time and inner["stability"] != "overloaded"

@@ -115,7 +115,18 @@ def plan(
         UsageError: An option is out of range, or does not go with the scenario.
         InputError: A profile or a trace is missing or invalid.
     """
+    _check_fleet(scenario)
     return _Planning(scenario, options or PlanOptions(), reference, progress).plan()
+
+
+def _check_fleet(scenario: Scenario) -> None:
+    """Refuse fleets whose size is no number of equal replicas, or that change while they run."""
+    deployment = scenario.deployment
+    for key in ("pools", "autoscaling", "faults"):
+        if getattr(deployment, key):
+            rule = "is not planned: a plan sizes equal replicas that are there throughout"
+            remedy = f"add --set deployment.{key}=null, or compare settings of it with sweep"
+            raise ScenarioError(rule, key=f"deployment.{key}", remedy=remedy)
 
 
 class _Planning:

@@ -15,6 +15,7 @@ from simserve.planner.search import GroupResult, Member
 from simserve.planner.search_trial import HOURS_PER_MONTH, TERMS, Trial, usd_per_month
 from simserve.planner.search_words import plain
 from simserve.planner.space import REPLICAS_KEY
+from simserve.scenario.objective import objective_mapping
 from simserve.scenario.schema import Scenario
 
 PRICE_CHANGE = 0.2
@@ -34,7 +35,7 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
         "scenario": found.scenario.name,
         "seed": found.scenario.run.seed,
         "objective": found.goal.objective,
-        "slo": None if found.scenario.slo is None else found.scenario.as_mapping()["slo"],
+        "slo": objective_mapping(found.scenario),
         "max_gpus": found.goal.max_gpus,
         "headroom": headroom,
         "spare_replicas": found.goal.spare_replicas,

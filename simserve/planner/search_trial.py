@@ -8,6 +8,7 @@ from typing import Any
 
 from simserve.planner.space import REPLICAS_KEY, Overrides, with_overrides
 from simserve.profiles.hardware import HardwareProfile, load_hardware
+from simserve.scenario.objective import objective
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
@@ -109,7 +110,7 @@ def is_one_job(scenario: Scenario) -> bool:
     """
     arrivals = scenario.workload.arrivals
     return isinstance(arrivals, AllAtOnceArrivals) or (
-        isinstance(arrivals, ClosedLoopArrivals) and scenario.slo is None
+        isinstance(arrivals, ClosedLoopArrivals) and objective(scenario) is None
     )
 
 
@@ -178,10 +179,11 @@ def _holds(scenario: Scenario, summary: Mapping[str, Any]) -> bool:
     is_one = isinstance(scenario.workload.arrivals, AllAtOnceArrivals)
     if not is_one and inner["stability"] == "overloaded":
         return False
-    if scenario.slo is None:
+    asked = objective(scenario)
+    if asked is None:
         return bool(summary["failed"] == 0)
     attainment = inner["slo"]["attainment"]
-    return attainment is not None and attainment >= scenario.slo.attainment
+    return attainment is not None and attainment >= asked.attainment
 
 
 def fleet_watts(hardware: HardwareProfile, num_gpus: int, busy: float) -> float:

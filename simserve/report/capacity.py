@@ -66,7 +66,7 @@ def capacity_lines(capacity: Capacity) -> list[str]:
         parts = ", ".join(f"{_TERMS[name]} {share(part)}" for name, part in failing.by_metric.items())
         lines.append(
             f"At {_load(capacity, failing.load)} {unit}, {share(failing.attainment)} of requests meet it ({asked} "
-            f"asked): {parts}; the run is {failing.stability}."
+            f"asked){f': {parts}' if parts else ''}; the run is {failing.stability}."
         )
     knee = found.knee
     if knee is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from simserve.metrics.slo import SLO
 from simserve.scenario.schema import Scenario
 from simserve.sim.control import Limits
@@ -28,3 +30,17 @@ def limits_by_class(scenario: Scenario) -> tuple[Limits, ...]:
         return ((None, None, None),) * max(len(classes or ()), 1)
     owners = [slo] if classes is None else [slo.by_class.get(each.name, slo) for each in classes]
     return tuple((each.ttft, each.tpot, each.e2e) for each in owners)
+
+
+def objective_mapping(scenario: Scenario) -> dict[str, Any] | None:
+    """Return the objective as a scenario file writes it; None where neither the scenario nor a class has one.
+
+    Where only classes have one, ``by_class`` holds theirs, and ``attainment`` the least that one of them asks.
+    """
+    if scenario.slo is not None:
+        return dict(scenario.as_mapping()["slo"])
+    asked = objective(scenario)
+    if asked is None:
+        return None
+    classes = scenario.as_mapping()["workload"]["classes"]
+    return {"attainment": asked.attainment, "by_class": {each["name"]: each.get("slo") for each in classes}}
