@@ -44,6 +44,21 @@ def test_figures_that_were_fitted_do_not_count() -> None:
     assert not expected_errors(Validation(predictions=fitted), "2026-11-30").classes
 
 
+def test_fitted_figures_that_are_further_off_are_not_hidden() -> None:
+    """Nobody is promised less than the error of all figures together."""
+    like = {"engine": "vllm", "model": "llama-3.1-70b", "hardware": "h100-sxm-80gb", "version": "0.11"}
+    fitted = predictions(40, source="inferencex_agg", **like)
+    unseen = tuple(
+        Prediction(point=each.point, predicted={"tpot": 1.02 * each.point.measured["tpot"]})
+        for each in predictions(FEWEST_POINTS, source="nvidia_aic_inhouse_agg", **like)
+    )
+
+    errors = expected_errors(Validation(predictions=(*fitted, *unseen)), "2026-11-30").classes[0].errors["tpot"]
+
+    assert errors.p50 == pytest.approx(0.1)
+    assert errors.points == FEWEST_POINTS
+
+
 def test_logs_without_a_layout_do_not_count() -> None:
     """MLPerf's assumed deployments are scored in the tables, not promised to anyone."""
     assert not expected_errors(Validation(predictions=predictions(20, source="mlperf")), "2026-11-30").classes
