@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from simserve.engine.cancel import cancel
+from simserve.engine.kernel import complete, plan, submit
+from simserve.engine.state import Replica, RequestTable
 from simserve.sim.simulate import Replay, replay
 from simserve.workload.requests import RequestSpecs
 from tests.agreement import assert_agrees
@@ -44,6 +47,27 @@ def test_nothing_is_computed_again() -> None:
 
     assert round(prefilled(swapped)) == 14
     assert round(prefilled(again)) > 14
+
+
+def test_a_request_that_is_cancelled_while_swapped_out_frees_host_memory() -> None:
+    """And the queue, where it stands."""
+    config = make_config(preemption_mode="swap", num_swap_blocks=8, **SHORT)
+    specs = make_specs([0.0, 0.0], [7, 7], [4, 4])
+    requests = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config)
+    replica = Replica(0, config, COPYING)
+    for index in range(2):
+        submit(replica, requests, index, 0.0)
+    while not requests.swapped_tokens[1]:
+        complete(replica, requests)
+        if not requests.swapped_tokens[1]:
+            plan(replica, requests)
+    complete(replica, requests)
+    assert replica.free_swap_blocks == 6
+
+    cancel(replica, requests, 1)
+
+    assert replica.free_swap_blocks == 8
+    assert not len(replica.waiting)
 
 
 def test_a_full_host_memory_means_computing_again() -> None:

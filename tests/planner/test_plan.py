@@ -356,6 +356,15 @@ def test_an_interrupted_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPat
     assert not found.summary["best"]["confirmed"]["is_confirmed"]
 
 
+@pytest.mark.parametrize(
+    ("name", "key"), [("two-pools", "pools"), ("cold-start", "autoscaling"), ("lost-replica", "faults")]
+)
+def test_a_fleet_that_is_no_number_of_equal_replicas_is_refused(name: str, key: str) -> None:
+    """By its key, with what to do."""
+    with pytest.raises(ScenarioError, match=rf"deployment\.{key}: is not planned.*deployment\.{key}=null"):
+        ss.plan(name)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", catalog.names("scenario"))
 def test_every_bundled_scenario_has_a_plan_or_a_nearest_miss(name: str) -> None:

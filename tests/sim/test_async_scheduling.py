@@ -35,6 +35,16 @@ def test_an_arrival_beside_a_prefill_waits_as_long() -> None:
     assert records.first_token_time[1] == pytest.approx(3.0)
 
 
+def test_an_arrival_at_ranks_that_step_together_waits_as_long() -> None:
+    """It goes to the rank without requests, and that one keeps the pace of the other, whose next step is scheduled."""
+    specs = make_specs([0.0, 2.5], 4, [20, 2])
+
+    ahead, in_turn = (served(specs, is_async=is_async, data_parallel_size=2) for is_async in (True, False))
+
+    assert in_turn.first_token_time[1] == 4.0
+    assert ahead.first_token_time[1] == pytest.approx(5.0)
+
+
 def test_an_idle_replica_starts_at_once() -> None:
     """Nothing runs, so nothing has been scheduled ahead."""
     records = served(make_specs([0.0, 7.25], 4, 2))

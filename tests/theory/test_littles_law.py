@@ -135,5 +135,7 @@ def test_every_scenario(path: Path) -> None:
     in_system = float(((series["running"] + series["waiting"]) * seconds).sum()) / duration
     sojourns = (requests["finish_s"] - requests["admitted_s"]).dropna()
     vain = 0.0 if timeline is None else float(np.nansum(timeline.tries[:, 2] - timeline.tries[:, 0]))
-    assert len(sojourns) >= result.summary["completed"] > 0
+    done = requests[requests["status"] == "completed"]
+    assert len(done) == result.summary["completed"] > 0
+    assert done[done["replica_id"].notna()].index.isin(sojourns.index).all()
     assert in_system == pytest.approx((sojourns.sum() + vain) / duration, rel=1e-9)
