@@ -41,6 +41,7 @@ LEVERS = (
     Lever("chunk", "chunks of 2,048 tokens", (("deployment.engine.max_num_batched_tokens", 2048),)),
     Lever("shard", "half the tensor parallel size", (("deployment.tensor_parallel_size", 0.5),)),
     Lever("shard", "twice the tensor parallel size", (("deployment.tensor_parallel_size", 2),)),
+    Lever("speculate", "no drafts", (("deployment.speculative", None),)),
 )
 """What is moved, one at a time; sizes are factors on what the plan has."""
 
@@ -52,7 +53,7 @@ def levers_of(fleet: Fleet, levers: Sequence[Lever]) -> Iterator[tuple[Lever, Ov
     there = with_overrides(fleet.scenario, fleet.overrides)
     for lever in levers:
         changes = {key: _value(there, key, value) for key, value in lever.changes}
-        if any(value is None for value in changes.values()) or _is_there(there.deployment, changes):
+        if any(changes[key] is None for key in _FACTORS if key in changes) or _is_there(there.deployment, changes):
             continue
         yield lever, {**fleet.overrides, **changes}
 

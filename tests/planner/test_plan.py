@@ -14,6 +14,7 @@ import pytest
 
 import simserve as ss
 from simserve.errors import InputError, ScenarioError, UsageError
+from simserve.planner.advice import LEVERS, levers_of
 from simserve.planner.plan import Plan, PlanOptions, plan
 from simserve.planner.plan_fleet import Fleet, with_room
 from simserve.planner.search_order import smallest_integer
@@ -363,6 +364,24 @@ def test_a_fleet_that_is_no_number_of_equal_replicas_is_refused(name: str, key: 
     """By its key, with what to do."""
     with pytest.raises(ScenarioError, match=rf"deployment\.{key}: is not planned.*deployment\.{key}=null"):
         ss.plan(name)
+
+
+def test_drafts_are_a_lever_where_there_are_some() -> None:
+    """Sized anew without them; a scenario without drafts has nothing to take away."""
+    drafts = {"method": "ngram", "num_speculative_tokens": 3, "acceptance_rate": 0.6}
+    plain = busy_scenario()
+    drafting = busy_scenario(deployment={**plain.deployment.model_dump(mode="json"), "speculative": drafts})
+
+    variants = [
+        [
+            (lever.label, overrides["deployment.speculative"])
+            for lever, overrides in levers_of(Fleet(scenario=each, overrides={}, replicas=1), LEVERS)
+            if lever.name == "speculate"
+        ]
+        for each in (plain, drafting)
+    ]
+
+    assert variants == [[], [("no drafts", None)]]
 
 
 @pytest.mark.slow
