@@ -62,16 +62,14 @@ class PrefixAffinity:
     def preferred(self, index: int, ready: Sequence[int]) -> int | None:
         """Return where the longest known path went, of those whose replica is ready."""
         place = self._place
-        for entry in range(self._offsets[index + 1] - 1, self._offsets[index] - 1, -1):
-            number = place.get(self._segments[entry])
-            if number is not None and number in ready:
-                return number
+        for segment in reversed(self._segments[self._offsets[index] : self._offsets[index + 1]]):
+            if segment in place and place[segment] in ready:
+                return place[segment]
         return None
 
     def routed(self, index: int, number: int) -> None:
         """Remember it for all its segments: what the request computes, and its answer, are kept there."""
-        for entry in range(self._offsets[index], self._offsets[index + 1]):
-            self._place[self._segments[entry]] = number
+        self._place.update(dict.fromkeys(self._segments[self._offsets[index] : self._offsets[index + 1]], number))
 
 
 def affinity_of(routing: RoutingSpec, specs: RequestSpecs) -> Affinity | None:

@@ -82,8 +82,14 @@ class Router:
         return number
 
     def _is_overloaded(self, number: int, ready: Sequence[int]) -> bool:
-        loads = [self._known(each) for each in ready]
         own = self._known(number)
+        if own <= LEAST_EXCESS:
+            return False
+        if self._is_stale or self._weighs_tokens:
+            loads = [self._known(each) for each in ready]
+        else:
+            units = self._units
+            loads = [units[each].load for each in ready]
         return own > self._guard * sum(loads) / len(loads) and own > min(loads) + LEAST_EXCESS
 
     def _known(self, number: int) -> int:
@@ -120,7 +126,8 @@ class Router:
     def _least(self, ready: Sequence[int]) -> int:
         if not self._is_stale and not self._weighs_tokens:
             units = self._units
-            return min(ready, key=lambda number: units[number].load)
+            loads = [units[number].load for number in ready]
+            return ready[loads.index(min(loads))]
         # A replica that is newer than the last look is thought to be empty.
         return min(ready, key=self._known)
 
