@@ -112,6 +112,9 @@ def _check_routing(scenario: Scenario) -> None:
     if routing.imbalance_guard is not None and needed is None:
         rule = f"has no effect under {routing.policy}"
         _refuse(scenario, f"{key}.imbalance_guard", rule, "it belongs to session and prefix; leave it out")
+    if routing.cache_threshold is not None and routing.policy != "prefix":
+        rule = f"has no effect under {routing.policy}"
+        _refuse(scenario, f"{key}.cache_threshold", rule, "it belongs to prefix; leave it out")
     if routing.update_interval and routing.policy in BLIND_POLICIES:
         rule = f"has no effect under {routing.policy}, which looks at nothing"
         _refuse(scenario, f"{key}.update_interval", rule, "leave it out")

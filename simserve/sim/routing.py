@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from simserve import rng
 from simserve.sim.affinity import Affinity
-from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.routing_spec import TOKEN_POLICIES, RoutingSpec
 from simserve.sim.units import Pool, Unit
 from simserve.workload.requests import RequestSpecs
 
@@ -14,8 +14,6 @@ _UNIFORMS_AT_ONCE = 1024
 NONE_READY = -1
 DEFAULT_GUARD = 1.5
 """Load over the mean load from which a replica is passed over (SGLang's router: ``--balance-rel-threshold``)."""
-LEAST_EXCESS = 4
-"""Requests more than the least loaded one, below which no replica is passed over."""
 
 
 class Router:
@@ -53,7 +51,7 @@ class Router:
         self._turn = 0
         self._random = rng.stream(specs.seed, "routing", specs.replication)
         self._uniforms: list[float] = []
-        self._weighs_tokens = spec.policy == "least_tokens"
+        self._weighs_tokens = spec.policy in TOKEN_POLICIES
 
     def refresh(self) -> None:
         """Look at every replica; until the next look, this is what the router knows."""
@@ -76,15 +74,16 @@ class Router:
     def _near(self, index: int, ready: Sequence[int], affinity: Affinity) -> int:
         """Return the replica that knows a request, unless it has far more to do than the others."""
         number = affinity.preferred(index, ready)
-        if number is None or self._is_overloaded(number, ready):
+        if number is None or self._is_overloaded(number, ready, affinity.worth):
             number = self._least(ready)
         affinity.routed(index, number)
         return number
 
-    def _is_overloaded(self, number: int, ready: Sequence[int]) -> bool:
+    def _is_overloaded(self, number: int, ready: Sequence[int], worth: int) -> bool:
+        """Return whether a replica has far more to do than the mean, and so much more than the least that it shows."""
         loads = [self._known(each) for each in ready]
         own = self._known(number)
-        return own > self._guard * sum(loads) / len(loads) and own > min(loads) + LEAST_EXCESS
+        return own > self._guard * sum(loads) / len(loads) and own > min(loads) + worth
 
     def _known(self, number: int) -> int:
         """Return the load of a replica as far as the router knows."""
