@@ -275,7 +275,7 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
     found = bottleneck(
         seconds_by_part=totals.seconds_by_part,
         blocked_seconds=totals.blocked_seconds,
-        busy_share=_ratio(totals.busy_seconds, simulation.replica_seconds),
+        busy_share=simulation.busy_share,
         waiting_share=waiting_share(measured.stays),
         preemptions_per_request=_ratio(float(records.num_preemptions.sum()), _count(records.status == COMPLETED)),
         mean_batch=_ratio(totals.sequence_steps, totals.num_steps),
@@ -300,7 +300,7 @@ def _utilization(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
         flops = sum(pool.peak_flops * pool.totals.busy_seconds for pool in pools)
         moved = sum(pool.peak_bandwidth * pool.totals.busy_seconds for pool in pools)
     return {
-        "busy": _ratio(totals.busy_seconds, simulation.replica_seconds),
+        "busy": simulation.busy_share,
         "mfu": _ratio(totals.flops, flops),
         "mbu": _ratio(totals.bytes, moved),
     }
@@ -309,8 +309,7 @@ def _utilization(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
 def _energy(simulation: Simulation, facts: RunFacts, rates: Throughput, gpus: float) -> dict[str, float]:
     """Return power and energy: how busy the GPUs were over the whole run, a token at the rates of the window."""
     totals = simulation.totals
-    busy = _ratio(totals.busy_seconds, simulation.replica_seconds)
-    watts = board_watts(facts.idle_watts, facts.board_watts, busy, totals.seconds_by_part)
+    watts = board_watts(facts.idle_watts, facts.board_watts, simulation.busy_share, totals.seconds_by_part)
     return energy(
         num_gpus=gpus,
         watts_per_gpu=watts,

@@ -6,6 +6,7 @@ so a run costs SimPy events per decision, not per request or token. It knows no 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -95,6 +96,11 @@ class Simulation:
         if self.timeline is None:
             return self.num_replicas * self.end_time
         return self.timeline.mean_replicas(0.0, self.end_time) * self.end_time
+
+    @property
+    def busy_share(self) -> float:
+        """Share of ``replica_seconds`` with a step running; a step that outlasts the last request counts to the end."""
+        return min(self.totals.busy_seconds / self.replica_seconds, 1.0) if self.replica_seconds > 0 else math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

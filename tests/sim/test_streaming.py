@@ -105,3 +105,12 @@ def test_a_proxy_cuts_long_answers() -> None:
 
     assert run.records.status.tolist() == [COMPLETED, TIMED_OUT, COMPLETED]
     assert run.records.finish_time[1] == 4.5
+
+
+def test_a_step_that_outlasts_the_last_client_is_not_more_than_all_of_the_run() -> None:
+    """One request, dropped at 2.5 s while its third step runs to 3 s: a step was running throughout."""
+    run = streamed(make_specs([0.0], 4, [6]), make_config(max_num_seqs=2), stream=False, http_timeout="2.5 s")
+
+    assert run.end_time == 2.5
+    assert run.totals.busy_seconds == 3.0
+    assert run.busy_share == 1.0
