@@ -19,6 +19,7 @@ _RULES = {
     "kv_headroom": "kv_headroom",
     "load": "probabilistic_from",
     "deadline": "its deadline",
+    "api_limit": "the API's rate limit",
 }
 _STORM = 1.5
 """Attempts a request from which retries are a load of their own."""

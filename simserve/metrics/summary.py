@@ -15,6 +15,7 @@ from simserve.metrics.bottleneck import bottleneck
 from simserve.metrics.classes import class_figures
 from simserve.metrics.cost import cost
 from simserve.metrics.energy import Grid, board_watts, energy
+from simserve.metrics.front import front_figures, front_sentences, on_replicas
 from simserve.metrics.latency import RequestLatencies, latency_summary, request_latencies
 from simserve.metrics.losses import loss_sentences
 from simserve.metrics.occupancy import Stays, stays
@@ -181,7 +182,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
     in_window, timeline = measured.window.has_arrived, simulation.timeline
     gpus = mean_gpus(simulation, measured.window, facts.num_gpus)
     used = _energy(simulation, facts, rates, gpus)
-    overflowed = overflow_figures(records, measured.window, facts.overflow)
+    overflowed = overflow_figures(records, measured.window, facts.overflow, simulation.front)
     dollars = cost(
         num_gpus=gpus,
         gpu_hour_usd=facts.gpu_hour_usd,
@@ -218,6 +219,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "transfers": transfer_figures(simulation),
             "streaming": stream_figures(simulation),
             "overflow": overflowed,
+            **front_figures(simulation),
             "replicas": replica_figures(simulation, facts.num_gpus),
             "requests": {**_requests(records), "resent": 0 if timeline is None else timeline.num_resent},
             "rejected": {"by_reason": _reasons(records), "refusals": {} if timeline is None else timeline.refusals},
@@ -284,10 +286,11 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         limit_gains=facts.limit_gains,
         swaps=facts.engine_resolved.get("preemption_mode") == "swap",
     )
-    found["explanation"] = " ".join([found["explanation"], *pool_sentences(simulation), *loss_sentences(simulation)])
+    sentences = (*pool_sentences(simulation), *loss_sentences(simulation), *front_sentences(simulation))
+    found["explanation"] = " ".join([found["explanation"], *sentences])
     if facts.overflow is not None:
         share = overflow_share(records)
-        found["explanation"] += f" {share:.0%} of the requests found it full and went to {facts.overflow.name}."
+        found["explanation"] += f" {share:.0%} of the requests went to {facts.overflow.name}."
     name_api_server(found, simulation)
     return found
 
@@ -329,9 +332,8 @@ def _kv(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
     """
     totals, records = simulation.totals, simulation.records
     capacity_seconds = totals.kv_capacity_tokens * simulation.end_time
-    scheduled = np.isfinite(records.scheduled_time)
     caches_prefixes = facts.engine_resolved.get("enable_prefix_caching") is not False
-    cached, prompt = records.cached_tokens[scheduled].sum(), records.prompt_tokens[scheduled].sum()
+    cached, prompt = (each[on_replicas(records)].sum() for each in (records.cached_tokens, records.prompt_tokens))
     return {
         "num_blocks": facts.memory.num_kv_blocks,
         "usage_mean": _ratio(totals.kv_reserved_token_seconds, capacity_seconds),

@@ -6,6 +6,7 @@ from typing import Any
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
+from simserve.scenario.front_combinations import check_front
 from simserve.scenario.objective import limits_by_class, objective
 from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import BLIND_POLICIES, LIVE_POLICIES
@@ -26,6 +27,7 @@ def check_combinations(scenario: Scenario) -> None:
     _check_faults(scenario)
     _check_pools(scenario)
     _check_streaming(scenario)
+    check_front(scenario)
 
 
 def check_traffic(scenario: Scenario, specs: RequestSpecs) -> None:
@@ -65,7 +67,16 @@ def _first_decision(scenario: Scenario) -> str | None:
             if getattr(each, option) is not None:
                 return f"workload.classes.{number}.{option}"
     deployment = scenario.deployment
-    for option in ("pools", "admission", "autoscaling", "faults", "streaming", "overflow"):
+    for option in (
+        "pools",
+        "admission",
+        "autoscaling",
+        "faults",
+        "streaming",
+        "overflow",
+        "response_cache",
+        "fairness",
+    ):
         if getattr(deployment, option):
             return f"deployment.{option}"
     routing = deployment.routing
@@ -78,6 +89,7 @@ def _check_classes(scenario: Scenario) -> None:
     streaming = deployment.streaming
     loses = bool(deployment.admission or deployment.autoscaling or deployment.faults)
     loses = loses or (streaming is not None and streaming.http_timeout is not None)
+    loses = loses or (deployment.overflow is not None and deployment.overflow.when_limited == "refuse")
     classes = scenario.workload.classes or ()
     if policy == "priority" and all(each.priority is None for each in classes):
         rule = "has no effect: no class of the workload has a priority"

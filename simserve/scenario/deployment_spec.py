@@ -9,9 +9,11 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.fairness_spec import FairnessSpec
 from simserve.sim.fault_spec import FaultSpec
 from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pool_spec import DisaggregationSpec, Role
+from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.units import Bytes, Seconds
@@ -213,7 +215,11 @@ class DeploymentSpec(FrozenModel):
     streaming: StreamingSpec | None = None
     """How tokens reach the client; absent: at once, as the engine has them."""
     overflow: OverflowSpec | None = None
-    """Requests that an API serves when the replicas are full; absent: they wait."""
+    """Requests that an API serves instead of the replicas; absent: they wait."""
+    response_cache: ResponseCacheSpec | None = None
+    """Answers that are given again without asking a model; absent: every request is computed."""
+    fairness: FairnessSpec | None = None
+    """Whose turn it is where classes are tenants; absent: who comes first, at each replica."""
     pools: Annotated[tuple[PoolSpec, ...], Field(max_length=100)] = ()
     """Replicas of several kinds behind one router, instead of `replicas` equal ones; the keys above are what a pool
     leaves out."""
@@ -235,5 +241,6 @@ class DeploymentSpec(FrozenModel):
     def of_pool(self, pool: PoolSpec) -> DeploymentSpec:
         """Return a deployment of one pool alone: what it says, and where it says nothing, what this one says."""
         own = {key: value for key in _OF_POOL if (value := getattr(pool, key)) is not None}
-        alone = {"pools": (), "disaggregation": None, "admission": None, "overflow": None, "routing": RoutingSpec()}
+        front = dict.fromkeys(("admission", "overflow", "response_cache", "fairness"))
+        alone = {"pools": (), "disaggregation": None, "routing": RoutingSpec(), **front}
         return self.model_copy(update={**own, **alone})

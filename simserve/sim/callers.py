@@ -14,7 +14,7 @@ from simserve.sim.records import UNFINISHED
 from simserve.workload.class_spec import ClassSpec, RetrySpec
 from simserve.workload.requests import RequestSpecs
 
-ARRIVE, TIMEOUT, SUBMIT, LAND, ANSWER = range(5)
+ARRIVE, TIMEOUT, SUBMIT, LAND, ANSWER, TURN = range(6)
 """Kinds of events, in the order in which they happen at one instant."""
 Event = tuple[float, int, int, int]
 """Time, kind, request, and the attempt (or the unit) that it is about."""

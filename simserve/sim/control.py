@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.fairness_spec import FairnessSpec
 from simserve.sim.fault_spec import FaultSpec
 from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pool_spec import DisaggregationSpec
+from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import LIVE_POLICIES, RoutingSpec
 from simserve.sim.streaming_spec import StreamingSpec
 
@@ -32,6 +34,8 @@ class Control:
         kv_bytes_per_token: Of the whole model, for them.
         overflow: When requests go to an API; None: never.
         streaming: How tokens reach the client; None: at once.
+        response_cache: Which requests are answered without a model; None: none.
+        fairness: Whose turn it is; None: who comes first.
         allowed: Indices of the pools that may serve each class; empty: all, for all.
     """
 
@@ -46,11 +50,18 @@ class Control:
     kv_bytes_per_token: float = 0.0
     overflow: OverflowSpec | None = None
     streaming: StreamingSpec | None = None
+    response_cache: ResponseCacheSpec | None = None
+    fairness: FairnessSpec | None = None
     allowed: tuple[tuple[int, ...], ...] = ()
 
     @property
     def is_plain(self) -> bool:
         """Whether nothing decides but a router that the plain data plane knows."""
         is_live = self.routing.policy in LIVE_POLICIES and not self.routing.update_interval
-        nothing_else = (self.admission, self.autoscaling, self.streaming, self.disaggregation, self.overflow)
-        return is_live and not self.faults and all(each is None for each in nothing_else)
+        nothing_else = (self.admission, self.autoscaling, self.streaming, self.disaggregation)
+        return is_live and not self.faults and all(each is None for each in nothing_else) and not self.has_front
+
+    @property
+    def has_front(self) -> bool:
+        """Whether anything in front of the replicas answers requests, or says whose turn it is."""
+        return bool(self.overflow or self.response_cache or self.fairness or self.routing.rules)

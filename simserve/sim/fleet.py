@@ -19,7 +19,6 @@ from simserve.engine.slowing import use_times
 from simserve.engine.state import COMPLETED, FAILED, INFINITY, LEAP_WIDTH, UNFINISHED, RequestTable
 from simserve.sim.callers import ANSWER, ARRIVE, LAND, SUBMIT, TIMEOUT, Callers, Event
 from simserve.sim.gate import ADMITTED, Gate
-from simserve.sim.overflow import Overflow
 from simserve.sim.recorder import FLUSH_ROWS
 from simserve.sim.records import FAILED as LOST
 from simserve.sim.records import REASONS, REJECTED, REPLICA_LOST, TIMED_OUT
@@ -30,7 +29,7 @@ from simserve.sim.units import DOWN, DRAINING, READY, STOPPED, Pool, Unit
 EVENTS_BETWEEN_CHORES = 1024
 NOWHERE = -1
 _PARKED = -2
-_AT_API = -4
+ELSEWHERE = -4
 
 
 class Fleet:
@@ -51,7 +50,6 @@ class Fleet:
     router: Router
     callers: Callers
     gate: Gate | None = None
-    overflow: Overflow | None = None
 
     def __init__(
         self,
@@ -244,7 +242,7 @@ class Fleet:
             self._submit(index, about, now)
         elif kind == LAND:
             self._land(index, now)
-        elif kind == ANSWER and self._place[index] == _AT_API and self.callers.attempt(index) == about:
+        elif kind == ANSWER and self._place[index] == ELSEWHERE and self.callers.attempt(index) == about:
             self._place[index] = NOWHERE
             self.requests.status[index] = COMPLETED
             self.callers.ended(index, now)
@@ -262,9 +260,7 @@ class Fleet:
         """Refuse a request, or route it."""
         number = self.router.choose(index)
         unit = None if number < 0 else self.units[number]
-        if self.overflow is not None and self.overflow.takes(unit, len(self.parked)):
-            self._place[index] = _AT_API
-            heappush(self._events, (self.overflow.serve(index, now), ANSWER, index, self.callers.attempt(index)))
+        if self._diverts(index, unit, now):
             return
         if self.gate is not None:
             reason = self.gate.refusal(index, unit, len(self.parked), now)
@@ -357,7 +353,7 @@ class Fleet:
     def _hang_up(self, index: int, now: float) -> None:
         """Drop a request whose client waits no longer, at the end of the step that runs."""
         place = self._place[index]
-        if place in (_PARKED, _AT_API):
+        if place in (_PARKED, ELSEWHERE):
             if place == _PARKED:
                 self.parked.remove(index)
             self._place[index] = NOWHERE
@@ -377,6 +373,10 @@ class Fleet:
         if not self.ends_leap(unit, now):
             # A plan is due at this very instant: it is made without the request.
             self.complete(unit, now)
+
+    def _diverts(self, _index: int, _unit: Unit | None, _now: float) -> bool:
+        """Return whether a request is answered elsewhere (`simserve.sim.front`)."""
+        return False
 
     # What a fleet of prefill and decode replicas does besides: `simserve.sim.disaggregation`.
 

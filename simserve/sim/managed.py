@@ -14,8 +14,10 @@ from simserve.sim.autoscaler import Autoscaler
 from simserve.sim.callers import Callers, Event
 from simserve.sim.control import Control, Limits
 from simserve.sim.disaggregation import DisaggregatedFleet
+from simserve.sim.fairness import FairQueue
 from simserve.sim.faults import Faults
 from simserve.sim.fleet import Fleet
+from simserve.sim.front import FrontedDisaggregatedFleet, FrontedFleet, FrontTotals
 from simserve.sim.gate import Gate
 from simserve.sim.handover import Handover
 from simserve.sim.overflow import Overflow
@@ -23,8 +25,10 @@ from simserve.sim.pools import PoolOutcome, PoolSetup, request_table
 from simserve.sim.prefixes import prefix_paths
 from simserve.sim.recorder import Recorder, series_sums
 from simserve.sim.records import COMPLETED, REASONS, RequestRecords
+from simserve.sim.response_cache import ResponseCache
 from simserve.sim.routing import Router
 from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.rules import rules_of
 from simserve.sim.series import BinnedSums
 from simserve.sim.sessions import Sessions
 from simserve.sim.step_log import StepLog
@@ -55,7 +59,9 @@ class ManagedRun:
         on_progress: Callable[[int], None] | None,
         log: StepLog | None = None,
     ) -> None:
-        self.requests = request_table(setups, specs, control.allowed)
+        entrances = [setup.name for setup in setups if setup.role != "decode"]
+        self._rules = rules = rules_of(control.routing.rules, control.allowed, entrances, specs)
+        self.requests = request_table(setups, specs, *((control.allowed,) if rules is None else rules.for_limits()))
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
         self._control, self._specs = control, specs
         self._faults: Faults | None = None
@@ -71,13 +77,14 @@ class ManagedRun:
         self.fleet = self._fleet(events, on_progress)
         first = [pool for pool in self._pools if pool.role != "decode"]
         affinity = affinity_of(control.routing, specs)
-        self.fleet.router = Router(control.routing, self.fleet.units, first, specs, control.allowed, affinity)
+        allowed, kinds = (control.allowed, None) if rules is None else (rules.allowed, rules.kinds.tolist())
+        self.fleet.router = Router(control.routing, self.fleet.units, first, specs, allowed, affinity, kinds)
         http_timeout = None if control.streaming is None else control.streaming.http_timeout
         self.fleet.callers = Callers(specs, self.requests, events, self.arrival_time, latency, http_timeout)
-        if control.overflow is not None:
-            self.fleet.overflow = Overflow(control.overflow, self.requests, specs)
         if control.admission is not None:
             self.fleet.gate = Gate(control.admission, specs, self._patience)
+        if isinstance(self.fleet, FrontedFleet):
+            self._build_front(self.fleet)
         for pool, setup in zip(self._pools, setups, strict=True):
             for _ in range(setup.num_replicas):
                 self.fleet.launch(pool, 0.0, is_ready=True)
@@ -125,12 +132,38 @@ class ManagedRun:
     def _fleet(self, events: list[Event], on_progress: Callable[[int], None] | None) -> Fleet:
         control = self._control
         if control.disaggregation is None:
-            return Fleet(self._pools, self.requests, events, on_progress)
-        fleet = DisaggregatedFleet(self._pools, self.requests, events, on_progress)
+            plain = FrontedFleet if control.has_front else Fleet
+            return plain(self._pools, self.requests, events, on_progress)
+        kind = FrontedDisaggregatedFleet if control.has_front else DisaggregatedFleet
+        fleet = kind(self._pools, self.requests, events, on_progress)
         fleet.handover = Handover(control.disaggregation, control.kv_bytes_per_token, self.requests, events)
         decoding = [pool for pool in self._pools if pool.role == "decode"]
         fleet.decode_router = Router(RoutingSpec(), fleet.units, decoding, self._specs)
         return fleet
+
+    def _build_front(self, fleet: FrontedFleet) -> None:
+        control, specs, requests = self._control, self._specs, self.requests
+        cache, api, fair = control.response_cache, control.overflow, control.fairness
+        fleet.build_front(
+            cache=None if cache is None else ResponseCache(cache, requests, specs),
+            overflow=None if api is None else Overflow(api, requests, specs),
+            fair=None if fair is None else FairQueue(fair, requests, specs),
+            max_outstanding=None if fair is None else fair.max_outstanding,
+            rules=self._rules,
+        )
+
+    @property
+    def front(self) -> FrontTotals | None:
+        """What the front did; None where nothing stands in front of the replicas."""
+        names = tuple(each.name for each in self._specs.classes)
+        return self.fleet.totals(names) if isinstance(self.fleet, FrontedFleet) else None
+
+    @property
+    def served_by(self) -> NDArray[np.int8] | None:
+        """Who answered each request, an index into `SERVERS`; None: replicas answered all."""
+        if not isinstance(self.fleet, FrontedFleet):
+            return None
+        return np.frombuffer(self.fleet.served_by, dtype=np.int8)
 
     def outcomes(self, records: RequestRecords, end_time: float) -> list[PoolOutcome]:
         """Return what each pool did; after `run`."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.histogram import Histogram
@@ -67,7 +68,10 @@ class PoolOutcome:
 
 
 def request_table(
-    pools: Sequence[PoolSetup], specs: RequestSpecs, allowed: Sequence[Sequence[int]] = ()
+    pools: Sequence[PoolSetup],
+    specs: RequestSpecs,
+    allowed: Sequence[Sequence[int]] = (),
+    kinds: NDArray[np.int16] | None = None,
 ) -> RequestTable:
     """Return the table of all requests, each under the length limits of the strictest pool that may serve it.
 
@@ -75,8 +79,9 @@ def request_table(
         pools: One or more.
         specs: What arrives.
         allowed: Indices of pools by class; empty: all, for all.
+        kinds: Of each request an index into ``allowed``; None: its class.
     """
-    classes = specs.request_class
+    classes = specs.request_class if kinds is None else kinds
     if len(pools) == 1 or classes is None or not allowed:
         return _table(specs, pools)
     tables = [_table(specs, [pools[number] for number in each]) for each in allowed]

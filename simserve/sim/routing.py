@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from simserve import rng
 from simserve.sim.affinity import Affinity
@@ -26,7 +26,13 @@ class Router:
         specs: What arrives, for its seed and its classes.
         allowed: Indices of pools by class; empty: all, for all.
         affinity: ``session`` and ``prefix``: what is remembered of earlier requests.
+        kinds: Of each request an index into ``allowed``; None: its class.
+
+    Attributes:
+        has_room: Whether a replica may be given one more request; None: every ready one may.
     """
+
+    has_room: Callable[[Unit], bool] | None = None
 
     def __init__(
         self,
@@ -36,6 +42,7 @@ class Router:
         specs: RequestSpecs,
         allowed: Sequence[Sequence[int]] = (),
         affinity: Affinity | None = None,
+        kinds: Sequence[int] | None = None,
     ) -> None:
         self._affinity = affinity
         self._guard = DEFAULT_GUARD if spec.imbalance_guard is None else spec.imbalance_guard
@@ -43,7 +50,9 @@ class Router:
         self._units = units
         self._pools = list(pools)
         self._allowed = [[self._pools[number] for number in each] for each in allowed]
-        self._classes = None if specs.request_class is None or not allowed else specs.request_class.tolist()
+        if kinds is None and specs.request_class is not None and allowed:
+            kinds = specs.request_class.tolist()
+        self._kinds: list[int] | None = None if kinds is None else list(kinds)
         self._weights = dict(spec.weights or {})
         self._credits = dict.fromkeys(self._weights, 0.0)
         self._is_stale = spec.update_interval > 0
@@ -57,19 +66,35 @@ class Router:
         """Look at every replica; until the next look, this is what the router knows."""
         self._seen = [self._signal(unit) for unit in self._units]
 
+    def redirect(self, index: int, kind: int) -> None:
+        """Let a request go to other pools from now on.
+
+        Args:
+            index: The request.
+            kind: An index into ``allowed``.
+        """
+        assert self._kinds is not None
+        self._kinds[index] = kind
+
     def choose(self, index: int) -> int:
-        """Return the number of the replica that a request goes to; -1 while none is ready."""
-        pools = self._pools if self._classes is None else self._allowed[self._classes[index]]
+        """Return the number of the replica that a request goes to; -1 while none is ready (or has room)."""
+        pools = self._pools if self._kinds is None else self._allowed[self._kinds[index]]
         if len(pools) == 1:
-            ready = pools[0].ready
+            ready = self._open(pools[0])
         else:
-            pools = [pool for pool in pools if pool.ready]
+            pools = [pool for pool in pools if self._open(pool)]
             if self._weights and len(pools) > 1:
                 pools = [self._draw_pool(pools)]
-            ready = [number for pool in pools for number in pool.ready]
+            ready = [number for pool in pools for number in self._open(pool)]
         if not ready:
             return NONE_READY
         return self._among(ready) if self._affinity is None else self._near(index, ready, self._affinity)
+
+    def _open(self, pool: Pool) -> list[int]:
+        """Return the replicas of a pool that a request may go to, ascending."""
+        if self.has_room is None:
+            return pool.ready
+        return [number for number in pool.ready if self.has_room(self._units[number])]
 
     def _near(self, index: int, ready: Sequence[int], affinity: Affinity) -> int:
         """Return the replica that knows a request, unless it has far more to do than the others."""

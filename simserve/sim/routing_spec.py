@@ -5,9 +5,9 @@ The text below a field is its entry in the reference.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
@@ -22,6 +22,35 @@ BLIND_POLICIES = ("round_robin", "random")
 
 TOKEN_POLICIES = ("least_tokens", "prefix")
 """Policies whose load is tokens, not requests."""
+
+
+class RuleSpec(FrozenModel):
+    """Which requests go to a pool, and how often its answer does not do."""
+
+    pool: str
+    """The pool of `deployment.pools`."""
+    classes: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Classes that it is about; absent: all whose class names no pool itself."""
+    min_prompt_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Shortest prompt that it is about."""
+    max_prompt_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Longest prompt that it is about."""
+    misclassified: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Share of these requests that the pool's answer does not do for: when it is complete, they are asked again of
+    `retry_pool`. Both answers are computed and paid; the client's first token is that of the second one."""
+    retry_pool: str | None = None
+    """The pool that misclassified requests are asked again of."""
+
+    @model_validator(mode="after")
+    def _check_retry(self) -> Self:
+        if (self.misclassified is None) != (self.retry_pool is None):
+            raise ValueError("needs both misclassified and retry_pool, or none of them")
+        if self.retry_pool == self.pool:
+            raise ValueError(f"asks the pool {self.pool} again, whose answer did not do; name another retry_pool")
+        shortest, longest = self.min_prompt_tokens, self.max_prompt_tokens
+        if shortest is not None and longest is not None and shortest > longest:
+            raise ValueError(f"is about no prompt: min_prompt_tokens {shortest} is above max_prompt_tokens {longest}")
+        return self
 
 
 class RoutingSpec(FrozenModel):
@@ -46,3 +75,6 @@ class RoutingSpec(FrozenModel):
     weights: dict[str, Annotated[float, Field(gt=0)]] | None = None
     """Share of the traffic by pool, any scale, as for a roll-out: `{stable: 95, canary: 5}`; the policy then chooses
     within the pool. Absent: the policy chooses among the replicas of all pools."""
+    rules: tuple[RuleSpec, ...] = ()
+    """Which requests go to which pool; the first rule that fits counts, and the policy then chooses within its pool.
+    What fits none goes to any pool, or to that of its class."""

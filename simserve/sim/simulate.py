@@ -23,6 +23,7 @@ from simserve.perf.tables import PricedDeployment
 from simserve.sim.clients import ClosedLoop
 from simserve.sim.cluster import Cluster, Routing, end_of
 from simserve.sim.control import Control
+from simserve.sim.front import FrontTotals
 from simserve.sim.managed import ManagedRun
 from simserve.sim.pools import PoolOutcome, PoolSetup, together
 from simserve.sim.prefixes import prefix_paths
@@ -73,6 +74,7 @@ class Simulation:
         timeline: The lives of the replicas, where something decides in a run; None: all were there throughout.
         pools: What each pool did, where there are several; else empty.
         stream: What was sent to the clients, where that was asked for; None: tokens were with them at once.
+        front: What stood in front of the replicas did, where anything does; else None.
         transfers: Of KV caches between them: ``count link_seconds waited_seconds stalled_seconds``; empty: none.
     """
 
@@ -89,6 +91,7 @@ class Simulation:
     pools: tuple[PoolOutcome, ...] = ()
     transfers: Mapping[str, float] = field(default_factory=dict)
     stream: StreamTotals | None = None
+    front: FrontTotals | None = None
 
     @property
     def replica_seconds(self) -> float:
@@ -180,7 +183,7 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
         log,
     )
     was_interrupted = run.run()
-    records = _records(run.requests, run.arrival_time, specs, run.cached_tokens)
+    records = replace(_records(run.requests, run.arrival_time, specs, run.cached_tokens), served_by=run.served_by)
     end_time = end_of(run.requests)
     outcomes = run.outcomes(records, end_time)
     simulation = Simulation(
@@ -196,6 +199,7 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
         timeline=run.timeline,
         pools=tuple(outcomes) if len(outcomes) > 1 else (),
         transfers=run.transfers,
+        front=run.front,
     )
     if streaming is not None:
         simulation = _as_seen(streaming, simulation, run)
