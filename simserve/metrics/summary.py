@@ -19,7 +19,7 @@ from simserve.metrics.latency import RequestLatencies, latency_summary, request_
 from simserve.metrics.losses import loss_sentences
 from simserve.metrics.occupancy import Stays, stays
 from simserve.metrics.overflow import overflow_figures, overflow_share
-from simserve.metrics.pools import pool_figures, pool_sentences, transfer_figures
+from simserve.metrics.pools import drafted, mean_gpu_hour_usd, pool_figures, pool_sentences, transfer_figures
 from simserve.metrics.replicas import mean_gpus, replica_figures
 from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
 from simserve.metrics.speculation import SpeculationFacts, speculation_summary
@@ -85,6 +85,7 @@ class RunFacts:
         overflow: What the API charges that requests overflow to, None without one.
         limit_gains: What twice a limit of the scheduler would bring, see `simserve.metrics.bottleneck`.
         speculation: What is known of speculative decoding, None without it.
+        pool_gpu_hour_usd: Price of one GPU for an hour by pool, where there are several.
     """
 
     version: str
@@ -112,6 +113,7 @@ class RunFacts:
     overflow: ApiPrices | None = None
     limit_gains: Mapping[str, float] = field(default_factory=dict)
     speculation: SpeculationFacts | None = None
+    pool_gpu_hour_usd: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,9 +184,10 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
     gpus = mean_gpus(simulation, measured.window, facts.num_gpus)
     used = _energy(simulation, facts, rates, gpus)
     overflowed = overflow_figures(records, measured.window, facts.overflow)
+    gpu_hour_usd = mean_gpu_hour_usd(simulation, measured.window, facts.pool_gpu_hour_usd, facts.gpu_hour_usd)
     dollars = cost(
         num_gpus=gpus,
-        gpu_hour_usd=facts.gpu_hour_usd,
+        gpu_hour_usd=gpu_hour_usd,
         throughput=rates,
         electricity_usd_per_hour=used["electricity_usd_per_hour"] if facts.pays_electricity else 0.0,
         api_usd_per_hour=overflowed["usd_per_hour"] or 0.0,
@@ -209,12 +212,12 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "window": _window(measured.window),
             "slo": objective,
             "classes": class_figures(records, measured.latencies, measured.window, facts.slo),
-            "cost": {**dollars, "gpu_hour_usd": facts.gpu_hour_usd, "gpu_hour_source": facts.gpu_hour_source},
+            "cost": {**dollars, "gpu_hour_usd": gpu_hour_usd, "gpu_hour_source": facts.gpu_hour_source},
             "energy": used,
             "steps": _steps(simulation.totals),
-            "speculation": speculation_summary(facts.speculation, simulation.totals),
+            "speculation": speculation_summary(facts.speculation, drafted(simulation), simulation.totals),
             "confidence_intervals": None,
-            "pools": pool_figures(simulation),
+            "pools": pool_figures(simulation, measured.window, measured.meets_slo, facts.pool_gpu_hour_usd),
             "transfers": transfer_figures(simulation),
             "streaming": stream_figures(simulation),
             "overflow": overflowed,

@@ -6,7 +6,8 @@ from typing import Any
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
-from simserve.scenario.objective import limits_by_class, objective
+from simserve.scenario.fleet_rules import check_fleet
+from simserve.scenario.objective import limits_by_class
 from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import BLIND_POLICIES, LIVE_POLICIES
 from simserve.workload.arrival_spec import ClosedLoopArrivals
@@ -22,8 +23,7 @@ def check_combinations(scenario: Scenario) -> None:
     _check_classes(scenario)
     _check_routing(scenario)
     _check_admission(scenario)
-    _check_autoscaling(scenario)
-    _check_faults(scenario)
+    check_fleet(scenario)
     _check_pools(scenario)
     _check_streaming(scenario)
 
@@ -65,7 +65,7 @@ def _first_decision(scenario: Scenario) -> str | None:
             if getattr(each, option) is not None:
                 return f"workload.classes.{number}.{option}"
     deployment = scenario.deployment
-    for option in ("pools", "admission", "autoscaling", "faults", "streaming", "overflow"):
+    for option in ("pools", "admission", "autoscaling", "faults", "liveness", "updates", "streaming", "overflow"):
         if getattr(deployment, option):
             return f"deployment.{option}"
     routing = deployment.routing
@@ -77,6 +77,9 @@ def _check_classes(scenario: Scenario) -> None:
     deployment = scenario.deployment
     streaming = deployment.streaming
     loses = bool(deployment.admission or deployment.autoscaling or deployment.faults)
+    loses = loses or bool(
+        deployment.liveness or deployment.updates or any(each.autoscaling for each in deployment.pools)
+    )
     loses = loses or (streaming is not None and streaming.http_timeout is not None)
     classes = scenario.workload.classes or ()
     if policy == "priority" and all(each.priority is None for each in classes):
@@ -138,9 +141,6 @@ def _check_pools(scenario: Scenario) -> None:
     if deployment.replicas != 1:
         rule = "has no effect beside pools, each of which has its own"
         _refuse(scenario, "deployment.replicas", rule, "leave it out", deployment.replicas)
-    for option in ("autoscaling", "faults", "speculative"):
-        if getattr(deployment, option):
-            _refuse(scenario, f"deployment.{option}", "is not simulated together with pools", "leave one of them out")
 
 
 def _check_streaming(scenario: Scenario) -> None:
@@ -164,26 +164,6 @@ def _check_admission(scenario: Scenario) -> None:
     if not has_timeout and all(ttft is None for ttft, _, _ in limits_by_class(scenario)):
         rule = "has no deadline to look at"
         _refuse(scenario, "deployment.admission.deadline_aware", rule, "set slo.ttft, or a class's slo.ttft or timeout")
-
-
-def _check_autoscaling(scenario: Scenario) -> None:
-    autoscaling, replicas = scenario.deployment.autoscaling, scenario.deployment.replicas
-    if autoscaling is None:
-        return
-    if not autoscaling.min_replicas <= replicas <= autoscaling.max_replicas:
-        rule = f"must lie between min_replicas {autoscaling.min_replicas} and max_replicas {autoscaling.max_replicas}"
-        _refuse(scenario, "deployment.replicas", rule, "they are the replicas at the start", replicas)
-    if autoscaling.metric == "slo" and objective(scenario) is None:
-        _refuse(scenario, "deployment.autoscaling.metric", "slo needs an objective", "add an slo block", "slo")
-
-
-def _check_faults(scenario: Scenario) -> None:
-    for number, fault in enumerate(scenario.deployment.faults):
-        key = f"deployment.faults.{number}"
-        replica = getattr(fault, "replica", 0)
-        if replica >= scenario.deployment.replicas:
-            rule = f"must be below deployment.replicas, {scenario.deployment.replicas}: they count from 0"
-            _refuse(scenario, f"{key}.replica", rule, "only replicas that are there at the start can be named", replica)
 
 
 def _refuse(scenario: Scenario, key: str, rule: str, remedy: str, value: Any = None) -> None:

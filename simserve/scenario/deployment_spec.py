@@ -10,10 +10,12 @@ from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.fault_spec import FaultSpec
+from simserve.sim.liveness_spec import LivenessSpec
 from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
 from simserve.sim.streaming_spec import StreamingSpec
+from simserve.sim.update_spec import UpdateSpec
 from simserve.units import Bytes, Seconds
 from simserve.validation import FrozenModel
 
@@ -149,6 +151,12 @@ class PoolSpec(FrozenModel):
     """Format of the KV cache."""
     engine: EngineSpec | None = None
     """The serving engine and its knobs, all of them: nothing is taken from `deployment.engine` then."""
+    speculative: SpeculativeSpec | None = None
+    """Speculative decoding on this pool; absent: as `deployment.speculative` says."""
+    autoscaling: AutoscalingSpec | None = None
+    """How the number of its replicas follows its load; absent: as `deployment.autoscaling` says."""
+    region: str | None = None
+    """Where it is, with `deployment.regions`."""
 
 
 _OF_POOL = (
@@ -159,6 +167,7 @@ _OF_POOL = (
     "quantization",
     "kv_cache_dtype",
     "engine",
+    "speculative",
 )
 """Keys of a pool that are keys of a deployment."""
 
@@ -210,6 +219,10 @@ class DeploymentSpec(FrozenModel):
     """How the number of replicas follows the load; absent: it does not."""
     faults: tuple[FaultSpec, ...] = ()
     """What goes wrong, and when."""
+    liveness: LivenessSpec | None = None
+    """The probe that restarts replicas which answer too late; absent: nothing is restarted for being slow."""
+    updates: tuple[UpdateSpec, ...] = ()
+    """Rolling updates: when replicas are replaced, a few at a time."""
     streaming: StreamingSpec | None = None
     """How tokens reach the client; absent: at once, as the engine has them."""
     overflow: OverflowSpec | None = None
@@ -235,5 +248,9 @@ class DeploymentSpec(FrozenModel):
     def of_pool(self, pool: PoolSpec) -> DeploymentSpec:
         """Return a deployment of one pool alone: what it says, and where it says nothing, what this one says."""
         own = {key: value for key in _OF_POOL if (value := getattr(pool, key)) is not None}
-        alone = {"pools": (), "disaggregation": None, "admission": None, "overflow": None, "routing": RoutingSpec()}
+        alone = {
+            **dict.fromkeys(("disaggregation", "admission", "overflow", "autoscaling", "liveness", "streaming")),
+            **dict.fromkeys(("pools", "faults", "updates"), ()),
+            "routing": RoutingSpec(),
+        }
         return self.model_copy(update={**own, **alone})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from simserve import rng
 from simserve.sim.affinity import Affinity
@@ -28,6 +28,9 @@ class Router:
         specs: What arrives, for its seed and its classes.
         allowed: Indices of pools by class; empty: all, for all.
         affinity: ``session`` and ``prefix``: what is remembered of earlier requests.
+
+    Attributes:
+        near: Which of the pools that may serve a request it goes to; None: any.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Router:
         allowed: Sequence[Sequence[int]] = (),
         affinity: Affinity | None = None,
     ) -> None:
+        self.near: Callable[[int, list[Pool]], list[Pool]] | None = None
         self._affinity = affinity
         self._guard = DEFAULT_GUARD if spec.imbalance_guard is None else spec.imbalance_guard
         self._policy = spec.policy
@@ -61,7 +65,9 @@ class Router:
 
     def choose(self, index: int) -> int:
         """Return the number of the replica that a request goes to; -1 while none is ready."""
-        pools = self._pools if self._classes is None else self._allowed[self._classes[index]]
+        pools = self.allowed_pools(index)
+        if self.near is not None:
+            pools = self.near(index, pools)
         if len(pools) == 1:
             ready = pools[0].ready
         else:
@@ -72,6 +78,10 @@ class Router:
         if not ready:
             return NONE_READY
         return self._among(ready) if self._affinity is None else self._near(index, ready, self._affinity)
+
+    def allowed_pools(self, index: int) -> list[Pool]:
+        """Return the pools that may serve a request."""
+        return self._pools if self._classes is None else self._allowed[self._classes[index]]
 
     def _near(self, index: int, ready: Sequence[int], affinity: Affinity) -> int:
         """Return the replica that knows a request, unless it has far more to do than the others."""

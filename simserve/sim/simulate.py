@@ -174,7 +174,7 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
         log,
     )
     was_interrupted = run.run()
-    records = _records(run.requests, run.arrival_time, specs, run.cached_tokens)
+    records = run.with_transfers(_records(run.requests, run.arrival_time, specs, run.cached_tokens))
     end_time = end_of(run.requests)
     outcomes = run.outcomes(records, end_time)
     simulation = Simulation(
