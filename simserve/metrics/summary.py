@@ -15,9 +15,11 @@ from simserve.metrics.bottleneck import bottleneck
 from simserve.metrics.classes import class_figures
 from simserve.metrics.cost import cost
 from simserve.metrics.energy import Grid, board_watts, energy
+from simserve.metrics.kv_use import kv_figures
 from simserve.metrics.latency import RequestLatencies, latency_summary, request_latencies
 from simserve.metrics.losses import loss_sentences
 from simserve.metrics.occupancy import Stays, stays
+from simserve.metrics.offload import offload_figures, offload_sentences
 from simserve.metrics.overflow import overflow_figures, overflow_share
 from simserve.metrics.pools import drafted, mean_gpu_hour_usd, pool_figures, pool_sentences, transfer_figures
 from simserve.metrics.replicas import mean_gpus, replica_figures
@@ -86,6 +88,7 @@ class RunFacts:
         limit_gains: What twice a limit of the scheduler would bring, see `simserve.metrics.bottleneck`.
         speculation: What is known of speculative decoding, None without it.
         pool_gpu_hour_usd: Price of one GPU for an hour by pool, where there are several.
+        gpus_per_replica: GPUs of one replica.
     """
 
     version: str
@@ -114,6 +117,7 @@ class RunFacts:
     limit_gains: Mapping[str, float] = field(default_factory=dict)
     speculation: SpeculationFacts | None = None
     pool_gpu_hour_usd: Mapping[str, float | None] = field(default_factory=dict)
+    gpus_per_replica: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +212,11 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "stability": measured.verdict,
             "bottleneck": _bottleneck(simulation, facts, measured),
             "utilization": _utilization(simulation, facts),
-            "kv": _kv(simulation, facts),
+            "kv": kv_figures(
+                simulation,
+                facts.memory.num_kv_blocks,
+                caches_prefixes=facts.engine_resolved.get("enable_prefix_caching") is not False,
+            ),
             "window": _window(measured.window),
             "slo": objective,
             "classes": class_figures(records, measured.latencies, measured.window, facts.slo),
@@ -219,6 +227,9 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "confidence_intervals": None,
             "pools": pool_figures(simulation, measured.window, measured.meets_slo, facts.pool_gpu_hour_usd),
             "transfers": transfer_figures(simulation),
+            "offload": offload_figures(
+                simulation, facts.memory.kv_bytes_per_token * facts.memory.block_size * facts.gpus_per_replica
+            ),
             "streaming": stream_figures(simulation),
             "overflow": overflowed,
             "replicas": replica_figures(simulation, facts.num_gpus),
@@ -287,7 +298,9 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         limit_gains=facts.limit_gains,
         swaps=facts.engine_resolved.get("preemption_mode") == "swap",
     )
-    found["explanation"] = " ".join([found["explanation"], *pool_sentences(simulation), *loss_sentences(simulation)])
+    found["explanation"] = " ".join(
+        [found["explanation"], *pool_sentences(simulation), *offload_sentences(simulation), *loss_sentences(simulation)]
+    )
     if facts.overflow is not None:
         share = overflow_share(records)
         found["explanation"] += f" {share:.0%} of the requests found it full and went to {facts.overflow.name}."
@@ -321,30 +334,6 @@ def _energy(simulation: Simulation, facts: RunFacts, rates: Throughput, gpus: fl
         tokens_per_second=rates.tokens,
         output_tokens_per_second=rates.output_tokens,
     )
-
-
-def _kv(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
-    """Return the use of the KV pools, averaged over time.
-
-    ``usage_*``: share of the capacity that is reserved. ``internal_waste``: share of what is reserved that
-    holds no token. ``external_waste``: share of the capacity that is free, but in pieces too small for the
-    request that waits for it. ``prefix_hit_rate``: share of prompt tokens found in the prefix cache, over the
-    requests that were scheduled.
-    """
-    totals, records = simulation.totals, simulation.records
-    capacity_seconds = totals.kv_capacity_tokens * simulation.end_time
-    scheduled = np.isfinite(records.scheduled_time)
-    caches_prefixes = facts.engine_resolved.get("enable_prefix_caching") is not False
-    cached, prompt = records.cached_tokens[scheduled].sum(), records.prompt_tokens[scheduled].sum()
-    return {
-        "num_blocks": facts.memory.num_kv_blocks,
-        "usage_mean": _ratio(totals.kv_reserved_token_seconds, capacity_seconds),
-        "usage_peak": totals.kv_peak_share if totals.kv_capacity_tokens > 0 else math.nan,
-        "internal_waste": 1 - _ratio(totals.kv_held_token_seconds, totals.kv_reserved_token_seconds),
-        "external_waste": _ratio(totals.kv_unusable_token_seconds, capacity_seconds),
-        "prefix_hit_rate": _ratio(float(cached), float(prompt)) if caches_prefixes else math.nan,
-        "preemptions": int(records.num_preemptions.sum()),
-    }
 
 
 def _window(window: Window) -> dict[str, float]:

@@ -25,6 +25,7 @@ def check_combinations(scenario: Scenario) -> None:
     _check_admission(scenario)
     check_fleet(scenario)
     _check_pools(scenario)
+    _check_offload(scenario)
     _check_streaming(scenario)
 
 
@@ -35,6 +36,9 @@ def check_traffic(scenario: Scenario, specs: RequestSpecs) -> None:
         ScenarioError: A trace says nothing of sessions, or of what its prompts share.
     """
     policy, key = scenario.deployment.routing.policy, "deployment.routing.policy"
+    if scenario.deployment.engine.kv_offload is not None and specs.prefixes is None:
+        rule = "has nothing to keep: the trace does not say what prompts share"
+        _refuse(scenario, "deployment.engine.kv_offload", rule, "leave it out")
     if policy == "session" and specs.session is None:
         _refuse(scenario, key, "has nothing to go by: the trace does not tell sessions apart", "choose another policy")
     if policy == "prefix" and specs.prefixes is None:
@@ -141,6 +145,20 @@ def _check_pools(scenario: Scenario) -> None:
     if deployment.replicas != 1:
         rule = "has no effect beside pools, each of which has its own"
         _refuse(scenario, "deployment.replicas", rule, "leave it out", deployment.replicas)
+
+
+def _check_offload(scenario: Scenario) -> None:
+    deployment, workload = scenario.deployment, scenario.workload
+    if workload.sessions is not None or workload.trace is not None or workload.shared_prefix is not None:
+        return
+    keys = {"deployment.engine": deployment.engine}
+    keys |= {
+        f"deployment.pools.{number}.engine": pool.engine for number, pool in enumerate(deployment.pools) if pool.engine
+    }
+    for key, engine in keys.items():
+        if engine.kv_offload is not None:
+            rule = "has nothing to keep: no two prompts of the workload begin alike"
+            _refuse(scenario, f"{key}.kv_offload", rule, "add workload.sessions or shared_prefix, or leave it out")
 
 
 def _check_streaming(scenario: Scenario) -> None:

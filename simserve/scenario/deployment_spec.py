@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from simserve.scenario.kv_offload import KVOffloadSpec
 from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
@@ -121,10 +122,12 @@ class EngineSpec(FrozenModel):
 
     swap_space: Bytes | None = None
     """`swap`: host memory for swapped KV, a GPU; where it is full, victims are computed again. Absent: vLLM's 4 GiB."""
+    kv_offload: KVOffloadSpec | None = None
+    """A second tier behind the prefix cache, in host memory or on disk; absent: what gives way is computed again."""
 
     def overrides(self) -> dict[str, Any]:
-        """Return the knobs that the scenario sets itself, in SI."""
-        given = self.model_dump(exclude={"name", "version"})
+        """Return the knobs that the scenario sets itself, in SI; the second KV tier is none of the engine's profile."""
+        given = self.model_dump(exclude={"name", "version", "kv_offload"})
         return {key: value for key, value in given.items() if value is not None}
 
 

@@ -233,6 +233,7 @@ def _facts(
         thresholds=scenario.thresholds,
         quality=quality_of(resolved.shape),
         limit_gains=limit_gains(resolved, specs) if explain and _has_queued(simulation) else {},
+        gpus_per_replica=resolved.shape.num_gpus,
         speculation=_speculation(resolved, priced, simulation),
         pool_gpu_hour_usd={
             pool.name: own.gpu_hour_usd for pool, own in zip(scenario.deployment.pools, resolved.pools, strict=True)

@@ -41,7 +41,7 @@ class Lives:
             is_ready: Whether it is ready at once.
             place: Whose place in the pool it takes over; None: the first that is free.
         """
-        unit = Unit(len(self.units), pool, pool.free_place() if place is None else place, now)
+        unit = Unit(len(self.units), pool, now, pool.free_place() if place is None else place)
         self.units.append(unit)
         pool.units.append(unit)
         self._ends.append(INFINITY)

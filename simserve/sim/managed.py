@@ -295,7 +295,7 @@ def _pool(setup: PoolSetup, sums: BinnedSums, specs: RequestSpecs, log: StepLog 
     times = setup.step_times.as_lists()
     recorder = Recorder(setup.engine, times, setup.priced, sums, log)
     # What a decode replica takes in has been computed elsewhere.
-    paths = None if setup.role == "decode" else prefix_paths(setup.engine, specs)
+    paths = recorder.paths = None if setup.role == "decode" else prefix_paths(setup.engine, specs)
     return Pool(
         setup.name,
         setup.engine,

@@ -14,6 +14,7 @@ from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.drafts import SpeculationTotals
+from simserve.sim.offload import offloaded_together
 from simserve.sim.pool_spec import Role
 from simserve.sim.recorder import RunTotals
 from simserve.workload.requests import RequestSpecs
@@ -143,6 +144,7 @@ def together(outcomes: Sequence[PoolOutcome]) -> RunTotals:
         itl=itl,
         series=replace(first.series, kv_usage=first.series.kv_usage * (own / capacity if capacity else np.nan)),
         swapped_blocks=sum(each.swapped_blocks for each in totals),
+        offload=offloaded_together(each.offload for each in totals),
         speculation=_drafts([each.speculation for each in totals if each.speculation is not None]),
     )
 

@@ -227,7 +227,7 @@ def _run(
     replicas = [Replica(number // num_ranks, config, times) for number in range(num_replicas * num_ranks)]
     if log is not None:
         log.watch(replicas)
-    paths = prefix_paths(config, specs)
+    paths = recorder.paths = prefix_paths(config, specs)
     for replica in replicas:
         set_up(replica, requests, paths)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))

@@ -125,7 +125,7 @@ class Unit:
         "tokens",
     )
 
-    def __init__(self, number: int, pool: Pool, place: int, launched_at: float) -> None:
+    def __init__(self, number: int, pool: Pool, launched_at: float, place: int = 0) -> None:
         self.number = number
         self.pool = pool
         self.place = place
