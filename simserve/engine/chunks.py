@@ -6,6 +6,7 @@ from simserve.engine.admission import estimate_of, has_room
 from simserve.engine.decoding import finish, growth_of_step, join_decoding
 from simserve.engine.gaps import note_stall
 from simserve.engine.kv import is_scattered, take_fixed
+from simserve.engine.kv_tier import load_prefix
 from simserve.engine.preemption import preempt
 from simserve.engine.prefix_cache import cache_blocks, evict, find_prefix, use_prefix
 from simserve.engine.progress import GRID
@@ -145,6 +146,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             if cache is not None:
                 replica.prefilling.append(index)
                 if cached:
+                    if cache.tier is not None:
+                        load_prefix(replica, requests, index, blocks)
                     if grows:
                         replica.free_blocks -= idle
                     use_prefix(cache, index, blocks, idle)
@@ -205,10 +208,14 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     )
     increment = 0.0
     num_steps = 1
+    loading = 0.0
+    if replica.cache is not None and replica.cache.tier is not None:
+        loading = replica.cache.tier.take_loading_seconds()
+        first += loading
     if num_decodes:
         slope = replica.decode_slope[num_decodes]
         first += replica.decode_attention_base[num_decodes] + slope * replica.context_sum
-    if num_chunks == 1 and not has_preempted:
+    if num_chunks == 1 and not has_preempted and not loading:
         num_steps = _equal_chunks(replica, requests, num_decodes)
         if num_steps > 1:
             increment = times.prefill_pair_seconds * (total * total) + times.prefill_context_seconds * total

@@ -43,9 +43,22 @@ def loss_sentences(simulation: Simulation) -> list[str]:
     attempts = 1 + timeline.num_resent / sent
     if attempts >= _STORM:
         found.append(f"Retries are a load of their own: {attempts:.2g} attempts a request.")
+    found += _capacity_sentences(simulation)
     lost = _count(records, REPLICA_LOST) + _count(records, DRAINED)
     if lost:
         found.append(f"{lost:,} requests were lost with their replica.")
+    return found
+
+
+def _capacity_sentences(simulation: Simulation) -> list[str]:
+    """Return which capacity was missing for a while because of what was done to the replicas."""
+    timeline = simulation.timeline
+    assert timeline is not None
+    found = []
+    if timeline.num_killed:
+        found.append(f"The liveness probe restarted a replica that answered too late {timeline.num_killed:,} times.")
+    if timeline.num_replaced:
+        found.append(f"Rolling updates replaced {timeline.num_replaced:,} replicas.")
     return found
 
 

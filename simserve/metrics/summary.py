@@ -15,12 +15,14 @@ from simserve.metrics.bottleneck import bottleneck
 from simserve.metrics.classes import class_figures
 from simserve.metrics.cost import cost
 from simserve.metrics.energy import Grid, board_watts, energy
-from simserve.metrics.front import front_figures, front_sentences, on_replicas
+from simserve.metrics.front import front_figures, front_sentences
+from simserve.metrics.kv_use import kv_figures
 from simserve.metrics.latency import RequestLatencies, latency_summary, request_latencies
 from simserve.metrics.losses import loss_sentences
 from simserve.metrics.occupancy import Stays, stays
+from simserve.metrics.offload import offload_figures, offload_sentences
 from simserve.metrics.overflow import overflow_figures, overflow_share
-from simserve.metrics.pools import pool_figures, pool_sentences, transfer_figures
+from simserve.metrics.pools import drafted, mean_gpu_hour_usd, pool_figures, pool_sentences, transfer_figures
 from simserve.metrics.replicas import mean_gpus, replica_figures
 from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
 from simserve.metrics.speculation import SpeculationFacts, speculation_summary
@@ -86,6 +88,8 @@ class RunFacts:
         overflow: What the API charges that requests overflow to, None without one.
         limit_gains: What twice a limit of the scheduler would bring, see `simserve.metrics.bottleneck`.
         speculation: What is known of speculative decoding, None without it.
+        pool_gpu_hour_usd: Price of one GPU for an hour by pool, where there are several.
+        gpus_per_replica: GPUs of one replica.
     """
 
     version: str
@@ -113,6 +117,8 @@ class RunFacts:
     overflow: ApiPrices | None = None
     limit_gains: Mapping[str, float] = field(default_factory=dict)
     speculation: SpeculationFacts | None = None
+    pool_gpu_hour_usd: Mapping[str, float | None] = field(default_factory=dict)
+    gpus_per_replica: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,9 +189,10 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
     gpus = mean_gpus(simulation, measured.window, facts.num_gpus)
     used = _energy(simulation, facts, rates, gpus)
     overflowed = overflow_figures(records, measured.window, facts.overflow, simulation.front)
+    gpu_hour_usd = mean_gpu_hour_usd(simulation, measured.window, facts.pool_gpu_hour_usd, facts.gpu_hour_usd)
     dollars = cost(
         num_gpus=gpus,
-        gpu_hour_usd=facts.gpu_hour_usd,
+        gpu_hour_usd=gpu_hour_usd,
         throughput=rates,
         electricity_usd_per_hour=used["electricity_usd_per_hour"] if facts.pays_electricity else 0.0,
         api_usd_per_hour=overflowed["usd_per_hour"] or 0.0,
@@ -206,17 +213,24 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "stability": measured.verdict,
             "bottleneck": _bottleneck(simulation, facts, measured),
             "utilization": _utilization(simulation, facts),
-            "kv": _kv(simulation, facts),
+            "kv": kv_figures(
+                simulation,
+                facts.memory.num_kv_blocks,
+                caches_prefixes=facts.engine_resolved.get("enable_prefix_caching") is not False,
+            ),
             "window": _window(measured.window),
             "slo": objective,
             "classes": class_figures(records, measured.latencies, measured.window, facts.slo),
-            "cost": {**dollars, "gpu_hour_usd": facts.gpu_hour_usd, "gpu_hour_source": facts.gpu_hour_source},
+            "cost": {**dollars, "gpu_hour_usd": gpu_hour_usd, "gpu_hour_source": facts.gpu_hour_source},
             "energy": used,
             "steps": _steps(simulation.totals),
-            "speculation": speculation_summary(facts.speculation, simulation.totals),
+            "speculation": speculation_summary(facts.speculation, drafted(simulation), simulation.totals),
             "confidence_intervals": None,
-            "pools": pool_figures(simulation),
+            "pools": pool_figures(simulation, measured.window, measured.meets_slo, facts.pool_gpu_hour_usd),
             "transfers": transfer_figures(simulation),
+            "offload": offload_figures(
+                simulation, facts.memory.kv_bytes_per_token * facts.memory.block_size * facts.gpus_per_replica
+            ),
             "streaming": stream_figures(simulation),
             "overflow": overflowed,
             **front_figures(simulation),
@@ -286,7 +300,12 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         limit_gains=facts.limit_gains,
         swaps=facts.engine_resolved.get("preemption_mode") == "swap",
     )
-    sentences = (*pool_sentences(simulation), *loss_sentences(simulation), *front_sentences(simulation))
+    sentences = (
+        *pool_sentences(simulation),
+        *offload_sentences(simulation),
+        *loss_sentences(simulation),
+        *front_sentences(simulation),
+    )
     found["explanation"] = " ".join([found["explanation"], *sentences])
     if facts.overflow is not None:
         share = overflow_share(records)
@@ -320,29 +339,6 @@ def _energy(simulation: Simulation, facts: RunFacts, rates: Throughput, gpus: fl
         tokens_per_second=rates.tokens,
         output_tokens_per_second=rates.output_tokens,
     )
-
-
-def _kv(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
-    """Return the use of the KV pools, averaged over time.
-
-    ``usage_*``: share of the capacity that is reserved. ``internal_waste``: share of what is reserved that
-    holds no token. ``external_waste``: share of the capacity that is free, but in pieces too small for the
-    request that waits for it. ``prefix_hit_rate``: share of prompt tokens found in the prefix cache, over the
-    requests that were scheduled.
-    """
-    totals, records = simulation.totals, simulation.records
-    capacity_seconds = totals.kv_capacity_tokens * simulation.end_time
-    caches_prefixes = facts.engine_resolved.get("enable_prefix_caching") is not False
-    cached, prompt = (each[on_replicas(records)].sum() for each in (records.cached_tokens, records.prompt_tokens))
-    return {
-        "num_blocks": facts.memory.num_kv_blocks,
-        "usage_mean": _ratio(totals.kv_reserved_token_seconds, capacity_seconds),
-        "usage_peak": totals.kv_peak_share if totals.kv_capacity_tokens > 0 else math.nan,
-        "internal_waste": 1 - _ratio(totals.kv_held_token_seconds, totals.kv_reserved_token_seconds),
-        "external_waste": _ratio(totals.kv_unusable_token_seconds, capacity_seconds),
-        "prefix_hit_rate": _ratio(float(cached), float(prompt)) if caches_prefixes else math.nan,
-        "preemptions": int(records.num_preemptions.sum()),
-    }
 
 
 def _window(window: Window) -> dict[str, float]:

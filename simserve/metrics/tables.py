@@ -38,7 +38,8 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
 
     ``class session_id turn`` are null without classes and sessions, ``slo_ok`` without an SLO. ``served_by`` is
     ``replica``, ``api`` or ``cache`` for completed requests, and null for the others. ``ttft_ms`` is
-    there as soon as a first token is; ``tpot_ms e2el_ms`` only for completed requests.
+    there as soon as a first token is; ``tpot_ms e2el_ms`` only for completed requests. With disaggregation the times
+    of the transfer follow.
     """
     latencies = request_latencies(records)
     return [
@@ -63,6 +64,18 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
         Column("num_preemptions", records.num_preemptions, "INTEGER"),
         Column("slo_ok", None if slo is None else requests_meeting(latencies, slo), "BOOLEAN"),
         Column("served_by", _served_by(records), "VARCHAR", SERVERS),
+        *_transfer_columns(records),
+    ]
+
+
+def _transfer_columns(records: RequestRecords) -> list[Column]:
+    if records.transfer_start_time is None:
+        return []
+    return [
+        Column("prefill_replica_id", records.prefill_replica_id, "INTEGER"),
+        Column("prefill_end_s", records.prefill_end_time, "DOUBLE"),
+        Column("transfer_start_s", records.transfer_start_time, "DOUBLE"),
+        Column("transfer_end_s", records.transfer_end_time, "DOUBLE"),
     ]
 
 

@@ -15,12 +15,10 @@ _CHANGES_SHOWN = 6
 def fleet_lines(result: RunResult) -> list[str]:
     """Return how many replicas there were when, and what they took in GPU-hours; empty where that never changed."""
     pools = pool_lines(result)
-    if pools:
-        return pools
     replicas = result.summary["simserve"]["replicas"]
     changes = replicas["timeline"]
     if len(changes) < 2:
-        return []
+        return pools
     lines = [
         f"{number(replicas['mean'])} replicas on average, {count(replicas['peak'])} at most, "
         f"{number(replicas['gpu_hours'])} GPU-hours from launch to the end"
@@ -28,7 +26,20 @@ def fleet_lines(result: RunResult) -> list[str]:
     shown = changes[:_CHANGES_SHOWN]
     steps = [f"{row['ready']} ready of {row['launched']} at {format_seconds(row['time_s'])}" for row in shown]
     more = f", and {counted(len(changes) - len(shown), 'more change')}" if len(changes) > len(shown) else ""
-    return [*lines, f"{', '.join(steps)}{more}"]
+    return [*pools, *lines, f"{', '.join(steps)}{more}", *_event_lines(replicas)]
+
+
+def _event_lines(replicas: Mapping[str, Any]) -> list[str]:
+    """Return what rolling updates and the liveness probe did to the replicas."""
+    lines = [
+        f"rolling update from {format_seconds(each['start_s'])} "
+        + (f"to {format_seconds(each['end_s'])}" if each["end_s"] is not None else "on, not over when the run was")
+        + f": at least {counted(each['fewest_ready'], 'replica')} ready of {count(each['ready_before'])} before"
+        for each in replicas["updates"]
+    ]
+    if replicas["killed"]:
+        lines.append(f"the liveness probe restarted a replica {counted(replicas['killed'], 'time')}")
+    return lines
 
 
 def pool_lines(result: RunResult) -> list[str]:
@@ -37,7 +48,7 @@ def pool_lines(result: RunResult) -> list[str]:
     lines = [
         f"{name} ({each['role']}): {counted(each['replicas'], 'replica')}, {counted(each['gpus'], 'GPU')}; "
         f"busy {share(each['busy'])}, KV {share(each['kv_usage_mean'])} on average and {share(each['kv_usage_peak'])} "
-        f"at its peak, {number(each['mean_batch'])} sequences a step"
+        f"at its peak, {number(each['mean_batch'])} sequences a step{_answered(each)}"
         for name, each in simserve["pools"].items()
     ]
     transfers = simserve["transfers"]
@@ -50,6 +61,17 @@ def pool_lines(result: RunResult) -> list[str]:
             f"{format_seconds(waited)} of waiting for it; prefill stood still {stalled} in all"
         )
     return lines
+
+
+def _answered(pool: Mapping[str, Any]) -> str:
+    """Return what a pool answered and what it costs, behind its other figures; empty where it answers nobody."""
+    costs = "" if pool["usd_per_hour"] is None else f"; {dollars(pool['usd_per_hour'])} an hour"
+    if not pool["requests"]:
+        return costs
+    met = "" if pool["attainment"] is None else f", {share(pool['attainment'])} within the SLO"
+    a_million = pool["usd_per_million_output_tokens"]
+    rate = "" if a_million is None or pool["role"] != "both" else f", {dollars(a_million)} a million output tokens"
+    return f"; {counted(pool['requests'], 'request')} answered{met}{costs}{rate}"
 
 
 def stream_lines(result: RunResult) -> list[str]:

@@ -6,8 +6,9 @@ from typing import Any
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
+from simserve.scenario.fleet_rules import check_fleet
 from simserve.scenario.front_combinations import check_front
-from simserve.scenario.objective import limits_by_class, objective
+from simserve.scenario.objective import limits_by_class
 from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import BLIND_POLICIES, LIVE_POLICIES
 from simserve.workload.arrival_spec import ClosedLoopArrivals
@@ -23,9 +24,9 @@ def check_combinations(scenario: Scenario) -> None:
     _check_classes(scenario)
     _check_routing(scenario)
     _check_admission(scenario)
-    _check_autoscaling(scenario)
-    _check_faults(scenario)
+    check_fleet(scenario)
     _check_pools(scenario)
+    _check_offload(scenario)
     _check_streaming(scenario)
     check_front(scenario)
 
@@ -37,6 +38,9 @@ def check_traffic(scenario: Scenario, specs: RequestSpecs) -> None:
         ScenarioError: A trace says nothing of sessions, or of what its prompts share.
     """
     policy, key = scenario.deployment.routing.policy, "deployment.routing.policy"
+    if scenario.deployment.engine.kv_offload is not None and specs.prefixes is None:
+        rule = "has nothing to keep: the trace does not say what prompts share"
+        _refuse(scenario, "deployment.engine.kv_offload", rule, "leave it out")
     if policy == "session" and specs.session is None:
         _refuse(scenario, key, "has nothing to go by: the trace does not tell sessions apart", "choose another policy")
     if policy == "prefix" and specs.prefixes is None:
@@ -72,6 +76,8 @@ def _first_decision(scenario: Scenario) -> str | None:
         "admission",
         "autoscaling",
         "faults",
+        "liveness",
+        "updates",
         "streaming",
         "overflow",
         "response_cache",
@@ -88,6 +94,9 @@ def _check_classes(scenario: Scenario) -> None:
     deployment = scenario.deployment
     streaming = deployment.streaming
     loses = bool(deployment.admission or deployment.autoscaling or deployment.faults)
+    loses = loses or bool(
+        deployment.liveness or deployment.updates or any(each.autoscaling for each in deployment.pools)
+    )
     loses = loses or (streaming is not None and streaming.http_timeout is not None)
     loses = loses or (deployment.overflow is not None and deployment.overflow.when_limited == "refuse")
     classes = scenario.workload.classes or ()
@@ -153,9 +162,20 @@ def _check_pools(scenario: Scenario) -> None:
     if deployment.replicas != 1:
         rule = "has no effect beside pools, each of which has its own"
         _refuse(scenario, "deployment.replicas", rule, "leave it out", deployment.replicas)
-    for option in ("autoscaling", "faults", "speculative"):
-        if getattr(deployment, option):
-            _refuse(scenario, f"deployment.{option}", "is not simulated together with pools", "leave one of them out")
+
+
+def _check_offload(scenario: Scenario) -> None:
+    deployment, workload = scenario.deployment, scenario.workload
+    if workload.sessions is not None or workload.trace is not None or workload.shared_prefix is not None:
+        return
+    keys = {"deployment.engine": deployment.engine}
+    keys |= {
+        f"deployment.pools.{number}.engine": pool.engine for number, pool in enumerate(deployment.pools) if pool.engine
+    }
+    for key, engine in keys.items():
+        if engine.kv_offload is not None:
+            rule = "has nothing to keep: no two prompts of the workload begin alike"
+            _refuse(scenario, f"{key}.kv_offload", rule, "add workload.sessions or shared_prefix, or leave it out")
 
 
 def _check_streaming(scenario: Scenario) -> None:
@@ -179,26 +199,6 @@ def _check_admission(scenario: Scenario) -> None:
     if not has_timeout and all(ttft is None for ttft, _, _ in limits_by_class(scenario)):
         rule = "has no deadline to look at"
         _refuse(scenario, "deployment.admission.deadline_aware", rule, "set slo.ttft, or a class's slo.ttft or timeout")
-
-
-def _check_autoscaling(scenario: Scenario) -> None:
-    autoscaling, replicas = scenario.deployment.autoscaling, scenario.deployment.replicas
-    if autoscaling is None:
-        return
-    if not autoscaling.min_replicas <= replicas <= autoscaling.max_replicas:
-        rule = f"must lie between min_replicas {autoscaling.min_replicas} and max_replicas {autoscaling.max_replicas}"
-        _refuse(scenario, "deployment.replicas", rule, "they are the replicas at the start", replicas)
-    if autoscaling.metric == "slo" and objective(scenario) is None:
-        _refuse(scenario, "deployment.autoscaling.metric", "slo needs an objective", "add an slo block", "slo")
-
-
-def _check_faults(scenario: Scenario) -> None:
-    for number, fault in enumerate(scenario.deployment.faults):
-        key = f"deployment.faults.{number}"
-        replica = getattr(fault, "replica", 0)
-        if replica >= scenario.deployment.replicas:
-            rule = f"must be below deployment.replicas, {scenario.deployment.replicas}: they count from 0"
-            _refuse(scenario, f"{key}.replica", rule, "only replicas that are there at the start can be named", replica)
 
 
 def _refuse(scenario: Scenario, key: str, rule: str, remedy: str, value: Any = None) -> None:

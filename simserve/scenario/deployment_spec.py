@@ -6,16 +6,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from simserve.scenario.kv_offload import KVOffloadSpec
 from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.fairness_spec import FairnessSpec
 from simserve.sim.fault_spec import FaultSpec
+from simserve.sim.liveness_spec import LivenessSpec
 from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
 from simserve.sim.streaming_spec import StreamingSpec
+from simserve.sim.update_spec import UpdateSpec
 from simserve.units import Bytes, Seconds
 from simserve.validation import FrozenModel
 
@@ -121,10 +124,12 @@ class EngineSpec(FrozenModel):
 
     swap_space: Bytes | None = None
     """`swap`: host memory for swapped KV, a GPU; where it is full, victims are computed again. Absent: vLLM's 4 GiB."""
+    kv_offload: KVOffloadSpec | None = None
+    """A second tier behind the prefix cache, in host memory or on disk; absent: what gives way is computed again."""
 
     def overrides(self) -> dict[str, Any]:
-        """Return the knobs that the scenario sets itself, in SI."""
-        given = self.model_dump(exclude={"name", "version"})
+        """Return the knobs that the scenario sets itself, in SI; the second KV tier is none of the engine's profile."""
+        given = self.model_dump(exclude={"name", "version", "kv_offload"})
         return {key: value for key, value in given.items() if value is not None}
 
 
@@ -151,6 +156,12 @@ class PoolSpec(FrozenModel):
     """Format of the KV cache."""
     engine: EngineSpec | None = None
     """The serving engine and its knobs, all of them: nothing is taken from `deployment.engine` then."""
+    speculative: SpeculativeSpec | None = None
+    """Speculative decoding on this pool; absent: as `deployment.speculative` says."""
+    autoscaling: AutoscalingSpec | None = None
+    """How the number of its replicas follows its load; absent: as `deployment.autoscaling` says."""
+    region: str | None = None
+    """Where it is, with `deployment.regions`."""
 
 
 _OF_POOL = (
@@ -161,6 +172,7 @@ _OF_POOL = (
     "quantization",
     "kv_cache_dtype",
     "engine",
+    "speculative",
 )
 """Keys of a pool that are keys of a deployment."""
 
@@ -212,6 +224,10 @@ class DeploymentSpec(FrozenModel):
     """How the number of replicas follows the load; absent: it does not."""
     faults: tuple[FaultSpec, ...] = ()
     """What goes wrong, and when."""
+    liveness: LivenessSpec | None = None
+    """The probe that restarts replicas which answer too late; absent: nothing is restarted for being slow."""
+    updates: tuple[UpdateSpec, ...] = ()
+    """Rolling updates: when replicas are replaced, a few at a time."""
     streaming: StreamingSpec | None = None
     """How tokens reach the client; absent: at once, as the engine has them."""
     overflow: OverflowSpec | None = None
@@ -241,6 +257,10 @@ class DeploymentSpec(FrozenModel):
     def of_pool(self, pool: PoolSpec) -> DeploymentSpec:
         """Return a deployment of one pool alone: what it says, and where it says nothing, what this one says."""
         own = {key: value for key in _OF_POOL if (value := getattr(pool, key)) is not None}
-        front = dict.fromkeys(("admission", "overflow", "response_cache", "fairness"))
-        alone = {"pools": (), "disaggregation": None, "routing": RoutingSpec(), **front}
+        front = ("admission", "overflow", "response_cache", "fairness")
+        alone = {
+            **dict.fromkeys((*front, "disaggregation", "autoscaling", "liveness", "streaming")),
+            **dict.fromkeys(("pools", "faults", "updates"), ()),
+            "routing": RoutingSpec(),
+        }
         return self.model_copy(update={**own, **alone})

@@ -13,8 +13,10 @@ from simserve import __version__
 from simserve.errors import ScenarioError
 from simserve.metrics.api_cost import ApiPrices
 from simserve.metrics.bottleneck import LIMITS
+from simserve.metrics.pools import drafted
 from simserve.metrics.replications import PILOT_RUNS, pool, widest
 from simserve.metrics.result import RunResult
+from simserve.metrics.speculation import SpeculationFacts
 from simserve.metrics.summary import RunFacts, summarize
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
@@ -231,8 +233,24 @@ def _facts(
         thresholds=scenario.thresholds,
         quality=quality_of(resolved.shape),
         limit_gains=limit_gains(resolved, specs) if explain and _has_queued(simulation) else {},
-        speculation=speculation_facts(scenario.deployment.speculative, resolved.shape, priced, simulation),
+        gpus_per_replica=resolved.shape.num_gpus,
+        speculation=_speculation(resolved, priced, simulation),
+        pool_gpu_hour_usd={
+            pool.name: own.gpu_hour_usd for pool, own in zip(scenario.deployment.pools, resolved.pools, strict=True)
+        },
     )
+
+
+def _speculation(
+    resolved: ResolvedScenario, priced: PricedDeployment, simulation: Simulation
+) -> SpeculationFacts | None:
+    """Return what is known of speculative decoding; of several pools, on the one that drafts most."""
+    totals = drafted(simulation)
+    if not resolved.pools or totals is None:
+        return speculation_facts(resolved.scenario.deployment.speculative, resolved.shape, priced, totals)
+    number = next(number for number, pool in enumerate(simulation.pools) if pool.totals.speculation is totals)
+    own = resolved.pools[number]
+    return speculation_facts(own.scenario.deployment.speculative, own.shape, price(own.shape), totals)
 
 
 def _expected_error(resolved: ResolvedScenario, simulation: Simulation) -> dict[str, Any] | str:

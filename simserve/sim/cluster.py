@@ -16,7 +16,7 @@ from simserve.engine.compiled.run import Compiled
 from simserve.engine.data_plane import CHORES, NEWS, DataPlane, driver
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.lockstep import Ranks, complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
-from simserve.engine.state import INFINITY, LEAP_WIDTH, STATIC, Replica, RequestTable
+from simserve.engine.state import LEAP_WIDTH, STATIC, Replica, RequestTable
 from simserve.sim.recorder import FLUSH_ROWS, Recorder
 from simserve.sim.routing_spec import RoutingPolicy
 

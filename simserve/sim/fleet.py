@@ -13,18 +13,19 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from simserve.engine.cancel import cancel, end_leap
+from simserve.engine.cancel import cancel
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.slowing import use_times
 from simserve.engine.state import COMPLETED, FAILED, INFINITY, LEAP_WIDTH, UNFINISHED, RequestTable
 from simserve.sim.callers import ANSWER, ARRIVE, LAND, SUBMIT, TIMEOUT, Callers, Event
 from simserve.sim.gate import ADMITTED, Gate
+from simserve.sim.lives import Lives
 from simserve.sim.recorder import FLUSH_ROWS
 from simserve.sim.records import FAILED as LOST
-from simserve.sim.records import REASONS, REJECTED, REPLICA_LOST, TIMED_OUT
+from simserve.sim.records import REASONS, REJECTED, TIMED_OUT
 from simserve.sim.records import TIMEOUT as GAVE_UP
 from simserve.sim.routing import Router
-from simserve.sim.units import DOWN, DRAINING, READY, STOPPED, Pool, Unit
+from simserve.sim.units import DRAINING, STOPPED, Pool, Unit
 
 EVENTS_BETWEEN_CHORES = 1024
 NOWHERE = -1
@@ -32,7 +33,7 @@ _PARKED = -2
 ELSEWHERE = -4
 
 
-class Fleet:
+class Fleet(Lives):
     """Pools of replicas behind one router, advanced event by event.
 
     Args:
@@ -42,7 +43,6 @@ class Fleet:
         on_progress: Called now and then with the number of requests that have ended.
 
     Attributes:
-        units: Every replica that was ever launched, by number.
         refusals: How often each of `REASONS` was the answer at the door, tries that were repeated included.
         parked: Requests that wait for a replica to be ready.
     """
@@ -58,80 +58,27 @@ class Fleet:
         events: list[Event],
         on_progress: Callable[[int], None] | None = None,
     ) -> None:
-        self.pools = pools
+        super().__init__(pools)
         self.requests = requests
-        self.units: list[Unit] = []
         self.refusals = [0] * len(REASONS)
         self.parked: deque[int] = deque()
         self.num_lost_tokens = 0
         self._events = events
-        self._ends: list[float] = []
         self._place = [NOWHERE] * len(requests.ready_time)
         self._held: set[int] = set()
         self._cursor = self._num_scheduled = 0
         self._on_progress = on_progress
 
-    # Replicas come and go.
+    # Replicas come and go: `simserve.sim.lives`.
 
-    def launch(self, pool: Pool, now: float, *, is_ready: bool) -> Unit:
-        """Add a replica, paid for from ``now``; it takes requests when it is said to be `ready`."""
-        unit = Unit(len(self.units), pool, now)
-        self.units.append(unit)
-        pool.units.append(unit)
-        self._ends.append(INFINITY)
-        if is_ready:
-            self.ready(unit, now)
-        return unit
-
-    def ready(self, unit: Unit, now: float) -> None:
-        """Let a replica take requests; those that waited for one are routed."""
-        unit.state = READY
-        unit.ready_at = min(unit.ready_at, now)
-        unit.last_finish = now
-        unit.pool.ready.append(unit.number)
-        unit.pool.ready.sort()
+    def _route_parked(self, now: float) -> None:
+        # They have passed the door already, so they are not refused any more.
         parked, self.parked = self.parked, deque()
         for index in parked:
             self._place[index] = NOWHERE
-            self._admit(index, now)
-
-    def drain(self, unit: Unit, now: float) -> None:
-        """Send a replica no more requests; when it has answered those it has, it is given back."""
-        self.withdraw(unit, DRAINING)
-        if not unit.load:
-            self.stop(unit, now)
-
-    def stop(self, unit: Unit, now: float) -> None:
-        """Give a replica back; it holds nothing any more."""
-        self.withdraw(unit, STOPPED)
-        unit.stopped_at = now
-        self._ends[unit.number] = INFINITY
-
-    def lose(
-        self, unit: Unit, now: float, *, then: int = DOWN, reason: int = REPLICA_LOST, retry: bool = False
-    ) -> None:
-        """Lose a replica with everything on it, at the end of the step that runs.
-
-        Args:
-            unit: The replica.
-            now: Seconds.
-            then: Its state afterwards: DOWN, or STOPPED.
-            reason: Why, of its requests that are lost.
-            retry: Whether the router sends them to another replica instead.
-        """
-        self.withdraw(unit, then)
-        unit.is_dying, unit.loss, unit.is_loss_retried = True, reason, retry
-        if not self.ends_leap(unit, now):
-            self._bury(unit, now)
-
-    def withdraw(self, unit: Unit, state: int) -> None:
-        """Send a replica no more requests."""
-        if unit.number in unit.pool.ready:
-            unit.pool.ready.remove(unit.number)
-        unit.state = state
+            self._route(index, now)
 
     def _bury(self, unit: Unit, now: float) -> None:
-        """Forget the scheduler of a replica that is lost; its requests are tried again, or lost with it."""
         members, unit.members = list(unit.members), {}
         doomed, unit.doomed = unit.doomed, {}
         unit.is_dying = unit.is_freezing = unit.is_frozen = False
@@ -139,30 +86,30 @@ class Fleet:
         unit.pool.recorder.flush(unit.replica)
         unit.new_replica()
         self._ends[unit.number] = INFINITY
+        if unit.state == DRAINING:
+            unit.state = STOPPED
         if unit.state == STOPPED:
-            unit.stopped_at = now
+            self._note_stop(unit, now)
         for index in members:
             self._place[index] = NOWHERE
             if unit.pool.paths is not None:
                 unit.pool.paths.forget(index)
             self._held.discard(index)
-            if index in doomed:
-                self.callers.without_answer(index, doomed[index], TIMED_OUT, GAVE_UP, free_at=now)
-            elif unit.is_loss_retried:
-                self.callers.again(index, now)
-                self._route(index, now)
-            else:
-                self.callers.without_answer(index, now, LOST, unit.loss, free_at=now)
+            self._lose_request(index, unit, doomed.get(index), now)
 
-    def ends_leap(self, unit: Unit, now: float) -> bool:
-        """Let the leap of a replica end with the running step; return whether one runs."""
-        is_running = end_leap(unit.replica, now)
-        self.note_end(unit)
-        return is_running
+    def _lose_request(self, index: int, unit: Unit, hung_up_at: float | None, now: float) -> None:
+        """Let a request that was lost with its replica be tried again, or be gone."""
+        if hung_up_at is not None:
+            self.callers.without_answer(index, hung_up_at, TIMED_OUT, GAVE_UP, free_at=now)
+        elif unit.is_loss_retried:
+            self.callers.again(index, now)
+            self._route(index, now)
+        else:
+            self.callers.without_answer(index, now, LOST, unit.loss, free_at=now)
 
-    def note_end(self, unit: Unit) -> None:
-        """Note when the data plane must look at a replica next."""
-        self._ends[unit.number] = INFINITY if unit.is_frozen else unit.replica.end_time
+    def num_parked(self, pool: Pool) -> int:
+        """Return how many requests wait for a replica of a pool to be ready, whether or not others may serve them."""
+        return sum(pool in self.router.allowed_pools(index) for index in self.parked)
 
     # The data plane.
 
@@ -181,10 +128,10 @@ class Fleet:
         return self.callers.num_ended == len(self._place)
 
     def drive(self, until: float) -> None:
-        """Advance to ``until`` (exclusive), or until nothing is left to do."""
+        """Advance to ``until`` (exclusive), to news for SimPy's side, or until nothing is left to do."""
         ends, units, requests = self._ends, self.units, self.requests
         countdown = EVENTS_BETWEEN_CHORES
-        while True:
+        while not self.news:
             end = min(ends, default=INFINITY)
             moment = self._next_moment()
             if moment < end:
@@ -305,6 +252,8 @@ class Fleet:
         if not unit.load:
             unit.last_finish, unit.is_warm = now, False
         tokens = self.requests.prompt_tokens[index] + self.requests.max_tokens[index]
+        if unit.pool.paces is not None:
+            self.requests.pace[index] = unit.pool.paces[index]
         self._place[index] = unit.number
         unit.members[index] = tokens
         unit.load += 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,10 @@ from simserve.sim.fleet import Fleet
 from simserve.sim.front import FrontedDisaggregatedFleet, FrontedFleet, FrontTotals
 from simserve.sim.gate import Gate
 from simserve.sim.handover import Handover
+from simserve.sim.liveness import Liveness
+from simserve.sim.outages import Outages
 from simserve.sim.overflow import Overflow
+from simserve.sim.pool_paces import pool_paces, with_any_pace
 from simserve.sim.pools import PoolOutcome, PoolSetup, request_table
 from simserve.sim.prefixes import prefix_paths
 from simserve.sim.recorder import Recorder, series_sums
@@ -35,6 +40,7 @@ from simserve.sim.step_log import StepLog
 from simserve.sim.streaming import joined
 from simserve.sim.timeline import FleetTimeline
 from simserve.sim.units import Pool
+from simserve.sim.updates import Updates
 from simserve.workload.requests import RequestSpecs
 
 
@@ -59,17 +65,24 @@ class ManagedRun:
         on_progress: Callable[[int], None] | None,
         log: StepLog | None = None,
     ) -> None:
+        paces = pool_paces(setups, specs)
+        specs = with_any_pace(specs, paces)
         entrances = [setup.name for setup in setups if setup.role != "decode"]
         self._rules = rules = rules_of(control.routing.rules, control.allowed, entrances, specs)
         self.requests = request_table(setups, specs, *((control.allowed,) if rules is None else rules.for_limits()))
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
         self._control, self._specs = control, specs
-        self._faults: Faults | None = None
+        self._updates: Updates | None = None
         sums = series_sums()
         self._setups = tuple(setups)
         self._pools = [_pool(setup, sums, specs, log) for setup in setups]
-        for pool in self._pools:
-            pool.requests = self.requests
+        for pool, own_paces in zip(self._pools, paces, strict=True):
+            pool.requests, pool.paces = self.requests, own_paces
+        if not self._pools[0].name:
+            # One kind of replica: what decides says how it starts and where it stands.
+            only = self._pools[0]
+            only.startup_seconds, only.weights_bytes = control.startup_seconds, control.weights_bytes
+            only.replicas_per_node = control.replicas_per_node
         if control.streaming is not None:
             for pool in self._pools:
                 pool.recorder.clocks = {}
@@ -86,8 +99,9 @@ class ManagedRun:
         if isinstance(self.fleet, FrontedFleet):
             self._build_front(self.fleet)
         for pool, setup in zip(self._pools, setups, strict=True):
-            for _ in range(setup.num_replicas):
-                self.fleet.launch(pool, 0.0, is_ready=True)
+            for place in range(setup.num_replicas):
+                self.fleet.launch(pool, 0.0, is_ready=True, place=place)
+        self._outages = Outages(self.fleet)
         self._sessions: Sessions | None = None
         if specs.turn is not None:
             self._sessions = Sessions(self.fleet.callers, specs, latency, self.arrival_time)
@@ -103,14 +117,17 @@ class ManagedRun:
         """Run to the end; return whether the user stopped it."""
         env = simpy.Environment()
         control = self._control
-        if control.autoscaling is not None:
-            autoscaler = Autoscaler(
-                control.autoscaling, control.startup_seconds, env, self.fleet, self._pools[0], self._meets_slo
-            )
-            env.process(autoscaler.run())
+        for pool, setup in zip(self._pools, self._setups, strict=True):
+            scaling = setup.autoscaling if pool.name else control.autoscaling
+            if scaling is not None:
+                env.process(Autoscaler(scaling, env, self.fleet, pool, self._meets_slo).run())
         if control.faults:
-            self._faults = Faults(env, self.fleet, self._specs, control.replicas_per_node)
-            self._faults.start(control.faults)
+            Faults(env, self.fleet, self._specs, self._outages).start(control.faults)
+        if control.liveness is not None:
+            Liveness(control.liveness, env, self.fleet, self._outages)
+        if control.updates:
+            self._updates = Updates(env, self.fleet)
+            self._updates.start(control.updates)
         interval = self._control.routing.update_interval
         if interval:
             env.process(self._renew(env, interval))
@@ -136,6 +153,7 @@ class ManagedRun:
             return plain(self._pools, self.requests, events, on_progress)
         kind = FrontedDisaggregatedFleet if control.has_front else DisaggregatedFleet
         fleet = kind(self._pools, self.requests, events, on_progress)
+        fleet.landed = deque()
         fleet.handover = Handover(control.disaggregation, control.kv_bytes_per_token, self.requests, events)
         decoding = [pool for pool in self._pools if pool.role == "decode"]
         fleet.decode_router = Router(RoutingSpec(), fleet.units, decoding, self._specs)
@@ -205,11 +223,24 @@ class ManagedRun:
             "stalled_seconds": handover.stalled,
         }
 
+    def with_transfers(self, records: RequestRecords) -> RequestRecords:
+        """Return the records with the way of every KV cache between the pools; as they are without disaggregation."""
+        if not isinstance(self.fleet, DisaggregatedFleet):
+            return records
+        handover = self.fleet.handover
+        return replace(
+            records,
+            prefill_end_time=np.array(handover.prefill_end),
+            transfer_start_time=np.array(handover.transfer_start),
+            transfer_end_time=np.array(handover.transfer_end),
+            prefill_replica_id=np.array(handover.prefill_replica, dtype=np.int32),
+        )
+
     @property
     def timeline(self) -> FleetTimeline:
         """The lives of the replicas."""
         units, callers = self.fleet.units, self.fleet.callers
-        lost, back = ([], []) if self._faults is None else (self._faults.lost_since, self._faults.lost_until)
+        outages = self._outages
         return FleetTimeline(
             launched_at=np.array([unit.launched_at for unit in units]),
             ready_at=np.array([unit.ready_at for unit in units]),
@@ -217,8 +248,11 @@ class ManagedRun:
             gpus=np.array([unit.pool.gpus_per_replica for unit in units], dtype=np.int64),
             pool=np.array([self._pools.index(unit.pool) for unit in units], dtype=np.int64),
             pool_names=tuple(pool.name for pool in self.fleet.pools),
-            lost_since=np.array(lost, dtype=np.float64),
-            lost_until=np.array(back, dtype=np.float64),
+            lost_since=np.array(outages.lost_since, dtype=np.float64),
+            lost_until=np.array(outages.lost_until, dtype=np.float64),
+            num_killed=outages.num_killed,
+            num_replaced=0 if self._updates is None else self._updates.num_replaced,
+            updates=np.array([] if self._updates is None else self._updates.spans, dtype=np.float64).reshape(-1, 2),
             tries=np.array(callers.abandoned, dtype=np.float64).reshape(-1, 3),
             refusals={
                 reason: count for reason, count in zip(REASONS, self.fleet.refusals, strict=True) if count and reason
@@ -234,6 +268,13 @@ class ManagedRun:
         while not self.fleet.is_done:
             until = env.peek()
             self.fleet.drive(until)
+            if self.fleet.news:
+                yield env.timeout(max(self.fleet.news_time - env.now, 0.0))
+                news, self.fleet.news = self.fleet.news, []
+                for tell in news:
+                    tell()
+                yield env.timeout(0)
+                continue
             if until == float("inf"):
                 return
             yield env.timeout(max(until - env.now, 0.0))
@@ -287,5 +328,16 @@ def _pool(setup: PoolSetup, sums: BinnedSums, specs: RequestSpecs, log: StepLog 
     times = setup.step_times.as_lists()
     recorder = Recorder(setup.engine, times, setup.priced, sums, log)
     # What a decode replica takes in has been computed elsewhere.
-    paths = None if setup.role == "decode" else prefix_paths(setup.engine, specs)
-    return Pool(setup.name, setup.engine, times, recorder, setup.gpus_per_replica, setup.role, paths)
+    paths = recorder.paths = None if setup.role == "decode" else prefix_paths(setup.engine, specs)
+    return Pool(
+        setup.name,
+        setup.engine,
+        times,
+        recorder,
+        setup.gpus_per_replica,
+        setup.role,
+        paths,
+        startup_seconds=setup.startup_seconds,
+        weights_bytes=setup.weights_bytes,
+        replicas_per_node=setup.replicas_per_node,
+    )

@@ -66,6 +66,11 @@ class RequestRecords:
         session: Number of its conversation; None: no conversations.
         turn: Its turn there, from 1; None: no conversations that wait for answers.
         served_by: Index into `SERVERS`, for completed requests; None: replicas answered all.
+        prefill_end_time: When its KV cache was ready to be sent to a decode replica, NaN if it never was; this and the
+            three below: None without disaggregation.
+        transfer_start_time: When the link began to send it.
+        transfer_end_time: When it had arrived; the request then waits for a seat until ``first_token_time``.
+        prefill_replica_id: Replica that computed it; -1: it was not handed over.
     """
 
     arrival_time: NDArray[np.float64]
@@ -87,6 +92,10 @@ class RequestRecords:
     session: NDArray[np.int64] | None = None
     turn: NDArray[np.int64] | None = None
     served_by: NDArray[np.int8] | None = None
+    prefill_end_time: NDArray[np.float64] | None = None
+    transfer_start_time: NDArray[np.float64] | None = None
+    transfer_end_time: NDArray[np.float64] | None = None
+    prefill_replica_id: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         """Return the number of requests."""

@@ -30,6 +30,7 @@ class Router:
 
     Attributes:
         has_room: Whether a replica may be given one more request; None: every ready one may.
+        near: Which of the pools that may serve a request it goes to; None: any.
     """
 
     has_room: Callable[[Unit], bool] | None = None
@@ -44,6 +45,7 @@ class Router:
         affinity: Affinity | None = None,
         kinds: Sequence[int] | None = None,
     ) -> None:
+        self.near: Callable[[int, list[Pool]], list[Pool]] | None = None
         self._affinity = affinity
         self._guard = DEFAULT_GUARD if spec.imbalance_guard is None else spec.imbalance_guard
         self._policy = spec.policy
@@ -78,7 +80,9 @@ class Router:
 
     def choose(self, index: int) -> int:
         """Return the number of the replica that a request goes to; -1 while none is ready (or has room)."""
-        pools = self._pools if self._kinds is None else self._allowed[self._kinds[index]]
+        pools = self.allowed_pools(index)
+        if self.near is not None:
+            pools = self.near(index, pools)
         if len(pools) == 1:
             ready = self._open(pools[0])
         else:
@@ -95,6 +99,10 @@ class Router:
         if self.has_room is None:
             return pool.ready
         return [number for number in pool.ready if self.has_room(self._units[number])]
+
+    def allowed_pools(self, index: int) -> list[Pool]:
+        """Return the pools that may serve a request."""
+        return self._pools if self._kinds is None else self._allowed[self._kinds[index]]
 
     def _near(self, index: int, ready: Sequence[int], affinity: Affinity) -> int:
         """Return the replica that knows a request, unless it has far more to do than the others."""

@@ -183,7 +183,8 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
         log,
     )
     was_interrupted = run.run()
-    records = replace(_records(run.requests, run.arrival_time, specs, run.cached_tokens), served_by=run.served_by)
+    records = _records(run.requests, run.arrival_time, specs, run.cached_tokens)
+    records = replace(run.with_transfers(records), served_by=run.served_by)
     end_time = end_of(run.requests)
     outcomes = run.outcomes(records, end_time)
     simulation = Simulation(
@@ -237,7 +238,7 @@ def _run(
     replicas = [Replica(number // num_ranks, config, times) for number in range(num_replicas * num_ranks)]
     if log is not None:
         log.watch(replicas)
-    paths = prefix_paths(config, specs)
+    paths = recorder.paths = prefix_paths(config, specs)
     for replica in replicas:
         set_up(replica, requests, paths)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))

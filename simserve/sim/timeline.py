@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,9 @@ class FleetTimeline:
         refusals: Refusals at the door by reason, repeated tries included.
         num_resent: Requests that clients sent again.
         lost_tokens: Tokens generated for requests that were then given up or lost.
+        num_killed: Replicas that a liveness probe restarted.
+        num_replaced: Replicas that rolling updates replaced.
+        updates: When each rolling update began, and when its last replica was ready (inf: not yet), shape [updates, 2].
     """
 
     launched_at: Floats
@@ -45,6 +48,9 @@ class FleetTimeline:
     refusals: dict[str, int]
     num_resent: int
     lost_tokens: int
+    num_killed: int = 0
+    num_replaced: int = 0
+    updates: Floats = field(default_factory=lambda: np.empty((0, 2)))
 
     def launched(self, edges: Floats) -> Floats:
         """Return the mean number of replicas that are paid for, over each bin."""
