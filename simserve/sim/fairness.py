@@ -7,7 +7,9 @@ before that nobody in front of the replicas knows how long they are.
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from simserve.engine.state import RequestTable
 from simserve.sim.fairness_spec import FairnessSpec
@@ -41,6 +43,10 @@ class FairQueue:
     def __len__(self) -> int:
         """Return how many requests wait."""
         return sum(map(len, self._queues))
+
+    def __iter__(self) -> Iterator[int]:
+        """Go through those that wait, class by class."""
+        return itertools.chain.from_iterable(self._queues)
 
     def waiting_of(self, index: int) -> int:
         """Return how many requests of the same class as this one wait."""
