@@ -15,10 +15,11 @@ from simserve.units import DIMENSIONS_BY_EXAMPLE, to_text
 
 _HEAD = """# Scenario keys
 
-Every key of a scenario file, from the schema itself (`simserve schema --markdown`). Times, bytes, bandwidths and powers are
-texts with a unit (`"500 ms"`, `"80 GB"`, `"3.35 TB/s"`, `"700 W"`); a bare number there is an error that says what to write.
-Counts, token lengths, shares, requests a second and keys whose name ends in their unit (`gpu_hour_usd`) are bare numbers.
-`--set deployment.tensor_parallel_size=8` sets a key by its path. A block that is absent is a mechanism that is not there.
+Every key of a scenario file, from the schema itself (`simserve schema --markdown`). Times, bytes, bandwidths and
+powers are texts with a unit (`"500 ms"`, `"80 GB"`, `"3.35 TB/s"`, `"700 W"`); a bare number there is an error that
+says what to write. Counts, token lengths, shares, requests a second and keys whose name ends in their unit
+(`gpu_hour_usd`) are bare numbers. `--set deployment.tensor_parallel_size=8` sets a key by its path. A block that is
+absent is a mechanism that is not there.
 """
 
 
