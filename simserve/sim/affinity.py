@@ -93,8 +93,7 @@ class PrefixAffinity:
 
     def routed(self, index: int, number: int) -> None:
         """Remember it for all its segments: what the request computes, and its answer, are kept there."""
-        for entry in range(self._offsets[index], self._offsets[index + 1]):
-            self._place[self._segments[entry]] = number
+        self._place.update(dict.fromkeys(self._segments[self._offsets[index] : self._offsets[index + 1]], number))
 
 
 def affinity_of(routing: RoutingSpec, specs: RequestSpecs) -> Affinity | None:

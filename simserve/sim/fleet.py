@@ -10,7 +10,7 @@ At one instant steps end first, then events happen, then steps are planned. Runs
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from simserve.engine.cancel import cancel
@@ -131,26 +131,32 @@ class Fleet(Lives):
         """Advance to ``until`` (exclusive), to news for SimPy's side, or until nothing is left to do."""
         ends, units, requests = self._ends, self.units, self.requests
         countdown = EVENTS_BETWEEN_CHORES
+        next_moment = self._next_moment
+        due: Sequence[int]
         while not self.news:
             end = min(ends, default=INFINITY)
-            moment = self._next_moment()
-            if moment < end:
+            moment = next_moment()
+            while moment < end:
                 if moment >= until:
                     return
                 self._happen(moment)
-                continue
+                if self.news:
+                    return
+                end = min(ends, default=INFINITY)
+                moment = next_moment()
             if end >= until or end == INFINITY:
                 return
-            due = [number for number, time in enumerate(ends) if time == end]
+            due = (ends.index(end),) if ends.count(end) == 1 else [n for n, time in enumerate(ends) if time == end]
             for number in due:
                 self.complete(units[number], end)
-            while self._next_moment() == end:
+            while next_moment() == end:
                 self._happen(end)
             for number in due:
                 unit = units[number]
-                if unit.replica.end_time == end and not unit.is_frozen and self._may_step(unit, end):
-                    plan(unit.replica, requests)
-                self.note_end(unit)
+                replica = unit.replica
+                if replica.end_time == end and not unit.is_frozen and self._may_step(unit, end):
+                    plan(replica, requests)
+                ends[number] = INFINITY if unit.is_frozen else replica.end_time
             countdown -= 1
             if not countdown:
                 countdown = EVENTS_BETWEEN_CHORES
@@ -276,6 +282,8 @@ class Fleet(Lives):
             for index in finished:
                 self._leave(unit, index)
             unit.note_finishes(len(finished), now)
+            if len(finished) > 1:
+                finished.sort()
         doomed = unit.doomed
         if doomed:
             unit.doomed = {}
@@ -283,12 +291,13 @@ class Fleet(Lives):
                 if index in unit.members:
                     cancel(replica, requests, index)
                     self._leave(unit, index)
-        for index in sorted(finished):
+        for index in finished:
             if index not in doomed and not self._goes_on(index, unit, now):
                 self.callers.ended(index, now)
-        for index, decided_at in doomed.items():
-            self.num_lost_tokens += requests.generated_tokens[index]
-            self.callers.without_answer(index, decided_at, TIMED_OUT, GAVE_UP, free_at=now)
+        if doomed:
+            for index, decided_at in doomed.items():
+                self.num_lost_tokens += requests.generated_tokens[index]
+                self.callers.without_answer(index, decided_at, TIMED_OUT, GAVE_UP, free_at=now)
         if unit.next_times is not None:
             use_times(replica, unit.next_times)
             unit.next_times = None

@@ -114,8 +114,16 @@ class Router:
 
     def _is_overloaded(self, number: int, ready: Sequence[int], worth: int) -> bool:
         """Return whether a replica has far more to do than the mean, and so much more than the least that it shows."""
-        loads = [self._known(each) for each in ready]
         own = self._known(number)
+        if own <= worth:
+            return False
+        units = self._units
+        if self._is_stale:
+            loads = [self._known(each) for each in ready]
+        elif self._weighs_tokens:
+            loads = [units[each].tokens for each in ready]
+        else:
+            loads = [units[each].load for each in ready]
         return own > self._guard * sum(loads) / len(loads) and own > min(loads) + worth
 
     def _known(self, number: int) -> int:
@@ -150,9 +158,10 @@ class Router:
         return self._least(ready)
 
     def _least(self, ready: Sequence[int]) -> int:
-        if not self._is_stale and not self._weighs_tokens:
+        if not self._is_stale:
             units = self._units
-            return min(ready, key=lambda number: units[number].load)
+            loads = [units[number].tokens if self._weighs_tokens else units[number].load for number in ready]
+            return ready[loads.index(min(loads))]
         # A replica that is newer than the last look is thought to be empty.
         return min(ready, key=self._known)
 
