@@ -238,9 +238,7 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
     index, chunk = replica.chunk_requests[0], replica.chunk_tokens[0]
     done = requests.computed_tokens[index]
     num_steps = (requests.prompt_tokens[index] + requests.generated_tokens[index] - done - 1) // chunk
-    if num_steps < 2 or (
-        replica.prefilling and (len(replica.prefilling) > 1 or replica.prefilling[0] != index)
-    ):
+    if num_steps < 2 or (replica.prefilling and (len(replica.prefilling) > 1 or replica.prefilling[0] != index)):
         return 1
     if replica.waiting and (
         replica.uses_estimate or (replica.cache is not None and replica.blocked_by == BLOCKED_BY_BLOCKS)

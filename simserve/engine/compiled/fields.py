@@ -101,9 +101,7 @@ _REPLICA: dict[str, Kind] = {
     "waiting": Queue(),
 }
 _UNSEEN = ("free_ranges",)
-REPLICA = Record(
-    "replica", {name: _REPLICA.get(name, INTEGER) for name in Replica.__slots__ if name not in _UNSEEN}
-)
+REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in Replica.__slots__ if name not in _UNSEEN})
 
 _PLANE: dict[str, Kind] = {
     **dict.fromkeys(("has_listener", "lists_failures", "routes_least", "schedules_ahead"), BOOLEAN),
