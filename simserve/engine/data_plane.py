@@ -17,7 +17,7 @@ REACHED, NEWS, CHORES = range(3)
 """Why `drive` returns: the time is up or nothing is left; requests finished that somebody listens to; it is time to
 look after what has gathered."""
 
-EVENTS_BETWEEN_CHORES = 1024
+EVENTS_BETWEEN_CHORES = 4096
 
 
 class DataPlane:
@@ -44,7 +44,6 @@ class DataPlane:
         "cursor",
         "due",
         "ends",
-        "events_between_chores",
         "failed",
         "has_listener",
         "held",
@@ -77,7 +76,6 @@ class DataPlane:
         self.schedules_ahead = schedules_ahead
         self.has_listener = False
         self.num_finished = 0
-        self.events_between_chores = EVENTS_BETWEEN_CHORES
 
 
 def next_ready(plane: DataPlane, requests: RequestTable) -> float:
@@ -147,7 +145,7 @@ def driver(
         is_single = plane.num_units == 1
         is_plain = is_single and not plane.schedules_ahead
         has_news = False
-        countdown = plane.events_between_chores
+        countdown = EVENTS_BETWEEN_CHORES
         only = units[0]
         ready = next_ready(plane, requests)
         while True:

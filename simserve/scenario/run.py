@@ -32,6 +32,7 @@ from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.seats import limit_gains, seats_curve
 from simserve.scenario.speculative import speculation_facts, with_paces
+from simserve.sim.acceleration import Accelerate
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.units import to_text
@@ -45,7 +46,12 @@ Progress = Callable[[int, int], None]
 
 
 def run(
-    scenario: Scenario, *, progress: Progress | None = None, explain: bool = True, keep_steps: bool = False
+    scenario: Scenario,
+    *,
+    progress: Progress | None = None,
+    explain: bool = True,
+    keep_steps: bool = False,
+    accelerate: Accelerate = "auto",
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
@@ -58,6 +64,7 @@ def run(
         explain: Whether to look, with more runs, into what another limit of the scheduler would bring. A search that
             reads latencies and dollars alone has no use for it; the bottleneck is then named without that look.
         keep_steps: Whether the first replication keeps every step in ``simulation.steps``, for a timeline.
+        accelerate: Whether the kernel runs compiled (`simserve.sim.acceleration`).
 
     Raises:
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
@@ -69,7 +76,9 @@ def run(
     check_fit(resolved)
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
-    first, specs, facts, summaries = _replicate(resolved, priced, progress, explain=explain, keep_steps=keep_steps)
+    first, specs, facts, summaries = _replicate(
+        resolved, priced, progress, explain=explain, keep_steps=keep_steps, accelerate=accelerate
+    )
     summary = pool(summaries) if _plans_several(scenario) else summaries[0]
     try:
         curve = seats_curve(resolved, first, specs) if explain else None
@@ -134,6 +143,7 @@ def _replicate(
     *,
     explain: bool,
     keep_steps: bool = False,
+    accelerate: Accelerate = "auto",
 ) -> tuple[Simulation, RequestSpecs, RunFacts, list[dict[str, Any]]]:
     """Return the first run, its traffic, its facts, and the summary of every replication.
 
@@ -146,7 +156,7 @@ def _replicate(
     count = min(count, scenario.run.max_replications) if scenario.run.precision is not None else count
     specs = _traffic(scenario, 0)
     shown = _part(progress, 0, count)
-    first = simulate(deployment, specs, progress=shown, keep_steps=keep_steps)
+    first = simulate(deployment, specs, progress=shown, keep_steps=keep_steps, accelerate=accelerate)
     facts = _facts(resolved, priced, first, specs, explain=explain)
     summaries = [summarize(first, facts)]
     try:
@@ -157,7 +167,7 @@ def _replicate(
                 break
             done = len(summaries)
             shown = _part(progress, done, max(count, done + 1))
-            simulation = simulate(deployment, _traffic(scenario, done), progress=shown)
+            simulation = simulate(deployment, _traffic(scenario, done), progress=shown, accelerate=accelerate)
             if simulation.was_interrupted:
                 first = replace(first, was_interrupted=True)
             else:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.engine.compiled.run import Compiled
+from simserve.engine.compiled.run import Compiled, Drive
 from simserve.engine.data_plane import CHORES, NEWS, DataPlane, driver
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.lockstep import Ranks, complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
@@ -61,10 +61,10 @@ class Cluster:
         self._on_progress = on_progress
         self._compiled: Compiled | None = None
 
-    def accelerate(self, compiled: Compiled) -> None:
-        """Let compiled code drive, from the start of an open loop to its end."""
-        compiled.take(self._plane, self.replicas, self.requests)
-        self._compiled = compiled
+    def accelerate(self, drive: Drive | None) -> None:
+        """Let compiled code drive, from the start of an open loop to its end; None: nothing changes."""
+        if drive is not None:
+            self._compiled = Compiled(drive, self._plane, self.replicas, self.requests)
 
     @property
     def num_arrived(self) -> int:

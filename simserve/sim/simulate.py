@@ -15,11 +15,13 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from simserve.engine.compiled.run import reason_against
 from simserve.engine.config import EngineConfig
 from simserve.engine.set_up import set_up
 from simserve.engine.state import Replica, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
+from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.clients import ClosedLoop
 from simserve.sim.cluster import Cluster, Routing, end_of
 from simserve.sim.control import Control
@@ -108,14 +110,19 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What one replica did with a list of requests: `replay`."""
+    """What replicas did with a list of requests: `replay`."""
 
     records: RequestRecords
     totals: RunTotals
 
 
 def simulate(
-    deployment: Deployment, specs: RequestSpecs, *, progress: Progress | None = None, keep_steps: bool = False
+    deployment: Deployment,
+    specs: RequestSpecs,
+    *,
+    progress: Progress | None = None,
+    keep_steps: bool = False,
+    accelerate: Accelerate = "auto",
 ) -> Simulation:
     """Serve ``specs`` to the end.
 
@@ -124,13 +131,18 @@ def simulate(
         specs: What arrives.
         progress: Called now and then.
         keep_steps: Whether every step is kept, for a timeline.
+        accelerate: Whether the kernel runs compiled: where it pays, always where it can, or never.
+
+    Raises:
+        UsageError: It must, and there is no numba that works.
     """
     log = StepLog() if keep_steps else None
     engine, priced = deployment.engine, deployment.priced
     if _is_managed(deployment, specs):
+        compiled_for(accelerate, len(specs), "what decides beyond where a request goes")
         return _managed(deployment, specs, progress, log)
     records, totals, end_time, was_interrupted = _run(
-        engine, priced.step_times, priced, deployment.num_replicas, deployment.routing, specs, progress, log
+        engine, priced.step_times, priced, deployment.num_replicas, deployment.routing, specs, progress, log, accelerate
     )
     return Simulation(
         records=records if specs.turn is None else records.by_arrival(),
@@ -213,9 +225,17 @@ def _frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.f
     return config.frontend_latency + config.tokenization_per_token * tokens
 
 
-def replay(config: EngineConfig, step_times: StepTimes, specs: RequestSpecs) -> Replay:
-    """Serve ``specs`` on one replica whose step times are given, without a priced deployment behind them."""
-    records, totals, _, _ = _run(config, step_times, None, 1, "round_robin", specs, None)
+def replay(
+    config: EngineConfig,
+    step_times: StepTimes,
+    specs: RequestSpecs,
+    *,
+    num_replicas: int = 1,
+    routing: Routing = "round_robin",
+    accelerate: Accelerate = "off",
+) -> Replay:
+    """Serve ``specs`` on replicas whose step times are given, without a priced deployment behind them."""
+    records, totals, _, _ = _run(config, step_times, None, num_replicas, routing, specs, None, accelerate=accelerate)
     return Replay(records=records, totals=totals)
 
 
@@ -228,6 +248,7 @@ def _run(
     specs: RequestSpecs,
     progress: Progress | None,
     log: StepLog | None = None,
+    accelerate: Accelerate = "off",
 ) -> tuple[RequestRecords, RunTotals, float, bool]:
     times = times.as_lists()
     requests = RequestTable(
@@ -242,6 +263,9 @@ def _run(
     for replica in replicas:
         set_up(replica, requests, paths)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
+    is_open = specs.turn is None and specs.concurrency is None
+    obstacle = reason_against(config, paths is not None, is_open, log is not None)
+    compiled = compiled_for(accelerate, len(specs), obstacle)
     cluster = Cluster(replicas, requests, recorder, routing, on_progress, num_ranks)
     env = simpy.Environment()
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
@@ -255,6 +279,7 @@ def _run(
         # One tokeniser, in order: nobody overtakes a long prompt.
         np.frombuffer(requests.ready_time)[:] = np.maximum.accumulate(arrival_time + latency)
         cluster.schedule_all()
+        cluster.accelerate(compiled)
     else:
         clients = ClosedLoop(env, cluster, specs.think_time, latency, arrival_time)
         clients.start(specs.concurrency)

@@ -1,25 +1,21 @@
 """Compiling the kernel: its functions as they stand, each with the compiled others in place of those it calls.
 
-Compiled code is kept on disk under a key of the sources that went into it.
+Compiled code is kept on disk (`simserve.engine.compiled.cache`).
 """
 
 from __future__ import annotations
 
 import dis
-import hashlib
-import os
-import sys
 import types as python_types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core import caching, types
+from numba.core import types
 from numba.extending import overload_method
 
-import simserve
-from simserve.engine.compiled import fields, replacements
+from simserve.engine.compiled import containers, fields, replacements  # noqa: F401 (numba learns what containers do)
+from simserve.engine.compiled.disk import KernelCache
 from simserve.engine.compiled.types import RecordType, record_at
 from simserve.engine.data_plane import driver
 from simserve.engine.kernel import complete, plan, seen_time, submit
@@ -37,8 +33,12 @@ def compiled_drive() -> Callable[[int, int, float], int]:
     def drive_at(plane: int, requests: int, until: float) -> int:
         return drive(record_at(plane, _PLANE), record_at(requests, _REQUESTS), until)  # type: ignore[no-any-return]
 
-    entry = numba.njit(types.int64(types.int64, types.int64, types.float64), nogil=True, error_model="numpy")
-    return entry(drive_at)  # type: ignore[no-any-return]
+    entry = numba.njit(drive_at, nogil=True, error_model="numpy")
+    cache = KernelCache.over(drive_at)
+    if cache is not None:
+        entry._cache = cache
+    entry.compile(types.int64(types.int64, types.int64, types.float64))
+    return entry  # type: ignore[no-any-return]
 
 
 class _Rebinding:

@@ -124,8 +124,7 @@ class Memory:
         if not length:
             return np.zeros(0)
         self.words[at + 1] = 0
-        data = (ctypes.c_double * length).from_address(int(self.words[at]))
-        return np.frombuffer(data, dtype=np.float64).copy()
+        return np.array((ctypes.c_double * length).from_address(int(self.words[at])))
 
     def length(self, name: str, number: int = 0) -> int:
         """Return the length of a list."""

@@ -74,7 +74,8 @@ def bisect_left(values: Any, value: Any) -> int:
 
 def nextafter(value: float, towards: float) -> float:
     """Return the next float."""
-    return np.nextafter(value, towards)
+    following: float = np.nextafter(value, towards)
+    return following
 
 
 def sum_between(values: Any, start: int, stop: int) -> int:
@@ -87,7 +88,7 @@ def sum_between(values: Any, start: int, stop: int) -> int:
 
 def earliest_of(times: Any) -> float:
     """As `simserve.engine.numbers.earliest_of`."""
-    earliest = times[0]
+    earliest: float = times[0]
     for position in range(1, len(times)):
         earliest = min(earliest, times[position])
     return earliest

@@ -18,9 +18,6 @@ from simserve.engine.data_plane import DataPlane
 from simserve.engine.state import CONTINUOUS, LEAP_WIDTH, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 
-EVENTS_BETWEEN_CHORES = 8192
-"""Fewer returns than the interpreted loop makes: what gathers meanwhile are numbers in flat memory."""
-
 Drive = Callable[[int, int, float], int]
 
 
@@ -45,13 +42,13 @@ class Compiled:
 
     Args:
         drive: The compiled `simserve.engine.data_plane.driver`.
+        plane: Whose turn it is and what is to come.
+        replicas: Those of the plane. They have not begun, and stay as they are.
+        requests: All requests; their columns are filled.
     """
 
-    def __init__(self, drive: Drive) -> None:
+    def __init__(self, drive: Drive, plane: DataPlane, replicas: list[Replica], requests: RequestTable) -> None:
         self._drive = drive
-
-    def take(self, plane: DataPlane, replicas: list[Replica], requests: RequestTable) -> None:
-        """Lay out replicas that have not begun, and all that they refer to."""
         self.replicas = replicas
         self._requests = Memory(fields.REQUESTS)
         for name in fields.REQUESTS.fields:
@@ -75,7 +72,6 @@ class Compiled:
         self._plane = Memory(fields.PLANE)
         for name, kind in fields.PLANE.fields.items():
             self._plane.put(name, self._replicas if isinstance(kind, Records) else getattr(plane, name))
-        self._plane.put("events_between_chores", EVENTS_BETWEEN_CHORES)
 
     def drive(self, until: float) -> int:
         """Drive to ``until``, as `simserve.engine.data_plane.driver` says."""

@@ -13,16 +13,13 @@ from typing import Any
 from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.core.datamodel import models
-from numba.core.imputils import lower_constant
-from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_global, signature
+from numba.core.typing.templates import AttributeTemplate, signature
 from numba.extending import (
     infer_getattr,
     intrinsic,
     lower_builtin,
     lower_getattr_generic,
     lower_setattr_generic,
-    overload,
-    overload_method,
     register_model,
 )
 
@@ -40,9 +37,9 @@ from simserve.engine.compiled.layout import (
     reallocate_address,
 )
 
-_BYTE = ir.IntType(8)
-_WORD = ir.IntType(64)
-_ADDRESS = _BYTE.as_pointer()
+BYTE = ir.IntType(8)
+WORD_TYPE = ir.IntType(64)
+ADDRESS = BYTE.as_pointer()
 _STORED = {"b": types.int8, "i": types.int32, "q": types.int64, "d": types.float64}
 _REALLOCATE = "simserve_reallocate"
 _MISSING = object()
@@ -94,7 +91,7 @@ class QueueType(types.Type):
 
 class _PointerModel(models.PrimitiveModel):
     def __init__(self, manager: Any, fe_type: Any) -> None:
-        super().__init__(manager, fe_type, _ADDRESS)
+        super().__init__(manager, fe_type, ADDRESS)
 
 
 for _each in (RecordType, RecordsType, ColumnType, ItemsType, QueueType):
@@ -117,11 +114,11 @@ def type_of(kind: Any) -> Any:
     return RecordType(kind.record)
 
 
-def _at(builder: Any, address: Any, words: Any, element: Any) -> Any:
+def place(builder: Any, address: Any, words: Any, element: Any) -> Any:
     """Return a pointer to ``element`` so many words behind an address."""
     if isinstance(words, int):
-        words = ir.Constant(_WORD, words)
-    moved = builder.gep(address, [builder.mul(words, ir.Constant(_WORD, WORD))], inbounds=True)
+        words = ir.Constant(WORD_TYPE, words)
+    moved = builder.gep(address, [builder.mul(words, ir.Constant(WORD_TYPE, WORD))], inbounds=True)
     return builder.bitcast(moved, element.as_pointer())
 
 
@@ -141,13 +138,13 @@ class _RecordAttributes(AttributeTemplate):
 def _get_attribute(context: Any, builder: Any, record: RecordType, value: Any, name: str) -> Any:
     kind, offset = record.record.fields[name], record.record.offsets[name]
     if kind == FLOAT:
-        return builder.load(_at(builder, value, offset, ir.DoubleType()))
+        return builder.load(place(builder, value, offset, ir.DoubleType()))
     if kind in (INTEGER, BOOLEAN):
-        word = builder.load(_at(builder, value, offset, _WORD))
+        word = builder.load(place(builder, value, offset, WORD_TYPE))
         return builder.trunc(word, ir.IntType(1)) if kind == BOOLEAN else word
     if isinstance(kind, Items | Queue):
-        return _at(builder, value, offset, _BYTE)
-    return builder.load(_at(builder, value, offset, _ADDRESS))
+        return place(builder, value, offset, BYTE)
+    return builder.load(place(builder, value, offset, ADDRESS))
 
 
 @lower_setattr_generic(RecordType)
@@ -156,16 +153,16 @@ def _set_attribute(context: Any, builder: Any, sig: Any, args: Any, name: str) -
     kind, offset = record.record.fields[name], record.record.offsets[name]
     value = context.cast(builder, args[1], source, type_of(kind))
     if kind == BOOLEAN:
-        value = builder.zext(value, _WORD)
-    builder.store(value, _at(builder, args[0], offset, value.type))
+        value = builder.zext(value, WORD_TYPE)
+    builder.store(value, place(builder, args[0], offset, value.type))
 
 
 def _is_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     value = args[0]
     if isinstance(sig.args[0], ItemsType):
         # A list that somebody reads has memory from the start.
-        value = builder.load(builder.bitcast(value, _ADDRESS.as_pointer()))
-    return builder.icmp_unsigned("==", value, ir.Constant(_ADDRESS, None))
+        value = builder.load(builder.bitcast(value, ADDRESS.as_pointer()))
+    return builder.icmp_unsigned("==", value, ir.Constant(ADDRESS, None))
 
 
 def _is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -182,7 +179,7 @@ def record_at(typing_context: Any, address: Any, record: Any) -> Any:
     """Return the record that begins at an address; ``record`` is its type."""
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], _ADDRESS)
+        return builder.inttoptr(args[0], ADDRESS)
 
     return signature(record.instance_type, types.int64, record), lower
 
@@ -191,17 +188,21 @@ def record_at(typing_context: Any, address: Any, record: Any) -> Any:
 
 
 @intrinsic
-def _word(typing_context: Any, container: Any, position: Any) -> Any:
+def word_at(typing_context: Any, container: Any, position: Any) -> Any:
+    """Load a word of a header."""
+
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.load(_at(builder, args[0], args[1], _WORD))
+        return builder.load(place(builder, args[0], args[1], WORD_TYPE))
 
     return types.int64(container, types.int64), lower
 
 
 @intrinsic
-def _set_word(typing_context: Any, container: Any, position: Any, value: Any) -> Any:
+def set_word(typing_context: Any, container: Any, position: Any, value: Any) -> Any:
+    """Store a word of a header."""
+
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        builder.store(args[2], _at(builder, args[0], args[1], _WORD))
+        builder.store(args[2], place(builder, args[0], args[1], WORD_TYPE))
         return context.get_dummy_value()
 
     return types.none(container, types.int64, types.int64), lower
@@ -212,24 +213,24 @@ def _elements(container: Any) -> list[Any]:
 
 
 @intrinsic
-def _load(typing_context: Any, container: Any, position: Any) -> Any:
+def load_entry(typing_context: Any, container: Any, position: Any) -> Any:
     """Load an entry of a list."""
     elements = _elements(container)
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        data = builder.load(builder.bitcast(args[0], _ADDRESS.as_pointer()))
-        first = builder.mul(args[1], ir.Constant(_WORD, len(elements)))
+        data = builder.load(builder.bitcast(args[0], ADDRESS.as_pointer()))
+        first = builder.mul(args[1], ir.Constant(WORD_TYPE, len(elements)))
         values = []
         for number, element in enumerate(elements):
-            word = builder.add(first, ir.Constant(_WORD, number))
-            values.append(builder.load(_at(builder, data, word, context.get_value_type(element))))
+            word = builder.add(first, ir.Constant(WORD_TYPE, number))
+            values.append(builder.load(place(builder, data, word, context.get_value_type(element))))
         return values[0] if len(values) == 1 else context.make_tuple(builder, container.element, values)
 
     return container.element(container, types.int64), lower
 
 
 @intrinsic
-def _store(typing_context: Any, container: Any, position: Any, value: Any) -> Any:
+def store_entry(typing_context: Any, container: Any, position: Any, value: Any) -> Any:
     """Store an entry of a list."""
     elements = _elements(container)
     values = list(value) if isinstance(value, types.BaseTuple) else [value]
@@ -237,287 +238,44 @@ def _store(typing_context: Any, container: Any, position: Any, value: Any) -> An
         return None
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        data = builder.load(builder.bitcast(args[0], _ADDRESS.as_pointer()))
-        first = builder.mul(args[1], ir.Constant(_WORD, len(elements)))
+        data = builder.load(builder.bitcast(args[0], ADDRESS.as_pointer()))
+        first = builder.mul(args[1], ir.Constant(WORD_TYPE, len(elements)))
         parts = cgutils.unpack_tuple(builder, args[2]) if len(elements) > 1 else [args[2]]
         for number, (element, given, part) in enumerate(zip(elements, values, parts, strict=True)):
-            word = builder.add(first, ir.Constant(_WORD, number))
+            word = builder.add(first, ir.Constant(WORD_TYPE, number))
             cast = context.cast(builder, part, given, element)
-            builder.store(cast, _at(builder, data, word, cast.type))
+            builder.store(cast, place(builder, data, word, cast.type))
         return context.get_dummy_value()
 
     return types.none(container, types.int64, value), lower
 
 
 @intrinsic
-def _store_all(typing_context: Any, container: Any, position: Any, values: Any) -> Any:
+def store_entries(typing_context: Any, container: Any, position: Any, values: Any) -> Any:
     """Store a tuple of numbers in a list of numbers, from a position on."""
     given = list(values)
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        data = builder.load(builder.bitcast(args[0], _ADDRESS.as_pointer()))
+        data = builder.load(builder.bitcast(args[0], ADDRESS.as_pointer()))
         for number, part in enumerate(cgutils.unpack_tuple(builder, args[2])):
-            word = builder.add(args[1], ir.Constant(_WORD, number))
+            word = builder.add(args[1], ir.Constant(WORD_TYPE, number))
             cast = context.cast(builder, part, given[number], container.element)
-            builder.store(cast, _at(builder, data, word, cast.type))
+            builder.store(cast, place(builder, data, word, cast.type))
         return context.get_dummy_value()
 
     return types.none(container, types.int64, values), lower
 
 
 @intrinsic
-def _reallocate(typing_context: Any, container: Any, num_words: Any) -> Any:
+def reallocate(typing_context: Any, container: Any, num_words: Any) -> Any:
     """Give a list room for so many words."""
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = ir.FunctionType(_ADDRESS, [_ADDRESS, _WORD])
+        kind = ir.FunctionType(ADDRESS, [ADDRESS, WORD_TYPE])
         function = cgutils.get_or_insert_function(builder.module, kind, _REALLOCATE)
-        place = builder.bitcast(args[0], _ADDRESS.as_pointer())
-        moved = builder.call(function, [builder.load(place), builder.mul(args[1], ir.Constant(_WORD, WORD))])
+        place = builder.bitcast(args[0], ADDRESS.as_pointer())
+        moved = builder.call(function, [builder.load(place), builder.mul(args[1], ir.Constant(WORD_TYPE, WORD))])
         builder.store(moved, place)
         return context.get_dummy_value()
 
     return types.none(container, types.int64), lower
-
-
-# Columns.
-
-
-@infer_global(operator.getitem)
-class _ColumnGetItem(AbstractTemplate):
-    def generic(self, args: Any, kws: Any) -> Any:
-        column, index = args
-        if isinstance(column, ColumnType | RecordsType) and isinstance(index, types.Integer):
-            return signature(column.element, column, types.int64)
-        return None
-
-
-@infer_global(operator.setitem)
-class _ColumnSetItem(AbstractTemplate):
-    def generic(self, args: Any, kws: Any) -> Any:
-        column, index, _value = args
-        if isinstance(column, ColumnType) and isinstance(index, types.Integer):
-            return signature(types.none, column, types.int64, column.element)
-        return None
-
-
-def _column_entry(context: Any, builder: Any, column: ColumnType, args: Any) -> Any:
-    stored = context.get_value_type(column.stored)
-    return builder.gep(builder.bitcast(args[0], stored.as_pointer()), [args[1]], inbounds=True)
-
-
-@lower_builtin(operator.getitem, ColumnType, types.int64)
-def _column_get(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    column = sig.args[0]
-    value = builder.load(_column_entry(context, builder, column, args))
-    return context.cast(builder, value, column.stored, column.element)
-
-
-@lower_builtin(operator.setitem, ColumnType, types.int64, types.Any)
-def _column_set(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    column = sig.args[0]
-    value = context.cast(builder, args[2], column.element, column.stored)
-    builder.store(value, _column_entry(context, builder, column, args))
-    return context.get_dummy_value()
-
-
-@lower_builtin(operator.getitem, RecordsType, types.int64)
-def _records_get(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    size = ir.Constant(_WORD, sig.args[0].element.record.num_words)
-    return _at(builder, args[0], builder.mul(args[1], size), _BYTE)
-
-
-# Lists: data, length, capacity.
-
-
-@overload(len, strict=False)
-def _len(container: Any) -> Any:
-    if isinstance(container, ItemsType | QueueType):
-        return lambda container: _word(container, 1)
-    return None
-
-
-@overload(bool, strict=False)
-def _bool(container: Any) -> Any:
-    if isinstance(container, ItemsType | QueueType):
-        return lambda container: _word(container, 1) != 0
-    return None
-
-
-@overload(operator.not_, strict=False)
-def _not(container: Any) -> Any:
-    if isinstance(container, ItemsType | QueueType):
-        return lambda container: _word(container, 1) == 0
-    return None
-
-
-@overload(operator.getitem, strict=False)
-def _items_get(container: Any, position: Any) -> Any:
-    if isinstance(container, ItemsType) and isinstance(position, types.Integer):
-
-        def get(container: Any, position: Any) -> Any:
-            if position < 0:
-                position += _word(container, 1)
-            return _load(container, position)
-
-        return get
-    if isinstance(container, QueueType):
-        return lambda container, position: _word(container, 0)
-    return None
-
-
-@overload(operator.setitem, strict=False)
-def _items_set(container: Any, position: Any, value: Any) -> Any:
-    if isinstance(container, ItemsType):
-
-        def put(container: Any, position: Any, value: Any) -> Any:
-            if position < 0:
-                position += _word(container, 1)
-            _store(container, position, value)
-
-        return put
-    return None
-
-
-@overload_method(ItemsType, "append", strict=False)
-def _append(container: Any, value: Any) -> Any:
-    size = len(container.codes)
-
-    def append(container: Any, value: Any) -> Any:
-        length = _word(container, 1)
-        if length == _word(container, 2):
-            capacity = 2 * length + 16
-            _reallocate(container, capacity * size)
-            _set_word(container, 2, capacity)
-        _store(container, length, value)
-        _set_word(container, 1, length + 1)
-
-    return append
-
-
-@overload_method(ItemsType, "extend", strict=False)
-def _extend(container: Any, values: Any) -> Any:
-    count = len(values)
-
-    def extend(container: Any, values: Any) -> Any:
-        length = _word(container, 1)
-        if length + count > _word(container, 2):
-            capacity = 2 * length + 16 * count
-            _reallocate(container, capacity)
-            _set_word(container, 2, capacity)
-        _store_all(container, length, values)
-        _set_word(container, 1, length + count)
-
-    return extend
-
-
-@overload_method(ItemsType, "clear", strict=False)
-def _clear(container: Any) -> Any:
-    return lambda container: _set_word(container, 1, 0)
-
-
-@overload_method(ItemsType, "pop", strict=False)
-def _pop(container: Any, position: Any = -1) -> Any:
-    if isinstance(position, types.Omitted | int):
-
-        def pop(container: Any, position: Any = -1) -> Any:
-            last = _word(container, 1) - 1
-            _set_word(container, 1, last)
-            return _load(container, last)
-
-        return pop
-
-    def pop_at(container: Any, position: Any = -1) -> Any:
-        value = _load(container, position)
-        last = _word(container, 1) - 1
-        for each in range(position, last):
-            _store(container, each, _load(container, each + 1))
-        _set_word(container, 1, last)
-        return value
-
-    return pop_at
-
-
-@overload_method(ItemsType, "index", strict=False)
-def _index(container: Any, value: Any) -> Any:
-    def index(container: Any, value: Any) -> Any:
-        position = 0
-        while _load(container, position) != value:
-            position += 1
-        return position
-
-    return index
-
-
-@overload_method(ItemsType, "remove", strict=False)
-def _remove(container: Any, value: Any) -> Any:
-    def remove(container: Any, value: Any) -> Any:
-        container.pop(container.index(value))
-
-    return remove
-
-
-@overload(operator.contains, strict=False)
-def _contains(container: Any, value: Any) -> Any:
-    if isinstance(container, ItemsType):
-
-        def contains(container: Any, value: Any) -> Any:
-            for position in range(_word(container, 1)):  # noqa: SIM110
-                if _load(container, position) == value:
-                    return True
-            return False
-
-        return contains
-    return None
-
-
-# The queue: head, length, tail, and the column of those who stand behind.
-
-
-@intrinsic
-def _behind(typing_context: Any, queue: Any) -> Any:
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.load(_at(builder, args[0], 3, _ADDRESS))
-
-    return ColumnType("q")(queue), lower
-
-
-@overload_method(QueueType, "append", strict=False)
-def _queue_append(queue: Any, index: Any) -> Any:
-    def append(queue: Any, index: Any) -> Any:
-        length = _word(queue, 1)
-        if length:
-            _behind(queue)[_word(queue, 2)] = index
-        else:
-            _set_word(queue, 0, index)
-        _set_word(queue, 2, index)
-        _set_word(queue, 1, length + 1)
-
-    return append
-
-
-@overload_method(QueueType, "appendleft", strict=False)
-def _queue_appendleft(queue: Any, index: Any) -> Any:
-    def appendleft(queue: Any, index: Any) -> Any:
-        length = _word(queue, 1)
-        if length:
-            _behind(queue)[index] = _word(queue, 0)
-        else:
-            _set_word(queue, 2, index)
-        _set_word(queue, 0, index)
-        _set_word(queue, 1, length + 1)
-
-    return appendleft
-
-
-@overload_method(QueueType, "popleft", strict=False)
-def _queue_popleft(queue: Any) -> Any:
-    def popleft(queue: Any) -> Any:
-        index = _word(queue, 0)
-        length = _word(queue, 1) - 1
-        _set_word(queue, 1, length)
-        if length:
-            _set_word(queue, 0, _behind(queue)[index])
-        return index
-
-    return popleft
