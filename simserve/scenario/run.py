@@ -16,6 +16,7 @@ from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.replications import PILOT_RUNS, pool, widest
 from simserve.metrics.result import RunResult
 from simserve.metrics.summary import RunFacts, summarize
+from simserve.metrics.users import UsersFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.profiles.api import load_api
@@ -231,8 +232,19 @@ def _facts(
         thresholds=scenario.thresholds,
         quality=quality_of(resolved.shape),
         limit_gains=limit_gains(resolved, specs) if explain and _has_queued(simulation) else {},
+        users=_users(scenario, specs),
         speculation=speculation_facts(scenario.deployment.speculative, resolved.shape, priced, simulation),
     )
+
+
+def _users(scenario: Scenario, specs: RequestSpecs) -> UsersFacts | None:
+    """Return how many users the arrivals stand for; None where the scenario does not say."""
+    users = getattr(scenario.workload.arrivals, "users", None)
+    if users is None:
+        return None
+    later = specs.think_time[specs.concurrency or 0 :]
+    think_time = float(later.mean()) if len(later) else 0.0
+    return UsersFacts(users=users, clients=specs.concurrency, think_time=think_time, rate=specs.offered_rate)
 
 
 def _expected_error(resolved: ResolvedScenario, simulation: Simulation) -> dict[str, Any] | str:

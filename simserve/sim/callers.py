@@ -62,7 +62,7 @@ class Callers:
         self._has_timeouts = any(timeout is not None for timeout in self._timeouts)
 
     def start(self) -> None:
-        """Closed loop without conversations: let every client send its first request at 0."""
+        """Closed loop without conversations: let every client send its first request, at 0 or over the ramp-up."""
         for _ in range(self._specs.concurrency or 0 if self._specs.turn is None else 0):
             self._send_next(0.0)
 
@@ -150,7 +150,7 @@ class Callers:
         if index < len(self._specs):
             self._next = index + 1
             is_first = index < (self._specs.concurrency or 0)
-            sent_at = 0.0 if is_first else answered_at + float(self._specs.think_time[index])
+            sent_at = self._specs.begins_at(index) if is_first else answered_at + float(self._specs.think_time[index])
             self._arrival_time[index] = self._sent_at[index] = sent_at
             self._put(index, max(sent_at + float(self._latency[index]), not_before))
 

@@ -60,7 +60,7 @@ class ManagedRun:
         log: StepLog | None = None,
     ) -> None:
         entrances = [setup.name for setup in setups if setup.role != "decode"]
-        self._rules = rules = rules_of(control.routing.rules, control.allowed, entrances, specs)
+        self._rules = rules = rules_of(control.routing.rules or (), control.allowed, entrances, specs)
         self.requests = request_table(setups, specs, *((control.allowed,) if rules is None else rules.for_limits()))
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
         self._control, self._specs = control, specs

@@ -127,7 +127,7 @@ def simulate(
         engine, priced.step_times, priced, deployment.num_replicas, deployment.routing, specs, progress, log
     )
     return Simulation(
-        records=records if specs.turn is None else records.by_arrival(),
+        records=records.by_arrival() if specs.sends_out_of_order else records,
         totals=totals,
         end_time=end_time,
         num_replicas=deployment.num_replicas * engine.data_parallel_size,
@@ -197,7 +197,7 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
     )
     if streaming is not None:
         simulation = _as_seen(streaming, simulation, run)
-    return simulation if specs.turn is None else replace(simulation, records=simulation.records.by_arrival())
+    return replace(simulation, records=simulation.records.by_arrival()) if specs.sends_out_of_order else simulation
 
 
 def _frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
@@ -249,7 +249,7 @@ def _run(
         np.frombuffer(requests.ready_time)[:] = np.maximum.accumulate(arrival_time + latency)
         cluster.schedule_all()
     else:
-        clients = ClosedLoop(env, cluster, specs.think_time, latency, arrival_time)
+        clients = ClosedLoop(env, cluster, specs.think_time, latency, arrival_time, specs.begins_at)
         clients.start(specs.concurrency)
     env.process(_data_plane(env, cluster, clients, sessions))
     was_interrupted = False
