@@ -1,4 +1,4 @@
-"""What became of requests that were not simply served: refused, given up, lost, tried again; in numbers and sentences."""
+"""What became of requests that were not simply served: refused, given up, lost, tried again; counted and told."""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ before that nobody in front of the replicas knows how long they are.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import chain
 
 from simserve.engine.state import RequestTable
 from simserve.sim.fairness_spec import FairnessSpec
@@ -41,6 +43,10 @@ class FairQueue:
     def __len__(self) -> int:
         """Return how many requests wait."""
         return sum(map(len, self._queues))
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the requests that wait, class by class."""
+        return chain.from_iterable(self._queues)
 
     def waiting_of(self, index: int) -> int:
         """Return how many requests of the same class as this one wait."""

@@ -83,8 +83,13 @@ class Sessions:
         for client in range(self._concurrency):
             self._begin_next(self._begins_at(client), thinks=False)
 
-    def answer(self, indices: Sequence[int]) -> None:
-        """Send what follows on requests that ended at this instant, in this order."""
+    def answer(self, indices: Sequence[int], heard_at: float | None = None) -> None:
+        """Send what follows on requests that ended at this instant, in this order.
+
+        Args:
+            indices: The requests.
+            heard_at: When their clients know; None: when they ended.
+        """
         requests = self._cluster.requests
         for index in indices:
             group = self._group[index]
@@ -93,6 +98,7 @@ class Sessions:
                 continue
             failed = requests.status[index] == FAILED
             ended_at = requests.ready_time[index] if failed else requests.finish_time[index]
+            ended_at = ended_at if heard_at is None else heard_at
             if not self._begins[group + 1]:
                 self._send(group + 1, ended_at, thinks=True)
             elif self._concurrency is not None:

@@ -149,7 +149,8 @@ def _is_managed(deployment: Deployment, specs: RequestSpecs) -> bool:
 
 def _as_seen(spec: StreamingSpec, simulation: Simulation, run: ManagedRun) -> Simulation:
     """Return the run as the clients see it."""
-    view = client_view(spec, simulation.records, run.requests, run.clocks, simulation.end_time)
+    pace = np.frombuffer(run.requests.pace, dtype=np.int64) if len(run.requests.pace) else None
+    view = client_view(spec, simulation.records, run.clocks, simulation.end_time, pace)
     totals = replace(simulation.totals, itl=view.itl)
     return replace(simulation, records=view.records, totals=totals, stream=view.totals)
 
