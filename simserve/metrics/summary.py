@@ -18,7 +18,7 @@ from simserve.metrics.energy import Grid, board_watts, energy
 from simserve.metrics.front import front_figures, front_sentences
 from simserve.metrics.kv_use import kv_figures
 from simserve.metrics.latency import RequestLatencies, latency_summary, request_latencies
-from simserve.metrics.losses import loss_sentences
+from simserve.metrics.losses import fates, loss_sentences, reasons
 from simserve.metrics.occupancy import Stays, stays
 from simserve.metrics.offload import offload_figures, offload_sentences
 from simserve.metrics.overflow import overflow_figures, overflow_share
@@ -31,7 +31,8 @@ from simserve.metrics.steady_state import Window, find_window
 from simserve.metrics.streaming import name_api_server, stream_figures
 from simserve.metrics.thresholds import Figures, evaluate_thresholds
 from simserve.metrics.throughput import Throughput, throughput
-from simserve.sim.records import COMPLETED, REASONS, STATUSES, UNFINISHED, RequestRecords
+from simserve.metrics.users import UsersFacts, users_figures
+from simserve.sim.records import COMPLETED, UNFINISHED, RequestRecords
 
 if TYPE_CHECKING:
     from simserve.perf.memory import MemoryPlan
@@ -90,6 +91,7 @@ class RunFacts:
         speculation: What is known of speculative decoding, None without it.
         pool_gpu_hour_usd: Price of one GPU for an hour by pool, where there are several.
         gpus_per_replica: GPUs of one replica.
+        users: How many users send the requests, None where the scenario does not say.
     """
 
     version: str
@@ -119,6 +121,7 @@ class RunFacts:
     speculation: SpeculationFacts | None = None
     pool_gpu_hour_usd: Mapping[str, float | None] = field(default_factory=dict)
     gpus_per_replica: int = 1
+    users: UsersFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,9 +237,10 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "streaming": stream_figures(simulation),
             "overflow": overflowed,
             **front_figures(simulation),
+            "users": users_figures(facts.users, measured.latencies, measured.window),
             "replicas": replica_figures(simulation, facts.num_gpus),
-            "requests": {**_requests(records), "resent": 0 if timeline is None else timeline.num_resent},
-            "rejected": {"by_reason": _reasons(records), "refusals": {} if timeline is None else timeline.refusals},
+            "requests": {**fates(records), "resent": 0 if timeline is None else timeline.num_resent},
+            "rejected": {"by_reason": reasons(records), "refusals": {} if timeline is None else timeline.refusals},
             "memory": {key: getattr(facts.memory, key) for key in _MEMORY_KEYS},
             "quality": list(facts.quality),
             "thresholds": evaluate_thresholds(facts.thresholds, figures),
@@ -351,24 +355,6 @@ def _steps(totals: RunTotals) -> dict[str, Any]:
         "mean_batch": _ratio(totals.sequence_steps, totals.num_steps),
         "seconds_by_part": dict(totals.seconds_by_part),
     }
-
-
-def _requests(records: RequestRecords) -> dict[str, int]:
-    """Return how many requests were sent, how each ended, and how many the model's length limit cut."""
-    sent = np.isfinite(records.arrival_time)
-    counts = np.bincount(records.status[sent], minlength=len(STATUSES))
-    by_status = {status: int(count) for status, count in zip(STATUSES, counts, strict=True)}
-    truncated = _count(records.is_truncated & sent)
-    return {"submitted": _count(sent), **by_status, "truncated": truncated}
-
-
-def _reasons(records: RequestRecords) -> dict[str, int]:
-    """Return how many requests were lost for each known reason; without one, under their status."""
-    lost = np.isfinite(records.arrival_time) & (records.status != COMPLETED) & (records.status != UNFINISHED)
-    counts = np.bincount(records.reason[lost], minlength=len(REASONS))
-    by_reason = {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if reason}
-    unexplained = np.bincount(records.status[lost & (records.reason == 0)], minlength=len(STATUSES))
-    return by_reason | {STATUSES[index]: int(unexplained[index]) for index in np.flatnonzero(unexplained)}
 
 
 def _count(selected: NDArray[np.bool_]) -> int:

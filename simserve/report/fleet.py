@@ -107,6 +107,20 @@ def front_lines(result: RunResult) -> list[str]:
     return [*_cache_lines(simserve), *_api_lines(simserve), *_second_lines(simserve), *_fairness_lines(simserve)]
 
 
+def user_lines(result: RunResult) -> list[str]:
+    """Return what the users of a scenario come to; empty where it counts none."""
+    users = result.summary["simserve"]["users"]
+    if users["users"] is None or users["request_rate"] is None:
+        return []
+    clients = "" if users["clients"] is None else f"{count(users['clients'])} clients in a closed loop, "
+    return [
+        f"{count(users['users'])} users: {clients}{number(users['request_rate'])} requests/s; "
+        f"{count(round(users['waiting']))} of them ({share(users['waiting_share'])}) wait for an answer at any moment",
+        f"each asks {number(users['requests_per_user_hour'])} times an hour, "
+        f"{format_seconds(users['pause_s'])} after an answer",
+    ]
+
+
 def _cache_lines(simserve: Mapping[str, Any]) -> list[str]:
     cache = simserve["response_cache"]
     if cache["requests"] is None:

@@ -11,7 +11,6 @@ from simserve.scenario.front_combinations import check_front
 from simserve.scenario.objective import limits_by_class
 from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import BLIND_POLICIES, LIVE_POLICIES
-from simserve.workload.arrival_spec import ClosedLoopArrivals
 from simserve.workload.requests import RequestSpecs
 
 
@@ -27,7 +26,6 @@ def check_combinations(scenario: Scenario) -> None:
     check_fleet(scenario)
     _check_pools(scenario)
     _check_offload(scenario)
-    _check_streaming(scenario)
     check_front(scenario)
 
 
@@ -176,19 +174,6 @@ def _check_offload(scenario: Scenario) -> None:
         if engine.kv_offload is not None:
             rule = "has nothing to keep: no two prompts of the workload begin alike"
             _refuse(scenario, f"{key}.kv_offload", rule, "add workload.sessions or shared_prefix, or leave it out")
-
-
-def _check_streaming(scenario: Scenario) -> None:
-    deployment, arrivals = scenario.deployment, scenario.workload.arrivals
-    if deployment.streaming is None:
-        return
-    key = "deployment.streaming"
-    if isinstance(arrivals, ClosedLoopArrivals) or scenario.workload.sessions is not None:
-        rule = "is not simulated with clients that wait for answers, who would send later for it"
-        _refuse(scenario, key, rule, "give arrivals at a rate, without sessions")
-    for option in ("faults", "speculative", "overflow"):
-        if getattr(deployment, option):
-            _refuse(scenario, key, f"is not simulated together with deployment.{option}", "leave one of them out")
 
 
 def _check_admission(scenario: Scenario) -> None:

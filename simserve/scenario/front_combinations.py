@@ -52,7 +52,7 @@ def _check_fairness(scenario: Scenario) -> None:
 def _check_rules(scenario: Scenario) -> None:
     deployment = scenario.deployment
     names = [pool.name for pool in deployment.pools if pool.role != "decode"]
-    for number, rule in enumerate(deployment.routing.rules):
+    for number, rule in enumerate(deployment.routing.rules or ()):
         key = f"deployment.routing.rules.{number}"
         for option in ("pool", "retry_pool"):
             name = getattr(rule, option)

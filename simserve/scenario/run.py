@@ -18,6 +18,7 @@ from simserve.metrics.replications import PILOT_RUNS, pool, widest
 from simserve.metrics.result import RunResult
 from simserve.metrics.speculation import SpeculationFacts
 from simserve.metrics.summary import RunFacts, summarize
+from simserve.metrics.users import UsersFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.profiles.api import load_api
@@ -244,11 +245,22 @@ def _facts(
         quality=quality_of(resolved.shape),
         limit_gains=limit_gains(resolved, specs) if explain and _has_queued(simulation) else {},
         gpus_per_replica=resolved.shape.num_gpus,
+        users=_users(scenario, specs),
         speculation=_speculation(resolved, priced, simulation),
         pool_gpu_hour_usd={
             pool.name: own.gpu_hour_usd for pool, own in zip(scenario.deployment.pools, resolved.pools, strict=True)
         },
     )
+
+
+def _users(scenario: Scenario, specs: RequestSpecs) -> UsersFacts | None:
+    """Return how many users the arrivals stand for; None where the scenario does not say."""
+    users = getattr(scenario.workload.arrivals, "users", None)
+    if users is None:
+        return None
+    later = specs.think_time[specs.concurrency or 0 :]
+    think_time = float(later.mean()) if len(later) else 0.0
+    return UsersFacts(users=users, clients=specs.concurrency, think_time=think_time, rate=specs.offered_rate)
 
 
 def _speculation(

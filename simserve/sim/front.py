@@ -187,6 +187,8 @@ class FrontedFleet(Fleet):
 
     def complete(self, unit: Unit, now: float) -> None:
         """End the step of a replica, and offer the room that it leaves."""
+        if self.callers.delivery is not None:
+            self.callers.delivery.note_leap(unit, now)
         super().complete(unit, now)
         if unit.state == READY:
             self._offer_turn(now)

@@ -15,6 +15,7 @@ from simserve.sim.affinity import affinity_of
 from simserve.sim.autoscaler import Autoscaler
 from simserve.sim.callers import Callers, Event
 from simserve.sim.control import Control, Limits
+from simserve.sim.delivery import Delivery
 from simserve.sim.disaggregation import DisaggregatedFleet
 from simserve.sim.fairness import FairQueue
 from simserve.sim.faults import Faults
@@ -68,7 +69,7 @@ class ManagedRun:
         paces = pool_paces(setups, specs)
         specs = with_any_pace(specs, paces)
         entrances = [setup.name for setup in setups if setup.role != "decode"]
-        self._rules = rules = rules_of(control.routing.rules, control.allowed, entrances, specs)
+        self._rules = rules = rules_of(control.routing.rules or (), control.allowed, entrances, specs)
         self.requests = request_table(setups, specs, *((control.allowed,) if rules is None else rules.for_limits()))
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
         self._control, self._specs = control, specs
@@ -149,9 +150,9 @@ class ManagedRun:
     def _fleet(self, events: list[Event], on_progress: Callable[[int], None] | None) -> Fleet:
         control = self._control
         if control.disaggregation is None:
-            plain = FrontedFleet if control.has_front else Fleet
+            plain = FrontedFleet if self._has_front else Fleet
             return plain(self._pools, self.requests, events, on_progress)
-        kind = FrontedDisaggregatedFleet if control.has_front else DisaggregatedFleet
+        kind = FrontedDisaggregatedFleet if self._has_front else DisaggregatedFleet
         fleet = kind(self._pools, self.requests, events, on_progress)
         fleet.landed = deque()
         fleet.handover = Handover(control.disaggregation, control.kv_bytes_per_token, self.requests, events)
@@ -159,8 +160,16 @@ class ManagedRun:
         fleet.decode_router = Router(RoutingSpec(), fleet.units, decoding, self._specs)
         return fleet
 
+    @property
+    def _has_front(self) -> bool:
+        """Whether anything is in front of the replicas; the way of answers to clients that wait for them counts too."""
+        waits = self._specs.concurrency is not None or self._specs.turn is not None
+        return self._control.has_front or (waits and self._control.streaming is not None)
+
     def _build_front(self, fleet: FrontedFleet) -> None:
         control, specs, requests = self._control, self._specs, self.requests
+        if control.streaming is not None and (specs.concurrency is not None or specs.turn is not None):
+            fleet.callers.delivery = Delivery(control.streaming, requests)
         cache, api, fair = control.response_cache, control.overflow, control.fairness
         fleet.build_front(
             cache=None if cache is None else ResponseCache(cache, requests, specs),
@@ -293,9 +302,9 @@ class ManagedRun:
         ]
         return np.maximum.reduce(found) if found else None
 
-    def _answer(self, index: int, _: float) -> None:
+    def _answer(self, index: int, heard_at: float) -> None:
         assert self._sessions is not None
-        self._sessions.answer([index])
+        self._sessions.answer([index], None if self.fleet.callers.delivery is None else heard_at)
 
     def _patience(self, index: int) -> float | None:
         """Return the seconds from its arrival in which a request's first token must come; None: no limit."""

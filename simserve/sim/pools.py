@@ -130,7 +130,8 @@ def together(outcomes: Sequence[PoolOutcome]) -> RunTotals:
         itl.merge(each.itl)
     capacity = sum(each.kv_capacity_tokens for each in totals)
     # The series of every pool divides what all of them hold by its own capacity a replica.
-    own = first.kv_capacity_tokens / outcomes[0].num_replicas * sum(each.num_replicas for each in outcomes)
+    num_replicas = outcomes[0].num_replicas
+    own = first.kv_capacity_tokens / num_replicas * sum(each.num_replicas for each in outcomes) if num_replicas else 0.0
     return RunTotals(
         num_steps=sum(each.num_steps for each in totals),
         sequence_steps=sum(each.sequence_steps for each in totals),

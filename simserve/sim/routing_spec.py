@@ -75,6 +75,6 @@ class RoutingSpec(FrozenModel):
     weights: dict[str, Annotated[float, Field(gt=0)]] | None = None
     """Share of the traffic by pool, any scale, as for a roll-out: `{stable: 95, canary: 5}`; the policy then chooses
     within the pool. Absent: the policy chooses among the replicas of all pools."""
-    rules: tuple[RuleSpec, ...] = ()
+    rules: Annotated[tuple[RuleSpec, ...], Field(min_length=1)] | None = None
     """Which requests go to which pool; the first rule that fits counts, and the policy then chooses within its pool.
-    What fits none goes to any pool, or to that of its class."""
+    What fits none goes to any pool, or to that of its class. Absent: no rules."""

@@ -145,7 +145,7 @@ def simulate(
         engine, priced.step_times, priced, deployment.num_replicas, deployment.routing, specs, progress, log, accelerate
     )
     return Simulation(
-        records=records if specs.turn is None else records.by_arrival(),
+        records=records.by_arrival() if specs.sends_out_of_order else records,
         totals=totals,
         end_time=end_time,
         num_replicas=deployment.num_replicas * engine.data_parallel_size,
@@ -167,7 +167,8 @@ def _is_managed(deployment: Deployment, specs: RequestSpecs) -> bool:
 
 def _as_seen(spec: StreamingSpec, simulation: Simulation, run: ManagedRun) -> Simulation:
     """Return the run as the clients see it."""
-    view = client_view(spec, simulation.records, run.requests, run.clocks, simulation.end_time)
+    pace = np.frombuffer(run.requests.pace, dtype=np.int64) if len(run.requests.pace) else None
+    view = client_view(spec, simulation.records, run.clocks, simulation.end_time, pace)
     totals = replace(simulation.totals, itl=view.itl)
     return replace(simulation, records=view.records, totals=totals, stream=view.totals)
 
@@ -216,7 +217,7 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
     )
     if streaming is not None:
         simulation = _as_seen(streaming, simulation, run)
-    return simulation if specs.turn is None else replace(simulation, records=simulation.records.by_arrival())
+    return replace(simulation, records=simulation.records.by_arrival()) if specs.sends_out_of_order else simulation
 
 
 def _frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
@@ -281,7 +282,7 @@ def _run(
         cluster.schedule_all()
         cluster.accelerate(compiled)
     else:
-        clients = ClosedLoop(env, cluster, specs.think_time, latency, arrival_time)
+        clients = ClosedLoop(env, cluster, specs.think_time, latency, arrival_time, specs.begins_at)
         clients.start(specs.concurrency)
     env.process(_data_plane(env, cluster, clients, sessions))
     was_interrupted = False

@@ -84,6 +84,7 @@ INNER = {
     "response_cache": "requests hit_share by_class output_tokens asked_first expired",
     "asked_again": "requests share discarded_output_tokens",
     "fairness": None,
+    "users": "users clients request_rate waiting waiting_share pause_s requests_per_user_hour",
     "replicas": "mean peak launched gpu_hours timeline killed replaced updates",
     "requests": "submitted completed rejected timed_out failed unfinished truncated resent",
     "rejected": "by_reason refusals",

@@ -22,6 +22,7 @@ from simserve.sim.records import COMPLETED, REASONS, REPLICA, UNFINISHED
 from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import simulate
+from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.units import STOPPED
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
@@ -98,6 +99,7 @@ def controls(draw: st.DrawFn) -> Control:
         admission=validate(AdmissionSpec, door) if draw(st.booleans()) else None,
         autoscaling=validate(AutoscalingSpec, scaling) if draw(st.booleans()) else None,
         overflow=validate(OverflowSpec, draw(overflows())) if draw(st.booleans()) else None,
+        streaming=validate(StreamingSpec, draw(streams())) if draw(st.booleans()) else None,
         response_cache=validate(ResponseCacheSpec, draw(caches())) if draw(st.booleans()) else None,
         fairness=validate(FairnessSpec, draw(fair_turns())) if draw(st.booleans()) else None,
         startup_seconds=draw(st.sampled_from([0.0, 3.0])),
@@ -118,6 +120,15 @@ def overflows(draw: st.DrawFn) -> dict[str, Any]:
         limited = draw(st.sampled_from(["stay", "wait", "refuse"]))
         api |= {"requests_per_minute": 30, "tokens_per_minute": 900, "when_limited": limited}
     return api
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a way to the client."""
+    way: dict[str, Any] = {"network_latency": "0.2 s", "cost_per_event": draw(st.sampled_from(["0 s", "50 ms"]))}
+    if draw(st.booleans()):
+        return way | {"stream": False, "http_timeout": draw(st.sampled_from(["2 s", "30 s"]))}
+    return way | {"buffer_tokens": draw(st.integers(1, 4))}
 
 
 @st.composite

@@ -76,7 +76,6 @@ def refusal(*overrides: str, name: str = "chatbot") -> str:
             "names no class",
         ),
         (["deployment.response_cache={hit_share: 0.2}", "deployment.engine.batching=static"], "continuous batching"),
-        (["deployment.streaming={}", "workload.arrivals={process: closed_loop, concurrency: 3}"], "wait for answers"),
         (["deployment.streaming={stream: false, buffer_tokens: 3}"], "no effect with stream"),
         (["deployment.streaming={http_timeout: 3 s}"], "needs stream: false"),
     ],
