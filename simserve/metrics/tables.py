@@ -63,6 +63,7 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
         Column("num_preemptions", records.num_preemptions, "INTEGER"),
         Column("slo_ok", None if slo is None else requests_meeting(latencies, slo), "BOOLEAN"),
         *_transfer_columns(records),
+        *([Column("region", records.client_region, "VARCHAR", records.region_names)] if records.region_names else []),
     ]
 
 

@@ -69,7 +69,17 @@ def _first_decision(scenario: Scenario) -> str | None:
             if getattr(each, option) is not None:
                 return f"workload.classes.{number}.{option}"
     deployment = scenario.deployment
-    for option in ("pools", "admission", "autoscaling", "faults", "liveness", "updates", "streaming", "overflow"):
+    for option in (
+        "pools",
+        "admission",
+        "autoscaling",
+        "faults",
+        "liveness",
+        "updates",
+        "regions",
+        "streaming",
+        "overflow",
+    ):
         if getattr(deployment, option):
             return f"deployment.{option}"
     routing = deployment.routing

@@ -174,7 +174,8 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
         log,
     )
     was_interrupted = run.run()
-    records = run.with_transfers(_records(run.requests, run.arrival_time, specs, run.cached_tokens))
+    records = _records(run.requests, run.arrival_time, specs, run.cached_tokens)
+    records = run.with_regions(run.with_transfers(records))
     end_time = end_of(run.requests)
     outcomes = run.outcomes(records, end_time)
     simulation = Simulation(
