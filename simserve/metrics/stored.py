@@ -163,6 +163,10 @@ def _records(columns: Columns, class_names: tuple[str, ...]) -> RequestRecords:
         known["prefill_replica_id"] = np.ma.getdata(columns["prefill_replica_id"])
         for name in ("prefill_end", "transfer_start", "transfer_end"):
             known[f"{name}_time"] = _floats(columns[f"{name}_s"])
+    if "region" in columns:
+        names = tuple(dict.fromkeys(columns["region"]))
+        known["region_names"] = names
+        known["client_region"] = np.array([names.index(name) for name in columns["region"]], dtype=np.int16)
     return RequestRecords(**known)
 
 

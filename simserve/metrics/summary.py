@@ -23,6 +23,7 @@ from simserve.metrics.occupancy import Stays, stays
 from simserve.metrics.offload import offload_figures, offload_sentences
 from simserve.metrics.overflow import overflow_figures, overflow_share
 from simserve.metrics.pools import drafted, mean_gpu_hour_usd, pool_figures, pool_sentences, transfer_figures
+from simserve.metrics.regions import region_figures, region_sentences
 from simserve.metrics.replicas import mean_gpus, replica_figures
 from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
 from simserve.metrics.speculation import SpeculationFacts, speculation_summary
@@ -231,6 +232,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "confidence_intervals": None,
             "pools": pool_figures(simulation, measured.window, measured.meets_slo, facts.pool_gpu_hour_usd),
             "transfers": transfer_figures(simulation),
+            "regions": region_figures(simulation, measured.latencies, measured.window, measured.meets_slo),
             "offload": offload_figures(
                 simulation, facts.memory.kv_bytes_per_token * facts.memory.block_size * facts.gpus_per_replica
             ),
@@ -306,6 +308,7 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
     )
     sentences = (
         *pool_sentences(simulation),
+        *region_sentences(simulation),
         *offload_sentences(simulation),
         *loss_sentences(simulation),
         *front_sentences(simulation),

@@ -65,6 +65,7 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
         Column("slo_ok", None if slo is None else requests_meeting(latencies, slo), "BOOLEAN"),
         Column("served_by", _served_by(records), "VARCHAR", SERVERS),
         *_transfer_columns(records),
+        *([Column("region", records.client_region, "VARCHAR", records.region_names)] if records.region_names else []),
     ]
 
 

@@ -18,7 +18,8 @@ def fleet_lines(result: RunResult) -> list[str]:
     replicas = result.summary["simserve"]["replicas"]
     changes = replicas["timeline"]
     if len(changes) < 2:
-        return pools
+        return [*pools, *region_lines(result)]
+    pools += region_lines(result)
     lines = [
         f"{number(replicas['mean'])} replicas on average, {count(replicas['peak'])} at most, "
         f"{number(replicas['gpu_hours'])} GPU-hours from launch to the end"
@@ -61,6 +62,17 @@ def pool_lines(result: RunResult) -> list[str]:
             f"{format_seconds(waited)} of waiting for it; prefill stood still {stalled} in all"
         )
     return lines
+
+
+def region_lines(result: RunResult) -> list[str]:
+    """Return a line a region of the clients; empty without regions."""
+    return [
+        f"clients in {name}: {counted(each['requests'], 'request')}, {share(each['served_elsewhere'] or 0.0)} served "
+        f"elsewhere; TTFT {number(each['mean_ttft_ms'] or 0.0)} ms on average, "
+        f"{number(each['p95_ttft_ms'] or 0.0)} ms p95"
+        + ("" if each["attainment"] is None else f"; {share(each['attainment'])} within the SLO")
+        for name, each in result.summary["simserve"]["regions"].items()
+    ]
 
 
 def _answered(pool: Mapping[str, Any]) -> str:

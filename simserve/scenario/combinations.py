@@ -76,6 +76,7 @@ def _first_decision(scenario: Scenario) -> str | None:
         "faults",
         "liveness",
         "updates",
+        "regions",
         "streaming",
         "overflow",
         "response_cache",

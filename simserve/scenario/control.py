@@ -20,6 +20,7 @@ def control_of(resolved: ResolvedScenario) -> Control:
         faults=deployment.faults,
         liveness=deployment.liveness,
         updates=deployment.updates,
+        regions=deployment.regions,
         overflow=deployment.overflow,
         streaming=deployment.streaming,
         response_cache=deployment.response_cache,

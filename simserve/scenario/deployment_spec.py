@@ -15,6 +15,7 @@ from simserve.sim.fault_spec import FaultSpec
 from simserve.sim.liveness_spec import LivenessSpec
 from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pool_spec import DisaggregationSpec, Role
+from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
 from simserve.sim.streaming_spec import StreamingSpec
@@ -228,6 +229,8 @@ class DeploymentSpec(FrozenModel):
     """The probe that restarts replicas which answer too late; absent: nothing is restarted for being slow."""
     updates: tuple[UpdateSpec, ...] = ()
     """Rolling updates: when replicas are replaced, a few at a time."""
+    regions: RegionsSpec | None = None
+    """Where clients and pools are, and how far apart; absent: the network is not looked at."""
     streaming: StreamingSpec | None = None
     """How tokens reach the client; absent: at once, as the engine has them."""
     overflow: OverflowSpec | None = None
@@ -259,7 +262,7 @@ class DeploymentSpec(FrozenModel):
         own = {key: value for key in _OF_POOL if (value := getattr(pool, key)) is not None}
         front = ("admission", "overflow", "response_cache", "fairness")
         alone = {
-            **dict.fromkeys((*front, "disaggregation", "autoscaling", "liveness", "streaming")),
+            **dict.fromkeys((*front, "disaggregation", "autoscaling", "liveness", "streaming", "regions")),
             **dict.fromkeys(("pools", "faults", "updates"), ()),
             "routing": RoutingSpec(),
         }

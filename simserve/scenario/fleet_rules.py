@@ -19,6 +19,7 @@ def check_fleet(scenario: Scenario) -> None:
     """
     _check_autoscaling(scenario)
     _check_faults(scenario)
+    _check_regions(scenario)
     for number, update in enumerate(scenario.deployment.updates):
         _check_pool(scenario, f"deployment.updates.{number}", update.pool)
 
@@ -76,6 +77,42 @@ def _counts(scenario: Scenario, fault: FaultSpec) -> list[int]:
         return [] if isinstance(fault, LinkFault) else [deployment.replicas]
     struck = [pool for pool in deployment.pools if fault.pool in (None, pool.name)]
     return [pool.replicas for pool in struck if pool.role == "prefill" or not isinstance(fault, LinkFault)]
+
+
+def _check_regions(scenario: Scenario) -> None:
+    deployment, classes = scenario.deployment, scenario.workload.classes or ()
+    regions, pools, key = deployment.regions, deployment.pools, "deployment.regions"
+    if regions is None:
+        for number, pool in enumerate(pools):
+            if pool.region is not None:
+                rule = "has no effect: nothing says how far apart regions are"
+                _refuse(scenario, f"deployment.pools.{number}.region", rule, "add deployment.regions", pool.region)
+        for number, each in enumerate(classes):
+            if each.region is not None:
+                rule = "has no effect without deployment.regions"
+                _refuse(scenario, f"workload.classes.{number}.region", rule, "add it, or leave this out", each.region)
+        return
+    if not pools:
+        _refuse(
+            scenario, key, "has nothing to choose from: there are no pools", "add deployment.pools, each with a region"
+        )
+    for option in ("disaggregation", "streaming"):
+        if getattr(deployment, option) is not None:
+            _refuse(scenario, key, f"is not simulated together with deployment.{option}", "leave one of them out")
+    for number, pool in enumerate(pools):
+        if pool.region is None:
+            _refuse(
+                scenario, f"deployment.pools.{number}", "has no region, and deployment.regions is set", "add region"
+            )
+    if not regions.clients and not (classes and all(each.region is not None for each in classes)):
+        rule = "says nothing of clients whose class has no region" if classes else "does not say where clients are"
+        _refuse(scenario, f"{key}.clients", rule, "give the share of each region, such as {eu: 0.4, us: 0.6}")
+    homes = [*regions.clients, *(each.region for each in classes if each.region is not None)]
+    for home in homes:
+        for place in (pool.region for pool in pools):
+            if regions.one_way(home, place or "") is None:
+                rule = f"says nothing between {home} and {place}"
+                _refuse(scenario, f"{key}.latency", rule, f'add, such as {{{home}: {{{place}: "40 ms"}}}}')
 
 
 def _check_pool(scenario: Scenario, key: str, name: str | None) -> None:

@@ -37,6 +37,7 @@ def _setup(resolved: ResolvedScenario, number: int) -> PoolSetup:
         num_replicas=deployment.replicas,
         gpus_per_replica=deployment.gpus_per_replica,
         role=spec.role,
+        region=spec.region or "",
         autoscaling=scaling,
         startup_seconds=0.0 if scaling is None else scaling.startup.seconds(weights_bytes),
         weights_bytes=weights_bytes,

@@ -112,7 +112,9 @@ def _alone(scenario: Scenario, number: int) -> Scenario:
     pool = scenario.deployment.pools[number]
     workload = scenario.workload
     if workload.classes is not None:
-        anywhere = tuple(each.model_copy(update={"pool": None, "retries": None}) for each in workload.classes)
+        anywhere = tuple(
+            each.model_copy(update={"pool": None, "retries": None, "region": None}) for each in workload.classes
+        )
         workload = workload.model_copy(update={"classes": anywhere})
     deployment = scenario.deployment.of_pool(pool)
     return scenario.model_copy(

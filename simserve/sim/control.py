@@ -11,6 +11,7 @@ from simserve.sim.fault_spec import FaultSpec
 from simserve.sim.liveness_spec import LivenessSpec
 from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pool_spec import DisaggregationSpec
+from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import LIVE_POLICIES, RoutingSpec
 from simserve.sim.streaming_spec import StreamingSpec
@@ -33,6 +34,7 @@ class Control:
         faults: What goes wrong.
         liveness: The probe that restarts replicas; None: there is none.
         updates: When replicas are replaced one after another.
+        regions: Where clients and pools are; None: it does not matter.
         replicas_per_node: How many replicas fill a node.
         weights_bytes: Of one replica, over all its GPUs: what a start loads.
         disaggregation: How KV caches get from prefill to decode pools; None: every replica does both.
@@ -52,6 +54,7 @@ class Control:
     faults: tuple[FaultSpec, ...] = ()
     liveness: LivenessSpec | None = None
     updates: tuple[UpdateSpec, ...] = ()
+    regions: RegionsSpec | None = None
     replicas_per_node: int = 1
     weights_bytes: float = 0.0
     disaggregation: DisaggregationSpec | None = None

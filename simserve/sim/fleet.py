@@ -24,6 +24,7 @@ from simserve.sim.recorder import FLUSH_ROWS
 from simserve.sim.records import FAILED as LOST
 from simserve.sim.records import REASONS, REJECTED, TIMED_OUT
 from simserve.sim.records import TIMEOUT as GAVE_UP
+from simserve.sim.regions import Regions
 from simserve.sim.routing import Router
 from simserve.sim.units import DRAINING, STOPPED, Pool, Unit
 
@@ -50,6 +51,7 @@ class Fleet(Lives):
     router: Router
     callers: Callers
     gate: Gate | None = None
+    regions: Regions | None = None
 
     def __init__(
         self,
@@ -66,6 +68,8 @@ class Fleet(Lives):
         self._events = events
         self._place = [NOWHERE] * len(requests.ready_time)
         self._held: set[int] = set()
+        # When requests arrive that are on their way to another region.
+        self._arrives_at: dict[int, float] = {}
         self._cursor = self._num_scheduled = 0
         self._on_progress = on_progress
 
@@ -95,6 +99,7 @@ class Fleet(Lives):
             if unit.pool.paths is not None:
                 unit.pool.paths.forget(index)
             self._held.discard(index)
+            self._arrives_at.pop(index, None)
             self._lose_request(index, unit, doomed.get(index), now)
 
     def _lose_request(self, index: int, unit: Unit, hung_up_at: float | None, now: float) -> None:
@@ -234,13 +239,22 @@ class Fleet(Lives):
             return
         unit = self.units[number]
         self._join(unit, index, now)
+        if self.regions is not None:
+            self._held.add(index)
+            self._arrives_at[index] = there = now + self.regions.one_way(index, unit.pool)
+            heappush(self._events, (there, SUBMIT, index, number))
+            return
+        self._enter(unit, index, now)
+
+    def _enter(self, unit: Unit, index: int, now: float) -> None:
+        """Let a request reach the scheduler of its replica."""
         self._begin(index)
         if unit.pool.schedules_ahead:
             seen = seen_time(unit.replica, now)
             if seen > now:
                 self.note_end(unit)
                 self._held.add(index)
-                heappush(self._events, (seen, SUBMIT, index, number))
+                heappush(self._events, (seen, SUBMIT, index, unit.number))
                 return
         submit(unit.replica, self.requests, index, now)
         self.note_end(unit)
@@ -249,8 +263,15 @@ class Fleet(Lives):
         """Queue a request that was routed a moment ago, if it is still wanted there."""
         if index not in self._held or self._place[index] != number:
             return
+        if self._arrives_at.get(index, now) != now:
+            # The news of an attempt that was given up on the way.
+            return
         self._held.discard(index)
         unit = self.units[number]
+        if self._arrives_at.pop(index, None) is not None:
+            self.requests.ready_time[index] = now
+            self._enter(unit, index, now)
+            return
         submit(unit.replica, self.requests, index, now)
         self.note_end(unit)
 
@@ -293,7 +314,7 @@ class Fleet(Lives):
                     self._leave(unit, index)
         for index in finished:
             if index not in doomed and not self._goes_on(index, unit, now):
-                self.callers.ended(index, now)
+                self.callers.ended(index, self._answered_at(index, unit, now))
         if doomed:
             for index, decided_at in doomed.items():
                 self.num_lost_tokens += requests.generated_tokens[index]
@@ -307,6 +328,15 @@ class Fleet(Lives):
             self._bury(unit, now)
         elif unit.state == DRAINING and not unit.load:
             self.stop(unit, now)
+
+    def _answered_at(self, index: int, unit: Unit, now: float) -> float:
+        """Return when the answer is with its client; the row then says what the client sees."""
+        if self.regions is None:
+            return now
+        back, requests = self.regions.one_way(index, unit.pool), self.requests
+        requests.first_token_time[index] += back
+        requests.finish_time[index] += back
+        return now + back
 
     def _hang_up(self, index: int, now: float) -> None:
         """Drop a request whose client waits no longer, at the end of the step that runs."""
@@ -322,6 +352,7 @@ class Fleet(Lives):
         unit = self.units[place]
         if index in self._held:
             self._held.discard(index)
+            self._arrives_at.pop(index, None)
             self._leave(unit, index)
             self.callers.without_answer(index, now, TIMED_OUT, GAVE_UP, free_at=now)
             if unit.state == DRAINING and not unit.load:

@@ -31,6 +31,7 @@ from simserve.sim.pools import PoolOutcome, PoolSetup, request_table
 from simserve.sim.prefixes import prefix_paths
 from simserve.sim.recorder import Recorder, series_sums
 from simserve.sim.records import COMPLETED, REASONS, RequestRecords
+from simserve.sim.regions import Regions
 from simserve.sim.response_cache import ResponseCache
 from simserve.sim.routing import Router
 from simserve.sim.routing_spec import RoutingSpec
@@ -93,6 +94,10 @@ class ManagedRun:
         affinity = affinity_of(control.routing, specs)
         allowed, kinds = (control.allowed, None) if rules is None else (rules.allowed, rules.kinds.tolist())
         self.fleet.router = Router(control.routing, self.fleet.units, first, specs, allowed, affinity, kinds)
+        self._regions: Regions | None = None
+        if control.regions is not None:
+            self._regions = self.fleet.regions = Regions(control.regions, self._pools, self.fleet.units, specs)
+            self.fleet.router.near = self._regions.near
         http_timeout = None if control.streaming is None else control.streaming.http_timeout
         self.fleet.callers = Callers(specs, self.requests, events, self.arrival_time, latency, http_timeout)
         if control.admission is not None:
@@ -232,6 +237,12 @@ class ManagedRun:
             "stalled_seconds": handover.stalled,
         }
 
+    def with_regions(self, records: RequestRecords) -> RequestRecords:
+        """Return the records with the region of every client; as they are without regions."""
+        if self._regions is None:
+            return records
+        return replace(records, client_region=self._regions.home, region_names=self._regions.names)
+
     def with_transfers(self, records: RequestRecords) -> RequestRecords:
         """Return the records with the way of every KV cache between the pools; as they are without disaggregation."""
         if not isinstance(self.fleet, DisaggregatedFleet):
@@ -256,6 +267,7 @@ class ManagedRun:
             stopped_at=np.array([unit.stopped_at for unit in units]),
             gpus=np.array([unit.pool.gpus_per_replica for unit in units], dtype=np.int64),
             pool=np.array([self._pools.index(unit.pool) for unit in units], dtype=np.int64),
+            pool_regions=tuple(pool.region for pool in self.fleet.pools),
             pool_names=tuple(pool.name for pool in self.fleet.pools),
             lost_since=np.array(outages.lost_since, dtype=np.float64),
             lost_until=np.array(outages.lost_until, dtype=np.float64),
@@ -346,6 +358,7 @@ def _pool(setup: PoolSetup, sums: BinnedSums, specs: RequestSpecs, log: StepLog 
         setup.gpus_per_replica,
         setup.role,
         paths,
+        region=setup.region,
         startup_seconds=setup.startup_seconds,
         weights_bytes=setup.weights_bytes,
         replicas_per_node=setup.replicas_per_node,

@@ -71,6 +71,8 @@ class RequestRecords:
         transfer_start_time: When the link began to send it.
         transfer_end_time: When it had arrived; the request then waits for a seat until ``first_token_time``.
         prefill_replica_id: Replica that computed it; -1: it was not handed over.
+        client_region: Index into ``region_names``; None: regions do not matter.
+        region_names: The regions that clients are in.
     """
 
     arrival_time: NDArray[np.float64]
@@ -96,6 +98,8 @@ class RequestRecords:
     transfer_start_time: NDArray[np.float64] | None = None
     transfer_end_time: NDArray[np.float64] | None = None
     prefill_replica_id: NDArray[np.int32] | None = None
+    client_region: NDArray[np.int16] | None = None
+    region_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of requests."""

@@ -197,7 +197,7 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
     )
     was_interrupted = run.run()
     records = _records(run.requests, run.arrival_time, specs, run.cached_tokens)
-    records = replace(run.with_transfers(records), served_by=run.served_by)
+    records = replace(run.with_regions(run.with_transfers(records)), served_by=run.served_by)
     end_time = end_of(run.requests)
     outcomes = run.outcomes(records, end_time)
     simulation = Simulation(

@@ -24,6 +24,7 @@ class FleetTimeline:
         gpus: GPUs of each.
         pool: Index of its pool.
         pool_names: Of the pools.
+        pool_regions: Theirs; empty texts without regions.
         lost_since: When each replica that was lost at a time went down, shape [losses].
         lost_until: When it was back, shape [losses].
         tries: Of every attempt that came to nothing and was followed by another: when it reached the scheduler,
@@ -48,6 +49,7 @@ class FleetTimeline:
     refusals: dict[str, int]
     num_resent: int
     lost_tokens: int
+    pool_regions: tuple[str, ...] = ()
     num_killed: int = 0
     num_replaced: int = 0
     updates: Floats = field(default_factory=lambda: np.empty((0, 2)))

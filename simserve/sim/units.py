@@ -31,6 +31,7 @@ class Pool:
         requests: The table of all requests, before the first replica is launched.
         units: All that were ever launched.
         ready: Numbers of those that take requests, ascending.
+        region: Where they are; empty: regions do not matter.
         startup_seconds: From the launch of a replica to its first request.
         weights_bytes: Of one replica, over all its GPUs: what a start loads.
         replicas_per_node: How many of them fill a node.
@@ -49,6 +50,7 @@ class Pool:
     requests: RequestTable | None = None
     units: list[Unit] = field(default_factory=list)
     ready: list[int] = field(default_factory=list)
+    region: str = ""
     startup_seconds: float = 0.0
     weights_bytes: float = 0.0
     replicas_per_node: int = 1

@@ -78,6 +78,7 @@ INNER = {
     "confidence_intervals": None,
     "pools": None,
     "transfers": "count link_seconds waited_seconds stalled_seconds",
+    "regions": None,
     "offload": "num_blocks peak_usage loaded_bytes written_bytes load_seconds",
     "streaming": "events tokens_per_event api_server_busy mean_event_delay_ms",
     "overflow": "api requests share usd_per_hour limited p95_ttft_ms",
