@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from simserve.errors import InputError, TraceError, UsageError
-from simserve.planner.measured.inferencex import read_disaggregated, read_inferencex, read_inhouse
+from simserve.planner.measured.disaggregated import read_disaggregated
+from simserve.planner.measured.inferencex import read_inferencex, read_inhouse
 from simserve.planner.measured.names import hardware_name, model_name, quantization_name, version_number
 from simserve.planner.measured.replays import read_apex, read_llmservingsim
 from simserve.planner.measured.sources import read_points, source_names

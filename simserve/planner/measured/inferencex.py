@@ -37,9 +37,6 @@ _VERSION_IN_USE = {
 }
 """Engine and year of measurement -> release taken to be in use, where a row names none: an assumption."""
 
-DISAGGREGATED = "separate prefill and decode pools cannot be simulated yet"
-"""Why rows of `inferencex_disagg` are not run."""
-
 _MIXED_EXPERTS = "experts both split and placed (expert- and tensor-parallel at once) cannot be simulated"
 
 
@@ -55,26 +52,6 @@ def read_inhouse(folder: Path) -> list[MeasuredPoint]:
     """
     rows = read_rows(folder / "nvidia_aic_inhouse_agg.csv")
     return [_point(row, "nvidia_aic_inhouse_agg", is_public=False) for row in rows]
-
-
-def read_disaggregated(folder: Path) -> list[MeasuredPoint]:
-    """Return the points of ``inferencex_disagg.csv``, none of which can be replayed."""
-    return [
-        MeasuredPoint(
-            source="inferencex_disagg",
-            label=row.label,
-            engine=engine_name(row.text("framework")),
-            version=row.text("version"),
-            hardware=hardware_name(row.text("hardware")),
-            model=model_name(row.text("model")),
-            load_kind="concurrency",
-            load=row.number_of("load_value"),
-            scenario={},
-            measured=row.latencies("tpot", "ttft"),
-            reason=DISAGGREGATED,
-        )
-        for row in read_rows(folder / "inferencex_disagg.csv")
-    ]
 
 
 def engine_version(row: Row, engine: str) -> str:
