@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simserve.errors import ScenarioError, UsageError
-from simserve.planner.advice import LEVERS, Lever, levers_of
+from simserve.planner.advice import LEVERS, Lever, levers_of, option_levers
+from simserve.planner.overrides import with_overrides
 from simserve.planner.plan_findings import Findings
 from simserve.planner.plan_fleet import (
     Fleet,
@@ -28,11 +29,13 @@ from simserve.planner.plan_front import front_candidates, sized
 from simserve.planner.plan_miss import Miss, nearest_miss
 from simserve.planner.plan_price import Market, price_of
 from simserve.planner.plan_summary import summary_of
-from simserve.planner.search import OBJECTIVES, Goal, GroupResult, Member, Objective, Search
+from simserve.planner.search import Search
 from simserve.planner.search_group import each_result, refine_group, search_group
+from simserve.planner.search_member import OBJECTIVES, Goal, GroupResult, Member, Objective
 from simserve.planner.search_order import is_less
 from simserve.planner.search_trial import Trial
-from simserve.planner.space import Space, default_hardware, space_on, with_overrides
+from simserve.planner.space import Space, default_hardware, space_on
+from simserve.planner.traffic import traffic_of
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
@@ -115,18 +118,7 @@ def plan(
         UsageError: An option is out of range, or does not go with the scenario.
         InputError: A profile or a trace is missing or invalid.
     """
-    _check_fleet(scenario)
     return _Planning(scenario, options or PlanOptions(), reference, progress).plan()
-
-
-def _check_fleet(scenario: Scenario) -> None:
-    """Refuse fleets whose size is no number of equal replicas, or that change while they run."""
-    deployment = scenario.deployment
-    for key in ("pools", "autoscaling", "faults"):
-        if getattr(deployment, key):
-            rule = "is not planned: a plan sizes equal replicas that are there throughout"
-            remedy = f"add --set deployment.{key}=null, or compare settings of it with sweep"
-            raise ScenarioError(rule, key=f"deployment.{key}", remedy=remedy)
 
 
 class _Planning:
@@ -184,7 +176,10 @@ class _Planning:
             for value in values:
                 with_overrides(self.scenario, {key: value})  # An unknown key or value is refused here, by its name.
         formats = replica_shape(self.scenario).engine.supported_quantizations
-        for name in options.hardware or default_hardware(self.scenario):
+        traffic = traffic_of(self.borne)
+        own_pools = any(pool.hardware is not None for pool in self.scenario.deployment.pools)
+        offered = [self.scenario.deployment.hardware] if own_pools else default_hardware(self.scenario)
+        for name in options.hardware or offered:
             price = price_of(self.scenario, name, options.market)
             if price.usd is None:
                 if options.market == "spot":
@@ -193,7 +188,21 @@ class _Planning:
                 if options.objective == "cost":
                     self.findings.skipped[name] = "has no price; set pricing.gpu_hour_usd"
                     continue
-            spaces.append(space_on(self.borne, name, price.overrides, options.choices, formats))
+            space = space_on(
+                self.borne,
+                name,
+                price.overrides,
+                options.choices,
+                formats,
+                traffic,
+                wants_latency=options.objective == "latency",
+                has_spares=options.spare_replicas > 0,
+            )
+            spaces.append(space)
+        if own_pools and not options.hardware:
+            self.findings.skipped["other GPUs"] = "the pools have hardware of their own; name others with --over"
+        if spaces:
+            self.findings.options, self.findings.left_out = spaces[0].options, dict(spaces[0].left_out)
         if not spaces:
             reasons = "; ".join(f"{name} {reason}" for name, reason in self.findings.skipped.items())
             remedy = "use on-demand prices" if options.market == "spot" else "or use --objective gpus"
@@ -276,7 +285,8 @@ class _Planning:
         changes = list(changes_of(self.scenario))
         for _, _, changed in changes:
             tasks.append((resized_or_refused, (with_room(plain, changed),)))
-        levers = list(levers_of(fleet, LEVERS))
+        space = next(each for each, group in zip(spaces, found.groups, strict=True) if group is found.group)
+        levers = [*levers_of(fleet, LEVERS), *option_levers(fleet, space)]
         for _, overrides in levers:
             tasks.append((resized_or_refused, (replace(fleet, overrides=overrides),)))
         for space, overrides in front_candidates(found.groups, spaces, self.goal):

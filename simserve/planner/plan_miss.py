@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.planner.search import Goal, GroupResult, Member
+from simserve.planner.search_member import Goal, GroupResult, Member
 from simserve.planner.search_trial import MOST_REQUESTS, TERMS, Trial, request_limit, try_fleet
 from simserve.scenario.schema import Scenario
 

@@ -16,6 +16,12 @@ _LEVERS = {
     "chunk": "Chunk prompts",
     "shard": "Shard",
     "speculate": "Speculate",
+    "route": "Route",
+    "cache": "Cache prefixes",
+    "scale": "Scale with the load",
+    "pool": "Separate pools, or priorities",
+    "overflow": "Send peaks to an API",
+    "admit": "Refuse at the door",
 }
 _CHANGED = {"traffic": "Traffic", "prompt_tokens": "Prompts", "output_tokens": "Answers", "price": "GPU price"}
 IDLE_BATCH = 2.0
@@ -32,6 +38,7 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
     lines = [f"Deploy {best['label']}: {counted(best['num_gpus'], 'GPU')}{price}."]
     lines.append(_holding(summary, best))
     lines += [f"  {line}" for line in best["arithmetic"]]
+    lines += [f"  it assumes that {each}" for each in best["assumes"]]
     if best["attainment"] is None:
         if best["usd_per_million_tokens"] is not None:
             lines.append(f"  {dollars(best['usd_per_million_tokens'])} a million tokens, prompts and answers together")
@@ -195,6 +202,11 @@ def _effect(best: Mapping[str, Any], each: Mapping[str, Any]) -> str:
         return f", {dollars(other)} a million tokens (plan: {dollars(own)})"
     own, other = best["p95_tpot_ms"], each["p95_tpot_ms"]
     return "" if own is None or other is None else f", p95 TPOT {number(other)} ms (plan: {number(own)})"
+
+
+def left_out_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return which options were not searched, and why."""
+    return [f"{_LEVERS[name]}: {why}" for name, why in summary["search"]["left_out"].items()]
 
 
 def self_host_lines(summary: Mapping[str, Any]) -> list[str]:
