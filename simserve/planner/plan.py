@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from simserve.errors import ScenarioError, UsageError
+from simserve.errors import InputError, ScenarioError, UsageError
 from simserve.planner.advice import LEVERS, Lever, levers_of, option_levers
 from simserve.planner.overrides import with_overrides
 from simserve.planner.plan_findings import Findings
@@ -26,7 +26,7 @@ from simserve.planner.plan_fleet import (
     with_room,
 )
 from simserve.planner.plan_front import front_candidates, sized
-from simserve.planner.plan_miss import Miss, nearest_miss
+from simserve.planner.plan_miss import Miss, nearest_miss, shown
 from simserve.planner.plan_price import Market, price_of
 from simserve.planner.plan_summary import summary_of
 from simserve.planner.search import Search
@@ -156,7 +156,7 @@ class _Planning:
         found.groups += self._each(search_group, [(space, goal) for space in spaces[1:]])
         self._refine(spaces)
         if not any(group.best for group in found.groups):
-            found.miss = self._missed()
+            found.miss = self._missed(spaces)
             return
         self._confirm(spaces)
         if found.fleet is not None:
@@ -224,9 +224,10 @@ class _Planning:
         for index, refined in zip(order, self._each(refine_group, tasks), strict=True):
             groups[index] = _joined(groups[index], refined)
 
-    def _missed(self) -> Miss:
+    def _missed(self, spaces: Sequence[Space]) -> Miss:
         """Return what came nearest, and the plan without what nothing can reach."""
         miss = nearest_miss(self.findings.groups, self.borne, self.goal)
+        miss = replace(miss, drafted=self._drafted(spaces, miss))
         if not miss.relaxed_terms or self.borne.slo is None:
             return miss
         slo = self.scenario.slo
@@ -239,6 +240,21 @@ class _Planning:
         relaxed = self.scenario.model_copy(update={"slo": slo.model_copy(update=left)})
         inner = _Planning(relaxed, self.options, (*self.reference, *_unset(miss.relaxed_terms)), self._progress)
         return replace(miss, relaxed_plan=inner.plan().summary)
+
+    def _drafted(self, spaces: Sequence[Space], miss: Miss) -> Trial | None:
+        """Return what the nearest deployment reaches with drafts, where a bound rules out that it does without."""
+        if miss.member is None or not miss.is_bound or miss.metric not in ("tpot", "e2e"):
+            return None
+        for space, group in zip(spaces, self.findings.groups, strict=True):
+            choices = space.options.get("speculate", ())
+            if miss.member not in group.members or len(choices) < 2:
+                continue
+            overrides = space.overrides({**space.chosen(miss.member.overrides), "speculate": choices[1]})
+            try:
+                return shown(overrides, miss.member.num_gpus, self.borne, self.goal)
+            except InputError:
+                return None
+        return None
 
     def _confirm(self, spaces: Sequence[Space]) -> None:
         """Take the best fleet that holds on all requests and in several replications, one replica more if need be."""

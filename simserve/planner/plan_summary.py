@@ -249,6 +249,14 @@ def _miss(found: Findings, miss: Miss) -> dict[str, Any]:
         entry["bound"] = _bound(miss.member)
         if miss.trial is not None:
             entry |= trial_figures(miss.trial)
+    if miss.drafted is not None:
+        there = deployed(found.scenario, miss.drafted.overrides, miss.drafted.replicas)
+        entry["with_drafts"] = {
+            "label": describe(there),
+            "overrides": plain(deployed_overrides(found.scenario, miss.drafted.overrides, miss.drafted.replicas)),
+            "assumes": _assumed(found, there),
+            **trial_figures(miss.drafted),
+        }
     return entry
 
 

@@ -28,6 +28,8 @@ IDLE_BATCH = 2.0
 """Requests in a step on average below which a GPU mostly serves one user at a time."""
 FEW_TOKENS = 1e9
 """Tokens a month below which the people around a fleet usually cost more than an API."""
+MISS_PERCENTILE = 95
+"""Percentile that a near miss is shown by."""
 SECONDS_PER_MONTH = 720 * 3600.0
 
 
@@ -145,6 +147,14 @@ def miss_lines(summary: Mapping[str, Any]) -> list[str]:
             )
             lines.append(f"  simulated: {share(miss['attainment'])} of requests meet the SLO; p95: {values}")
     lines.append(f"To relax: {miss['relax']}.")
+    drafted = miss.get("with_drafts")
+    if drafted is not None:
+        key = f"p{MISS_PERCENTILE}_{_LATENCIES[miss['metric']]}_ms"
+        outcome = "would hold" if drafted["holds"] else "would not hold either"
+        lines.append(
+            f"With drafts it {outcome}: {drafted['label']}: {name} {number(drafted[key])} ms (p{MISS_PERCENTILE}), if "
+            f"{listed(drafted['assumes'])}."
+        )
     return lines
 
 
