@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from simserve.planner.capacity_answer import Progress as LoadProgress
     from simserve.planner.compare import Progress as RunsProgress
     from simserve.planner.plan_price import Market
-    from simserve.planner.search import Objective
+    from simserve.planner.search_member import Objective
     from simserve.planner.validate import Validation
     from simserve.report.cost import CostResult
     from simserve.report.plan import PlanPage
