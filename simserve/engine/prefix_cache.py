@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.kv_tier import KVTier
+
 if TYPE_CHECKING:
     from simserve.engine.state import Replica, RequestTable
 
@@ -32,7 +34,8 @@ class PrefixPaths:
         pinned_until: While it runs: one past the last entry whose segment the request uses.
         shared_blocks: While it runs: its leading blocks that lie in the cache.
         is_private: While it runs: 1 from where another request had cached the same block first.
-        cached_tokens: Tokens found in the cache when the request was first admitted.
+        cached_tokens: Tokens found in the cache, or in the tier behind it, when the request was first admitted.
+        loaded_tokens: Those of them that came from the tier.
     """
 
     __slots__ = (
@@ -40,6 +43,7 @@ class PrefixPaths:
         "cached_tokens",
         "ends",
         "is_private",
+        "loaded_tokens",
         "pinned_until",
         "segments",
         "shared_blocks",
@@ -71,6 +75,7 @@ class PrefixPaths:
         self.shared_blocks = array("q", bytes(8 * num_requests))
         self.is_private = bytearray(num_requests)
         self.cached_tokens = array("q", bytes(8 * num_requests))
+        self.loaded_tokens = array("q", bytes(8 * num_requests))
 
     def forget(self, index: int) -> None:
         """Let a request use nothing: the replica that held its blocks is gone."""
@@ -90,12 +95,14 @@ class PrefixCache:
         idle: Segments with blocks that nobody uses, the one first that was given up least recently.
         num_idle: Those blocks. They count as free, since they give way.
         num_duplicates: Blocks of running requests, counted once for each of them, less the blocks that they are.
+        tier: Where blocks go that give way (`simserve.engine.kv_tier`); None: nowhere.
     """
 
-    __slots__ = ("held", "idle", "num_duplicates", "num_idle", "paths", "reaches", "used", "users")
+    __slots__ = ("held", "idle", "num_duplicates", "num_idle", "paths", "reaches", "tier", "used", "users")
 
-    def __init__(self, paths: PrefixPaths) -> None:
+    def __init__(self, paths: PrefixPaths, tier: KVTier | None = None) -> None:
         self.paths = paths
+        self.tier = tier
         self.held: dict[int, int] = {}
         self.used: dict[int, int] = {}
         self.users: dict[int, int] = {}
@@ -120,15 +127,19 @@ def find_prefix(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
     """Look up a request that has ``tokens`` to compute, the last of which has to be computed in any case.
 
     Returns:
-        The blocks that it would find, and how many of them would no longer count as free if it used them.
+        The blocks that it would find, and how many of them would no longer count as free if it used them: idle ones,
+        and those that the tier behind the cache would load into free ones.
     """
     paths = cache.paths
+    stored = cache.tier.stored if cache.tier is not None else None
     limit = (tokens - 1) // paths.block_size
     held, used, ends, segments = cache.held, cache.used, paths.ends, paths.segments
     found = idle = 0
     for entry in range(paths.starts[index], paths.starts[index + 1]):
         segment = segments[entry]
         blocks = held.get(segment, 0)
+        if stored:
+            blocks += stored.get(segment, 0)
         size = ends[entry] - found
         is_whole = blocks >= size
         if is_whole:
@@ -203,8 +214,11 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
                 # Others stay behind with what this one leaves.
                 cache.reaches.setdefault(segment, []).extend([reach] * (users[segment] - 1))
         end = ends[until - 1]
+        before = shared
         shared = end if end < blocks else blocks
         held[segment] = used[segment] = shared - start
+        if cache.tier is not None:
+            cache.tier.drop(segment, shared - before)
         users[segment] = 1
     paths.pinned_until[index] = until
     paths.shared_blocks[index] = shared
@@ -267,6 +281,8 @@ def evict(cache: PrefixCache, free_blocks: int) -> None:
         segment = next(iter(cache.idle))
         in_use = cache.used.get(segment, 0)
         blocks = cache.held[segment] - in_use
+        if cache.tier is not None:
+            cache.tier.keep(segment, min(blocks, excess))
         if blocks > excess:
             cache.held[segment] -= excess
             cache.num_idle -= excess

@@ -182,11 +182,25 @@ def memory_lines(result: RunResult) -> list[str]:
         lines.append(f"{count(swapped)} blocks ({size} a GPU) went to host memory or came back")
     if kv["prefix_hit_rate"]:
         lines.append(f"{share(kv['prefix_hit_rate'])} of the prompt tokens came from the prefix cache")
+    lines += offload_lines(result)
     lines.append(
         f"KV use {share(kv['usage_mean'])} on average, {share(kv['usage_peak'])} at its peak; "
         f"{counted(kv['preemptions'], 'preemption')}"
     )
     return lines
+
+
+def offload_lines(result: RunResult) -> list[str]:
+    """Return what came from the KV tier behind the prefix cache, and how long steps waited; empty without one."""
+    simserve = result.summary["simserve"]
+    offload, hits = simserve["offload"], simserve["kv"]["offload_hit_rate"]
+    if offload["num_blocks"] is None:
+        return []
+    return [
+        f"{share(hits or 0.0)} of them from the second tier ({count(offload['num_blocks'])} blocks a replica, "
+        f"{share(offload['peak_usage'])} full at most): {format_bytes(offload['loaded_bytes'])} loaded, steps waited "
+        f"{format_seconds(offload['load_seconds'])} for it"
+    ]
 
 
 def memory_arithmetic(result: RunResult) -> list[str]:

@@ -26,7 +26,7 @@ from simserve.workload.requests import RequestSpecs
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from simserve.sim.simulate import Simulation
+    from simserve.sim.drafts import SpeculationTotals
 
 MAX_SPECULATIVE_TOKENS = 32
 """More drafts than any engine is run with."""
@@ -233,13 +233,12 @@ def with_paces(specs: RequestSpecs, spec: SpeculativeSpec | None, seed: int, rep
 
 
 def speculation_facts(
-    spec: SpeculativeSpec | None, shape: ReplicaShape, priced: PricedDeployment, simulation: Simulation
+    spec: SpeculativeSpec | None, shape: ReplicaShape, priced: PricedDeployment, totals: SpeculationTotals | None
 ) -> SpeculationFacts | None:
     """Return what a summary says of speculative decoding besides its counts; None without it.
 
     The speed-up is that of decode steps at the run's mean batch and context, against the same batch without drafts.
     """
-    totals = simulation.totals.speculation
     if spec is None or totals is None:
         return None
     tokens = expected_tokens(spec.conditional_acceptance)

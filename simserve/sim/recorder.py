@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.compiled.run import Compiled
 from simserve.engine.config import EngineConfig
 from simserve.engine.histogram import Histogram
+from simserve.engine.prefix_cache import PrefixPaths
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
@@ -26,6 +28,7 @@ from simserve.engine.state import (
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
 from simserve.sim.drafts import DraftSums, LeapColumns, SpeculationTotals
+from simserve.sim.offload import OffloadSums, OffloadTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.series import BinnedSums, TimeSeries, mean_count
 from simserve.sim.step_log import StepLog
@@ -71,6 +74,7 @@ class RunTotals:
         series: The run over time.
         swapped_blocks: KV blocks copied to host memory and back, each way counted.
         speculation: What drafts add up to; None: no speculative decoding.
+        offload: What second KV tiers add up to; None: there are none.
     """
 
     num_steps: int
@@ -89,6 +93,7 @@ class RunTotals:
     series: TimeSeries
     swapped_blocks: int = 0
     speculation: SpeculationTotals | None = None
+    offload: OffloadTotals | None = None
 
 
 def series_sums() -> BinnedSums:
@@ -137,6 +142,9 @@ class Recorder:
         """Whether some steps took longer than their parts: a slow replica; every part is then as much longer."""
         self._parts = np.zeros(5)
         self._shared = np.zeros(5)
+        self._offload = OffloadSums()
+        self.paths: PrefixPaths | None = None
+        """What requests share on these replicas, for what they found in a second KV tier."""
         self._histogram = Histogram()
         # Pools of one run share their sums over time.
         self._sums = series_sums() if sums is None else sums
@@ -155,10 +163,24 @@ class Recorder:
         if self._log is not None:
             self._log.watch([replica])
 
+    def flush_compiled(self, compiled: Compiled, num_leaps: int) -> None:
+        """Add up and clear the rows of replicas that run on compiled code and have at least ``num_leaps``."""
+        for number in range(len(compiled.replicas)):
+            if compiled.num_leaps(number) < num_leaps:
+                continue
+            self._swapped_blocks += compiled.take_swapped_blocks(number)
+            gaps = compiled.take_gaps(number)
+            if len(gaps):
+                self._histogram.add(gaps[:, 0], gaps[:, 1])
+            rows = compiled.take_leaps(number).T
+            self._add(rows, rows[_DECODING])
+
     def flush(self, replica: Replica) -> None:
         """Add up and clear the rows that a replica has written."""
         self._swapped_blocks += replica.num_swapped_blocks
         replica.num_swapped_blocks = 0
+        if replica.cache is not None and replica.cache.tier is not None:
+            self._offload.take(replica.cache.tier)
         if len(replica.irregular_gaps):
             gaps = np.array(replica.irregular_gaps).reshape(-1, 2)
             self._histogram.add(gaps[:, 0], gaps[:, 1])
@@ -189,13 +211,14 @@ class Recorder:
             timeline: Which replicas were there when, and what was tried in vain, where that changed.
         """
         part_names = ("weights", "kv", "compute", "communication", "host")
+        # Copies to and from host memory are what the steps waited for on a link.
+        copying = self._swapped_blocks * self._times.swap_block_seconds + self._offload.seconds
         if self._priced is not None and self._config.data_parallel_size > 1:
             self._add_shared()
         elif self.scales_parts and self._parts.sum() > 0:
             drafting = 0.0 if self._drafts is None else self._drafts.seconds
-            self._parts *= (self._busy - drafting) / self._parts.sum()
-        # Copies to and from host memory are what the steps waited for on a link.
-        self._parts[3] += self._swapped_blocks * self._times.swap_block_seconds
+            self._parts *= (self._busy - drafting - copying) / self._parts.sum()
+        self._parts[3] += copying
         edges, means = self._sums.means(end_time)
         if timeline is None:
             running = mean_count(records.scheduled_time, records.finish_time, edges)
@@ -234,7 +257,15 @@ class Recorder:
             series=series,
             swapped_blocks=self._swapped_blocks,
             speculation=None if self._drafts is None else self._drafts.totals(),
+            offload=self._offload_totals(),
         )
+
+    def _offload_totals(self) -> OffloadTotals | None:
+        num_blocks = self._config.num_offload_blocks
+        if not num_blocks:
+            return None
+        found = 0 if self.paths is None else sum(self.paths.loaded_tokens)
+        return self._offload.totals(num_blocks, found)
 
     def _add_shared(self) -> None:
         """Give the rest of common steps to what ranks do together, and what is left to waiting for the slowest rank.

@@ -105,6 +105,8 @@ class ClassSpec(FrozenModel):
     """How often, and after which pauses, its clients send a request again; a number is `{max: N}`."""
     pool: str | None = None
     """The pool of `deployment.pools` that serves it; absent: any."""
+    region: str | None = None
+    """With `deployment.regions`: where its clients are; absent: in all regions, by `deployment.regions.clients`."""
 
     @model_validator(mode="after")
     def _check_arrivals(self) -> Self:

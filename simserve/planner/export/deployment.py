@@ -246,6 +246,7 @@ def _rare_keys(scenario: Scenario) -> dict[str, Any]:
     found = {key: getattr(deployment, key) for key in deployment.model_fields_set - _SAID}
     engine = deployment.engine.overrides()
     found |= {f"engine.{key}": value for key, value in engine.items() if key not in _SAID_OF_ENGINE}
+    found["engine.kv_offload"] = deployment.engine.kv_offload
     return {key: value for key, value in found.items() if value not in (None, False, [], ())}
 
 
