@@ -4,8 +4,8 @@ Of all others `simserve.planner.prediction` says it.
 
 A scenario's pools neither draft nor have data-parallel attention; measured ones do. Their decode workers are replayed
 as plain ones that step as those do: a rank of data-parallel attention as a worker of its own whose partners hold as
-many requests as it does, and a step that yields m tokens a request as m steps of an m-th of the time. Means are those of the
-real ones; how far ranks drift apart, and that a step's tokens arrive together, is lost.
+many requests as it does, and a step that yields m tokens a request as m steps of an m-th of the time. Means are those
+of the real ones; how far ranks drift apart, and that a step's tokens arrive together, is lost.
 """
 
 from __future__ import annotations
