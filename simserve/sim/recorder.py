@@ -159,11 +159,11 @@ class Recorder:
         self._swapped_blocks += replica.num_swapped_blocks
         replica.num_swapped_blocks = 0
         if len(replica.irregular_gaps):
-            gaps = np.array(replica.irregular_gaps).reshape(-1, 2)
+            gaps = np.array(replica.irregular_gaps, dtype=np.float64).reshape(-1, 2)
             self._histogram.add(gaps[:, 0], gaps[:, 1])
             del replica.irregular_gaps[:]
         if len(replica.leaps):
-            rows = np.ascontiguousarray(np.array(replica.leaps).reshape(-1, LEAP_WIDTH).T)
+            rows = np.ascontiguousarray(np.array(replica.leaps, dtype=np.float64).reshape(-1, LEAP_WIDTH).T)
             del replica.leaps[:]
             if self._log is not None:
                 self._log.add(replica, rows)
