@@ -68,7 +68,8 @@ def region_lines(result: RunResult) -> list[str]:
     """Return a line a region of the clients; empty without regions."""
     return [
         f"clients in {name}: {counted(each['requests'], 'request')}, {share(each['served_elsewhere'] or 0.0)} served "
-        f"elsewhere; TTFT {number(each['mean_ttft_ms'] or 0.0)} ms on average, {number(each['p95_ttft_ms'] or 0.0)} ms p95"
+        f"elsewhere; TTFT {number(each['mean_ttft_ms'] or 0.0)} ms on average, "
+        f"{number(each['p95_ttft_ms'] or 0.0)} ms p95"
         + ("" if each["attainment"] is None else f"; {share(each['attainment'])} within the SLO")
         for name, each in result.summary["simserve"]["regions"].items()
     ]
