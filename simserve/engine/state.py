@@ -224,9 +224,12 @@ class Replica:
         "grows",
         "has_extras",
         "has_plain_admission",
+        "has_priorities",
+        "has_slots",
         "identity",
         "increment_seconds",
         "irregular_gaps",
+        "is_contiguous",
         "is_open",
         "is_ordered",
         "is_prefill_first",
@@ -255,7 +258,9 @@ class Replica:
         "residues",
         "running",
         "sequence_seconds",
-        "stalls",
+        "stall_counts",
+        "stall_leaps",
+        "stall_times",
         "start_time",
         "step",
         "swapped_in",
@@ -284,10 +289,15 @@ class Replica:
         elif config.kv_allocation == "none":
             self.mode = UNCACHED
         self.is_prefill_first = config.scheduler == "prefill_first"
+        # Slots of `max_model_len` instead of blocks.
+        self.has_slots = config.kv_allocation == "static"
+        # One range of KV memory a request, first fit, instead of blocks.
+        self.is_contiguous = config.kv_allocation in ("pow2", "oracle")
         self.grows = config.kv_allocation == "paged" and config.admission != "reserve"
         self.has_plain_admission = (
             config.admission == "on_demand" and not config.reserve_full_prompt and config.watermark_blocks == 0
         )
+        self.has_priorities = config.scheduling_policy == "priority"
         self.uses_estimate = self.grows and config.admission == "estimate"
         self.tokens_per_decode = 1 + config.num_speculative_tokens
         self.progress: Progress | None = None
@@ -354,7 +364,10 @@ class Replica:
         self.leap_index = 0
         self.gap_leaps: list[int] = []
         self.gap_values: list[float] = []
-        self.stalls: list[list[float]] = []
+        # Groups of decoding requests that a prefill keeps waiting: leap before it, last token, how many.
+        self.stall_leaps: list[int] = []
+        self.stall_times: list[float] = []
+        self.stall_counts: list[int] = []
         self.last_decode_time = 0.0
         self.leaps: list[float] = []
         # Speculative decoding: tokens that a step of each leap with decodes adds to the contexts.

@@ -15,6 +15,7 @@ from simserve.engine.histogram import Histogram
 from simserve.errors import InputError
 from simserve.metrics.slo import SLO
 from simserve.sim.drafts import SpeculationTotals
+from simserve.sim.front import FrontTotals
 from simserve.sim.offload import OffloadTotals
 from simserve.sim.pools import PoolOutcome
 from simserve.sim.recorder import RunTotals
@@ -31,6 +32,7 @@ _KINDS: Mapping[str, type[Any]] = {
         OffloadTotals,
         PoolOutcome,
         StreamTotals,
+        FrontTotals,
         FleetTimeline,
         SLO,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from simserve.metrics.front import on_replicas
 
 if TYPE_CHECKING:
     from simserve.sim.simulate import Simulation
@@ -20,7 +20,7 @@ def hit_rates(simulation: Simulation, *, caches_prefixes: bool) -> dict[str, flo
     Shares of the prompt tokens of the requests that were scheduled; the last is NaN without a second tier.
     """
     records, offload = simulation.records, simulation.totals.offload
-    scheduled = np.isfinite(records.scheduled_time)
+    scheduled = on_replicas(records)
     cached, prompt = float(records.cached_tokens[scheduled].sum()), float(records.prompt_tokens[scheduled].sum())
     if not caches_prefixes or prompt <= 0:
         return dict.fromkeys(("prefix_hit_rate", "gpu_hit_rate", "offload_hit_rate"), math.nan)

@@ -130,7 +130,7 @@ def _figures(pool: PoolOutcome, end_time: float) -> dict[str, Any]:
         "role": pool.role,
         "replicas": pool.num_replicas,
         "gpus": pool.num_gpus,
-        "busy": _ratio(totals.busy_seconds, pool.num_replicas * end_time),
+        "busy": min(_ratio(totals.busy_seconds, pool.num_replicas * end_time), 1.0),
         "mfu": _ratio(totals.flops, pool.peak_flops * totals.busy_seconds),
         "mbu": _ratio(totals.bytes, pool.peak_bandwidth * totals.busy_seconds),
         "kv_usage_mean": _ratio(totals.kv_reserved_token_seconds, capacity_seconds),

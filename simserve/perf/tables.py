@@ -358,4 +358,5 @@ def _monotone(parts: Array) -> Array:
 
 def _sums(parts: Array) -> list[float]:
     """Return the sums over the parts, without the last-bit dips that summation leaves."""
-    return [float(value) for value in np.maximum.accumulate(parts.sum(axis=0))]
+    sums: list[float] = np.maximum.accumulate(parts.sum(axis=0)).tolist()
+    return sums

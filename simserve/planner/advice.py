@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan_fleet import Fleet
-from simserve.planner.space import Overrides, with_overrides
+from simserve.planner.space import Space
 from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.schema import Scenario
 
@@ -19,7 +20,8 @@ class Lever:
     """A choice of the decision tree.
 
     Attributes:
-        name: ``quantise``, ``quantise_kv``, ``batch``, ``chunk``, ``shard`` or ``speculate``.
+        name: ``quantise``, ``quantise_kv``, ``batch``, ``chunk``, ``shard``, or the name of an option
+            (`simserve.planner.options`).
         label: The variant, in words.
         changes: Dotted key -> value.
     """
@@ -41,7 +43,6 @@ LEVERS = (
     Lever("chunk", "chunks of 2,048 tokens", (("deployment.engine.max_num_batched_tokens", 2048),)),
     Lever("shard", "half the tensor parallel size", (("deployment.tensor_parallel_size", 0.5),)),
     Lever("shard", "twice the tensor parallel size", (("deployment.tensor_parallel_size", 2),)),
-    Lever("speculate", "no drafts", (("deployment.speculative", None),)),
 )
 """What is moved, one at a time; sizes are factors on what the plan has."""
 
@@ -56,6 +57,18 @@ def levers_of(fleet: Fleet, levers: Sequence[Lever]) -> Iterator[tuple[Lever, Ov
         if any(changes[key] is None for key in _FACTORS if key in changes) or _is_there(there.deployment, changes):
             continue
         yield lever, {**fleet.overrides, **changes}
+
+
+def option_levers(fleet: Fleet, space: Space) -> Iterator[tuple[Lever, Overrides]]:
+    """Yield the other choices of every option that entered the search, with the overrides that make them."""
+    chosen = space.chosen(fleet.overrides)
+    for name, choices in space.options.items():
+        families = {chosen[name].family}
+        for choice in choices:
+            if choice is chosen[name] or (choice.family and choice.family in families):
+                continue
+            families.add(choice.family)
+            yield Lever(name, choice.label, ()), space.overrides({**chosen, name: choice})
 
 
 def _value(scenario: Scenario, key: str, value: Any) -> Any:

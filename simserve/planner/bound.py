@@ -101,6 +101,7 @@ class Bound:
         tpot: Likewise, for a further token.
         e2e: Likewise, for its last token.
         replica_seconds: Seconds of one replica that all requests together take at least.
+        is_proven: Whether the proofs cover the deployment; where they do not, nothing is said.
     """
 
     out_of_reach: str | None
@@ -109,13 +110,14 @@ class Bound:
     tpot: float
     e2e: float
     replica_seconds: float
+    is_proven: bool = True
 
     def of(self, term: str) -> float:
         """Return the bound on ``ttft``, ``tpot`` or ``e2e``, seconds."""
         return float(getattr(self, term))
 
 
-NO_BOUND = Bound(out_of_reach=None, least_replicas=1, ttft=0.0, tpot=0.0, e2e=0.0, replica_seconds=0.0)
+NO_BOUND = Bound(out_of_reach=None, least_replicas=1, ttft=0.0, tpot=0.0, e2e=0.0, replica_seconds=0.0, is_proven=False)
 """Says nothing, so nothing is dropped by it."""
 
 

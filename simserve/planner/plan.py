@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from simserve.errors import ScenarioError, UsageError
-from simserve.planner.advice import LEVERS, Lever, levers_of
+from simserve.errors import InputError, ScenarioError, UsageError
+from simserve.planner.advice import LEVERS, Lever, levers_of, option_levers
+from simserve.planner.overrides import with_overrides
 from simserve.planner.plan_findings import Findings
 from simserve.planner.plan_fleet import (
     Fleet,
@@ -25,14 +26,16 @@ from simserve.planner.plan_fleet import (
     with_room,
 )
 from simserve.planner.plan_front import front_candidates, sized
-from simserve.planner.plan_miss import Miss, nearest_miss
+from simserve.planner.plan_miss import Miss, nearest_miss, shown
 from simserve.planner.plan_price import Market, price_of
 from simserve.planner.plan_summary import summary_of
-from simserve.planner.search import OBJECTIVES, Goal, GroupResult, Member, Objective, Search
+from simserve.planner.search import Search
 from simserve.planner.search_group import each_result, refine_group, search_group
+from simserve.planner.search_member import OBJECTIVES, Goal, GroupResult, Member, Objective
 from simserve.planner.search_order import is_less
 from simserve.planner.search_trial import Trial
-from simserve.planner.space import Space, default_hardware, space_on, with_overrides
+from simserve.planner.space import Space, default_hardware, space_on
+from simserve.planner.traffic import traffic_of
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
@@ -115,18 +118,7 @@ def plan(
         UsageError: An option is out of range, or does not go with the scenario.
         InputError: A profile or a trace is missing or invalid.
     """
-    _check_fleet(scenario)
     return _Planning(scenario, options or PlanOptions(), reference, progress).plan()
-
-
-def _check_fleet(scenario: Scenario) -> None:
-    """Refuse fleets whose size is no number of equal replicas, or that change while they run."""
-    deployment = scenario.deployment
-    for key in ("pools", "autoscaling", "faults"):
-        if getattr(deployment, key):
-            rule = "is not planned: a plan sizes equal replicas that are there throughout"
-            remedy = f"add --set deployment.{key}=null, or compare settings of it with sweep"
-            raise ScenarioError(rule, key=f"deployment.{key}", remedy=remedy)
 
 
 class _Planning:
@@ -164,7 +156,7 @@ class _Planning:
         found.groups += self._each(search_group, [(space, goal) for space in spaces[1:]])
         self._refine(spaces)
         if not any(group.best for group in found.groups):
-            found.miss = self._missed()
+            found.miss = self._missed(spaces)
             return
         self._confirm(spaces)
         if found.fleet is not None:
@@ -184,7 +176,10 @@ class _Planning:
             for value in values:
                 with_overrides(self.scenario, {key: value})  # An unknown key or value is refused here, by its name.
         formats = replica_shape(self.scenario).engine.supported_quantizations
-        for name in options.hardware or default_hardware(self.scenario):
+        traffic = traffic_of(self.borne)
+        own_pools = any(pool.hardware is not None for pool in self.scenario.deployment.pools)
+        offered = [self.scenario.deployment.hardware] if own_pools else default_hardware(self.scenario)
+        for name in options.hardware or offered:
             price = price_of(self.scenario, name, options.market)
             if price.usd is None:
                 if options.market == "spot":
@@ -193,7 +188,21 @@ class _Planning:
                 if options.objective == "cost":
                     self.findings.skipped[name] = "has no price; set pricing.gpu_hour_usd"
                     continue
-            spaces.append(space_on(self.borne, name, price.overrides, options.choices, formats))
+            space = space_on(
+                self.borne,
+                name,
+                price.overrides,
+                options.choices,
+                formats,
+                traffic,
+                wants_latency=options.objective == "latency",
+                has_spares=options.spare_replicas > 0,
+            )
+            spaces.append(space)
+        if own_pools and not options.hardware:
+            self.findings.skipped["other GPUs"] = "the pools have hardware of their own; name others with --over"
+        if spaces:
+            self.findings.options, self.findings.left_out = spaces[0].options, dict(spaces[0].left_out)
         if not spaces:
             reasons = "; ".join(f"{name} {reason}" for name, reason in self.findings.skipped.items())
             remedy = "use on-demand prices" if options.market == "spot" else "or use --objective gpus"
@@ -215,9 +224,10 @@ class _Planning:
         for index, refined in zip(order, self._each(refine_group, tasks), strict=True):
             groups[index] = _joined(groups[index], refined)
 
-    def _missed(self) -> Miss:
+    def _missed(self, spaces: Sequence[Space]) -> Miss:
         """Return what came nearest, and the plan without what nothing can reach."""
         miss = nearest_miss(self.findings.groups, self.borne, self.goal)
+        miss = replace(miss, drafted=self._drafted(spaces, miss))
         if not miss.relaxed_terms or self.borne.slo is None:
             return miss
         slo = self.scenario.slo
@@ -230,6 +240,21 @@ class _Planning:
         relaxed = self.scenario.model_copy(update={"slo": slo.model_copy(update=left)})
         inner = _Planning(relaxed, self.options, (*self.reference, *_unset(miss.relaxed_terms)), self._progress)
         return replace(miss, relaxed_plan=inner.plan().summary)
+
+    def _drafted(self, spaces: Sequence[Space], miss: Miss) -> Trial | None:
+        """Return what the nearest deployment reaches with drafts, where a bound rules out that it does without."""
+        if miss.member is None or not miss.is_bound or miss.metric not in ("tpot", "e2e"):
+            return None
+        for space, group in zip(spaces, self.findings.groups, strict=True):
+            choices = space.options.get("speculate", ())
+            if miss.member not in group.members or len(choices) < 2:
+                continue
+            overrides = space.overrides({**space.chosen(miss.member.overrides), "speculate": choices[1]})
+            try:
+                return shown(overrides, miss.member.num_gpus, self.borne, self.goal)
+            except InputError:
+                return None
+        return None
 
     def _confirm(self, spaces: Sequence[Space]) -> None:
         """Take the best fleet that holds on all requests and in several replications, one replica more if need be."""
@@ -276,7 +301,8 @@ class _Planning:
         changes = list(changes_of(self.scenario))
         for _, _, changed in changes:
             tasks.append((resized_or_refused, (with_room(plain, changed),)))
-        levers = list(levers_of(fleet, LEVERS))
+        space = next(each for each, group in zip(spaces, found.groups, strict=True) if group is found.group)
+        levers = [*levers_of(fleet, LEVERS), *option_levers(fleet, space)]
         for _, overrides in levers:
             tasks.append((resized_or_refused, (replace(fleet, overrides=overrides),)))
         for space, overrides in front_candidates(found.groups, spaces, self.goal):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from simserve.planner.advice import Lever
+from simserve.planner.options import Choice
+from simserve.planner.overrides import Overrides
 from simserve.planner.plan_fleet import Fleet
 from simserve.planner.plan_miss import Miss
-from simserve.planner.search import Goal, GroupResult, Member
+from simserve.planner.search_member import Goal, GroupResult, Member
 from simserve.planner.search_trial import Trial
-from simserve.planner.space import Overrides
 from simserve.scenario.schema import Scenario
 
 
@@ -24,6 +25,8 @@ class Findings:
         reference: What stands after ``simserve run`` to run the scenario.
         groups: The search on each kind of GPU.
         skipped: GPUs that were not searched, and why.
+        options: Option -> its choices, of those that were searched.
+        left_out: Option -> why it was not searched.
         member: The best deployment.
         fleet: Its fleet, once it is confirmed.
         confirmed: The confirming run.
@@ -43,6 +46,8 @@ class Findings:
     reference: tuple[str, ...]
     groups: list[GroupResult] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    options: dict[str, tuple[Choice, ...]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
     fleet: Fleet | None = None
     confirmed: Trial | None = None
     member: Member | None = None

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simserve.errors import InfeasibleError, InputError
+from simserve.planner.makeup import smallest_fleet
+from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.search_order import smallest_integer
 from simserve.planner.search_trial import MOST_REQUESTS, Trial, request_limit, try_fleet
-from simserve.planner.space import Overrides, with_overrides
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import ClosedLoopArrivals
 
@@ -80,17 +81,29 @@ def confirm(fleet: Fleet) -> Trial:
 def resized(fleet: Fleet) -> Trial | None:
     """Return the run of the smallest fleet of this deployment that holds; None where four times as many do not."""
     held: dict[int, Trial] = {}
-    limit = request_limit(fleet.scenario, MOST_REQUESTS)
+    there = with_overrides(fleet.scenario, fleet.overrides)
+    limit, least = request_limit(there, MOST_REQUESTS), smallest_fleet(there.deployment)
 
     def holds(replicas: int) -> bool:
         held[replicas] = try_fleet(fleet.scenario, fleet.overrides, replicas, limit)
         return held[replicas].holds
 
     most = RESIZED_AT_MOST * fleet.replicas + RESIZED_AT_MOST
-    if not holds(fleet.replicas):
-        more = smallest_integer(holds, fleet.replicas + 1, most)
-        return None if more is None else held[more]
-    return held[smallest_integer(holds, 1, fleet.replicas - 1, starts_high=True) or fleet.replicas]
+    start = max(fleet.replicas, least)
+    if not holds(start):
+        found = smallest_integer(holds, start + 1, most)
+    else:
+        found = smallest_integer(holds, least, start - 1, starts_high=True) or start
+    if found is None or there.deployment.overflow is None:
+        return None if found is None else held[found]
+    # An API serves the less the more replicas there are: the smallest fleet that holds may not be the cheapest.
+    while found < most and holds(found + 1) and _is_cheaper(held[found + 1], held[found]):
+        found += 1
+    return held[found]
+
+
+def _is_cheaper(one: Trial, other: Trial) -> bool:
+    return one.usd_per_hour is not None and other.usd_per_hour is not None and one.usd_per_hour < other.usd_per_hour
 
 
 def resized_or_refused(fleet: Fleet) -> Trial | str | None:
@@ -144,7 +157,7 @@ def traffic_borne(fleet: Fleet) -> float | None:
         scenario = scaled_traffic(fleet.scenario, 1 + step * TRAFFIC_STEP)
         if scenario is None:
             return True
-        limit = request_limit(scenario, MOST_REQUESTS)
+        limit = request_limit(with_overrides(scenario, fleet.overrides), MOST_REQUESTS)
         return not try_fleet(scenario, fleet.overrides, fleet.replicas, limit).holds
 
     first_miss = smallest_integer(fails, 1, steps)
@@ -153,15 +166,11 @@ def traffic_borne(fleet: Fleet) -> float | None:
 
 def one_fewer(fleet: Fleet) -> Trial | None:
     """Return the run with one replica lost; None where none would be left."""
-    if fleet.replicas <= 1:
+    there = with_overrides(fleet.scenario, fleet.overrides)
+    if fleet.replicas <= smallest_fleet(there.deployment):
         return None
-    limit = request_limit(fleet.scenario, MOST_REQUESTS)
+    limit = request_limit(there, MOST_REQUESTS)
     return try_fleet(fleet.scenario, fleet.overrides, fleet.replicas - 1, limit)
-
-
-def as_run(fleet: Fleet) -> Trial:
-    """Return one run of a fleet as it is."""
-    return try_fleet(fleet.scenario, fleet.overrides, fleet.replicas, request_limit(fleet.scenario, MOST_REQUESTS))
 
 
 def trial_figures(trial: Trial) -> Mapping[str, Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simserve.planner.search import Goal, GroupResult, Search
+from simserve.planner.overrides import Overrides
+from simserve.planner.search import Search
+from simserve.planner.search_member import Goal, GroupResult
 from simserve.planner.search_trial import Trial
-from simserve.planner.space import PIPELINE_KEY, TENSOR_KEY, Overrides, Space
+from simserve.planner.space import PIPELINE_KEY, TENSOR_KEY, Space
 
 FRONT_GROUPS = 3
 """Kinds of GPU whose other sizes are tried for the front: those with the cheapest plans."""
@@ -27,7 +29,7 @@ def front_candidates(
         space, best = spaces[index], groups[index].best
         if best is None:
             continue
-        chosen = {key: best.overrides.get(key, space.own[key]) for key in space.dimensions}
+        chosen = space.chosen(best.overrides)
         for size in space.dimensions.get(TENSOR_KEY, ()):
             wider = {**chosen, TENSOR_KEY: size, PIPELINE_KEY: 1} if PIPELINE_KEY in chosen else chosen
             if size > chosen[TENSOR_KEY] and size <= goal.max_gpus and space.is_plausible(wider):

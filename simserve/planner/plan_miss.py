@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.planner.search import Goal, GroupResult, Member
+from simserve.planner.overrides import Overrides
+from simserve.planner.search_member import Goal, GroupResult, Member
 from simserve.planner.search_trial import MOST_REQUESTS, TERMS, Trial, request_limit, try_fleet
 from simserve.scenario.schema import Scenario
 
@@ -28,6 +29,8 @@ class Miss:
         relaxed_terms: SLO terms that nothing in the space can keep.
         relax: In words.
         relaxed_plan: The plan without those terms.
+        drafted: A run of the nearest deployment with drafts that the scenario does not have, whose acceptance is
+            assumed, where a bound says that it cannot be reached without; None where no draft is known.
     """
 
     member: Member | None
@@ -39,6 +42,7 @@ class Miss:
     relaxed_terms: tuple[str, ...]
     relax: str
     relaxed_plan: Mapping[str, Any] | None = None
+    drafted: Trial | None = None
 
 
 def nearest_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal) -> Miss:
@@ -73,8 +77,14 @@ def nearest_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal) 
 
 
 def _unreachable(fitting: Sequence[Member], scenario: Scenario) -> dict[str, float]:
-    """Return the terms whose limit lies below the bound of every deployment, with the least bound in seconds."""
-    least = {term: min(member.bound.of(term) for member in fitting) for term in TERMS}
+    """Return the terms whose limit lies below the bound of every deployment, with the least bound in seconds.
+
+    Deployments that no proof covers were simulated, and miss.
+    """
+    proven = [member for member in fitting if member.bound.is_proven]
+    if not proven:
+        return {}
+    least = {term: min(member.bound.of(term) for member in proven) for term in TERMS}
     limits = {term: getattr(scenario.slo, term) for term in TERMS}
     return {term: least[term] for term in TERMS if limits[term] is not None and least[term] > limits[term]}
 
@@ -82,7 +92,7 @@ def _unreachable(fitting: Sequence[Member], scenario: Scenario) -> dict[str, flo
 def _bound_miss(fitting: Sequence[Member], unreachable: Mapping[str, float], scenario: Scenario, goal: Goal) -> Miss:
     slo = scenario.slo
     term = max(unreachable, key=lambda each: unreachable[each] / getattr(slo, each))
-    nearest = min(fitting, key=lambda each: each.bound.of(term))
+    nearest = min((each for each in fitting if each.bound.is_proven), key=lambda each: each.bound.of(term))
     words = [f"{each.upper()} of at least {unreachable[each] * 1e3:,.0f} ms" for each in unreachable]
     return Miss(
         member=nearest,
@@ -90,18 +100,18 @@ def _bound_miss(fitting: Sequence[Member], unreachable: Mapping[str, float], sce
         limit=getattr(slo, term),
         reached=unreachable[term],
         is_bound=True,
-        trial=_shown(nearest, scenario, goal),
+        trial=shown(nearest.overrides, nearest.num_gpus, scenario, goal),
         relaxed_terms=tuple(unreachable),
         relax=f"allow {' and '.join(words)} (bound; queueing comes on top), ask for shorter answers, or leave it out",
     )
 
 
-def _shown(member: Member, scenario: Scenario, goal: Goal) -> Trial | None:
-    """Return a run of a deployment with many replicas: what is reached when hardly anything queues."""
-    replicas = min(goal.max_gpus, MOST_GPUS_TRIED) // member.num_gpus
+def shown(overrides: Overrides, num_gpus: int, scenario: Scenario, goal: Goal) -> Trial | None:
+    """Return a run of a deployment with many replicas of so many GPUs: what is reached when hardly anything queues."""
+    replicas = min(goal.max_gpus, MOST_GPUS_TRIED) // num_gpus
     if replicas < 1:
         return None
-    return try_fleet(scenario, member.overrides, replicas, request_limit(scenario, MOST_REQUESTS))
+    return try_fleet(scenario, overrides, replicas, request_limit(scenario, MOST_REQUESTS))
 
 
 def _simulated_miss(tried: Sequence[Member], scenario: Scenario, goal: Goal) -> Miss:

@@ -8,11 +8,17 @@ from typing import Any
 from simserve.planner.plan_findings import Findings
 from simserve.planner.plan_fleet import trial_figures
 from simserve.planner.plan_front import front
-from simserve.planner.plan_words import command, deployed, describe
-from simserve.planner.search import GroupResult
-from simserve.planner.search_trial import TERMS, Trial, is_one_job, usd_per_month
+from simserve.planner.plan_words import command, describe
+from simserve.planner.search_member import GroupResult
+from simserve.planner.search_trial import (
+    TERMS,
+    Trial,
+    deployed,
+    deployed_overrides,
+    is_one_job,
+    usd_per_month,
+)
 from simserve.planner.search_words import plain
-from simserve.planner.space import REPLICAS_KEY
 
 
 def runners_up(found: Findings) -> Iterator[dict[str, Any]]:
@@ -35,7 +41,9 @@ def runners_up(found: Findings) -> Iterator[dict[str, Any]]:
             "usd_per_million_tokens": trial.usd_per_million_tokens,
             "watts": trial.watts * share,
             **trial_figures(trial),
-            "command": command(found.reference, group.best.overrides, trial.replicas),
+            "command": command(
+                found.reference, deployed_overrides(found.scenario, group.best.overrides, trial.replicas)
+            ),
             "why": _why_lost(found, trial, share),
         }
 
@@ -99,8 +107,8 @@ def pareto(found: Findings) -> list[dict[str, Any]]:
     return [
         {
             "label": describe(deployed(found.scenario, trial.overrides, trial.replicas + spare)),
-            "overrides": plain({**trial.overrides, REPLICAS_KEY: trial.replicas + spare}),
-            "num_gpus": trial.num_gpus // trial.replicas * (trial.replicas + spare),
+            "overrides": plain(deployed_overrides(found.scenario, trial.overrides, trial.replicas + spare)),
+            "num_gpus": round(trial.num_gpus * (trial.replicas + spare) / trial.replicas),
             "usd_per_month": (usd_per_month(trial) or 0.0) * (trial.replicas + spare) / trial.replicas,
             "usd_per_million_tokens": trial.usd_per_million_tokens,
             "p95_ttft_ms": trial.latencies["p95_ttft_ms"],

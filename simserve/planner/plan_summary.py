@@ -10,11 +10,10 @@ from simserve.planner.plan_fleet import CONFIRMING_REPLICATIONS, trial_figures
 from simserve.planner.plan_miss import Miss
 from simserve.planner.plan_price import Market, price_of
 from simserve.planner.plan_runners import pareto, runners_up
-from simserve.planner.plan_words import command, counted, deployed, describe
-from simserve.planner.search import GroupResult, Member
-from simserve.planner.search_trial import HOURS_PER_MONTH, TERMS, Trial, usd_per_month
+from simserve.planner.plan_words import command, counted, describe
+from simserve.planner.search_member import GroupResult, Member
+from simserve.planner.search_trial import HOURS_PER_MONTH, TERMS, Trial, deployed, deployed_overrides, usd_per_month
 from simserve.planner.search_words import plain
-from simserve.planner.space import REPLICAS_KEY
 from simserve.scenario.objective import objective_mapping
 from simserve.scenario.schema import Scenario
 
@@ -65,17 +64,18 @@ def _best(found: Findings) -> dict[str, Any] | None:
     there = deployed(found.scenario, member.overrides, bought)
     share = bought / trial.replicas
     hourly = None if trial.usd_per_hour is None else trial.usd_per_hour * share
-    changes = plain({**member.overrides, REPLICAS_KEY: bought})
+    changes = plain(deployed_overrides(found.scenario, member.overrides, bought))
     return {
         "label": describe(there),
         "hardware": there.deployment.hardware,
         "deployment": there.as_mapping()["deployment"],
         "overrides": changes,
-        "command": command(found.reference, member.overrides, bought),
+        "command": command(found.reference, changes),
         **trial_figures(trial),
         "replicas": bought,
         "replicas_needed": trial.replicas,
-        "num_gpus": there.deployment.num_gpus,
+        "num_gpus": round(trial.num_gpus * share),
+        "mean_gpus": trial.mean_gpus * share,
         "usd_per_hour": hourly,
         "usd_per_month": None if hourly is None else hourly * HOURS_PER_MONTH,
         "usd_per_gpu_hour": member.usd_per_gpu_hour,
@@ -83,6 +83,7 @@ def _best(found: Findings) -> dict[str, Any] | None:
         if trial.usd_per_million_tokens is None
         else trial.usd_per_million_tokens * share,
         "watts": trial.watts * share,
+        "assumes": _assumed(found, there),
         "busy": trial.busy,
         "mean_batch": trial.figures["mean_batch"],
         "duration_s": trial.duration,
@@ -96,9 +97,22 @@ def _best(found: Findings) -> dict[str, Any] | None:
         "bound": _bound(member),
         "traffic_borne": found.borne_traffic,
         "lost_replica": _lost(found, hourly, bought),
-        "spot": _spot(found, there),
+        "spot": _spot(found, there, trial.mean_gpus * share),
         "arithmetic": list(_arithmetic(found, member, trial)),
     }
+
+
+def _assumed(found: Findings, there: Scenario) -> list[str]:
+    """Return which figures of a plan are not the scenario's own, in words."""
+    drafts = there.deployment.speculative
+    if drafts is None or found.scenario.deployment.speculative is not None:
+        return []
+    rate = "" if drafts.acceptance_rate is None else f" {drafts.acceptance_rate:g} of the time"
+    decay = "" if drafts.acceptance_decay is None else f", {drafts.acceptance_decay:g} times that from draft to draft"
+    return [
+        f"a draft is accepted{rate}{decay} (calibration/speculation.md says on which prompts): measure it on yours, "
+        "and set deployment.speculative"
+    ]
 
 
 def _bound(member: Member) -> dict[str, float]:
@@ -119,11 +133,11 @@ def _lost(found: Findings, hourly: float | None, bought: int) -> dict[str, Any]:
     }
 
 
-def _spot(found: Findings, there: Scenario) -> dict[str, float] | None:
+def _spot(found: Findings, there: Scenario, num_gpus: float) -> dict[str, float] | None:
     price = price_of(found.scenario, there.deployment.hardware, "spot").usd
-    if price is None:
+    if price is None or any(pool.hardware is not None for pool in there.deployment.pools):
         return None
-    hourly = price * there.deployment.num_gpus
+    hourly = price * num_gpus
     return {"usd_per_gpu_hour": price, "usd_per_hour": hourly, "usd_per_month": hourly * HOURS_PER_MONTH}
 
 
@@ -151,8 +165,32 @@ def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
         )
     if member.bound.least_replicas > 1:
         yield f"fewer than {member.bound.least_replicas} replicas cannot do the work in time (bound)"
+    yield from _price(found, member, trial)
+
+
+def _price(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
+    """Yield what the fleet costs: whole GPUs at a price, or what was billed of a fleet that is not all there is."""
     bought = trial.replicas + found.goal.spare_replicas
-    if member.usd_per_gpu_hour is not None:
+    month = None if trial.usd_per_hour is None else trial.usd_per_hour * HOURS_PER_MONTH
+    deployment = deployed(found.scenario, member.overrides, bought).deployment
+    if deployment.autoscaling is not None and month is not None and member.usd_per_gpu_hour is not None:
+        yield (
+            f"{trial.mean_gpus:,.3g} GPUs are paid for on average, {trial.num_gpus} at most: x "
+            f"${member.usd_per_gpu_hour:,.4g} an hour = ${trial.usd_per_hour:,.2f} an hour = ${month:,.0f} a month of "
+            f"30 days; a fixed fleet of {trial.num_gpus} would cost "
+            f"${trial.num_gpus * member.usd_per_gpu_hour * HOURS_PER_MONTH:,.0f}"
+        )
+    elif deployment.pools and member.makeup is not None and trial.usd_per_hour is not None and month is not None:
+        makeup = member.makeup
+        counts = makeup.counts(trial.replicas)
+        parts = [
+            f"{count * gpus} x ${usd or 0.0:,.4g} ({pool.name})"
+            for count, gpus, usd, pool in zip(
+                counts, makeup.gpus, makeup.usd_per_gpu_hour, deployment.pools, strict=True
+            )
+        ]
+        yield f"{' + '.join(parts)} an hour = ${trial.usd_per_hour:,.2f} an hour = ${month:,.0f} a month of 30 days"
+    elif member.usd_per_gpu_hour is not None:
         gpus = bought * member.num_gpus
         hourly = gpus * member.usd_per_gpu_hour
         bought_words = f"{counted(bought, 'replica')} x {counted(member.num_gpus, 'GPU')}"
@@ -160,6 +198,9 @@ def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
             f"{bought_words} x ${member.usd_per_gpu_hour:,.4g} an hour = ${hourly:,.2f} an hour = "
             f"${hourly * HOURS_PER_MONTH:,.0f} a month of 30 days"
         )
+        if deployment.overflow is not None and trial.usd_per_hour is not None:
+            api = trial.usd_per_hour - trial.num_gpus * member.usd_per_gpu_hour
+            yield f"and {deployment.overflow.api} takes ${api:,.2f} an hour = ${api * HOURS_PER_MONTH:,.0f} a month"
 
 
 def _binding(found: Findings) -> str | None:
@@ -204,10 +245,18 @@ def _miss(found: Findings, miss: Miss) -> dict[str, Any]:
     if miss.member is not None:
         replicas = miss.trial.replicas if miss.trial is not None else miss.member.bound.least_replicas
         entry["label"] = describe(deployed(found.scenario, miss.member.overrides, replicas))
-        entry["overrides"] = plain({**miss.member.overrides, REPLICAS_KEY: replicas})
+        entry["overrides"] = plain(deployed_overrides(found.scenario, miss.member.overrides, replicas))
         entry["bound"] = _bound(miss.member)
         if miss.trial is not None:
             entry |= trial_figures(miss.trial)
+    if miss.drafted is not None:
+        there = deployed(found.scenario, miss.drafted.overrides, miss.drafted.replicas)
+        entry["with_drafts"] = {
+            "label": describe(there),
+            "overrides": plain(deployed_overrides(found.scenario, miss.drafted.overrides, miss.drafted.replicas)),
+            "assumes": _assumed(found, there),
+            **trial_figures(miss.drafted),
+        }
     return entry
 
 
@@ -272,5 +321,7 @@ def _search(found: Findings) -> dict[str, Any]:
         "simulations": sum(len(group.trials) for group in found.groups),
         "hardware": [group.hardware for group in found.groups],
         "skipped": dict(found.skipped),
+        "options": {name: [choice.label for choice in choices] for name, choices in found.options.items()},
+        "left_out": dict(found.left_out),
         "methods": {group.hardware: group.method for group in found.groups},
     }

@@ -2,47 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import shlex
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from simserve.planner.space import REPLICAS_KEY, Overrides, with_overrides
+from simserve.planner.overrides import Overrides
+from simserve.scenario.deployment_spec import DeploymentSpec, PoolSpec
 from simserve.scenario.schema import Scenario
 
 
-def deployed(scenario: Scenario, overrides: Overrides, replicas: int) -> Scenario:
-    """Return the scenario on a fleet."""
-    return with_overrides(scenario, {**overrides, REPLICAS_KEY: replicas})
-
-
 def describe(scenario: Scenario) -> str:
-    """Return a fleet in words: ``2 x (TP 2 on h100-sxm-80gb, fp8, KV fp8)``."""
+    """Return a fleet in words: ``2 x (2 x h100-sxm-80gb, TP 2, fp8, KV fp8)``."""
     deployment = scenario.deployment
-    parts = []
-    if deployment.gpus_per_replica > 1:
-        sizes = [f"TP {deployment.tensor_parallel_size}"] if deployment.tensor_parallel_size > 1 else []
-        if deployment.pipeline_parallel_size > 1:
-            sizes.append(f"PP {deployment.pipeline_parallel_size}")
+    beside = list(_beside(deployment))
+    if deployment.pools:
+        pools = [_pool(deployment, pool) for pool in deployment.pools]
+        alike = len({replica for _, replica in pools}) == 1
+        if alike:
+            numbers = " + ".join(number for number, _ in pools)
+            return ", ".join([f"{numbers} x ({pools[0][1]})", *beside])
+        return ", ".join([" + ".join(f"{number} x ({replica})" for number, replica in pools), *beside])
+    scaling = deployment.autoscaling
+    replica = _replica(deployment)
+    if scaling is not None:
+        return ", ".join([f"{scaling.min_replicas} to {scaling.max_replicas} x ({replica})", *beside])
+    if deployment.replicas > 1:
+        return ", ".join([f"{deployment.replicas} x ({replica})", *beside])
+    return ", ".join([replica, *beside])
+
+
+def _pool(deployment: DeploymentSpec, pool: PoolSpec) -> tuple[str, str]:
+    """Return the number of a pool's replicas with its name, and one of them in words."""
+    model = [] if pool.model is None else [pool.model]
+    return f"{pool.replicas} {pool.name}", ", ".join([*model, _replica(deployment.of_pool(pool))])
+
+
+def _replica(deployment: DeploymentSpec) -> str:
+    parts = [f"{deployment.gpus_per_replica} x {deployment.hardware}"]
+    sizes = [
+        f"{name} {size}"
+        for name, size in (
+            ("TP", deployment.tensor_parallel_size),
+            ("PP", deployment.pipeline_parallel_size),
+            ("DP", deployment.data_parallel_size),
+        )
+        if size > 1
+    ]
+    if sizes:
         parts.append(" x ".join(sizes))
     if deployment.enable_expert_parallel:
         parts.append("EP")
     parts.append("16-bit" if deployment.quantization == "none" else deployment.quantization)
     if deployment.kv_cache_dtype != "auto":
         parts.append(f"KV {deployment.kv_cache_dtype}")
-    hardware = f"{deployment.gpus_per_replica} x {deployment.hardware}"
-    inner = f"{hardware}, {', '.join(parts)}"
-    return f"{deployment.replicas} x ({inner})" if deployment.replicas > 1 else inner
+    return ", ".join(parts)
 
 
-def command(reference: Sequence[str], overrides: Overrides, replicas: int | None) -> str:
+def _beside(deployment: DeploymentSpec) -> Iterator[str]:
+    """Yield what stands beside the replicas."""
+    drafts, routing = deployment.speculative, deployment.routing
+    if drafts is not None:
+        by = drafts.draft_model or {"mtp": "its MTP layer", "eagle": "an EAGLE layer"}.get(drafts.method, "n-grams")
+        yield f"{drafts.num_speculative_tokens} drafts a step by {by}"
+    if deployment.engine.enable_prefix_caching is False:
+        yield "no prefix caching"
+    if deployment.engine.scheduling_policy not in (None, "fcfs"):
+        yield f"queue by {deployment.engine.scheduling_policy}".replace("_", " ")
+    if routing.policy != "least_outstanding":
+        yield f"routing {routing.policy}"
+    if deployment.autoscaling is not None:
+        yield f"scaled on {deployment.autoscaling.metric}".replace("_", " ")
+    if deployment.admission is not None:
+        yield "with admission rules"
+    if deployment.overflow is not None:
+        yield f"overflow to {deployment.overflow.api}"
+
+
+def command(reference: Sequence[str], changes: Overrides) -> str:
     """Return the command that runs a fleet."""
-    changes = dict(overrides) if replicas is None else {**overrides, REPLICAS_KEY: replicas}
     words = [*(reference or ("SCENARIO.yaml",)), *(_set(key, changes[key]) for key in sorted(changes))]
     return " ".join(["simserve run", *words])
 
 
 def _set(key: str, value: Any) -> str:
-    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    return f"--set {key}={text}" if all(each not in text for each in " ,{}'\"") else f"--set '{key}={text}'"
+    is_block = isinstance(value, dict | list)
+    text = "null" if value is None else json.dumps(value) if is_block or isinstance(value, bool) else str(value)
+    return f"--set {shlex.quote(f'{key}={text}')}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -13,100 +13,34 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from simserve.errors import InputError
 from simserve.perf.tables import price
-from simserve.planner.bound import NO_BOUND, Bound, fleet_bound
-from simserve.planner.search_order import EQUAL, WORST, Value, is_less, smallest_integer
+from simserve.planner.bound import NO_BOUND, fleet_bound
+from simserve.planner.makeup import POOLS_KEY, SCALING_KEY, makeup_of, merged
+from simserve.planner.overrides import Overrides
+from simserve.planner.search_member import Goal, Member
+from simserve.planner.search_order import WORST, Value, is_less, smallest_integer
 from simserve.planner.search_trial import (
     DOUBT,
     FIRST_REQUESTS,
     MOST_REQUESTS,
+    SECONDS_PER_HOUR,
     Trial,
-    fleet_watts,
     is_one_job,
     request_limit,
     try_fleet,
 )
 from simserve.planner.search_words import bound_reason, clause, shortage
-from simserve.planner.space import Kind, Overrides, Space, gpus_of
+from simserve.planner.space import Kind, Space, gpus_of
+from simserve.scenario.objective import objective
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
-
-Objective = Literal["cost", "gpus", "latency", "energy"]
-OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "latency", "energy")
-Status = Literal["invalid", "does_not_fit", "out_of_reach", "too_many_gpus", "not_better", "misses", "holds"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """What the search is after.
-
-    Attributes:
-        objective: What is to be small.
-        max_gpus: GPUs of the fleet at most, spares included.
-        spare_replicas: Replicas that are paid for and may be lost.
-        ceiling: Value from which on a fleet is of no interest.
-    """
-
-    objective: Objective = "cost"
-    max_gpus: int = 256
-    spare_replicas: int = 0
-    ceiling: float = math.inf
-
-
-@dataclass(slots=True, kw_only=True)
-class Member:
-    """One deployment of the space and what became of it.
-
-    Attributes:
-        overrides: What it changes in the scenario, without the number of replicas.
-        status: How it ended.
-        reason: In words.
-        bound: Proven bounds.
-        num_gpus: GPUs of one replica.
-        usd_per_gpu_hour: Price.
-        trial: Its deciding run: the best fleet that holds, else the nearest.
-        idle_watts: Power of one GPU that does nothing.
-        tokens: Of all requests, prompts included.
-    """
-
-    overrides: Overrides
-    status: Status
-    reason: str = ""
-    bound: Bound = NO_BOUND
-    num_gpus: int = 0
-    usd_per_gpu_hour: float | None = None
-    trial: Trial | None = None
-    idle_watts: float = 0.0
-    tokens: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupResult:
-    """The search on one kind of GPU.
-
-    Attributes:
-        hardware: The GPU.
-        base: Overrides that set it.
-        members: Every deployment judged.
-        best: The one that holds and is best; None if none holds.
-        trials: All runs, in order.
-        size: Combinations of the space.
-        method: ``exhaustive`` or ``sampled``.
-    """
-
-    hardware: str
-    base: Overrides
-    members: list[Member]
-    best: Member | None
-    trials: list[Trial] = field(default_factory=list)
-    size: int
-    method: str
 
 
 class Search:
@@ -128,14 +62,19 @@ class Search:
         self._specs: RequestSpecs | None = None
         self._has_missed = False
 
-    def run(self, kinds: tuple[Kind, ...]) -> None:
+    def run(self, kinds: tuple[Kind, ...], fixed: Mapping[str, Any] | None = None) -> None:
         """Find the best fleet among all combinations of some dimensions, the most promising first.
 
         The scenario's own deployment comes first, so that another must be better than it, not as good.
+
+        Args:
+            kinds: Dimensions that vary.
+            fixed: Values of some that do not.
         """
         queue: list[tuple[Value, int, dict[str, Any], Member | None]] = []
-        for number, overrides in enumerate(self.space.members(kinds)):
-            if overrides == self.space.base:
+        first = (self.space.base, self.space.plain)
+        for number, overrides in enumerate(self.space.members(kinds, fixed)):
+            if overrides in first:
                 own = self.member(overrides)
                 if own.status == "not_better":
                     self.try_member(own)
@@ -154,11 +93,13 @@ class Search:
 
     def least_unit(self, overrides: Overrides) -> Value:
         """Return a bound below the value of every fleet of a deployment from its GPUs alone: one replica of it."""
-        known = next((each for each in self.members if each.num_gpus), None)
-        if known is None:
+        known = next((each for each in self.members if each.makeup is not None and len(each.makeup.gpus) == 1), None)
+        scaling = overrides.get(SCALING_KEY) or {}
+        if known is None or known.makeup is None or self.space.scenario.deployment.pools or not _is_there(scaling):
             return 0.0, 0.0
-        one = replace(known, num_gpus=gpus_of(self.space.scenario, overrides), bound=NO_BOUND)
-        return self.least_value(one)
+        gpus = gpus_of(self.space.scenario, overrides)
+        makeup = replace(known.makeup, gpus=(gpus,), weights=(1,), scaled=None, smallest=1)
+        return self.least_value(replace(known, num_gpus=gpus, makeup=makeup, bound=NO_BOUND))
 
     def member(self, overrides: Overrides) -> Member:
         """Return what is known of a deployment without simulating it."""
@@ -172,8 +113,9 @@ class Search:
         try:
             scenario = self.space.apply(overrides)
             resolved = resolve(scenario)
-            if not resolved.memory.fits:
-                return Member(overrides=overrides, status="does_not_fit", reason=shortage(resolved))
+            for each in resolved.pools or (resolved,):
+                if not each.memory.fits:
+                    return Member(overrides=overrides, status="does_not_fit", reason=shortage(each))
             priced = price(resolved.shape)
         except InputError as refusal:
             return Member(overrides=overrides, status="invalid", reason=clause(refusal))
@@ -185,7 +127,7 @@ class Search:
             bound=bound,
             num_gpus=resolved.shape.num_gpus,
             usd_per_gpu_hour=resolved.gpu_hour_usd,
-            idle_watts=fleet_watts(resolved.shape.hardware, 1, 0.0),
+            makeup=makeup_of(resolved),
             tokens=float(specs.prompt_tokens.sum() + specs.output_tokens.sum()),
         )
         if bound.out_of_reach is not None:
@@ -208,22 +150,32 @@ class Search:
 
     def most_replicas(self, member: Member) -> int:
         """Return the replicas that the limit on GPUs leaves, spares not counted."""
-        return self.goal.max_gpus // member.num_gpus - self.goal.spare_replicas
+        assert member.makeup is not None  # as every member has that may be tried
+        return member.makeup.most(self.goal.max_gpus) - self.goal.spare_replicas
+
+    def least_replicas(self, member: Member) -> int:
+        """Return the replicas below which nothing of a member holds, or can be simulated."""
+        return max(member.bound.least_replicas, 1 if member.makeup is None else member.makeup.smallest)
 
     def least_value(self, member: Member) -> Value:
         """Return a bound below the value of every fleet of a member that holds."""
-        replicas = member.bound.least_replicas
-        gpus = float((replicas + self.goal.spare_replicas) * member.num_gpus)
-        usd = math.inf if member.usd_per_gpu_hour is None else member.usd_per_gpu_hour
+        return self._least_value_of(member, self.least_replicas(member))
+
+    def _least_value_of(self, member: Member, replicas: int) -> Value:
+        """Return a bound below the value of a fleet of so many replicas, or more, that holds."""
+        makeup = member.makeup
+        assert makeup is not None
+        bought = replicas + (self.goal.spare_replicas if makeup.scaled is None else 0)
         if self.goal.objective == "latency":
             return member.bound.e2e * 1e3, 0.0
         if self.goal.objective == "gpus":
-            return gpus, 0.0
+            return float(makeup.num_gpus(bought)), 0.0
         if self.goal.objective == "energy":
-            return gpus * member.idle_watts, 0.0
+            return makeup.watts(bought), 0.0
         if is_one_job(self.space.scenario):
-            return member.bound.replica_seconds * member.num_gpus * usd / 3600 / (member.tokens / 1e6), 0.0
-        return gpus * usd, 0.0
+            usd = makeup.usd_per_hour(1) if makeup.scaled is None else 0.0
+            return member.bound.replica_seconds * usd / SECONDS_PER_HOUR / (member.tokens / 1e6), 0.0
+        return makeup.usd_per_hour(bought), 0.0
 
     def value(self, trial: Trial) -> Value:
         """Return the objective of a fleet that was tried, spares included."""
@@ -246,7 +198,7 @@ class Search:
         if not is_less(self.least_value(member), self.best_value):
             member.reason = "cannot be better (bound)"
             return WORST
-        least, most = member.bound.least_replicas, self.most_replicas(member)
+        least, most = self.least_replicas(member), self.most_replicas(member)
         if self.goal.objective == "latency":
             least = most
         elif math.isfinite(self.best_value[0]) and not is_one_job(self.space.scenario):
@@ -267,27 +219,56 @@ class Search:
                 member.status, member.reason = "misses", "misses the SLO with as many GPUs as are allowed"
             return WORST
         member.status, member.trial = "holds", held
-        value = self.value(held)
+        member = self._trimmed(member, self._climbed(member, held, most))
+        value = self.value(_run_of(member))
         if is_less(value, self.best_value):
             self.best, self.best_value = member, value
         return value
 
+    def _climbed(self, member: Member, held: Trial, most: int) -> Trial:
+        """Return the best fleet from the smallest that holds on, where an API serves the less the more replicas."""
+        if self.space.apply(member.overrides).deployment.overflow is None:
+            return held
+        for replicas in range(held.replicas + 1, most + 1):
+            larger = self.trial(member, replicas)
+            if not larger.holds or not is_less(self.value(larger), self.value(held)):
+                break
+            held = larger
+        member.trial = held
+        return held
+
+    def _trimmed(self, member: Member, held: Trial) -> Member:
+        """Return the fleet left when no pool can give one more replica away, the dearest pool being asked first."""
+        makeup = member.makeup
+        if makeup is None or len(makeup.gpus) == 1 or self.goal.objective == "latency":
+            return member
+        counts = list(makeup.counts(held.replicas))
+        usd = [gpus * (price or 0.0) for gpus, price in zip(makeup.gpus, makeup.usd_per_gpu_hour, strict=True)]
+        places = sorted(range(len(counts)), key=lambda place: (-usd[place], place))
+        while True:
+            for place in places:
+                fewer = [count - (each == place) for each, count in enumerate(counts)]
+                if fewer[place] < 1:
+                    continue
+                slim = self.member(merged(member.overrides, _weights(fewer)))
+                trial = self.trial(slim, sum(fewer))
+                if trial.holds:
+                    slim.status, slim.trial = "holds", trial
+                    member, counts = slim, fewer
+                    break
+            else:
+                return member
+
     def _most_that_is_better(self, member: Member, least: int, most: int) -> int:
-        """Return the most replicas at which the member would beat the best: what is bought grows with them."""
-        spare = self.goal.spare_replicas
-        unit = float(member.num_gpus)
-        if self.goal.objective == "cost":
-            unit *= math.inf if member.usd_per_gpu_hour is None else member.usd_per_gpu_hour
-        elif self.goal.objective == "energy":
-            unit *= member.idle_watts
-        if not math.isfinite(unit) or unit <= 0 or not math.isfinite(self.best_value[0]):
-            return most
-        affordable = math.ceil(self.best_value[0] / unit * (1 + EQUAL)) - spare
-        while affordable >= least and not is_less(
-            ((affordable + spare) * unit, affordable * member.num_gpus), self.best_value
-        ):
-            affordable -= 1
-        return min(most, affordable)
+        """Return the most replicas at which the member could beat the best: what is paid for grows with them."""
+        low, high = least - 1, most
+        while high > low:
+            middle = (low + high + 1) // 2
+            if is_less(self._least_value_of(member, middle), self.best_value):
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
     def _smallest(self, member: Member, least: int, most: int) -> Trial | None:
         """Return the run of the fewest replicas in [least, most] that hold, by doubling and bisection."""
@@ -312,10 +293,12 @@ class Search:
     def trial(self, member: Member, replicas: int) -> Trial:
         """Run a fleet: a short look first, all requests only where that does not fail by far."""
         scenario = self.space.scenario
-        first, limit = request_limit(scenario, FIRST_REQUESTS), request_limit(scenario, MOST_REQUESTS)
-        if first is not None and scenario.slo is not None:
+        there = self.space.apply(member.overrides)
+        first, limit = request_limit(there, FIRST_REQUESTS), request_limit(there, MOST_REQUESTS)
+        asked = objective(scenario)
+        if first is not None and asked is not None:
             look = try_fleet(scenario, member.overrides, replicas, _enough(scenario, first))
-            if look.attainment is not None and look.attainment < scenario.slo.attainment - DOUBT:
+            if look.attainment is not None and look.attainment < asked.attainment - DOUBT:
                 self.trials.append(look)
                 return replace(look, holds=False)
         trial = try_fleet(scenario, member.overrides, replicas, limit)
@@ -327,6 +310,20 @@ def _enough(scenario: Scenario, first: int) -> int:
     """Return the requests of a first look: more where arrivals are so dense that the fleet would not fill up."""
     rate = float(getattr(scenario.workload.arrivals, "rate", 0.0))
     return max(first, min(MOST_REQUESTS, math.ceil(20 * rate)))
+
+
+def _is_there(scaling: Mapping[str, Any]) -> bool:
+    """Return whether a fleet has a replica that is paid for throughout."""
+    return bool(scaling.get("min_replicas", 1))
+
+
+def _weights(counts: Sequence[int]) -> dict[str, int]:
+    return {f"{POOLS_KEY}.{number}.replicas": count for number, count in enumerate(counts)}
+
+
+def _run_of(member: Member) -> Trial:
+    assert member.trial is not None  # it holds
+    return member.trial
 
 
 def _is_nearer(trial: Trial, other: Trial) -> bool:

@@ -11,7 +11,8 @@ from typing import Any
 
 from joblib import Parallel, delayed
 
-from simserve.planner.search import Goal, GroupResult, Member, Search
+from simserve.planner.search import Search
+from simserve.planner.search_member import Goal, GroupResult, Member
 from simserve.planner.space import HARDWARE_KEY, Space
 
 EXHAUSTIVE_COMBINATIONS = 256
@@ -21,10 +22,15 @@ PENALTY = 10.0
 
 
 def search_group(space: Space, goal: Goal) -> GroupResult:
-    """Return the best fleet of a space: exact over all dimensions, or over the shapes where those are too many."""
+    """Return the best fleet of a space: exact over all dimensions, or over the shapes where those are too many.
+
+    Shapes are searched with every option plain, and with the scenario's own choices where nothing plain holds.
+    """
     search = Search(space, goal)
     is_small = space.size <= EXHAUSTIVE_COMBINATIONS
-    search.run(("shape", "knob") if is_small else ("shape",))
+    search.run(("shape", "knob", "option") if is_small else ("shape",))
+    if not is_small and search.best is None and space.has_own_options:
+        search.run(("shape",), {name: space.own[name] for name in space.options})
     return _result(search, "exhaustive" if is_small else "shapes")
 
 
@@ -32,13 +38,14 @@ def refine_group(space: Space, goal: Goal, start: Member, num_trials: int, seed:
     """Return the best fleet of a large space found by sampling all its dimensions, from a known one on.
 
     Optuna's tree-structured Parzen estimator proposes a deployment; bounds and simulation judge it as in the
-    exact search, against the best so far.
+    exact search, against the best so far. First of all it is shown the best of the shapes with each choice of each
+    option, so that none goes unseen.
 
     Args:
         space: What may be deployed.
         goal: What is to be small.
         start: The best of the shapes.
-        num_trials: Deployments proposed.
+        num_trials: Deployments proposed beside those.
         seed: Of the sampler.
     """
     import optuna  # a second, needed by large spaces only
@@ -50,8 +57,10 @@ def refine_group(space: Space, goal: Goal, start: Member, num_trials: int, seed:
     reference = search.best_value[0]
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=max(5, num_trials // 4)))
     keys = [key for key, values in space.dimensions.items() if len(values) > 1]
-    study.enqueue_trial({key: _index(space, key, start.overrides) for key in keys})
-    for _ in range(num_trials):
+    shown = list(_first_proposals(space, keys, start))
+    for proposal in shown:
+        study.enqueue_trial(proposal)
+    for _ in range(num_trials + len(shown)):
         asked = study.ask()
         chosen = {key: asked.suggest_categorical(key, list(range(len(space.dimensions[key])))) for key in keys}
         values = {key: space.dimensions[key][int(index)] for key, index in chosen.items()}
@@ -73,9 +82,15 @@ def _judge(search: Search, values: dict[str, Any], reference: float) -> float:
     return reference * (1.0 + missed)
 
 
-def _index(space: Space, key: str, overrides: Any) -> int:
-    values = space.dimensions[key]
-    return values.index(overrides.get(key, space.own[key]))
+def _first_proposals(space: Space, keys: Sequence[str], start: Member) -> Iterator[dict[str, int]]:
+    """Yield the start, and the start with every other choice of one option."""
+    chosen = space.chosen(start.overrides)
+    own = {key: space.dimensions[key].index(chosen[key]) for key in keys}
+    yield own
+    for name, choices in space.options.items():
+        for place in range(len(choices)):
+            if name in own and place != own[name]:
+                yield {**own, name: place}
 
 
 def _result(search: Search, method: str) -> GroupResult:

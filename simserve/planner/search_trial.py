@@ -6,13 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.planner.space import REPLICAS_KEY, Overrides, with_overrides
-from simserve.profiles.hardware import HardwareProfile, load_hardware
+from simserve.metrics.slo import SLO
+from simserve.planner.makeup import merged, settings
+from simserve.planner.overrides import Overrides, with_overrides
 from simserve.scenario.objective import objective
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
-from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
+from simserve.workload.arrival_spec import (
+    AllAtOnceArrivals,
+    BurstArrivals,
+    ClosedLoopArrivals,
+    DailyArrivals,
+    RampArrivals,
+    SpikeArrivals,
+    StepArrivals,
+)
 
+UNEVEN_ARRIVALS = BurstArrivals | DailyArrivals | RampArrivals | SpikeArrivals | StepArrivals
+SECONDS_PER_HOUR = 3600.0
 HOURS_PER_MONTH = 720.0
 """Of 30 days, as prices are compared in this field."""
 FIRST_REQUESTS = 1000
@@ -31,7 +42,7 @@ class Trial:
 
     Attributes:
         overrides: What was deployed, without the replicas.
-        replicas: Their number.
+        replicas: Their number; of an autoscaled fleet the most.
         num_gpus: GPUs of them.
         requests: Requests of the run.
         holds: Whether the SLO and the thresholds are met, nothing fails and the queue does not grow.
@@ -40,9 +51,10 @@ class Trial:
         stability: ``stable``, ``backlogged`` or ``overloaded``.
         failed: Requests that were not answered.
         latencies: ``p50_ttft_ms`` and so on.
-        usd_per_hour: Of the fleet; None without a price.
+        usd_per_hour: What is paid: GPUs from launch to end, and an API; None without a price.
+        mean_gpus: GPUs that were paid for on average.
         usd_per_million_tokens: Prompt and output tokens together; None without a price.
-        watts: Mean electric power of the fleet's GPU boards.
+        watts: Mean electric power of the fleet's GPU boards, an estimate (`simserve.metrics.energy`).
         busy: Share of the time in which a replica works.
         duration: Seconds of the run.
         figures: Rates: ``request_throughput`` and the like.
@@ -61,6 +73,7 @@ class Trial:
     failed: int
     latencies: Mapping[str, float | None]
     usd_per_hour: float | None
+    mean_gpus: float
     usd_per_million_tokens: float | None
     watts: float
     busy: float
@@ -94,13 +107,23 @@ def try_fleet(
         InfeasibleError: The model does not fit.
         KeyboardInterrupt: The user stopped the run.
     """
-    changes = {**overrides, REPLICAS_KEY: replicas, "run.replications": replications}
-    asked = _shortened(with_overrides(scenario, changes), num_requests)
+    asked = _shortened(deployed(scenario, {**overrides, "run.replications": replications}, replicas), num_requests)
     result = run(asked, explain=explain)
     if result.simulation.was_interrupted:
         raise KeyboardInterrupt
-    hardware = load_hardware(asked.deployment.hardware, asked.folder)
-    return _trial(asked, overrides, result.summary, hardware)
+    return _trial(asked, overrides, replicas, result.summary)
+
+
+def deployed_overrides(scenario: Scenario, overrides: Overrides, replicas: int) -> dict[str, Any]:
+    """Return everything that deploys so many replicas in a scenario."""
+    deployment = with_overrides(scenario, overrides).deployment
+    return merged(overrides, settings(deployment, replicas))
+
+
+def deployed(scenario: Scenario, overrides: Overrides, replicas: int) -> Scenario:
+    """Return the scenario on a fleet."""
+    there = with_overrides(scenario, overrides)
+    return with_overrides(there, settings(there.deployment, replicas))
 
 
 def is_one_job(scenario: Scenario) -> bool:
@@ -117,10 +140,13 @@ def is_one_job(scenario: Scenario) -> bool:
 def request_limit(scenario: Scenario, most: int) -> int | None:
     """Return ``most`` where a run of so many requests is shorter than the scenario and says the same; else None.
 
-    A job is as long as it is, and a trace is not the same all through: these are run whole.
+    A job is as long as it is, and a trace, a load that changes, faults and scaling are not the same all through: these
+    are run whole.
     """
-    workload = scenario.workload
-    if workload.trace is not None or isinstance(workload.arrivals, AllAtOnceArrivals):
+    workload, deployment = scenario.workload, scenario.deployment
+    if workload.trace is not None or isinstance(workload.arrivals, AllAtOnceArrivals | UNEVEN_ARRIVALS):
+        return None
+    if deployment.faults or deployment.autoscaling:
         return None
     count = workload.num_requests
     if count is None:
@@ -135,15 +161,17 @@ def _shortened(scenario: Scenario, num_requests: int | None) -> Scenario:
     return scenario.model_copy(update={"workload": workload})
 
 
-def _trial(scenario: Scenario, overrides: Overrides, summary: Mapping[str, Any], hardware: HardwareProfile) -> Trial:
+def _trial(scenario: Scenario, overrides: Overrides, replicas: int, summary: Mapping[str, Any]) -> Trial:
     inner = summary["simserve"]
     attainment = inner["slo"]["attainment"]
-    busy = inner["utilization"]["busy"] or 0.0
-    deployment = scenario.deployment
+    deployment, scaling = scenario.deployment, scenario.deployment.autoscaling
+    duration = float(summary["duration"] or 0.0)
+    gpu_hours = inner["replicas"]["gpu_hours"]
+    mean_gpus = deployment.num_gpus if scaling is None or not duration else gpu_hours * SECONDS_PER_HOUR / duration
     return Trial(
         overrides=dict(overrides),
-        replicas=deployment.replicas,
-        num_gpus=deployment.num_gpus,
+        replicas=replicas,
+        num_gpus=deployment.num_gpus if scaling is None else replicas * deployment.gpus_per_replica,
         requests=int(inner["requests"]["submitted"]),
         holds=_holds(scenario, summary),
         attainment=attainment,
@@ -156,10 +184,11 @@ def _trial(scenario: Scenario, overrides: Overrides, summary: Mapping[str, Any],
             for percentile in SHOWN_PERCENTILES
         },
         usd_per_hour=inner["cost"]["usd_per_hour"],
+        mean_gpus=float(mean_gpus),
         usd_per_million_tokens=inner["cost"]["usd_per_million_tokens"],
-        watts=fleet_watts(hardware, deployment.num_gpus, busy),
-        busy=busy,
-        duration=float(summary["duration"]),
+        watts=mean_gpus * inner["energy"]["watts_per_gpu"],
+        busy=inner["utilization"]["busy"] or 0.0,
+        duration=duration,
         figures={
             **{name: summary[name] for name in ("request_throughput", "output_throughput", "total_token_throughput")},
             "total_input_tokens": summary["total_input_tokens"],
@@ -183,15 +212,16 @@ def _holds(scenario: Scenario, summary: Mapping[str, Any]) -> bool:
     if asked is None:
         return bool(summary["failed"] == 0)
     attainment = inner["slo"]["attainment"]
-    return attainment is not None and attainment >= asked.attainment
+    return attainment is not None and attainment >= asked.attainment and _each_class_holds(asked, inner["classes"])
 
 
-def fleet_watts(hardware: HardwareProfile, num_gpus: int, busy: float) -> float:
-    """Return the mean power of the GPU boards, watts: idle, and up to the board's limit while a step runs.
-
-    An upper figure: memory-bound steps draw less than the limit.
-    """
-    return num_gpus * (hardware.power.idle + busy * (hardware.power.board - hardware.power.idle))
+def _each_class_holds(asked: SLO, classes: Mapping[str, Any]) -> bool:
+    """Return whether the share asked for is reached by each class that has an objective of its own, if it sent any."""
+    for name, own in asked.by_class.items():
+        reached = classes[name]["slo"]["attainment"] if name in classes else None
+        if reached is not None and reached < own.attainment:
+            return False
+    return True
 
 
 def usd_per_month(trial: Trial) -> float | None:

@@ -111,3 +111,71 @@ def door_lines(result: RunResult) -> list[str]:
         per_request = 1 + resent / simserve["requests"]["submitted"]
         lines.append(f"clients sent {counted(resent, 'request')} again: {number(per_request)} attempts a request")
     return lines
+
+
+def front_lines(result: RunResult) -> list[str]:
+    """Return a line for each mechanism in front of the replicas: cache, API, second answers, fair turns."""
+    simserve = result.summary["simserve"]
+    return [*_cache_lines(simserve), *_api_lines(simserve), *_second_lines(simserve), *_fairness_lines(simserve)]
+
+
+def user_lines(result: RunResult) -> list[str]:
+    """Return what the users of a scenario come to; empty where it counts none."""
+    users = result.summary["simserve"]["users"]
+    if users["users"] is None or users["request_rate"] is None:
+        return []
+    clients = "" if users["clients"] is None else f"{count(users['clients'])} clients in a closed loop, "
+    return [
+        f"{count(users['users'])} users: {clients}{number(users['request_rate'])} requests/s; "
+        f"{count(round(users['waiting']))} of them ({share(users['waiting_share'])}) wait for an answer at any moment",
+        f"each asks {number(users['requests_per_user_hour'])} times an hour, "
+        f"{format_seconds(users['pause_s'])} after an answer",
+    ]
+
+
+def _cache_lines(simserve: Mapping[str, Any]) -> list[str]:
+    cache = simserve["response_cache"]
+    if cache["requests"] is None:
+        return []
+    by_class = listed([f"{name} {share(each)}" for name, each in cache["by_class"].items()])
+    line = f"response cache: {count(cache['requests'])} answers given again, {share(cache['hit_share'])} of all"
+    lines = [f"{line} ({by_class})" if by_class else line]
+    if cache["asked_first"] or cache["expired"]:
+        lines.append(
+            f"{count(cache['asked_first'])} questions came for the first time, and {count(cache['expired'])} found an "
+            "answer that had expired: a model answered those"
+        )
+    return lines
+
+
+def _api_lines(simserve: Mapping[str, Any]) -> list[str]:
+    api = simserve["overflow"]
+    if api["requests"] is None:
+        return []
+    late = "" if api["p95_ttft_ms"] is None else f", p95 TTFT {format_seconds(api['p95_ttft_ms'] / 1000)}"
+    limited = f"; {counted(api['limited'], 'call')} met its rate limit (429)" if api["limited"] else ""
+    usd = "" if api["usd_per_hour"] is None else f" for {dollars(api['usd_per_hour'])} an hour"
+    answered = f"{count(api['requests'])} requests, {share(api['share'])} of all"
+    return [f"{api['api']} answered {answered},{usd}{late}{limited}".replace(",,", ",")]
+
+
+def _second_lines(simserve: Mapping[str, Any]) -> list[str]:
+    second = simserve["asked_again"]
+    if second["requests"] is None:
+        return []
+    return [
+        f"{counted(second['requests'], 'request')} asked again of a second pool, {share(second['share'])} of all; "
+        f"{count(second['discarded_output_tokens'])} tokens of first answers thrown away"
+    ]
+
+
+def _fairness_lines(simserve: Mapping[str, Any]) -> list[str]:
+    classes = simserve["fairness"]
+    if not classes:
+        return []
+    parts = [
+        f"{name} {share(each['service_share'])}"
+        + ("" if each["mean_wait_s"] is None else f" after {format_seconds(each['mean_wait_s'])}")
+        for name, each in classes.items()
+    ]
+    return [f"service by class (prompt tokens and twice the generated ones), and mean wait: {listed(parts)}"]

@@ -13,6 +13,7 @@ from simserve.report.page import Page, Section
 from simserve.report.plan_lines import (
     advice_lines,
     answer_lines,
+    left_out_lines,
     miss_lines,
     robustness_lines,
     self_host_lines,
@@ -137,6 +138,8 @@ def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], 
         yield "If something changes", sensitivity_lines(summary), None
     if summary["advice"]:
         yield "What is worth it here (the plan with one thing changed, sized anew)", advice_lines(summary), None
+    if summary["search"]["left_out"]:
+        yield "Not searched, as this traffic could not profit", left_out_lines(summary), None
     yield "When not to host it yourself", self_host_lines(summary), None
 
 

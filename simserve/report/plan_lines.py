@@ -16,12 +16,20 @@ _LEVERS = {
     "chunk": "Chunk prompts",
     "shard": "Shard",
     "speculate": "Speculate",
+    "route": "Route",
+    "cache": "Cache prefixes",
+    "scale": "Scale with the load",
+    "pool": "Separate pools, or priorities",
+    "overflow": "Send peaks to an API",
+    "admit": "Refuse at the door",
 }
 _CHANGED = {"traffic": "Traffic", "prompt_tokens": "Prompts", "output_tokens": "Answers", "price": "GPU price"}
 IDLE_BATCH = 2.0
 """Requests in a step on average below which a GPU mostly serves one user at a time."""
 FEW_TOKENS = 1e9
 """Tokens a month below which the people around a fleet usually cost more than an API."""
+MISS_PERCENTILE = 95
+"""Percentile that a near miss is shown by."""
 SECONDS_PER_MONTH = 720 * 3600.0
 
 
@@ -32,6 +40,7 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
     lines = [f"Deploy {best['label']}: {counted(best['num_gpus'], 'GPU')}{price}."]
     lines.append(_holding(summary, best))
     lines += [f"  {line}" for line in best["arithmetic"]]
+    lines += [f"  it assumes that {each}" for each in best["assumes"]]
     if best["attainment"] is None:
         if best["usd_per_million_tokens"] is not None:
             lines.append(f"  {dollars(best['usd_per_million_tokens'])} a million tokens, prompts and answers together")
@@ -138,6 +147,14 @@ def miss_lines(summary: Mapping[str, Any]) -> list[str]:
             )
             lines.append(f"  simulated: {share(miss['attainment'])} of requests meet the SLO; p95: {values}")
     lines.append(f"To relax: {miss['relax']}.")
+    drafted = miss.get("with_drafts")
+    if drafted is not None:
+        key = f"p{MISS_PERCENTILE}_{_LATENCIES[miss['metric']]}_ms"
+        outcome = "would hold" if drafted["holds"] else "would not hold either"
+        lines.append(
+            f"With drafts it {outcome}: {drafted['label']}: {name} {number(drafted[key])} ms (p{MISS_PERCENTILE}), if "
+            f"{listed(drafted['assumes'])}."
+        )
     return lines
 
 
@@ -195,6 +212,11 @@ def _effect(best: Mapping[str, Any], each: Mapping[str, Any]) -> str:
         return f", {dollars(other)} a million tokens (plan: {dollars(own)})"
     own, other = best["p95_tpot_ms"], each["p95_tpot_ms"]
     return "" if own is None or other is None else f", p95 TPOT {number(other)} ms (plan: {number(own)})"
+
+
+def left_out_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return which options were not searched, and why."""
+    return [f"{_LEVERS[name]}: {why}" for name, why in summary["search"]["left_out"].items()]
 
 
 def self_host_lines(summary: Mapping[str, Any]) -> list[str]:

@@ -7,10 +7,10 @@ from typing import Any
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
 from simserve.scenario.fleet_rules import check_fleet
+from simserve.scenario.front_combinations import check_front
 from simserve.scenario.objective import limits_by_class
 from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import BLIND_POLICIES, LIVE_POLICIES
-from simserve.workload.arrival_spec import ClosedLoopArrivals
 from simserve.workload.requests import RequestSpecs
 
 
@@ -26,7 +26,7 @@ def check_combinations(scenario: Scenario) -> None:
     check_fleet(scenario)
     _check_pools(scenario)
     _check_offload(scenario)
-    _check_streaming(scenario)
+    check_front(scenario)
 
 
 def check_traffic(scenario: Scenario, specs: RequestSpecs) -> None:
@@ -79,6 +79,8 @@ def _first_decision(scenario: Scenario) -> str | None:
         "regions",
         "streaming",
         "overflow",
+        "response_cache",
+        "fairness",
     ):
         if getattr(deployment, option):
             return f"deployment.{option}"
@@ -95,6 +97,7 @@ def _check_classes(scenario: Scenario) -> None:
         deployment.liveness or deployment.updates or any(each.autoscaling for each in deployment.pools)
     )
     loses = loses or (streaming is not None and streaming.http_timeout is not None)
+    loses = loses or (deployment.overflow is not None and deployment.overflow.when_limited == "refuse")
     classes = scenario.workload.classes or ()
     if policy == "priority" and all(each.priority is None for each in classes):
         rule = "has no effect: no class of the workload has a priority"
@@ -129,6 +132,9 @@ def _check_routing(scenario: Scenario) -> None:
     if routing.imbalance_guard is not None and needed is None:
         rule = f"has no effect under {routing.policy}"
         _refuse(scenario, f"{key}.imbalance_guard", rule, "it belongs to session and prefix; leave it out")
+    if routing.cache_threshold is not None and routing.policy != "prefix":
+        rule = f"has no effect under {routing.policy}"
+        _refuse(scenario, f"{key}.cache_threshold", rule, "it belongs to prefix; leave it out")
     if routing.update_interval and routing.policy in BLIND_POLICIES:
         rule = f"has no effect under {routing.policy}, which looks at nothing"
         _refuse(scenario, f"{key}.update_interval", rule, "leave it out")
@@ -169,19 +175,6 @@ def _check_offload(scenario: Scenario) -> None:
         if engine.kv_offload is not None:
             rule = "has nothing to keep: no two prompts of the workload begin alike"
             _refuse(scenario, f"{key}.kv_offload", rule, "add workload.sessions or shared_prefix, or leave it out")
-
-
-def _check_streaming(scenario: Scenario) -> None:
-    deployment, arrivals = scenario.deployment, scenario.workload.arrivals
-    if deployment.streaming is None:
-        return
-    key = "deployment.streaming"
-    if isinstance(arrivals, ClosedLoopArrivals) or scenario.workload.sessions is not None:
-        rule = "is not simulated with clients that wait for answers, who would send later for it"
-        _refuse(scenario, key, rule, "give arrivals at a rate, without sessions")
-    for option in ("faults", "speculative", "overflow"):
-        if getattr(deployment, option):
-            _refuse(scenario, key, f"is not simulated together with deployment.{option}", "leave one of them out")
 
 
 def _check_admission(scenario: Scenario) -> None:

@@ -23,6 +23,8 @@ def control_of(resolved: ResolvedScenario) -> Control:
         regions=deployment.regions,
         overflow=deployment.overflow,
         streaming=deployment.streaming,
+        response_cache=deployment.response_cache,
+        fairness=deployment.fairness,
         disaggregation=deployment.disaggregation,
         kv_bytes_per_token=0.0 if deployment.disaggregation is None else transferred_bytes_per_token(resolved),
         allowed=_allowed(resolved),

@@ -10,11 +10,13 @@ from simserve.scenario.kv_offload import KVOffloadSpec
 from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.fairness_spec import FairnessSpec
 from simserve.sim.fault_spec import FaultSpec
 from simserve.sim.liveness_spec import LivenessSpec
 from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.region_spec import RegionsSpec
+from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.update_spec import UpdateSpec
@@ -232,7 +234,11 @@ class DeploymentSpec(FrozenModel):
     streaming: StreamingSpec | None = None
     """How tokens reach the client; absent: at once, as the engine has them."""
     overflow: OverflowSpec | None = None
-    """Requests that an API serves when the replicas are full; absent: they wait."""
+    """Requests that an API serves instead of the replicas; absent: they wait."""
+    response_cache: ResponseCacheSpec | None = None
+    """Answers that are given again without asking a model; absent: every request is computed."""
+    fairness: FairnessSpec | None = None
+    """Whose turn it is where classes are tenants; absent: who comes first, at each replica."""
     pools: Annotated[tuple[PoolSpec, ...], Field(max_length=100)] = ()
     """Replicas of several kinds behind one router, instead of `replicas` equal ones; the keys above are what a pool
     leaves out."""
@@ -254,10 +260,9 @@ class DeploymentSpec(FrozenModel):
     def of_pool(self, pool: PoolSpec) -> DeploymentSpec:
         """Return a deployment of one pool alone: what it says, and where it says nothing, what this one says."""
         own = {key: value for key in _OF_POOL if (value := getattr(pool, key)) is not None}
+        front = ("admission", "overflow", "response_cache", "fairness")
         alone = {
-            **dict.fromkeys(
-                ("disaggregation", "admission", "overflow", "autoscaling", "liveness", "streaming", "regions")
-            ),
+            **dict.fromkeys((*front, "disaggregation", "autoscaling", "liveness", "streaming", "regions")),
             **dict.fromkeys(("pools", "faults", "updates"), ()),
             "routing": RoutingSpec(),
         }

@@ -10,7 +10,7 @@ At one instant steps end first, then events happen, then steps are planned. Runs
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from simserve.engine.cancel import cancel
@@ -20,7 +20,6 @@ from simserve.engine.state import COMPLETED, FAILED, INFINITY, LEAP_WIDTH, UNFIN
 from simserve.sim.callers import ANSWER, ARRIVE, LAND, SUBMIT, TIMEOUT, Callers, Event
 from simserve.sim.gate import ADMITTED, Gate
 from simserve.sim.lives import Lives
-from simserve.sim.overflow import Overflow
 from simserve.sim.recorder import FLUSH_ROWS
 from simserve.sim.records import FAILED as LOST
 from simserve.sim.records import REASONS, REJECTED, TIMED_OUT
@@ -32,7 +31,7 @@ from simserve.sim.units import DRAINING, STOPPED, Pool, Unit
 EVENTS_BETWEEN_CHORES = 1024
 NOWHERE = -1
 _PARKED = -2
-_AT_API = -4
+ELSEWHERE = -4
 
 
 class Fleet(Lives):
@@ -53,7 +52,6 @@ class Fleet(Lives):
     callers: Callers
     gate: Gate | None = None
     regions: Regions | None = None
-    overflow: Overflow | None = None
 
     def __init__(
         self,
@@ -138,26 +136,32 @@ class Fleet(Lives):
         """Advance to ``until`` (exclusive), to news for SimPy's side, or until nothing is left to do."""
         ends, units, requests = self._ends, self.units, self.requests
         countdown = EVENTS_BETWEEN_CHORES
+        next_moment = self._next_moment
+        due: Sequence[int]
         while not self.news:
             end = min(ends, default=INFINITY)
-            moment = self._next_moment()
-            if moment < end:
+            moment = next_moment()
+            while moment < end:
                 if moment >= until:
                     return
                 self._happen(moment)
-                continue
+                if self.news:
+                    return
+                end = min(ends, default=INFINITY)
+                moment = next_moment()
             if end >= until or end == INFINITY:
                 return
-            due = [number for number, time in enumerate(ends) if time == end]
+            due = (ends.index(end),) if ends.count(end) == 1 else [n for n, time in enumerate(ends) if time == end]
             for number in due:
                 self.complete(units[number], end)
-            while self._next_moment() == end:
+            while next_moment() == end:
                 self._happen(end)
             for number in due:
                 unit = units[number]
-                if unit.replica.end_time == end and not unit.is_frozen and self._may_step(unit, end):
-                    plan(unit.replica, requests)
-                self.note_end(unit)
+                replica = unit.replica
+                if replica.end_time == end and not unit.is_frozen and self._may_step(unit, end):
+                    plan(replica, requests)
+                ends[number] = INFINITY if unit.is_frozen else replica.end_time
             countdown -= 1
             if not countdown:
                 countdown = EVENTS_BETWEEN_CHORES
@@ -196,7 +200,7 @@ class Fleet(Lives):
             self._submit(index, about, now)
         elif kind == LAND:
             self._land(index, now)
-        elif kind == ANSWER and self._place[index] == _AT_API and self.callers.attempt(index) == about:
+        elif kind == ANSWER and self._place[index] == ELSEWHERE and self.callers.attempt(index) == about:
             self._place[index] = NOWHERE
             self.requests.status[index] = COMPLETED
             self.callers.ended(index, now)
@@ -214,9 +218,7 @@ class Fleet(Lives):
         """Refuse a request, or route it."""
         number = self.router.choose(index)
         unit = None if number < 0 else self.units[number]
-        if self.overflow is not None and self.overflow.takes(unit, len(self.parked)):
-            self._place[index] = _AT_API
-            heappush(self._events, (self.overflow.serve(index, now), ANSWER, index, self.callers.attempt(index)))
+        if self._diverts(index, unit, now):
             return
         if self.gate is not None:
             reason = self.gate.refusal(index, unit, len(self.parked), now)
@@ -301,6 +303,8 @@ class Fleet(Lives):
             for index in finished:
                 self._leave(unit, index)
             unit.note_finishes(len(finished), now)
+            if len(finished) > 1:
+                finished.sort()
         doomed = unit.doomed
         if doomed:
             unit.doomed = {}
@@ -308,12 +312,13 @@ class Fleet(Lives):
                 if index in unit.members:
                     cancel(replica, requests, index)
                     self._leave(unit, index)
-        for index in sorted(finished):
+        for index in finished:
             if index not in doomed and not self._goes_on(index, unit, now):
                 self.callers.ended(index, self._answered_at(index, unit, now))
-        for index, decided_at in doomed.items():
-            self.num_lost_tokens += requests.generated_tokens[index]
-            self.callers.without_answer(index, decided_at, TIMED_OUT, GAVE_UP, free_at=now)
+        if doomed:
+            for index, decided_at in doomed.items():
+                self.num_lost_tokens += requests.generated_tokens[index]
+                self.callers.without_answer(index, decided_at, TIMED_OUT, GAVE_UP, free_at=now)
         if unit.next_times is not None:
             use_times(replica, unit.next_times)
             unit.next_times = None
@@ -336,7 +341,7 @@ class Fleet(Lives):
     def _hang_up(self, index: int, now: float) -> None:
         """Drop a request whose client waits no longer, at the end of the step that runs."""
         place = self._place[index]
-        if place in (_PARKED, _AT_API):
+        if place in (_PARKED, ELSEWHERE):
             if place == _PARKED:
                 self.parked.remove(index)
             self._place[index] = NOWHERE
@@ -357,6 +362,10 @@ class Fleet(Lives):
         if not self.ends_leap(unit, now):
             # A plan is due at this very instant: it is made without the request.
             self.complete(unit, now)
+
+    def _diverts(self, _index: int, _unit: Unit | None, _now: float) -> bool:
+        """Return whether a request is answered elsewhere (`simserve.sim.front`)."""
+        return False
 
     # What a fleet of prefill and decode replicas does besides: `simserve.sim.disaggregation`.
 

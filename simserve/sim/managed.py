@@ -15,9 +15,12 @@ from simserve.sim.affinity import affinity_of
 from simserve.sim.autoscaler import Autoscaler
 from simserve.sim.callers import Callers, Event
 from simserve.sim.control import Control, Limits
+from simserve.sim.delivery import Delivery
 from simserve.sim.disaggregation import DisaggregatedFleet
+from simserve.sim.fairness import FairQueue
 from simserve.sim.faults import Faults
 from simserve.sim.fleet import Fleet
+from simserve.sim.front import FrontedDisaggregatedFleet, FrontedFleet, FrontTotals
 from simserve.sim.gate import Gate
 from simserve.sim.handover import Handover
 from simserve.sim.liveness import Liveness
@@ -29,8 +32,10 @@ from simserve.sim.prefixes import prefix_paths
 from simserve.sim.recorder import Recorder, series_sums
 from simserve.sim.records import COMPLETED, REASONS, RequestRecords
 from simserve.sim.regions import Regions
+from simserve.sim.response_cache import ResponseCache
 from simserve.sim.routing import Router
 from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.rules import rules_of
 from simserve.sim.series import BinnedSums
 from simserve.sim.sessions import Sessions
 from simserve.sim.step_log import StepLog
@@ -64,7 +69,9 @@ class ManagedRun:
     ) -> None:
         paces = pool_paces(setups, specs)
         specs = with_any_pace(specs, paces)
-        self.requests = request_table(setups, specs, control.allowed)
+        entrances = [setup.name for setup in setups if setup.role != "decode"]
+        self._rules = rules = rules_of(control.routing.rules or (), control.allowed, entrances, specs)
+        self.requests = request_table(setups, specs, *((control.allowed,) if rules is None else rules.for_limits()))
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
         self._control, self._specs = control, specs
         self._updates: Updates | None = None
@@ -85,17 +92,18 @@ class ManagedRun:
         self.fleet = self._fleet(events, on_progress)
         first = [pool for pool in self._pools if pool.role != "decode"]
         affinity = affinity_of(control.routing, specs)
-        self.fleet.router = Router(control.routing, self.fleet.units, first, specs, control.allowed, affinity)
+        allowed, kinds = (control.allowed, None) if rules is None else (rules.allowed, rules.kinds.tolist())
+        self.fleet.router = Router(control.routing, self.fleet.units, first, specs, allowed, affinity, kinds)
         self._regions: Regions | None = None
         if control.regions is not None:
             self._regions = self.fleet.regions = Regions(control.regions, self._pools, self.fleet.units, specs)
             self.fleet.router.near = self._regions.near
         http_timeout = None if control.streaming is None else control.streaming.http_timeout
         self.fleet.callers = Callers(specs, self.requests, events, self.arrival_time, latency, http_timeout)
-        if control.overflow is not None:
-            self.fleet.overflow = Overflow(control.overflow, self.requests, specs)
         if control.admission is not None:
             self.fleet.gate = Gate(control.admission, specs, self._patience)
+        if isinstance(self.fleet, FrontedFleet):
+            self._build_front(self.fleet)
         for pool, setup in zip(self._pools, setups, strict=True):
             for place in range(setup.num_replicas):
                 self.fleet.launch(pool, 0.0, is_ready=True, place=place)
@@ -147,13 +155,47 @@ class ManagedRun:
     def _fleet(self, events: list[Event], on_progress: Callable[[int], None] | None) -> Fleet:
         control = self._control
         if control.disaggregation is None:
-            return Fleet(self._pools, self.requests, events, on_progress)
-        fleet = DisaggregatedFleet(self._pools, self.requests, events, on_progress)
+            plain = FrontedFleet if self._has_front else Fleet
+            return plain(self._pools, self.requests, events, on_progress)
+        kind = FrontedDisaggregatedFleet if self._has_front else DisaggregatedFleet
+        fleet = kind(self._pools, self.requests, events, on_progress)
         fleet.landed = deque()
         fleet.handover = Handover(control.disaggregation, control.kv_bytes_per_token, self.requests, events)
         decoding = [pool for pool in self._pools if pool.role == "decode"]
         fleet.decode_router = Router(RoutingSpec(), fleet.units, decoding, self._specs)
         return fleet
+
+    @property
+    def _has_front(self) -> bool:
+        """Whether anything is in front of the replicas; the way of answers to clients that wait for them counts too."""
+        waits = self._specs.concurrency is not None or self._specs.turn is not None
+        return self._control.has_front or (waits and self._control.streaming is not None)
+
+    def _build_front(self, fleet: FrontedFleet) -> None:
+        control, specs, requests = self._control, self._specs, self.requests
+        if control.streaming is not None and (specs.concurrency is not None or specs.turn is not None):
+            fleet.callers.delivery = Delivery(control.streaming, requests)
+        cache, api, fair = control.response_cache, control.overflow, control.fairness
+        fleet.build_front(
+            cache=None if cache is None else ResponseCache(cache, requests, specs),
+            overflow=None if api is None else Overflow(api, requests, specs),
+            fair=None if fair is None else FairQueue(fair, requests, specs),
+            max_outstanding=None if fair is None else fair.max_outstanding,
+            rules=self._rules,
+        )
+
+    @property
+    def front(self) -> FrontTotals | None:
+        """What the front did; None where nothing stands in front of the replicas."""
+        names = tuple(each.name for each in self._specs.classes)
+        return self.fleet.totals(names) if isinstance(self.fleet, FrontedFleet) else None
+
+    @property
+    def served_by(self) -> NDArray[np.int8] | None:
+        """Who answered each request, an index into `SERVERS`; None: replicas answered all."""
+        if not isinstance(self.fleet, FrontedFleet):
+            return None
+        return np.frombuffer(self.fleet.served_by, dtype=np.int8)
 
     def outcomes(self, records: RequestRecords, end_time: float) -> list[PoolOutcome]:
         """Return what each pool did; after `run`."""
@@ -272,9 +314,9 @@ class ManagedRun:
         ]
         return np.maximum.reduce(found) if found else None
 
-    def _answer(self, index: int, _: float) -> None:
+    def _answer(self, index: int, heard_at: float) -> None:
         assert self._sessions is not None
-        self._sessions.answer([index])
+        self._sessions.answer([index], None if self.fleet.callers.delivery is None else heard_at)
 
     def _patience(self, index: int) -> float | None:
         """Return the seconds from its arrival in which a request's first token must come; None: no limit."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.histogram import Histogram
@@ -83,7 +84,10 @@ class PoolOutcome:
 
 
 def request_table(
-    pools: Sequence[PoolSetup], specs: RequestSpecs, allowed: Sequence[Sequence[int]] = ()
+    pools: Sequence[PoolSetup],
+    specs: RequestSpecs,
+    allowed: Sequence[Sequence[int]] = (),
+    kinds: NDArray[np.int16] | None = None,
 ) -> RequestTable:
     """Return the table of all requests, each under the length limits of the strictest pool that may serve it.
 
@@ -91,8 +95,9 @@ def request_table(
         pools: One or more.
         specs: What arrives.
         allowed: Indices of pools by class; empty: all, for all.
+        kinds: Of each request an index into ``allowed``; None: its class.
     """
-    classes = specs.request_class
+    classes = specs.request_class if kinds is None else kinds
     if len(pools) == 1 or classes is None or not allowed:
         return _table(specs, pools)
     tables = [_table(specs, [pools[number] for number in each]) for each in allowed]
@@ -125,7 +130,8 @@ def together(outcomes: Sequence[PoolOutcome]) -> RunTotals:
         itl.merge(each.itl)
     capacity = sum(each.kv_capacity_tokens for each in totals)
     # The series of every pool divides what all of them hold by its own capacity a replica.
-    own = first.kv_capacity_tokens / outcomes[0].num_replicas * sum(each.num_replicas for each in outcomes)
+    num_replicas = outcomes[0].num_replicas
+    own = first.kv_capacity_tokens / num_replicas * sum(each.num_replicas for each in outcomes) if num_replicas else 0.0
     return RunTotals(
         num_steps=sum(each.num_steps for each in totals),
         sequence_steps=sum(each.sequence_steps for each in totals),

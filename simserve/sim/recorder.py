@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.compiled.run import Compiled
 from simserve.engine.config import EngineConfig
 from simserve.engine.histogram import Histogram
 from simserve.engine.prefix_cache import PrefixPaths
@@ -161,6 +162,18 @@ class Recorder:
         """Keep the steps of this scheduler too, where steps are kept."""
         if self._log is not None:
             self._log.watch([replica])
+
+    def flush_compiled(self, compiled: Compiled, num_leaps: int) -> None:
+        """Add up and clear the rows of replicas that run on compiled code and have at least ``num_leaps``."""
+        for number in range(len(compiled.replicas)):
+            if compiled.num_leaps(number) < num_leaps:
+                continue
+            self._swapped_blocks += compiled.take_swapped_blocks(number)
+            gaps = compiled.take_gaps(number)
+            if len(gaps):
+                self._histogram.add(gaps[:, 0], gaps[:, 1])
+            rows = compiled.take_leaps(number).T
+            self._add(rows, rows[_DECODING])
 
     def flush(self, replica: Replica) -> None:
         """Add up and clear the rows that a replica has written."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from simserve.workload.length_spec import (
 )
 from simserve.workload.normal import log_masses
 from simserve.workload.root import increasing_root
-from simserve.workload.traces.table import read_lengths
+from simserve.workload.traces.table import find_file, read_lengths
 
 _TAIL = 1e-9
 """Share of requests that the default `max` of an exponential cuts off."""
@@ -39,9 +40,15 @@ _MEAN_TOLERANCE = 1e-12
 """Relative error left in the mean."""
 
 
+_Drawn = FixedLength | UniformLength | NormalLength | LognormalLength | ExponentialLength | GeometricLength
+_REMEMBERED = 16
+"""Distributions that are not tabulated again: a search draws the same lengths for every deployment, and solving for
+the mean of a long tail takes as long as simulating hundreds of requests."""
+
+
 @dataclass(frozen=True, slots=True)
 class LengthDistribution:
-    """A distribution on whole numbers of tokens.
+    """A distribution on whole numbers of tokens. Shared by all who ask for it: its arrays cannot be written to.
 
     Attributes:
         values: Lengths that can occur, ascending, tokens, int64.
@@ -50,6 +57,9 @@ class LengthDistribution:
 
     values: NDArray[np.int64]
     probabilities: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        self.values.flags.writeable = self.probabilities.flags.writeable = False
 
     @property
     def mean(self) -> float:
@@ -70,7 +80,7 @@ class LengthDistribution:
 
 
 def length_distribution(spec: Length, base_path: Path | None = None) -> LengthDistribution:
-    """Return the distribution that a specification describes.
+    """Return the distribution that a specification describes; the last few are remembered, files by their state.
 
     Args:
         spec: The specification; its mean is known to be within reach.
@@ -79,6 +89,21 @@ def length_distribution(spec: Length, base_path: Path | None = None) -> LengthDi
     Raises:
         TraceError: The file of an empirical distribution cannot be used.
     """
+    if not isinstance(spec, EmpiricalLength):
+        return _tabulated(spec)
+    file = find_file(spec.path, base_path)
+    state = file.stat()
+    return _counted(file, spec.column, (state.st_mtime_ns, state.st_size, state.st_ino))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _counted(file: Path, column: str | None, _state: tuple[int, int, int]) -> LengthDistribution:
+    lengths, counts = np.unique(read_lengths(str(file), column), return_counts=True)
+    return LengthDistribution(lengths, counts / counts.sum())
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _tabulated(spec: _Drawn) -> LengthDistribution:
     match spec:
         case FixedLength():
             return LengthDistribution(np.array([spec.value], dtype=np.int64), np.ones(1))
@@ -93,9 +118,6 @@ def length_distribution(spec: Length, base_path: Path | None = None) -> LengthDi
             return _exponential(spec)
         case GeometricLength():
             return _exponential(spec.as_exponential())
-        case EmpiricalLength():
-            lengths, counts = np.unique(read_lengths(spec.path, spec.column, base_path), return_counts=True)
-            return LengthDistribution(lengths, counts / counts.sum())
 
 
 def _normal(spec: NormalLength) -> LengthDistribution:

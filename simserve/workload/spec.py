@@ -15,6 +15,7 @@ from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arri
 from simserve.workload.class_spec import MAX_CLASSES, ClassSpec, check_classes
 from simserve.workload.length_spec import Length
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
+from simserve.workload.users import FrontDoor
 
 TraceFormat = Literal["auto", "azure", "csv", "mooncake", "burstgpt", "bailian", "sharegpt", "vllm-bench", "otel"]
 Scale = Annotated[float, Field(gt=0, le=1e6)]
@@ -42,7 +43,7 @@ class TraceSpec(FrozenModel):
 class WorkloadSpec(FrozenModel):
     """The traffic of a scenario: a trace, or arrivals with lengths."""
 
-    arrivals: Arrivals | None = None
+    arrivals: Annotated[Arrivals, FrontDoor()] | None = None
     """When requests arrive; beside a trace: instead of its own times, in the order of its rows."""
     prompt_tokens: Length | None = None
     """Lengths of the prompts."""

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from simserve.errors import InputError, TraceError, UsageError
-from simserve.planner.measured.inferencex import read_disaggregated, read_inferencex, read_inhouse
+from simserve.planner.measured.disaggregated import read_disaggregated
+from simserve.planner.measured.inferencex import read_inferencex, read_inhouse
 from simserve.planner.measured.names import hardware_name, model_name, quantization_name, version_number
 from simserve.planner.measured.replays import read_apex, read_llmservingsim
 from simserve.planner.measured.sources import read_points, source_names
@@ -61,6 +62,35 @@ def test_the_budget_of_tensorrt_llm_holds_all_clients_and_a_prompt(tmp_path: Pat
     assert deployment["engine"]["max_num_batched_tokens"] == 8320
     assert deployment["engine"]["gpu_memory_utilization"] == 0.75
     assert deployment["kv_cache_dtype"] == "fp8"
+
+
+def test_deepseek_under_tensorrt_llm_runs_as_its_script_of_the_time_says(tmp_path: Path) -> None:
+    """2025: room for the clients and one prompt a step; experts on all GPUs; data-parallel above 64 or 32 clients."""
+    given = {"framework": "trtllm", "model": "deepseek-ai/DeepSeek-R1", "hardware": "h200_sxm", "tp": 8}
+    given["commit_or_date"] = "measured 2025-11-02; 1"
+    rows = [agg_row(**given, isl=isl, load_value=clients) for isl, clients in ((1024, 32), (1024, 128), (8192, 64))]
+    write_csv(tmp_path, "inferencex_agg.csv", rows)
+
+    deployments = [point.scenario["deployment"] for point in read_inferencex(tmp_path)]
+
+    assert [each["engine"]["max_num_batched_tokens"] for each in deployments] == [1152, 1152, 8320]
+    assert [each["engine"]["max_num_seqs"] for each in deployments] == [32, 16, 8]
+    assert [each.get("data_parallel_size", 1) for each in deployments] == [1, 8, 8]
+    assert [each.get("tensor_parallel_size", 1) for each in deployments] == [8, 1, 1]
+    assert all(each["enable_expert_parallel"] for each in deployments)
+
+
+def test_minimax_on_h200_ran_under_two_scripts(tmp_path: Path) -> None:
+    """Before vLLM 0.18 with experts placed whole, a 16-bit KV cache and the engine's own budget."""
+    given = {"model": "MiniMaxAI/MiniMax-M2.5", "hardware": "h200_sxm", "tp": 4}
+    write_csv(tmp_path, "inferencex_agg.csv", [agg_row(**given, version=version) for version in ("0.16.0", "0.18.0")])
+
+    first, second = (point.scenario["deployment"] for point in read_inferencex(tmp_path))
+
+    assert (first["enable_expert_parallel"], first["kv_cache_dtype"]) == (True, "auto")
+    assert "max_num_batched_tokens" not in first["engine"]
+    assert ("enable_expert_parallel" in second, second["kv_cache_dtype"]) == (False, "fp8")
+    assert second["engine"]["max_num_batched_tokens"] == 32768
 
 
 def test_experts_split_and_placed_at_once_have_a_reason(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_scenario_is_frozen() -> None:
 
 @pytest.mark.parametrize(
     "block",
-    ["response_cache"],
+    ["semantic_router"],
 )
 def test_a_block_without_effect_is_an_unknown_key(block: str) -> None:
     """A key is accepted once it does something."""

@@ -60,6 +60,25 @@ class RecordedRequests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPair:
+    """Separate workers for prompts and for answers, each described alone.
+
+    Attributes:
+        prefill: What a scenario file of one prefill worker would hold, workload included.
+        decode: The same of one decode worker.
+        num_prefills: Prefill workers.
+        num_decodes: Decode workers.
+        num_drafts: Drafts a step of the decode workers' MTP layer; 0: none.
+    """
+
+    prefill: Mapping[str, Any]
+    decode: Mapping[str, Any]
+    num_prefills: int
+    num_decodes: int
+    num_drafts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPoint:
     """One measured deployment under one load.
 
@@ -77,6 +96,7 @@ class MeasuredPoint:
         shown_only: Metrics that are compared but not scored, as the source's figure carries artefacts.
         protocol: How the figures were taken.
         requests: The very requests, where they were recorded; they replace the scenario's workload.
+        pools: Separate workers, in place of the scenario; of several, the one whose TPOT is nearest is what ran.
         reason: Why the point cannot be replayed; empty where it can be tried.
     """
 
@@ -93,4 +113,5 @@ class MeasuredPoint:
     shown_only: frozenset[Metric] = frozenset()
     protocol: Protocol = field(default_factory=Protocol)
     requests: RecordedRequests | None = None
+    pools: tuple[PoolPair, ...] = ()
     reason: str = ""

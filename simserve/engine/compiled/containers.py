@@ -1,0 +1,274 @@
+"""What lists, columns and queues in flat memory can do in compiled code: the methods that the kernel's source uses.
+
+A list's header is its data, length and capacity; a queue's the head, the length, the tail, and the column of those who
+stand behind somebody. A list that is full doubles.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, overload, overload_method
+
+from simserve.engine.compiled.types import (
+    ADDRESS,
+    BYTE,
+    WORD_TYPE,
+    ColumnType,
+    ItemsType,
+    QueueType,
+    RecordsType,
+    load_entry,
+    place,
+    reallocate,
+    set_word,
+    store_entries,
+    store_entry,
+    word_at,
+)
+
+# Columns.
+
+
+@infer_global(operator.getitem)
+class _ColumnGetItem(AbstractTemplate):
+    def generic(self, args: Any, kws: Any) -> Any:
+        column, index = args
+        if isinstance(column, ColumnType | RecordsType) and isinstance(index, types.Integer):
+            return signature(column.element, column, types.int64)
+        return None
+
+
+@infer_global(operator.setitem)
+class _ColumnSetItem(AbstractTemplate):
+    def generic(self, args: Any, kws: Any) -> Any:
+        column, index, _value = args
+        if isinstance(column, ColumnType) and isinstance(index, types.Integer):
+            return signature(types.none, column, types.int64, column.element)
+        return None
+
+
+def _column_entry(context: Any, builder: Any, column: ColumnType, args: Any) -> Any:
+    stored = context.get_value_type(column.stored)
+    return builder.gep(builder.bitcast(args[0], stored.as_pointer()), [args[1]], inbounds=True)
+
+
+@lower_builtin(operator.getitem, ColumnType, types.int64)
+def _column_get(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    column = sig.args[0]
+    value = builder.load(_column_entry(context, builder, column, args))
+    return context.cast(builder, value, column.stored, column.element)
+
+
+@lower_builtin(operator.setitem, ColumnType, types.int64, types.Any)
+def _column_set(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    column = sig.args[0]
+    value = context.cast(builder, args[2], column.element, column.stored)
+    builder.store(value, _column_entry(context, builder, column, args))
+    return context.get_dummy_value()
+
+
+@lower_builtin(operator.getitem, RecordsType, types.int64)
+def _records_get(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    size = ir.Constant(WORD_TYPE, sig.args[0].element.record.num_words)
+    return place(builder, args[0], builder.mul(args[1], size), BYTE)
+
+
+# Lists: data, length, capacity.
+
+
+@overload(len, strict=False)
+def _len(container: Any) -> Any:
+    if isinstance(container, ItemsType | QueueType):
+        return lambda container: word_at(container, 1)
+    return None
+
+
+@overload(bool, strict=False)
+def _bool(container: Any) -> Any:
+    if isinstance(container, ItemsType | QueueType):
+        return lambda container: word_at(container, 1) != 0
+    return None
+
+
+@overload(operator.not_, strict=False)
+def _not(container: Any) -> Any:
+    if isinstance(container, ItemsType | QueueType):
+        return lambda container: word_at(container, 1) == 0
+    return None
+
+
+@overload(operator.getitem, strict=False)
+def _items_get(container: Any, position: Any) -> Any:
+    if isinstance(container, ItemsType) and isinstance(position, types.Integer):
+
+        def get(container: Any, position: Any) -> Any:
+            if position < 0:
+                position += word_at(container, 1)
+            return load_entry(container, position)
+
+        return get
+    if isinstance(container, QueueType):
+        return lambda container, position: word_at(container, 0)
+    return None
+
+
+@overload(operator.setitem, strict=False)
+def _items_set(container: Any, position: Any, value: Any) -> Any:
+    if isinstance(container, ItemsType):
+
+        def put(container: Any, position: Any, value: Any) -> Any:
+            if position < 0:
+                position += word_at(container, 1)
+            store_entry(container, position, value)
+
+        return put
+    return None
+
+
+@overload_method(ItemsType, "append", strict=False)
+def _append(container: Any, value: Any) -> Any:
+    size = len(container.codes)
+
+    def append(container: Any, value: Any) -> Any:
+        length = word_at(container, 1)
+        if length == word_at(container, 2):
+            capacity = 2 * length + 16
+            reallocate(container, capacity * size)
+            set_word(container, 2, capacity)
+        store_entry(container, length, value)
+        set_word(container, 1, length + 1)
+
+    return append
+
+
+@overload_method(ItemsType, "extend", strict=False)
+def _extend(container: Any, values: Any) -> Any:
+    count = len(values)
+
+    def extend(container: Any, values: Any) -> Any:
+        length = word_at(container, 1)
+        if length + count > word_at(container, 2):
+            capacity = 2 * length + 16 * count
+            reallocate(container, capacity)
+            set_word(container, 2, capacity)
+        store_entries(container, length, values)
+        set_word(container, 1, length + count)
+
+    return extend
+
+
+@overload_method(ItemsType, "clear", strict=False)
+def _clear(container: Any) -> Any:
+    return lambda container: set_word(container, 1, 0)
+
+
+@overload_method(ItemsType, "pop", strict=False)
+def _pop(container: Any, position: Any = -1) -> Any:
+    if isinstance(position, types.Omitted | int):
+
+        def pop(container: Any, position: Any = -1) -> Any:
+            last = word_at(container, 1) - 1
+            set_word(container, 1, last)
+            return load_entry(container, last)
+
+        return pop
+
+    def pop_at(container: Any, position: Any = -1) -> Any:
+        value = load_entry(container, position)
+        last = word_at(container, 1) - 1
+        for each in range(position, last):
+            store_entry(container, each, load_entry(container, each + 1))
+        set_word(container, 1, last)
+        return value
+
+    return pop_at
+
+
+@overload_method(ItemsType, "index", strict=False)
+def _index(container: Any, value: Any) -> Any:
+    def index(container: Any, value: Any) -> Any:
+        position = 0
+        while load_entry(container, position) != value:
+            position += 1
+        return position
+
+    return index
+
+
+@overload_method(ItemsType, "remove", strict=False)
+def _remove(container: Any, value: Any) -> Any:
+    def remove(container: Any, value: Any) -> Any:
+        container.pop(container.index(value))
+
+    return remove
+
+
+@overload(operator.contains, strict=False)
+def _contains(container: Any, value: Any) -> Any:
+    if isinstance(container, ItemsType):
+
+        def contains(container: Any, value: Any) -> Any:
+            for position in range(word_at(container, 1)):  # noqa: SIM110
+                if load_entry(container, position) == value:
+                    return True
+            return False
+
+        return contains
+    return None
+
+
+# The queue: head, length, tail, and the column of those who stand behind.
+
+
+@intrinsic
+def _behind(typing_context: Any, queue: Any) -> Any:
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.load(place(builder, args[0], 3, ADDRESS))
+
+    return ColumnType("q")(queue), lower
+
+
+@overload_method(QueueType, "append", strict=False)
+def _queue_append(queue: Any, index: Any) -> Any:
+    def append(queue: Any, index: Any) -> Any:
+        length = word_at(queue, 1)
+        if length:
+            _behind(queue)[word_at(queue, 2)] = index
+        else:
+            set_word(queue, 0, index)
+        set_word(queue, 2, index)
+        set_word(queue, 1, length + 1)
+
+    return append
+
+
+@overload_method(QueueType, "appendleft", strict=False)
+def _queue_appendleft(queue: Any, index: Any) -> Any:
+    def appendleft(queue: Any, index: Any) -> Any:
+        length = word_at(queue, 1)
+        if length:
+            _behind(queue)[index] = word_at(queue, 0)
+        else:
+            set_word(queue, 2, index)
+        set_word(queue, 0, index)
+        set_word(queue, 1, length + 1)
+
+    return appendleft
+
+
+@overload_method(QueueType, "popleft", strict=False)
+def _queue_popleft(queue: Any) -> Any:
+    def popleft(queue: Any) -> Any:
+        index = word_at(queue, 0)
+        length = word_at(queue, 1) - 1
+        set_word(queue, 1, length)
+        if length:
+            set_word(queue, 0, _behind(queue)[index])
+        return index
+
+    return popleft

@@ -1,0 +1,166 @@
+"""Where the fields of the kernel's records lie in flat memory, and a Replica laid out there. Knows no numba."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+WORD = 8
+INTEGER, FLOAT, BOOLEAN = "integer", "float", "boolean"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One entry a request; ``code`` as in `array.array`."""
+
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list; an entry is a word, or a tuple of several: ``codes`` as in `array.array`."""
+
+    codes: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Items):
+    """A list that does not change and belongs to somebody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Requests in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Another record, or none."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Equal records side by side."""
+
+    record: Record
+
+
+Kind = str | Column | Items | Queue | Pointer | Records
+
+
+class Record:
+    """The fields of a record, one behind the other.
+
+    Attributes:
+        fields: Kind of each.
+        offsets: Words before each.
+        num_words: Words of all.
+    """
+
+    __slots__ = ("fields", "name", "num_words", "offsets")
+
+    def __init__(self, name: str, fields: Mapping[str, Kind]) -> None:
+        self.name = name
+        self.fields = dict(fields)
+        self.offsets: dict[str, int] = {}
+        self.num_words = 0
+        for field, kind in fields.items():
+            self.offsets[field] = self.num_words
+            self.num_words += 3 if isinstance(kind, Items) else 4 if isinstance(kind, Queue) else 1
+
+
+class Memory:
+    """Records of one kind in flat memory. What lists grew to goes back to the C library with it."""
+
+    def __init__(self, record: Record, count: int = 1) -> None:
+        self.record = record
+        self.words: NDArray[np.int64] = np.zeros(record.num_words * count, dtype=np.int64)
+        self._floats = self.words.view(np.float64)
+        self._kept: list[Any] = []
+
+    @property
+    def address(self) -> int:
+        """Where the first record begins."""
+        return self.words.ctypes.data
+
+    def put(self, name: str, value: Any, number: int = 0) -> None:
+        """Set a field of a record; an array or another memory is kept alive and pointed to."""
+        at = number * self.record.num_words + self.record.offsets[name]
+        kind = self.record.fields[name]
+        if kind == FLOAT:
+            self._floats[at] = value
+        elif kind in (INTEGER, BOOLEAN):
+            self.words[at] = int(value)
+        elif isinstance(kind, Table):
+            self._kept.append(value)
+            self.words[at], self.words[at + 1] = value.ctypes.data, len(value)
+        elif isinstance(kind, Items):
+            self._put_items(at, kind, value)
+        elif isinstance(kind, Queue):
+            self._kept.append(value)
+            self.words[at + 3] = value.ctypes.data
+        elif value is not None:
+            self._kept.append(value)
+            self.words[at] = value.buffer_info()[0] if isinstance(value, array) else value.address
+
+    def get(self, name: str, number: int = 0) -> Any:
+        """Return a number."""
+        at = number * self.record.num_words + self.record.offsets[name]
+        return self._floats[at] if self.record.fields[name] == FLOAT else int(self.words[at])
+
+    def drain(self, name: str, number: int = 0) -> NDArray[np.float64]:
+        """Return a copy of a list of floats and clear it."""
+        at = number * self.record.num_words + self.record.offsets[name]
+        length = int(self.words[at + 1])
+        if not length:
+            return np.zeros(0)
+        self.words[at + 1] = 0
+        return np.array((ctypes.c_double * length).from_address(int(self.words[at])))
+
+    def length(self, name: str, number: int = 0) -> int:
+        """Return the length of a list."""
+        return int(self.words[number * self.record.num_words + self.record.offsets[name] + 1])
+
+    def _put_items(self, at: int, kind: Items, values: Sequence[float] | None) -> None:
+        """Copy a list. One that is absent gets no memory, by which compiled code knows it."""
+        if values is None:
+            return
+        items = np.array(values, dtype=np.float64 if kind.codes == "d" else np.int64)
+        self.words[at] = _allocate(max(items.nbytes, WORD))
+        ctypes.memmove(int(self.words[at]), items.ctypes.data, items.nbytes)
+        self.words[at + 1] = self.words[at + 2] = len(items)
+
+    def __del__(self) -> None:
+        for name, kind in self.record.fields.items():
+            if isinstance(kind, Items) and not isinstance(kind, Table):
+                for at in range(self.record.offsets[name], len(self.words), self.record.num_words):
+                    _free(int(self.words[at]))
+
+
+def reallocate_address() -> int:
+    """Return the address of the C library's ``realloc``."""
+    return ctypes.cast(_library().realloc, ctypes.c_void_p).value or 0
+
+
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL("msvcrt" if os.name == "nt" else None)
+
+
+def _allocate(size: int) -> int:
+    reallocate = _library().realloc
+    reallocate.restype = ctypes.c_void_p
+    return int(reallocate(None, ctypes.c_size_t(size)))
+
+
+def _free(address: int) -> None:
+    if address:
+        _library().free(ctypes.c_void_p(address))

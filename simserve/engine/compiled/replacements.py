@@ -1,0 +1,171 @@
+"""What compiled code calls in place of Python's own lists, and what it never reaches.
+
+Functions of the first kind have the name and the meaning of what they stand for. Those that `UNREACHED` names serve
+configurations that run interpreted (`simserve.engine.compiled.run.reason_against`); compiled code has an empty
+function in their place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simserve.errors import InvariantError
+
+
+def heappush(heap: Any, item: Any) -> None:
+    """Push onto a heap."""
+    heap.append(item)
+    position = len(heap) - 1
+    while position:
+        parent = (position - 1) >> 1
+        above = heap[parent]
+        if not item < above:
+            break
+        heap[position] = above
+        position = parent
+    heap[position] = item
+
+
+def heappop(heap: Any) -> Any:
+    """Pop the smallest item off a heap."""
+    last = heap.pop()
+    size = len(heap)
+    if not size:
+        return last
+    smallest = heap[0]
+    sift(heap, 0, size, last)
+    return smallest
+
+
+def sift(heap: Any, position: int, size: int, item: Any) -> None:
+    """Put an item at a position or below, whatever is smaller above it."""
+    child = 2 * position + 1
+    while child < size:
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if not heap[child] < item:
+            break
+        heap[position] = heap[child]
+        position = child
+        child = 2 * position + 1
+    heap[position] = item
+
+
+def heapify(heap: Any) -> None:
+    """Make a heap of a list."""
+    size = len(heap)
+    for position in range(size // 2 - 1, -1, -1):
+        sift(heap, position, size, heap[position])
+
+
+def bisect_left(values: Any, value: Any) -> int:
+    """Return where a value goes in an ascending list, before those that equal it."""
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2
+        if values[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def nextafter(value: float, towards: float) -> float:
+    """Return the next float."""
+    following: float = np.nextafter(value, towards)
+    return following
+
+
+def sum_between(values: Any, start: int, stop: int) -> int:
+    """As `simserve.engine.numbers.sum_between`."""
+    total = 0
+    for position in range(start, stop):
+        total += values[position]
+    return total
+
+
+def earliest_of(times: Any) -> float:
+    """As `simserve.engine.numbers.earliest_of`."""
+    earliest: float = times[0]
+    for position in range(1, len(times)):
+        earliest = min(earliest, times[position])
+    return earliest
+
+
+def least_of(loads: Any) -> int:
+    """As `simserve.engine.numbers.least_of`."""
+    least = 0
+    for position in range(1, len(loads)):
+        if loads[position] < loads[least]:
+            least = position
+    return least
+
+
+def find_all(times: Any, time: float, positions: Any) -> None:
+    """As `simserve.engine.numbers.find_all`."""
+    positions.clear()
+    for position in range(len(times)):
+        if times[position] == time:
+            positions.append(position)
+
+
+def report_stuck(replica: Any) -> None:
+    """As `simserve.engine.kernel.report_stuck`, without the figures."""
+    raise InvariantError("requests wait at an empty replica and none can be admitted")
+
+
+def _nothing(*arguments: Any) -> None:
+    return None
+
+
+def _zero(*arguments: Any) -> int:
+    return 0
+
+
+def _two_zeros(*arguments: Any) -> tuple[int, int]:
+    return 0, 0
+
+
+def _false(*arguments: Any) -> bool:
+    return False
+
+
+UNREACHED: dict[str, Any] = {
+    **dict.fromkeys(
+        (
+            "cache_blocks",
+            "evict",
+            "join_at_pace",
+            "leave_at_pace",
+            "leave_prefix",
+            "plan_static",
+            "plan_uncached",
+            "release_range",
+            "submit_static",
+            "use_prefix",
+        ),
+        _nothing,
+    ),
+    **dict.fromkeys(
+        ("_worst", "complete_static", "complete_uncached", "free_tokens", "generated_at_pace", "range_need"), _zero
+    ),
+    **dict.fromkeys(("make_way", "take_range"), _false),
+    "find_prefix": _two_zeros,
+}
+REPLACED: dict[str, Any] = {
+    each.__name__: each
+    for each in (
+        heappush,
+        heappop,
+        heapify,
+        bisect_left,
+        nextafter,
+        sum_between,
+        earliest_of,
+        least_of,
+        find_all,
+        report_stuck,
+    )
+}

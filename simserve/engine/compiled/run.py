@@ -1,0 +1,117 @@
+"""A run on compiled code: replicas, requests and the data plane laid out flat, driven, and read again.
+
+The columns of the request table are used where they are, so that a run leaves its results in them. Knows no numba:
+whoever builds the compiled function hands it over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine.compiled import fields
+from simserve.engine.compiled.layout import Memory, Pointer, Queue, Record, Records, Table
+from simserve.engine.config import EngineConfig
+from simserve.engine.data_plane import DataPlane
+from simserve.engine.state import CONTINUOUS, LEAP_WIDTH, Replica, RequestTable
+from simserve.engine.tables import StepTimes
+
+Drive = Callable[[int, int, float], int]
+
+
+def reason_against(config: EngineConfig, shares_prefixes: bool, is_open_loop: bool, keeps_steps: bool) -> str | None:
+    """Return what of a run compiled code does not cover, in a few words; None: it covers all."""
+    checks = {
+        "static batching": config.batching == "static",
+        "serving without a KV cache": config.kv_allocation == "none",
+        "contiguous KV allocation": config.kv_allocation in ("pow2", "oracle"),
+        f"{config.scheduling_policy} scheduling": config.scheduling_policy != "fcfs",
+        "prefix caching of shared prompts": shares_prefixes,
+        "speculative decoding": config.num_speculative_tokens > 0,
+        "data-parallel attention": config.data_parallel_size > 1,
+        "clients that wait for answers": not is_open_loop,
+        "a timeline of every step": keeps_steps,
+    }
+    return next((name for name, applies in checks.items() if applies), None)
+
+
+class Compiled:
+    """The data plane in flat memory.
+
+    Args:
+        drive: The compiled `simserve.engine.data_plane.driver`.
+        plane: Whose turn it is and what is to come.
+        replicas: Those of the plane. They have not begun, and stay as they are.
+        requests: All requests; their columns are filled.
+    """
+
+    def __init__(self, drive: Drive, plane: DataPlane, replicas: list[Replica], requests: RequestTable) -> None:
+        self._drive = drive
+        self.replicas = replicas
+        self._requests = Memory(fields.REQUESTS)
+        for name in fields.REQUESTS.fields:
+            self._requests.put(name, getattr(requests, name))
+        times = replicas[0].times
+        tables = {name: np.array(getattr(times, name), dtype=np.float64) for name in _tables()}
+        shared = {"config": _numbers(fields.CONFIG, replicas[0].config), "times": _numbers(fields.TIMES, times)}
+        behind = np.zeros(len(requests.ready_time), dtype=np.int64)
+        self._replicas = Memory(fields.REPLICA, len(replicas))
+        for number, replica in enumerate(replicas):
+            assert replica.mode == CONTINUOUS
+            for name, kind in fields.REPLICA.fields.items():
+                if isinstance(kind, Queue):
+                    self._replicas.put(name, behind, number)
+                elif name in tables:
+                    self._replicas.put(name, tables[name], number)
+                elif name in shared:
+                    self._replicas.put(name, shared[name], number)
+                elif not isinstance(kind, Pointer):
+                    self._replicas.put(name, getattr(replica, name), number)
+        self._plane = Memory(fields.PLANE)
+        for name, kind in fields.PLANE.fields.items():
+            self._plane.put(name, self._replicas if isinstance(kind, Records) else getattr(plane, name))
+
+    def drive(self, until: float) -> int:
+        """Drive to ``until``, as `simserve.engine.data_plane.driver` says."""
+        return self._drive(self._plane.address, self._requests.address, until)
+
+    @property
+    def num_arrived(self) -> int:
+        """Requests that have arrived so far."""
+        return int(self._plane.get("cursor"))
+
+    @property
+    def num_finished(self) -> int:
+        """Requests that have completed so far."""
+        return int(self._plane.get("num_finished"))
+
+    def num_leaps(self, number: int) -> int:
+        """Return how many leaps a replica has written down."""
+        return self._replicas.length("leaps", number) // LEAP_WIDTH
+
+    def take_leaps(self, number: int) -> NDArray[np.float64]:
+        """Return the leaps that a replica has written down, shape [leaps, fields], and forget them."""
+        return self._replicas.drain("leaps", number).reshape(-1, LEAP_WIDTH)
+
+    def take_gaps(self, number: int) -> NDArray[np.float64]:
+        """Return a replica's irregular gaps, shape [gaps, 2], and forget them."""
+        return self._replicas.drain("irregular_gaps", number).reshape(-1, 2)
+
+    def take_swapped_blocks(self, number: int) -> int:
+        """Return how many blocks a replica has swapped since it was last asked."""
+        blocks = int(self._replicas.get("num_swapped_blocks", number))
+        self._replicas.put("num_swapped_blocks", 0, number)
+        return blocks
+
+
+def _tables() -> list[str]:
+    return [name for name, kind in fields.REPLICA.fields.items() if isinstance(kind, Table)]
+
+
+def _numbers(record: Record, values: EngineConfig | StepTimes) -> Memory:
+    memory = Memory(record)
+    for name in record.fields:
+        memory.put(name, getattr(values, name))
+    return memory

@@ -1,0 +1,150 @@
+"""What a number of replicas stands for: equal ones, pools they are dealt over, or a fleet that is scaled up to it.
+
+The search sizes every deployment by one number. Of pools the deployment's own replicas are the proportions in which
+the number is dealt out; of an autoscaled fleet it is the most replicas, and the fewest follow in the proportion of
+``min_replicas`` to ``max_replicas``. More of the number is never fewer replicas of anything. Simulates nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.scenario.deployment_spec import DeploymentSpec
+from simserve.scenario.resolve import ResolvedScenario
+
+REPLICAS_KEY = "deployment.replicas"
+POOLS_KEY = "deployment.pools"
+SCALING_KEY = "deployment.autoscaling"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Makeup:
+    """GPUs, dollars and idle watts of a number of replicas, pool by pool (equal replicas are one pool).
+
+    Attributes:
+        weights: Proportions in which replicas are dealt over the pools.
+        gpus: GPUs of one replica.
+        usd_per_gpu_hour: Price; None: unknown.
+        idle_watts: Power of one GPU that does nothing.
+        scaled: Fewest to most replicas of an autoscaled fleet, as a proportion; None: all are there throughout.
+        smallest: Fewest replicas that can be deployed: one a pool, and each that a fault names.
+    """
+
+    weights: tuple[int, ...]
+    gpus: tuple[int, ...]
+    usd_per_gpu_hour: tuple[float | None, ...]
+    idle_watts: tuple[float, ...]
+    scaled: tuple[int, int] | None = None
+    smallest: int = 1
+
+    def counts(self, replicas: int) -> tuple[int, ...]:
+        """Return the replicas of each pool."""
+        return dealt(self.weights, replicas)
+
+    def num_gpus(self, replicas: int) -> int:
+        """Return the GPUs of a number of replicas, all of them launched."""
+        return sum(count * gpus for count, gpus in zip(self.counts(replicas), self.gpus, strict=True))
+
+    def always(self, replicas: int) -> tuple[int, ...]:
+        """Return the replicas of each pool that are there, and paid for, throughout."""
+        return self.counts(replicas) if self.scaled is None else (fewest_of(self.scaled, replicas),)
+
+    def usd_per_hour(self, replicas: int) -> float:
+        """Return the dollars an hour that a number of replicas cost at least; infinite without a price."""
+        total = 0.0
+        for count, gpus, usd in zip(self.always(replicas), self.gpus, self.usd_per_gpu_hour, strict=True):
+            total += count * gpus * (math.inf if usd is None else usd) if count else 0.0
+        return total
+
+    def watts(self, replicas: int) -> float:
+        """Return the watts of a number of replicas that do nothing."""
+        parts = zip(self.always(replicas), self.gpus, self.idle_watts, strict=True)
+        return sum(count * gpus * watts for count, gpus, watts in parts)
+
+    def most(self, max_gpus: int) -> int:
+        """Return the most replicas that so many GPUs hold."""
+        replicas = max_gpus // min(self.gpus)
+        while replicas > 0 and self.num_gpus(replicas) > max_gpus:
+            replicas -= 1
+        return replicas
+
+    @property
+    def unit_usd_per_hour(self) -> float | None:
+        """Dollars an hour of one replica; None without a price, or where replicas differ."""
+        usd = self.usd_per_gpu_hour[0]
+        return None if usd is None or len(self.gpus) > 1 else usd * self.gpus[0]
+
+
+def makeup_of(resolved: ResolvedScenario) -> Makeup:
+    """Return what the replicas of a resolved deployment stand for."""
+    deployment = resolved.scenario.deployment
+    pools = resolved.pools or (resolved,)
+    scaling = deployment.autoscaling
+    return Makeup(
+        weights=tuple(pool.replicas for pool in deployment.pools) or (1,),
+        gpus=tuple(pool.shape.num_gpus for pool in pools),
+        usd_per_gpu_hour=tuple(pool.gpu_hour_usd for pool in pools),
+        idle_watts=tuple(pool.shape.hardware.power.idle for pool in pools),
+        scaled=None if scaling is None else (scaling.min_replicas, scaling.max_replicas),
+        smallest=smallest_fleet(deployment),
+    )
+
+
+def smallest_fleet(deployment: DeploymentSpec) -> int:
+    """Return the fewest replicas that a deployment can be simulated with."""
+    named = [getattr(fault, "replica", 0) + 1 for fault in deployment.faults if fault.at is not None]
+    return max(len(deployment.pools), *named, 1)
+
+
+def dealt(weights: Sequence[int], replicas: int) -> tuple[int, ...]:
+    """Return a number dealt out in proportion to weights, one each first, then by highest averages.
+
+    Webster's divisors 1, 3, 5 ... make it monotone: a larger number takes nothing away from anyone.
+    """
+    counts = [1] * len(weights)
+    for _ in range(replicas - len(weights)):
+        places = range(len(weights))
+        counts[max(places, key=lambda each: (weights[each] / (2 * counts[each] + 1), -each))] += 1
+    return tuple(counts)
+
+
+def fewest_of(scaled: tuple[int, int], replicas: int) -> int:
+    """Return the fewest replicas of a fleet that is scaled up to ``replicas``: the same share, at least one."""
+    fewest, most = scaled
+    return max(1, fewest * replicas // most) if fewest else 0
+
+
+def settings(deployment: DeploymentSpec, replicas: int) -> dict[str, Any]:
+    """Return the overrides that give a deployment so many replicas."""
+    if deployment.pools:
+        counts = dealt([pool.replicas for pool in deployment.pools], replicas)
+        return {f"{POOLS_KEY}.{number}.replicas": count for number, count in enumerate(counts)}
+    scaling = deployment.autoscaling
+    if scaling is None:
+        return {REPLICAS_KEY: replicas}
+    fewest = fewest_of((scaling.min_replicas, scaling.max_replicas), replicas)
+    return {
+        REPLICAS_KEY: max(fewest, 1),
+        f"{SCALING_KEY}.min_replicas": fewest,
+        f"{SCALING_KEY}.max_replicas": replicas,
+    }
+
+
+def merged(overrides: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return overrides with others put on top, those below a block that is set as a whole inside of it."""
+    found = copy.deepcopy(dict(overrides))
+    for key, value in changes.items():
+        block = next((each for each in found if key.startswith(f"{each}.") and found[each] is not None), None)
+        if block is None:
+            found[key] = value
+            continue
+        part: Any = found[block]
+        *parts, last = key[len(block) + 1 :].split(".")
+        for each in parts:
+            part = part[int(each)] if isinstance(part, list) else part[each]
+        part[last] = value
+    return found

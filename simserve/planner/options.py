@@ -1,0 +1,444 @@
+"""Ways to deploy beside the shape and the engine's knobs: drafts, routing, scaling, pools, overflow, admission.
+
+Each is a dimension of the search with a few choices, and enters only where the traffic could profit; why one stays out
+is said. The first choice is the plain one, without the mechanism: the shapes are searched with it, as bounds are proven
+for it. A new deployment option becomes searchable with one more function in `_OPTIONS`. Simulates nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from simserve.errors import InputError
+from simserve.planner.makeup import POOLS_KEY, REPLICAS_KEY, SCALING_KEY
+from simserve.planner.traffic import Traffic
+from simserve.profiles import catalog
+from simserve.profiles.api import load_api
+from simserve.profiles.model import ModelProfile, load_model
+from simserve.scenario.objective import objective
+from simserve.scenario.resolve import replica_shape
+from simserve.scenario.schema import Scenario
+from simserve.scenario.speculative import ENGINES_WITHOUT_SPECULATION
+
+DRAFT_SHARE = 0.2
+"""Active parameters of a draft model over its target's, at most: beyond, drafting eats what it saves."""
+DRAFT_TOKENS = 3
+DRAFT_ACCEPTANCE = 0.6
+"""Of a small model of the same family: 2.2 tokens a step with three drafts. Spec-Bench measured 2.0 to 2.3 for small
+draft models, over all its tasks (calibration/speculation.md)."""
+MTP_ACCEPTANCE = (0.88, 0.87)
+"""Rate and decay, the means of MTP layers on coding prompts (calibration/speculation.md)."""
+LONG_PROMPT_TOKENS = 1000.0
+"""Mean prompt from which on prefill holds up decoding noticeably, so that pools of their own may pay."""
+SPLITS = ((1, 1), (1, 2), (1, 3), (2, 1), (3, 1))
+"""Prefill to decode replicas that are tried; the best is then trimmed replica by replica."""
+SCALINGS: tuple[tuple[str, float, int], ...] = (
+    ("queue_depth", 2.0, 4),
+    ("queue_depth", 2.0, 2),
+    ("kv_usage", 0.5, 4),
+    ("kv_usage", 0.5, 2),
+)
+"""Metric, target and most over fewest replicas of autoscaled fleets."""
+QUEUES = (8, 32)
+"""Requests that may wait at a replica before one is refused, or goes to an API."""
+MOST_CLASS_POOLS = 4
+_WEIGHTS = 10
+"""Finest proportion of the pools of classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One value of an option.
+
+    Attributes:
+        label: In words.
+        changes: Dotted key -> value; what is needed beside to make room for it included.
+        family: Choices of one family differ in a proportion alone; of these, advice measures the first.
+    """
+
+    label: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    family: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A dimension of the search whose values set several keys at once.
+
+    Attributes:
+        name: What is chosen.
+        choices: The plain one first.
+        own: Place of what the scenario says itself.
+    """
+
+    name: str
+    choices: tuple[Choice, ...]
+    own: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What choices depend on.
+
+    Attributes:
+        scenario: The scenario on the GPU in question.
+        traffic: Its traffic.
+        wants_latency: Whether latency itself is to be small.
+        has_spares: Whether replicas must be to spare.
+    """
+
+    scenario: Scenario
+    traffic: Traffic
+    wants_latency: bool = False
+    has_spares: bool = False
+
+    def has_limit(self, *terms: str) -> bool:
+        """Return whether any request has a limit on one of these latencies."""
+        asked = objective(self.scenario)
+        return asked is not None and any(asked.has_bound(term) for term in terms)
+
+
+LeftOut = str
+"""Why an option does not enter."""
+
+
+def options_of(setting: Setting, taken: frozenset[str] = frozenset()) -> tuple[tuple[Option, ...], dict[str, LeftOut]]:
+    """Return the options that enter the search, and name -> why not of the others.
+
+    Args:
+        setting: What they depend on.
+        taken: Keys that the user set values for: an option that sets one of them, or something below it, stays out.
+    """
+    found: list[Option] = []
+    left_out: dict[str, LeftOut] = {}
+    for name, offer in _OPTIONS.items():
+        offered = offer(setting)
+        if isinstance(offered, str):
+            left_out[name] = offered
+            continue
+        keys = {key for choice in offered.choices for key in choice.changes}
+        if any(
+            f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.") for one in keys for other in taken
+        ):
+            left_out[name] = "set by --over"
+        else:
+            found.append(offered)
+    return tuple(found), left_out
+
+
+def _speculate(setting: Setting) -> Option | LeftOut:
+    scenario, own = setting.scenario, setting.scenario.deployment.speculative
+    key = "deployment.speculative"
+    if own is not None:
+        mapping = own.model_dump(mode="json", exclude_none=True)
+        choices = [Choice("no drafts", {key: None}), Choice(_drafts_label(mapping), {key: mapping})]
+        if own.acceptance_rate is not None:
+            for tokens in _other_lengths(own.num_speculative_tokens):
+                changed = {**mapping, "num_speculative_tokens": tokens}
+                choices.append(Choice(_drafts_label(changed), {key: changed}))
+        return Option("speculate", tuple(choices), own=1)
+    if not setting.wants_latency and not setting.has_limit("tpot", "e2e"):
+        return "drafts shorten TPOT, and nothing asks for that"
+    deployment = scenario.deployment
+    if deployment.engine.name in ENGINES_WITHOUT_SPECULATION or deployment.engine.batching == "static":
+        return "this engine runs no drafts"
+    drafts = _known_drafts(load_model(scenario.model, scenario.folder))
+    if drafts is None:
+        return f"no draft is known for {scenario.model}: give deployment.speculative"
+    return Option("speculate", (Choice("no drafts"), Choice(_drafts_label(drafts), {key: drafts})))
+
+
+def _known_drafts(model: ModelProfile) -> dict[str, Any] | None:
+    """Return the drafts that the catalogue knows for a model: its own layer, else the smallest of its family."""
+    if model.num_mtp_layers:
+        rate, decay = MTP_ACCEPTANCE
+        return {"method": "mtp", "num_speculative_tokens": 2, "acceptance_rate": rate, "acceptance_decay": decay}
+    family = _family(model.name)
+    candidates = [
+        each
+        for each in map(load_model, (name for name in catalog.names("model") if _family(name) == family))
+        if each.vocab_size == model.vocab_size
+        and each.num_active_parameters <= DRAFT_SHARE * model.num_active_parameters
+    ]
+    if not candidates:
+        return None
+    smallest = min(candidates, key=lambda each: (each.num_active_parameters, each.name))
+    return {
+        "method": "draft_model",
+        "draft_model": smallest.name,
+        "num_speculative_tokens": DRAFT_TOKENS,
+        "acceptance_rate": DRAFT_ACCEPTANCE,
+    }
+
+
+def _family(name: str) -> str:
+    """Return the maker's line and generation of a model: ``llama-3`` of ``llama-3.1-70b``."""
+    found = re.match(r"[a-z]+-?\d+", name)
+    return found.group() if found else name
+
+
+def _other_lengths(own: int) -> Iterator[int]:
+    yield from (tokens for tokens in (max(own // 2, 1), own + 3) if tokens != own and tokens <= 16)
+
+
+def _drafts_label(drafts: Mapping[str, Any]) -> str:
+    by = (
+        drafts.get("draft_model")
+        or {"mtp": "its MTP layer", "eagle": "an EAGLE layer", "ngram": "n-grams"}[drafts["method"]]
+    )
+    return f"{drafts['num_speculative_tokens']} drafts a step by {by}"
+
+
+def _route(setting: Setting) -> Option | LeftOut:
+    own, traffic, key = setting.scenario.deployment.routing, setting.traffic, "deployment.routing"
+    is_shared = traffic.has_prefixes or traffic.has_sessions
+    if not is_shared and not own.update_interval:
+        return "no prompt begins like another, and the router's view is up to date"
+    base = own.model_dump(mode="json", exclude_none=True)
+    own_choice = Choice(f"routing {own.policy}", {})
+    names: list[str] = []
+    if is_shared:
+        names += [
+            "least_outstanding",
+            *(["prefix"] if traffic.has_prefixes else []),
+            *(["session"] if traffic.has_sessions else []),
+        ]
+    if own.update_interval:
+        names += ["power_of_two", "round_robin"]
+    choices = [own_choice]
+    for name in names:
+        if name == own.policy:
+            continue
+        changed = {**base, "policy": name}
+        if name not in ("prefix", "session"):
+            changed.pop("imbalance_guard", None)
+        if name == "round_robin":
+            changed.pop("update_interval", None)
+        choices.append(Choice(f"routing {name}", {key: changed}))
+    return Option("route", tuple(choices))
+
+
+def _cache(setting: Setting) -> Option | LeftOut:
+    if not setting.traffic.has_prefixes:
+        return "no prompt begins like another"
+    try:
+        is_on = replica_shape(setting.scenario).engine.enable_prefix_caching
+    except InputError:
+        is_on = True
+    other = "prefix caching off" if is_on else "prefix caching on"
+    own = "prefix caching on" if is_on else "prefix caching off"
+    return Option("cache", (Choice(own), Choice(other, {"deployment.engine.enable_prefix_caching": not is_on})))
+
+
+def _scale(setting: Setting) -> Option | LeftOut:
+    scenario, own = setting.scenario, setting.scenario.deployment.autoscaling
+    fixed = Choice("a fixed fleet", {} if own is None else {SCALING_KEY: None})
+    if own is not None:
+        mapping = own.model_dump(mode="json", exclude_none=True)
+        most = own.max_replicas
+        sooner = {**mapping, "target": own.target / 2}
+        higher = {**mapping, "min_replicas": max(own.min_replicas, -(-most // 2))}
+        choices = [fixed, *(Choice(_scaling_label(each), {SCALING_KEY: each}) for each in (mapping, sooner, higher))]
+        return Option("scale", tuple(choices), own=1)
+    if scenario.deployment.pools:
+        return "pools are not scaled"
+    if not setting.traffic.is_open:
+        return "clients wait for their answers: the load follows the fleet"
+    if not setting.traffic.is_uneven:
+        return "the load is level over the minutes that a replica takes to start"
+    choices = [fixed]
+    for metric, target, most in SCALINGS:
+        scaling = {"metric": metric, "target": target, "min_replicas": 1, "max_replicas": most}
+        choices.append(Choice(_scaling_label(scaling), {SCALING_KEY: scaling}))
+    return Option("scale", tuple(choices))
+
+
+def _scaling_label(scaling: Mapping[str, Any]) -> str:
+    names = {
+        "queue_depth": "queue",
+        "running": "running requests",
+        "kv_usage": "KV use",
+        "busy": "busy share",
+        "slo": "SLO",
+    }
+    fewest, most = scaling["min_replicas"], scaling["max_replicas"]
+    return f"scaled on {names[scaling['metric']]} {scaling['target']:g}, {fewest} to {most} parts"
+
+
+def _pool(setting: Setting) -> Option | LeftOut:
+    """Offer prefill and decode pools, or a pool for each class; what the scenario has itself among them."""
+    scenario = setting.scenario
+    deployment = scenario.deployment
+    if setting.has_spares:
+        return "spare replicas are of one kind"
+    if deployment.pools and not _are_alike(scenario):
+        # Nothing plainer serves the same classes.
+        own, *others = _own_pools(scenario)
+        return Option("pool", (Choice(own.label), *others))
+    if deployment.faults or deployment.speculative is not None:
+        return "pools are not simulated with faults or drafts"
+    together = Choice("one kind of replica", _together(scenario) if deployment.pools else {})
+    choices: list[Choice] = list(_own_pools(scenario)) if deployment.pools else []
+    if deployment.disaggregation is not None or _has_long_prompts(setting):
+        choices += _disaggregated(scenario)
+    if not deployment.disaggregation:
+        choices += _by_class(setting)
+    choices = _distinct(choices)
+    if not choices:
+        return "prompts are short, or TPOT has no limit; and classes ask for the same, or there are none"
+    return Option("pool", (together, *choices), own=1 if deployment.pools else 0)
+
+
+def _has_long_prompts(setting: Setting) -> bool:
+    return (
+        setting.traffic.mean_prompt_tokens >= LONG_PROMPT_TOKENS
+        and setting.has_limit("tpot")
+        and setting.traffic.is_open
+    )
+
+
+def _are_alike(scenario: Scenario) -> bool:
+    """Return whether the pools differ in nothing but name, role and number."""
+    own = (
+        "hardware",
+        "model",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "quantization",
+        "kv_cache_dtype",
+        "engine",
+    )
+    return all(getattr(pool, key) is None for pool in scenario.deployment.pools for key in own)
+
+
+def _together(scenario: Scenario) -> dict[str, Any]:
+    """Return what makes one kind of replica of a scenario's pools."""
+    classes = scenario.workload.classes or ()
+    return {
+        POOLS_KEY: [],
+        "deployment.disaggregation": None,
+        "deployment.routing.weights": None,
+        **{f"workload.classes.{number}.pool": None for number, each in enumerate(classes) if each.pool is not None},
+    }
+
+
+def _own_pools(scenario: Scenario) -> Iterator[Choice]:
+    """Yield the scenario's own pools, in its own proportions and with each of them doubled."""
+    mapping = scenario.as_mapping()["deployment"]
+    pools, rest = mapping["pools"], {}
+    if "disaggregation" in mapping:
+        rest = {"deployment.disaggregation": mapping["disaggregation"]}
+    weights = [pool["replicas"] for pool in pools]
+    proportions = [weights]
+    for doubled in range(len(weights)):
+        proportions.append([2 * weight if place == doubled else weight for place, weight in enumerate(weights)])
+    for counts in proportions:
+        there = [{**pool, "replicas": count} for pool, count in zip(pools, counts, strict=True)]
+        parts = " : ".join(f"{count} {pool['name']}" for pool, count in zip(pools, counts, strict=True))
+        yield Choice(parts, {POOLS_KEY: there, **rest}, family="own pools")
+
+
+def _disaggregated(scenario: Scenario) -> Iterator[Choice]:
+    own = scenario.deployment.disaggregation
+    link = {} if own is None else own.model_dump(mode="json", exclude_none=True)
+    for prefill, decode in SPLITS:
+        pools = [
+            {"name": "prefill", "role": "prefill", "replicas": prefill},
+            {"name": "decode", "role": "decode", "replicas": decode},
+        ]
+        changes = {POOLS_KEY: pools, "deployment.disaggregation": link, REPLICAS_KEY: 1}
+        yield Choice(f"{prefill} prefill : {decode} decode", changes, family="disaggregated")
+
+
+def _by_class(setting: Setting) -> Iterator[Choice]:
+    """Offer a pool for each class of a scenario whose classes ask for different things, and priorities among them."""
+    classes, policy = setting.scenario.workload.classes or (), "deployment.engine.scheduling_policy"
+    limits = [None if each.slo is None else each.slo.model_dump(exclude={"attainment"}) for each in classes]
+    if not 2 <= len(classes) <= MOST_CLASS_POOLS or all(each == limits[0] for each in limits):
+        return
+    if not any(each.pool for each in classes):
+        shares = setting.traffic.work_by_class
+        weights = [max(1, round(_WEIGHTS * share)) for share in shares]
+        pools = [{"name": each.name, "replicas": weight} for each, weight in zip(classes, weights, strict=True)]
+        own = {f"workload.classes.{number}.pool": each.name for number, each in enumerate(classes)}
+        yield Choice("a pool for each class", {POOLS_KEY: pools, REPLICAS_KEY: 1, **own})
+    if all(each.priority is None for each in classes) and setting.scenario.deployment.engine.scheduling_policy is None:
+        order = sorted(range(len(classes)), key=lambda each: (_tightest(classes[each].slo), each))
+        ranks = {f"workload.classes.{number}.priority": order.index(number) for number in range(len(classes))}
+        yield Choice("priority to the class with the tighter TTFT", {policy: "priority", **ranks})
+
+
+def _tightest(slo: Any) -> float:
+    limits = [] if slo is None else [limit for limit in (slo.ttft, slo.e2e) if limit is not None]
+    return float(min(limits, default=float("inf")))
+
+
+def _distinct(choices: list[Choice]) -> list[Choice]:
+    found: list[Choice] = []
+    for each in choices:
+        if all(each.label != other.label for other in found):
+            found.append(each)
+    return found
+
+
+def _overflow(setting: Setting) -> Option | LeftOut:
+    scenario, key = setting.scenario, "deployment.overflow"
+    own = scenario.deployment.overflow
+    plain = Choice("no overflow", {} if own is None else {key: None})
+    if own is not None:
+        mapping = own.model_dump(mode="json", exclude_none=True)
+        limit = own.max_queue
+        others = [] if limit is None else [queue for queue in (limit // 4, limit * 4) if queue != limit]
+        choices = [mapping, *({**mapping, "max_queue": queue} for queue in others)]
+        return Option("overflow", (plain, *(Choice(_overflow_label(each), {key: each}) for each in choices)), own=1)
+    api = scenario.pricing.api
+    if api is None:
+        return "no API is named (pricing.api): sending requests to a third party is yours to decide"
+    try:
+        weights = load_api(api, scenario.folder).weights
+    except InputError:
+        weights = None
+    if weights != scenario.model:
+        return f"{api} does not serve {scenario.model}"
+    if not setting.traffic.is_open:
+        return "clients wait for their answers: there are no peaks to send away"
+    mappings = [{"api": api, "max_queue": queue} for queue in QUEUES]
+    return Option("overflow", (plain, *(Choice(_overflow_label(each), {key: each}) for each in mappings)))
+
+
+def _overflow_label(overflow: Mapping[str, Any]) -> str:
+    limit = overflow.get("max_queue")
+    return f"some to {overflow['api']}" if limit is None else f"beyond {limit} waiting to {overflow['api']}"
+
+
+def _admit(setting: Setting) -> Option | LeftOut:
+    scenario, key = setting.scenario, "deployment.admission"
+    own = scenario.deployment.admission
+    plain = Choice("nobody refused", {} if own is None else {key: None})
+    if own is not None:
+        return Option(
+            "admit",
+            (plain, Choice("its admission rules", {key: own.model_dump(mode="json", exclude_none=True)})),
+            own=1,
+        )
+    if objective(scenario) is None:
+        return "without an SLO nothing is gained by refusing"
+    if not setting.traffic.is_open or not setting.traffic.is_bursty:
+        return "there are no bursts: a fleet that refuses steadily is too small"
+    choices = [Choice(f"503 beyond {queue} waiting", {key: {"max_queue": queue}}) for queue in QUEUES]
+    return Option("admit", (plain, *choices))
+
+
+_OPTIONS: Mapping[str, Callable[[Setting], Option | LeftOut]] = {
+    "speculate": _speculate,
+    "route": _route,
+    "cache": _cache,
+    "scale": _scale,
+    "pool": _pool,
+    "overflow": _overflow,
+    "admit": _admit,
+}
+"""Name -> what may be chosen, or why it stays out."""

@@ -1,0 +1,34 @@
+"""Dotted keys of a scenario: what stands there, and a scenario with others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simserve.scenario.load import from_mapping
+from simserve.scenario.schema import Scenario
+
+Overrides = Mapping[str, Any]
+"""Dotted key -> value."""
+
+
+def with_overrides(scenario: Scenario, overrides: Overrides) -> Scenario:
+    """Return a scenario with dotted keys replaced.
+
+    Raises:
+        InputError: A value is invalid.
+    """
+    if not overrides:
+        return scenario
+    return from_mapping(scenario.as_mapping(), overrides, folder=scenario.folder)
+
+
+def value_of(scenario: Scenario, key: str) -> Any:
+    """Return what stands at a dotted key, None where nothing does."""
+    value: Any = scenario.as_mapping()
+    for part in key.split("."):
+        if isinstance(value, list):
+            value = value[int(part)] if part.isdecimal() and int(part) < len(value) else None
+        else:
+            value = value.get(part) if isinstance(value, Mapping) else None
+    return value
