@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from simserve.engine.compiled.run import reason_against
 from simserve.engine.config import EngineConfig
 from simserve.engine.set_up import set_up
-from simserve.engine.state import Replica, RequestTable
+from simserve.engine.state import PROMPT_TOO_LONG, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
 from simserve.sim.acceleration import Accelerate, compiled_for
@@ -339,7 +339,10 @@ def _records(
     return RequestRecords(
         arrival_time=arrival_time,
         admitted_time=np.where(
-            np.frombuffer(requests.status, dtype=np.int8) == 3, np.nan, np.frombuffer(requests.ready_time)
+            # What does not fit the model never reaches a queue; what is lost later has.
+            np.frombuffer(requests.reason, dtype=np.int8) == PROMPT_TOO_LONG,
+            np.nan,
+            np.frombuffer(requests.ready_time),
         ),
         scheduled_time=np.frombuffer(requests.scheduled_time),
         first_token_time=np.frombuffer(requests.first_token_time),
