@@ -14,10 +14,10 @@ from simserve.engine.progress import GRID
 from simserve.errors import InputError, ScenarioError, nearest
 from simserve.metrics.speculation import SpeculationFacts
 from simserve.perf.parts import PricedDeployment
+from simserve.perf.pricing import price
 from simserve.perf.quantization import WEIGHT_FORMATS
 from simserve.perf.shape import ReplicaShape, Speculation
 from simserve.perf.speculation import decode_speedup, draft_shape, expected_tokens, layer_shape
-from simserve.perf.tables import price
 from simserve.profiles.model import load_model
 from simserve.validation import FrozenModel
 from simserve.workload.acceptance import conditional_acceptance, decaying_acceptance, draw_paces
