@@ -98,7 +98,7 @@ def _ranks(cumulative: NDArray[np.float64], values: NDArray[np.float64]) -> NDAr
     lowest = _search(cumulative, edges[:-1] - slack).astype(np.int32)
     is_unique = lowest == _search(cumulative, edges[1:] + slack)
     cells = (values * cells_per_unit).astype(np.int32)
-    ranks = lowest[cells].astype(np.int64)
+    ranks: NDArray[np.int64] = lowest[cells].astype(np.int64)
     others = np.flatnonzero(~is_unique[cells])
     ranks[others] = _search(cumulative, values[others])
     return ranks
