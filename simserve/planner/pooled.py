@@ -42,7 +42,7 @@ the figure decides nothing."""
 MAX_IN_TRANSFER = 1_000_000
 """Caches on their way: no worker waits for their number."""
 
-MTP_ACCEPTANCE = (0.79, 0.61, 0.36)
+MTP_ACCEPTANCE = (0.79, 0.61, 0.46)
 """Probability that each draft of a DeepSeek MTP layer is accepted when those before it were.
 
 Acceptance lengths 1.79, 2.27 and 2.49 of DeepSeek-V4-Pro, the nearest relative of R1 that was measured (InferenceX

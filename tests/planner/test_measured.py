@@ -11,7 +11,6 @@ import pytest
 
 from simserve.errors import InputError, TraceError, UsageError
 from simserve.planner.measured.community import read_accelmark
-from simserve.planner.measured.disaggregated import read_disaggregated
 from simserve.planner.measured.inferencex import read_inferencex, read_inhouse
 from simserve.planner.measured.names import hardware_name, model_name, quantization_name, version_number
 from simserve.planner.measured.replays import read_apex, read_llmservingsim
@@ -174,13 +173,6 @@ def test_launch_scripts_that_schedule_ahead_say_so(tmp_path: Path) -> None:
     engines = [point.scenario["deployment"]["engine"] for point in read_inferencex(tmp_path)]
 
     assert [each.get("async_scheduling") for each in engines] == [True, None]
-
-
-def test_separate_pools_are_counted(tmp_path: Path) -> None:
-    """With the reason."""
-    write_csv(tmp_path, "inferencex_disagg.csv", [agg_row()])
-
-    assert "pools" in read_disaggregated(tmp_path)[0].reason
 
 
 def _apex_files(folder: Path, **changes: object) -> None:
