@@ -309,7 +309,7 @@ def plan(
     spare_replicas: int = 0,
     over: Sequence[str] = (),
     spot: bool = False,
-    trials: int = 40,
+    trials: int = 24,
     jobs: int = 1,
     reference: Sequence[str] = (),
     progress: Progress | None = None,
