@@ -3,8 +3,9 @@
 A process is a replica (with data-parallel attention a rank of it). Its thread ``engine steps`` holds one slice a step,
 ``requests`` one asynchronous span a request with ``queue``, ``prefill`` and ``decode`` inside, and inside those
 ``preempted`` and ``recompute`` where it lost its KV cache. A request that was handed over has its span at the decode
-replica, and between ``prefill`` and ``decode`` the phases ``link queue``, ``transfer`` and ``seat queue``. Times are microseconds from the start of the run, whole
-nanoseconds, so that what follows without a gap does not overlap. The same run gives the same bytes.
+replica, and between ``prefill`` and ``decode`` the phases ``link queue``, ``transfer`` and ``seat queue``. Times are
+microseconds from the start of the run, whole nanoseconds, so that what follows without a gap does not overlap. The
+same run gives the same bytes.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def test_a_latency_carries_its_unit() -> None:
         "299 ms",
         "9,900 ms",
         "10.1 s",
-        "–",
+        UNDEFINED,
     ]
 
 
