@@ -114,15 +114,18 @@ def _name_points(axes: Axes, points: Sequence[Mapping[str, Any]]) -> None:
             if any(abs(spot[0] - x) < 0.35 and abs(spot[1] - y) < 0.13 for x, y in placed):
                 continue
             placed.append(spot)
-            is_left = phase == "decode"
+            color = _PHASES[phase][1]
+            # Operators of a prompt lie together under the roof: their names hang below, on a thread.
+            hangs = phase == "prefill"
             axes.annotate(
                 _NAMES.get(point["name"], point["name"].replace("_", " ")),
                 (point["intensity"], point["flops_per_second"]),
-                xytext=(5 if is_left else -5, -9 if is_left else -10),
+                xytext=(-10, -16 - 11 * len(placed)) if hangs else (5, -9),
                 textcoords="offset points",
-                ha="left" if is_left else "right",
+                ha="right" if hangs else "left",
                 fontsize=8,
-                color=_PHASES[phase][1],
+                color=color,
+                arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkB": 2} if hangs else None,
             )
 
 

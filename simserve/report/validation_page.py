@@ -110,7 +110,7 @@ def _panel(validation: Replayed, metric: Metric) -> Panel | None:
             f"{counted(len(scored), 'point')}: median error {errors['median_ape']:.1%}, nine in ten within "
             f"{errors['p90_ape']:.0%}; {within:.0%} within {BAND:.0%}"
         )
-    title = f"{METRICS[metric]}, {unit}"
+    title = f"{METRICS[metric][:1].upper()}{METRICS[metric][1:]}, {unit}"
     figure = inline_svg(scatter(series, unit), metric, f"{title}. Predicted against measured; {note}.")
     return Panel(title, note, Markup(figure))
 
