@@ -115,9 +115,7 @@ def _stages(num_requests: int) -> dict[str, float]:
     import duckdb  # noqa: F401
     import jinja2  # noqa: F401
 
-    import simserve.report.figure
-
-    lap("importing matplotlib, jinja2, duckdb")
+    lap("importing jinja2, duckdb")
     from benchmarks.features import LOAD, scenario
     from benchmarks.throughput import RATE_AT_FULL_LOAD
     from simserve.metrics.files import write_result

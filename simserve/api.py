@@ -95,7 +95,7 @@ def run(
             raise UsageError("writes a file, and needs out=", key="prometheus")
         return _with_background(loaded, run_scenario(loaded, **how))
     from simserve.metrics.prometheus import write_prometheus
-    from simserve.report.html import write_report  # matplotlib: half a second, needed by runs that write
+    from simserve.report.html import write_report  # templates, needed by runs that write
     from simserve.report.timeline import write_timeline
 
     with staged_folder(Path(out), loaded, force=force) as folder:

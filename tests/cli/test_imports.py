@@ -21,8 +21,7 @@ imported = {(*HEAVY, "rich", "typer")}
 WITH_FILES = f"""
 from simserve.cli.main import main
 main(["run", "single-gpu-7b", "--set", "workload.num_requests=50", "--out", "OUT", "--quiet"])
-imported = {tuple(name for name in HEAVY if name not in ("duckdb", "jinja2", "matplotlib", "PIL"))}
-imported += ("matplotlib.pyplot",)
+imported = {tuple(name for name in HEAVY if name not in ("duckdb", "jinja2"))}
 """
 HELP = f"""
 from simserve.cli.main import main
