@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from simserve.planner.compare import Progress as RunsProgress
     from simserve.planner.plan_price import Market
     from simserve.planner.search_member import Objective
-    from simserve.planner.validate import Validation
     from simserve.report.cost import CostResult
     from simserve.report.plan import PlanPage
+    from simserve.report.validation_page import Validation
 
 __all__ = [
     "Capacity",
@@ -309,7 +309,7 @@ def plan(
     spare_replicas: int = 0,
     over: Sequence[str] = (),
     spot: bool = False,
-    trials: int = 40,
+    trials: int = 24,
     jobs: int = 1,
     reference: Sequence[str] = (),
     progress: Progress | None = None,
@@ -378,5 +378,7 @@ def validate(
         InputError: A file is missing or cannot be read.
     """
     from simserve.planner.validate import validate as replay_measurements  # joblib: needed by this function only
+    from simserve.report.validation_page import Validation
 
-    return replay_measurements(data, sources, jobs=jobs, progress=progress)
+    found = replay_measurements(data, sources, jobs=jobs, progress=progress)
+    return Validation(**{each.name: getattr(found, each.name) for each in fields(found)})

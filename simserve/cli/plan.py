@@ -60,7 +60,7 @@ def plan(
     spot: Annotated[bool, typer.Option("--spot", help="Buy at spot prices; a spot GPU may be taken away.")] = False,
     trials: Annotated[
         int, typer.Option(min=0, help="Deployments sampled on a GPU whose engine knobs are too many to try each.")
-    ] = 40,
+    ] = 24,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Worker processes. Default: one a core. The plan is the same.")
     ] = None,

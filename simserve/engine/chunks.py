@@ -97,7 +97,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             target = prompt_tokens[index] + generated_tokens[index]
             cached = blocks = idle = 0
             if has_extras:
-                if requests.swapped_tokens[index]:
+                if replica.swaps and requests.swapped_tokens[index]:
                     # Only `swap_in` brings it back.
                     replica.blocked_by = BLOCKED_BY_BLOCKS
                     break

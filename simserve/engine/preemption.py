@@ -52,7 +52,7 @@ def make_way(replica: Replica, requests: RequestTable) -> bool:
     has_preempted = False
     while worse:
         target = requests.prompt_tokens[head] + requests.generated_tokens[head]
-        swapped = requests.swapped_tokens[head]
+        swapped = requests.swapped_tokens[head] if replica.swaps else 0
         blocks = idle = 0
         if replica.cache is not None:
             blocks, idle = find_prefix(replica.cache, head, target)

@@ -10,8 +10,8 @@ from simserve.scenario.run import run
 
 _FACTORS = (0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 4.0)
 _HALVINGS = 4
-_MOST_REQUESTS = 400
-"""Of one run: enough to see where the line is crossed, few enough to answer at once."""
+NUM_REQUESTS = 2000
+"""Of one run. Fewer would be over before the queue of an overload has grown, and promise too much."""
 _MOST_DOUBLINGS = 4
 _SHOWN = ("p95_ttft_ms", "p95_tpot_ms", "request_goodput", "output_throughput")
 
@@ -19,24 +19,25 @@ _SHOWN = ("p95_ttft_ms", "p95_tpot_ms", "request_goodput", "output_throughput")
 def load(query: SimulatorQuery, check: Check) -> dict[str, Any]:
     """Return latency, goodput and attainment over the rate of arrivals, and the most that the objective bears.
 
-    The line between the last rate that holds and the first that does not is narrowed by halving.
+    The line between the last rate that holds and the first that does not is narrowed by halving. One run a rate, on the
+    same draws; `simserve capacity` confirms by replications and longer runs.
 
     Raises:
         InfeasibleError: The model does not fit.
         InputError: The deployment is none.
         TooLongError: It took too long.
     """
-    count = min(query.num_requests, _MOST_REQUESTS)
     points: dict[float, dict[str, Any]] = {}
 
     def measure(rate: float) -> bool:
         rate = min(float(f"{rate:.3g}"), 2000.0)
         if rate not in points:
-            asked = query.model_copy(update={"rate": rate, "num_requests": count})
+            asked = query.model_copy(update={"rate": rate, "num_requests": NUM_REQUESTS})
             summary = run(asked.scenario(), progress=check, explain=False).summary
-            attainment = summary["simserve"]["slo"]["attainment"]
-            points[rate] = {"rate": rate, "attainment": attainment, **{name: summary[name] for name in _SHOWN}}
-        return bool((points[rate]["attainment"] or 0.0) >= query.attainment)
+            inner = summary["simserve"]
+            found = {"attainment": inner["slo"]["attainment"], "stability": inner["stability"]}
+            points[rate] = {"rate": rate, **found, **{name: summary[name] for name in _SHOWN}}
+        return _holds(points[rate], query)
 
     holds = [rate for rate in (query.rate * factor for factor in _FACTORS) if measure(rate)]
     best, least = max(holds, default=0.0), query.rate * _FACTORS[0]
@@ -55,14 +56,14 @@ def load(query: SimulatorQuery, check: Check) -> dict[str, Any]:
                 break
             best, missed = (middle, missed) if measure(middle) else (best, middle)
     curve = [points[rate] for rate in sorted(points)]
-    most = max((each["rate"] for each in curve if (each["attainment"] or 0.0) >= query.attainment), default=None)
+    most = max((each["rate"] for each in curve if _holds(each, query)), default=None)
     return {
         "most": most,
         "open_ended": most is not None and most == curve[-1]["rate"],
         "asked": query.rate,
         "least": least,
-        "num_requests": count,
-        "curve": {name: [each[name] for each in curve] for name in ("rate", "attainment", *_SHOWN)},
+        "num_requests": NUM_REQUESTS,
+        "curve": {name: [each[name] for each in curve] for name in ("rate", "attainment", "stability", *_SHOWN)},
         "equations": [
             {
                 "name": "Share of the load it bears",
@@ -73,3 +74,8 @@ def load(query: SimulatorQuery, check: Check) -> dict[str, Any]:
             }
         ],
     }
+
+
+def _holds(point: dict[str, Any], query: SimulatorQuery) -> bool:
+    """Return whether the objective is met, and by a queue that does not grow."""
+    return (point["attainment"] or 0.0) >= query.attainment and point["stability"] != "overloaded"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simserve.perf.efficiency import Machine, attention_efficiency, memory_efficiency
+from simserve.perf.shape import ReplicaShape
 from simserve.profiles.model import ModelProfile
 
 SCORE_PASSES = 4
@@ -27,6 +28,12 @@ SHORT_WINDOW = 256
 UNSHARED_BANDWIDTH = 3.7e12
 """Bytes/s at which the query heads of a group, each for itself, read keys through the L2 cache: what the decode steps
 of TensorRT-LLM 0.5 to 0.7 leave for attention, Llama-2-70B on H100 (3.0 to 4.0 TB/s)."""
+
+PAGED_ATTENTION_ENGINES = ("vllm", "tgi")
+"""Engines that decode with vLLM's PagedAttention kernel where FlashAttention-2 does not run."""
+
+FLASH_CAPABILITY = 8.0
+"""CUDA compute capability from which FlashAttention-2 runs (Ampere)."""
 
 TILE_PAIRS = 128 * 128 / 2
 """Pairs a request computes beyond its own: half of a 128 x 128 tile of its last rows (FlashAttention-2
@@ -91,8 +98,22 @@ def decode_key_seconds(shape: AttentionShape, machine: Machine, dtype: str, *, i
     return float(max(memory, shape.decode_flops_per_key / (machine.peak(dtype) * efficiency)))
 
 
+def reads_keys_by_query_head(shape: ReplicaShape) -> bool:
+    """Return whether each query head reads its keys itself, as PagedAttention does on GPUs before Ampere.
+
+    It does so at the bandwidth of the memory, as if nothing were cached: 1.05 TB/s of a V100S (vLLM 0.7.3, Llama-3.1-8B
+    at 28,650 tokens, AccelMark).
+    """
+    capability = shape.hardware.compute_capability
+    is_old = capability is not None and float(capability) < FLASH_CAPABILITY
+    return is_old and shape.engine.name in PAGED_ATTENTION_ENGINES
+
+
 def unshared_key_seconds(
-    model: ModelProfile, kv_bytes_per_token: float, shared_groups: tuple[int, ...] | None
+    model: ModelProfile,
+    kv_bytes_per_token: float,
+    shared_groups: tuple[int, ...] | None,
+    bandwidth: float = UNSHARED_BANDWIDTH,
 ) -> float:
     """Return the least seconds of one more key of a decode step, one layer, where every query head reads it itself.
 
@@ -100,6 +121,7 @@ def unshared_key_seconds(
         model: The model.
         kv_bytes_per_token: KV of a token in one layer of one rank.
         shared_groups: Query heads a key-value head whose kernel reads keys once; None: any.
+        bandwidth: Bytes/s of these reads.
 
     Returns:
         0 where the kernel reads keys once.
@@ -107,7 +129,7 @@ def unshared_key_seconds(
     group = model.num_attention_heads // model.num_key_value_heads
     if shared_groups is None or model.mla is not None or group == 1 or group in shared_groups:
         return 0.0
-    return group * kv_bytes_per_token / UNSHARED_BANDWIDTH
+    return group * kv_bytes_per_token / bandwidth
 
 
 def prefill_pair_seconds(shape: AttentionShape, machine: Machine, dtype: str, *, is_flash: bool) -> float:

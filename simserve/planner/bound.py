@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 from simserve.engine.config import EngineConfig
 from simserve.engine.state import FAILED, RequestTable
 from simserve.engine.tables import StepTimes
+from simserve.metrics.slo import SLO
 from simserve.planner.bound_work import least_replica_seconds
-from simserve.scenario.schema import Scenario, SLOSpec
+from simserve.scenario.objective import objective
+from simserve.scenario.schema import Scenario
 from simserve.workload.requests import RequestSpecs
 
 Array = NDArray[np.float64]
@@ -32,6 +34,9 @@ MORE_CHUNKS = 8
 """Numbers of chunks, beyond the fewest, that a prompt's first token is bounded for one by one."""
 WINDOW_STARTS = 8
 """Starts of the measured window that the number of replicas is bounded for."""
+BUSY_BINS = 32
+BUSY_LENGTHS = (1, 2, 4, 8)
+"""Busiest stretches that the number of replicas is bounded for, in parts of the run."""
 ROUNDING = 1.0 - 1e-9
 """Bounds are lowered by this: they sum in another order than the simulation."""
 
@@ -47,12 +52,20 @@ _KNOWN_DEPLOYMENT = {
     "attention",
     "engine",
     "routing",
+    "admission",
+    "autoscaling",
+    "faults",
 }
+_LOSING_DEPLOYMENT = {"admission", "autoscaling", "faults"}
+"""Requests may be refused or cut off."""
 _KNOWN_ENGINE = {
     "name",
     "version",
     "batching",
     "scheduler",
+    "scheduling_policy",
+    "priority_ageing",
+    "priority_preemption",
     "admission",
     "kv_allocation",
     "max_num_seqs",
@@ -74,6 +87,7 @@ _KNOWN_WORKLOAD = {
     "num_requests",
     "duration",
     "trace",
+    "classes",
 }
 _KNOWN_COLUMNS = {
     "arrival_time",
@@ -86,6 +100,9 @@ _KNOWN_COLUMNS = {
     "offered_rate",
     "seed",
     "replication",
+    "classes",
+    "request_class",
+    "priority",
 }
 
 
@@ -125,7 +142,12 @@ def is_covered(scenario: Scenario, specs: RequestSpecs) -> bool:
     """Return whether the proofs hold for everything the scenario uses.
 
     A key that they do not know of, with another value than its default, switches them off: shared prefixes compute
-    fewer tokens, speculation gives several a step, a second pool prefills elsewhere.
+    fewer tokens, speculation gives several a step, a second pool prefills elsewhere, an API serves some.
+
+    What refuses, cuts off or repeats requests is covered: those that meet their limits are computed whole, by one of
+    the replicas, between their first arrival and their deadline, whatever becomes of the others; and a fleet that is
+    scaled never has more than its most replicas. Only where the measured window may start late, behind any number of
+    refused requests, nothing is known of how many it holds.
     """
     used = scenario.model_dump(exclude_unset=True, exclude_defaults=True)
     deployment = used["deployment"]
@@ -137,15 +159,37 @@ def is_covered(scenario: Scenario, specs: RequestSpecs) -> bool:
     )
     if any(set(block) - keys for block, keys in known):
         return False
+    if specs.is_stationary and scenario.run.warmup != "none" and _may_lose(scenario):
+        return False
     columns = {each.name: getattr(specs, each.name) for each in dataclasses.fields(specs)}
     return all(name in _KNOWN_COLUMNS or value is None or value == () for name, value in columns.items())
+
+
+def _may_lose(scenario: Scenario) -> bool:
+    deployment = scenario.deployment
+    patience = [each.timeout for each in scenario.workload.classes or ()]
+    return any(getattr(deployment, key) for key in _LOSING_DEPLOYMENT) or any(each is not None for each in patience)
+
+
+def loosest_limits(scenario: Scenario) -> SLO | None:
+    """Return the objective that every request must keep at least: of classes, the widest limit on each latency."""
+    asked = objective(scenario)
+    classes = scenario.workload.classes
+    if asked is None or not classes:
+        return asked
+    owners = [asked.by_class.get(each.name, asked) for each in classes]
+    widest: dict[str, float | None] = {}
+    for term in ("ttft", "tpot", "e2e"):
+        limits = [getattr(owner, term) for owner in owners]
+        widest[term] = None if any(limit is None for limit in limits) else max(limits)
+    return SLO(ttft=widest["ttft"], tpot=widest["tpot"], e2e=widest["e2e"], attainment=asked.attainment)
 
 
 def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, specs: RequestSpecs) -> Bound:
     """Return the bounds of a deployment under the requests of one run.
 
     Args:
-        scenario: Says the SLO.
+        scenario: Says the SLO; of classes the widest limits count, which each must keep.
         config: Limits and rules of one replica's scheduler.
         times: Seconds of its steps.
         specs: The requests.
@@ -153,13 +197,13 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
     if config.batching != "continuous" or config.kv_allocation == "none" or not is_covered(scenario, specs):
         return NO_BOUND
     table = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config)
-    prompt = np.frombuffer(table.prompt_tokens, dtype=np.int64).astype(np.float64)
-    output = np.frombuffer(table.output_tokens, dtype=np.int64).astype(np.float64)
+    prompt = np.frombuffer(table.prompt_tokens, dtype=np.int32).astype(np.float64)
+    output = np.frombuffer(table.output_tokens, dtype=np.int32).astype(np.float64)
     fails = np.frombuffer(table.status, dtype=np.int8) == FAILED
     ttft = first_token_seconds(prompt, config, times) * ROUNDING
     tpot = np.where(output > 1, further_token_seconds(prompt, config, times), 0.0) * ROUNDING
     e2e = ttft + np.maximum(output - 1, 0) * tpot
-    slo = scenario.slo
+    slo = loosest_limits(scenario)
     share = 0.95 if slo is None else slo.attainment
     work, _ = least_replica_seconds(prompt, output, None, config, times)
     bound = Bound(
@@ -170,7 +214,7 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
         e2e=float(np.quantile(e2e, share)),
         replica_seconds=max(float(work[~fails].sum()), 0.0) * ROUNDING,
     )
-    if slo is None:
+    if slo is None or not any(slo.has_bound(term) for term in ("ttft", "tpot", "e2e")):
         return bound
     latest_start = _latest_window_start(scenario, specs, int(fails.sum()))
     missed = _term_out_of_reach(slo, {"ttft": ttft, "tpot": tpot, "e2e": e2e}, fails, latest_start)
@@ -260,9 +304,7 @@ def _latest_window_start(scenario: Scenario, specs: RequestSpecs, num_failed: in
     return min(count // 2 + num_failed, count - 1) if specs.is_stationary and warmup == "auto" else 0
 
 
-def _term_out_of_reach(
-    slo: SLOSpec, least: dict[str, Array], fails: NDArray[np.bool_], latest_start: int
-) -> str | None:
+def _term_out_of_reach(slo: SLO, least: dict[str, Array], fails: NDArray[np.bool_], latest_start: int) -> str | None:
     """Return the term that more requests miss than may, in whatever window; the furthest from its limit first.
 
     The window holds all requests from its first on. A request whose bound lies above a limit misses it, so where
@@ -286,7 +328,7 @@ def _is_too_many(misses: NDArray[np.bool_], attainment: float, latest_start: int
 
 
 def _least_replicas(
-    slo: SLOSpec,
+    slo: SLO,
     config: EngineConfig,
     times: StepTimes,
     specs: RequestSpecs,
@@ -302,7 +344,8 @@ def _least_replicas(
     meet it are worked on between the arrival of s and the last deadline E, by n replicas at most ``n (E -
     arrival_s)`` seconds together. They take at least the work of as many of the cheapest
     (`simserve.planner.bound_work.least_replica_seconds`). The window starts anywhere up to ``latest_start``; between
-    two of the starts looked at, at most the requests between them are lost from the count.
+    two of the starts looked at, at most the requests between them are lost from the count. The same holds of any
+    stretch of requests behind it, all but the misses that the whole window may have: the busiest ones are looked at.
     """
     if specs.concurrency is not None:
         return 1
@@ -329,7 +372,26 @@ def _least_replicas(
         start = after - 1
         num_good = math.ceil(slo.attainment * (count - first) - 1e-9) - (start - first)
         least = min(least, _replicas_from(work[start:], ends[start:], float(specs.arrival_time[start]), num_good))
-    return max(1, math.ceil(least * ROUNDING)) if math.isfinite(least) else 1
+    misses = count - math.ceil(slo.attainment * count - 1e-9)
+    busiest = _replicas_when_busiest(work, ends, specs.arrival_time, latest_start, misses)
+    least = max(least, busiest) if math.isfinite(least) else busiest
+    return max(1, math.ceil(least * ROUNDING))
+
+
+def _replicas_when_busiest(work: Array, ends: Array, arrival_time: Array, latest_start: int, misses: int) -> float:
+    """Return the replicas that the busiest stretches of a window need, if so many of its requests may miss."""
+    arrivals = arrival_time[latest_start:]
+    edges = np.searchsorted(arrivals, np.linspace(arrivals[0], arrivals[-1], BUSY_BINS + 1)[:-1])
+    edges = np.append(edges, len(arrivals)) + latest_start
+    most = 0.0
+    for length in BUSY_LENGTHS:
+        sizes = edges[length:] - edges[:-length]
+        place = int(np.argmax(sizes))
+        start, end = int(edges[place]), int(edges[place + length])
+        if end > start:
+            good = end - start - misses
+            most = max(most, _replicas_from(work[start:end], ends[start:end], float(arrival_time[start]), good))
+    return most
 
 
 def _replicas_from(work: Array, ends: Array, start: float, num_good: int) -> float:

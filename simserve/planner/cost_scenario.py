@@ -67,6 +67,7 @@ class _Traffic:
     cached_share: float
     input_usd: float
     output_usd: float
+    overflow_usd: float
 
 
 def cost_of_scenario(
@@ -110,6 +111,10 @@ def _api(scenario: Scenario, api: str | ApiPrices | None) -> tuple[ApiPrices, st
     if scenario.pricing.api is not None:
         with scenario.blaming("pricing.api"):
             return ApiPrices.of(load_api(scenario.pricing.api, scenario.folder)), None
+    overflow = scenario.deployment.overflow
+    if overflow is not None:
+        with scenario.blaming("deployment.overflow.api"):
+            return ApiPrices.of(load_api(overflow.api, scenario.folder)), f"compared with all of it at {overflow.api}"
     same = [each for each in map(load_api, catalog.names("api")) if each.weights == scenario.model]
     if not same:
         return ApiPrices.of(load_api(FALLBACK_API)), f"no API is named: compared with {FALLBACK_API}"
@@ -155,7 +160,8 @@ def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None)
 
 
 def _traffic(curve: LoadCurve, api: ApiPrices) -> _Traffic:
-    records = next(iter(curve.results.values())).simulation.records
+    result = next(iter(curve.results.values()))
+    records, hourly = result.simulation.records, result.summary["simserve"]["overflow"]["usd_per_hour"]
     done = records.status == COMPLETED
     prompt, output, cached = (
         column[done].astype(np.float64)
@@ -168,6 +174,7 @@ def _traffic(curve: LoadCurve, api: ApiPrices) -> _Traffic:
         cached_share=float(cached.sum() / prompt.sum()),
         input_usd=float(inputs.mean()),
         output_usd=float(outputs.mean()),
+        overflow_usd=(hourly or 0.0) / 3600.0 / result.summary["request_throughput"],
     )
 
 
@@ -182,6 +189,7 @@ def _comparison(resolved: ResolvedScenario, day: _Day, traffic: _Traffic, api: A
         spare_units=pricing.spare_replicas or 0,
         capacity=day.capacity,
         fixed_usd_per_month=pricing.operations_usd_per_month + (pricing.platform_usd_per_month or 0.0),
+        overflow_usd_per_request=traffic.overflow_usd,
         api=api,
         api_usd_per_request=(traffic.input_usd + traffic.output_usd) * api.batch_factor(pricing.batch_share or 0.0),
         tokens_per_request=traffic.prompt_tokens + traffic.output_tokens,
@@ -205,7 +213,7 @@ def _summary(
     pricing, requests = resolved.scenario.pricing, day.requests_per_month
     month, bill = model.self_host_usd(requests), model.api_usd(requests)
     falls = (pricing.api_price_fall_per_year, pricing.gpu_price_fall_per_year)
-    free = replace(model, units=1)
+    free = replace(model.beside_overflow(), units=1)
     simulated = next(iter(curve.results.values())).summary["simserve"]
     return {
         "scenario": resolved.scenario.name,
@@ -216,7 +224,7 @@ def _summary(
         "saving_usd_per_month": bill - month,
         "hybrid": cost_model.hybrid(free),
         "break_even": cost_model.break_even(free),
-        "left_out": ladder(model, assumed=cost_model.ASSUMED_OPERATIONS_USD),
+        "left_out": ladder(model.beside_overflow(), assumed=cost_model.ASSUMED_OPERATIONS_USD),
         "load_is_clients": curve.is_closed,
         "load_levels": [
             {
@@ -293,6 +301,7 @@ def _self_host(
         "electricity_usd_per_month": gpus * _electricity(resolved, day),
         "operations_usd_per_month": pricing.operations_usd_per_month,
         "platform_usd_per_month": pricing.platform_usd_per_month or 0.0,
+        "overflow_usd_per_month": requests * traffic.overflow_usd,
         "watts_per_gpu": day.watts_per_gpu,
         "kwh_per_month": kwh,
         "kg_co2_per_month": kwh * site.grams_co2_per_kwh / 1000,

@@ -43,12 +43,12 @@ Progress = Callable[[int, int], None]
 """Called now and then with the pieces of work done and all of them, as far as they are known."""
 
 MAX_GPUS = 256
-DEFAULT_TRIALS = 40
+DEFAULT_TRIALS = 24
 REFINED_GROUPS = 2
 """Kinds of GPU whose engine knobs are searched too, where shapes and knobs together are too many to look at each."""
 CONFIRMED_AT_MOST = 12
 """Fleets that are confirmed until one holds in every respect."""
-CEILING = 3.0
+CEILING = 2.0
 """Times the plan on the scenario's own GPU up to which another kind of GPU is sized."""
 
 

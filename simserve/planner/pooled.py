@@ -1,10 +1,11 @@
-"""What the simulator says of separate prefill and decode workers that were measured, as `simserve.planner.prediction`
-does of the rest.
+"""What the simulator says of separate prefill and decode workers that were measured.
+
+Of all others `simserve.planner.prediction` says it.
 
 A scenario's pools neither draft nor have data-parallel attention; measured ones do. Their decode workers are replayed
-as plain ones that step as those do: a rank of data-parallel attention as a worker of its own whose partners hold as many
-requests as it does, and a step that yields m tokens a request as m steps of an m-th of the time. Means are those of the
-real ones; how far ranks drift apart, and that a step's tokens arrive together, is lost.
+as plain ones that step as those do: a rank of data-parallel attention as a worker of its own whose partners hold as
+many requests as it does, and a step that yields m tokens a request as m steps of an m-th of the time. Means are those
+of the real ones; how far ranks drift apart, and that a step's tokens arrive together, is lost.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ the figure decides nothing."""
 MAX_IN_TRANSFER = 1_000_000
 """Caches on their way: no worker waits for their number."""
 
-MTP_ACCEPTANCE = (0.79, 0.61, 0.36)
-"""Probability that each draft of a DeepSeek MTP layer is accepted when those before it were: acceptance lengths 1.79, 2.27
-and 2.49 of DeepSeek-V4-Pro, the nearest relative of R1 that was measured (InferenceX golden_al_distribution, vLLM MTP,
-thinking on)."""
+MTP_ACCEPTANCE = (0.79, 0.61, 0.46)
+"""Probability that each draft of a DeepSeek MTP layer is accepted when those before it were.
+
+Acceptance lengths 1.79, 2.27 and 2.49 of DeepSeek-V4-Pro, the nearest relative of R1 that was measured (InferenceX
+golden_al_distribution, vLLM MTP, thinking on)."""
 
 Priced = Callable[[Scenario], tuple[ResolvedScenario, PricedDeployment]]
 """Resolves a scenario and prices its deployment."""

@@ -42,6 +42,9 @@ from simserve.scenario.schema import Scenario
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
+EARLY_SHARE = 0.3
+"""Share of a run that cannot be shortened that is looked at first: what it misses is missed by the whole of it."""
+
 
 class Search:
     """The search on one kind of GPU: members judged, fleets tried, the best kept.
@@ -301,9 +304,26 @@ class Search:
             if look.attainment is not None and look.attainment < asked.attainment - DOUBT:
                 self.trials.append(look)
                 return replace(look, holds=False)
+        elif asked is not None and there.workload.trace is None:
+            doomed = self._doomed(scenario, member, replicas, asked.attainment)
+            if doomed is not None:
+                return doomed
         trial = try_fleet(scenario, member.overrides, replicas, limit)
         self.trials.append(trial)
         return trial
+
+    def _doomed(self, scenario: Scenario, member: Member, replicas: int, asked: float) -> Trial | None:
+        """Return a run of the first requests alone where these miss more often than all of the run may; else None."""
+        count = 0 if self._specs is None else len(self._specs)
+        first = round(EARLY_SHARE * count)
+        if self._specs is None or self._specs.concurrency is not None or first < FIRST_REQUESTS:
+            return None
+        look = try_fleet(scenario, member.overrides, replicas, first)
+        missed = 0.0 if look.attainment is None else (1.0 - look.attainment) * look.requests
+        if missed <= (1.0 - asked) * count + DOUBT * first:
+            return None
+        self.trials.append(look)
+        return replace(look, holds=False)
 
 
 def _enough(scenario: Scenario, first: int) -> int:

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from simserve.errors import InputError
-from simserve.planner.bound import Bound
+from simserve.planner.bound import Bound, loosest_limits
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
 
 
 def bound_reason(bound: Bound, scenario: Scenario) -> str:
     """Return in words which limit no fleet of a deployment can keep."""
-    term, slo = bound.out_of_reach, scenario.slo
+    term, slo = bound.out_of_reach, loosest_limits(scenario)
     if term is None or slo is None:
         return ""
     if term == "slo":

@@ -82,9 +82,12 @@ class ResolvedEngine:
         enforce_eager: Whether nothing is captured in CUDA graphs; every step then waits for its launches.
         sampling: ``greedy`` or ``nucleus`` (by top-k or top-p), what clients ask for.
         async_scheduling: Whether the host prepares the next step while the GPU computes.
+        host_slowdown: Times as long as in the engine's profile that work on the CPU takes; the times below hold it.
         host_seconds_per_step: CPU time of a step.
         host_seconds_per_request: CPU time a request of a step.
+        host_seconds_per_streamed_request: Part of it that hands tokens over one by one.
         eager_seconds_per_layer: Least seconds of a layer in a step that no CUDA graph covers.
+        eager_prompt_seconds_per_layer: The same in steps that hold prompts; None: as much.
         eager_gap_seconds_per_layer: Idle time of the GPU in a layer without routed experts of such a step.
         eager_seconds_per_expert_layer: What routed experts add to it.
         eager_expert_formats: Weight formats whose experts do; empty: all.
@@ -147,9 +150,12 @@ class ResolvedEngine:
     enforce_eager: bool
     sampling: str
     async_scheduling: bool
+    host_slowdown: float
     host_seconds_per_step: float
     host_seconds_per_request: float
+    host_seconds_per_streamed_request: float
     eager_seconds_per_layer: float
+    eager_prompt_seconds_per_layer: float | None
     eager_gap_seconds_per_layer: float
     eager_seconds_per_expert_layer: float
     eager_expert_formats: tuple[str, ...]
@@ -179,6 +185,7 @@ def resolve_engine(
     overrides: Mapping[str, Any],
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
+    host_slowdown: float = 1.0,
 ) -> ResolvedEngine:
     """Return every knob of an engine as that version resolves it on that GPU.
 
@@ -191,13 +198,14 @@ def resolve_engine(
         overrides: What the user set, by DESIGN's names, in SI; absent and None are the same.
         tensor_parallel_size: For defaults that depend on it (SGLang).
         pipeline_parallel_size: Likewise.
+        host_slowdown: Of the node, as its hardware profile has it.
 
     Raises:
         InputError: A value is out of range or not supported, or two contradict each other.
     """
     known = profile.nearest_version(version)
     ranks = tensor_parallel_size * pipeline_parallel_size
-    place = Place(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks)
+    place = Place(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, host_slowdown)
     choices = Choices(read_overrides(overrides), f"{profile.name} {known.version} default on {gpu_name}")
     choices.sources["version"] = _version_source(known, version, profile.versions[0])
     scheduling = resolve_scheduling(choices, known)

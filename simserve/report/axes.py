@@ -105,8 +105,18 @@ def log_ticks(low: float, high: float) -> list[float]:
         ticks = [step * 10.0**decade for decade in decades for step in steps]
         inside = [tick for tick in ticks if low <= tick <= high]
         if len(inside) <= _MAX_TICKS:
-            return inside
+            return inside if len(inside) > 2 else _close_ticks(low, high)
     return inside[:: -(-len(inside) // _MAX_TICKS)]
+
+
+def _close_ticks(low: float, high: float) -> list[float]:
+    """Return round values within less than a decade, where no step of a decade gives three."""
+    power = 10.0 ** math.floor(math.log10(high - low))
+    for step in (0.2 * power, 0.5 * power, power, 2 * power):
+        first, last = math.ceil(low / step), math.floor(high / step)
+        if last - first < _MAX_TICKS:
+            return [float(f"{step * each:.6g}") for each in range(first, last + 1)]
+    return [low, high]
 
 
 def clock(edges: Floats) -> tuple[Floats, str]:

@@ -44,6 +44,10 @@ _NOTHING = 1e-9
 _WRITE = {"share": share, "number": number, "dollars": dollars}
 
 
+_SMALLEST_SHARE = 5e-5
+"""A share that moves by less, interval included, has not moved by any digit that is written."""
+
+
 def render_comparison(comparison: Comparison, console: Console) -> None:
     """Print what each variant changes, the table, and how to read it."""
     from rich.table import Table
@@ -164,6 +168,8 @@ def _change(difference: Difference, kind: str) -> str:
     if math.isnan(difference.mean):
         return UNDEFINED
     if difference.mean == 0 and difference.half_width == 0:
+        return "(equal)"
+    if kind == "share" and abs(difference.mean) + (difference.half_width or 0) < _SMALLEST_SHARE:
         return "(equal)"
     scale, unit = (100.0, " pp") if kind == "share" or not difference.base else (100.0 / abs(difference.base), "%")
     change = f"{scale * difference.mean:+.{_decimals(scale * difference.mean)}f}{unit}"

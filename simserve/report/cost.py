@@ -142,6 +142,7 @@ def _self_host_lines(summary: Mapping[str, Any]) -> list[str]:
         "electricity": own.get("electricity_usd_per_month"),
         "operations": own["operations_usd_per_month"],
         "platform": own.get("platform_usd_per_month"),
+        "what goes to the API": own.get("overflow_usd_per_month"),
     }
     added = " ".join(f"+ {_exact(usd)} of {what}" for what, usd in extra.items() if usd)
     if added:

@@ -25,9 +25,13 @@ def fleet_lines(result: RunResult) -> list[str]:
         f"{number(replicas['gpu_hours'])} GPU-hours from launch to the end"
     ]
     shown = changes[:_CHANGES_SHOWN]
-    steps = [f"{row['ready']} ready of {row['launched']} at {format_seconds(row['time_s'])}" for row in shown]
+    steps = [f"{row['ready']} ready of {row['launched']} {_moment(row['time_s'])}" for row in shown]
     more = f", and {counted(len(changes) - len(shown), 'more change')}" if len(changes) > len(shown) else ""
     return [*pools, *lines, f"{', '.join(steps)}{more}", *_event_lines(replicas)]
+
+
+def _moment(seconds: float) -> str:
+    return f"at {format_seconds(seconds)}" if seconds > 0 else "at the start"
 
 
 def _event_lines(replicas: Mapping[str, Any]) -> list[str]:
@@ -109,7 +113,7 @@ def door_lines(result: RunResult) -> list[str]:
         lines.append(f"{count(sum(refusals.values()))} of {count(attempts)} attempts refused: {reasons}")
     if resent:
         per_request = 1 + resent / simserve["requests"]["submitted"]
-        lines.append(f"clients sent {counted(resent, 'request')} again: {number(per_request)} attempts a request")
+        lines.append(f"clients sent {counted(resent, 'request')} again: {number(per_request, 4)} attempts a request")
     return lines
 
 

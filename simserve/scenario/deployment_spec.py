@@ -33,6 +33,7 @@ Quantization = Literal[
     "int8-wo",
     "int4",
     "gptq-int4",
+    "gptq-int4-exllama",
     "awq-int4",
     "int3",
     "nf4",
@@ -112,6 +113,9 @@ class EngineSpec(FrozenModel):
     """Whether to run without CUDA graphs and compilation: a step takes at least the time to launch its kernels."""
     frontend_latency: Seconds | None = None
     """Time from a request's arrival to the scheduler (HTTP, tokenisation)."""
+    host_slowdown: Annotated[float, Field(gt=0)] | None = None
+    """Times as long as on the nodes that the engine's host times were measured on (H100 nodes of 2024) its work on the
+    CPU takes here: scheduling, launching kernels, handing over tokens. Absent: as in the usual node of the GPU."""
     static_batch_size: Annotated[int, Field(ge=1)] | None = None
     """Static batching: the most requests of one batch."""
     static_max_wait: Seconds | None = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.scenario.schema import Scenario
+from simserve.sim.routing_spec import API_POOL
 
 
 def check_front(scenario: Scenario) -> None:
@@ -31,6 +32,13 @@ def _check_overflow(scenario: Scenario) -> None:
     overflow = scenario.deployment.overflow
     if overflow is None:
         return
+    rules = scenario.deployment.routing.rules or ()
+    is_named = any(API_POOL in (rule.pool, rule.retry_pool) for rule in rules)
+    if not is_named and overflow.max_queue is None and overflow.above_rate is None and overflow.always is None:
+        remedy = "give max_queue, above_rate or always, or a routing rule with pool: api"
+        _refuse(scenario, "deployment.overflow", "sends nothing to the API", remedy)
+    if any(pool.name == API_POOL for pool in scenario.deployment.pools):
+        _refuse(scenario, "deployment.pools", f"has a pool named {API_POOL}, as rules call the API", "rename it")
     for option in ("always", "never"):
         _check_classes(scenario, f"deployment.overflow.{option}", getattr(overflow, option) or ())
 
@@ -52,12 +60,14 @@ def _check_fairness(scenario: Scenario) -> None:
 def _check_rules(scenario: Scenario) -> None:
     deployment = scenario.deployment
     names = [pool.name for pool in deployment.pools if pool.role != "decode"]
+    if deployment.overflow is not None:
+        names.append(API_POOL)
     for number, rule in enumerate(deployment.routing.rules or ()):
         key = f"deployment.routing.rules.{number}"
         for option in ("pool", "retry_pool"):
             name = getattr(rule, option)
             if name is not None and name not in names:
-                known = f"choose from {', '.join(names)}" if names else "deployment.pools has none; leave the rule out"
+                known = f"choose from {', '.join(names)}" if names else "add deployment.pools, or leave it out"
                 _refuse(scenario, f"{key}.{option}", "names no pool that takes requests", known, name)
         _check_classes(scenario, f"{key}.classes", rule.classes or ())
         if rule.misclassified is not None and deployment.disaggregation is not None:

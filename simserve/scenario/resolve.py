@@ -294,10 +294,15 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             overrides=deployment.engine.overrides(),
             tensor_parallel_size=deployment.tensor_parallel_size,
             pipeline_parallel_size=deployment.pipeline_parallel_size,
+            host_slowdown=hardware.host_slowdown,
         )
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         # Nobody is served: no threads of an API server keep the engine's own from launching kernels.
         engine = replace(engine, eager_gap_seconds_per_layer=0.0)
+    is_answering_late = deployment.streaming is not None and not deployment.streaming.stream
+    if is_answering_late or isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
+        seconds = engine.host_seconds_per_request - engine.host_seconds_per_streamed_request
+        engine = replace(engine, host_seconds_per_request=seconds, host_seconds_per_streamed_request=0.0)
     return engine
 
 

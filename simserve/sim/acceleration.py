@@ -18,8 +18,8 @@ from simserve.errors import UsageError
 Accelerate = Literal["auto", "on", "off"]
 CHOICES: tuple[Accelerate, ...] = ("auto", "on", "off")
 
-LEAST_REQUESTS = 20_000
-"""``auto``: below it, importing numba and loading the compiled kernel takes longer than it saves."""
+LEAST_REQUESTS = 2_000
+"""``auto``: below it, loading the compiled kernel, a twentieth of a second, takes longer than it saves."""
 LEAST_REQUESTS_TO_COMPILE = 200_000
 """``auto``: the same where the kernel has yet to be compiled, which takes some twenty seconds, once."""
 
@@ -79,9 +79,9 @@ def _load() -> tuple[Drive | None, str | None]:
     told.daemon = True
     told.start()
     try:
-        from simserve.engine.compiled.build import compiled_drive  # numba: a third of a second
+        from simserve.engine.compiled.loader import load_kernel  # llvmlite, and where it has to compile, numba
 
-        return compiled_drive(), None
+        return load_kernel(), None
     except Exception as error:  # whatever is wrong with an optional compiler is no reason not to run
         lines = str(error).splitlines()
         return None, f"{type(error).__name__}: {lines[0] if lines else ''}"

@@ -143,5 +143,6 @@ class Cluster:
 
 def end_of(requests: RequestTable) -> float:
     """Return the last instant at which anything happened to a request, seconds."""
-    times = np.concatenate([np.frombuffer(column) for column in (requests.ready_time, requests.finish_time)])
-    return float(np.nanmax(times)) if not np.isnan(times).all() else 0.0
+    columns = (np.frombuffer(requests.ready_time), np.frombuffer(requests.finish_time))
+    last = float(np.fmax.reduce([np.fmax.reduce(column, initial=np.nan) for column in columns]))
+    return 0.0 if np.isnan(last) else last

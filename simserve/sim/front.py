@@ -119,12 +119,15 @@ class FrontedFleet(Fleet):
 
     def _diverts(self, index: int, unit: Unit | None, now: float) -> bool:
         api = self.overflow
-        if api is None or not api.takes(index, unit, len(self.parked), now):
+        if api is None:
+            return False
+        is_ruled = self.rules is not None and self.rules.goes_to_api(index)
+        if not is_ruled and not api.takes(index, unit, len(self.parked), now):
             return False
         wait = api.wait(index, now)
         if wait > 0.0:
             api.num_limited += 1
-            if api.when_limited == "stay":
+            if api.when_limited == "stay" and not is_ruled:
                 return False
             if api.when_limited == "refuse":
                 self.refusals[API_LIMIT] += 1
@@ -224,7 +227,9 @@ class FrontedFleet(Fleet):
             self._release(now)
         elif self._place[index] == ELSEWHERE and self.callers.attempt(index) == attempt:
             self._place[index] = NOWHERE
-            self._route(index, now)
+            assert self.rules is not None
+            if not self.rules.goes_to_api(index) or not self._diverts(index, None, now):
+                self._route(index, now)
 
     # Second answers.
 
@@ -240,6 +245,7 @@ class FrontedFleet(Fleet):
             unit.pool.paths.cached_tokens[index] = 0
         if self.fair is not None:
             self.fair.charge_answer(index)
+        self.rules.kinds[index] = self.rules.second[index]
         self.router.redirect(index, int(self.rules.second[index]))
         self.callers.again(index, now)
         # Between two replicas: at this instant other steps may still have to end.

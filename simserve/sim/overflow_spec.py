@@ -42,14 +42,13 @@ class OverflowSpec(FrozenModel):
     tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
     """Most tokens a minute, prompts and `max_tokens`, as OpenAI counts them; absent: any number."""
     when_limited: Literal["stay", "wait", "refuse"] | None = None
-    """What a 429 of the API leads to: `stay`: the request waits for a replica after all; `wait`: the gateway sends it
+    """What a 429 of the API leads to: `stay`: the request waits for a replica after all (except where a routing rule
+    sends it to the API alone: it waits for that); `wait`: the gateway sends it
     again as soon as the limit lets it in, in order; `refuse`: the client gets the 429, with Retry-After, and may try
     again as its class does (reason `api_limit`). Absent: `stay`."""
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
-        if self.max_queue is None and self.above_rate is None and self.always is None:
-            raise ValueError("sends nothing to the API; give max_queue, above_rate or always")
         both = set(self.always or ()) & set(self.never or ())
         if both:
             raise ValueError(f"names {', '.join(sorted(both))} in always and in never; keep one of the two")

@@ -22,6 +22,8 @@ from simserve.workload.requests import RequestSpecs
 
 _LIMITED = ("output_tokens", "max_tokens", "is_truncated", "status", "reason")
 """Columns of the table that the length limits of an engine decide on."""
+_BOUNDLESS = 2**40
+"""Tokens of the longest request of a server without a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +96,13 @@ def request_table(
     Args:
         pools: One or more.
         specs: What arrives.
-        allowed: Indices of pools by class; empty: all, for all.
+        allowed: Indices of pools by class; empty: all, for all. A class without pools is served elsewhere.
         kinds: Of each request an index into ``allowed``; None: its class.
     """
     classes = specs.request_class if kinds is None else kinds
-    if len(pools) == 1 or classes is None or not allowed:
-        return _table(specs, pools)
-    tables = [_table(specs, [pools[number] for number in each]) for each in allowed]
+    if classes is None or not allowed or (len(pools) == 1 and all(allowed)):
+        return _table(specs, pools, pools[0].engine)
+    tables = [_table(specs, [pools[number] for number in each], pools[0].engine) for each in allowed]
     merged = tables[0]
     for name in _LIMITED:
         column = getattr(merged, name)
@@ -109,7 +111,12 @@ def request_table(
     return merged
 
 
-def _table(specs: RequestSpecs, pools: Sequence[PoolSetup]) -> RequestTable:
+def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineConfig) -> RequestTable:
+    if not pools:
+        boundless = replace(elsewhere, max_model_len=_BOUNDLESS, enable_chunked_prefill=True)
+        return RequestTable(
+            specs.prompt_tokens, specs.output_tokens, specs.max_tokens, boundless, specs.pace, specs.priority
+        )
     configs = [pool.engine for pool in pools]
     longest = min(config.max_model_len for config in configs)
     # Only a pool that prefills limits the prompt to what fits in a step.

@@ -24,11 +24,15 @@ TOKEN_POLICIES = ("least_tokens", "prefix")
 """Policies whose load is tokens, not requests."""
 
 
+API_POOL = "api"
+"""Name of the API of `deployment.overflow` among the pools of a rule."""
+
+
 class RuleSpec(FrozenModel):
     """Which requests go to a pool, and how often its answer does not do."""
 
     pool: str
-    """The pool of `deployment.pools`."""
+    """The pool of `deployment.pools`, or `api`: the one of `deployment.overflow`."""
     classes: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Classes that it is about; absent: all whose class names no pool itself."""
     min_prompt_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -39,7 +43,7 @@ class RuleSpec(FrozenModel):
     """Share of these requests that the pool's answer does not do for: when it is complete, they are asked again of
     `retry_pool`. Both answers are computed and paid; the client's first token is that of the second one."""
     retry_pool: str | None = None
-    """The pool that misclassified requests are asked again of."""
+    """The pool that misclassified requests are asked again of, or `api`."""
 
     @model_validator(mode="after")
     def _check_retry(self) -> Self:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.sim.routing_spec import RuleSpec
+from simserve.sim.routing_spec import API_POOL, RuleSpec
 from simserve.workload.requests import RequestSpecs
 
 NEVER = -1
@@ -24,7 +24,7 @@ class Rules:
     """Where every request may go.
 
     Attributes:
-        allowed: Indices of the pools that take requests, by kind of request.
+        allowed: Indices of the pools that take requests, by kind of request; none: the API does.
         kinds: Kind of each request, shape [N].
         second: Kind that a request becomes when its first answer does not do; -1: it does. Shape [N].
         asks_twice: Whether any rule misclassifies.
@@ -34,6 +34,10 @@ class Rules:
     kinds: Kinds
     second: Kinds
     asks_twice: bool
+
+    def goes_to_api(self, index: int) -> bool:
+        """Return whether a rule sends a request to the API."""
+        return not self.allowed[self.kinds[index]]
 
     def for_limits(self) -> tuple[tuple[tuple[int, ...], ...], Kinds]:
         """Return all pools that may see a request, by kind, and those kinds: their length limits hold for it."""
@@ -70,13 +74,17 @@ def rules_of(
     for rule in rules:
         fits = is_open & _fits(rule, specs, own, by_class, everywhere)
         is_open &= ~fits
-        known.append((pools.index(rule.pool),))
+        known.append(_places(rule.pool, pools))
         kinds[fits] = len(known) - 1
         if rule.misclassified is not None and rule.retry_pool is not None:
-            known.append((pools.index(rule.retry_pool),))
+            known.append(_places(rule.retry_pool, pools))
             second[fits & (uniforms < rule.misclassified)] = len(known) - 1
     asks_twice = any(rule.misclassified is not None for rule in rules)
     return Rules(allowed=tuple(known), kinds=kinds, second=second, asks_twice=asks_twice)
+
+
+def _places(name: str, pools: Sequence[str]) -> tuple[int, ...]:
+    return () if name == API_POOL else (pools.index(name),)
 
 
 def _fits(

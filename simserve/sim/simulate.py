@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from simserve.engine.compiled.run import reason_against
 from simserve.engine.config import EngineConfig
 from simserve.engine.set_up import set_up
-from simserve.engine.state import Replica, RequestTable
+from simserve.engine.state import PROMPT_TOO_LONG, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
 from simserve.sim.acceleration import Accelerate, compiled_for
@@ -253,7 +253,7 @@ def _run(
 ) -> tuple[RequestRecords, RunTotals, float, bool]:
     times = times.as_lists()
     requests = RequestTable(
-        specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace, specs.priority
+        specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace, specs.priority, is_lean=True
     )
     recorder = Recorder(config, times, priced, log=log)
     num_ranks = config.data_parallel_size
@@ -300,7 +300,10 @@ def _run(
     cached = None if paths is None else np.frombuffer(paths.cached_tokens, dtype=np.int64)
     records = _records(requests, arrival_time, specs, cached)
     end_time = end_of(requests)
-    return records, recorder.totals(len(replicas), records, end_time), end_time, was_interrupted
+    num_schedulers = len(replicas)
+    # What only the scheduler needed is gone before the sums are made.
+    del cluster, requests, replicas, env, clients, sessions
+    return records, recorder.totals(num_schedulers, records, end_time), end_time, was_interrupted
 
 
 def _data_plane(
@@ -333,18 +336,21 @@ def _records(
     specs: RequestSpecs,
     cached_tokens: NDArray[np.int64] | None,
 ) -> RequestRecords:
-    itl_max = np.frombuffer(requests.itl_max).copy()
+    itl_max = np.frombuffer(requests.itl_max)
     itl_max[itl_max < 0] = np.nan
+    admitted_time = np.frombuffer(requests.ready_time)
+    # What does not fit the model never reaches a queue; what is lost later has.
+    never_queued = np.frombuffer(requests.reason, dtype=np.int8) == PROMPT_TOO_LONG
+    if never_queued.any():
+        admitted_time = np.where(never_queued, np.nan, admitted_time)
     num_requests = len(arrival_time)
     return RequestRecords(
         arrival_time=arrival_time,
-        admitted_time=np.where(
-            np.frombuffer(requests.status, dtype=np.int8) == 3, np.nan, np.frombuffer(requests.ready_time)
-        ),
+        admitted_time=admitted_time,
         scheduled_time=np.frombuffer(requests.scheduled_time),
         first_token_time=np.frombuffer(requests.first_token_time),
         finish_time=np.frombuffer(requests.finish_time),
-        prompt_tokens=np.frombuffer(requests.prompt_tokens, dtype=np.int64),
+        prompt_tokens=np.asarray(specs.prompt_tokens, dtype=np.int64),
         output_tokens=np.frombuffer(requests.generated_tokens, dtype=np.int64),
         cached_tokens=np.zeros(num_requests, dtype=np.int64) if cached_tokens is None else cached_tokens,
         num_preemptions=np.frombuffer(requests.num_preemptions, dtype=np.int32),

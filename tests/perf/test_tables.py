@@ -124,6 +124,31 @@ def test_steps_outside_cuda_graphs_wait_for_launches() -> None:
     assert np.all(np.diff(eager.decode_base) >= 0)
 
 
+def test_steps_with_prompts_may_launch_longer_than_decode_steps() -> None:
+    """Their own seconds a layer, where the engine has them."""
+    graphs = {"cuda_graph_sizes": (), "cuda_graph_max_batch": 0, "cuda_graph_max_prompt_tokens": 0}
+    launch = {**graphs, "eager_seconds_per_layer": 1e-3, "host_seconds_per_step": 0.0, "host_seconds_per_request": 0.0}
+    usual, longer = (
+        price(make_shape(engine_fields={**launch, "eager_prompt_seconds_per_layer": prompts}), 64).step_times
+        for prompts in (None, 2e-3)
+    )
+
+    assert usual.token_seconds[1] == pytest.approx(32e-3)
+    assert longer.token_seconds[1] == pytest.approx(64e-3)
+    assert longer.decode_base == usual.decode_base
+
+
+def test_paged_attention_reads_keys_for_every_query_head_before_ampere() -> None:
+    """Four times the keys of Llama-3.1-8B at the memory's bandwidth on a V100S under vLLM; llama.cpp has its own."""
+    volta, own = (
+        price(make_shape("v100s-32gb", engine=engine, quantization="fp16"), 64).step_times.decode_slope[1]
+        for engine in ("vllm", "llama.cpp")
+    )
+
+    assert volta == pytest.approx(4 * 131072 / 1.134e12)
+    assert own < volta / 2
+
+
 def test_layers_with_experts_take_longer_to_launch() -> None:
     """Only in a model that has them, and in the weight formats whose experts are launched kernel by kernel."""
     launch = {"eager_seconds_per_expert_layer": 1e-3, "cuda_graph_max_prompt_tokens": 0, "host_seconds_per_step": 0.0}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from simserve.errors import InputError, TraceError, UsageError
-from simserve.planner.measured.disaggregated import read_disaggregated
+from simserve.planner.measured.community import read_accelmark
 from simserve.planner.measured.inferencex import read_inferencex, read_inhouse
 from simserve.planner.measured.names import hardware_name, model_name, quantization_name, version_number
 from simserve.planner.measured.replays import read_apex, read_llmservingsim
@@ -17,6 +18,8 @@ from simserve.planner.measured.sources import read_points, source_names
 from simserve.planner.measured.splitwise import read_splitwise
 from simserve.planner.measured.table import read_rows
 from simserve.planner.measured.tensorrt_llm import read_offline, read_online, read_static
+from simserve.workload.generate import generate
+from simserve.workload.spec import WorkloadSpec
 from tests.planner.builders import agg_row, write_csv
 
 
@@ -170,13 +173,6 @@ def test_launch_scripts_that_schedule_ahead_say_so(tmp_path: Path) -> None:
     engines = [point.scenario["deployment"]["engine"] for point in read_inferencex(tmp_path)]
 
     assert [each.get("async_scheduling") for each in engines] == [True, None]
-
-
-def test_separate_pools_are_counted(tmp_path: Path) -> None:
-    """With the reason."""
-    write_csv(tmp_path, "inferencex_disagg.csv", [agg_row()])
-
-    assert "pools" in read_disaggregated(tmp_path)[0].reason
 
 
 def _apex_files(folder: Path, **changes: object) -> None:
@@ -374,3 +370,47 @@ def test_rows_that_splitwise_computed_are_not_run(tmp_path: Path) -> None:
 
     assert not measured.reason
     assert "nothing was measured" in computed.reason
+
+
+def _accelmark(folder: Path, **changes: object) -> dict[str, Any]:
+    usual = {
+        "hardware": "NVIDIA A100-SXM4-80GB",
+        "framework": "vLLM",
+        "version": "0.7.3",
+        "model": "meta-llama/Llama-3.1-8B-Instruct",
+        "precision": "W4A16",
+        "tp": 1,
+        "len_kind": "suite C dataset sharegpt_standard_v1",
+        "load_type": "rate_rps",
+        "load_value": 25,
+        "num_requests": 300,
+        "tpot_ms": 60,
+        "ttft_ms": 100,
+        "notes": 'extra_config={"max_num_seqs": 512}; quant=gptq; mean output tokens about 350',
+    }
+    write_csv(folder, "accelmark_results.csv", [{**usual, **changes}])
+    (point,) = read_accelmark(folder)
+    return dict(point.scenario)
+
+
+def test_accelmark_hands_its_seats_and_kernels_to_offline_runs_alone(tmp_path: Path) -> None:
+    """AsyncLLMEngine keeps vLLM's defaults: V0's server's, but 128 seats and 2,048 tokens in V1."""
+    offline = _accelmark(tmp_path, load_type="offline_batch (all requests queued)")["deployment"]
+    online = _accelmark(tmp_path)["deployment"]
+    newer = _accelmark(tmp_path, version="0.20.1+transformers-5.8.1")["deployment"]
+
+    assert (offline["engine"]["max_num_seqs"], offline["quantization"]) == (512, "gptq-int4-exllama")
+    assert ("max_num_seqs" in online["engine"], online["quantization"]) == (False, "gptq-int4")
+    assert (newer["engine"]["max_num_seqs"], newer["engine"]["max_num_batched_tokens"]) == (128, 2048)
+
+
+def test_accelmark_answers_have_their_mean_after_the_limit_cut_them(tmp_path: Path) -> None:
+    """Natural stops beyond 512 tokens end there; lengths of the mean that is stated, with a share at the limit."""
+    workload = _accelmark(tmp_path)["workload"] | {"prompt_tokens": {"distribution": "fixed", "value": 200}}
+    spec = WorkloadSpec.model_validate({**workload, "num_requests": 20_000})
+
+    drawn = generate(spec, seed=1)
+
+    cut = np.minimum(drawn.output_tokens, drawn.max_tokens)
+    assert cut.mean() == pytest.approx(350, rel=0.02)
+    assert 0.2 < (cut == 512).mean() < 0.4

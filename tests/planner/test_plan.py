@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import simserve as ss
-from simserve.errors import InputError, ScenarioError, UsageError
-from simserve.planner.advice import LEVERS, levers_of
+from simserve.errors import InputError, UsageError
 from simserve.planner.plan import Plan, PlanOptions, plan
 from simserve.planner.plan_fleet import Fleet, with_room
 from simserve.planner.search_order import smallest_integer
@@ -358,43 +357,10 @@ def test_an_interrupted_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPat
     assert not found.summary["best"]["confirmed"]["is_confirmed"]
 
 
-@pytest.mark.parametrize(
-    ("name", "key"), [("two-pools", "pools"), ("cold-start", "autoscaling"), ("lost-replica", "faults")]
-)
-def test_a_fleet_that_is_no_number_of_equal_replicas_is_refused(name: str, key: str) -> None:
-    """By its key, with what to do."""
-    with pytest.raises(ScenarioError, match=rf"deployment\.{key}: is not planned.*deployment\.{key}=null"):
-        ss.plan(name)
-
-
-def test_drafts_are_a_lever_where_there_are_some() -> None:
-    """Sized anew without them; a scenario without drafts has nothing to take away."""
-    drafts = {"method": "ngram", "num_speculative_tokens": 3, "acceptance_rate": 0.6}
-    plain = busy_scenario()
-    drafting = busy_scenario(deployment={**plain.deployment.model_dump(mode="json"), "speculative": drafts})
-
-    variants = [
-        [
-            (lever.label, overrides["deployment.speculative"])
-            for lever, overrides in levers_of(Fleet(scenario=each, overrides={}, replicas=1), LEVERS)
-            if lever.name == "speculate"
-        ]
-        for each in (plain, drafting)
-    ]
-
-    assert variants == [[], [("no drafts", None)]]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", catalog.names("scenario"))
 def test_every_bundled_scenario_has_a_plan_or_a_nearest_miss(name: str) -> None:
     """Over all GPUs and shapes; what the plan deploys holds when it is run."""
-    deployment = load(name).deployment
-    changing = [key for key in ("pools", "autoscaling", "faults") if getattr(deployment, key)]
-    if changing:
-        with pytest.raises(ScenarioError, match=rf"deployment\.{changing[0]}: is not planned"):
-            ss.plan(name)
-        return
     found = ss.plan(name).summary
 
     assert found["feasible"] == (found["nearest_miss"] is None)

@@ -90,15 +90,22 @@ def controls(draw: st.DrawFn) -> Control:
     }
     faults = draw(st.lists(fault_mappings(), max_size=3))
     policies = ["round_robin", "random", "least_outstanding", "least_tokens", "power_of_two", "prefix"]
-    routing = {"policy": draw(st.sampled_from(policies)), "update_interval": draw(st.sampled_from(["0 s", "3 s"]))}
+    routing: dict[str, Any] = {
+        "policy": draw(st.sampled_from(policies)),
+        "update_interval": draw(st.sampled_from(["0 s", "3 s"])),
+    }
     if draw(st.booleans()):
         by_length = {"max_prompt_tokens": 20, "misclassified": 0.4, "retry_pool": "large"}
         routing["rules"] = [{"pool": "small", **by_length}, {"pool": "large", "classes": ["class1"]}]
+    api = validate(OverflowSpec, draw(overflows())) if draw(st.booleans()) else None
+    if api is not None and "rules" in routing and draw(st.booleans()):
+        routing["rules"][0]["retry_pool"] = "api"
+        routing["rules"][1]["pool"] = draw(st.sampled_from(["api", "large"]))
     return Control(
         routing=validate(RoutingSpec, routing),
         admission=validate(AdmissionSpec, door) if draw(st.booleans()) else None,
         autoscaling=validate(AutoscalingSpec, scaling) if draw(st.booleans()) else None,
-        overflow=validate(OverflowSpec, draw(overflows())) if draw(st.booleans()) else None,
+        overflow=api,
         streaming=validate(StreamingSpec, draw(streams())) if draw(st.booleans()) else None,
         response_cache=validate(ResponseCacheSpec, draw(caches())) if draw(st.booleans()) else None,
         fairness=validate(FairnessSpec, draw(fair_turns())) if draw(st.booleans()) else None,

@@ -94,3 +94,12 @@ def test_a_clock_fits_its_span(span: float, unit: str, last: float) -> None:
 
     assert label == f"simulated time, {unit}"
     assert times[-1] == pytest.approx(last)
+
+
+@pytest.mark.parametrize(("low", "high"), [(2.95, 7.8), (4.0, 6.0), (0.011, 0.018), (300.0, 900.0)])
+def test_a_short_logarithmic_axis_has_ticks_too(low: float, high: float) -> None:
+    """At least three, though no two decades are near."""
+    ticks = log_ticks(low, high)
+
+    assert 3 <= len(ticks) <= 7
+    assert all(low <= tick <= high for tick in ticks)

@@ -71,6 +71,8 @@ def refusal(*overrides: str, name: str = "chatbot") -> str:
         (["deployment.overflow={api: gpt-4o, max_queue: 3, never: [chat]}"], "names no class"),
         (["deployment.fairness={shares: {chat: 1, other: 2}}", CLASSES % ""], "names no class"),
         (["deployment.routing.rules=[{pool: small}]"], "names no pool"),
+        (["deployment.overflow={api: gpt-4o}"], "sends nothing to the API"),
+        (["deployment.overflow={api: gpt-4o, max_queue: 3}", "deployment.pools=[{name: api}]"], "rename it"),
         (
             ["deployment.pools=[{name: a}, {name: b}]", "deployment.routing.rules=[{pool: a, classes: [x]}]"],
             "names no class",

@@ -159,7 +159,6 @@ def test_answers_of_the_api_differ_in_speed() -> None:
 def test_an_api_that_gets_nothing_is_refused() -> None:
     """Without a rule, and with a rule that contradicts itself."""
     for changes, words in (
-        ({"max_queue": None}, "sends nothing"),
         ({"always": ["a"], "never": ["a"]}, "keep one"),
         ({"when_limited": "wait"}, "without a limit"),
     ):

@@ -10,8 +10,9 @@ import pytest
 
 from simserve.metrics.summary import summarize
 from simserve.sim.control import Control
+from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pools import PoolSetup
-from simserve.sim.records import COMPLETED, FAILED
+from simserve.sim.records import API, COMPLETED, FAILED
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Simulation, simulate
 from simserve.validation import validate
@@ -23,7 +24,11 @@ from tests.theory.builders import make_deployment
 
 
 def ruled(
-    specs: RequestSpecs, *rules: dict[str, Any], allowed: tuple[tuple[int, ...], ...] = (), **small: Any
+    specs: RequestSpecs,
+    *rules: dict[str, Any],
+    allowed: tuple[tuple[int, ...], ...] = (),
+    api: OverflowSpec | None = None,
+    **small: Any,
 ) -> Simulation:
     """Return a run of a small pool (replica 0, 1 s a step) and a large one (replica 1, 2 s a step)."""
     pools = []
@@ -33,7 +38,7 @@ def ruled(
         pools.append(PoolSetup(name=name, engine=engine, step_times=times, priced=priced, num_replicas=1))
     routing = validate(RoutingSpec, {"rules": list(rules)})
     deployment = make_deployment(pools[0].engine, pools[0].step_times, 1)
-    control = Control(routing=routing, allowed=allowed)
+    control = Control(routing=routing, allowed=allowed, overflow=api)
     return simulate(replace(deployment, pools=tuple(pools), control=control), specs)
 
 
@@ -118,6 +123,21 @@ def test_both_pools_limit_the_length_of_what_may_be_asked_twice() -> None:
     assert ruled(specs, to_small, max_model_len=32).records.status.tolist() == [FAILED]
     assert ruled(specs, to_large, max_model_len=32).records.status.tolist() == [FAILED]
     assert ruled(specs, {"pool": "large"}, max_model_len=32).records.status.tolist() == [COMPLETED]
+
+
+def test_the_api_may_be_what_a_rule_names() -> None:
+    """Long prompts go there, whatever fits in a replica; what the small pool gets wrong is asked of it, at 5 s."""
+    api = validate(OverflowSpec, {"api": "any", "ttft": "2 s", "ttft_cv": 0, "tokens_per_second": 4})
+    long = ruled(make_specs([0.0, 0.1], [60, 4], 20), {"pool": "api", "min_prompt_tokens": 50}, api=api)
+    wrong = ruled(make_specs([0.0], 4, 5), {"pool": "small", "misclassified": 1.0, "retry_pool": "api"}, api=api)
+
+    assert long.records.served_by is not None
+    assert long.records.served_by.tolist() == [API, 0]
+    assert long.records.finish_time[0] == pytest.approx(2.0 + 19 / 4)
+    assert wrong.records.served_by is not None
+    assert wrong.records.served_by.tolist() == [API]
+    assert wrong.records.first_token_time.tolist() == [7.0]
+    assert wrong.pools[0].totals.num_steps == 5
 
 
 def test_second_answers_are_counted() -> None:

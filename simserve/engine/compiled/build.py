@@ -1,44 +1,52 @@
-"""Compiling the kernel: its functions as they stand, each with the compiled others in place of those it calls.
-
-Compiled code is kept on disk (`simserve.engine.compiled.cache`).
-"""
+"""Compiling the kernel: its functions as they stand, each with the compiled others in place of those it calls."""
 
 from __future__ import annotations
 
 import dis
 import types as python_types
-from collections.abc import Callable
 from typing import Any
 
 import numba
+from llvmlite import binding
 from numba.core import types
 from numba.extending import overload_method
 
 from simserve.engine.compiled import containers, fields, replacements  # noqa: F401 (numba learns what containers do)
-from simserve.engine.compiled.disk import KernelCache
-from simserve.engine.compiled.types import RecordType, record_at
+from simserve.engine.compiled.loader import ENTRY, REALLOCATE
+from simserve.engine.compiled.types import RecordType, next_float, record_at
 from simserve.engine.data_plane import driver
 from simserve.engine.kernel import complete, plan, seen_time, submit
+from simserve.errors import InvariantError
 
 _PLANE, _REQUESTS = RecordType(fields.PLANE), RecordType(fields.REQUESTS)
+_LIBRARY = {REALLOCATE, "sqrt"}
+"""What compiled code may call outside: all of it is in the process without numba."""
 
 
-def compiled_drive() -> Callable[[int, int, float], int]:
-    """Return `simserve.engine.data_plane.driver`'s function over replicas, compiled.
+def compile_kernel(target_machine: Any) -> bytes:
+    """Return machine code of `simserve.engine.data_plane.driver`'s function over replicas, under the name `ENTRY`.
 
-    It takes the addresses of the plane and of the table, and the time to drive to.
+    Raises:
+        InvariantError: The code depends on numba at run time.
     """
     drive = _Rebinding().dispatcher(driver(submit, complete, plan, seen_time))
 
     def drive_at(plane: int, requests: int, until: float) -> int:
         return drive(record_at(plane, _PLANE), record_at(requests, _REQUESTS), until)  # type: ignore[no-any-return]
 
-    entry = numba.njit(drive_at, nogil=True, error_model="numpy")
-    cache = KernelCache.over(drive_at)
-    if cache is not None:
-        entry._cache = cache
-    entry.compile(types.int64(types.int64, types.int64, types.float64))
-    return entry  # type: ignore[no-any-return]
+    entry = numba.njit(drive_at, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    entry.compile((types.int64, types.int64, types.float64))
+    compiled = entry.overloads[entry.signatures[0]]
+    module = binding.parse_assembly(compiled.library.get_llvm_str())
+    called = {each.name for each in module.functions if each.is_declaration and not each.name.startswith("llvm.")}
+    if called - _LIBRARY:
+        raise InvariantError(f"compiled code calls {sorted(called - _LIBRARY)}")
+    module.get_function(compiled.fndesc.llvm_func_name).name = ENTRY
+    return bytes(target_machine.emit_object(module))
+
+
+def _nextafter(time: float, towards: float) -> float:
+    return next_float(time)  # type: ignore[no-any-return]
 
 
 class _Rebinding:
@@ -63,6 +71,8 @@ class _Rebinding:
 
     def _seen_as(self, name: str, value: Any) -> Any:
         """Return what compiled code finds under a name."""
+        if name == "nextafter":
+            return self.dispatcher(_nextafter)
         replaced = replacements.REPLACED.get(name)
         if replaced is not None:
             return self.dispatcher(replaced)

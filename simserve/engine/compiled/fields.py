@@ -33,7 +33,9 @@ PROGRESS = Record("progress", {"total": INTEGER})
 
 _COLUMNS = {
     **dict.fromkeys(("status", "reason", "is_truncated"), "b"),
-    **dict.fromkeys(("num_preemptions", "replica_id"), "i"),
+    **dict.fromkeys(
+        ("computed_tokens", "max_tokens", "num_preemptions", "output_tokens", "prompt_tokens", "replica_id"), "i"
+    ),
     **dict.fromkeys(
         ("ready_time", "scheduled_time", "first_token_time", "finish_time", "itl_max", "last_token_time"), "d"
     ),

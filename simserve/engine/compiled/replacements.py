@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from simserve.errors import InvariantError
 
 
@@ -70,12 +68,6 @@ def bisect_left(values: Any, value: Any) -> int:
         else:
             high = middle
     return low
-
-
-def nextafter(value: float, towards: float) -> float:
-    """Return the next float."""
-    following: float = np.nextafter(value, towards)
-    return following
 
 
 def sum_between(values: Any, start: int, stop: int) -> int:
@@ -161,7 +153,6 @@ REPLACED: dict[str, Any] = {
         heappop,
         heapify,
         bisect_left,
-        nextafter,
         sum_between,
         earliest_of,
         least_of,

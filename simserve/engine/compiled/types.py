@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.core.typing.templates import AttributeTemplate, signature
@@ -34,17 +34,14 @@ from simserve.engine.compiled.layout import (
     Queue,
     Record,
     Records,
-    reallocate_address,
 )
+from simserve.engine.compiled.loader import REALLOCATE
 
 BYTE = ir.IntType(8)
 WORD_TYPE = ir.IntType(64)
 ADDRESS = BYTE.as_pointer()
 _STORED = {"b": types.int8, "i": types.int32, "q": types.int64, "d": types.float64}
-_REALLOCATE = "simserve_reallocate"
 _MISSING = object()
-
-binding.add_symbol(_REALLOCATE, reallocate_address())
 
 
 class RecordType(types.Type):
@@ -175,6 +172,17 @@ for _each in (RecordType, ItemsType):
 
 
 @intrinsic
+def next_float(typing_context: Any, value: Any) -> Any:
+    """Return the next float after one that is not negative."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        bits = builder.add(builder.bitcast(args[0], WORD_TYPE), ir.Constant(WORD_TYPE, 1))
+        return builder.bitcast(bits, ir.DoubleType())
+
+    return types.float64(types.float64), lower
+
+
+@intrinsic
 def record_at(typing_context: Any, address: Any, record: Any) -> Any:
     """Return the record that begins at an address; ``record`` is its type."""
 
@@ -272,7 +280,7 @@ def reallocate(typing_context: Any, container: Any, num_words: Any) -> Any:
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = ir.FunctionType(ADDRESS, [ADDRESS, WORD_TYPE])
-        function = cgutils.get_or_insert_function(builder.module, kind, _REALLOCATE)
+        function = cgutils.get_or_insert_function(builder.module, kind, REALLOCATE)
         place = builder.bitcast(args[0], ADDRESS.as_pointer())
         moved = builder.call(function, [builder.load(place), builder.mul(args[1], ir.Constant(WORD_TYPE, WORD))])
         builder.store(moved, place)

@@ -141,7 +141,7 @@ _RECIPES: dict[tuple[str, str, int, int], tuple[_Recipe, ...]] = {
         _Recipe(_TO_128[:-1], 1, 1, "dep", 2),
     ),
     ("sglang", "h100", 1024, 8192): (
-        _Recipe(_TO_128[:-2], 1, 2, "tp"),
+        _Recipe(_TO_128[:-1], 1, 2, "tp"),
         _Recipe(_TO_128[:4], 1, 1, "dep"),
         _Recipe(_TO_128[:-1], 1, 2, "tp", 2),
         _Recipe(_TO_128[:-1], 1, 1, "dep", 2),
