@@ -132,6 +132,14 @@ def test_all_reduce_is_latency_then_bandwidth() -> None:
     assert all_gather_seconds(np.array([9e8]), 8, link) - 8e-6 == pytest.approx([0.875])
 
 
+def test_an_all_reduce_crosses_a_network_twice() -> None:
+    """Up the tree and down again: its latency counts once more than a message's."""
+    link = Link(bandwidth=50e9, latency=20e-6)
+    across = Link(bandwidth=50e9, latency=20e-6, network_latency=17e-6)
+
+    assert all_reduce_latency(16, across) / all_reduce_latency(16, link) == pytest.approx(37 / 20)
+
+
 def test_layers_of_a_short_window_do_not_grow_with_the_context() -> None:
     """gpt-oss: half of its layers see 128 tokens. A window of thousands is priced as the whole context."""
     model = make_model("gpt-oss-20b")
