@@ -148,6 +148,19 @@ def test_layers_of_a_short_window_do_not_grow_with_the_context() -> None:
     assert (growing_share(make_model("mistral-7b")), window_keys(make_model("mistral-7b"))) == (1.0, 0.0)
 
 
+def test_a_window_of_a_thousand_tokens_is_a_straight_line() -> None:
+    """Gemma-3: 52 of 62 layers see 1,024; up to 4 windows of context at most 0.375 of one off, beyond a quarter."""
+    model = make_model("gemma-3-27b")
+    contexts = np.array([0.0, 512.0, 1024.0, 4096.0, 8192.0])
+    line = growing_share(model) * contexts + window_keys(model)
+    seen = (10 * contexts + 52 * np.minimum(contexts, 1024.0)) / 62
+    everything = contexts
+
+    assert np.all(np.abs(line - seen)[:4] <= 0.375 * 1024 * 52 / 62 + 1e-9)
+    assert line[-1] - seen[-1] == pytest.approx((0.375 + 1.0) * 1024 * 52 / 62)
+    assert np.all(line[3:] < 0.6 * everything[3:])
+
+
 def test_kernels_that_follow_a_gpu_only_so_far() -> None:
     """llama.cpp on an A100: 1.6 of its 2.04 TB/s, 200 of its 312 TFLOP/s; an RTX 4090 has less of both."""
     large, small = (make_shape(name, engine="llama.cpp").machine for name in ("a100-sxm-80gb", "rtx-4090-24gb"))
