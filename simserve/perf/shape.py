@@ -251,7 +251,13 @@ class ReplicaShape:
             raise self._refuse(f"needs {num_gpus} GPUs; a node of {name} has {ranks} and no network", key)
         local = intra.latency if intra.kind != "none" else 0.0
         slowest = min(inter.bandwidth, intra.bandwidth or inter.bandwidth)
-        return Link(bandwidth=slowest, latency=inter.latency + local, reference_ranks=ranks, skew=skew)
+        return Link(
+            bandwidth=slowest,
+            latency=inter.latency + local,
+            network_latency=inter.latency,
+            reference_ranks=ranks,
+            skew=skew,
+        )
 
     def _refuse(self, rule: str, key: str) -> InputError:
         sizes = f"tensor x pipeline is {self.tensor_parallel_size} x {self.pipeline_parallel_size}"
