@@ -83,10 +83,24 @@ def _capacity_sentences(simulation: Simulation) -> list[str]:
     assert timeline is not None
     found = []
     if timeline.num_killed:
-        found.append(f"The liveness probe restarted a replica that answered too late {timeline.num_killed:,} times.")
+        found.append(f"The liveness probe restarted a replica that answered too late {_times(timeline.num_killed)}.")
     if timeline.num_replaced:
         found.append(f"Rolling updates replaced {timeline.num_replaced:,} replicas.")
+    end = simulation.end_time
+    paid = simulation.replica_seconds
+    down = np.minimum(timeline.lost_until, end) - np.minimum(timeline.lost_since, end)
+    if len(down) and paid > 0 and down.sum() >= NOTICEABLE * paid:
+        found.append(f"Replicas were down {down.sum() / paid:.0%} of their time, lost {_times(len(down))}.")
+    starting = np.minimum(timeline.ready_at, np.minimum(timeline.stopped_at, end)) - np.minimum(
+        timeline.launched_at, end
+    )
+    if paid > 0 and starting.sum() >= NOTICEABLE * paid:
+        found.append(f"Replicas were paid for {starting.sum() / paid:.0%} of their time while they started.")
     return found
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _count(records: RequestRecords, reason: int) -> int:

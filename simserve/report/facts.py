@@ -198,9 +198,9 @@ def offload_lines(result: RunResult) -> list[str]:
     if offload["num_blocks"] is None:
         return []
     return [
-        f"{share(hits or 0.0)} of them from the second tier ({count(offload['num_blocks'])} blocks a replica, "
-        f"{share(offload['peak_usage'])} full at most): {format_bytes(offload['loaded_bytes'])} loaded, steps waited "
-        f"{format_seconds(offload['load_seconds'])} for it"
+        f"{share(hits or 0.0)} of the prompt tokens were loaded from the tier behind it, "
+        f"{format_bytes(offload['loaded_bytes'])}, for which steps waited {format_seconds(offload['load_seconds'])}; "
+        f"it holds {count(offload['num_blocks'])} blocks a replica and was {share(offload['peak_usage'])} full at most"
     ]
 
 

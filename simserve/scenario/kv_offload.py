@@ -15,7 +15,7 @@ from simserve.errors import ScenarioError
 from simserve.perf.memory import MemoryPlan
 from simserve.perf.offload import link_bandwidth
 from simserve.perf.shape import ReplicaShape
-from simserve.units import Bytes, BytesPerSecond, Seconds, to_text
+from simserve.units import Bytes, BytesPerSecond, Seconds, format_bytes, format_seconds, to_text
 from simserve.validation import FrozenModel
 
 
@@ -73,3 +73,21 @@ def with_offload(
         offload_block_seconds=block_bytes / bandwidth,
         offload_latency=spec.latency,
     )
+
+
+def offload_lines(config: EngineConfig, bytes_per_token: float) -> list[str]:
+    """Return what a second tier holds and what a block takes to load, as a line a person can check; none without one.
+
+    Args:
+        config: The scheduler that has it.
+        bytes_per_token: KV bytes of a token over all GPUs of a replica.
+    """
+    blocks, size = config.num_offload_blocks, config.block_size
+    if not blocks:
+        return []
+    total = format_bytes(blocks * size * bytes_per_token)
+    return [
+        f"second KV tier: {total} / ({bytes_per_token:,.0f} B a token x {size} tokens a block) = {blocks:,} blocks = "
+        f"{blocks * size:,} tokens behind the prefix cache; loading a token takes "
+        f"{format_seconds(config.offload_block_seconds / size)}"
+    ]

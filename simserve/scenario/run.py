@@ -281,7 +281,9 @@ def _expected_error(resolved: ResolvedScenario, simulation: Simulation) -> dict[
     if shape.speculation is not None:
         # No server that decodes speculatively has been compared.
         return UNVALIDATED
-    in_flight = _requests_in_flight(simulation.records) / resolved.scenario.deployment.replicas
+    deployment = resolved.scenario.deployment
+    replicas = sum(pool.replicas for pool in deployment.pools) or deployment.replicas
+    in_flight = _requests_in_flight(simulation.records) / replicas
     return expected_error(
         load_expected_errors(),
         engine=generation_of(shape.engine.name, shape.engine.requested_version or shape.engine.version),
