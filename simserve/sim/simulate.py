@@ -265,7 +265,7 @@ def _run(
         set_up(replica, requests, paths)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
     is_open = specs.turn is None and specs.concurrency is None
-    obstacle = reason_against(config, paths is not None, is_open, log is not None)
+    obstacle = reason_against(config, is_open, log is not None)
     compiled = compiled_for(accelerate, len(specs), obstacle)
     cluster = Cluster(replicas, requests, recorder, routing, on_progress, num_ranks)
     env = simpy.Environment()

@@ -23,7 +23,7 @@ from simserve.errors import InvariantError, UsageError
 from simserve.sim import acceleration
 from simserve.sim.simulate import Replay, replay
 from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
-from tests.engine.strategies import Case, cases, pressed_cases, swapping_cases
+from tests.engine.strategies import Case, cases, pressed_cases, shared_cases, swapping_cases
 from tests.engine.test_fuzz import CHECKS
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
@@ -32,13 +32,12 @@ needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reas
 def is_covered(case: Case) -> bool:
     """Return whether the case runs compiled."""
     is_open = case.specs.concurrency is None and case.specs.turn is None
-    shares = case.config.enable_prefix_caching and case.specs.prefixes is not None
-    return reason_against(case.config, shares, is_open, False) is None
+    return reason_against(case.config, is_open, False) is None
 
 
 @needs_numba
 @given(
-    case=st.one_of(cases(), pressed_cases(), swapping_cases()).filter(is_covered),
+    case=st.one_of(cases(), pressed_cases(), swapping_cases(), shared_cases()).filter(is_covered),
     num_replicas=st.integers(1, 3),
     routing=st.sampled_from(["round_robin", "least_outstanding"]),
     async_scheduling=st.booleans(),
@@ -89,7 +88,7 @@ def test_a_long_run_is_the_same_to_the_bit(async_scheduling: bool) -> None:
     """Ten thousand requests, more leaps than are added up at a time, blocks short, three replicas."""
     generator = np.random.default_rng(1)
     num_requests = 10_000
-    arrivals = np.cumsum(generator.exponential(0.25, num_requests))
+    arrivals = np.cumsum(generator.exponential(0.12, num_requests))
     prompts, outputs = generator.integers(1, 60, num_requests), generator.integers(1, 40, num_requests)
     config = make_config(
         max_num_seqs=8, num_blocks=40, max_model_len=128, max_num_batched_tokens=32, async_scheduling=async_scheduling
