@@ -142,11 +142,11 @@ def scenario(rate: float, num_requests: int, overrides: Sequence[str] = ()) -> A
 
 
 def ways() -> list[str]:
-    """Return how the kernel can be run: ``off`` interpreted and, where it can be compiled, ``auto``."""
+    """Return how the kernel can be run: ``off`` interpreted and, where numba is there, ``on``: compiled where that covers the run."""
     from simserve.scenario.run import run
 
     can_compile = "accelerate" in inspect.signature(run).parameters and importlib.util.find_spec("numba") is not None
-    return ["off", "auto"] if can_compile else ["off"]
+    return ["off", "on"] if can_compile else ["off"]
 
 
 def measured(case: Any, repetitions: int) -> dict[str, float]:
@@ -159,7 +159,7 @@ def measured(case: Any, repetitions: int) -> dict[str, float]:
     for how in ways():
         options: dict[str, Any] = {} if len(ways()) == 1 else {"accelerate": how}
         seconds = []
-        for _ in range(repetitions + (how == "auto")):
+        for _ in range(repetitions + (how == "on")):
             gc.collect()
             start = user_seconds()
             run(case, explain=False, **options)
@@ -174,7 +174,7 @@ def user_seconds() -> float:
 
 
 def _head(first: str, relative: str) -> Iterable[str]:
-    names = {"off": "interpreted", "auto": "compiled"}
+    names = {"off": "interpreted", "on": "compiled"}
     columns = [column for how in ways() for column in (f"{names[how]}, requests / CPU s", relative)]
     yield f"| {first} | " + " | ".join(columns) + " |"
     yield "|---|" + "---:|" * len(columns)

@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.features import LOAD, scenario, user_seconds, ways
 from benchmarks.throughput import RATE_AT_FULL_LOAD
 
-NAMES = {"walker": "every step walked", "off": "interpreted", "auto": "compiled"}
+NAMES = {"walker": "every step walked", "off": "interpreted", "on": "compiled"}
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 WALKED = (100, 300, 1_000)
-COLORS = {"walker": "#d55e00", "off": "#0072b2", "auto": "#009e73"}
+COLORS = {"walker": "#d55e00", "off": "#0072b2", "on": "#009e73"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

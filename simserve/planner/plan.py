@@ -33,7 +33,7 @@ from simserve.planner.search import Search
 from simserve.planner.search_group import each_result, refine_group, search_group
 from simserve.planner.search_member import OBJECTIVES, Goal, GroupResult, Member, Objective
 from simserve.planner.search_order import is_less
-from simserve.planner.search_trial import Trial
+from simserve.planner.search_trial import Trial, is_short
 from simserve.planner.space import Space, default_hardware, space_on
 from simserve.planner.traffic import traffic_of
 from simserve.scenario.resolve import replica_shape
@@ -49,7 +49,7 @@ REFINED_GROUPS = 2
 CONFIRMED_AT_MOST = 12
 """Fleets that are confirmed until one holds in every respect."""
 CEILING = 2.0
-"""Times the plan on the scenario's own GPU up to which another kind of GPU is sized."""
+"""Times the plan on the scenario's own GPU up to which another kind of GPU is sized; where a run is long, once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,8 @@ class _Planning:
         spaces = self._spaces()
         # The scenario's own GPU first: what costs several times its plan is not worth sizing.
         found.groups += self._each(search_group, [(spaces[0], self.goal)])
-        goal = replace(self.goal, ceiling=_ceiling(spaces[0], found.groups[0], self.goal))
+        best, is_tight = _best_value(spaces[0], found.groups[0], self.goal), not is_short(self.borne)
+        goal = replace(self.goal, ceiling=best * (1.0 if is_tight else CEILING), is_tight=is_tight)
         found.groups += self._each(search_group, [(space, goal) for space in spaces[1:]])
         self._refine(spaces)
         if not any(group.best for group in found.groups):
@@ -318,11 +319,11 @@ class _Planning:
         found.front_trials += [trial for trial in rest[len(levers) :] if trial is not None]
 
 
-def _ceiling(space: Space, group: GroupResult, goal: Goal) -> float:
-    """Return the value from which on other kinds of GPU are not sized; infinite for latency, or without a plan."""
+def _best_value(space: Space, group: GroupResult, goal: Goal) -> float:
+    """Return the value of the best on a kind of GPU; infinite for latency, or without one."""
     if group.best is None or group.best.trial is None or goal.objective == "latency":
         return math.inf
-    return CEILING * Search(space, goal).value(group.best.trial)[0]
+    return Search(space, goal).value(group.best.trial)[0]
 
 
 def replace_replicas(trial: Trial, replicas: int) -> Trial:

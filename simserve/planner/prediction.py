@@ -205,7 +205,9 @@ def _compared(point: MeasuredPoint, all_metrics: Mapping[Metric, float], num_uns
 def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:
     """Return TPOT, TTFT, E2E (seconds) and throughput (tokens/s) of a run as the protocol takes them."""
     latencies = request_latencies(records)
-    late = records.admitted_time - records.arrival_time if protocol.is_server_side else 0.0
+    late = records.admitted_time - records.arrival_time if protocol.is_server_side else np.zeros(len(records))
+    if protocol.cold_seconds:
+        late = late - protocol.cold_seconds * (records.arrival_time == np.nanmin(records.arrival_time))
     counted = _counted(len(records), protocol)
     ttft = (latencies.ttft - late)[counted]
     decode_time = records.finish_time - records.first_token_time

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from simserve.errors import InputError
-from simserve.perf.tables import price
+from simserve.perf.pricing import price
 from simserve.planner.bound import NO_BOUND, fleet_bound
 from simserve.planner.makeup import POOLS_KEY, SCALING_KEY, makeup_of, merged
 from simserve.planner.overrides import Overrides
@@ -214,10 +214,7 @@ class Search:
             if self.best is not None:
                 member.status, member.reason = "not_better", "misses the SLO with fewer dollars or GPUs than the best"
             elif math.isfinite(self.goal.ceiling):
-                member.status, member.reason = (
-                    "misses",
-                    "misses the SLO at several times the price of the scenario's GPU",
-                )
+                member.status, member.reason = "misses", f"misses the SLO at the price of {self._ceiling_words}"
             else:
                 member.status, member.reason = "misses", "misses the SLO with as many GPUs as are allowed"
             return WORST
@@ -227,6 +224,10 @@ class Search:
         if is_less(value, self.best_value):
             self.best, self.best_value = member, value
         return value
+
+    @property
+    def _ceiling_words(self) -> str:
+        return "the plan on the scenario's GPU" if self.goal.is_tight else "several plans on the scenario's GPU"
 
     def _climbed(self, member: Member, held: Trial, most: int) -> Trial:
         """Return the best fleet from the smallest that holds on, where an API serves the less the more replicas."""

@@ -25,12 +25,14 @@ class Goal:
         max_gpus: GPUs of the fleet at most, spares included.
         spare_replicas: Replicas that are paid for and may be lost.
         ceiling: Value from which on a fleet is of no interest.
+        is_tight: Whether that is the value of the plan on the scenario's own GPU, not a multiple of it.
     """
 
     objective: Objective = "cost"
     max_gpus: int = 256
     spare_replicas: int = 0
     ceiling: float = math.inf
+    is_tight: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

@@ -154,6 +154,14 @@ def request_limit(scenario: Scenario, most: int) -> int | None:
     return most if count > most else None
 
 
+def is_short(scenario: Scenario) -> bool:
+    """Return whether a deciding run has no more requests than `MOST_REQUESTS`, as far as the scenario says."""
+    workload = scenario.workload
+    if request_limit(scenario, MOST_REQUESTS) is not None or workload.trace is not None:
+        return workload.trace is None
+    return workload.num_requests is not None and workload.num_requests <= MOST_REQUESTS
+
+
 def _shortened(scenario: Scenario, num_requests: int | None) -> Scenario:
     if num_requests is None:
         return scenario

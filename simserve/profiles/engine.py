@@ -101,6 +101,7 @@ class ResolvedEngine:
         narrow_kv_slowdown: Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels.
         max_bandwidth: Memory bandwidth beyond which the kernels gain nothing; infinite where they follow the GPU.
         max_flops: The same of the FLOP/s of 16-bit products.
+        max_share_of_fp16: The same as a share of the FP16 rate, accumulated in FP16; None: all of it.
         supported_quantizations: Weight formats the version can run.
         cpu_offload_gb: Weights a GPU that stay in host memory and are read over the host link in each step, GiB.
         n_gpu_layers: Layers on the GPU under llama.cpp, the others run on the CPU; None: all.
@@ -168,6 +169,7 @@ class ResolvedEngine:
     narrow_kv_slowdown: float
     max_bandwidth: float
     max_flops: float
+    max_share_of_fp16: float | None
     supported_quantizations: tuple[str, ...]
     cpu_offload_gb: float
     n_gpu_layers: int | None

@@ -221,6 +221,8 @@ class Kernels(FrozenModel):
     """Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels, which are newer."""
     max_bandwidth: BytesPerSecond | None = Field(default=None, gt=0)
     """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
+    max_share_of_fp16: float | None = Field(default=None, gt=0, le=1)
+    """Share of the FP16 rate, accumulated in FP16, beyond which 16-bit products gain nothing; absent: all of it."""
     max_flops: FlopsPerSecond | None = Field(default=None, gt=0)
     """FLOP/s of 16-bit products beyond which the kernels gain nothing; absent: the GPU's."""
     quantizations: tuple[str, ...]

@@ -282,5 +282,6 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
         "narrow_kv_slowdown": known.kernels.narrow_kv_slowdown,
         "max_bandwidth": known.kernels.max_bandwidth or math.inf,
         "max_flops": known.kernels.max_flops or math.inf,
+        "max_share_of_fp16": known.kernels.max_share_of_fp16,
         "supported_quantizations": known.kernels.quantizations,
     }

@@ -55,6 +55,8 @@ class Compute(FrozenModel):
     """TF32 on the tensor cores."""
     fp16: Peak | None = None
     """FP16 on the tensor cores, accumulated in FP32."""
+    fp16_accumulated: Peak | None = None
+    """FP16 on the tensor cores, accumulated in FP16, where that is faster (GeForce); absent: as `fp16`."""
     bf16: Peak | None = None
     """BF16 on the tensor cores, accumulated in FP32."""
     fp8: Peak | None = None

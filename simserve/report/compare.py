@@ -22,6 +22,7 @@ _ROWS = (
     ("mean_tpot_ms", "TPOT mean, ms", "number"),
     ("p95_tpot_ms", "TPOT p95, ms", "number"),
     ("p95_itl_ms", "ITL p95, ms", "number"),
+    ("p99_itl_ms", "ITL p99, ms", "number"),
     ("p95_e2el_ms", "E2E p95, ms", "number"),
     ("request_throughput", "requests/s", "number"),
     ("request_goodput", "of them within the SLO", "number"),

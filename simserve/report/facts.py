@@ -74,7 +74,8 @@ def traffic(result: RunResult) -> str:
     steps = arrivals.pop("steps", ())
     if steps:
         arrivals["rate"] = " then ".join(f"{number(step['rate'])} for {step['duration']}" for step in steps)
-    process = str(arrivals.pop("process", "trace")).replace("_", " ")
+    unnamed = "arrivals by class" if workload.get("trace") is None else "trace"
+    process = str(arrivals.pop("process", unnamed)).replace("_", " ")
     settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in arrivals.items())
     sent = counted(summary["simserve"]["requests"]["submitted"], "request")
     text = f"{sent}, {process} ({settings})" if settings else f"{sent}, {process}"

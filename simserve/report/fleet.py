@@ -156,7 +156,7 @@ def _api_lines(simserve: Mapping[str, Any]) -> list[str]:
     api = simserve["overflow"]
     if api["requests"] is None:
         return []
-    late = "" if api["p95_ttft_ms"] is None else f", p95 TTFT {format_seconds(api['p95_ttft_ms'] / 1000)}"
+    late = "" if api["p95_ttft_ms"] is None else f", p95 TTFT at the client {format_seconds(api['p95_ttft_ms'] / 1000)}"
     limited = f"; {counted(api['limited'], 'call')} met its rate limit (429)" if api["limited"] else ""
     usd = "" if api["usd_per_hour"] is None else f" for {dollars(api['usd_per_hour'])} an hour"
     answered = f"{count(api['requests'])} requests, {share(api['share'])} of all"

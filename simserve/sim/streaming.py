@@ -91,7 +91,9 @@ def client_view(
         sent[order] = np.maximum.accumulate(ready[order] - cost * place) + cost * (place + 1)
         num_events += len(sent)
         delay += float((sent - ready).sum()) - cost * len(sent)
-        busiest = max(busiest, cost * len(sent) / end_time if end_time > 0 else 0.0)
+        # A core that falls behind is at work until its last event is sent.
+        until = max(end_time, float(sent.max()))
+        busiest = max(busiest, cost * len(sent) / until if until > 0 else 0.0)
         starts = np.flatnonzero(np.diff(owner, prepend=-1))
         ends = np.append(starts[1:], len(owner)) - 1
         first[own], finish[own] = sent[starts], sent[ends]

@@ -227,6 +227,8 @@ def _from_trace(
     blocks, prompt_tokens = trace.prefix_blocks, trace.prompt_tokens[:num_requests]
     output_tokens = trace.output_tokens[:num_requests]
     asked = output_tokens if trace.max_tokens is None else trace.max_tokens[:num_requests]
+    classes = spec.classes or ()
+    request_class = _trace_classes(classes, trace, num_requests, seed, replication) if classes else None
     return RequestSpecs(
         arrival_time=timing.arrival_time,
         prompt_tokens=prompt_tokens,
@@ -240,7 +242,21 @@ def _from_trace(
         if blocks is None
         else recorded_prefixes(blocks, prompt_tokens, output_tokens, source.prompt_scale),
         session=None if trace.session is None else trace.session[:num_requests],
+        classes=classes,
+        request_class=request_class,
+        priority=None if request_class is None else _priority(classes, request_class),
     )
+
+
+def _trace_classes(
+    classes: tuple[ClassSpec, ...], trace: Trace, num_requests: int, seed: int, replication: int
+) -> NDArray[np.int16]:
+    """Return the class of each row of a trace; the rows of a session are of one class."""
+    if trace.session is None:
+        return draw_shares(classes, num_requests, seed=seed, replication=replication)
+    owners, numbers = np.unique(trace.session[:num_requests], return_inverse=True)
+    drawn: NDArray[np.int16] = draw_shares(classes, len(owners), seed=seed, replication=replication)[numbers]
+    return drawn
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,12 +67,12 @@ class LengthDistribution:
     @property
     def mean(self) -> float:
         """Mean length, tokens."""
-        return float(self.probabilities @ self.values)
+        return float((self.probabilities * self.values).sum())
 
     @property
     def standard_deviation(self) -> float:
         """Standard deviation of the length, tokens."""
-        return math.sqrt(float(self.probabilities @ (self.values - self.mean) ** 2))
+        return math.sqrt(float((self.probabilities * (self.values - self.mean) ** 2).sum()))
 
     def sample(self, generator: np.random.Generator, num_requests: int) -> NDArray[np.int64]:
         """Return independent lengths by inversion, one uniform each."""
@@ -204,12 +204,16 @@ def _with_mean(
 ) -> LengthDistribution:
     """Return the member of a family with the mean asked for; the mean grows with the family's parameter."""
 
+    # Not a product of BLAS: that one's last digit depends on how many cores it finds.
     def probabilities(parameter: float) -> NDArray[np.float64]:
         shifted = logarithms(parameter)
         masses = np.exp(shifted - shifted.max())
         return np.asarray(masses / masses.sum())
 
     parameter = increasing_root(
-        lambda parameter: float(probabilities(parameter) @ values) - mean, start, step, _MEAN_TOLERANCE * mean
+        lambda parameter: float((probabilities(parameter) * values).sum()) - mean,
+        start,
+        step,
+        _MEAN_TOLERANCE * mean,
     )
     return LengthDistribution(values, probabilities(parameter))

@@ -59,7 +59,8 @@ class WorkloadSpec(FrozenModel):
     trace: TraceSpec | None = None
     """Recorded traffic, instead of `arrivals` and lengths; `arrivals` beside it replace its times."""
     classes: Annotated[tuple[ClassSpec, ...], Field(min_length=1, max_length=MAX_CLASSES)] | None = None
-    """Kinds of requests, each with a share of the common arrivals or arrivals of its own; absent: all are alike."""
+    """Kinds of requests, each with a share of the common arrivals (or of the rows of a trace) or arrivals of its own;
+    absent: all are alike."""
     sessions: SessionsSpec | None = None
     """Conversations of several turns, each of which leaves when the one before it is answered. Absent: every request
     stands alone."""
@@ -91,7 +92,8 @@ class WorkloadSpec(FrozenModel):
                     "has sessions, and a class with arrivals of its own; give each class a share of the conversations"
                 )
             check_classes(self.classes, drawn, has_trace=self.trace is not None)
-            return self
+            if self.trace is None:
+                return self
         if self.trace is not None and given not in ([], ["arrivals"]):
             raise ValueError(f"has a trace and also {' and '.join(given)}; keep one of the two")
         if self.trace is not None and self.arrivals is not None and self.trace.time_scale != 1.0:

@@ -18,6 +18,8 @@ CASES = {
     "lost-replica": ["workload.num_requests=60", "workload.duration=null"],
     "prefix-routing": ["workload.num_requests=60"],
     "two-pools": ["workload.num_requests=60"],
+    "halve-the-api-bill": ["workload.num_requests=60"],
+    "fair-tenants": ["workload.num_requests=60", "workload.duration=null"],
 }
 
 

@@ -132,12 +132,33 @@ def test_all_reduce_is_latency_then_bandwidth() -> None:
     assert all_gather_seconds(np.array([9e8]), 8, link) - 8e-6 == pytest.approx([0.875])
 
 
+def test_an_all_reduce_crosses_a_network_twice() -> None:
+    """Up the tree and down again: its latency counts once more than a message's."""
+    link = Link(bandwidth=50e9, latency=20e-6)
+    across = Link(bandwidth=50e9, latency=20e-6, network_latency=17e-6)
+
+    assert all_reduce_latency(16, across) / all_reduce_latency(16, link) == pytest.approx(37 / 20)
+
+
 def test_layers_of_a_short_window_do_not_grow_with_the_context() -> None:
     """gpt-oss: half of its layers see 128 tokens. A window of thousands is priced as the whole context."""
     model = make_model("gpt-oss-20b")
 
     assert (growing_share(model), window_keys(model)) == (0.5, 64.0)
     assert (growing_share(make_model("mistral-7b")), window_keys(make_model("mistral-7b"))) == (1.0, 0.0)
+
+
+def test_a_window_of_a_thousand_tokens_is_a_straight_line() -> None:
+    """Gemma-3: 52 of 62 layers see 1,024; up to 4 windows of context at most 0.375 of one off, beyond a quarter."""
+    model = make_model("gemma-3-27b")
+    contexts = np.array([0.0, 512.0, 1024.0, 4096.0, 8192.0])
+    line = growing_share(model) * contexts + window_keys(model)
+    seen = (10 * contexts + 52 * np.minimum(contexts, 1024.0)) / 62
+    everything = contexts
+
+    assert np.all(np.abs(line - seen)[:4] <= 0.375 * 1024 * 52 / 62 + 1e-9)
+    assert line[-1] - seen[-1] == pytest.approx((0.375 + 1.0) * 1024 * 52 / 62)
+    assert np.all(line[3:] < 0.6 * everything[3:])
 
 
 def test_kernels_that_follow_a_gpu_only_so_far() -> None:

@@ -138,6 +138,49 @@ def test_steps_with_prompts_may_launch_longer_than_decode_steps() -> None:
     assert longer.decode_base == usual.decode_base
 
 
+def test_one_process_works_once_a_step_however_many_gpus_it_drives() -> None:
+    """llama.cpp's host time is shared by its stages; vLLM's workers each take theirs."""
+    one, all_stages = (
+        price(make_shape("rtx-4090-24gb", engine=engine, pipeline_parallel_size=4, engine_fields=host), 64)
+        for engine, host in (
+            ("llama.cpp", {"host_seconds_per_step": 0.4e-3}),
+            ("vllm", {"host_seconds_per_step": 0.4e-3, "host_overlap": 0.0}),
+        )
+    )
+    idle_one, idle_all = (
+        price(
+            make_shape(
+                "rtx-4090-24gb",
+                engine=engine,
+                pipeline_parallel_size=4,
+                engine_fields={"host_seconds_per_step": 0.0, "host_overlap": 0.0},
+            ),
+            64,
+        )
+        for engine in ("llama.cpp", "vllm")
+    )
+
+    spent = [
+        busy.step_times.decode_base[1] - idle.step_times.decode_base[1]
+        for busy, idle in ((one, idle_one), (all_stages, idle_all))
+    ]
+    assert spent == pytest.approx([0.4e-3, 1.6e-3])
+
+
+def test_products_that_accumulate_in_fp16_follow_its_rate() -> None:
+    """llama.cpp's prompts: half of 330 TFLOP/s on an RTX 4090, as much as that accumulates in FP32; half of 150 on an
+    A40, which accumulates in both at one rate."""
+    peaks = {
+        (gpu, engine): make_shape(gpu, engine=engine).machine.peak("fp16")
+        for gpu in ("rtx-4090-24gb", "a40-48gb")
+        for engine in ("vllm", "llama.cpp")
+    }
+
+    assert peaks["rtx-4090-24gb", "llama.cpp"] == pytest.approx(330.3e12 / 2, rel=0.01)
+    assert peaks["rtx-4090-24gb", "vllm"] == pytest.approx(165.2e12)
+    assert peaks["a40-48gb", "llama.cpp"] == pytest.approx(peaks["a40-48gb", "vllm"] / 2)
+
+
 def test_paged_attention_reads_keys_for_every_query_head_before_ampere() -> None:
     """Four times the keys of Llama-3.1-8B at the memory's bandwidth on a V100S under vLLM; llama.cpp has its own."""
     volta, own = (

@@ -144,6 +144,22 @@ def test_a_run_named_for_one_replica_is_one(tmp_path: Path) -> None:
     assert sizes == [1, 4]
 
 
+def test_servers_that_start_cold_say_for_how_long(tmp_path: Path) -> None:
+    """Every one of SGLang, and DeepSeek under TensorRT-LLM; NVIDIA's own sweeps say nothing."""
+    servers = [
+        ("sglang", "Qwen/Qwen3-32B"),
+        ("trtllm", "deepseek-ai/DeepSeek-R1"),
+        ("trtllm", "openai/gpt-oss-120b"),
+        ("vllm", "openai/gpt-oss-120b"),
+    ]
+    rows = [agg_row(framework=framework, model=model) for framework, model in servers]
+    write_csv(tmp_path, "inferencex_agg.csv", rows)
+    write_csv(tmp_path, "nvidia_aic_inhouse_agg.csv", rows)
+
+    assert [point.protocol.cold_seconds > 0 for point in read_inferencex(tmp_path)] == [True, True, False, False]
+    assert not any(point.protocol.cold_seconds for point in read_inhouse(tmp_path))
+
+
 def test_a_script_that_sends_fewer_prompts_says_so(tmp_path: Path) -> None:
     """GLM-5's sends 5 a client and leaves SGLang 0.85 of the memory."""
     write_csv(tmp_path, "inferencex_agg.csv", [agg_row(framework="sglang", model="zai-org/GLM-5")])

@@ -79,7 +79,7 @@ def test_a_core_sends_one_event_after_the_other() -> None:
     assert sorted(run.records.first_token_time) == pytest.approx([1.2, 1.4, 1.6, 1.8])
     assert run.stream is not None
     assert run.stream.num_events == 20
-    assert run.stream.busiest_share == pytest.approx(0.8)
+    assert run.stream.busiest_share == pytest.approx(20 * 0.2 / 5.8)
     assert run.stream.delay_seconds == pytest.approx(5 * (0.2 + 0.4 + 0.6))
 
 

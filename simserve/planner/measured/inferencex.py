@@ -17,7 +17,7 @@ from simserve.planner.measured.names import (
     quantization_name,
     version_number,
 )
-from simserve.planner.measured.point import MeasuredPoint, Metric
+from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
 from simserve.planner.measured.recipes import Recipe, is_data_parallel, recipe_of
 from simserve.planner.measured.table import Row, read_rows
 
@@ -109,6 +109,7 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
         scenario=build.scenario(row.label, model, deployed, workload),
         measured=row.latencies("tpot", "ttft"),
         shown_only=_shown_only(row, is_public=is_public),
+        protocol=Protocol(cold_seconds=recipe.cold_seconds),
         reason=_MIXED_EXPERTS if is_mixed else "",
     )
 

@@ -32,6 +32,8 @@ class Protocol:
         beam_width: Beams that a request decoded; the replay decodes them one after another, and only one of them
             is the answer.
         num_copies: Equal replicas of which the replay runs one; throughput is that of all.
+        cold_seconds: How much longer the requests that a fresh server begins with waited for their first tokens: it was
+            started for the run, and its kernels are compiled for the sizes that they bring.
     """
 
     statistic: Literal["mean", "median"] = "mean"
@@ -42,6 +44,7 @@ class Protocol:
     is_long_run: bool = False
     beam_width: int = 1
     num_copies: int = 1
+    cold_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
