@@ -12,6 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 WORD = 8
+_LIBRARY = ctypes.CDLL("msvcrt" if os.name == "nt" else None)
+_reallocate = _LIBRARY.realloc
+_reallocate.argtypes, _reallocate.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_void_p
 INTEGER, FLOAT, BOOLEAN = "integer", "float", "boolean"
 
 
@@ -164,19 +167,13 @@ class Memory:
 
 def reallocate_address() -> int:
     """Return the address of the C library's ``realloc``."""
-    return ctypes.cast(_library().realloc, ctypes.c_void_p).value or 0
-
-
-def _library() -> ctypes.CDLL:
-    return ctypes.CDLL("msvcrt" if os.name == "nt" else None)
+    return ctypes.cast(_reallocate, ctypes.c_void_p).value or 0
 
 
 def _allocate(size: int) -> int:
-    reallocate = _library().realloc
-    reallocate.restype = ctypes.c_void_p
-    return int(reallocate(None, ctypes.c_size_t(size)))
+    return int(_reallocate(None, size))
 
 
 def _free(address: int) -> None:
     if address:
-        _library().free(ctypes.c_void_p(address))
+        _LIBRARY.free(ctypes.c_void_p(address))
