@@ -90,11 +90,14 @@ def _globals_of(code: python_types.CodeType, function: Any) -> set[str]:
     return names
 
 
-def _progress_method(name: str) -> None:
+def _unreached_method(name: str, value: float) -> None:
+    """Let a record have a method that is never called: of what it belongs to, there is none."""
+
     @overload_method(RecordType, name, strict=False)
-    def method(progress: Any, *arguments: Any) -> Any:
-        return lambda progress, *arguments: 0
+    def method(record: Any, *arguments: Any) -> Any:
+        return lambda record, *arguments: value
 
 
-for _name in ("growth", "take", "affordable_steps"):
-    _progress_method(_name)
+for _name in ("growth", "take", "affordable_steps", "drop", "keep"):
+    _unreached_method(_name, 0)
+_unreached_method("take_loading_seconds", 0.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 WORD = 8
+_LIBRARY = ctypes.CDLL("msvcrt" if os.name == "nt" else None)
+_reallocate = _LIBRARY.realloc
+_reallocate.argtypes, _reallocate.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_void_p
 INTEGER, FLOAT, BOOLEAN = "integer", "float", "boolean"
 
 
@@ -41,6 +43,16 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
+class Counts:
+    """Positive whole numbers by segment; 0 where a dict would have no entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Segments in an order: of each the one behind it and the one before it, 1 added; entry 0 is between the ends."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pointer:
     """Another record, or none."""
 
@@ -54,7 +66,7 @@ class Records:
     record: Record
 
 
-Kind = str | Column | Items | Queue | Pointer | Records
+Kind = str | Column | Items | Queue | Counts | Order | Pointer | Records
 
 
 class Record:
@@ -75,7 +87,7 @@ class Record:
         self.num_words = 0
         for field, kind in fields.items():
             self.offsets[field] = self.num_words
-            self.num_words += 3 if isinstance(kind, Items) else 4 if isinstance(kind, Queue) else 1
+            self.num_words += {Items: 3, Table: 3, Queue: 4, Order: 2}.get(type(kind), 1)
 
 
 class Memory:
@@ -108,9 +120,16 @@ class Memory:
         elif isinstance(kind, Queue):
             self._kept.append(value)
             self.words[at + 3] = value.ctypes.data
-        elif value is not None:
+        elif isinstance(kind, Order):
             self._kept.append(value)
-            self.words[at] = value.buffer_info()[0] if isinstance(value, array) else value.address
+            self.words[at], self.words[at + 1] = (column.ctypes.data for column in value)
+        elif isinstance(value, Memory):
+            self._kept.append(value)
+            self.words[at] = value.address
+        elif value is not None:
+            column = np.frombuffer(value, dtype=np.uint8) if len(value) else np.zeros(1)
+            self._kept.append((value, column))
+            self.words[at] = column.ctypes.data
 
     def get(self, name: str, number: int = 0) -> Any:
         """Return a number."""
@@ -148,19 +167,13 @@ class Memory:
 
 def reallocate_address() -> int:
     """Return the address of the C library's ``realloc``."""
-    return ctypes.cast(_library().realloc, ctypes.c_void_p).value or 0
-
-
-def _library() -> ctypes.CDLL:
-    return ctypes.CDLL("msvcrt" if os.name == "nt" else None)
+    return ctypes.cast(_reallocate, ctypes.c_void_p).value or 0
 
 
 def _allocate(size: int) -> int:
-    reallocate = _library().realloc
-    reallocate.restype = ctypes.c_void_p
-    return int(reallocate(None, ctypes.c_size_t(size)))
+    return int(_reallocate(None, size))
 
 
 def _free(address: int) -> None:
     if address:
-        _library().free(ctypes.c_void_p(address))
+        _LIBRARY.free(ctypes.c_void_p(address))

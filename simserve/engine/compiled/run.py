@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.compiled import fields
-from simserve.engine.compiled.layout import Memory, Pointer, Queue, Record, Records, Table
+from simserve.engine.compiled.layout import Counts, Memory, Pointer, Queue, Record, Records, Table
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
 from simserve.engine.state import CONTINUOUS, LEAP_WIDTH, Replica, RequestTable
@@ -21,14 +21,14 @@ from simserve.engine.tables import StepTimes
 Drive = Callable[[int, int, float], int]
 
 
-def reason_against(config: EngineConfig, shares_prefixes: bool, is_open_loop: bool, keeps_steps: bool) -> str | None:
+def reason_against(config: EngineConfig, is_open_loop: bool, keeps_steps: bool) -> str | None:
     """Return what of a run compiled code does not cover, in a few words; None: it covers all."""
     checks = {
         "static batching": config.batching == "static",
         "serving without a KV cache": config.kv_allocation == "none",
         "contiguous KV allocation": config.kv_allocation in ("pow2", "oracle"),
         f"{config.scheduling_policy} scheduling": config.scheduling_policy != "fcfs",
-        "prefix caching of shared prompts": shares_prefixes,
+        "a tier behind the prefix cache": config.num_offload_blocks > 0,
         "speculative decoding": config.num_speculative_tokens > 0,
         "data-parallel attention": config.data_parallel_size > 1,
         "clients that wait for answers": not is_open_loop,
@@ -57,6 +57,7 @@ class Compiled:
         tables = {name: np.array(getattr(times, name), dtype=np.float64) for name in _tables()}
         shared = {"config": _numbers(fields.CONFIG, replicas[0].config), "times": _numbers(fields.TIMES, times)}
         behind = np.zeros(len(requests.ready_time), dtype=np.int64)
+        caches = _caches(replicas)
         self._replicas = Memory(fields.REPLICA, len(replicas))
         for number, replica in enumerate(replicas):
             assert replica.mode == CONTINUOUS
@@ -67,6 +68,8 @@ class Compiled:
                     self._replicas.put(name, tables[name], number)
                 elif name in shared:
                     self._replicas.put(name, shared[name], number)
+                elif name == "cache":
+                    self._replicas.put(name, caches[number], number)
                 elif not isinstance(kind, Pointer):
                     self._replicas.put(name, getattr(replica, name), number)
         self._plane = Memory(fields.PLANE)
@@ -115,3 +118,27 @@ def _numbers(record: Record, values: EngineConfig | StepTimes) -> Memory:
     for name in record.fields:
         memory.put(name, getattr(values, name))
     return memory
+
+
+def _caches(replicas: list[Replica]) -> list[Memory | None]:
+    """Return the empty prefix caches of replicas, None where they have none."""
+    first = replicas[0].cache
+    if first is None:
+        return [None] * len(replicas)
+    known = first.paths
+    numbers, segments = np.unique(np.array(known.segments, dtype=np.int64), return_inverse=True)
+    paths = Memory(fields.PATHS)
+    columns = {"segments": segments.astype(np.int64)}
+    columns |= {name: np.array(getattr(known, name), dtype=np.int64) for name in ("starts", "ends")}
+    for name in fields.PATHS.fields:
+        paths.put(name, columns.get(name, getattr(known, name)))
+    caches: list[Memory | None] = []
+    for _ in replicas:
+        cache = Memory(fields.CACHE)
+        for name, kind in fields.CACHE.fields.items():
+            if isinstance(kind, Counts):
+                cache.put(name, np.zeros(len(numbers) + 1, dtype=np.int64))
+        cache.put("idle", (np.zeros(len(numbers) + 1, dtype=np.int64), np.zeros(len(numbers) + 1, dtype=np.int64)))
+        cache.put("paths", paths)
+        caches.append(cache)
+    return caches
