@@ -33,10 +33,10 @@ CLASS_ROUTED_PASSES, CLASS_LOCAL_PASSES = 0.3, 4.0
 
 
 ROUTING_SKEW = 0.8
-"""Exponent of the experts' popularity by rank: a step uses fewer experts than one that is routed at random.
-Fitted to the TPOT of 136 TensorRT-LLM servers (InferenceX and AIConfigurator; DeepSeek-V3 and R1, Qwen3-235B,
-gpt-oss-120b: median error 6.3 %, 9.3 % at random) and tested on 91 of vLLM and SGLang (10.0 and 13.2 %; their own
-best is 0.7)."""
+"""Exponent of the experts' popularity by rank: a step uses fewer experts than one that is routed at random, and where
+experts are placed whole, one rank computes more of them. Fitted to the TPOT of 136 TensorRT-LLM servers (InferenceX and
+AIConfigurator; DeepSeek-V3 and R1, Qwen3-235B, gpt-oss-120b) and tested on 91 of vLLM and SGLang; engines differ:
+DeepSeek under TensorRT-LLM asks for 0 to 0.4, under SGLang for more than 0.8 (calibration/LOG.md)."""
 
 EXACT_TOKENS = 64
 """Tokens up to which the distinct experts are computed for each number; beyond, at as many knots."""

@@ -17,6 +17,9 @@ from simserve.planner.scoring import relative_error
 _ROUTED = ("deepseek", "glm", "minimax", "qwen3-235b", "gpt-oss")
 _SERVERS = ("inferencex_agg", "nvidia_aic_inhouse_agg")
 
+SHORT_PROMPT = 1024
+"""Nominal length of InferenceX's shorter prompts."""
+
 Chosen = Callable[[MeasuredPoint], bool]
 
 
@@ -104,7 +107,32 @@ def _is_offline(point: MeasuredPoint, hardware: tuple[str, ...]) -> bool:
     return point.source == "mlperf_official" and point.load_kind == "offline" and point.hardware.startswith(hardware)
 
 
+def _longest_prompt(point: MeasuredPoint) -> int:
+    """Return the nominal length of a point's prompts, 0 where its workload has none."""
+    return int(point.scenario.get("workload", {}).get("prompt_tokens", {}).get("max", 0))
+
+
 CONSTANTS = (
+    FittedConstant(
+        "SGLang, fresh: 1.1 s longer for the first prompts; InferenceX DeepSeek-R1, prompts of 1,024",
+        lambda point: _is_served(point, "sglang", "deepseek-r1") and _longest_prompt(point) == SHORT_PROMPT,
+        ("ttft",),
+        (
+            (
+                "DeepSeek-R1, prompts of 8,192",
+                lambda point: _is_served(point, "sglang", "deepseek-r1") and _longest_prompt(point) > SHORT_PROMPT,
+                "ttft",
+            ),
+            ("DeepSeek-V3", lambda point: _is_served(point, "sglang", "deepseek-v3"), "ttft"),
+            ("GLM-5", lambda point: _is_served(point, "sglang", "glm-5"), "ttft"),
+        ),
+    ),
+    FittedConstant(
+        "TensorRT-LLM 1.1 with DeepSeek, fresh: 2.0 s longer for the first prompts; InferenceX DeepSeek-R1",
+        lambda point: _is_served(point, "tensorrt-llm", "deepseek-r1"),
+        ("ttft",),
+        (("DeepSeek-V3", lambda point: _is_served(point, "tensorrt-llm", "deepseek-v3"), "ttft"),),
+    ),
     FittedConstant(
         "llama.cpp: no more than 1.6 TB/s; XiongjieDai's tables, A100 and H100",
         lambda point: _is_llama_cpp(point, ("a100", "h100")),
