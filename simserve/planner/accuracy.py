@@ -51,17 +51,17 @@ CAUSES = {
     "where a half and at most 270 TFLOP/s stand here",
     "mlperf": "submitters of the same machine are 20 to 40 % apart, by power (700 and 1,000 W) and settings; vLLM rows "
     "of the open division ran behind the reference harness; Mixtral's experts are priced too fast in large batches",
-    "mlperf_official": "Mixtral's experts are priced too fast in large batches; H200 NVL, H100 PCIe, MI300X and MI325X "
-    "have class efficiencies alone",
+    "mlperf_official": "Mixtral's experts are priced too fast in large batches; H200 NVL, H100 PCIe, MI300X and "
+    "MI325X have class efficiencies alone",
     "single_stream": "vLLM and llama.cpp of 2023 in releases that are assumed; llama.cpp then cut matrices by rows over "
     "its GPUs, which read at once and waited for each other, where layers are dealt out here",
     "nvidia_aic_inhouse_agg": "engine settings and lengths are not stated; defaults are assumed",
-    "splitwise_iterations": "vLLM of 2023: prompts beyond 2,048 tokens take 1.4 times as long a token over 4 and 8 GPUs, "
-    "as if large all-reduces were slow; BLOOM launches more kernels a layer than Llama",
+    "splitwise_iterations": "vLLM of 2023: prompts beyond 2,048 tokens take 1.4 times as long a token over 4 and 8 "
+    "GPUs, as if large all-reduces were slow; BLOOM launches more kernels a layer than Llama",
     "trtllm_online_serving": "prompts are priced 13 % too fast, and every stall of a decode with them",
     "trtllm_perf_overview": "runs queue everything at once: seats and token budget of the build are not stated",
-    "trtllm_static_batch": "early TensorRT-LLM: prompts of Falcon over 8 GPUs left 0.2 ms a layer idle; Mixtral's random "
-    "weights sent all tokens to few experts (32 sequences decode in less time than all weights take to read)",
+    "trtllm_static_batch": "early TensorRT-LLM: prompts of Falcon over 8 GPUs left 0.2 ms a layer idle; Mixtral's "
+    "random weights sent all tokens to few experts (32 sequences decode in less time than all weights take to read)",
     "vllm_itl": "starts of the experts' kernels with one sequence, where the tables hold none below some tokens",
 }
 """Source -> what its largest errors likely come from: read off the rows, not proved by an experiment."""
