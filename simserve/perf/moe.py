@@ -223,7 +223,7 @@ def expert_curve(
         curve = _slowed(machine.grouped_gemm_curves["bf16"], compute_share, 1.0).model_copy(update={"fit": None})
     if curve is None:
         curve = _slowed(_class_curve(machine, dtype), compute_share, 1.0)
-    return _slowed(curve, machine.engine_scale, machine.engine_scale)
+    return _slowed(curve, machine.engine_scale, machine.memory_scale)
 
 
 def _class_curve(machine: Machine, dtype: str) -> GroupedGemmCurve:
