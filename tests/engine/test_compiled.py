@@ -34,8 +34,7 @@ needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reas
 
 def is_covered(case: Case) -> bool:
     """Return whether the case runs compiled."""
-    is_open = case.specs.concurrency is None and case.specs.turn is None
-    return reason_against(case.config, is_open, False) is None
+    return reason_against(case.config, False) is None
 
 
 @needs_numba

@@ -132,6 +132,7 @@ _PLANE: dict[str, Kind] = {
     **dict.fromkeys(("due", "failed", "loads"), Items("q")),
     "ends": Items("d"),
     "held": Items("dqq"),
+    "inbox": Items("dq"),
     "sent": Items("dq"),
     "units": Records(REPLICA),
 }
