@@ -33,7 +33,7 @@ def test_host_memory_behind_the_cache_pays_and_a_slow_disk_does_not() -> None:
     offload = "deployment.engine.kv_offload"
     host, none, disk = (
         result_of("kv-offload", few, *more)
-        for more in ([], [f"{offload}=null"], [f"{offload}={{size: 2 TB, bandwidth: 200 MB/s, latency: 5 ms}}"])
+        for more in ([], [f"{offload}=null"], [f"{offload}={{size: 2 TB, bandwidth: 300 MB/s, latency: 5 ms}}"])
     )
 
     kv = inner(host)["kv"]
