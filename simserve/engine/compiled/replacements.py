@@ -208,9 +208,7 @@ UNREACHED: dict[str, Any] = {
         ),
         _nothing,
     ),
-    **dict.fromkeys(
-        ("_worst", "complete_static", "complete_uncached", "free_tokens", "generated_at_pace", "range_need"), _zero
-    ),
+    **dict.fromkeys(("complete_static", "complete_uncached", "free_tokens", "generated_at_pace", "range_need"), _zero),
     **dict.fromkeys(("make_way", "take_range"), _false),
 }
 REPLACED: dict[str, Any] = {

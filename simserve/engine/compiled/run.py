@@ -15,6 +15,7 @@ from simserve.engine.compiled import fields
 from simserve.engine.compiled.layout import Counts, Memory, Pointer, Queue, Record, Records, Table
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
+from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import CONTINUOUS, INFINITY, LEAP_WIDTH, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 
@@ -29,7 +30,7 @@ def reason_against(config: EngineConfig, keeps_steps: bool) -> str | None:
         "static batching": config.batching == "static",
         "serving without a KV cache": config.kv_allocation == "none",
         "contiguous KV allocation": config.kv_allocation in ("pow2", "oracle"),
-        f"{config.scheduling_policy} scheduling": config.scheduling_policy != "fcfs",
+        "preemption by priority": config.scheduling_policy == "priority" and config.priority_preemption,
         "a tier behind the prefix cache": config.num_offload_blocks > 0,
         "speculative decoding": config.num_speculative_tokens > 0,
         "data-parallel attention": config.data_parallel_size > 1,
@@ -59,12 +60,16 @@ class Compiled:
         shared = {"config": _numbers(fields.CONFIG, replicas[0].config), "times": _numbers(fields.TIMES, times)}
         behind = np.zeros(len(requests.ready_time), dtype=np.int64)
         caches = _caches(replicas)
+        queue = replicas[0].waiting
+        ranks = np.array(queue.ranks if isinstance(queue, OrderedQueue) else (), dtype=np.float64)
         self._replicas = Memory(fields.REPLICA, len(replicas))
         for number, replica in enumerate(replicas):
             assert replica.mode == CONTINUOUS
             for name, kind in fields.REPLICA.fields.items():
                 if isinstance(kind, Queue):
                     self._replicas.put(name, behind, number)
+                    if isinstance(replica.waiting, OrderedQueue):
+                        self._replicas.rank(name, ranks, requests.ready_time, replica.waiting.ageing, number)
                 elif name in tables:
                     self._replicas.put(name, tables[name], number)
                 elif name in shared:
