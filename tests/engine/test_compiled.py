@@ -26,7 +26,15 @@ from simserve.scenario.schema import Scenario
 from simserve.sim import acceleration
 from simserve.sim.simulate import Replay, replay
 from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
-from tests.engine.strategies import Case, cases, ordered_cases, pressed_cases, shared_cases, swapping_cases
+from tests.engine.strategies import (
+    Case,
+    cases,
+    ordered_cases,
+    pressed_cases,
+    shared_cases,
+    speculative_cases,
+    swapping_cases,
+)
 from tests.engine.test_fuzz import CHECKS
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
@@ -39,7 +47,9 @@ def is_covered(case: Case) -> bool:
 
 @needs_numba
 @given(
-    case=st.one_of(cases(), pressed_cases(), ordered_cases(), shared_cases(), swapping_cases()).filter(is_covered),
+    case=st.one_of(
+        cases(), pressed_cases(), ordered_cases(), shared_cases(), speculative_cases(), swapping_cases()
+    ).filter(is_covered),
     num_replicas=st.integers(1, 3),
     routing=st.sampled_from(["round_robin", "least_outstanding"]),
     async_scheduling=st.booleans(),
