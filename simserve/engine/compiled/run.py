@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.compiled import fields
-from simserve.engine.compiled.layout import Counts, Memory, Pointer, Queue, Record, Records, Table
+from simserve.engine.compiled.layout import INTEGER, Counts, Memory, Pointer, Queue, Record, Records, Table
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
+from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import CONTINUOUS, INFINITY, LEAP_WIDTH, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 
@@ -29,9 +30,8 @@ def reason_against(config: EngineConfig, keeps_steps: bool) -> str | None:
         "static batching": config.batching == "static",
         "serving without a KV cache": config.kv_allocation == "none",
         "contiguous KV allocation": config.kv_allocation in ("pow2", "oracle"),
-        f"{config.scheduling_policy} scheduling": config.scheduling_policy != "fcfs",
+        "preemption by priority": config.scheduling_policy == "priority" and config.priority_preemption,
         "a tier behind the prefix cache": config.num_offload_blocks > 0,
-        "speculative decoding": config.num_speculative_tokens > 0,
         "data-parallel attention": config.data_parallel_size > 1,
         "a timeline of every step": keeps_steps,
     }
@@ -59,16 +59,22 @@ class Compiled:
         shared = {"config": _numbers(fields.CONFIG, replicas[0].config), "times": _numbers(fields.TIMES, times)}
         behind = np.zeros(len(requests.ready_time), dtype=np.int64)
         caches = _caches(replicas)
+        queue = replicas[0].waiting
+        ranks = np.array(queue.ranks if isinstance(queue, OrderedQueue) else (), dtype=np.float64)
         self._replicas = Memory(fields.REPLICA, len(replicas))
         for number, replica in enumerate(replicas):
             assert replica.mode == CONTINUOUS
             for name, kind in fields.REPLICA.fields.items():
                 if isinstance(kind, Queue):
                     self._replicas.put(name, behind, number)
+                    if isinstance(replica.waiting, OrderedQueue):
+                        self._replicas.rank(name, ranks, requests.ready_time, replica.waiting.ageing, number)
                 elif name in tables:
                     self._replicas.put(name, tables[name], number)
                 elif name in shared:
                     self._replicas.put(name, shared[name], number)
+                elif name == "progress":
+                    self._replicas.put(name, _progress(replica, requests), number)
                 elif name == "cache":
                     self._replicas.put(name, caches[number], number)
                 elif not isinstance(kind, Pointer):
@@ -142,6 +148,10 @@ class Compiled:
         """Return the leaps that a replica has written down, shape [leaps, fields], and forget them."""
         return self._replicas.drain("leaps", number).reshape(-1, LEAP_WIDTH)
 
+    def take_advances(self, number: int) -> NDArray[np.float64]:
+        """Return what a step of each leap with decodes added to the contexts, where a replica speculates."""
+        return self._replicas.drain("advances", number)
+
     def take_gaps(self, number: int) -> NDArray[np.float64]:
         """Return a replica's irregular gaps, shape [gaps, 2], and forget them."""
         return self._replicas.drain("irregular_gaps", number).reshape(-1, 2)
@@ -186,3 +196,17 @@ def _caches(replicas: list[Replica]) -> list[Memory | None]:
         cache.put("paths", paths)
         caches.append(cache)
     return caches
+
+
+def _progress(replica: Replica, requests: RequestTable) -> Memory | None:
+    """Return the counts by pace of a replica that has not begun, None where it does not speculate."""
+    if replica.progress is None:
+        return None
+    memory = Memory(fields.PROGRESS)
+    for name, kind in fields.PROGRESS.fields.items():
+        if kind == INTEGER:
+            memory.put(name, getattr(replica.progress, name))
+    num_paces = max(requests.pace) + 1
+    memory.put("counts", np.zeros(num_paces, dtype=np.int64))
+    memory.put("remainders", np.zeros(2 * memory.get("_period") * num_paces, dtype=np.int64))
+    return memory
