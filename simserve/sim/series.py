@@ -36,6 +36,10 @@ class TimeSeries:
     decode_tokens_per_s: Floats
 
 
+_ROUNDING = 1e-9
+"""Share of a bin that is no bin."""
+
+
 class BinnedSums:
     """Sums over bins whose width doubles whenever the run outgrows them.
 
@@ -73,7 +77,8 @@ class BinnedSums:
     def means(self, end_time: float) -> tuple[Floats, dict[str, Floats]]:
         """Return the edges of the bins up to ``end_time`` and the mean rate of each sum in them."""
         self._reach(end_time)
-        count = min(max(1, int(np.ceil(end_time / self._width))), _NUM_BINS)
+        # An end that is the edge of a bin but for rounding begins no bin of its own.
+        count = min(max(1, int(np.ceil(end_time / self._width - _ROUNDING))), _NUM_BINS)
         edges: Floats = self._width * np.arange(count + 1, dtype=np.float64)
         if end_time > 0:
             edges[-1] = min(edges[-1], end_time) if end_time > edges[-2] else edges[-1]
