@@ -142,7 +142,7 @@ def scenario(rate: float, num_requests: int, overrides: Sequence[str] = ()) -> A
 
 
 def ways() -> list[str]:
-    """Return how the kernel can be run: ``off`` interpreted and, where numba is there, ``on``: compiled where that covers the run."""
+    """Return how the kernel can be run: ``off``, interpreted; ``on``, compiled where numba is and covers the run."""
     from simserve.scenario.run import run
 
     can_compile = "accelerate" in inspect.signature(run).parameters and importlib.util.find_spec("numba") is not None

@@ -88,7 +88,7 @@ def _describe_fields(model: type[BaseModel], seen: set[type[BaseModel]]) -> bool
     if model in seen:
         return False
     seen.add(model)
-    inner = [each for field in model.model_fields.values() for each in _models_in(field.annotation)]
+    inner = _models_within(model.__pydantic_core_schema__)
     is_changed = sum(_describe_fields(each, seen) for each in inner) > 0
     docstrings: dict[str, str] = {}
     for each in reversed(model.__mro__):
@@ -99,6 +99,16 @@ def _describe_fields(model: type[BaseModel], seen: set[type[BaseModel]]) -> bool
     if bare or is_changed:
         model.model_rebuild(force=True)
     return bool(bare) or is_changed
+
+
+def _models_within(schema: Any) -> list[type[BaseModel]]:
+    """Return the models in a schema of pydantic's, its own first: also those that only a validator knows."""
+    if isinstance(schema, list | tuple):
+        return [model for part in schema for model in _models_within(part)]
+    if not isinstance(schema, dict):
+        return []
+    own = [schema["cls"]] if schema.get("type") == "model" else []
+    return [*own, *(model for part in schema.values() for model in _models_within(part))]
 
 
 @functools.cache

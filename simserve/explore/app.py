@@ -256,7 +256,7 @@ async def _openapi(_request: Request) -> Response:
             (
                 "/scenario",
                 f"{question.about}, as a scenario file",
-                {"application/yaml": {"schema": {"type": "string"}}},
+                {"application/yaml": {"schema": {"type": "object"}}},
             ),
         ):
             paths[f"/api/{name}{tail}"] = {

@@ -254,13 +254,13 @@ class CostQuery(FrozenModel):
     """Tokens of a mean answer."""
     chosen: Annotated[str, Field(max_length=120)] = ""
     """Which is set against the API, ``FRAMEWORK on GPU``; empty: the cheapest."""
-    requests_per_month: Annotated[float, Field(gt=0, le=1e12)] = 1e7
+    requests_per_month: Annotated[float, Field(ge=1, le=1e10)] = 1e7
     """Requests a month."""
-    utilization: Annotated[float, Field(gt=0, le=1)] = 0.4
+    utilization: Annotated[float, Field(ge=0.001, le=1)] = 0.4
     """Share of the GPUs' rate that is used over a month."""
     operations_usd: Annotated[float, Field(ge=0, le=1e7)] = 2000.0
     """Dollars of operations a month."""
-    discount: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    discount: Annotated[float, Field(ge=0, le=0.95)] = 0.0
     """Off the median on-demand price of a GPU-hour."""
     api: Annotated[Name, _name_of("api")] = "together-llama-3.1-8b"
     """The API."""

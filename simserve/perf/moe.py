@@ -33,10 +33,10 @@ CLASS_ROUTED_PASSES, CLASS_LOCAL_PASSES = 0.3, 4.0
 
 
 ROUTING_SKEW = 0.8
-"""Exponent of the experts' popularity by rank: a step uses fewer experts than one that is routed at random.
-Fitted to the TPOT of 136 TensorRT-LLM servers (InferenceX and AIConfigurator; DeepSeek-V3 and R1, Qwen3-235B,
-gpt-oss-120b: median error 6.3 %, 9.3 % at random) and tested on 91 of vLLM and SGLang (10.0 and 13.2 %; their own
-best is 0.7)."""
+"""Exponent of the experts' popularity by rank: a step uses fewer experts than one that is routed at random, and where
+experts are placed whole, one rank computes more of them. Fitted to the TPOT of 136 TensorRT-LLM servers (InferenceX and
+AIConfigurator; DeepSeek-V3 and R1, Qwen3-235B, gpt-oss-120b) and tested on 91 of vLLM and SGLang; engines differ:
+DeepSeek under TensorRT-LLM asks for 0 to 0.4, under SGLang for more than 0.8 (calibration/LOG.md)."""
 
 EXACT_TOKENS = 64
 """Tokens up to which the distinct experts are computed for each number; beyond, at as many knots."""
@@ -223,7 +223,7 @@ def expert_curve(
         curve = _slowed(machine.grouped_gemm_curves["bf16"], compute_share, 1.0).model_copy(update={"fit": None})
     if curve is None:
         curve = _slowed(_class_curve(machine, dtype), compute_share, 1.0)
-    return _slowed(curve, machine.engine_scale, machine.engine_scale)
+    return _slowed(curve, machine.engine_scale, machine.memory_scale)
 
 
 def _class_curve(machine: Machine, dtype: str) -> GroupedGemmCurve:

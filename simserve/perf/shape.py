@@ -164,6 +164,7 @@ class ReplicaShape:
             memory_efficiency=efficiency.memory,
             kernel_latency=efficiency.kernel_latency,
             engine_scale=self.engine.compute_efficiency,
+            memory_share=self.engine.memory_share,
             num_multiprocessors=self.hardware.compute.num_multiprocessors or 1,
             gemm_curves=self.hardware.gemm_curves_of(self.engine.name),
             grouped_gemm_curves=self.hardware.grouped_gemm_curves_of(self.engine.name),

@@ -12,11 +12,14 @@ from simserve.errors import UsageError
 from simserve.planner.capacity_level import Level, Trial
 from simserve.planner.capacity_probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.capacity_search import Effort, Found, find_capacity
+from simserve.planner.scaling import has_own_clock
 from simserve.scenario.objective import objective, objective_mapping
 from simserve.scenario.schema import Scenario
 from simserve.workload.requests import RequestSpecs
 
 MS = 1e3
+WHOLE_REPLICATIONS = 3
+"""Runs a load where each lasts as long as the scenario says, unless more are asked for."""
 THOROUGH_REQUESTS = 1_000_000
 """Most requests of all runs at one load where a precision is asked for."""
 Progress = Callable[[int, float], None]
@@ -106,6 +109,9 @@ class Capacity:
                 f"{_percent(self.asked)} rests on {measured:,} requests; {found.needed_requests:,} are needed for ten "
                 "to lie beyond it"
             )
+        overflow = self.scenario.deployment.overflow
+        if overflow is not None:
+            notes.append(f"this is what the replicas bear alone: {overflow.api} takes what is too much, at any load")
         if found.largest.value and found.largest.fails_at is None:
             notes.append("the highest load that was tried holds; the capacity is at least that")
         return notes
@@ -150,6 +156,8 @@ def capacity(
 ) -> Capacity:
     """Return the largest rate, or number of clients in a closed loop, at which the scenario's objective holds.
 
+    Of a deployment whose overflow goes to an API it is what the replicas bear alone: an API takes whatever is too much.
+
     Args:
         scenario: What is deployed, what arrives, what is asked.
         highest: Nothing above it is tried.
@@ -166,6 +174,7 @@ def capacity(
         InfeasibleError: The model does not fit.
         InputError: A profile or a trace is missing or invalid.
     """
+    asked, scenario = scenario, _without_api(scenario)
     probe, traffic = probe_of(scenario), own_traffic(scenario)
     effort = _effort(scenario, traffic, precision, replications, num_requests)
     slo = objective(scenario)
@@ -179,7 +188,12 @@ def capacity(
         highest=math.inf if highest is None else highest,
         is_whole=is_closed,
     )
-    return Capacity(scenario=scenario, found=found, is_closed_loop=is_closed)
+    return Capacity(scenario=asked, found=found, is_closed_loop=is_closed)
+
+
+def _without_api(scenario: Scenario) -> Scenario:
+    deployment = scenario.deployment.model_copy(update={"overflow": None})
+    return scenario.model_copy(update={"deployment": deployment})
 
 
 def _effort(
@@ -204,6 +218,11 @@ def _effort(
             flag = "--requests" if num_requests is not None else "--replications"
             raise UsageError("has no meaning for a trace: its requests are what they are", key=flag)
         effort = replace(effort, replications=1, num_requests=len(traffic))
+    elif has_own_clock(scenario):
+        if num_requests is not None:
+            raise UsageError("has no meaning here: a run lasts as long as the scenario says", key="--requests")
+        fewer = min(effort.replications, WHOLE_REPLICATIONS) if replications is None else effort.replications
+        effort = replace(effort, num_requests=len(traffic), replications=fewer)
     elif is_closed_loop(scenario) and num_requests is None:
         effort = replace(effort, num_requests=scenario.workload.num_requests)
     return effort

@@ -15,6 +15,7 @@ from simserve.metrics.summary import measure
 from simserve.metrics.throughput import throughput
 from simserve.planner.capacity_level import Trial
 from simserve.planner.capacity_search import STAYS_PER_RUN
+from simserve.planner.scaling import has_own_clock, scaled_traffic
 from simserve.scenario.objective import objective
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy
@@ -29,6 +30,8 @@ Draw = Callable[[int, int], RequestSpecs]
 
 DRAWN_AT_ONCE = 4096
 """Requests that are drawn at least: making the tables of lengths takes longer than drawing from them."""
+CONVERSATIONS_PER_RUN = 5
+"""Mean lengths of a conversation that a run lasts at least."""
 REMEDY = 'for example --set slo=\'{ttft: "1 s", tpot: "50 ms", attainment: 0.95}\''
 
 
@@ -42,6 +45,9 @@ class LoadProbe:
         draw: The traffic.
         warmup: ``auto``, ``none`` or seconds.
         is_closed_loop: Whether load is a number of clients, who all start at once.
+        least_seconds: An open run lasts at least this long.
+        draw_whole: From a load and the index of a replication to all requests of it, where a run must last as long as
+            the scenario says (`simserve.planner.scaling.has_own_clock`); None: any part of it is like the rest.
     """
 
     deployment: Deployment
@@ -49,6 +55,8 @@ class LoadProbe:
     draw: Draw
     warmup: str | float = "auto"
     is_closed_loop: bool = False
+    least_seconds: float = 0.0
+    draw_whole: Callable[[float, int], RequestSpecs] | None = None
     _drawn: dict[int, RequestSpecs] = field(default_factory=dict)
 
     def __call__(self, load: float, replication: int, num_requests: int) -> Trial:
@@ -57,8 +65,11 @@ class LoadProbe:
         Raises:
             KeyboardInterrupt: The user stopped it: part of a run is no measurement.
         """
-        specs = self._first(replication, self._length(load, num_requests))
-        simulation = simulate(self.deployment, at_load(specs, load))
+        if self.draw_whole is not None:
+            specs = self.draw_whole(load, replication)
+        else:
+            specs = at_load(self._first(replication, self._length(load, num_requests)), load)
+        simulation = simulate(self.deployment, specs)
         if simulation.was_interrupted:
             raise KeyboardInterrupt
         return trial(simulation, self.slo, self.warmup)
@@ -70,9 +81,13 @@ class LoadProbe:
         return self._drawn[replication].first(num_requests)
 
     def _length(self, load: float, num_requests: int) -> int:
-        """Return the requests of a run that its warm-up, or a start of all clients at once, is a small part of."""
+        """Return the requests of a run that its warm-up, or a start of all clients at once, is a small part of.
+
+        Of conversations so many that the first of them are long over: contexts grow, and turns follow on each other.
+        """
         if self.is_closed_loop:
             return max(num_requests, STAYS_PER_RUN * round(load))
+        num_requests = max(num_requests, ceil(self.least_seconds * load))
         return num_requests if isinstance(self.warmup, str) else max(num_requests, ceil(3 * self.warmup * load))
 
 
@@ -116,6 +131,7 @@ def probe_of(scenario: Scenario) -> LoadProbe:
     """
     check_load(scenario)
     deployment = deploy(resolve(scenario))
+    has_clock = has_own_clock(scenario)
     slo = objective(scenario)
     assert slo is not None  # check_load
     return LoadProbe(
@@ -124,7 +140,35 @@ def probe_of(scenario: Scenario) -> LoadProbe:
         draw=lambda replication, num_requests: _draw(scenario, replication, num_requests),
         warmup=scenario.run.warmup,
         is_closed_loop=is_closed_loop(scenario),
+        least_seconds=CONVERSATIONS_PER_RUN * _conversation_seconds(scenario),
+        draw_whole=None if not has_clock else lambda load, replication: _whole(scenario, load, replication),
     )
+
+
+def _conversation_seconds(scenario: Scenario) -> float:
+    """Return the mean seconds of thinking and tools in a conversation; 0 without conversations."""
+    if scenario.workload.sessions is None:
+        return 0.0
+    specs = _draw(scenario, 0, DRAWN_AT_ONCE)
+    assert specs.session is not None  # as the workload says
+    return float(specs.think_time.sum() / len(np.unique(specs.session)))
+
+
+def _whole(scenario: Scenario, load: float, replication: int) -> RequestSpecs:
+    """Return all requests of a run as long as the scenario says, its rates scaled to a mean of ``load``."""
+    own = whole_traffic(scenario, replication)
+    scaled = scaled_traffic(scenario, load / own.offered_rate)
+    assert scaled is not None  # check_load
+    seconds = scenario.workload.duration or float(np.nanmax(own.arrival_time))
+    workload = scaled.workload.model_copy(update={"duration": seconds, "num_requests": None})
+    with scenario.blaming("workload"):
+        return generate(workload, seed=scenario.run.seed, replication=replication, base_path=scenario.folder)
+
+
+def whole_traffic(scenario: Scenario, replication: int = 0) -> RequestSpecs:
+    """Return all requests of a replication, as the scenario says."""
+    with scenario.blaming("workload"):
+        return generate(scenario.workload, seed=scenario.run.seed, replication=replication, base_path=scenario.folder)
 
 
 def check_load(scenario: Scenario) -> None:
@@ -147,7 +191,9 @@ def check_load(scenario: Scenario) -> None:
 
 
 def own_traffic(scenario: Scenario) -> RequestSpecs:
-    """Return the requests of a trace, or the first two of what would be drawn: enough to tell the load asked for."""
+    """Return the requests of a trace or of a pattern, else the first two of what would be drawn: they tell the load."""
+    if has_own_clock(scenario):
+        return whole_traffic(scenario)
     return _draw(scenario, 0, 2)
 
 

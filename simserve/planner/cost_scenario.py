@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from simserve.errors import ScenarioError
+from simserve.errors import InfeasibleError, ScenarioError
 from simserve.metrics.api_cost import ApiPrices
 from simserve.planner import cost_model
 from simserve.planner.cost_model import SECONDS_PER_MONTH, Comparison
+from simserve.planner.cost_ways import API, ways
 from simserve.planner.cost_words import caveats, ladder
 from simserve.planner.daily import day_shape
 from simserve.planner.load_curve import LoadCurve
@@ -42,6 +44,8 @@ class _Day:
         mean_rate: Requests/s on average.
         capacity: Requests/s of one replica; None where the load cannot be scaled.
         units: Replicas that serve.
+        paid_share: Share of the day in which one of them is paid for, in the mean: 1 unless the fleet is scaled.
+        api_usd_per_month: What an API costs that serves the peaks of the deployment itself.
         busy: Share of the time with a step running, over the day.
         watts_per_gpu: Mean power of one board over the day.
     """
@@ -50,6 +54,8 @@ class _Day:
     mean_rate: float
     capacity: float | None
     units: int
+    paid_share: float
+    api_usd_per_month: float
     busy: float
     watts_per_gpu: float
 
@@ -67,7 +73,6 @@ class _Traffic:
     cached_share: float
     input_usd: float
     output_usd: float
-    overflow_usd: float
 
 
 def cost_of_scenario(
@@ -76,6 +81,7 @@ def cost_of_scenario(
     api: str | ApiPrices | None,
     requests_per_month: float | None,
     progress: Progress | None,
+    others: Mapping[str, Scenario] | None = None,
 ) -> dict[str, Any]:
     """Return both sides of a month for a scenario, its deployment simulated at the loads of its day.
 
@@ -84,11 +90,26 @@ def cost_of_scenario(
         api: API to compare with; None: the scenario's own, else the cheapest that serves the same weights.
         requests_per_month: Volume; None: the scenario's rate, as that of the busiest hour or the mean.
         progress: Called after every run.
+        others: Name -> other deployments for the same traffic: from what volume each way is cheapest is then said.
 
     Raises:
-        InfeasibleError: The model does not fit.
-        InputError: A profile or price is missing, or no fleet holds its objective at any load.
+        InfeasibleError: The model does not fit, or the objective is held at no load.
+        InputError: A profile or price is missing.
     """
+    summary, model = _priced(scenario, api, requests_per_month, progress)
+    if not others:
+        return summary
+    models = {"the scenario": model}
+    for name, other in others.items():
+        models[name] = _priced(other, api, requests_per_month, progress)[1]
+    found = [{**each, "name": summary["api"]["name"] if each["name"] == API else each["name"]} for each in ways(models)]
+    return {**summary, "ways": found}
+
+
+def _priced(
+    scenario: Scenario, api: str | ApiPrices | None, requests_per_month: float | None, progress: Progress | None
+) -> tuple[dict[str, Any], Comparison]:
+    """Return what a scenario's month costs, in plain values and as what other volumes are priced by."""
     resolved = resolve(scenario)
     if resolved.gpu_hour_usd is None:
         with scenario.blaming("pricing"):
@@ -99,7 +120,7 @@ def cost_of_scenario(
     day = _day(scenario, curve, requests_per_month)
     traffic = _traffic(curve, prices)
     model = _comparison(resolved, day, traffic, prices)
-    return _summary(resolved, curve, day, traffic, model, why_api)
+    return _summary(resolved, curve, day, traffic, model, why_api), model
 
 
 def _api(scenario: Scenario, api: str | ApiPrices | None) -> tuple[ApiPrices, str | None]:
@@ -126,7 +147,7 @@ def _api(scenario: Scenario, api: str | ApiPrices | None) -> tuple[ApiPrices, st
 def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None) -> _Day:
     """Return the day: how much arrives by the hour, how many replicas hold it, how busy they are."""
     own = curve.as_it_is()
-    deployed, spec = scenario.deployment.replicas, scenario.pricing.daily or DailySpec()
+    deployed, spec = _most_replicas(scenario), scenario.pricing.daily or DailySpec()
     flat = curve.own_load is None
     with scenario.blaming("pricing.daily"):
         shape = (1.0,) * 24 if flat else day_shape(spec.hourly, spec.peak_to_mean, spec.peak_to_trough)
@@ -134,16 +155,18 @@ def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None)
     mean = offered / (max(shape) if spec.rate_is == "peak" else 1.0)
     if requests_per_month is not None:
         mean = requests_per_month / SECONDS_PER_MONTH
-    capacity = curve.capacity()
+    # An API that takes what is too much bears any load; the replicas' own share is as it is simulated.
+    capacity = None if scenario.deployment.overflow is not None else curve.capacity()
     if capacity == 0.0:
-        with scenario.blaming("slo"):
-            raise ScenarioError(
-                "is held at no load: even a 4096th of the traffic misses it",
-                remedy="see simserve run; relax the objective or change the deployment",
-            )
+        raise InfeasibleError(
+            "the objective is held at no load: even a 4096th of the traffic misses it",
+            remedy="see simserve run; relax the objective or change the deployment",
+        )
     peak = mean * max(shape)
     units = deployed if capacity is None else max(deployed, math.ceil(peak / (capacity / deployed) * (1 - 1e-9)))
     per_deployed = deployed / units
+    is_scaled = scenario.deployment.autoscaling is not None
+    gpus = scenario.deployment.num_gpus / scenario.deployment.replicas
     if not flat and curve.own_load is not None:
         quietest, busiest = min(shape) * mean * per_deployed, peak * per_deployed
         for rate in np.linspace(quietest, busiest, 3):
@@ -154,14 +177,25 @@ def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None)
         mean_rate=mean,
         capacity=None if capacity is None else capacity / deployed,
         units=units,
-        busy=sum(busy for busy, _ in hours) / len(hours),
-        watts_per_gpu=sum(watts for _, watts in hours) / len(hours),
+        paid_share=1.0 if not is_scaled else _mean([hour.mean_gpus for hour in hours]) / (deployed * gpus),
+        api_usd_per_month=_mean([hour.api_usd_per_hour for hour in hours]) * HOURS_PER_MONTH,
+        busy=_mean([hour.busy for hour in hours]),
+        watts_per_gpu=_mean([hour.watts_per_gpu for hour in hours]),
     )
 
 
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _most_replicas(scenario: Scenario) -> int:
+    """Return the replicas that there may be at once."""
+    scaling = scenario.deployment.autoscaling
+    return scenario.deployment.replicas if scaling is None else scaling.max_replicas
+
+
 def _traffic(curve: LoadCurve, api: ApiPrices) -> _Traffic:
-    result = next(iter(curve.results.values()))
-    records, hourly = result.simulation.records, result.summary["simserve"]["overflow"]["usd_per_hour"]
+    records = next(iter(curve.results.values())).simulation.records
     done = records.status == COMPLETED
     prompt, output, cached = (
         column[done].astype(np.float64)
@@ -174,7 +208,6 @@ def _traffic(curve: LoadCurve, api: ApiPrices) -> _Traffic:
         cached_share=float(cached.sum() / prompt.sum()),
         input_usd=float(inputs.mean()),
         output_usd=float(outputs.mean()),
-        overflow_usd=(hourly or 0.0) / 3600.0 / result.summary["request_throughput"],
     )
 
 
@@ -183,13 +216,13 @@ def _comparison(resolved: ResolvedScenario, day: _Day, traffic: _Traffic, api: A
     gpus = deployment.num_gpus / deployment.replicas
     hour = resolved.gpu_hour_usd or 0.0
     return Comparison(
-        unit_usd_per_month=gpus * (hour * HOURS_PER_MONTH + _electricity(resolved, day)),
+        unit_usd_per_month=gpus * day.paid_share * (hour * HOURS_PER_MONTH + _electricity(resolved, day)),
         gpus_per_unit=gpus,
         units=day.units,
         spare_units=pricing.spare_replicas or 0,
         capacity=day.capacity,
         fixed_usd_per_month=pricing.operations_usd_per_month + (pricing.platform_usd_per_month or 0.0),
-        overflow_usd_per_request=traffic.overflow_usd,
+        overflow_usd_per_request=day.api_usd_per_month / day.requests_per_month,
         api=api,
         api_usd_per_request=(traffic.input_usd + traffic.output_usd) * api.batch_factor(pricing.batch_share or 0.0),
         tokens_per_request=traffic.prompt_tokens + traffic.output_tokens,
@@ -280,9 +313,10 @@ def _self_host(
     pricing, requests = resolved.scenario.pricing, day.requests_per_month
     prompt, output = requests * traffic.prompt_tokens, requests * traffic.output_tokens
     gpus = (day.units + model.spare_units) * model.gpus_per_unit
+    paid = gpus * day.paid_share
     full = None if day.capacity is None else day.units * day.capacity
     site = grid(pricing)
-    kwh = gpus * site.site_watts(day.watts_per_gpu) / 1000 * HOURS_PER_MONTH
+    kwh = paid * site.site_watts(day.watts_per_gpu) / 1000 * HOURS_PER_MONTH
     return {
         "usd_per_month": month,
         "usd_per_request": month / requests,
@@ -292,16 +326,17 @@ def _self_host(
         "utilization": day.busy if full is None else day.mean_rate / full,
         "busy": day.busy,
         "gpus": gpus,
+        "gpus_paid_on_average": paid,
         "replicas": day.units,
         "spare_replicas": model.spare_units,
         "gpu_hour_usd": resolved.gpu_hour_usd,
         "gpu_hour_source": resolved.gpu_hour_source,
-        "gpu_usd_per_month": gpus * (resolved.gpu_hour_usd or 0.0) * HOURS_PER_MONTH,
-        "fleet_usd_per_month": gpus * (resolved.gpu_hour_usd or 0.0) * HOURS_PER_MONTH,
-        "electricity_usd_per_month": gpus * _electricity(resolved, day),
+        "gpu_usd_per_month": paid * (resolved.gpu_hour_usd or 0.0) * HOURS_PER_MONTH,
+        "fleet_usd_per_month": paid * (resolved.gpu_hour_usd or 0.0) * HOURS_PER_MONTH,
+        "overflow_usd_per_month": day.api_usd_per_month,
+        "electricity_usd_per_month": paid * _electricity(resolved, day),
         "operations_usd_per_month": pricing.operations_usd_per_month,
         "platform_usd_per_month": pricing.platform_usd_per_month or 0.0,
-        "overflow_usd_per_month": requests * traffic.overflow_usd,
         "watts_per_gpu": day.watts_per_gpu,
         "kwh_per_month": kwh,
         "kg_co2_per_month": kwh * site.grams_co2_per_kwh / 1000,

@@ -73,7 +73,18 @@ def caveats(
     """Return what the figures leave open: the quality of the answers, the fleet, the API, the day, the simulation."""
     scenario = resolved.scenario
     said = [_quality(resolved, model)]
-    deployed = scenario.deployment.replicas
+    scaling, overflow = scenario.deployment.autoscaling, scenario.deployment.overflow
+    deployed = scenario.deployment.replicas if scaling is None else scaling.max_replicas
+    if scaling is not None:
+        said.append(
+            f"the fleet is scaled from {scaling.min_replicas} to {scaling.max_replicas} replicas: what is paid is "
+            "their GPU-hours from launch to end, simulated at the loads of the day"
+        )
+    if overflow is not None:
+        said.append(
+            f"{overflow.api} takes what finds more than {overflow.max_queue} waiting; its bill stands with the fixed "
+            "costs, and how far the replicas alone reach is not asked"
+        )
     if model.units > deployed and model.capacity is not None:
         said.append(
             f"the busiest hour takes {model.units} replicas, of which the scenario has {deployed}: one holds "

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simserve.metrics.result import RunResult
+from simserve.planner.search_trial import mean_gpus
 from simserve.scenario.objective import objective
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
@@ -20,6 +21,8 @@ NUM_REQUESTS = 2000
 """Requests of one run: percentiles of a load level need no more."""
 LEAST_SECONDS = 60.0
 """Arrivals of an open loop last at least this long, so that a queue that grows has time to be seen."""
+LEAST_SCALED_SECONDS = 1800.0
+"""The same of a fleet that is scaled: replicas take minutes to come and to go."""
 LEAST_PER_CLIENT = 20
 """Requests of each client of a closed loop, at least."""
 MOST_REQUESTS = 50_000
@@ -40,6 +43,8 @@ class Level:
         attainment: Share of the requests within the SLO; None without one.
         stability: `stable`, `backlogged` or `overloaded`.
         holds: Whether everything was served, in time where there is an SLO, without a growing queue.
+        mean_gpus: GPUs that were paid for on average; fewer than there may be where a fleet is scaled.
+        api_usd_per_hour: What an API costs that served a part.
     """
 
     load: float
@@ -49,6 +54,18 @@ class Level:
     attainment: float | None
     stability: str
     holds: bool
+    mean_gpus: float = 0.0
+    api_usd_per_hour: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hour:
+    """An hour at one rate: busy share, watts of a GPU, GPUs paid for, dollars an hour of an API."""
+
+    busy: float
+    watts_per_gpu: float
+    mean_gpus: float
+    api_usd_per_hour: float
 
 
 @dataclass(slots=True)
@@ -111,14 +128,22 @@ class LoadCurve:
         assert workload.arrivals is not None  # only such loads are scaled
         value: float | int = int(load) if self.is_closed else load
         arrivals = workload.arrivals.model_copy(update={"concurrency" if self.is_closed else "rate": value})
-        least = load * (LEAST_PER_CLIENT if self.is_closed else LEAST_SECONDS)
+        scaling = self.scenario.deployment.autoscaling
+        seconds = LEAST_SECONDS if scaling is None else LEAST_SCALED_SECONDS
+        least = load * (LEAST_PER_CLIENT if self.is_closed else seconds)
         asked = min(workload.num_requests or NUM_REQUESTS, NUM_REQUESTS)
         changes = {
             "arrivals": arrivals,
             "num_requests": min(max(asked, math.ceil(least)), MOST_REQUESTS),
             "duration": None,
         }
-        return self.scenario.model_copy(update={"workload": workload.model_copy(update=changes)})
+        deployment = self.scenario.deployment
+        if scaling is not None:
+            # The hour before is over: a fleet that starts small would show its start, not the hour.
+            deployment = deployment.model_copy(update={"replicas": scaling.max_replicas})
+        return self.scenario.model_copy(
+            update={"workload": workload.model_copy(update=changes), "deployment": deployment}
+        )
 
     def capacity(self) -> float | None:
         """Return the highest rate, requests/s, at which the deployment holds; None where the load cannot be scaled.
@@ -146,14 +171,21 @@ class LoadCurve:
             low, high = (middle, high) if self.at(middle).holds else (low, middle)
         return self.at(low).rate
 
-    def interpolate(self, rate: float) -> tuple[float, float]:
-        """Return the busy share and the watts of a GPU at a rate, linear between the levels that hold."""
+    def interpolate(self, rate: float) -> Hour:
+        """Return what an hour of a rate is like, linear between the levels that hold."""
         held = [level for level in self.levels.values() if level.holds] or list(self.levels.values())
         known = sorted(held, key=lambda level: level.rate)
         rates = np.array([level.rate for level in known])
-        busy = np.interp(rate, rates, [level.busy for level in known])
-        watts = np.interp(rate, rates, [level.watts_per_gpu for level in known])
-        return float(busy), float(watts)
+
+        def between(values: list[float]) -> float:
+            return float(np.interp(rate, rates, values))
+
+        return Hour(
+            busy=between([level.busy for level in known]),
+            watts_per_gpu=between([level.watts_per_gpu for level in known]),
+            mean_gpus=between([level.mean_gpus for level in known]),
+            api_usd_per_hour=between([level.api_usd_per_hour for level in known]),
+        )
 
 
 def _once(scenario: Scenario) -> object:
@@ -177,4 +209,6 @@ def _level(load: float, result: RunResult, scenario: Scenario) -> Level:
         attainment=attainment,
         stability=inner["stability"],
         holds=holds,
+        mean_gpus=mean_gpus(scenario, summary),
+        api_usd_per_hour=inner["overflow"]["usd_per_hour"] or 0.0,
     )

@@ -21,7 +21,6 @@ from simserve.planner.plan_fleet import (
     confirm,
     one_fewer,
     resized_or_refused,
-    scaled_traffic,
     traffic_borne,
     with_room,
 )
@@ -29,6 +28,7 @@ from simserve.planner.plan_front import front_candidates, sized
 from simserve.planner.plan_miss import Miss, nearest_miss, shown
 from simserve.planner.plan_price import Market, price_of
 from simserve.planner.plan_summary import summary_of
+from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search import Search
 from simserve.planner.search_group import each_result, refine_group, search_group
 from simserve.planner.search_member import OBJECTIVES, Goal, GroupResult, Member, Objective

@@ -9,10 +9,10 @@ from typing import Any
 from simserve.errors import InfeasibleError, InputError
 from simserve.planner.makeup import smallest_fleet
 from simserve.planner.overrides import Overrides, with_overrides
+from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search_order import smallest_integer
 from simserve.planner.search_trial import MOST_REQUESTS, Trial, request_limit, try_fleet
 from simserve.scenario.schema import Scenario
-from simserve.workload.arrival_spec import ClosedLoopArrivals
 
 CONFIRMING_REPLICATIONS = 3
 TRAFFIC_STEP = 0.05
@@ -32,15 +32,6 @@ class Fleet:
     scenario: Scenario
     overrides: Overrides
     replicas: int
-
-
-def scaled_traffic(scenario: Scenario, factor: float) -> Scenario | None:
-    """Return the scenario with its arrival rate, or its clients, times ``factor``; None where it has neither."""
-    arrivals = scenario.workload.arrivals
-    if isinstance(arrivals, ClosedLoopArrivals):
-        return with_overrides(scenario, {"workload.arrivals.concurrency": max(1, round(arrivals.concurrency * factor))})
-    rate = getattr(arrivals, "rate", None)
-    return None if rate is None else with_overrides(scenario, {"workload.arrivals.rate": rate * factor})
 
 
 def scaled_lengths(scenario: Scenario, name: str, factor: float) -> Scenario | None:

@@ -173,9 +173,7 @@ def _trial(scenario: Scenario, overrides: Overrides, replicas: int, summary: Map
     inner = summary["simserve"]
     attainment = inner["slo"]["attainment"]
     deployment, scaling = scenario.deployment, scenario.deployment.autoscaling
-    duration = float(summary["duration"] or 0.0)
-    gpu_hours = inner["replicas"]["gpu_hours"]
-    mean_gpus = deployment.num_gpus if scaling is None or not duration else gpu_hours * SECONDS_PER_HOUR / duration
+    paid = mean_gpus(scenario, summary)
     return Trial(
         overrides=dict(overrides),
         replicas=replicas,
@@ -192,11 +190,11 @@ def _trial(scenario: Scenario, overrides: Overrides, replicas: int, summary: Map
             for percentile in SHOWN_PERCENTILES
         },
         usd_per_hour=inner["cost"]["usd_per_hour"],
-        mean_gpus=float(mean_gpus),
+        mean_gpus=paid,
         usd_per_million_tokens=inner["cost"]["usd_per_million_tokens"],
-        watts=mean_gpus * inner["energy"]["watts_per_gpu"],
+        watts=paid * inner["energy"]["watts_per_gpu"],
         busy=inner["utilization"]["busy"] or 0.0,
-        duration=duration,
+        duration=float(summary["duration"]),
         figures={
             **{name: summary[name] for name in ("request_throughput", "output_throughput", "total_token_throughput")},
             "total_input_tokens": summary["total_input_tokens"],
@@ -207,6 +205,13 @@ def _trial(scenario: Scenario, overrides: Overrides, replicas: int, summary: Map
         binding=str(inner["bottleneck"]["binding"]),
         fidelity=str(inner["fidelity"]),
     )
+
+
+def mean_gpus(scenario: Scenario, summary: Mapping[str, Any]) -> float:
+    """Return the GPUs that were paid for on average in a run."""
+    if scenario.deployment.autoscaling is None or not summary["duration"]:
+        return float(scenario.deployment.num_gpus)
+    return float(summary["simserve"]["replicas"]["gpu_hours"] * SECONDS_PER_HOUR / summary["duration"])
 
 
 def _holds(scenario: Scenario, summary: Mapping[str, Any]) -> bool:

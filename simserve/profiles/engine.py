@@ -95,6 +95,7 @@ class ResolvedEngine:
         frontend_latency: From arrival to the scheduler.
         tokenization_per_token: What a token of the prompt adds to it; 0 where the scenario sets the latency.
         compute_efficiency: Scale on the hardware profile's kernel efficiencies.
+        memory_share: Times that, the scale on its bandwidths.
         shared_decode_groups: Query heads a key-value head for which decode attention reads keys once for all of
             them, others read them each; None: any number.
         fuses_activation_quantisation: Whether norms and activation functions round their results to 8 bits.
@@ -164,6 +165,7 @@ class ResolvedEngine:
     frontend_latency: float
     tokenization_per_token: float
     compute_efficiency: float
+    memory_share: float
     shared_decode_groups: tuple[int, ...] | None
     fuses_activation_quantisation: bool
     narrow_kv_slowdown: float

@@ -212,6 +212,8 @@ class Kernels(FrozenModel):
 
     compute_efficiency: float = Field(gt=0, le=1.5)
     """Scale on the hardware profile's kernel efficiencies; 1: as there."""
+    memory_share: float = Field(default=1.0, gt=0, le=2)
+    """What that leaves of the bandwidths, times this: above 1 where arithmetic alone is behind."""
     shared_decode_groups: tuple[int, ...] | None = None
     """Query heads a key-value head for which a decode step reads keys once for all of them; absent: any number."""
     fuses_activation_quantisation: bool = False

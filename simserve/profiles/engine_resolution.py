@@ -277,6 +277,7 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
         "frontend_latency": choices.pick("frontend_latency", slowdown * host.frontend_latency),
         "tokenization_per_token": 0.0 if choices.is_set("frontend_latency") else slowdown * host.tokenization_per_token,
         "compute_efficiency": known.kernels.compute_efficiency,
+        "memory_share": known.kernels.memory_share,
         "shared_decode_groups": known.kernels.shared_decode_groups,
         "fuses_activation_quantisation": known.kernels.fuses_activation_quantisation,
         "narrow_kv_slowdown": known.kernels.narrow_kv_slowdown,

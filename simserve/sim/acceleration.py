@@ -18,8 +18,9 @@ from simserve.errors import UsageError
 Accelerate = Literal["auto", "on", "off"]
 CHOICES: tuple[Accelerate, ...] = ("auto", "on", "off")
 
-LEAST_REQUESTS = 2_000
-"""``auto``: below it, loading the compiled kernel, a twentieth of a second, takes longer than it saves."""
+LEAST_REQUESTS = 500
+"""``auto``: below it, laying out flat memory takes longer than it saves. Loading the compiled kernel takes a twentieth
+of a second once a process, which one run of three thousand requests earns back, or the few runs of a search."""
 LEAST_REQUESTS_TO_COMPILE = 200_000
 """``auto``: the same where the kernel has yet to be compiled, which takes some twenty seconds, once."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -15,15 +16,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import simserve as ss
 from simserve.engine.compiled.cache import read, write
 from simserve.engine.compiled.fields import REPLICA, REQUESTS
 from simserve.engine.compiled.run import reason_against
 from simserve.engine.state import Replica, RequestTable
 from simserve.errors import InvariantError, UsageError
+from simserve.scenario.schema import Scenario
 from simserve.sim import acceleration
 from simserve.sim.simulate import Replay, replay
 from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
-from tests.engine.strategies import Case, cases, pressed_cases, swapping_cases
+from tests.engine.strategies import (
+    Case,
+    cases,
+    ordered_cases,
+    pressed_cases,
+    shared_cases,
+    speculative_cases,
+    swapping_cases,
+)
 from tests.engine.test_fuzz import CHECKS
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
@@ -31,26 +42,47 @@ needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reas
 
 def is_covered(case: Case) -> bool:
     """Return whether the case runs compiled."""
-    is_open = case.specs.concurrency is None and case.specs.turn is None
-    shares = case.config.enable_prefix_caching and case.specs.prefixes is not None
-    return reason_against(case.config, shares, is_open, False) is None
+    return reason_against(case.config, False) is None
+
+
+KINDS = {
+    "any": cases,
+    "pressed": pressed_cases,
+    "ordered": ordered_cases,
+    "shared": shared_cases,
+    "speculative": speculative_cases,
+    "swapping": swapping_cases,
+}
 
 
 @needs_numba
-@given(
-    case=st.one_of(cases(), pressed_cases(), swapping_cases()).filter(is_covered),
-    num_replicas=st.integers(1, 3),
-    routing=st.sampled_from(["round_robin", "least_outstanding"]),
-    async_scheduling=st.booleans(),
-)
-@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=CHECKS)
-def test_compiled_equals_interpreted(case: Case, num_replicas: int, routing: Any, async_scheduling: bool) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=70, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_compiled_equals_interpreted(kind: str, data: st.DataObject) -> None:
     """Any replicas, router and workload: every record and every total is the same, to the bit."""
-    config = dataclasses.replace(case.config, async_scheduling=async_scheduling)
-    runs = [
-        replay(config, case.times, case.specs, num_replicas=num_replicas, routing=routing, accelerate=accelerate)
-        for accelerate in ("off", "on")
-    ]
+    compare(kind, data)
+
+
+@needs_numba
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=1500, deadline=None, database=None, print_blob=True, suppress_health_check=CHECKS)
+def test_compiled_equals_interpreted_at_length(kind: str, data: st.DataObject) -> None:
+    """The same with twenty times the examples, other ones every time."""
+    compare(kind, data)
+
+
+def compare(kind: str, data: st.DataObject) -> None:
+    """Run a case of a kind both ways."""
+    case = data.draw(KINDS[kind]().filter(is_covered))
+    config = dataclasses.replace(case.config, async_scheduling=data.draw(st.booleans()))
+    cluster: dict[str, Any] = {
+        "num_replicas": data.draw(st.integers(1, 3)),
+        "routing": data.draw(st.sampled_from(["round_robin", "least_outstanding"])),
+    }
+    runs = [replay(config, case.times, case.specs, accelerate=each, **cluster) for each in ("off", "on")]
 
     assert_same(*runs)
 
@@ -89,7 +121,7 @@ def test_a_long_run_is_the_same_to_the_bit(async_scheduling: bool) -> None:
     """Ten thousand requests, more leaps than are added up at a time, blocks short, three replicas."""
     generator = np.random.default_rng(1)
     num_requests = 10_000
-    arrivals = np.cumsum(generator.exponential(0.25, num_requests))
+    arrivals = np.cumsum(generator.exponential(0.12, num_requests))
     prompts, outputs = generator.integers(1, 60, num_requests), generator.integers(1, 40, num_requests)
     config = make_config(
         max_num_seqs=8, num_blocks=40, max_model_len=128, max_num_batched_tokens=32, async_scheduling=async_scheduling
@@ -211,3 +243,32 @@ def test_another_word_is_refused() -> None:
     """And the choices are named."""
     with pytest.raises(UsageError, match="use auto, on or off"):
         acceleration.compiled_for("yes", 10, None)  # type: ignore[arg-type]
+
+
+TRACES = Path(__file__).resolve().parents[2] / "../shared/data/traces"
+RECORDED = {
+    "azure": {"path": str(TRACES / "azure2023/AzureLLMInferenceTrace_conv.csv.gz"), "format": "azure"},
+    "mooncake": {"path": str(TRACES / "mooncake/conversation_trace.jsonl.gz"), "format": "mooncake"},
+}
+
+
+@needs_numba
+@pytest.mark.skipif(not TRACES.is_dir(), reason="../shared/data is not there")
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_traffic_is_the_same_to_the_bit(name: str) -> None:
+    """Real arrivals and lengths, and with Mooncake's the prefixes that its requests share."""
+    scenario = Scenario.model_validate(
+        {
+            "name": name,
+            "model": "llama-3.1-8b",
+            "deployment": {
+                "hardware": "h100-sxm-80gb",
+                "replicas": 4,
+                "engine": {"name": "vllm", "version": "0.12", "max_model_len": 131072},
+            },
+            "workload": {"trace": RECORDED[name], "num_requests": 4000},
+        }
+    )
+    summaries = [json.dumps(dict(ss.run(scenario, accelerate=accelerate).summary)) for accelerate in ("off", "on")]
+
+    assert summaries[0] == summaries[1]

@@ -162,11 +162,11 @@ def test_a_window_of_a_thousand_tokens_is_a_straight_line() -> None:
 
 
 def test_kernels_that_follow_a_gpu_only_so_far() -> None:
-    """llama.cpp on an A100: 1.6 of its 2.04 TB/s, 200 of its 312 TFLOP/s; an RTX 4090 has less of both."""
-    large, small = (make_shape(name, engine="llama.cpp").machine for name in ("a100-sxm-80gb", "rtx-4090-24gb"))
+    """llama.cpp on an H100: 1.6 of its 3.35 TB/s, 270 of its 989 TFLOP/s; an RTX 4090 has less of both."""
+    large, small = (make_shape(name, engine="llama.cpp").machine for name in ("h100-sxm-80gb", "rtx-4090-24gb"))
 
-    assert (large.bandwidth, large.peak("bf16")) == (1.6e12, 200e12)
-    assert (small.bandwidth, small.peak("bf16")) == (1.008e12, 165.2e12)
+    assert (large.bandwidth, large.peak("bf16")) == (1.6e12, 270e12)
+    assert (small.bandwidth, small.peak("bf16")) == (1.008e12, pytest.approx(165.2e12, rel=0.01))
 
 
 @pytest.mark.parametrize(
@@ -183,10 +183,10 @@ def test_early_kernels_read_the_keys_of_a_group_once_a_query_head(model: str, ve
     """XQA came with 0.8 for groups of 8, with 0.10 for others; a model without groups has nothing to share."""
     slope, newest = (
         price(make_shape(model=model, engine="tensorrt-llm", version=each), 64).step_times.decode_slope[1]
-        for each in (version, "0.12")
+        for each in (version, "0.14")
     )
 
-    assert (slope == newest) is is_shared
+    assert (slope < 1.2 * newest) is is_shared
     if not is_shared:
         loaded = make_model(model)
         group = loaded.num_attention_heads / loaded.num_key_value_heads

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simserve.errors import InputError, UsageError
+from simserve.errors import InfeasibleError, InputError, UsageError
 from simserve.metrics.result import RunResult
 from simserve.planner import load_curve
 from simserve.planner.cost import cost_summary
@@ -215,7 +215,6 @@ def test_the_same_scenario_gives_the_same_summary(plain: dict[str, Any]) -> None
     [
         (["pricing.api=gpt-5000"], {}, "is not a known api"),
         (["pricing.gpu_hour_usd=null", "deployment.hardware=m2-max-96gb"], {}, "gpu_hour_usd"),
-        (["slo={ttft: 1 us}"], {}, "is held at no load"),
         (["pricing.daily={peak_to_mean: 3, peak_to_trough: 2}"], {}, "has no wave"),
     ],
 )
@@ -223,6 +222,39 @@ def test_what_cannot_be_priced_is_said(overrides: list[str], arguments: dict[str
     """With the key."""
     with pytest.raises(InputError, match=said):
         cost(*overrides, **arguments)
+
+
+def test_an_objective_that_no_load_keeps_is_infeasible() -> None:
+    """Exit code 3, as for a plan that holds nowhere."""
+    with pytest.raises(InfeasibleError, match="is held at no load"):
+        cost("slo={ttft: 1 us}")
+
+
+def test_a_scaled_fleet_pays_for_the_hours_it_has() -> None:
+    """Over the day between its fewest and its most replicas: less than the most, more than the fewest."""
+    scaling = "{metric: running, target: 4, min_replicas: 1, max_replicas: 6}"
+    arrivals = "{process: poisson, rate: 6.0}"
+
+    own = cost(f"deployment.autoscaling={scaling}", f"workload.arrivals={arrivals}", "workload.num_requests=1000")
+
+    side = own["self_host"]
+    assert 1 <= side["gpus_paid_on_average"] < side["gpus"] == 6
+    assert side["gpu_usd_per_month"] == pytest.approx(side["gpus_paid_on_average"] * side["gpu_hour_usd"] * 720)
+    assert any("scaled from 1 to 6 replicas" in each for each in own["caveats"])
+
+
+def test_what_overflows_to_an_api_is_on_the_bill() -> None:
+    """The replicas stay as many as they are; the API's dollars stand beside theirs."""
+    overflow = "{api: deepinfra-llama-3.1-8b, max_queue: 0}"
+
+    without, own = cost(), cost(f"deployment.overflow={overflow}", "deployment.engine.max_num_seqs=2")
+
+    side = own["self_host"]
+    assert side["overflow_usd_per_month"] > 0 == without["self_host"]["overflow_usd_per_month"]
+    assert side["replicas"] == 1
+    assert side["usd_per_month"] == pytest.approx(
+        side["gpu_usd_per_month"] + side["operations_usd_per_month"] + side["overflow_usd_per_month"]
+    )
 
 
 def test_terms_are_for_arithmetic() -> None:

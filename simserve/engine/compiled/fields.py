@@ -9,8 +9,10 @@ from simserve.engine.compiled.layout import (
     FLOAT,
     INTEGER,
     Column,
+    Counts,
     Items,
     Kind,
+    Order,
     Pointer,
     Queue,
     Record,
@@ -27,9 +29,38 @@ _NUMBERS = {"int": INTEGER, "float": FLOAT, "bool": BOOLEAN}
 CONFIG = Record("config", {each.name: _NUMBERS[each.type] for each in fields(EngineConfig) if each.type in _NUMBERS})
 TIMES = Record("times", {each.name: FLOAT for each in fields(StepTimes) if each.type == "float"})
 
-PATHS = Record("paths", {"cached_tokens": Column("q")})
-CACHE = Record("cache", {"paths": Pointer(PATHS), "num_idle": INTEGER, "num_duplicates": INTEGER})
-PROGRESS = Record("progress", {"total": INTEGER})
+PATHS = Record(
+    "paths",
+    {
+        **dict.fromkeys(("cached_tokens", "ends", "pinned_until", "segments", "shared_blocks", "starts"), Column("q")),
+        "block_size": INTEGER,
+        "is_private": Column("b"),
+    },
+)
+# The tier behind the cache is absent (`simserve.engine.compiled.run.reason_against`).
+TIER = Record("tier", {"stored": Counts()})
+CACHE = Record(
+    "cache",
+    {
+        **dict.fromkeys(("held", "reach_heads", "used", "users"), Counts()),
+        **dict.fromkeys(("num_duplicates", "num_idle", "free_reach"), INTEGER),
+        "idle": Order(),
+        "paths": Pointer(PATHS),
+        "reaches": Items("qqq"),
+        "tier": Pointer(TIER),
+    },
+)
+"""``reaches`` holds chains of (blocks, requests, next), 1 added to positions; ``reach_heads``: where each begins."""
+PROGRESS = Record(
+    "progress",
+    {
+        **dict.fromkeys(("_block_size", "_offset", "_period", "pending_blocks", "total"), INTEGER),
+        "counts": Counts(),
+        "paces": Items("q"),
+        "remainders": Counts(),
+    },
+)
+"""Requests by pace, the paces there are, and by pace and remainder, two periods each."""
 
 _COLUMNS = {
     **dict.fromkeys(("status", "reason", "is_truncated"), "b"),
@@ -110,6 +141,7 @@ _PLANE: dict[str, Kind] = {
     **dict.fromkeys(("due", "failed", "loads"), Items("q")),
     "ends": Items("d"),
     "held": Items("dqq"),
+    "inbox": Items("dq"),
     "sent": Items("dq"),
     "units": Records(REPLICA),
 }

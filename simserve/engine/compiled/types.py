@@ -29,7 +29,9 @@ from simserve.engine.compiled.layout import (
     INTEGER,
     WORD,
     Column,
+    Counts,
     Items,
+    Order,
     Pointer,
     Queue,
     Record,
@@ -86,12 +88,26 @@ class QueueType(types.Type):
         super().__init__(name="simserve.queue")
 
 
+class CountsType(types.Type):
+    """Positive whole numbers by segment."""
+
+    def __init__(self) -> None:
+        super().__init__(name="simserve.counts")
+
+
+class OrderType(types.Type):
+    """Segments in an order."""
+
+    def __init__(self) -> None:
+        super().__init__(name="simserve.order")
+
+
 class _PointerModel(models.PrimitiveModel):
     def __init__(self, manager: Any, fe_type: Any) -> None:
         super().__init__(manager, fe_type, ADDRESS)
 
 
-for _each in (RecordType, RecordsType, ColumnType, ItemsType, QueueType):
+for _each in (RecordType, RecordsType, ColumnType, ItemsType, QueueType, CountsType, OrderType):
     register_model(_each)(_PointerModel)
 
 
@@ -103,8 +119,8 @@ def type_of(kind: Any) -> Any:
         return ColumnType(kind.code)
     if isinstance(kind, Items):
         return ItemsType(kind.codes)
-    if isinstance(kind, Queue):
-        return QueueType()
+    if isinstance(kind, Queue | Counts | Order):
+        return {Queue: QueueType, Counts: CountsType, Order: OrderType}[type(kind)]()
     if isinstance(kind, Records):
         return RecordsType(kind.record)
     assert isinstance(kind, Pointer)
@@ -139,7 +155,7 @@ def _get_attribute(context: Any, builder: Any, record: RecordType, value: Any, n
     if kind in (INTEGER, BOOLEAN):
         word = builder.load(place(builder, value, offset, WORD_TYPE))
         return builder.trunc(word, ir.IntType(1)) if kind == BOOLEAN else word
-    if isinstance(kind, Items | Queue):
+    if isinstance(kind, Items | Queue | Order):
         return place(builder, value, offset, BYTE)
     return builder.load(place(builder, value, offset, ADDRESS))
 

@@ -1,0 +1,69 @@
+"""A scenario at another load: the same pattern of arrivals, with more or fewer requests in it. Simulates nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simserve.scenario.schema import Scenario
+from simserve.workload.arrival_spec import (
+    AllAtOnceArrivals,
+    Arrivals,
+    ClosedLoopArrivals,
+    DailyArrivals,
+    RampArrivals,
+    SpikeArrivals,
+    StepArrivals,
+)
+
+PATTERNS = RampArrivals | StepArrivals | SpikeArrivals | DailyArrivals
+"""Arrivals whose rate changes at given times: a part of a run is not like the whole of it."""
+
+
+def has_own_clock(scenario: Scenario) -> bool:
+    """Return whether something happens at times of its own, so that a run must last as long as the scenario says.
+
+    Rates that change, faults, and an autoscaler whose replicas take minutes to start. Not in a closed loop, which
+    has no length in seconds.
+    """
+    workload, deployment = scenario.workload, scenario.deployment
+    if workload.trace is not None or isinstance(workload.arrivals, ClosedLoopArrivals | AllAtOnceArrivals):
+        return False
+    own = [each.arrivals for each in workload.classes or ()]
+    changes = any(isinstance(each, PATTERNS) for each in (workload.arrivals, *own))
+    return changes or bool(deployment.faults or deployment.autoscaling)
+
+
+def scaled_arrivals(arrivals: Arrivals, factor: float) -> Arrivals | None:
+    """Return arrivals with every rate, or the clients, times ``factor``; None where all come at once."""
+    if isinstance(arrivals, AllAtOnceArrivals):
+        return None
+    if isinstance(arrivals, ClosedLoopArrivals):
+        return arrivals.model_copy(update={"concurrency": max(1, round(arrivals.concurrency * factor))})
+    if isinstance(arrivals, StepArrivals):
+        steps = tuple(each.model_copy(update={"rate": each.rate * factor}) for each in arrivals.steps)
+        return arrivals.model_copy(update={"steps": steps})
+    changed: dict[str, Any] = {"rate": arrivals.rate * factor}
+    if isinstance(arrivals, RampArrivals):
+        changed["start_rate"] = arrivals.start_rate * factor
+    return arrivals.model_copy(update=changed)
+
+
+def scaled_traffic(scenario: Scenario, factor: float) -> Scenario | None:
+    """Return the scenario with all its arrivals times ``factor``; None where it has none that could be scaled."""
+    workload = scenario.workload
+    changed: dict[str, Any] = {}
+    if workload.arrivals is not None:
+        changed["arrivals"] = scaled_arrivals(workload.arrivals, factor)
+        if changed["arrivals"] is None:
+            return None
+    if workload.classes is not None:
+        classes = [
+            each
+            if each.arrivals is None
+            else each.model_copy(update={"arrivals": scaled_arrivals(each.arrivals, factor)})
+            for each in workload.classes
+        ]
+        changed["classes"] = tuple(classes)
+    if workload.arrivals is None and all(each.arrivals is None for each in workload.classes or ()):
+        return None
+    return scenario.model_copy(update={"workload": workload.model_copy(update=changed)})
