@@ -55,11 +55,14 @@ def offload_figures(simulation: Simulation, block_bytes: float) -> dict[str, Any
 
 
 def name_offload(found: dict[str, Any], simulation: Simulation) -> None:
-    """Let the second tier be what binds, where steps mostly wait for links and that mostly for it."""
-    offload, parts = simulation.totals.offload, simulation.totals.seconds_by_part
-    if offload is None or found["binding"] != PARTS["communication"]:
+    """Let the second tier be what binds, where steps wait for it half of their time, or for links and mostly for it."""
+    offload, totals = simulation.totals.offload, simulation.totals
+    if offload is None:
         return
-    if offload.load_seconds > 0.5 * parts["communication"]:
+    part = (
+        totals.seconds_by_part["communication"] if found["binding"] == PARTS["communication"] else totals.busy_seconds
+    )
+    if offload.load_seconds > 0.5 * part:
         found["binding"] = OFFLOAD
 
 

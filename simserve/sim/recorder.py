@@ -222,6 +222,8 @@ class Recorder:
             busy=means["busy"] / most,
             prefill_tokens_per_s=means["prefill"],
             decode_tokens_per_s=means["decode"],
+            replicas_launched=None if timeline is None else present,
+            replicas_ready=None if timeline is None else timeline.ready(edges),
         )
         return RunTotals(
             num_steps=self._num_steps,

@@ -25,6 +25,8 @@ class TimeSeries:
         busy: Share of replicas in a step.
         prefill_tokens_per_s: Prompt tokens computed a second.
         decode_tokens_per_s: Tokens decoded a second; of static batching with the padding, which is computed too.
+        replicas_launched: Replicas that are paid for; None, like the next: the same throughout.
+        replicas_ready: Replicas that take requests, or answer the last of them.
     """
 
     edges: Floats
@@ -34,6 +36,8 @@ class TimeSeries:
     busy: Floats
     prefill_tokens_per_s: Floats
     decode_tokens_per_s: Floats
+    replicas_launched: Floats | None = None
+    replicas_ready: Floats | None = None
 
 
 _ROUNDING = 1e-9

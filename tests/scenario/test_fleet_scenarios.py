@@ -29,10 +29,9 @@ def met_between(result: RunResult, start: float, end: float) -> float:
 
 def test_host_memory_behind_the_cache_pays_and_a_slow_disk_does_not() -> None:
     """Hits of both tiers add up; loading faster than computing meets the objective, slower is worse than nothing."""
-    few = "workload.num_requests=2500"
     offload = "deployment.engine.kv_offload"
     host, none, disk = (
-        result_of("kv-offload", few, *more)
+        result_of("kv-offload", *more)
         for more in ([], [f"{offload}=null"], [f"{offload}={{size: 2 TB, bandwidth: 300 MB/s, latency: 5 ms}}"])
     )
 
