@@ -89,8 +89,7 @@ def bottleneck(
     elif waiting_share >= _WAITING_SHARE and reason in LIMITS:
         limit = STATIC_LIMIT if is_static and reason == "seats" else LIMITS[reason]
         explanation = (
-            f"Requests waited {waiting_share:.0%} of their time in the system, "
-            f"{waiting_shares[reason]:.0%} of the queueing for {limit}"
+            f"Requests spent {waiting_share:.0%} of their time waiting, {waiting_shares[reason]:.0%} of it for {limit}"
         )
         binding = limit
         part = _largest(step_shares)

@@ -62,7 +62,7 @@ def loss_sentences(simulation: Simulation) -> list[str]:
     refused = sum(timeline.refusals.values())
     if refused >= NOTICEABLE * sent:
         reason = max(timeline.refusals, key=lambda name: timeline.refusals[name])
-        found.append(f"The door refused {refused:,} attempts, most of them for {_RULES[reason]}.")
+        found.append(f"Admission turned {refused:,} attempts away, most of them for {_RULES[reason]}.")
     hung_up = _count(records, TIMEOUT)
     if hung_up >= NOTICEABLE * sent:
         wasted = f" after {timeline.lost_tokens:,} tokens that nobody read" if timeline.lost_tokens else ""

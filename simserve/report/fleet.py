@@ -24,6 +24,9 @@ def fleet_lines(result: RunResult) -> list[str]:
         f"{number(replicas['mean'])} replicas on average, {count(replicas['peak'])} at most, "
         f"{number(replicas['gpu_hours'])} GPU-hours from launch to the end"
     ]
+    # Of changes at what is written as one moment, the last.
+    later = [_moment(row["time_s"]) for row in changes[1:]] + [""]
+    changes = [row for row, following in zip(changes, later, strict=True) if _moment(row["time_s"]) != following]
     shown = changes[:_CHANGES_SHOWN]
     steps = [f"{row['ready']} ready of {row['launched']} {_moment(row['time_s'])}" for row in shown]
     more = f", and {counted(len(changes) - len(shown), 'more change')}" if len(changes) > len(shown) else ""

@@ -99,7 +99,7 @@ def _facts(result: RunResult) -> Table:
             "Speculation": speculation_lines(result),
             "Queue": facts.waiting_lines(result),
             "Front": front_lines(result),
-            "Door": door_lines(result),
+            "Admission": door_lines(result),
             "Fleet": fleet_lines(result),
             "Stream": stream_lines(result),
         }

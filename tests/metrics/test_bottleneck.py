@@ -47,8 +47,8 @@ def test_a_queue_binds_by_what_it_waits_for(reason: str, name: str) -> None:
 
     assert answer["binding"] == name
     assert answer["waiting_shares"][reason] == 0.8
-    assert "waited 60%" in answer["explanation"]
-    assert "80% of the queueing" in answer["explanation"]
+    assert "spent 60% of their time waiting" in answer["explanation"]
+    assert f"80% of it for {name}" in answer["explanation"]
 
 
 def test_waiting_for_the_running_step_is_no_limit() -> None:
