@@ -49,7 +49,7 @@ REFINED_GROUPS = 2
 """Kinds of GPU whose engine knobs are searched too, where shapes and knobs together are too many to look at each."""
 CONFIRMED_AT_MOST = 12
 """Fleets that are confirmed until one holds in every respect."""
-CEILING = 2.0
+CEILING = 3.0
 """Times the plan on the scenario's own GPU up to which another kind of GPU is sized; where a run is long, once."""
 
 

@@ -15,7 +15,7 @@ from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 
-SATURATING_REQUESTS = 1000
+SATURATING_REQUESTS = 400
 """Requests that come at once, so that a replica's queue is full nearly all the time."""
 SINGLE_LEVERS = (
     Lever("batch", "continuous batching", (("deployment.engine.batching", "continuous"),)),
