@@ -48,7 +48,7 @@ format: $(VENV)/.installed-dev
 check: lint test
 
 bench: $(VENV)/.installed-dev
-	$(BIN)/python benchmarks/throughput.py --write benchmarks/RESULTS.md
+	$(BIN)/python benchmarks/bench.py --write benchmarks/RESULTS.md
 
 clean:
 	rm -rf $(VENV) results build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -2,6 +2,7 @@
 
     python benchmarks/throughput.py                     the table, on stdout
     python benchmarks/throughput.py --write FILE.md     and into a file, with machine, versions and date
+    python benchmarks/throughput.py --compare           the compiled kernel beside the interpreted one, run in turns
     python benchmarks/throughput.py --quick             small sizes, to see that it runs
 
 Each row runs in a process of its own: traffic drawn, simulated, summarised. User CPU seconds are of these three,
@@ -46,10 +47,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", type=Path, help="also write the table to this Markdown file")
     parser.add_argument("--quick", action="store_true", help="small sizes, one repetition")
+    parser.add_argument("--compare", action="store_true", help="compiled against interpreted, in the same run")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.row:
         print(json.dumps(run_row(**json.loads(arguments.row))))
+        return
+    if arguments.compare:
+        lines = compare(20_000 if arguments.quick else 1_000_000, 1 if arguments.quick else 2)
+        if arguments.write:
+            arguments.write.write_text("\n".join([*lines, ""]), encoding="utf-8")
         return
     sizes = [2_000] if arguments.quick else [10_000, 100_000, 1_000_000]
     rows = [
@@ -78,7 +85,40 @@ def measure(row: dict[str, object]) -> dict[str, float]:
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def run_row(load: str, num_requests: int, replicas: int, writes_files: bool) -> dict[str, float]:
+def compare(num_requests: int, repetitions: int) -> list[str]:
+    """Print and return a table: user CPU seconds of the compiled and of the interpreted kernel, and their ratio.
+
+    The two run in turns, so that whatever else the machine does meets both; the best of the repetitions counts.
+    Compiling is not in it: the first row sees to it that compiled code lies on disk.
+    """
+    lines = [
+        "| requests | load | replicas | compiled requests / CPU s | interpreted requests / CPU s | ratio "
+        "| compiled peak memory | interpreted peak memory | loading CPU s |",
+        "|---:|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    print("\n".join(lines))
+    rows = [(load, 1) for load in LOADS] + [("70 %", 16)]
+    for load, replicas in rows:
+        row = {"load": load, "num_requests": num_requests, "replicas": replicas, "writes_files": False}
+        measure({**row, "num_requests": 100, "accelerate": "on"})
+        results: dict[str, list[dict[str, float]]] = {"on": [], "off": []}
+        for _ in range(repetitions):
+            for accelerate, found in results.items():
+                found.append(measure({**row, "accelerate": accelerate}))
+        fast, slow = (min(found, key=lambda each: each["seconds"]) for found in results.values())
+        line = (
+            f"| {num_requests:,} | {load} | {replicas} | {num_requests / fast['seconds']:,.0f} "
+            f"| {num_requests / slow['seconds']:,.0f} | {slow['seconds'] / fast['seconds']:.1f} "
+            f"| {fast['peak_bytes'] / 1e6:,.0f} MB | {slow['peak_bytes'] / 1e6:,.0f} MB | {fast['loading']:.2f} |"
+        )
+        print(line, flush=True)
+        lines.append(line)
+    return lines
+
+
+def run_row(
+    load: str, num_requests: int, replicas: int, writes_files: bool, accelerate: str = "off"
+) -> dict[str, float]:
     """Return user CPU seconds, steps and peak memory of one run."""
     import simserve
     from simserve.scenario.schema import Scenario
@@ -88,14 +128,18 @@ def run_row(load: str, num_requests: int, replicas: int, writes_files: bool) -> 
     scenario["workload"]["arrivals"]["rate"] = LOADS[load] * RATE_AT_FULL_LOAD * replicas
     scenario["workload"]["num_requests"] = 100
     simserve.run(Scenario.model_validate(scenario))
-    scenario["workload"]["num_requests"] = num_requests
     start_up = user_seconds()
+    simserve.run(Scenario.model_validate(scenario), accelerate=accelerate)
+    loading = user_seconds() - start_up
+    scenario["workload"]["num_requests"] = num_requests
+    begin = user_seconds()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out" if writes_files else None
-        result = simserve.run(Scenario.model_validate(scenario), out=out)
-    seconds = user_seconds() - start_up
+        result = simserve.run(Scenario.model_validate(scenario), out=out, accelerate=accelerate)
+    seconds = user_seconds() - begin
     return {
         "start_up": start_up,
+        "loading": loading,
         "seconds": seconds,
         "steps": result.summary["simserve"]["steps"]["count"],
         "completed": result.summary["completed"],

@@ -24,6 +24,7 @@ from simserve.scenario.resolve import resolve
 from simserve.scenario.run import Progress
 from simserve.scenario.run import run as run_scenario
 from simserve.scenario.schema import Scenario
+from simserve.sim.acceleration import Accelerate
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from simserve.planner.compare import Progress as RunsProgress
     from simserve.planner.plan_price import Market
     from simserve.planner.search_member import Objective
-    from simserve.planner.validate import Validation
     from simserve.report.cost import CostResult
     from simserve.report.plan import PlanPage
+    from simserve.report.validation_page import Validation
 
 __all__ = [
     "Capacity",
@@ -67,6 +68,7 @@ def run(
     timeline: bool = False,
     prometheus: bool = False,
     progress: Progress | None = None,
+    accelerate: Accelerate = "auto",
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
@@ -78,23 +80,26 @@ def run(
         timeline: Whether every step is kept, and written to ``out`` as `timeline.json`, which Perfetto opens.
         prometheus: Whether ``out`` also gets `metrics.prom`: what vLLM's /metrics would say at the end of the run.
         progress: Called now and then with the requests done and all requests.
+        accelerate: ``auto``: the kernel runs compiled where `simserve[fast]` is installed, covers the run and pays;
+            ``on``: wherever it covers the run; ``off``: never. The results are the same.
 
     Raises:
-        UsageError: ``out`` cannot be used; known before anything is simulated.
+        UsageError: ``out`` cannot be used, known before anything is simulated; ``on``, and numba does not work.
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
         InputError: A scenario, profile or trace is missing or invalid.
     """
     loaded = scenario if isinstance(scenario, Scenario) else load(scenario)
+    how: dict[str, Any] = {"progress": progress, "keep_steps": timeline, "accelerate": accelerate}
     if out is None:
         if prometheus:
             raise UsageError("writes a file, and needs out=", key="prometheus")
-        return _with_background(loaded, run_scenario(loaded, progress=progress, keep_steps=timeline))
+        return _with_background(loaded, run_scenario(loaded, **how))
     from simserve.metrics.prometheus import write_prometheus
-    from simserve.report.html import write_report  # matplotlib: half a second, needed by runs that write
+    from simserve.report.html import write_report  # templates, needed by runs that write
     from simserve.report.timeline import write_timeline
 
     with staged_folder(Path(out), loaded, force=force) as folder:
-        result = _with_background(loaded, run_scenario(loaded, progress=progress, keep_steps=timeline))
+        result = _with_background(loaded, run_scenario(loaded, **how))
         write_result(result, folder)
         if timeline:
             write_timeline(result, folder)
@@ -389,5 +394,7 @@ def validate(
         InputError: A file is missing or cannot be read.
     """
     from simserve.planner.validate import validate as replay_measurements  # joblib: needed by this function only
+    from simserve.report.validation_page import Validation
 
-    return replay_measurements(data, sources, jobs=jobs, progress=progress)
+    found = replay_measurements(data, sources, jobs=jobs, progress=progress)
+    return Validation(**{each.name: getattr(found, each.name) for each in fields(found)})

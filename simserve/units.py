@@ -41,6 +41,8 @@ _DIMENSIONS: dict[str, tuple[dict[str, float], str]] = {
     "compute": (_FLOPS, "989 TFLOP/s"),
     "power": (_WATTS, "700 W"),
 }
+DIMENSIONS_BY_EXAMPLE = {example: dimension for dimension, (_, example) in _DIMENSIONS.items()}
+"""Which dimension a schema's example text stands for."""
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]+)\s*")
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
+import itertools
+import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast, get_args
 
@@ -50,12 +55,14 @@ class FrozenModel(BaseModel):
     """Base of every configuration class: immutable, unknown keys refused, fields documented by docstrings.
 
     A number is a number: no switch and no text stands in for one, as pydantic would have it. Lists fill tuples.
+
+    Documented when first asked for a JSON Schema: reading the sources of all models takes
+    as long as the rest of their import.
     """
 
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,
         allow_inf_nan=False,
         protected_namespaces=(),
     )
@@ -65,6 +72,72 @@ class FrozenModel(BaseModel):
         """Return pydantic's schema with its numbers made strict."""
         strict: CoreSchema = _with_strict_numbers(handler(source))
         return strict
+
+    @classmethod
+    def model_json_schema(cls, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """Return pydantic's JSON Schema; the description of a field is the docstring below it."""
+        _describe_fields(cls, set())
+        return super().model_json_schema(*arguments, **options)
+
+
+def _describe_fields(model: type[BaseModel], seen: set[type[BaseModel]]) -> bool:
+    """Give the fields of a model, and of all in it, their docstrings, once; return whether any was without.
+
+    Inner models come first: the schema of an outer one holds theirs.
+    """
+    if model in seen:
+        return False
+    seen.add(model)
+    inner = _models_within(model.__pydantic_core_schema__)
+    is_changed = sum(_describe_fields(each, seen) for each in inner) > 0
+    docstrings: dict[str, str] = {}
+    for each in reversed(model.__mro__):
+        docstrings |= _docstrings(each.__module__).get(each.__qualname__, {})
+    bare = [name for name, field in model.model_fields.items() if field.description is None and name in docstrings]
+    for name in bare:
+        model.model_fields[name].description = docstrings[name]
+    if bare or is_changed:
+        model.model_rebuild(force=True)
+    return bool(bare) or is_changed
+
+
+def _models_within(schema: Any) -> list[type[BaseModel]]:
+    """Return the models in a schema of pydantic's, its own first: also those that only a validator knows."""
+    if isinstance(schema, list | tuple):
+        return [model for part in schema for model in _models_within(part)]
+    if not isinstance(schema, dict):
+        return []
+    own = [schema["cls"]] if schema.get("type") == "model" else []
+    return [*own, *(model for part in schema.values() for model in _models_within(part))]
+
+
+@functools.cache
+def _docstrings(module: str) -> dict[str, dict[str, str]]:
+    """Return the docstrings below the annotated names of each class of a module, by the class's qualified name."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError):  # typed into a prompt: there is no source
+        return {}
+    found: dict[str, dict[str, str]] = {}
+    _find_docstrings(tree, "", found)
+    return found
+
+
+def _find_docstrings(node: ast.AST, inside: str, found: dict[str, dict[str, str]]) -> None:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef):
+            found[inside + child.name] = {
+                field.target.id: inspect.cleandoc(text.value.value)
+                for field, text in itertools.pairwise(child.body)
+                if isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+                and isinstance(text.value.value, str)
+            }
+            _find_docstrings(child, f"{inside}{child.name}.", found)
+        elif isinstance(child, ast.FunctionDef):
+            _find_docstrings(child, f"{inside}{child.name}.<locals>.", found)
 
 
 def validate(

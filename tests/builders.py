@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
+from simserve.sim.fault_spec import FaultSpec
 from simserve.workload.requests import RequestSpecs
+
+
+def make_faults(*faults: dict[str, Any]) -> tuple[FaultSpec, ...]:
+    """Return faults as a scenario writes them."""
+    return TypeAdapter(tuple[FaultSpec, ...]).validate_python(faults)
 
 
 def make_config(**overrides: Any) -> EngineConfig:

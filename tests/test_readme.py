@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from simserve.cli.app import app
@@ -81,3 +83,53 @@ def test_the_accuracy_that_the_readme_claims_stands_in_the_accuracy_page() -> No
         medians = re.findall(r"\| ([\d.]+) / ", next(line for line in page.splitlines() if line.startswith(group)))
         assert tuple(medians[:2]) == figures
         assert all(re.search(rf"(?<![\d.]){figure}(?![\d])", readme) for figure in figures)
+
+
+FENCES = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+PLAIN_BLOCKS = [body for kind, body in FENCES if not kind]
+INLINE = re.findall(r"`(simserve [^`|]+)`", " ".join((ROOT / "README.md").read_text(encoding="utf-8").split()))
+NAMED = [line for block in PLAIN_BLOCKS for line in block.splitlines() if line.startswith("simserve ")] + INLINE
+
+
+@pytest.mark.parametrize("command", sorted({each.rstrip(" .") for each in NAMED}))
+def test_a_command_that_is_only_named_exists(command: str) -> None:
+    """With the options it is named with: parsed as the command line parses it, and not run."""
+    found: Any = typer.main.get_command(app)
+    words = shlex.split(command)[1:]
+    while words and hasattr(found, "commands") and not words[0].startswith("-"):
+        assert words[0] in found.commands, command
+        found = found.commands[words.pop(0)]
+
+    known = {flag for option in found.params for flag in (*option.opts, *option.secondary_opts)}
+
+    named = {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert named - {"--help"} <= known, command
+
+
+def test_plain_blocks_that_need_no_gpu_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep as it is written, and the difference of two results."""
+    commands = [line for line in NAMED if line.startswith(("simserve sweep", "simserve diff")) and "chatbot" in line]
+    commands += [line for line in NAMED if line.startswith("simserve diff results")]
+    monkeypatch.chdir(tmp_path)
+    runner = CliRunner()
+    for folder in ("results/before", "results/after"):
+        flags = ["--set", "workload.num_requests=60", "--out", folder]
+        assert runner.invoke(app, ["run", "chatbot", *flags]).exit_code == 0
+
+    outcomes = [runner.invoke(app, shlex.split(command)[1:]) for command in commands]
+
+    assert len(commands) == 2
+    assert [outcome.exit_code for outcome in outcomes] == [0, 0]
+    assert "6 points: rates.parquet" in outcomes[0].output
+    assert "| " in outcomes[1].output
+
+
+def test_every_block_of_the_readme_is_run_or_parsed() -> None:
+    """A block of a kind that no test looks at would go stale unseen."""
+    lines = [line for block in PLAIN_BLOCKS for line in block.splitlines() if line.strip()]
+
+    assert {kind for kind, _ in FENCES} == {"", "console", "python"}
+    assert [len(BLOCKS), len(PYTHON_BLOCKS)] == [
+        sum(kind == each for kind, _ in FENCES) for each in ("console", "python")
+    ]
+    assert {line.split()[0] for line in lines} <= {"simserve", "make", "pip"}

@@ -24,6 +24,9 @@ from simserve.perf.efficiency import Array
 SOFT_ERROR = 0.15
 """Relative error beyond which a call counts linearly (soft L1): three times the noise of a good measurement."""
 
+SHOWN = 0.5
+"""Share of a constant's direction that the calls resolve (diagonal of the resolution matrix), at least."""
+
 CONFIDENCE = 0.95
 
 RATE = "_per_s"
@@ -244,17 +247,23 @@ class _Solution:
 
 
 def _standard_errors(jacobian: Array, residuals: Array) -> Array:
-    """Return the standard errors of the logarithms of the constants, soft L1: the larger of HC3 and equal noise."""
+    """Return the standard errors of the logarithms of the constants, soft L1: the larger of HC3 and equal noise.
+
+    Infinite for a constant that the calls do not show at all: no residual moves with it.
+    """
     relative = (residuals / SOFT_ERROR) ** 2
     weight, curvature = (1.0 + relative) ** -0.5, (1.0 + relative) ** -1.5
-    inverse = np.linalg.pinv((jacobian * curvature[:, None]).T @ jacobian)
+    information = (jacobian * curvature[:, None]).T @ jacobian
+    inverse = np.linalg.pinv(information)
     leverage = np.einsum("ij,jk,ik->i", jacobian, inverse, jacobian) * curvature
     influence = weight * residuals
     scores = jacobian * (influence / np.maximum(1.0 - leverage, 0.05))[:, None]
     sandwich = inverse @ (scores.T @ scores) @ inverse
     freedom = max(len(residuals) - jacobian.shape[1], 1)
     equal = float(influence @ influence) / freedom * (inverse @ jacobian.T @ jacobian @ inverse)
-    return np.sqrt(np.maximum(np.maximum(np.diag(sandwich), np.diag(equal)), 0.0))
+    errors = np.sqrt(np.maximum(np.maximum(np.diag(sandwich), np.diag(equal)), 0.0))
+    is_shown = np.diag(inverse @ information) > SHOWN
+    return np.where(is_shown, errors, np.inf)
 
 
 def group_numbers(calls: pd.DataFrame, *columns: str) -> NDArray[np.int64]:

@@ -6,6 +6,7 @@ curves, no measurement and no file.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -146,17 +147,18 @@ class _Builder:
             self.peaks = {dtype: base.peak_flops(dtype) or 0.0 for dtype in base.supported_dtypes}
         for kind in self.fit.kinds_.values():
             constants = kind.regressor.constants_
-            if not base and kind.table != points.ALL_REDUCE:
+            if not base and kind.table != points.ALL_REDUCE and is_shown(kind, forms.MEMORY):
                 self.bandwidth = max(self.bandwidth, constants.get(forms.MEMORY, 0.0))
             dtype = forms.PEAK_OF.get(kind.number_format, "bf16")
-            if forms.COMPUTE in constants and (not base or dtype not in self.peaks):
+            if is_shown(kind, forms.COMPUTE) and (not base or dtype not in self.peaks):
                 self.peaks[dtype] = max(self.peaks.get(dtype, 0.0), constants[forms.COMPUTE])
                 compute[dtype] = _text(self.peaks[dtype], "compute")
         if not base:
             self.mapping["memory"]["bandwidth"] = _text(self.bandwidth or ASSUMED_BANDWIDTH, "bandwidth")
             if "bf16" not in self.peaks:
+                self.peaks["bf16"] = ASSUMED_PEAK
                 compute["bf16"] = _text(ASSUMED_PEAK, "compute")
-                compute["source"] += " BF16: no products were fitted, an assumption."
+                compute["source"] += " BF16: no kernel shows it, an assumption."
             compute["fp16"] = compute["bf16"]
 
     def add(self, kind: FittedKind) -> None:
@@ -311,7 +313,7 @@ class _Builder:
         is_waiting = forms.TILE_RATE in kind.regressor.fitted_
         return {
             "start": _text(constants[forms.START], "time"),
-            "compute": _rounded(constants[forms.COMPUTE] / self.peaks["bf16"]),
+            "compute": self._share(constants[forms.COMPUTE], "bf16"),
             "extra_width": 0.0,
             "query_element": element,
             "kv_element": element,
@@ -353,11 +355,17 @@ class _Builder:
         return min(_rounded(rate / self.bandwidth), 1.0)
 
 
+def is_shown(kind: FittedKind, name: str) -> bool:
+    """Return whether a kind has a constant, and its calls show it."""
+    low, high = kind.regressor.intervals_.get(name, (1.0, math.inf))
+    return high <= NOT_SHOWN * low
+
+
 def interval_words(kind: FittedKind, name: str) -> str:
     """Return the 95 % interval of a constant with its unit."""
-    low, high = kind.regressor.intervals_[name]
-    if high > NOT_SHOWN * low:
+    if not is_shown(kind, name):
         return "not shown by the calls"
+    low, high = kind.regressor.intervals_[name]
     return f"{constant_words(name, low)} to {constant_words(name, high)}"
 
 

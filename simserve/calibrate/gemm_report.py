@@ -107,11 +107,12 @@ HOPPER_GEMMS = (
     GemmCase(kernels="fp8", dtype="fp8", benchmark=_narrow("trtllm", 64, 8)),
     GemmCase(kernels="fp8", dtype="fp8", benchmark=_narrow("vllm", 256, 1), engines=("vllm",)),
     GemmCase(kernels="fp8", dtype="fp8", benchmark=_narrow("sglang", 256, 1), engines=("sglang",)),
-    GemmCase(kernels="fp8_block", dtype="fp8_block", benchmark=_narrow("sglang", 64, 1)),
+    GemmCase(kernels="fp8_block", dtype="fp8_block", benchmark=_narrow("sglang", 128, 1)),
     GemmCase(kernels="fp8_block", dtype="fp8_block", benchmark=_narrow("trtllm", 64, 1), engines=("tensorrt-llm",)),
 )
-"""Of Hopper. vLLM and SGLang run CUTLASS kernels for FP8 with tiles up to 256 rows and no split reduction;
-TensorRT-LLM, and all of them for 16 bit, call cuBLAS. vLLM's FP8 block rows were timed without CUDA graphs."""
+"""Of Hopper. vLLM and SGLang run CUTLASS kernels for FP8 with tiles up to 256 rows and no split reduction, SGLang
+DeepGEMM for FP8 by blocks, with tiles of 64 or 128 rows; TensorRT-LLM, and all of them for 16 bit, call cuBLAS. vLLM's
+FP8 block rows were timed without CUDA graphs."""
 
 AMPERE_GEMMS = (
     GemmCase(kernels="bf16", dtype="bfloat16", benchmark=Benchmark(framework="vllm")),

@@ -20,8 +20,14 @@ from simserve.profiles.gemm_curves import GroupedGemmCurve
 SKEWS = {"balanced": 0.0, "power_law_1.01": 1.01, "power_law_1.2": 1.2}
 """Exponent of the density that the benchmark draws the popularity of experts from."""
 
+GROUPED_HIDDEN, GROUPED_EXPERTS = 7168, 256
+"""DeepSeek-V3, whose router first chooses 4 of 8 groups."""
+
 NUM_DRAWS = 4
 """Routings drawn for the expectation; the benchmark itself timed one."""
+
+ALL_PAIRS = 0.9
+"""Share of the routed pairs above which a rank computes all of them."""
 
 NUM_FITTED_ROWS = 2000
 """Rows drawn for a fit."""
@@ -73,6 +79,9 @@ def moe_rows(data: Path, hardware: str, framework: str, dtype: str, kernel: str)
     """Return the rows of one format and of the kernels whose name contains ``kernel``."""
     table = read_table(data, hardware, "moe", framework)
     is_chosen = (table["moe_dtype"] == dtype) & table["kernel_source"].str.contains(kernel)
+    if framework == "sglang":
+        # Chosen by groups of experts there: 8 evenly spread ones of 64 tokens take less than reading them all would.
+        is_chosen &= (table["hidden_size"] != GROUPED_HIDDEN) | (table["num_experts"] != GROUPED_EXPERTS)
     return table[is_chosen].reset_index(drop=True)
 
 
@@ -111,7 +120,8 @@ def busiest_rank(
     """Return the mean pairs and distinct experts of the rank with most pairs, as AIConfigurator draws routings.
 
     Popularity is drawn from ``x^-exponent`` on [1, 0.8 tokens] (on [0.01, 2] where pairs are fewer than
-    experts), scaled to ``tokens * topk`` pairs and rounded (collector/helper.py); exponent 0 is an even spread.
+    experts), scaled to ``tokens * topk`` pairs and rounded; what rounding lost goes to further experts, one pair each
+    (collector/helper.py), of every rank alike. Exponent 0 is an even spread.
     """
     pairs = tokens * topk
     if exponent == 0:
@@ -123,7 +133,11 @@ def busiest_rank(
     counts = np.round(np.minimum(drawn / drawn.sum(axis=1, keepdims=True) * pairs, tokens))
     by_rank = counts.reshape(NUM_DRAWS, ranks, num_experts // ranks)
     busiest = by_rank[np.arange(NUM_DRAWS), by_rank.sum(axis=2).argmax(axis=1)]
-    return max(float(busiest.sum(axis=1).mean()), 1.0), max(float((busiest > 0).sum(axis=1).mean()), 1.0)
+    lost = np.maximum(pairs - counts.sum(axis=1), 0.0) / ranks
+    used = (busiest > 0).sum(axis=1)
+    # Popular experts get the lost pairs first, unused ones the rest.
+    further = np.clip(lost - used, 0.0, num_experts // ranks - used)
+    return max(float((busiest.sum(axis=1) + lost).mean()), 1.0), max(float((used + further).mean()), 1.0)
 
 
 def fit_moe(
@@ -138,6 +152,9 @@ def fit_moe(
         kept: Parameters that are given and not fitted.
     """
     drawn, kept = draw(calls, NUM_FITTED_ROWS), kept or {}
+    if np.all(calls.load.pairs > ALL_PAIRS * np.asarray(calls.load.routed)):
+        # Without expert parallelism the passes cannot be told apart; Triton's kernels move every routed pair.
+        kept = {**kept, "local_passes": BOUNDS["local_passes"][0]}
     values = fit_parameters(
         lambda given: predict_experts(_curve({**given, **kept}, tile_rows), drawn, device),
         drawn.seconds,

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from simserve.calibrate.speculation_fit import FITTED_UP_TO, Series, fit_acceptance, fit_independent, read_lengths
+from simserve.perf.pricing import price
 from simserve.perf.shape import ReplicaShape, Speculation, SpeculativeMethod
 from simserve.perf.speculation import decode_speedup, draft_shape, layer_shape
-from simserve.perf.tables import price
 from simserve.profiles.engine import load_engine, resolve_engine
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import ModelProfile, load_model

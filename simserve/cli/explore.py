@@ -28,7 +28,7 @@ def explore(
             "can be reached from other machines", key="--host", value=host, remedy="add --public if that is wanted"
         )
     try:
-        import uvicorn
+        from simserve.explore.server import server
     except ImportError:
         raise UsageError(
             "needs starlette and uvicorn", key="explore", remedy="pip install 'simserve[explore]'"
@@ -39,15 +39,7 @@ def explore(
     listening = _listen(host, port)
     name = f"[{host}]" if ":" in host else host
     print(f"simserve: http://{name}:{listening.getsockname()[1]}/ (Ctrl-C ends it)", file=sys.stderr, flush=True)
-    config = uvicorn.Config(
-        create_app(hosts=hosts),
-        log_level="warning",
-        limit_concurrency=64,
-        timeout_keep_alive=10,
-        h11_max_incomplete_event_size=16_384,
-        server_header=False,
-    )
-    uvicorn.Server(config).run(sockets=[listening])
+    server(create_app(hosts=hosts)).run(sockets=[listening])
 
 
 def _is_loopback(host: str) -> bool:

@@ -253,6 +253,7 @@ def _resolved(name: str, version: str | None, hardware: str, model: str) -> Reso
         gpu_name=gpu.name,
         model_max_len=load_model(model).max_position_embeddings,
         overrides={},
+        host_slowdown=gpu.host_slowdown,
     )
 
 

@@ -82,6 +82,9 @@ def run(
         bool, typer.Option("--prometheus", help="Also write metrics.prom: what vLLM's /metrics would say at the end.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the result of another scenario or seed.")] = False,
+    accelerate: Annotated[
+        str, typer.Option(metavar="auto|on|off", help="Whether the kernel runs compiled; needs simserve[fast].")
+    ] = "auto",
     check: Annotated[bool, typer.Option("--check", help="Validate, resolve, print the memory, stop.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -127,10 +130,10 @@ def run(
         show_memory(resolved, as_json=as_json, quiet=quiet)
         return
     files = {"force": force, "timeline": timeline, "prometheus": prometheus}
-    raise typer.Exit(_run(asked, out, files, as_json=as_json, quiet=quiet))
+    raise typer.Exit(_run(asked, out, {**files, "accelerate": accelerate}, as_json=as_json, quiet=quiet))
 
 
-def _run(scenario: Scenario, out: Path | None, files: dict[str, bool], *, as_json: bool, quiet: bool) -> int:
+def _run(scenario: Scenario, out: Path | None, files: dict[str, Any], *, as_json: bool, quiet: bool) -> int:
     from simserve import api
     from simserve.metrics.files import summary_text
 

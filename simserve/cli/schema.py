@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -11,8 +12,19 @@ from simserve.cli.options import print_json
 
 def schema(
     _as_json: Annotated[bool, typer.Option("--json", help="The schema is JSON with or without this.")] = True,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="A reference page instead: type, unit, default and meaning of every key.")
+    ] = False,
 ) -> None:
-    """Print the JSON Schema of a scenario file, for editors and checks."""
+    """Print the JSON Schema of a scenario file, for editors and checks.
+
+    simserve schema --markdown
+    """
+    if as_markdown:
+        from simserve.scenario.reference import markdown
+
+        sys.stdout.write(markdown())
+        return
     from simserve.scenario.schema import json_schema
 
     print_json(json_schema())

@@ -6,6 +6,7 @@ from simserve.engine.admission import estimate_of, has_room
 from simserve.engine.decoding import finish, growth_of_step, join_decoding
 from simserve.engine.gaps import note_stall
 from simserve.engine.kv import is_scattered, take_fixed
+from simserve.engine.kv_tier import load_prefix
 from simserve.engine.preemption import preempt
 from simserve.engine.prefix_cache import cache_blocks, evict, find_prefix, use_prefix
 from simserve.engine.progress import GRID
@@ -42,9 +43,10 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     cache = replica.cache
 
     if replica.prefilling:
-        for index in tuple(replica.prefilling):
-            if index not in replica.prefilling:
-                continue
+        prefilling = replica.prefilling
+        position = 0
+        while position < len(prefilling):
+            index = prefilling[position]
             done = computed_tokens[index]
             remaining = prompt_tokens[index] + generated_tokens[index] - done
             chunk = min(remaining, max_chunk, budget)
@@ -60,6 +62,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     if victim == index:
                         chunk = -1
                         break
+                    # Somebody before it may have had to go.
+                    position = prefilling.index(index)
                 if chunk < 0:
                     continue
                 free -= need
@@ -75,6 +79,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     if cache.num_idle > free:
                         evict(cache, free)
                     cache_blocks(cache, index, done + chunk)
+            position += 1
 
     waiting = replica.waiting
     if may_admit and waiting and not has_preempted:
@@ -92,7 +97,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             target = prompt_tokens[index] + generated_tokens[index]
             cached = blocks = idle = 0
             if has_extras:
-                if requests.swapped_tokens[index]:
+                if replica.swaps and requests.swapped_tokens[index]:
                     # Only `swap_in` brings it back.
                     replica.blocked_by = BLOCKED_BY_BLOCKS
                     break
@@ -141,6 +146,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             if cache is not None:
                 replica.prefilling.append(index)
                 if cached:
+                    if cache.tier is not None:
+                        load_prefix(replica, requests, index, blocks)
                     if grows:
                         replica.free_blocks -= idle
                     use_prefix(cache, index, blocks, idle)
@@ -201,10 +208,14 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     )
     increment = 0.0
     num_steps = 1
+    loading = 0.0
+    if replica.cache is not None and replica.cache.tier is not None:
+        loading = replica.cache.tier.take_loading_seconds()
+        first += loading
     if num_decodes:
         slope = replica.decode_slope[num_decodes]
         first += replica.decode_attention_base[num_decodes] + slope * replica.context_sum
-    if num_chunks == 1 and not has_preempted:
+    if num_chunks == 1 and not has_preempted and not loading:
         num_steps = _equal_chunks(replica, requests, num_decodes)
         if num_steps > 1:
             increment = times.prefill_pair_seconds * (total * total) + times.prefill_context_seconds * total
@@ -234,7 +245,7 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
     index, chunk = replica.chunk_requests[0], replica.chunk_tokens[0]
     done = requests.computed_tokens[index]
     num_steps = (requests.prompt_tokens[index] + requests.generated_tokens[index] - done - 1) // chunk
-    if num_steps < 2 or (replica.prefilling and replica.prefilling != [index]):
+    if num_steps < 2 or (replica.prefilling and (len(replica.prefilling) > 1 or replica.prefilling[0] != index)):
         return 1
     if replica.waiting and (
         replica.uses_estimate or (replica.cache is not None and replica.blocked_by == BLOCKED_BY_BLOCKS)
@@ -262,8 +273,12 @@ def _sum_chunks(replica: Replica, requests: RequestTable, num_decodes: int) -> t
     """Return x, P and C of StepTimes for several chunks."""
     pairs = keys = largest_pairs = largest_keys = 0.0
     computed_tokens = requests.computed_tokens
-    for index, chunk in zip(replica.chunk_requests, replica.chunk_tokens, strict=True):
-        done = computed_tokens[index]
+    largest = 0
+    for position in range(len(replica.chunk_requests)):
+        chunk = replica.chunk_tokens[position]
+        done = computed_tokens[replica.chunk_requests[position]]
+        if chunk > largest:
+            largest = chunk
         own = chunk * done + chunk * (chunk + 1) * 0.5
         pairs += own
         keys += done + chunk
@@ -274,7 +289,7 @@ def _sum_chunks(replica: Replica, requests: RequestTable, num_decodes: int) -> t
     priced = num_decodes * replica.tokens_per_decode + replica.prefill_tokens
     pipeline = replica.config.pipeline_parallel_size
     if pipeline > 1:
-        priced = max(priced, pipeline * max(replica.chunk_tokens))
+        priced = max(priced, pipeline * largest)
         pairs = max(pairs / pipeline, largest_pairs)
         keys = max(keys / pipeline, largest_keys)
     return priced, pairs, keys
@@ -289,8 +304,9 @@ def book_chunk_blocks(replica: Replica, requests: RequestTable, num_steps: int) 
         taken = -(-(done + replica.chunk_tokens[0] * num_steps) // block_size) + (-done // block_size)
         replica.free_blocks -= taken
         return taken
-    for index, chunk in zip(replica.chunk_requests, replica.chunk_tokens, strict=True):
-        done = requests.computed_tokens[index]
+    for position in range(len(replica.chunk_requests)):
+        chunk = replica.chunk_tokens[position]
+        done = requests.computed_tokens[replica.chunk_requests[position]]
         taken += -(-(done + chunk * num_steps) // block_size) + (-done // block_size)
     replica.free_blocks -= taken
     return taken
@@ -301,7 +317,9 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
     now = replica.end_time
     num_finished = num_joined = 0
     cache = replica.cache
-    for index, chunk in zip(replica.chunk_requests, replica.chunk_tokens, strict=True):
+    chunks, sizes = replica.chunk_requests, replica.chunk_tokens
+    for position in range(len(chunks)):
+        index, chunk = chunks[position], sizes[position]
         done = requests.computed_tokens[index]
         computed = done + chunk * num_steps
         generated = requests.generated_tokens[index]

@@ -44,6 +44,10 @@ class EngineConfig:
         reserve_full_prompt: ``on_demand`` admits only if the whole prompt fits in free blocks (vLLM's
             ``scheduler_reserve_full_isl``).
         enable_prefix_caching: Whether requests that begin alike share KV blocks; ``continuous`` and ``paged`` alone.
+        num_offload_blocks: With ``enable_prefix_caching``: KV blocks of the tier behind the cache
+            (`simserve.engine.kv_tier`); 0: none.
+        offload_block_seconds: Seconds that loading one of them adds to a step.
+        offload_latency: Seconds that a step with loads waits besides.
         block_size: Tokens a KV block.
         num_blocks: KV blocks of the replica; ``num_blocks * block_size`` tokens of KV.
         watermark_blocks: Blocks that ``on_demand`` admission leaves free (vLLM V0 kept 1 %).
@@ -78,6 +82,9 @@ class EngineConfig:
     enable_chunked_prefill: bool = True
     reserve_full_prompt: bool = False
     enable_prefix_caching: bool = False
+    num_offload_blocks: int = 0
+    offload_block_seconds: float = 0.0
+    offload_latency: float = 0.0
     block_size: int
     num_blocks: int
     watermark_blocks: int = 0

@@ -33,30 +33,37 @@ def keep_largest_gap(replica: Replica, requests: RequestTable, index: int) -> No
 def note_stall(replica: Replica, num_joined: int) -> None:
     """Prefill-first: decoding requests waited for a prefill step; remember since when, for their next gap."""
     leap = replica.leap_index
-    stalls = replica.stalls
-    if not stalls:
+    if not replica.stall_leaps:
         num_before = replica.num_decoding - num_joined
         if num_before:
-            stalls.append([leap - 1, replica.last_decode_time, num_before])
+            _add_stall(replica, leap - 1, replica.last_decode_time, num_before)
     if num_joined:
-        stalls.append([leap, replica.end_time, num_joined])
+        _add_stall(replica, leap, replica.end_time, num_joined)
+
+
+def _add_stall(replica: Replica, leap: int, last_token_time: float, count: int) -> None:
+    replica.stall_leaps.append(leap)
+    replica.stall_times.append(last_token_time)
+    replica.stall_counts.append(count)
 
 
 def end_stall(replica: Replica) -> None:
     """The first decode step after a stall ends: every group's gap since its last token."""
     token_time = replica.start_time + replica.first_seconds
-    for leap, last_token_time, count in replica.stalls:
-        if not count:
-            continue
-        gap = token_time - last_token_time
-        replica.irregular_gaps.extend((gap, count))
-        push_gap(replica, int(leap), gap)
-    replica.stalls.clear()
+    for position in range(len(replica.stall_leaps)):
+        count = replica.stall_counts[position]
+        if count:
+            gap = token_time - replica.stall_times[position]
+            replica.irregular_gaps.extend((gap, count))
+            push_gap(replica, replica.stall_leaps[position], gap)
+    replica.stall_leaps.clear()
+    replica.stall_times.clear()
+    replica.stall_counts.clear()
 
 
 def leave_stall(replica: Replica, joined_leap: int) -> None:
     """A stalled request is preempted: its gap will be counted when it comes back."""
-    for group in reversed(replica.stalls):
-        if group[0] <= joined_leap or group is replica.stalls[0]:
-            group[2] -= 1
+    for position in range(len(replica.stall_leaps) - 1, -1, -1):
+        if replica.stall_leaps[position] <= joined_leap or not position:
+            replica.stall_counts[position] -= 1
             return

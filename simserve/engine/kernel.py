@@ -26,6 +26,7 @@ from simserve.engine.chunks import book_chunk_blocks, complete_chunks, forget_ch
 from simserve.engine.decoding import finish_decoding, steps_until_dry
 from simserve.engine.gaps import end_stall
 from simserve.engine.kv import used_tokens
+from simserve.engine.numbers import sum_between
 from simserve.engine.preemption import decay_ratio, make_room, make_way
 from simserve.engine.prefix_cache import evict
 from simserve.engine.progress import GRID
@@ -132,7 +133,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         if has_extras and replica.swapped_in:
             end_swaps(replica, requests, num_decodes)
             first_gaps = 0
-        if replica.stalls:
+        if replica.stall_leaps:
             end_stall(replica)
             first_gaps = 0
             if num_steps == 1:
@@ -155,7 +156,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
             taken = (num_steps // block_size) * num_decodes
             remainder = num_steps % block_size
             if remainder:
-                taken += sum(replica.residues[offset : offset + remainder])
+                taken += sum_between(replica.residues, offset, offset + remainder)
             replica.free_blocks -= taken
             used_after += taken * block_size
         replica.step = step = step + num_steps
@@ -270,9 +271,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     num_decoding = replica.num_decoding
     if not num_decoding:
         if waiting:
-            raise InvariantError(
-                f"{len(waiting)} requests wait at an empty replica at {now} s with {replica.free_blocks} blocks free"
-            )
+            report_stuck(replica)
         _go_idle(replica)
         return
     num_steps = 1
@@ -302,6 +301,14 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     replica.attended_pairs = replica.attended_keys = 0.0
     replica.num_queued = len(waiting)
     replica.is_open = not waiting and replica.num_running < replica.max_num_seqs
+
+
+def report_stuck(replica: Replica) -> None:
+    """Raise: requests wait at an empty replica, and none can be admitted."""
+    raise InvariantError(
+        f"{len(replica.waiting)} requests wait at an empty replica at {replica.end_time} s "
+        f"with {replica.free_blocks} blocks free"
+    )
 
 
 def _go_idle(replica: Replica) -> None:

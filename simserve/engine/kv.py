@@ -6,7 +6,7 @@ fixed ones: reservations of all of ``max_tokens``, slots, and contiguous ranges 
 
 from __future__ import annotations
 
-from simserve.engine.state import Replica, RequestTable
+from simserve.engine.state import UNCACHED, Replica, RequestTable
 
 
 def fixed_need(replica: Replica, requests: RequestTable, index: int) -> int:
@@ -16,10 +16,17 @@ def fixed_need(replica: Replica, requests: RequestTable, index: int) -> int:
     """
     config = replica.config
     prompt = requests.prompt_tokens[index]
-    if config.kv_allocation == "paged":
+    if not replica.is_contiguous:
+        if replica.has_slots:
+            return 1
         return -(-(prompt + requests.max_tokens[index] + config.num_speculative_tokens) // config.block_size)
-    if config.kv_allocation == "static":
-        return 1
+    return range_need(replica, requests, index)
+
+
+def range_need(replica: Replica, requests: RequestTable, index: int) -> int:
+    """Return the tokens of a request's range of contiguous KV memory."""
+    config = replica.config
+    prompt = requests.prompt_tokens[index]
     if config.kv_allocation == "oracle":
         return prompt + requests.output_tokens[index]
     power = 1 << (requests.max_tokens[index] - 1).bit_length()
@@ -32,11 +39,16 @@ def take_fixed(replica: Replica, requests: RequestTable, index: int, shared: int
     ``shared`` of its blocks are in use by others already.
     """
     need = fixed_need(replica, requests, index) - shared
-    if replica.config.kv_allocation not in ("pow2", "oracle"):
+    if not replica.is_contiguous:
         if need > replica.free_blocks:
             return False
         replica.free_blocks -= need
         return True
+    return take_range(replica, requests, index, need)
+
+
+def take_range(replica: Replica, requests: RequestTable, index: int, need: int) -> bool:
+    """Take the first free range that is long enough; return False if there is none."""
     ranges = replica.free_ranges
     for position, (start, length) in enumerate(ranges):
         if length >= need:
@@ -51,17 +63,25 @@ def take_fixed(replica: Replica, requests: RequestTable, index: int, shared: int
 
 def is_scattered(replica: Replica, requests: RequestTable, index: int) -> bool:
     """Return whether a request that got no range would fit in the free memory if it were in one piece."""
-    if replica.config.kv_allocation not in ("pow2", "oracle"):
-        return False
-    return sum(length for _, length in replica.free_ranges) >= fixed_need(replica, requests, index)
+    return replica.is_contiguous and free_tokens(replica) >= fixed_need(replica, requests, index)
+
+
+def free_tokens(replica: Replica) -> int:
+    """Return the tokens of all free ranges together."""
+    return sum(length for _, length in replica.free_ranges)
 
 
 def release_fixed(replica: Replica, requests: RequestTable, index: int) -> None:
     """Give back a request's fixed allocation; neighbouring free ranges merge."""
     need = fixed_need(replica, requests, index)
-    if replica.config.kv_allocation not in ("pow2", "oracle"):
+    if replica.is_contiguous:
+        release_range(replica, requests, index, need)
+    else:
         replica.free_blocks += need
-        return
+
+
+def release_range(replica: Replica, requests: RequestTable, index: int, need: int) -> None:
+    """Give back a range; neighbouring free ranges merge."""
     start = requests.range_start[index]
     ranges = replica.free_ranges
     position = 0
@@ -80,9 +100,9 @@ def release_fixed(replica: Replica, requests: RequestTable, index: int) -> None:
 def used_tokens(replica: Replica) -> int:
     """Return the KV tokens reserved now."""
     config = replica.config
-    if config.kv_allocation == "none":
+    if replica.is_contiguous:
+        return config.num_blocks * config.block_size - free_tokens(replica)
+    if replica.mode == UNCACHED:
         return 0
-    if config.kv_allocation in ("pow2", "oracle"):
-        return config.num_blocks * config.block_size - sum(length for _, length in replica.free_ranges)
-    per_block = config.max_model_len if config.kv_allocation == "static" else config.block_size
+    per_block = config.max_model_len if replica.has_slots else config.block_size
     return (replica.num_blocks - replica.free_blocks) * per_block

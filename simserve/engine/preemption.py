@@ -42,7 +42,7 @@ def make_way(replica: Replica, requests: RequestTable) -> bool:
     head = queue[0]
     urgency, rank = requests.priority[head], queue.rank(head)
     running = replica.running
-    running[:] = [index for index in running if requests.status[index] == UNFINISHED]
+    forget_finished(replica, requests)
     # Who has waited long enough to come before the head again would only change places with it.
     worse = [
         (requests.priority[index], requests.ready_time[index], index)
@@ -52,7 +52,7 @@ def make_way(replica: Replica, requests: RequestTable) -> bool:
     has_preempted = False
     while worse:
         target = requests.prompt_tokens[head] + requests.generated_tokens[head]
-        swapped = requests.swapped_tokens[head]
+        swapped = requests.swapped_tokens[head] if replica.swaps else 0
         blocks = idle = 0
         if replica.cache is not None:
             blocks, idle = find_prefix(replica.cache, head, target)
@@ -73,12 +73,12 @@ def make_way(replica: Replica, requests: RequestTable) -> bool:
     return has_preempted
 
 
-def preempt(replica: Replica, requests: RequestTable, victim: int | None = None) -> int:
+def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
     """Send the victim back to the queue, its KV cache dropped or swapped to host memory; return it.
 
     A ``victim`` that is named has been taken out of ``running`` already.
     """
-    index = _victim(replica, requests) if victim is None else victim
+    index = _victim(replica, requests) if victim < 0 else victim
     if index in replica.prefilling:
         computed = done = requests.computed_tokens[index]
         replica.prefilling.remove(index)
@@ -126,27 +126,50 @@ def _victim(replica: Replica, requests: RequestTable) -> int:
 
     With priorities, the worst one that has no chunk in the step yet, of several the last to come.
     """
+    forget_finished(replica, requests)
     running = replica.running
-    running[:] = [index for index in running if requests.status[index] == UNFINISHED]
-    if replica.config.scheduling_policy == "priority":
-        scheduled = replica.chunk_requests
-        victim = max(
-            (requests.priority[index], requests.ready_time[index], index) for index in running if index not in scheduled
-        )[2]
-        running.remove(victim)
-        return victim
+    if replica.has_priorities:
+        return _worst(replica, requests)
     if not replica.uses_estimate or not replica.num_decoding:
         return running.pop()
     position = -1
-    best: tuple[int, int] | None = None
-    for candidate, index in enumerate(running):
+    fewest = longest = 0
+    for candidate in range(len(running)):
+        index = running[candidate]
         if index in replica.prefilling:
             continue
-        generated = generated_by_now(replica, requests, index)
-        key = (generated, -requests.prompt_tokens[index])
-        if best is None or key <= best:
-            best, position = key, candidate
+        generated, prompt = generated_by_now(replica, requests, index), requests.prompt_tokens[index]
+        if position < 0 or generated < fewest or (generated == fewest and prompt >= longest):
+            position, fewest, longest = candidate, generated, prompt
     return running.pop(position)
+
+
+def _worst(replica: Replica, requests: RequestTable) -> int:
+    """Return, and take out of the running ones, who has the worst priority and no chunk in the step yet."""
+    running, scheduled = replica.running, replica.chunk_requests
+    priority, ready_time = requests.priority, requests.ready_time
+    victim = -1
+    for position in range(len(running)):
+        index = running[position]
+        if index in scheduled:
+            continue
+        if victim < 0 or (priority[index], ready_time[index], index) > (priority[victim], ready_time[victim], victim):
+            victim = index
+    running.remove(victim)
+    return victim
+
+
+def forget_finished(replica: Replica, requests: RequestTable) -> None:
+    """Strike those who are done off the list of those that could be preempted."""
+    running = replica.running
+    kept = 0
+    for position in range(len(running)):
+        index = running[position]
+        if requests.status[index] == UNFINISHED:
+            running[kept] = index
+            kept += 1
+    while len(running) > kept:
+        running.pop()
 
 
 def _raise_ratio(replica: Replica, requests: RequestTable) -> None:
@@ -156,8 +179,8 @@ def _raise_ratio(replica: Replica, requests: RequestTable) -> None:
     if not num_left:
         return
     most = generated = 0
-    for entry in replica.finish_heap:
-        index = entry & MASK
+    for position in range(len(replica.finish_heap)):
+        index = replica.finish_heap[position] & MASK
         most += requests.max_tokens[index]
         generated += generated_by_now(replica, requests, index)
     replica.new_token_ratio = min(1.0, (generated + RETRACT_DECODE_STEPS * num_left) / (most + 1))

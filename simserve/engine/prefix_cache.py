@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.kv_tier import KVTier
+
 if TYPE_CHECKING:
     from simserve.engine.state import Replica, RequestTable
 
@@ -32,7 +34,8 @@ class PrefixPaths:
         pinned_until: While it runs: one past the last entry whose segment the request uses.
         shared_blocks: While it runs: its leading blocks that lie in the cache.
         is_private: While it runs: 1 from where another request had cached the same block first.
-        cached_tokens: Tokens found in the cache when the request was first admitted.
+        cached_tokens: Tokens found in the cache, or in the tier behind it, when the request was first admitted.
+        loaded_tokens: Those of them that came from the tier.
     """
 
     __slots__ = (
@@ -40,6 +43,7 @@ class PrefixPaths:
         "cached_tokens",
         "ends",
         "is_private",
+        "loaded_tokens",
         "pinned_until",
         "segments",
         "shared_blocks",
@@ -71,6 +75,7 @@ class PrefixPaths:
         self.shared_blocks = array("q", bytes(8 * num_requests))
         self.is_private = bytearray(num_requests)
         self.cached_tokens = array("q", bytes(8 * num_requests))
+        self.loaded_tokens = array("q", bytes(8 * num_requests))
 
     def forget(self, index: int) -> None:
         """Let a request use nothing: the replica that held its blocks is gone."""
@@ -90,12 +95,14 @@ class PrefixCache:
         idle: Segments with blocks that nobody uses, the one first that was given up least recently.
         num_idle: Those blocks. They count as free, since they give way.
         num_duplicates: Blocks of running requests, counted once for each of them, less the blocks that they are.
+        tier: Where blocks go that give way (`simserve.engine.kv_tier`); None: nowhere.
     """
 
-    __slots__ = ("held", "idle", "num_duplicates", "num_idle", "paths", "reaches", "used", "users")
+    __slots__ = ("held", "idle", "num_duplicates", "num_idle", "paths", "reaches", "tier", "used", "users")
 
-    def __init__(self, paths: PrefixPaths) -> None:
+    def __init__(self, paths: PrefixPaths, tier: KVTier | None = None) -> None:
         self.paths = paths
+        self.tier = tier
         self.held: dict[int, int] = {}
         self.used: dict[int, int] = {}
         self.users: dict[int, int] = {}
@@ -120,15 +127,19 @@ def find_prefix(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
     """Look up a request that has ``tokens`` to compute, the last of which has to be computed in any case.
 
     Returns:
-        The blocks that it would find, and how many of them would no longer count as free if it used them.
+        The blocks that it would find, and how many of them would no longer count as free if it used them: idle ones,
+        and those that the tier behind the cache would load into free ones.
     """
     paths = cache.paths
+    tier = cache.tier
     limit = (tokens - 1) // paths.block_size
     held, used, ends, segments = cache.held, cache.used, paths.ends, paths.segments
     found = idle = 0
     for entry in range(paths.starts[index], paths.starts[index + 1]):
         segment = segments[entry]
         blocks = held.get(segment, 0)
+        if tier is not None:
+            blocks += tier.stored.get(segment, 0)
         size = ends[entry] - found
         is_whole = blocks >= size
         if is_whole:
@@ -159,10 +170,10 @@ def use_prefix(cache: PrefixCache, index: int, blocks: int, idle: int) -> None:
         if reach == in_use:
             users[segment] += 1
         elif reach < in_use:
-            cache.reaches.setdefault(segment, []).append(reach)
+            add_reach(cache, segment, reach, 1)
         else:
             if in_use:
-                cache.reaches.setdefault(segment, []).extend([in_use] * users[segment])
+                add_reach(cache, segment, in_use, users[segment])
             used[segment] = reach
             users[segment] = 1
             if reach == cache.held[segment]:
@@ -201,10 +212,13 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
                 break
             if users[segment] > 1:
                 # Others stay behind with what this one leaves.
-                cache.reaches.setdefault(segment, []).extend([reach] * (users[segment] - 1))
+                add_reach(cache, segment, reach, users[segment] - 1)
         end = ends[until - 1]
+        before = shared
         shared = end if end < blocks else blocks
         held[segment] = used[segment] = shared - start
+        if cache.tier is not None:
+            cache.tier.drop(segment, shared - before)
         users[segment] = 1
     paths.pinned_until[index] = until
     paths.shared_blocks[index] = shared
@@ -229,15 +243,14 @@ def leave_prefix(replica: Replica, index: int, tokens: int) -> None:
         start = ends[entry - 1] if entry > first else 0
         in_use = used[segment]
         if end - start < in_use:
-            cache.reaches[segment].remove(end - start)
+            remove_reach(cache, segment, end - start)
         elif users[segment] > 1:
             users[segment] -= 1
         else:
             freed += in_use - _use_of_others(cache, segment)
         end = start
         if segment not in used or cache.held[segment] > used[segment]:
-            idle[segment] = None
-            idle.move_to_end(segment)
+            give_up(idle, segment)
     returned = freed - shared
     replica.free_blocks += returned
     cache.num_idle += freed
@@ -249,24 +262,56 @@ def leave_prefix(replica: Replica, index: int, tokens: int) -> None:
 
 def _use_of_others(cache: PrefixCache, segment: int) -> int:
     """Forget the last request that uses so many blocks of a segment; return how many the others use."""
+    most, count = take_longest_reach(cache, segment)
+    if not most:
+        del cache.used[segment], cache.users[segment]
+        return 0
+    cache.used[segment], cache.users[segment] = most, count
+    return most
+
+
+def add_reach(cache: PrefixCache, segment: int, reach: int, count: int) -> None:
+    """Note that ``count`` requests use so many blocks of a segment, fewer than others do."""
+    cache.reaches.setdefault(segment, []).extend([reach] * count)
+
+
+def remove_reach(cache: PrefixCache, segment: int, reach: int) -> None:
+    """Forget one of those requests."""
+    cache.reaches[segment].remove(reach)
+
+
+def take_longest_reach(cache: PrefixCache, segment: int) -> tuple[int, int]:
+    """Return the most blocks that such requests use, and how many use so many, and forget those; 0, 0: none do."""
     reaches = cache.reaches.get(segment)
     if not reaches:
         cache.reaches.pop(segment, None)
-        del cache.used[segment], cache.users[segment]
-        return 0
+        return 0, 0
     most = max(reaches)
-    cache.used[segment], cache.users[segment] = most, reaches.count(most)
+    count = reaches.count(most)
     reaches[:] = [each for each in reaches if each != most]
-    return most
+    return most, count
+
+
+def give_up(idle: OrderedDict[int, None], segment: int) -> None:
+    """Make a segment the one that was given up last."""
+    idle[segment] = None
+    idle.move_to_end(segment)
+
+
+def least_recent(idle: OrderedDict[int, None]) -> int:
+    """Return the segment that was given up least recently."""
+    return next(iter(idle))
 
 
 def evict(cache: PrefixCache, free_blocks: int) -> None:
     """Drop what was given up least recently until no more idle blocks are kept than there are free ones."""
     excess = cache.num_idle - free_blocks
     while excess > 0:
-        segment = next(iter(cache.idle))
+        segment = least_recent(cache.idle)
         in_use = cache.used.get(segment, 0)
         blocks = cache.held[segment] - in_use
+        if cache.tier is not None:
+            cache.tier.keep(segment, min(blocks, excess))
         if blocks > excess:
             cache.held[segment] -= excess
             cache.num_idle -= excess

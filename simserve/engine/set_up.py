@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simserve.engine.kv_tier import KVTier
 from simserve.engine.prefix_cache import PrefixCache, PrefixPaths
 from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import Replica, RequestTable
@@ -13,5 +14,8 @@ def set_up(replica: Replica, requests: RequestTable, paths: PrefixPaths | None) 
         replica.is_ordered = True
         replica.waiting = OrderedQueue(replica.config, requests)
     if paths is not None:
-        replica.cache = PrefixCache(paths)
+        config, tier = replica.config, None
+        if config.num_offload_blocks:
+            tier = KVTier(config.num_offload_blocks, config.offload_block_seconds, config.offload_latency)
+        replica.cache = PrefixCache(paths, tier)
         replica.has_extras = True

@@ -25,6 +25,12 @@ UNFINISHED, COMPLETED, FAILED = 4, 0, 3
 PROMPT_TOO_LONG = 1
 INFINITY = math.inf
 
+CONTIGUOUS = ("pow2", "oracle")
+"""KV allocations that give a request one range."""
+
+LONGEST = 2**31 - 1
+"""Tokens of a prompt as the table holds them, at most; no model takes so many."""
+
 ESTIMATE_CLIP = 4096
 """Most new tokens SGLang's admission expects of one request (``CLIP_MAX_NEW_TOKENS``)."""
 
@@ -130,6 +136,7 @@ class RequestTable:
         config: EngineConfig,
         pace: NDArray[np.int64] | None = None,
         priority: NDArray[np.int64] | None = None,
+        is_lean: bool = False,
     ) -> None:
         """Apply the length limits of ``config`` and lay out the columns.
 
@@ -140,6 +147,7 @@ class RequestTable:
             config: The engine that all of them reach.
             pace: With speculative decoding, parts of a token a decode step, shape [N]; None: not drawn.
             priority: The smaller the sooner, shape [N]; None: all alike.
+            is_lean: Whether columns that ``config`` never reads stay empty: no other engine serves these requests.
 
         Raises:
             InvariantError: The engine speculates, and no paces were drawn.
@@ -156,34 +164,34 @@ class RequestTable:
             prompt_limit = min(prompt_limit, config.max_num_batched_tokens)
         too_long = prompt_tokens > prompt_limit
 
-        self.prompt_tokens = _integers(prompt_tokens)
-        self.output_tokens = _integers(np.where(too_long, 0, generated))
-        self.max_tokens = _integers(allowed)
+        self.prompt_tokens = _typed("i", np.minimum(prompt_tokens, LONGEST))
+        self.output_tokens = _typed("i", np.where(too_long, 0, generated))
+        self.max_tokens = _typed("i", allowed)
         self.is_truncated = _typed("b", truncated & ~too_long)
         self.status = _typed("b", np.where(too_long, FAILED, UNFINISHED))
         self.reason = _typed("b", np.where(too_long, PROMPT_TOO_LONG, 0))
         num_requests = len(prompt_tokens)
-        undefined = np.full(num_requests, np.nan)
-        zeros = np.zeros(num_requests, dtype=np.int64)
-        self.ready_time = _floats(undefined)
-        self.scheduled_time = _floats(undefined)
-        self.first_token_time = _floats(undefined)
-        self.finish_time = _floats(undefined)
-        self.itl_max = _floats(np.full(num_requests, -1.0))
-        self.last_token_time = _floats(undefined)
-        self.generated_tokens = _integers(zeros)
-        self.computed_tokens = _integers(zeros)
-        self.context_base = _integers(zeros)
-        self.finish_step = _integers(zeros)
-        self.joined_leap = _integers(zeros)
-        self.priority = _integers(zeros if priority is None else priority)
-        drawn = zeros[:0] if pace is None else pace
-        self.pace = _integers(drawn)
-        self.joined_step = _integers(np.zeros(len(drawn), dtype=np.int64))
-        self.range_start = _integers(zeros)
-        self.swapped_tokens = _integers(zeros)
-        self.num_preemptions = _typed("i", zeros)
-        self.replica_id = _typed("i", zeros - 1)
+        undefined, zeros = array("d", [math.nan]), array("q", [0])
+        self.ready_time = undefined * num_requests
+        self.scheduled_time = undefined * num_requests
+        self.first_token_time = undefined * num_requests
+        self.finish_time = undefined * num_requests
+        self.itl_max = array("d", [-1.0]) * num_requests
+        self.last_token_time = undefined * num_requests
+        self.generated_tokens = zeros * num_requests
+        self.computed_tokens = array("i", [0]) * num_requests
+        self.context_base = zeros * num_requests
+        self.finish_step = zeros * num_requests
+        self.joined_leap = zeros * num_requests
+        self.pace = _typed("q", np.zeros(0) if pace is None else pace)
+        self.joined_step = zeros * len(self.pace)
+        self.num_preemptions = array("i", [0]) * num_requests
+        self.replica_id = array("i", [-1]) * num_requests
+        self.priority = array("q") if priority is None else _typed("q", priority)
+        if priority is None and not (is_lean and config.scheduling_policy != "priority"):
+            self.priority = zeros * num_requests
+        self.range_start = zeros * (0 if is_lean and config.kv_allocation not in CONTIGUOUS else num_requests)
+        self.swapped_tokens = zeros * (0 if is_lean and config.preemption_mode != "swap" else num_requests)
 
 
 class Replica:
@@ -224,9 +232,12 @@ class Replica:
         "grows",
         "has_extras",
         "has_plain_admission",
+        "has_priorities",
+        "has_slots",
         "identity",
         "increment_seconds",
         "irregular_gaps",
+        "is_contiguous",
         "is_open",
         "is_ordered",
         "is_prefill_first",
@@ -255,7 +266,9 @@ class Replica:
         "residues",
         "running",
         "sequence_seconds",
-        "stalls",
+        "stall_counts",
+        "stall_leaps",
+        "stall_times",
         "start_time",
         "step",
         "swapped_in",
@@ -284,10 +297,15 @@ class Replica:
         elif config.kv_allocation == "none":
             self.mode = UNCACHED
         self.is_prefill_first = config.scheduler == "prefill_first"
+        # Slots of `max_model_len` instead of blocks.
+        self.has_slots = config.kv_allocation == "static"
+        # One range of KV memory a request, first fit, instead of blocks.
+        self.is_contiguous = config.kv_allocation in CONTIGUOUS
         self.grows = config.kv_allocation == "paged" and config.admission != "reserve"
         self.has_plain_admission = (
             config.admission == "on_demand" and not config.reserve_full_prompt and config.watermark_blocks == 0
         )
+        self.has_priorities = config.scheduling_policy == "priority"
         self.uses_estimate = self.grows and config.admission == "estimate"
         self.tokens_per_decode = 1 + config.num_speculative_tokens
         self.progress: Progress | None = None
@@ -354,7 +372,10 @@ class Replica:
         self.leap_index = 0
         self.gap_leaps: list[int] = []
         self.gap_values: list[float] = []
-        self.stalls: list[list[float]] = []
+        # Groups of decoding requests that a prefill keeps waiting: leap before it, last token, how many.
+        self.stall_leaps: list[int] = []
+        self.stall_times: list[float] = []
+        self.stall_counts: list[int] = []
         self.last_decode_time = 0.0
         self.leaps: list[float] = []
         # Speculative decoding: tokens that a step of each leap with decodes adds to the contexts.
@@ -365,17 +386,7 @@ class Replica:
         self.evictions: list[float] | None = None
 
 
-def _integers(values: NDArray[np.int64]) -> array[int]:
-    return _typed("q", values)
-
-
 def _typed(code: Literal["b", "i", "q"], values: NDArray[np.generic]) -> array[int]:
     column: array[int] = array(code)
-    column.frombytes(np.ascontiguousarray(values, dtype=np.dtype(code)).tobytes())
-    return column
-
-
-def _floats(values: NDArray[np.float64]) -> array[float]:
-    column = array("d")
-    column.frombytes(values.tobytes())
+    column.frombytes(np.ascontiguousarray(values, dtype=np.dtype(code)).view(np.uint8).data)
     return column

@@ -62,12 +62,13 @@ def end_swaps(replica: Replica, requests: RequestTable, num_decodes: int) -> Non
     Such a step is alone in its leap. The gaps of the others are counted too, unless they were stalled.
     """
     now = replica.end_time
-    for index in replica.swapped_in:
+    for position in range(len(replica.swapped_in)):
+        index = replica.swapped_in[position]
         gap = now - requests.last_token_time[index]
         replica.irregular_gaps.extend((gap, 1.0))
         if gap > requests.itl_max[index]:
             requests.itl_max[index] = gap
     others = num_decodes - len(replica.swapped_in)
-    if others and not replica.stalls:
+    if others and not replica.stall_leaps:
         replica.irregular_gaps.extend((replica.first_seconds, float(others)))
     replica.swapped_in.clear()

@@ -24,11 +24,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from simserve import __version__
 from simserve.errors import InfeasibleError, InputError, SimserveError
-from simserve.explore import batching, lessons, money, queries, simulator, tradeoffs, wizard
+from simserve.explore import batching, lessons, load, money, queries, simulator, tradeoffs, wizard
 from simserve.explore.catalogue import catalogue
+from simserve.explore.exports import export
 from simserve.explore.limits import BusyError, Check, TooLongError
 from simserve.explore.runner import Runner
-from simserve.metrics.files import scenario_text
 from simserve.validation import FrozenModel, validate
 
 Query = TypeVar("Query", bound=FrozenModel)
@@ -74,6 +74,7 @@ class Question(Generic[Query]):
 
 QUESTIONS: Mapping[str, Question[Any]] = {
     "simulator": Question("A deployment under traffic", queries.SimulatorQuery, simulator.simulator),
+    "load": Question("The load that a deployment bears", queries.SimulatorQuery, load.load, seconds=10.0),
     "memory-wall": Question("What a decode step is made of", queries.MemoryQuery, lessons.memory_wall),
     "kv-growth": Question("KV memory over context and requests", queries.MemoryQuery, lessons.kv_growth),
     "attention": Question("KV of a token by attention variant", queries.MemoryQuery, tradeoffs.attention),
@@ -82,7 +83,7 @@ QUESTIONS: Mapping[str, Question[Any]] = {
     "quantization": Question("Number formats", queries.MemoryQuery, lessons.quantization),
     "speculation": Question("Drafts ahead of a model", queries.SpeculationQuery, tradeoffs.speculation),
     "parallel": Question("Ways to lay a model over GPUs", queries.ParallelQuery, tradeoffs.parallel),
-    "cost": Question("GPUs of one's own or an API", queries.CostQuery, money.cost),
+    "cost": Question("Frameworks and GPUs, and an API", queries.CostQuery, money.cost, seconds=15.0),
     "wizard": Question("What to deploy", queries.WizardQuery, wizard.wizard, seconds=60.0),
 }
 
@@ -100,8 +101,8 @@ def create_app(
         routes=[
             Route("/api/catalogue", _catalogue, methods=["GET"]),
             Route("/api/openapi.json", _openapi, methods=["GET"]),
-            Route("/api/scenario", _scenario, methods=["POST"]),
             Route("/api/{question}", _ask, methods=["POST"]),
+            Route("/api/{question}/scenario", _scenario, methods=["POST"]),
             Route("/{name}", _file, methods=["GET"]),
             Route("/", _file, methods=["GET"]),
         ],
@@ -152,16 +153,17 @@ async def _ask(request: Request) -> Response:
 
 
 async def _scenario(request: Request) -> Response:
-    query = validate(queries.SimulatorQuery, await _body(request))
+    name = request.path_params["question"]
+    asked = QUESTIONS.get(name)
+    if asked is None:
+        return _error(404, "there is no such question")
+    query = validate(asked.query, await _body(request))
 
-    def write(_check: Check) -> Response:
-        query.scenario()
-        text = (
-            f"# Made with simserve explore {__version__}: simserve run explore.yaml\n{scenario_text(query.mapping())}"
-        )
+    def write(check: Check) -> Response:
+        text = export(name, query, check)
         return Response(text, media_type="application/yaml", headers={"content-disposition": "attachment"})
 
-    return await _answered(request, write)
+    return await _answered(request, write, asked.seconds)
 
 
 async def _answered(request: Request, work: Callable[[Check], Response], seconds: float | None = None) -> Response:
@@ -245,26 +247,38 @@ async def _openapi(_request: Request) -> Response:
         "properties": {"error": {"type": "string"}, "kind": {"type": "string"}},
         "required": ["error", "kind"],
     }
+    bad = {"description": "Refused", "content": {"application/json": {"schema": failure}}}
     paths: dict[str, Any] = {}
-    asked = {
-        **QUESTIONS,
-        "scenario": Question("The simulator's inputs as a scenario file", queries.SimulatorQuery, simulator.simulator),
-    }
-    for name, question in asked.items():
+    for name, question in QUESTIONS.items():
         schema = question.query.model_json_schema(ref_template="#/components/schemas/{model}")
-        good = {"application/yaml": {}} if name == "scenario" else {"application/json": {"schema": {"type": "object"}}}
-        bad = {"description": "Refused", "content": {"application/json": {"schema": failure}}}
-        paths[f"/api/{name}"] = {
-            "post": {
-                "operationId": name,
-                "summary": question.about,
-                "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
-                "responses": {
-                    "200": {"description": "The answer", "content": good},
-                    **{str(status): bad for status in (400, 408, 413, 415, 422, 429)},
-                },
+        for tail, about, good in (
+            ("", question.about, {"application/json": {"schema": {"type": "object"}}}),
+            (
+                "/scenario",
+                f"{question.about}, as a scenario file",
+                {"application/yaml": {"schema": {"type": "object"}}},
+            ),
+        ):
+            paths[f"/api/{name}{tail}"] = {
+                "post": {
+                    "operationId": name + tail.replace("/", "-"),
+                    "summary": about,
+                    "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+                    "responses": {
+                        "200": {"description": "The answer", "content": good},
+                        **{str(status): bad for status in (400, 408, 413, 415, 422, 429)},
+                    },
+                }
             }
+    paths["/api/catalogue"] = {
+        "get": {
+            "operationId": "catalogue",
+            "summary": "Models, GPUs, APIs and the inputs of every question",
+            "responses": {
+                "200": {"description": "The answer", "content": {"application/json": {"schema": {"type": "object"}}}}
+            },
         }
+    }
     return JSONResponse(
         {"openapi": "3.1.0", "info": {"title": "simserve explore", "version": __version__}, "paths": paths}
     )

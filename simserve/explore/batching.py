@@ -136,8 +136,9 @@ def paging(query: PagingQuery, check: Check) -> dict[str, Any]:
     }
 
 
-def _way(query: PagingQuery, way: str, check: Check) -> dict[str, Any]:
-    mapping = {
+def way_mapping(query: PagingQuery, way: str) -> dict[str, Any]:
+    """Return the scenario of one way to reserve KV memory."""
+    return {
         "name": "explore",
         "model": query.model,
         "deployment": query.deployment({"kv_allocation": way, "max_num_seqs": 512, "max_num_batched_tokens": 8192}),
@@ -149,7 +150,10 @@ def _way(query: PagingQuery, way: str, check: Check) -> dict[str, Any]:
         },
         "run": {"seed": query.seed},
     }
-    result = run(from_mapping(mapping), progress=check, explain=False)
+
+
+def _way(query: PagingQuery, way: str, check: Check) -> dict[str, Any]:
+    result = run(from_mapping(way_mapping(query, way)), progress=check, explain=False)
     kv, totals = result.summary["simserve"]["kv"], result.simulation.totals
     records = result.simulation.records
     running = float(np.nansum(records.finish_time - records.scheduled_time))

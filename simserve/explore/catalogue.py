@@ -27,12 +27,13 @@ _ASKED: dict[str, type[FrozenModel]] = {
 
 @cache
 def catalogue() -> dict[str, Any]:
-    """Return models, GPUs and APIs by name with a word about each, and each query's fields."""
+    """Return models, GPUs, frameworks and APIs by name with a word about each, and each query's fields."""
     return {
         "version": __version__,
         "models": [{"name": name, "about": _model(name)} for name in catalog.names("model")],
         "hardware": [{"name": name, "about": _hardware(name)} for name in catalog.names("hardware")],
         "apis": catalog.names("api"),
+        "frameworks": catalog.names("engine"),
         "fields": {name: _fields(query) for name, query in _ASKED.items()},
     }
 

@@ -32,6 +32,7 @@ def _name_of(kind: catalog.Kind) -> AfterValidator:
 Name = Annotated[str, Field(max_length=80)]
 Model = Annotated[Name, _name_of("model")]
 Hardware = Annotated[Name, _name_of("hardware")]
+Framework = Annotated[Name, _name_of("engine")]
 Count = Annotated[int, Field(ge=1, le=64)]
 
 
@@ -81,6 +82,8 @@ class SimulatorQuery(DeploymentQuery):
     """Tokens of a mean answer."""
     length_cv: Annotated[float, Field(ge=0, le=3)] = 1.0
     """How much lengths differ: standard deviation over mean; 0: all alike."""
+    shared_prefix_tokens: Annotated[int, Field(ge=0, le=50_000)] = 0
+    """Tokens of a system prompt that every prompt begins with; on top of the prompt."""
     num_requests: Annotated[int, Field(ge=50, le=MAX_REQUESTS)] = 1000
     """Requests of the run."""
     max_num_seqs: Annotated[int, Field(ge=1, le=1024)] = 32
@@ -95,6 +98,8 @@ class SimulatorQuery(DeploymentQuery):
     """Keys and values are kept; off: every step computes its prefixes anew."""
     chunked_prefill: bool = True
     """Long prompts are spread over steps that also decode."""
+    prefix_caching: bool = True
+    """What prompts share is computed once; off: by each request. Nothing to gain without a shared beginning."""
     flash_attention: bool = True
     """Scores stay on the chip; off: they go through memory."""
     cuda_graphs: bool = True
@@ -111,6 +116,8 @@ class SimulatorQuery(DeploymentQuery):
     """Bound on the time to the first token, ms."""
     slo_tpot_ms: Annotated[float, Field(gt=0, le=1e5)] = 50.0
     """Bound on the time per further token, ms."""
+    attainment: Annotated[float, Field(ge=0.5, le=0.999)] = 0.95
+    """Share of requests that must meet both bounds."""
     seed: Annotated[int, Field(ge=0, le=2**31)] = 1
     """Of the random arrivals and lengths."""
 
@@ -134,17 +141,24 @@ class SimulatorQuery(DeploymentQuery):
                 "num_speculative_tokens": self.num_speculative_tokens,
                 "acceptance_rate": self.acceptance_rate,
             }
+        workload: dict[str, Any] = {
+            "arrivals": {"process": "poisson", "rate": self.rate},
+            "prompt_tokens": self._lengths(self.prompt_tokens),
+            "output_tokens": self._lengths(self.output_tokens),
+            "num_requests": self.num_requests,
+        }
+        if self.shared_prefix_tokens:
+            workload["shared_prefix"] = {"num_groups": 1, "tokens": self.shared_prefix_tokens}
         return {
             "name": "explore",
             "model": self.model,
             "deployment": deployment,
-            "workload": {
-                "arrivals": {"process": "poisson", "rate": self.rate},
-                "prompt_tokens": self._lengths(self.prompt_tokens),
-                "output_tokens": self._lengths(self.output_tokens),
-                "num_requests": self.num_requests,
+            "workload": workload,
+            "slo": {
+                "ttft": f"{self.slo_ttft_ms:g} ms",
+                "tpot": f"{self.slo_tpot_ms:g} ms",
+                "attainment": self.attainment,
             },
-            "slo": {"ttft": f"{self.slo_ttft_ms:g} ms", "tpot": f"{self.slo_tpot_ms:g} ms", "attainment": 0.95},
             "run": {"seed": self.seed},
         }
 
@@ -162,6 +176,8 @@ class SimulatorQuery(DeploymentQuery):
             engine["kv_allocation"] = "none"
         elif not self.paged_kv:
             engine["kv_allocation"] = "static"
+        if not self.prefix_caching:
+            engine["enable_prefix_caching"] = False
         if not self.continuous_batching:
             engine |= {"batching": "static", "static_batch_size": self.max_num_seqs}
         return engine
@@ -170,7 +186,8 @@ class SimulatorQuery(DeploymentQuery):
         """Return lengths around a mean; at most half of the longest sequence, so that prompt and answer fit."""
         if not self.length_cv:
             return {"distribution": "fixed", "value": mean}
-        most = max(mean, min(10 * mean, self.max_model_len // 2 - 1))
+        room = (self.max_model_len - self.shared_prefix_tokens) // 2 - 1
+        most = max(mean, min(10 * mean, room))
         return {"distribution": "lognormal", "mean": mean, "cv": self.length_cv, "max": most}
 
 
@@ -213,25 +230,39 @@ class PagingQuery(DeploymentQuery):
 
 
 class CostQuery(FrozenModel):
-    """GPUs of one's own or an API, by arithmetic."""
+    """One model on several GPUs under several frameworks, a month of it, and an API."""
 
-    gpus: Annotated[int, Field(ge=1, le=1024)] = 2
-    """GPUs."""
-    gpu_hour_usd: Annotated[float, Field(gt=0, le=1000)] = 3.5
-    """Dollars a GPU-hour."""
+    model: Model = "llama-3.1-8b"
+    """The model."""
+    hardware: Annotated[tuple[Hardware, ...], Field(min_length=1, max_length=8)] = (
+        *("a100-sxm-80gb", "h100-sxm-80gb"),
+        *("h200-sxm-141gb", "l40s-48gb"),
+    )
+    """GPUs to compare; of each as few as hold the model."""
+    frameworks: Annotated[tuple[Framework, ...], Field(min_length=1, max_length=6)] = (
+        *("vllm", "sglang"),
+        *("tensorrt-llm", "tgi"),
+    )
+    """Frameworks to compare, each in its newest known version."""
+    quantization: Quantization = "none"
+    """Format of the weights."""
+    concurrency: Annotated[int, Field(ge=1, le=256)] = 64
+    """Requests that are always in the hands of a replica (closed loop)."""
+    prompt_tokens: Annotated[int, Field(ge=1, le=8000)] = 500
+    """Tokens of a mean prompt."""
+    output_tokens: Annotated[int, Field(ge=4, le=2000)] = 200
+    """Tokens of a mean answer."""
+    chosen: Annotated[str, Field(max_length=120)] = ""
+    """Which is set against the API, ``FRAMEWORK on GPU``; empty: the cheapest."""
+    requests_per_month: Annotated[float, Field(ge=1, le=1e10)] = 1e7
+    """Requests a month."""
+    utilization: Annotated[float, Field(ge=0.001, le=1)] = 0.4
+    """Share of the GPUs' rate that is used over a month."""
     operations_usd: Annotated[float, Field(ge=0, le=1e7)] = 2000.0
     """Dollars of operations a month."""
-    output_tokens_per_second: Annotated[float, Field(gt=0, le=1e7)] = 2500.0
-    """Output tokens a second of all GPUs, fully used."""
-    utilization: Annotated[float, Field(gt=0, le=1)] = 0.4
-    """Share of that rate that is used."""
-    prompt_tokens: Annotated[float, Field(ge=0, le=1e6)] = 500.0
-    """Tokens of a mean prompt."""
-    output_tokens: Annotated[float, Field(ge=1, le=1e6)] = 200.0
-    """Tokens of a mean answer."""
-    requests_per_month: Annotated[float, Field(gt=0, le=1e12)] = 3e6
-    """Requests a month."""
-    api: Annotated[Name, _name_of("api")] = "gpt-4o"
+    discount: Annotated[float, Field(ge=0, le=0.95)] = 0.0
+    """Off the median on-demand price of a GPU-hour."""
+    api: Annotated[Name, _name_of("api")] = "together-llama-3.1-8b"
     """The API."""
 
 

@@ -13,6 +13,7 @@ from simserve.explore.queries import MemoryQuery, ParallelQuery, SpeculationQuer
 from simserve.perf.pricing import price
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.speculation import cycle_cost, decode_speedup, speedup
+from simserve.profiles.model import load_model
 from simserve.units import format_bytes
 from simserve.workload.acceptance import expected_tokens
 
@@ -126,20 +127,8 @@ def parallel(query: ParallelQuery, _check: Check) -> dict[str, Any]:
     Raises:
         InputError: No way is a deployment.
     """
-    rows: list[dict[str, Any]] = []
-    refused: list[dict[str, str]] = []
-    sizes = [size for size in (1, 2, 4, 8, 16) if query.gpus % size == 0]
-    for tensor in sizes:
-        for stages in (size for size in sizes if query.gpus % (tensor * size) == 0):
-            replicas = query.gpus // (tensor * stages)
-            name = f"{replicas} x TP {tensor} PP {stages}"
-            layout = {"tensor_parallel_size": tensor, "pipeline_parallel_size": stages, "replicas": replicas}
-            try:
-                found = resolved_query(query.model_copy(update={"tensor_parallel_size": tensor}), **layout)
-                rows.append(_layout(name, found, replicas, stages, query))
-            except InputError as error:
-                refused.append({"layout": name, "why": error.rule})
-    best = max((row for row in rows if row["fits"]), key=lambda row: row["tokens_per_second"], default=None)
+    rows, refused = _layouts(query)
+    best = _most_tokens(rows)
     quickest = min((row for row in rows if row["fits"]), key=lambda row: row["step_ms"], default=None)
     return {
         "rows": rows,
@@ -162,6 +151,41 @@ def parallel(query: ParallelQuery, _check: Check) -> dict[str, Any]:
             },
         ],
     }
+
+
+def best_layout(query: ParallelQuery) -> dict[str, Any] | None:
+    """Return the keys of a deployment for the layout with the most tokens a second; None where none fits."""
+    best = _most_tokens(_layouts(query)[0])
+    return None if best is None else dict(best["deployment"])
+
+
+def _most_tokens(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    return max((row for row in rows if row["fits"]), key=lambda row: float(row["tokens_per_second"]), default=None)
+
+
+def _layouts(query: ParallelQuery) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+    """Return the layouts that are deployments, and those that are not, with the reason."""
+    rows: list[dict[str, Any]] = []
+    refused: list[dict[str, str]] = []
+    sizes = [size for size in (1, 2, 4, 8, 16) if query.gpus % size == 0]
+    is_moe = load_model(query.model).moe is not None
+    for tensor in sizes:
+        for stages in (size for size in sizes if query.gpus % (tensor * size) == 0):
+            replicas = query.gpus // (tensor * stages)
+            for expert in (False, True) if is_moe and tensor > 1 else (False,):
+                name = f"{replicas} x TP {tensor} PP {stages}{' EP' if expert else ''}"
+                layout: dict[str, Any] = {
+                    "tensor_parallel_size": tensor,
+                    "pipeline_parallel_size": stages,
+                    "replicas": replicas,
+                    **({"enable_expert_parallel": True} if expert else {}),
+                }
+                try:
+                    found = resolved_query(query.model_copy(update={"tensor_parallel_size": tensor}), **layout)
+                    rows.append({**_layout(name, found, replicas, stages, query), "deployment": layout})
+                except InputError as error:
+                    refused.append({"layout": name, "why": error.rule})
+    return rows, refused
 
 
 def _layout(name: str, found: Any, replicas: int, stages: int, query: ParallelQuery) -> dict[str, Any]:

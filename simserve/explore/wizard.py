@@ -23,6 +23,8 @@ _FIGURES = (
 )
 _NOT_HERE = ("Run it",)
 """Sections that name a command of the terminal."""
+_FLAG = " (--spare-replicas 1)"
+"""What the terminal adds to the line about a lost replica; here it is a control."""
 
 
 def wizard(query: WizardQuery, check: Check) -> dict[str, Any]:
@@ -48,7 +50,7 @@ def wizard(query: WizardQuery, check: Check) -> dict[str, Any]:
     parts: list[dict[str, Any]] = [
         {
             "title": title,
-            "lines": [line.strip() for line in lines],
+            "lines": [line.strip().replace(_FLAG, "") for line in lines],
             "header": list(table[0]) if table else [],
             "rows": [list(row) for row in table[1]] if table else [],
         }
@@ -60,6 +62,9 @@ def wizard(query: WizardQuery, check: Check) -> dict[str, Any]:
         "feasible": summary["feasible"],
         "best": None if best is None else {name: best[name] for name in _FIGURES},
         "parts": parts,
+        "fleets": [
+            {name: each[name] for name in ("label", "usd_per_month", "p95_tpot_ms")} for each in summary["pareto"]
+        ],
         "scenario": None if chosen is None else scenario_text(chosen),
         "simulations": summary["search"]["simulations"],
         "equations": [

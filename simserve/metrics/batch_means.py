@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.metrics.student import two_sided_quantile
+
 NUM_BATCHES = 20
 """Schmeiser, "Batch size effects in the analysis of simulation output", Operations Research 30 (1982): more than 30
 batches gain next to nothing, and fewer are longer, so less alike their neighbours."""
@@ -77,6 +79,4 @@ def mean_interval(values: NDArray[np.float64]) -> Interval:
 
 def t_quantile(degrees_of_freedom: float, confidence: float = _CONFIDENCE) -> float:
     """Return how many standard errors a two-sided interval reaches to either side, by Student's t."""
-    from scipy.special import stdtrit  # a fifth of a second, needed where there are intervals only
-
-    return float(stdtrit(degrees_of_freedom, 0.5 + confidence / 2))
+    return two_sided_quantile(degrees_of_freedom, confidence)

@@ -26,7 +26,7 @@ _ACTIVITIES = {
     "weights": "reading the weights",
     "kv": "reading the KV cache",
     "compute": "arithmetic",
-    "communication": "communication between GPUs",
+    "communication": "communication over links",
     "host": "the host with the starts of kernels",
     "draft": "drafting",
 }

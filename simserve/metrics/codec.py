@@ -15,6 +15,8 @@ from simserve.engine.histogram import Histogram
 from simserve.errors import InputError
 from simserve.metrics.slo import SLO
 from simserve.sim.drafts import SpeculationTotals
+from simserve.sim.front import FrontTotals
+from simserve.sim.offload import OffloadTotals
 from simserve.sim.pools import PoolOutcome
 from simserve.sim.recorder import RunTotals
 from simserve.sim.series import TimeSeries
@@ -23,7 +25,17 @@ from simserve.sim.timeline import FleetTimeline
 
 _KINDS: Mapping[str, type[Any]] = {
     each.__name__: each
-    for each in (RunTotals, TimeSeries, SpeculationTotals, PoolOutcome, StreamTotals, FleetTimeline, SLO)
+    for each in (
+        RunTotals,
+        TimeSeries,
+        SpeculationTotals,
+        OffloadTotals,
+        PoolOutcome,
+        StreamTotals,
+        FrontTotals,
+        FleetTimeline,
+        SLO,
+    )
 }
 _KIND = "kind"
 _MOMENTS = ("count", "total", "total_squares", "minimum", "maximum")

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.metrics.steady_state import Window
+
 if TYPE_CHECKING:
+    from simserve.sim.drafts import SpeculationTotals
     from simserve.sim.pools import PoolOutcome
     from simserve.sim.simulate import Simulation
 
@@ -13,12 +20,79 @@ TRANSFER_KEYS = ("count", "link_seconds", "waited_seconds", "stalled_seconds")
 _NOTICEABLE = 0.05
 
 
-def pool_figures(simulation: Simulation) -> dict[str, dict[str, Any]]:
-    """Return ``role replicas gpus busy mfu mbu kv_usage_mean kv_usage_peak mean_batch seconds_by_part`` by pool.
+Prices = Mapping[str, float | None]
+"""Dollars a GPU-hour by pool; None: unknown."""
 
-    Empty where there is only one kind of replica. Shares are over the replicas of the pool and the whole run.
+
+def pool_figures(
+    simulation: Simulation, window: Window, meets_slo: NDArray[np.bool_] | None, prices: Prices
+) -> dict[str, dict[str, Any]]:
+    """Return the figures of each pool; empty where there is only one kind of replica.
+
+    ``role replicas gpus busy mfu mbu kv_usage_mean kv_usage_peak mean_batch seconds_by_part``: over the replicas of the
+    pool and the whole run. ``requests attainment usd_per_hour usd_per_million_output_tokens``: of the requests of the
+    measured window that were answered there (with disaggregation: that decoded there), and of its GPUs in that time.
     """
-    return {pool.name: _figures(pool, simulation.end_time) for pool in simulation.pools}
+    return {
+        pool.name: _figures(pool, simulation.end_time)
+        | _answered(simulation, number, window, meets_slo)
+        | _dollars(simulation, number, window, prices.get(pool.name))
+        for number, pool in enumerate(simulation.pools)
+    }
+
+
+def mean_gpu_hour_usd(simulation: Simulation, window: Window, prices: Prices, otherwise: float | None) -> float | None:
+    """Return the price of a GPU-hour over the GPUs of all pools that were paid for in a window; None where unknown."""
+    costs = [_usd_per_hour(simulation, number, window, prices.get(each.name)) for number, each in _numbered(simulation)]
+    gpus = sum(_gpus(simulation, number, window) for number, _ in _numbered(simulation))
+    known = [each for each in costs if each is not None]
+    return sum(known) / gpus if gpus and len(known) == len(costs) else otherwise
+
+
+def drafted(simulation: Simulation) -> SpeculationTotals | None:
+    """Return what drafts add up to, on the pool that drafted most; None without speculative decoding."""
+    found = [pool.totals.speculation for pool in simulation.pools if pool.totals.speculation is not None]
+    return max(found, key=lambda each: each.num_drafts) if found else simulation.totals.speculation
+
+
+def _numbered(simulation: Simulation) -> list[tuple[int, PoolOutcome]]:
+    return list(enumerate(simulation.pools))
+
+
+def _gpus(simulation: Simulation, number: int, window: Window) -> float:
+    timeline = simulation.timeline
+    if timeline is None or not window.seconds > 0:
+        return simulation.pools[number].num_gpus
+    return timeline.mean_gpus(window.start, window.end, number)
+
+
+def _usd_per_hour(simulation: Simulation, number: int, window: Window, price: float | None) -> float | None:
+    return None if price is None else price * _gpus(simulation, number, window)
+
+
+def _dollars(simulation: Simulation, number: int, window: Window, price: float | None) -> dict[str, Any]:
+    hourly = _usd_per_hour(simulation, number, window, price)
+    tokens = float(simulation.records.output_tokens[_served(simulation, number, window)].sum())
+    a_million = None if hourly is None else _ratio(hourly * window.seconds / 3600.0, tokens / 1e6)
+    return {"usd_per_hour": hourly, "usd_per_million_output_tokens": a_million}
+
+
+def _answered(
+    simulation: Simulation, number: int, window: Window, meets_slo: NDArray[np.bool_] | None
+) -> dict[str, Any]:
+    served = _served(simulation, number, window)
+    count = int(np.count_nonzero(served))
+    met = math.nan if meets_slo is None else _ratio(float(np.count_nonzero(meets_slo & served)), count)
+    return {"requests": count, "attainment": met}
+
+
+def _served(simulation: Simulation, number: int, window: Window) -> NDArray[np.bool_]:
+    """Return which requests of the window a replica of a pool worked on last."""
+    timeline, replica = simulation.timeline, simulation.records.replica_id
+    pool_of = np.zeros(0, dtype=np.int64) if timeline is None else timeline.pool
+    served: NDArray[np.bool_] = (replica >= 0) & window.has_arrived
+    served[served] = pool_of[replica[served]] == number
+    return served
 
 
 def transfer_figures(simulation: Simulation) -> dict[str, float | None]:
@@ -35,7 +109,7 @@ def pool_sentences(simulation: Simulation) -> list[str]:
     pools = simulation.pools
     if not pools:
         return []
-    figures = pool_figures(simulation)
+    figures = {pool.name: _figures(pool, simulation.end_time) for pool in pools}
     busy = ", ".join(f"{name} {each['busy']:.0%}" for name, each in figures.items())
     found = [f"Busy by pool: {busy}."]
     transfers = simulation.transfers
@@ -56,7 +130,7 @@ def _figures(pool: PoolOutcome, end_time: float) -> dict[str, Any]:
         "role": pool.role,
         "replicas": pool.num_replicas,
         "gpus": pool.num_gpus,
-        "busy": _ratio(totals.busy_seconds, pool.num_replicas * end_time),
+        "busy": min(_ratio(totals.busy_seconds, pool.num_replicas * end_time), 1.0),
         "mfu": _ratio(totals.flops, pool.peak_flops * totals.busy_seconds),
         "mbu": _ratio(totals.bytes, pool.peak_bandwidth * totals.busy_seconds),
         "kv_usage_mean": _ratio(totals.kv_reserved_token_seconds, capacity_seconds),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,11 +16,12 @@ _SECONDS_PER_HOUR = 3600.0
 
 
 def replica_figures(simulation: Simulation, num_gpus: int) -> dict[str, Any]:
-    """Return ``mean peak launched gpu_hours timeline`` of the replicas over the whole run.
+    """Return ``mean peak launched gpu_hours timeline killed replaced updates`` of the replicas over the whole run.
 
     A replica counts, and its GPUs are paid for, from its launch until it is given back. ``timeline`` has an entry for
     every instant at which that changed: ``time_s``, ``launched`` (paid for) and ``ready`` (taking requests or
-    answering the last of them).
+    answering the last of them). ``killed``: restarts by the liveness probe. ``updates``: of each rolling update its
+    ``start_s end_s`` (None: not over), the replicas that were ready before and the fewest in its course.
 
     Args:
         simulation: The run.
@@ -34,6 +36,9 @@ def replica_figures(simulation: Simulation, num_gpus: int) -> dict[str, Any]:
             "launched": count,
             "gpu_hours": num_gpus * end / _SECONDS_PER_HOUR,
             "timeline": [{"time_s": 0.0, "launched": count, "ready": count}],
+            "killed": 0,
+            "replaced": 0,
+            "updates": [],
         }
     changes: dict[float, list[int]] = {}
     for column, sign, place in (
@@ -57,6 +62,20 @@ def replica_figures(simulation: Simulation, num_gpus: int) -> dict[str, Any]:
         "launched": len(timeline.launched_at),
         "gpu_hours": timeline.mean_gpus(0.0, end) * end / _SECONDS_PER_HOUR,
         "timeline": rows,
+        "killed": timeline.num_killed,
+        "replaced": timeline.num_replaced,
+        "updates": [_update(rows, start, until) for start, until in timeline.updates.tolist()],
+    }
+
+
+def _update(rows: list[dict[str, Any]], start: float, end: float) -> dict[str, Any]:
+    before = [row["ready"] for row in rows if row["time_s"] < start] or [rows[0]["ready"]]
+    during = [row["ready"] for row in rows if start <= row["time_s"] < end]
+    return {
+        "start_s": start,
+        "end_s": end if math.isfinite(end) else None,
+        "ready_before": before[-1],
+        "fewest_ready": min([before[-1], *during]),
     }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from simserve.sim.drafts import SpeculationTotals
     from simserve.sim.recorder import RunTotals
 
 _KEYS = (
@@ -49,14 +50,16 @@ class SpeculationFacts:
     break_even_batch: int | None
 
 
-def speculation_summary(facts: SpeculationFacts | None, totals: RunTotals) -> dict[str, Any]:
+def speculation_summary(
+    facts: SpeculationFacts | None, counted: SpeculationTotals | None, totals: RunTotals
+) -> dict[str, Any]:
     """Return the block ``speculation`` of a summary, every value None without speculative decoding.
 
     vLLM's terms: ``num_drafts`` counts the times a sequence was drafted for, ``acceptance_rate`` is accepted over
     drafted tokens, ``mean_acceptance_length`` one more than accepted tokens a draft. What the last step of an answer
-    would have brought beyond its end does not count, so short answers stay below ``expected_acceptance_length``.
+    would have brought beyond its end does not count, so short answers stay below ``expected_acceptance_length``. Where
+    pools differ, ``counted`` and the facts are those of the one that drafts most.
     """
-    counted = totals.speculation
     if facts is None or counted is None:
         return dict.fromkeys(_KEYS)
     drafted = counted.num_drafts * facts.num_speculative_tokens

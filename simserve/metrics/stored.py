@@ -20,7 +20,7 @@ from simserve.metrics.codec import decoded, encoded
 from simserve.metrics.latency import MS
 from simserve.metrics.result import RunResult
 from simserve.sim.recorder import RunTotals
-from simserve.sim.records import STATUSES, RequestRecords
+from simserve.sim.records import SERVERS, STATUSES, RequestRecords
 
 if TYPE_CHECKING:
     from simserve.sim.series import TimeSeries
@@ -152,10 +152,21 @@ def _records(columns: Columns, class_names: tuple[str, ...]) -> RequestRecords:
     if class_names:
         places = {name: place for place, name in enumerate(class_names)}
         known["request_class"] = np.array([places[name] for name in columns["class"]], dtype=np.int16)
+    if "served_by" in columns:
+        servers = {name: place for place, name in enumerate(SERVERS)}
+        known["served_by"] = np.array([servers.get(name, 0) for name in columns["served_by"]], dtype=np.int8)
     for name, column in (("session", "session_id"), ("turn", "turn")):
         cells = np.ma.asarray(columns[column])
         if cells.count():
             known[name] = np.asarray(cells.filled(-1), dtype=np.int64)
+    if "transfer_start_s" in columns:
+        known["prefill_replica_id"] = np.ma.getdata(columns["prefill_replica_id"])
+        for name in ("prefill_end", "transfer_start", "transfer_end"):
+            known[f"{name}_time"] = _floats(columns[f"{name}_s"])
+    if "region" in columns:
+        names = tuple(dict.fromkeys(columns["region"]))
+        known["region_names"] = names
+        known["client_region"] = np.array([names.index(name) for name in columns["region"]], dtype=np.int16)
     return RequestRecords(**known)
 
 

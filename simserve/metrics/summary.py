@@ -15,11 +15,15 @@ from simserve.metrics.bottleneck import bottleneck
 from simserve.metrics.classes import class_figures
 from simserve.metrics.cost import cost
 from simserve.metrics.energy import Grid, board_watts, energy
+from simserve.metrics.front import front_figures, front_sentences
+from simserve.metrics.kv_use import kv_figures
 from simserve.metrics.latency import RequestLatencies, latency_summary, request_latencies
-from simserve.metrics.losses import loss_sentences
+from simserve.metrics.losses import fates, loss_sentences, reasons
 from simserve.metrics.occupancy import Stays, stays
+from simserve.metrics.offload import name_offload, offload_figures, offload_sentences
 from simserve.metrics.overflow import overflow_figures, overflow_share
-from simserve.metrics.pools import pool_figures, pool_sentences, transfer_figures
+from simserve.metrics.pools import drafted, mean_gpu_hour_usd, pool_figures, pool_sentences, transfer_figures
+from simserve.metrics.regions import region_figures, region_sentences
 from simserve.metrics.replicas import mean_gpus, replica_figures
 from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
 from simserve.metrics.speculation import SpeculationFacts, speculation_summary
@@ -28,7 +32,8 @@ from simserve.metrics.steady_state import Window, find_window
 from simserve.metrics.streaming import name_api_server, stream_figures
 from simserve.metrics.thresholds import Figures, evaluate_thresholds
 from simserve.metrics.throughput import Throughput, throughput
-from simserve.sim.records import COMPLETED, REASONS, STATUSES, UNFINISHED, RequestRecords
+from simserve.metrics.users import UsersFacts, users_figures
+from simserve.sim.records import COMPLETED, UNFINISHED, RequestRecords
 
 if TYPE_CHECKING:
     from simserve.perf.memory import MemoryPlan
@@ -85,6 +90,9 @@ class RunFacts:
         overflow: What the API charges that requests overflow to, None without one.
         limit_gains: What twice a limit of the scheduler would bring, see `simserve.metrics.bottleneck`.
         speculation: What is known of speculative decoding, None without it.
+        pool_gpu_hour_usd: Price of one GPU for an hour by pool, where there are several.
+        gpus_per_replica: GPUs of one replica.
+        users: How many users send the requests, None where the scenario does not say.
     """
 
     version: str
@@ -112,6 +120,9 @@ class RunFacts:
     overflow: ApiPrices | None = None
     limit_gains: Mapping[str, float] = field(default_factory=dict)
     speculation: SpeculationFacts | None = None
+    pool_gpu_hour_usd: Mapping[str, float | None] = field(default_factory=dict)
+    gpus_per_replica: int = 1
+    users: UsersFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,10 +192,11 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
     in_window, timeline = measured.window.has_arrived, simulation.timeline
     gpus = mean_gpus(simulation, measured.window, facts.num_gpus)
     used = _energy(simulation, facts, rates, gpus)
-    overflowed = overflow_figures(records, measured.window, facts.overflow)
+    overflowed = overflow_figures(records, measured.window, facts.overflow, simulation.front)
+    gpu_hour_usd = mean_gpu_hour_usd(simulation, measured.window, facts.pool_gpu_hour_usd, facts.gpu_hour_usd)
     dollars = cost(
         num_gpus=gpus,
-        gpu_hour_usd=facts.gpu_hour_usd,
+        gpu_hour_usd=gpu_hour_usd,
         throughput=rates,
         electricity_usd_per_hour=used["electricity_usd_per_hour"] if facts.pays_electricity else 0.0,
         api_usd_per_hour=overflowed["usd_per_hour"] or 0.0,
@@ -205,22 +217,32 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "stability": measured.verdict,
             "bottleneck": _bottleneck(simulation, facts, measured),
             "utilization": _utilization(simulation, facts),
-            "kv": _kv(simulation, facts),
+            "kv": kv_figures(
+                simulation,
+                facts.memory.num_kv_blocks,
+                caches_prefixes=facts.engine_resolved.get("enable_prefix_caching") is not False,
+            ),
             "window": _window(measured.window),
             "slo": objective,
             "classes": class_figures(records, measured.latencies, measured.window, facts.slo),
-            "cost": {**dollars, "gpu_hour_usd": facts.gpu_hour_usd, "gpu_hour_source": facts.gpu_hour_source},
+            "cost": {**dollars, "gpu_hour_usd": gpu_hour_usd, "gpu_hour_source": facts.gpu_hour_source},
             "energy": used,
             "steps": _steps(simulation.totals),
-            "speculation": speculation_summary(facts.speculation, simulation.totals),
+            "speculation": speculation_summary(facts.speculation, drafted(simulation), simulation.totals),
             "confidence_intervals": None,
-            "pools": pool_figures(simulation),
+            "pools": pool_figures(simulation, measured.window, measured.meets_slo, facts.pool_gpu_hour_usd),
             "transfers": transfer_figures(simulation),
+            "regions": region_figures(simulation, measured.latencies, measured.window, measured.meets_slo),
+            "offload": offload_figures(
+                simulation, facts.memory.kv_bytes_per_token * facts.memory.block_size * facts.gpus_per_replica
+            ),
             "streaming": stream_figures(simulation),
             "overflow": overflowed,
+            **front_figures(simulation),
+            "users": users_figures(facts.users, measured.latencies, measured.window),
             "replicas": replica_figures(simulation, facts.num_gpus),
-            "requests": {**_requests(records), "resent": 0 if timeline is None else timeline.num_resent},
-            "rejected": {"by_reason": _reasons(records), "refusals": {} if timeline is None else timeline.refusals},
+            "requests": {**fates(records), "resent": 0 if timeline is None else timeline.num_resent},
+            "rejected": {"by_reason": reasons(records), "refusals": {} if timeline is None else timeline.refusals},
             "memory": {key: getattr(facts.memory, key) for key in _MEMORY_KEYS},
             "quality": list(facts.quality),
             "thresholds": evaluate_thresholds(facts.thresholds, figures),
@@ -275,7 +297,7 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
     found = bottleneck(
         seconds_by_part=totals.seconds_by_part,
         blocked_seconds=totals.blocked_seconds,
-        busy_share=_ratio(totals.busy_seconds, simulation.replica_seconds),
+        busy_share=simulation.busy_share,
         waiting_share=waiting_share(measured.stays),
         preemptions_per_request=_ratio(float(records.num_preemptions.sum()), _count(records.status == COMPLETED)),
         mean_batch=_ratio(totals.sequence_steps, totals.num_steps),
@@ -284,10 +306,18 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         limit_gains=facts.limit_gains,
         swaps=facts.engine_resolved.get("preemption_mode") == "swap",
     )
-    found["explanation"] = " ".join([found["explanation"], *pool_sentences(simulation), *loss_sentences(simulation)])
+    sentences = (
+        *pool_sentences(simulation),
+        *region_sentences(simulation),
+        *offload_sentences(simulation),
+        *loss_sentences(simulation),
+        *front_sentences(simulation),
+    )
+    found["explanation"] = " ".join([found["explanation"], *sentences])
     if facts.overflow is not None:
         share = overflow_share(records)
-        found["explanation"] += f" {share:.0%} of the requests found it full and went to {facts.overflow.name}."
+        found["explanation"] += f" {share:.0%} of the requests went to {facts.overflow.name}."
+    name_offload(found, simulation)
     name_api_server(found, simulation)
     return found
 
@@ -300,7 +330,7 @@ def _utilization(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
         flops = sum(pool.peak_flops * pool.totals.busy_seconds for pool in pools)
         moved = sum(pool.peak_bandwidth * pool.totals.busy_seconds for pool in pools)
     return {
-        "busy": _ratio(totals.busy_seconds, simulation.replica_seconds),
+        "busy": simulation.busy_share,
         "mfu": _ratio(totals.flops, flops),
         "mbu": _ratio(totals.bytes, moved),
     }
@@ -309,8 +339,7 @@ def _utilization(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
 def _energy(simulation: Simulation, facts: RunFacts, rates: Throughput, gpus: float) -> dict[str, float]:
     """Return power and energy: how busy the GPUs were over the whole run, a token at the rates of the window."""
     totals = simulation.totals
-    busy = _ratio(totals.busy_seconds, simulation.replica_seconds)
-    watts = board_watts(facts.idle_watts, facts.board_watts, busy, totals.seconds_by_part)
+    watts = board_watts(facts.idle_watts, facts.board_watts, simulation.busy_share, totals.seconds_by_part)
     return energy(
         num_gpus=gpus,
         watts_per_gpu=watts,
@@ -318,30 +347,6 @@ def _energy(simulation: Simulation, facts: RunFacts, rates: Throughput, gpus: fl
         tokens_per_second=rates.tokens,
         output_tokens_per_second=rates.output_tokens,
     )
-
-
-def _kv(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
-    """Return the use of the KV pools, averaged over time.
-
-    ``usage_*``: share of the capacity that is reserved. ``internal_waste``: share of what is reserved that
-    holds no token. ``external_waste``: share of the capacity that is free, but in pieces too small for the
-    request that waits for it. ``prefix_hit_rate``: share of prompt tokens found in the prefix cache, over the
-    requests that were scheduled.
-    """
-    totals, records = simulation.totals, simulation.records
-    capacity_seconds = totals.kv_capacity_tokens * simulation.end_time
-    scheduled = np.isfinite(records.scheduled_time)
-    caches_prefixes = facts.engine_resolved.get("enable_prefix_caching") is not False
-    cached, prompt = records.cached_tokens[scheduled].sum(), records.prompt_tokens[scheduled].sum()
-    return {
-        "num_blocks": facts.memory.num_kv_blocks,
-        "usage_mean": _ratio(totals.kv_reserved_token_seconds, capacity_seconds),
-        "usage_peak": totals.kv_peak_share if totals.kv_capacity_tokens > 0 else math.nan,
-        "internal_waste": 1 - _ratio(totals.kv_held_token_seconds, totals.kv_reserved_token_seconds),
-        "external_waste": _ratio(totals.kv_unusable_token_seconds, capacity_seconds),
-        "prefix_hit_rate": _ratio(float(cached), float(prompt)) if caches_prefixes else math.nan,
-        "preemptions": int(records.num_preemptions.sum()),
-    }
 
 
 def _window(window: Window) -> dict[str, float]:
@@ -354,24 +359,6 @@ def _steps(totals: RunTotals) -> dict[str, Any]:
         "mean_batch": _ratio(totals.sequence_steps, totals.num_steps),
         "seconds_by_part": dict(totals.seconds_by_part),
     }
-
-
-def _requests(records: RequestRecords) -> dict[str, int]:
-    """Return how many requests were sent, how each ended, and how many the model's length limit cut."""
-    sent = np.isfinite(records.arrival_time)
-    counts = np.bincount(records.status[sent], minlength=len(STATUSES))
-    by_status = {status: int(count) for status, count in zip(STATUSES, counts, strict=True)}
-    truncated = _count(records.is_truncated & sent)
-    return {"submitted": _count(sent), **by_status, "truncated": truncated}
-
-
-def _reasons(records: RequestRecords) -> dict[str, int]:
-    """Return how many requests were lost for each known reason; without one, under their status."""
-    lost = np.isfinite(records.arrival_time) & (records.status != COMPLETED) & (records.status != UNFINISHED)
-    counts = np.bincount(records.reason[lost], minlength=len(REASONS))
-    by_reason = {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if reason}
-    unexplained = np.bincount(records.status[lost & (records.reason == 0)], minlength=len(STATUSES))
-    return by_reason | {STATUSES[index]: int(unexplained[index]) for index in np.flatnonzero(unexplained)}
 
 
 def _count(selected: NDArray[np.bool_]) -> int:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from simserve.metrics.latency import MS, request_latencies
 from simserve.metrics.slo import SLO, requests_meeting
-from simserve.sim.records import STATUSES, RequestRecords
+from simserve.sim.records import COMPLETED, SERVERS, STATUSES, RequestRecords
 
 if TYPE_CHECKING:
     from simserve.sim.series import TimeSeries
@@ -36,8 +36,10 @@ class Column:
 def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
     """Return the columns of ``requests.parquet``, one row a request, in order of arrival.
 
-    ``class session_id turn`` are null without classes and sessions, ``slo_ok`` without an SLO. ``ttft_ms`` is
-    there as soon as a first token is; ``tpot_ms e2el_ms`` only for completed requests.
+    ``class session_id turn`` are null without classes and sessions, ``slo_ok`` without an SLO. ``served_by`` is
+    ``replica``, ``api`` or ``cache`` for completed requests, and null for the others. ``ttft_ms`` is
+    there as soon as a first token is; ``tpot_ms e2el_ms`` only for completed requests. With disaggregation the times
+    of the transfer follow.
     """
     latencies = request_latencies(records)
     return [
@@ -61,7 +63,28 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
         Column("e2el_ms", latencies.e2e * MS, "DOUBLE"),
         Column("num_preemptions", records.num_preemptions, "INTEGER"),
         Column("slo_ok", None if slo is None else requests_meeting(latencies, slo), "BOOLEAN"),
+        Column("served_by", _served_by(records), "VARCHAR", SERVERS),
+        *_transfer_columns(records),
+        *([Column("region", records.client_region, "VARCHAR", records.region_names)] if records.region_names else []),
     ]
+
+
+def _transfer_columns(records: RequestRecords) -> list[Column]:
+    if records.transfer_start_time is None:
+        return []
+    return [
+        Column("prefill_replica_id", records.prefill_replica_id, "INTEGER"),
+        Column("prefill_end_s", records.prefill_end_time, "DOUBLE"),
+        Column("transfer_start_s", records.transfer_start_time, "DOUBLE"),
+        Column("transfer_end_s", records.transfer_end_time, "DOUBLE"),
+    ]
+
+
+def _served_by(records: RequestRecords) -> NDArray[np.int8]:
+    """Return who answered each request; -1, which becomes null, where nobody did."""
+    servers = np.zeros(len(records), dtype=np.int8) if records.served_by is None else records.served_by
+    answered: NDArray[np.int8] = np.where(records.status == COMPLETED, servers, -1).astype(np.int8)
+    return answered
 
 
 def series_columns(series: TimeSeries) -> list[Column]:

@@ -1,7 +1,7 @@
 """Seconds of attention: flash and standard kernels, prefill by attended pairs, decode by keys read.
 
-Layers with a short sliding window cost their window; those with a longer one are priced as if they saw the whole
-context, an upper bound beyond the window.
+Layers with a short sliding window cost their window, and those of one up to 1,024 tokens a straight line through it;
+those with a longer one are priced as if they saw the whole context, an upper bound beyond the window.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simserve.perf.efficiency import Machine, attention_efficiency, memory_efficiency
+from simserve.perf.shape import ReplicaShape
 from simserve.profiles.model import ModelProfile
 
 SCORE_PASSES = 4
@@ -24,9 +25,21 @@ CAUSAL_WASTE = 2.0
 SHORT_WINDOW = 256
 """Longest window, tokens, that nearly every context fills, so that its layers cost the same at any context."""
 
+MEDIUM_WINDOW = 1024
+"""Longest window, tokens, that many contexts outgrow: Gemma's. Most contexts stay within those of 4,096 and more."""
+
+WINDOWS_REACHED = 4.0
+"""Contexts, in windows, that the straight line for a medium window is made for."""
+
 UNSHARED_BANDWIDTH = 3.7e12
 """Bytes/s at which the query heads of a group, each for itself, read keys through the L2 cache: what the decode steps
 of TensorRT-LLM 0.5 to 0.7 leave for attention, Llama-2-70B on H100 (3.0 to 4.0 TB/s)."""
+
+PAGED_ATTENTION_ENGINES = ("vllm", "tgi")
+"""Engines that decode with vLLM's PagedAttention kernel where FlashAttention-2 does not run."""
+
+FLASH_CAPABILITY = 8.0
+"""CUDA compute capability from which FlashAttention-2 runs (Ampere)."""
 
 TILE_PAIRS = 128 * 128 / 2
 """Pairs a request computes beyond its own: half of a 128 x 128 tile of its last rows (FlashAttention-2
@@ -34,15 +47,28 @@ tiles)."""
 
 
 def growing_share(model: ModelProfile) -> float:
-    """Return the share of the layers whose attention grows with the context: all but those of a short window."""
-    if model.sliding_window is None or model.sliding_window > SHORT_WINDOW:
-        return 1.0
-    return 1.0 - model.num_sliding_layers / model.num_hidden_layers
+    """Return what a further token of context costs, as a share of what it does where all layers see all of it."""
+    windowed = model.num_sliding_layers / model.num_hidden_layers
+    return 1.0 - windowed * (1.0 - _window_line(model.sliding_window)[0])
 
 
 def window_keys(model: ModelProfile) -> float:
-    """Return the keys that a query sees in layers of a short window, spread over all layers."""
-    return (model.sliding_window or 0) * (1.0 - growing_share(model))
+    """Return the keys that a query sees in layers of a window at any context, spread over all layers."""
+    return _window_line(model.sliding_window)[1] * model.num_sliding_layers / model.num_hidden_layers
+
+
+def _window_line(window: int | None) -> tuple[float, float]:
+    """Return slope and base of the keys that a layer sees, by context: ``min(context, window)`` as a straight line.
+
+    A short window is full at once. For a medium one the line with the least largest error up to `WINDOWS_REACHED`
+    windows: at most 0.375 of the window off, above or below; beyond, too high by a quarter of what exceeds them.
+    """
+    if window is None or window > MEDIUM_WINDOW:
+        return 1.0, 0.0
+    if window <= SHORT_WINDOW:
+        return 0.0, float(window)
+    slope = 1.0 / WINDOWS_REACHED
+    return slope, 0.5 * (1.0 - slope) * window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +117,22 @@ def decode_key_seconds(shape: AttentionShape, machine: Machine, dtype: str, *, i
     return float(max(memory, shape.decode_flops_per_key / (machine.peak(dtype) * efficiency)))
 
 
+def reads_keys_by_query_head(shape: ReplicaShape) -> bool:
+    """Return whether each query head reads its keys itself, as PagedAttention does on GPUs before Ampere.
+
+    It does so at the bandwidth of the memory, as if nothing were cached: 1.05 TB/s of a V100S (vLLM 0.7.3, Llama-3.1-8B
+    at 28,650 tokens, AccelMark).
+    """
+    capability = shape.hardware.compute_capability
+    is_old = capability is not None and float(capability) < FLASH_CAPABILITY
+    return is_old and shape.engine.name in PAGED_ATTENTION_ENGINES
+
+
 def unshared_key_seconds(
-    model: ModelProfile, kv_bytes_per_token: float, shared_groups: tuple[int, ...] | None
+    model: ModelProfile,
+    kv_bytes_per_token: float,
+    shared_groups: tuple[int, ...] | None,
+    bandwidth: float = UNSHARED_BANDWIDTH,
 ) -> float:
     """Return the least seconds of one more key of a decode step, one layer, where every query head reads it itself.
 
@@ -100,6 +140,7 @@ def unshared_key_seconds(
         model: The model.
         kv_bytes_per_token: KV of a token in one layer of one rank.
         shared_groups: Query heads a key-value head whose kernel reads keys once; None: any.
+        bandwidth: Bytes/s of these reads.
 
     Returns:
         0 where the kernel reads keys once.
@@ -107,7 +148,7 @@ def unshared_key_seconds(
     group = model.num_attention_heads // model.num_key_value_heads
     if shared_groups is None or model.mla is not None or group == 1 or group in shared_groups:
         return 0.0
-    return group * kv_bytes_per_token / UNSHARED_BANDWIDTH
+    return group * kv_bytes_per_token / bandwidth
 
 
 def prefill_pair_seconds(shape: AttentionShape, machine: Machine, dtype: str, *, is_flash: bool) -> float:

@@ -20,7 +20,9 @@ class Link:
     Attributes:
         bandwidth: Bytes/s a GPU, one direction.
         latency: Seconds of an all-reduce too small for the bandwidth to matter, over ``reference_ranks``
-        GPUs.
+        GPUs, a network between them crossed once.
+        network_latency: What of it is the network, which an all-reduce crosses twice: up the tree, and down again
+        (NCCL's double binary trees); 0: the GPUs are in one node.
         reference_ranks: Ranks that ``latency`` is stated for.
         skew: Seconds that ranks reach a collective apart, for each doubling of their number.
         curves: Fitted collectives of this link; none: latency and bandwidth.
@@ -29,6 +31,7 @@ class Link:
 
     bandwidth: float
     latency: float
+    network_latency: float = 0.0
     reference_ranks: int = 8
     skew: float = 0.0
     curves: CollectiveCurves | None = None
@@ -43,15 +46,16 @@ def ring_bandwidth_seconds(num_bytes: Array | float, num_ranks: int, bandwidth: 
 def all_reduce_latency(num_ranks: int, link: Link) -> float:
     """Return the seconds of an all-reduce of next to nothing; 0 for one rank.
 
-    ``latency * (1 + log2 n) / (1 + log2 reference) + skew * log2 n``: a fixed start, the depth of a tree, and
-    the wait for the last rank. The first term is 2 to 5 us for 2 to 8 ranks on NVLink (AIConfigurator tables,
+    ``(latency + network latency) * (1 + log2 n) / (1 + log2 reference) + skew * log2 n``: a fixed start, the depth of a
+    tree, and the wait for the last rank. The first term is 2 to 5 us for 2 to 8 ranks on NVLink (AIConfigurator tables,
     H200, CUDA graphs).
     """
     if num_ranks < 2:
         return 0.0
     depth = math.log2(num_ranks)
     reference = math.log2(max(link.reference_ranks, 2))
-    return link.latency * (1.0 + depth) / (1.0 + reference) + link.skew * depth
+    latency = link.latency + link.network_latency
+    return latency * (1.0 + depth) / (1.0 + reference) + link.skew * depth
 
 
 def all_reduce_seconds(num_bytes: Array, num_ranks: int, link: Link) -> Array:

@@ -62,6 +62,7 @@ class Machine:
         attention_efficiency: Share of the peak FLOP/s of prefill attention on long prompts.
         memory_efficiency: Share of the bandwidth of a kernel that streams weights.
         kernel_latency: Seconds from one small kernel to the next in a CUDA graph.
+        memory_share: Times `engine_scale`, the same of the bandwidth.
         engine_scale: How much better (above 1) or worse the engine's kernels are than the hardware's class.
         num_multiprocessors: Streaming multiprocessors; 1 where unknown.
         gemm_curves: Fitted matrix products of the engine by number format.
@@ -77,10 +78,16 @@ class Machine:
     memory_efficiency: float
     kernel_latency: float
     engine_scale: float = 1.0
+    memory_share: float = 1.0
     num_multiprocessors: int = 1
     gemm_curves: Mapping[GemmClass, GemmCurve] = field(default_factory=dict)
     grouped_gemm_curves: Mapping[GemmClass, GroupedGemmCurve] = field(default_factory=dict)
     activation_quantisation: ActivationQuantisation | None = None
+
+    @property
+    def memory_scale(self) -> float:
+        """How much better or worse the engine's kernels draw on the memory than the hardware's class."""
+        return self.engine_scale * self.memory_share
 
     def peak(self, dtype: str) -> float:
         """Return the dense peak of a dtype, FLOP/s.
@@ -102,7 +109,7 @@ def attention_efficiency(machine: Machine) -> float:
 def memory_efficiency(machine: Machine, operator: OperatorClass) -> float:
     """Return the share of the memory bandwidth that a call reaches, flat in its size."""
     share = ATTENTION_MEMORY_SHARE if operator in ("attention_decode", "attention_prefill") else 1.0
-    return min(machine.memory_efficiency * share * machine.engine_scale, 1.0)
+    return min(machine.memory_efficiency * share * machine.memory_scale, 1.0)
 
 
 def start_latency(machine: Machine, operator: OperatorClass) -> float:

@@ -88,10 +88,10 @@ def fitted_attention(shape: ReplicaShape) -> FittedAttention | None:
     kernel = curves.kernel(shape.engine.name, kind, bits, float(decode.group) if kind == "heads" else 1.0)
     if kernel is None:
         return None
-    machine, scale = shape.machine, shape.engine.compute_efficiency
+    machine = shape.machine
     gpu = Gpu(
-        peak=machine.peak(shape.precision.wide_arithmetic) * scale,
-        bandwidth=machine.bandwidth * scale,
+        peak=machine.peak(shape.precision.wide_arithmetic) * machine.engine_scale,
+        bandwidth=machine.bandwidth * machine.memory_scale,
         num_multiprocessors=curves.num_multiprocessors,
     )
     return FittedAttention(kernel=kernel, gpu=gpu, decode=decode, prefill=prefill)

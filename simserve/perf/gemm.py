@@ -112,7 +112,7 @@ def gemm_curve(
         curve = _unpacking(machine.gemm_curves["bf16"], compute_share, min_tile_rows).model_copy(update={"fit": None})
     if curve is None:
         curve = _unpacking(class_curve(machine, dtype), compute_share, min_tile_rows)
-    return _slowed(curve, machine.engine_scale, machine.engine_scale)
+    return _slowed(curve, machine.engine_scale, machine.memory_scale)
 
 
 def class_curve(machine: Machine, dtype: str) -> GemmCurve:

@@ -215,7 +215,7 @@ def _unpacked_bytes(shape: ReplicaShape) -> float:
         return 0.0
     model, ranks = shape.model, shape.tensor_parallel_size
     gemms = model.attention_gemms(ranks) + model.mlp_gemms(0, ranks)
-    largest = max(gemm.num_weights for gemm in gemms if gemm.is_quantised)
+    largest = max((gemm.num_weights for gemm in gemms if gemm.is_quantised), default=0.0)
     if model.moe is not None and not shape.precision.has_packed_experts:
         expert = sum(gemm.num_weights for gemm in model.expert_gemms(shape.expert_slices))
         largest = max(largest, -(-model.moe.num_experts // shape.expert_groups) * expert)

@@ -33,10 +33,10 @@ CLASS_ROUTED_PASSES, CLASS_LOCAL_PASSES = 0.3, 4.0
 
 
 ROUTING_SKEW = 0.8
-"""Exponent of the experts' popularity by rank: a step uses fewer experts than one that is routed at random.
-Fitted to the TPOT of 136 TensorRT-LLM servers (InferenceX and AIConfigurator; DeepSeek-V3 and R1, Qwen3-235B,
-gpt-oss-120b: median error 6.3 %, 9.3 % at random) and tested on 91 of vLLM and SGLang (10.0 and 13.2 %; their own
-best is 0.7)."""
+"""Exponent of the experts' popularity by rank: a step uses fewer experts than one that is routed at random, and where
+experts are placed whole, one rank computes more of them. Fitted to the TPOT of 136 TensorRT-LLM servers (InferenceX and
+AIConfigurator; DeepSeek-V3 and R1, Qwen3-235B, gpt-oss-120b) and tested on 91 of vLLM and SGLang; engines differ:
+DeepSeek under TensorRT-LLM asks for 0 to 0.4, under SGLang for more than 0.8 (calibration/LOG.md)."""
 
 EXACT_TOKENS = 64
 """Tokens up to which the distinct experts are computed for each number; beyond, at as many knots."""
@@ -152,7 +152,7 @@ def shape_of_experts(up: Gemm, down: Gemm, weight_bits: float, input_bytes: floa
 
 
 def routed_load(num_experts: int, num_experts_per_tok: int, tokens: Array, num_groups: int = 1) -> ExpertLoad:
-    """Return what the busiest rank gets: its share of the pairs, and the experts that they use.
+    """Return what the slowest rank gets: the busiest one's share of the pairs, and the most experts of one.
 
     Args:
         num_experts: Experts of the layer.
@@ -162,9 +162,13 @@ def routed_load(num_experts: int, num_experts_per_tok: int, tokens: Array, num_g
     """
     routed = tokens * num_experts_per_tok
     held = -(-num_experts // num_groups)
-    share = busiest_share(tokens, num_experts_per_tok, held, num_groups)
-    distinct = _distinct_experts(num_experts, num_experts_per_tok, tokens * share * num_groups)
-    return ExpertLoad(pairs=routed * share, distinct=distinct * held / num_experts, routed=routed, held=float(held))
+    pairs = routed * busiest_share(tokens, num_experts, num_experts_per_tok, num_groups, ROUTING_SKEW)
+    mean = _distinct_experts(num_experts, num_experts_per_tok, tokens) / num_groups
+    # Each of its experts is used or not: the largest of n sums of ``held`` draws.
+    spread = np.sqrt(mean * np.maximum(1.0 - mean / held, 0.0))
+    most = np.minimum(mean + _largest_of(num_groups) * spread, held)
+    distinct = np.minimum(most, np.maximum(pairs, 1.0))
+    return ExpertLoad(pairs=pairs, distinct=distinct, routed=routed, held=float(held))
 
 
 def _distinct_experts(num_experts: int, num_experts_per_tok: int, tokens: Array) -> Array:
@@ -174,19 +178,37 @@ def _distinct_experts(num_experts: int, num_experts_per_tok: int, tokens: Array)
     return np.interp(tokens, knots, expected_distinct_experts(num_experts, num_experts_per_tok, knots, ROUTING_SKEW))
 
 
-def busiest_share(tokens: Array, num_experts_per_tok: int, held: int, num_groups: int) -> Array:
+def busiest_share(
+    tokens: Array, num_experts: int, num_experts_per_tok: int, num_groups: int, skew: float = 0.0
+) -> Array:
     """Return the share of the routed pairs that the rank computes which the others wait for.
 
-    ``1/n + m sqrt(1 / (n pairs))``, m the expected largest of n standard normal values (Blom 1958): the busiest
-    of n ranks under uniform routing. At most one pair for each of a token's experts that the rank can hold.
-    Experts whose popularity differs for good add to it, and are not counted.
+    ``1/n + m sqrt(v + 1 / (n pairs))``, m the expected largest of n standard normal values (Blom 1958). The second term
+    under the root is routing by chance. The first is popularity, which more tokens do not even out: of experts that are
+    chosen with shares s_i and dealt to ranks in no order, a rank's sum has the variance ``v = (sum s_i^2 - 1/E) (1/n)
+    (1 - 1/n)``. At most one pair for each of a token's experts that the rank can hold.
+
+    Args:
+        tokens: Tokens of the step.
+        num_experts: Experts of the layer, E.
+        num_experts_per_tok: Experts a token visits.
+        num_groups: Ranks n.
+        skew: Exponent of the experts' popularity by rank; 0: all alike.
     """
     if num_groups == 1:
         return np.ones_like(tokens)
-    largest = NormalDist().inv_cdf((num_groups - 0.375) / (num_groups + 0.25))
-    pairs = tokens * num_experts_per_tok
-    share = 1.0 / num_groups + largest / np.sqrt(num_groups * pairs)
+    held = -(-num_experts // num_groups)
+    chance = np.broadcast_to(_chances(num_experts, num_experts_per_tok, skew), num_experts)
+    concentration = float(np.square(chance / num_experts_per_tok).sum()) - 1.0 / num_experts
+    popularity = max(concentration, 0.0) / num_groups * (1.0 - 1.0 / num_groups)
+    by_chance = 1.0 / (num_groups * tokens * num_experts_per_tok)
+    share = 1.0 / num_groups + _largest_of(num_groups) * np.sqrt(popularity + by_chance)
     return np.asarray(np.minimum(share, min(held / num_experts_per_tok, 1.0)))
+
+
+def _largest_of(count: int) -> float:
+    """Return the expected largest of so many standard normal values (Blom 1958); 0 of one."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
 def expert_curve(
@@ -201,7 +223,7 @@ def expert_curve(
         curve = _slowed(machine.grouped_gemm_curves["bf16"], compute_share, 1.0).model_copy(update={"fit": None})
     if curve is None:
         curve = _slowed(_class_curve(machine, dtype), compute_share, 1.0)
-    return _slowed(curve, machine.engine_scale, machine.engine_scale)
+    return _slowed(curve, machine.engine_scale, machine.memory_scale)
 
 
 def _class_curve(machine: Machine, dtype: str) -> GroupedGemmCurve:

@@ -44,9 +44,15 @@ NF4_UNPACKED_FROM_ROWS = 2
 """Rows from which bitsandbytes writes the weights out in 16 bit and multiplies by the plain kernel; one row has a
 matrix-vector kernel (bitsandbytes autograd/_functions.py, matmul_4bit)."""
 
-INT3_UNPACKED_FROM_ROWS = 51
-"""Rows from which the GPTQ kernels for 3 bits do the same (vLLM csrc/quantization/gptq/q_gemm.cu,
-MAX_Q_GEMM_ROWS 50); Marlin has none for 3 bits."""
+GPTQ_UNPACKED_FROM_ROWS = 51
+"""Rows from which the GPTQ kernels that came before Marlin do the same (vLLM csrc/quantization/gptq/q_gemm.cu,
+MAX_Q_GEMM_ROWS 50); for 3 bits there are no others."""
+
+GPTQ_TILE_ROWS = 8
+"""Rows that those kernels multiply at once, reading the weights anew for the next (BLOCK_M_SIZE_MAX there)."""
+
+MARLIN_CAPABILITY = 8.0
+"""CUDA compute capability from which GPUs can run Marlin (Ampere)."""
 
 GGUF_UNPACKED_FROM_ROWS = 33
 """Rows from which llama.cpp does the same on GPUs with tensor cores (ggml-cuda mmq.cuh, MMQ_MAX_BATCH_SIZE 32 in the
@@ -97,6 +103,17 @@ def _marlin(bits: float) -> WeightFormat:
     return WeightFormat(bits=bits, arithmetic="model", compute_share=0.8, min_tile_rows=MARLIN_TILE_ROWS)
 
 
+def _exllama(bits: float) -> WeightFormat:
+    """Return weights of the GPTQ kernels that came before Marlin."""
+    return WeightFormat(
+        bits=bits,
+        arithmetic="model",
+        compute_share=0.5,
+        min_tile_rows=MARLIN_TILE_ROWS,
+        unpacked_from_rows=GPTQ_UNPACKED_FROM_ROWS,
+    )
+
+
 def _gguf(bits: float) -> WeightFormat:
     """Return k-quants of llama.cpp, which store embeddings and LM head low-bit too."""
     return WeightFormat(
@@ -120,14 +137,9 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
     "int8-wo": WeightFormat(bits=8.0, arithmetic="model", compute_share=0.9, min_tile_rows=MARLIN_TILE_ROWS),
     "int4": _marlin(4.0),
     "gptq-int4": _marlin(INT4_SCALED_BITS),
+    "gptq-int4-exllama": _exllama(INT4_SCALED_BITS),
     "awq-int4": _marlin(INT4_ZERO_POINT_BITS),
-    "int3": WeightFormat(
-        bits=INT3_SCALED_BITS,
-        arithmetic="model",
-        compute_share=0.5,
-        min_tile_rows=MARLIN_TILE_ROWS,
-        unpacked_from_rows=INT3_UNPACKED_FROM_ROWS,
-    ),
+    "int3": _exllama(INT3_SCALED_BITS),
     "nf4": WeightFormat(
         bits=NF4_BITS,
         arithmetic="model",
@@ -314,6 +326,9 @@ def resolve_precision(
             names what they support.
     """
     chosen = weight_format(name)
+    is_old = compute_capability is not None and float(compute_capability) < MARLIN_CAPABILITY
+    if name == "gptq-int4" and is_old and engine_name not in ENGINES_WITHOUT_MARLIN:
+        chosen = WEIGHT_FORMATS["gptq-int4-exllama"]
     usable = [each for each in WEIGHT_FORMATS if each in engine_formats and _has_arithmetic(each, model_dtype, peaks)]
     remedy = "choose from " + ", ".join(usable)
     if name not in engine_formats:

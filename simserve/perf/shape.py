@@ -5,6 +5,7 @@ Knows profiles and parallel sizes; not how many replicas there are, nor what tra
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -153,7 +154,7 @@ class ReplicaShape:
         """One GPU as the operators see it."""
         efficiency = self.hardware.efficiency
         peaks = {dtype: self.hardware.peak_flops(dtype) for dtype in self.hardware.supported_dtypes}
-        most = self.engine.max_flops
+        most = min(self.engine.max_flops, self._most_of_fp16)
         return Machine(
             name=self.hardware.name,
             peaks={dtype: min(peak, most) for dtype, peak in peaks.items() if peak is not None},
@@ -163,11 +164,19 @@ class ReplicaShape:
             memory_efficiency=efficiency.memory,
             kernel_latency=efficiency.kernel_latency,
             engine_scale=self.engine.compute_efficiency,
+            memory_share=self.engine.memory_share,
             num_multiprocessors=self.hardware.compute.num_multiprocessors or 1,
             gemm_curves=self.hardware.gemm_curves_of(self.engine.name),
             grouped_gemm_curves=self.hardware.grouped_gemm_curves_of(self.engine.name),
             activation_quantisation=self.hardware.activation_quantisation,
         )
+
+    @property
+    def _most_of_fp16(self) -> float:
+        """FLOP/s beyond which the engine's 16-bit products gain nothing on this GPU."""
+        share, compute = self.engine.max_share_of_fp16, self.hardware.compute
+        rate = compute.fp16_accumulated or compute.fp16
+        return math.inf if share is None or rate is None else share * rate
 
     @property
     def precision(self) -> Precision:
@@ -251,7 +260,13 @@ class ReplicaShape:
             raise self._refuse(f"needs {num_gpus} GPUs; a node of {name} has {ranks} and no network", key)
         local = intra.latency if intra.kind != "none" else 0.0
         slowest = min(inter.bandwidth, intra.bandwidth or inter.bandwidth)
-        return Link(bandwidth=slowest, latency=inter.latency + local, reference_ranks=ranks, skew=skew)
+        return Link(
+            bandwidth=slowest,
+            latency=inter.latency + local,
+            network_latency=inter.latency,
+            reference_ranks=ranks,
+            skew=skew,
+        )
 
     def _refuse(self, rule: str, key: str) -> InputError:
         sizes = f"tensor x pipeline is {self.tensor_parallel_size} x {self.pipeline_parallel_size}"

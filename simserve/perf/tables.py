@@ -22,6 +22,7 @@ from simserve.perf.attention import (
     growing_share,
     prefill_key_seconds,
     prefill_pair_seconds,
+    reads_keys_by_query_head,
     unshared_key_seconds,
     window_keys,
 )
@@ -174,8 +175,10 @@ def _token_rounds(stage: Stage, attention: AttentionShape, tokens: Array) -> Arr
     parts[COMPUTE] += stage.num_layers * pairs * _prefill_seconds(stage, attention)[1]
     is_eager = travelling > shape.engine.cuda_graph_max_prompt_tokens
     gpu_seconds = _gpu_seconds(stage, parts, travelling)
-    waits = _launch_wait(stage, gpu_seconds, is_eager)
-    parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, shape.engine.host_seconds_per_step)
+    launch = shape.engine.eager_prompt_seconds_per_layer
+    launch = shape.engine.eager_seconds_per_layer if launch is None else launch
+    waits = _launch_wait(stage, gpu_seconds, is_eager, launch)
+    parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, _host_seconds_of_a_stage(stage))
     parts *= _stage_times(stage, travelling)
     if num_stages > 1:
         parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(shape, travelling)
@@ -241,9 +244,10 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
         parts[KV] += stage.num_layers * stage.attention.decode_base_seconds(decoding)
     parts[KV] += sequences[1:] * slope[1:] / passes
     # Every verified token is sampled, and handed over, as the one token of a plain step is.
-    host = shape.engine.host_seconds_per_step + width * shape.engine.host_seconds_per_request * decoding
+    host = _host_seconds_of_a_stage(stage) + width * shape.engine.host_seconds_per_request * decoding
     gpu_seconds = _gpu_seconds(stage, parts, padded)
-    waits = _launch_wait(stage, gpu_seconds, captured > shape.engine.cuda_graph_max_batch)
+    is_eager = captured > shape.engine.cuda_graph_max_batch
+    waits = _launch_wait(stage, gpu_seconds, is_eager, shape.engine.eager_seconds_per_layer)
     parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, host)
     parts *= passes
     if num_stages > 1:
@@ -271,8 +275,11 @@ def _decode_slope(stage: Stage, attention: AttentionShape, sequences: Array) -> 
         key = decode_key_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
     if kv_element_bytes(stage.shape.kv_cache_dtype) <= NARROW_KV_BYTES:
         key *= stage.shape.engine.narrow_kv_slowdown
-    shared = stage.shape.engine.shared_decode_groups
-    key = max(key, unshared_key_seconds(stage.shape.model, attention.kv_bytes_per_token, shared))
+    read = stage.shape.model, attention.kv_bytes_per_token
+    unshared = unshared_key_seconds(*read, stage.shape.engine.shared_decode_groups)
+    if reads_keys_by_query_head(stage.shape):
+        unshared = unshared_key_seconds(*read, (), stage.machine.bandwidth)
+    key = max(key, unshared)
     num_stages = stage.shape.pipeline_parallel_size
     groups = num_micro_batches(np.maximum(sequences, 1.0), num_stages)
     passes = rounds(groups, stage.shape.layers_per_stage)
@@ -320,16 +327,27 @@ def _exposed_host_seconds(stage: Stage, gpu_seconds: Array, host_seconds: Array 
     return np.maximum(overlap * host_seconds - gpu_seconds, 0.0) + (1.0 - overlap) * host_seconds
 
 
-def _launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_]) -> Array:
+def _host_seconds_of_a_stage(stage: Stage) -> float:
+    """Return the host time of a step in each stage: all of it where stages are processes, its share in one process.
+
+    llama.cpp, which cuts prompts into pieces, drives its GPUs from one thread: eight RTX 4090 take 0.8 ms longer for a
+    token than one (XiongjieDai/GPU-Benchmarks-on-LLM-Inference, Llama 3 8B Q4_K_M).
+    """
+    engine = stage.shape.engine
+    stages = 1 if engine.micro_batch_tokens is None else stage.shape.pipeline_parallel_size
+    return engine.host_seconds_per_step / stages
+
+
+def _launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_], layer_seconds: float) -> Array:
     """Return the time that the GPU waits for launches, in the steps that no CUDA graph covers.
 
-    ``step = max(gpu, layers * eager_seconds_per_layer) + gaps``; contexts and prompts' pairs, which are added to a
+    ``step = max(gpu, layers * layer_seconds) + gaps``; contexts and prompts' pairs, which are added to a
     step later, are not set against it.
     """
     engine, model = stage.shape.engine, stage.shape.model
     with_experts = stage.num_layers * model.num_moe_layers / model.num_hidden_layers
     gaps = (stage.num_layers - with_experts) * engine.eager_gap_seconds_per_layer
-    launching = stage.num_layers * engine.eager_seconds_per_layer
+    launching = stage.num_layers * layer_seconds
     if not engine.eager_expert_formats or stage.precision.name in engine.eager_expert_formats:
         launching += with_experts * engine.eager_seconds_per_expert_layer
     return np.where(is_eager, np.maximum(launching - gpu_seconds, 0.0) + gaps, 0.0)
@@ -358,4 +376,5 @@ def _monotone(parts: Array) -> Array:
 
 def _sums(parts: Array) -> list[float]:
     """Return the sums over the parts, without the last-bit dips that summation leaves."""
-    return [float(value) for value in np.maximum.accumulate(parts.sum(axis=0))]
+    sums: list[float] = np.maximum.accumulate(parts.sum(axis=0)).tolist()
+    return sums

@@ -41,27 +41,27 @@ FEWEST_OF_NAME = 5
 """Points of a GPU, model or engine below which it has no row of its own there."""
 
 CAUSES = {
-    "accelmark": "vLLM 0.7.3 behind a client in the same process: its host time is in TPOT and TTFT and differs by "
-    "node; at rates beyond the capacity, medians of 300 requests are those of a ramp",
+    "accelmark": "vLLM 0.7.3 hands a first token over in the next step, after host time that grows with the requests "
+    "that run and differs by node; near the capacity half of 300 requests wait, so that medians of TTFT jump",
     "apex_plus": "TTFT of short prompts is host and launch time of engine V0, a constant a layer here",
     "inferencex_agg": "TTFT of mixtures of experts: SGLang and TensorRT-LLM take 150 to 250 ms more for short prompts, "
     "which a launch time of 4 ms a layer would give for DeepSeek but neither for GLM-5 nor in kernels, and was dropped",
     "kaito": "network time is taken off TTFT as a constant; the vLLM release is not stated",
-    "llama_cpp": "its products of spring 2024 reached 0.4 of the peak of A40, A6000 and A100 and 0.2 of an H100's, "
-    "where one limit of 200 TFLOP/s and the efficiencies of each class stand here",
-    "mlperf": "submitters of the same machine are 20 to 40 % apart, and the fastest near the simulation; TensorRT-LLM "
-    "of mid 2024 was slower at the seats of its harness than the kernels measured since; vLLM rows ran behind the "
-    "reference harness; Mixtral's experts are priced too fast in large batches",
-    "mlperf_official": "Mixtral's experts are priced too fast in large batches; H200 NVL, H100 PCIe, MI300X and MI325X "
-    "have class efficiencies alone",
-    "single_stream": "vLLM and llama.cpp of 2023 over PCIe, in releases that are assumed",
+    "llama_cpp": "its prompts of spring 2024 reached 0.27 of the FP16 rate of an RTX 6000 Ada and 0.22 of an H100's, "
+    "where a half and at most 270 TFLOP/s stand here",
+    "mlperf": "submitters of the same machine are 20 to 40 % apart, by power (700 and 1,000 W) and settings; vLLM rows "
+    "of the open division ran behind the reference harness; Mixtral's experts are priced too fast in large batches",
+    "mlperf_official": "Mixtral's experts are priced too fast in large batches; H200 NVL, H100 PCIe, MI300X and "
+    "MI325X have class efficiencies alone",
+    "single_stream": "vLLM and llama.cpp of 2023 in releases that are assumed; llama.cpp then cut matrices by rows "
+    "over its GPUs, which read at once and waited for each other, where layers are dealt out here",
     "nvidia_aic_inhouse_agg": "engine settings and lengths are not stated; defaults are assumed",
-    "splitwise_iterations": "vLLM of 2023 without CUDA graphs: a step takes as long as launching its kernels, more on "
-    "nodes with slower CPUs; its prompt kernels were slower than today's",
-    "trtllm_online_serving": "prompts are priced 17 % too fast, and every stall of a decode with them",
+    "splitwise_iterations": "vLLM of 2023: prompts beyond 2,048 tokens take 1.4 times as long a token over 4 and 8 "
+    "GPUs, as if large all-reduces were slow; BLOOM launches more kernels a layer than Llama",
+    "trtllm_online_serving": "prompts are priced 13 % too fast, and every stall of a decode with them",
     "trtllm_perf_overview": "runs queue everything at once: seats and token budget of the build are not stated",
-    "trtllm_static_batch": "early TensorRT-LLM: engines built ahead of time left 40 to 80 us a layer idle in a prompt, "
-    "which short ones show; kernels of experts were slower on H100 and H200",
+    "trtllm_static_batch": "early TensorRT-LLM: prompts of Falcon over 8 GPUs left 0.2 ms a layer idle; Mixtral's "
+    "random weights sent all tokens to few experts (32 sequences decode in less time than all weights take to read)",
     "vllm_itl": "starts of the experts' kernels with one sequence, where the tables hold none below some tokens",
 }
 """Source -> what its largest errors likely come from: read off the rows, not proved by an experiment."""

@@ -197,8 +197,8 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
     if config.batching != "continuous" or config.kv_allocation == "none" or not is_covered(scenario, specs):
         return NO_BOUND
     table = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config)
-    prompt = np.frombuffer(table.prompt_tokens, dtype=np.int64).astype(np.float64)
-    output = np.frombuffer(table.output_tokens, dtype=np.int64).astype(np.float64)
+    prompt = np.frombuffer(table.prompt_tokens, dtype=np.int32).astype(np.float64)
+    output = np.frombuffer(table.output_tokens, dtype=np.int32).astype(np.float64)
     fails = np.frombuffer(table.status, dtype=np.int8) == FAILED
     ttft = first_token_seconds(prompt, config, times) * ROUNDING
     tpot = np.where(output > 1, further_token_seconds(prompt, config, times), 0.0) * ROUNDING

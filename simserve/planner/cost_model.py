@@ -46,6 +46,7 @@ class Comparison:
         capacity: Requests/s that one unit holds; None if unknown, and then the fleet never grows.
         fixed_usd_per_month: Operations and platform.
         share: Share of the fleet that this use pays.
+        overflow_usd_per_request: What a mean request of one's own costs at the API that a part of them goes to.
         api: What the API charges; None: nothing to compare with.
         api_usd_per_request: List price of a mean request, batch discount applied; None if unknown.
         tokens_per_request: Prompt and output tokens of a mean request; None if unknown.
@@ -61,6 +62,7 @@ class Comparison:
     capacity: float | None = None
     fixed_usd_per_month: float = 0.0
     share: float = 1.0
+    overflow_usd_per_request: float = 0.0
     api: ApiPrices | None = None
     api_usd_per_request: float | None = None
     tokens_per_request: float | None = None
@@ -90,8 +92,18 @@ class Comparison:
         return self.fixed_usd_per_month + (units + self.spare_units) * self.unit_usd_per_month * self.share
 
     def self_host_usd(self, requests: float) -> float:
-        """Return a month's dollars on GPUs of one's own."""
-        return self.fleet_usd(self.units_for(requests))
+        """Return a month's dollars on GPUs of one's own, with what overflows to an API."""
+        return self.fleet_usd(self.units_for(requests)) + requests * self.overflow_usd_per_request
+
+    def beside_overflow(self) -> Comparison:
+        """Return the same with both sides less what goes to an API either way: where they cross stays where it is.
+
+        Volume discounts are then taken at the price of that remainder.
+        """
+        if not self.overflow_usd_per_request or self.api_usd_per_request is None:
+            return self
+        rest = max(self.api_usd_per_request - self.overflow_usd_per_request, 0.0)
+        return replace(self, api_usd_per_request=rest, overflow_usd_per_request=0.0)
 
     def api_usd(self, requests: float) -> float:
         """Return a month's dollars at the API."""
@@ -215,7 +227,7 @@ def outlook(model: Comparison, *, api_fall: float, gpu_fall: float, growth: floa
                 "requests_per_month": volume,
                 "self_host_usd": then.self_host_usd(volume),
                 "api_usd": then.api_usd(volume),
-                "break_even_requests_per_month": break_even(then)["requests_per_month"],
+                "break_even_requests_per_month": break_even(then.beside_overflow())["requests_per_month"],
             }
         )
     own, api = (sum(row[key] for row in rows) for key in ("self_host_usd", "api_usd"))
@@ -242,6 +254,7 @@ def at_month(model: Comparison, month: int, *, api_fall: float, gpu_fall: float)
         model,
         unit_usd_per_month=model.unit_usd_per_month * fallen,
         api_usd_per_request=None if api is None else api * (1 - api_fall) ** (month / 12),
+        overflow_usd_per_request=model.overflow_usd_per_request * (1 - api_fall) ** (month / 12),
     )
 
 

@@ -132,6 +132,10 @@ def _api(scenario: Scenario, api: str | ApiPrices | None) -> tuple[ApiPrices, st
     if scenario.pricing.api is not None:
         with scenario.blaming("pricing.api"):
             return ApiPrices.of(load_api(scenario.pricing.api, scenario.folder)), None
+    overflow = scenario.deployment.overflow
+    if overflow is not None:
+        with scenario.blaming("deployment.overflow.api"):
+            return ApiPrices.of(load_api(overflow.api, scenario.folder)), f"compared with all of it at {overflow.api}"
     same = [each for each in map(load_api, catalog.names("api")) if each.weights == scenario.model]
     if not same:
         return ApiPrices.of(load_api(FALLBACK_API)), f"no API is named: compared with {FALLBACK_API}"
@@ -217,9 +221,8 @@ def _comparison(resolved: ResolvedScenario, day: _Day, traffic: _Traffic, api: A
         units=day.units,
         spare_units=pricing.spare_replicas or 0,
         capacity=day.capacity,
-        fixed_usd_per_month=pricing.operations_usd_per_month
-        + (pricing.platform_usd_per_month or 0.0)
-        + day.api_usd_per_month,
+        fixed_usd_per_month=pricing.operations_usd_per_month + (pricing.platform_usd_per_month or 0.0),
+        overflow_usd_per_request=day.api_usd_per_month / day.requests_per_month,
         api=api,
         api_usd_per_request=(traffic.input_usd + traffic.output_usd) * api.batch_factor(pricing.batch_share or 0.0),
         tokens_per_request=traffic.prompt_tokens + traffic.output_tokens,
@@ -243,7 +246,7 @@ def _summary(
     pricing, requests = resolved.scenario.pricing, day.requests_per_month
     month, bill = model.self_host_usd(requests), model.api_usd(requests)
     falls = (pricing.api_price_fall_per_year, pricing.gpu_price_fall_per_year)
-    free = replace(model, units=1)
+    free = replace(model.beside_overflow(), units=1)
     simulated = next(iter(curve.results.values())).summary["simserve"]
     return {
         "scenario": resolved.scenario.name,
@@ -254,7 +257,7 @@ def _summary(
         "saving_usd_per_month": bill - month,
         "hybrid": cost_model.hybrid(free),
         "break_even": cost_model.break_even(free),
-        "left_out": ladder(model, assumed=cost_model.ASSUMED_OPERATIONS_USD),
+        "left_out": ladder(model.beside_overflow(), assumed=cost_model.ASSUMED_OPERATIONS_USD),
         "load_is_clients": curve.is_closed,
         "load_levels": [
             {

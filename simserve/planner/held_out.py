@@ -17,6 +17,9 @@ from simserve.planner.scoring import relative_error
 _ROUTED = ("deepseek", "glm", "minimax", "qwen3-235b", "gpt-oss")
 _SERVERS = ("inferencex_agg", "nvidia_aic_inhouse_agg")
 
+SHORT_PROMPT = 1024
+"""Nominal length of InferenceX's shorter prompts."""
+
 Chosen = Callable[[MeasuredPoint], bool]
 
 
@@ -46,8 +49,8 @@ def _is_70b(point: MeasuredPoint, hardware: str) -> bool:
     )
 
 
-def _is_splitwise(point: MeasuredPoint, hardware: str) -> bool:
-    return (point.source, point.hardware) == ("splitwise_iterations", hardware)
+def _is_splitwise(point: MeasuredPoint, model: str) -> bool:
+    return (point.source, point.model) == ("splitwise_iterations", model)
 
 
 def _is_tp8(point: MeasuredPoint) -> bool:
@@ -74,8 +77,8 @@ def _has_unshared_groups(point: MeasuredPoint) -> bool:
     return point.source == "trtllm_static_batch" and point.model in ("mistral-7b", "falcon-180b")
 
 
-def _is_accelmark(point: MeasuredPoint, model: str) -> bool:
-    return point.source == "accelmark" and point.version == "0.7.3" and point.model.startswith(model)
+def _is_accelmark(point: MeasuredPoint, hardware: tuple[str, ...]) -> bool:
+    return point.source == "accelmark" and point.version == "0.7.3" and point.hardware.startswith(hardware)
 
 
 def _ranks(point: MeasuredPoint) -> int:
@@ -104,7 +107,32 @@ def _is_offline(point: MeasuredPoint, hardware: tuple[str, ...]) -> bool:
     return point.source == "mlperf_official" and point.load_kind == "offline" and point.hardware.startswith(hardware)
 
 
+def _longest_prompt(point: MeasuredPoint) -> int:
+    """Return the nominal length of a point's prompts, 0 where its workload has none."""
+    return int(point.scenario.get("workload", {}).get("prompt_tokens", {}).get("max", 0))
+
+
 CONSTANTS = (
+    FittedConstant(
+        "SGLang, fresh: 1.1 s longer for the first prompts; InferenceX DeepSeek-R1, prompts of 1,024",
+        lambda point: _is_served(point, "sglang", "deepseek-r1") and _longest_prompt(point) == SHORT_PROMPT,
+        ("ttft",),
+        (
+            (
+                "DeepSeek-R1, prompts of 8,192",
+                lambda point: _is_served(point, "sglang", "deepseek-r1") and _longest_prompt(point) > SHORT_PROMPT,
+                "ttft",
+            ),
+            ("DeepSeek-V3", lambda point: _is_served(point, "sglang", "deepseek-v3"), "ttft"),
+            ("GLM-5", lambda point: _is_served(point, "sglang", "glm-5"), "ttft"),
+        ),
+    ),
+    FittedConstant(
+        "TensorRT-LLM 1.1 with DeepSeek, fresh: 2.0 s longer for the first prompts; InferenceX DeepSeek-R1",
+        lambda point: _is_served(point, "tensorrt-llm", "deepseek-r1"),
+        ("ttft",),
+        (("DeepSeek-V3", lambda point: _is_served(point, "tensorrt-llm", "deepseek-v3"), "ttft"),),
+    ),
     FittedConstant(
         "llama.cpp: no more than 1.6 TB/s; XiongjieDai's tables, A100 and H100",
         lambda point: _is_llama_cpp(point, ("a100", "h100")),
@@ -181,12 +209,19 @@ CONSTANTS = (
         ),
     ),
     FittedConstant(
-        "vLLM 0.6.6 to 0.7: 45 us of host time a request and step; AccelMark, Qwen2.5-0.5B offline",
-        lambda point: _is_accelmark(point, "qwen2.5-0.5b") and point.load_kind == "offline",
-        ("throughput",),
+        "vLLM 0.6.6 to 0.7: 30 us of host time a request and step, 22 us to stream it, 0.15 ms of gaps a layer of a "
+        "prompt, and slower hosts; AccelMark's H100, A100 and RTX 4090 nodes",
+        lambda point: _is_accelmark(point, ("h100-sxm", "a100-sxm", "rtx-4090")),
+        ("tpot", "ttft", "throughput"),
         (
-            ("AccelMark, Llama", lambda point: _is_accelmark(point, "llama"), "throughput"),
-            ("AccelMark, Llama", lambda point: _is_accelmark(point, "llama"), "tpot"),
+            ("its V100S and L4 nodes", lambda point: _is_accelmark(point, ("v100s", "l4")), "tpot"),
+            ("its V100S and L4 nodes", lambda point: _is_accelmark(point, ("v100s", "l4")), "ttft"),
+            ("its V100S and L4 nodes", lambda point: _is_accelmark(point, ("v100s", "l4")), "throughput"),
+            (
+                "AccelMark's A100 node, vLLM 0.20.1",
+                lambda point: point.source == "accelmark" and not point.version.startswith("0.7"),
+                "tpot",
+            ),
         ),
     ),
     FittedConstant(
@@ -203,20 +238,26 @@ CONSTANTS = (
         ),
     ),
     FittedConstant(
-        "vLLM before 0.8: 0.42 ms to launch a layer outside CUDA graphs; Splitwise, H100",
-        lambda point: _is_splitwise(point, "h100-sxm-80gb"),
+        "vLLM before 0.5.5: 0.36 ms to launch a layer, 0.6 ms with prompts, 120 us of host time a request and step, "
+        "0.68 of today's arithmetic and 0.88 of its bandwidth; hosts of A100 1.4 times as slow; Splitwise, Llama-2-70B",
+        lambda point: _is_splitwise(point, "llama-2-70b"),
         ("tpot", "ttft"),
         (
-            ("Splitwise, A100", lambda point: _is_splitwise(point, "a100-sxm-80gb"), "tpot"),
-            ("Splitwise, A100", lambda point: _is_splitwise(point, "a100-sxm-80gb"), "ttft"),
-            ("APEX+, H100", lambda point: point.source == "apex_plus", "ttft"),
+            ("Splitwise, BLOOM-176B", lambda point: _is_splitwise(point, "bloom-176b"), "tpot"),
+            ("Splitwise, BLOOM-176B", lambda point: _is_splitwise(point, "bloom-176b"), "ttft"),
+            ("tables of single streams", lambda point: _is_single(point, "vllm"), "tpot"),
+            ("KAITO, A100", lambda point: point.source == "kaito", "tpot"),
         ),
     ),
     FittedConstant(
-        "vLLM 0.5.5 to 0.6.5: 4 ms of host time a step; APEX+, TP 4",
+        "vLLM 0.5.5 to 0.6.5: 3 ms of host time a step, 0.25 ms to launch a layer, 0.9 of today's kernels; APEX+, TP 4",
         lambda point: point.source == "apex_plus" and not _is_tp8(point),
-        ("tpot",),
-        (("APEX+, TP 8", _is_tp8, "tpot"), ("APEX+, TP 8, end to end", _is_tp8, "e2e")),
+        ("tpot", "ttft"),
+        (
+            ("APEX+, TP 8", _is_tp8, "tpot"),
+            ("APEX+, TP 8", _is_tp8, "ttft"),
+            ("APEX+, TP 8, end to end", _is_tp8, "e2e"),
+        ),
     ),
     FittedConstant(
         "ranks reach a collective 0.8 kernel latencies apart a doubling; InferenceX Llama-3.1-70B, H100",

@@ -210,7 +210,8 @@ def _overflow(setting: Setting) -> Option | LeftOut:
     plain = Choice("no overflow", {} if own is None else {key: None})
     if own is not None:
         mapping = own.model_dump(mode="json", exclude_none=True)
-        others = [queue for queue in (own.max_queue // 4, own.max_queue * 4) if queue != own.max_queue]
+        limit = own.max_queue
+        others = [] if limit is None else [queue for queue in (limit // 4, limit * 4) if queue != limit]
         choices = [mapping, *({**mapping, "max_queue": queue} for queue in others)]
         return Option("overflow", (plain, *(Choice(_overflow_label(each), {key: each}) for each in choices)), own=1)
     api = scenario.pricing.api
@@ -229,7 +230,8 @@ def _overflow(setting: Setting) -> Option | LeftOut:
 
 
 def _overflow_label(overflow: Mapping[str, Any]) -> str:
-    return f"beyond {overflow['max_queue']} waiting to {overflow['api']}"
+    limit = overflow.get("max_queue")
+    return f"some to {overflow['api']}" if limit is None else f"beyond {limit} waiting to {overflow['api']}"
 
 
 def _admit(setting: Setting) -> Option | LeftOut:

@@ -13,7 +13,8 @@ from simserve.errors import InputError, SimserveError
 from simserve.metrics.latency import request_latencies
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
-from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
+from simserve.planner.measured.point import MeasuredPoint, Metric, PoolPair, Protocol
+from simserve.planner.pooled import pools_key, replay_pools
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
@@ -97,6 +98,8 @@ def replay_key(point: MeasuredPoint) -> str:
     """
     if point.requests is not None:
         return ""
+    if point.pools:
+        return json.dumps([pools_key(pair) for pair in point.pools])
     asked = {key: value for key, value in point.scenario.items() if key != "name"}
     return json.dumps([asked, asdict(point.protocol)], sort_keys=True)
 
@@ -121,6 +124,8 @@ def predict(point: MeasuredPoint, pricer: Pricer) -> Prediction:
     """
     if point.reason:
         return Prediction(point=point, reason=point.reason)
+    if point.pools:
+        return _predict_pools(point, pricer)
     key = replay_key(point)
     if key in pricer.replayed:
         return _compared(point, *pricer.replayed[key])
@@ -144,6 +149,27 @@ def predict(point: MeasuredPoint, pricer: Pricer) -> Prediction:
     if key:
         pricer.replayed[key] = found
     return _compared(point, *found)
+
+
+def _predict_pools(point: MeasuredPoint, pricer: Pricer) -> Prediction:
+    """Return the figures of the workers that a point may have had whose TPOT is nearest to its own."""
+    try:
+        found = [_pool_figures(pair, point.protocol, pricer) for pair in point.pools]
+    except SimserveError as failure:
+        return Prediction(point=point, reason=_reason(failure))
+    measured = point.measured.get("tpot", float("nan"))
+    distances = [abs(np.log(figures["tpot"] / measured)) for figures, _ in found]
+    return _compared(point, *found[int(np.argmin(distances))])
+
+
+def _pool_figures(pair: PoolPair, protocol: Protocol, pricer: Pricer) -> tuple[Mapping[Metric, float], int]:
+    key = pools_key(pair)
+    if key not in pricer.replayed:
+        records, was_interrupted = replay_pools(pair, pricer.of)
+        if was_interrupted:
+            raise KeyboardInterrupt
+        pricer.replayed[key] = figures(records, protocol), int(np.isnan(records.finish_time).sum())
+    return pricer.replayed[key]
 
 
 def _specs(point: MeasuredPoint, scenario: Scenario) -> RequestSpecs:
@@ -179,7 +205,9 @@ def _compared(point: MeasuredPoint, all_metrics: Mapping[Metric, float], num_uns
 def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:
     """Return TPOT, TTFT, E2E (seconds) and throughput (tokens/s) of a run as the protocol takes them."""
     latencies = request_latencies(records)
-    late = records.admitted_time - records.arrival_time if protocol.is_server_side else 0.0
+    late = records.admitted_time - records.arrival_time if protocol.is_server_side else np.zeros(len(records))
+    if protocol.cold_seconds:
+        late = late - protocol.cold_seconds * (records.arrival_time == np.nanmin(records.arrival_time))
     counted = _counted(len(records), protocol)
     ttft = (latencies.ttft - late)[counted]
     decode_time = records.finish_time - records.first_token_time

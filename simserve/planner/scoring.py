@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.planner.measured.inferencex import DISAGGREGATED
+from simserve.planner.measured.disaggregated import NO_RECIPE
 from simserve.planner.measured.point import METRICS, MeasuredPoint, Metric
 from simserve.planner.measured.splitwise import COMPUTED
 from simserve.planner.prediction import Prediction
@@ -130,12 +130,13 @@ def coverage(predictions: Sequence[Prediction]) -> dict[str, Any]:
 
     Returns:
         ``points covered share`` of those, ``share`` None without any; and ``disaggregated``, the points of separate
-        prefill and decode pools, which are not among them. Rows that nobody measured are in neither.
+        prefill and decode pools of which nobody says how many workers they had, which are not among them. Rows that
+        nobody measured are in neither.
     """
     known = frozenset(catalog.names("model"))
     core = [p for p in predictions if p.point.hardware.startswith(CORE_GPUS) and p.point.model in known]
     core = [each for each in core if each.reason != COMPUTED]
-    single = [each for each in core if each.reason != DISAGGREGATED]
+    single = [each for each in core if each.reason != NO_RECIPE]
     covered = sum(each.is_covered for each in single)
     return {
         "points": len(single),

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from simserve.errors import InputError
-from simserve.perf.tables import price
+from simserve.perf.pricing import price
 from simserve.planner.bound import NO_BOUND, fleet_bound
 from simserve.planner.makeup import POOLS_KEY, SCALING_KEY, makeup_of, merged
 from simserve.planner.overrides import Overrides

@@ -82,9 +82,12 @@ class ResolvedEngine:
         enforce_eager: Whether nothing is captured in CUDA graphs; every step then waits for its launches.
         sampling: ``greedy`` or ``nucleus`` (by top-k or top-p), what clients ask for.
         async_scheduling: Whether the host prepares the next step while the GPU computes.
+        host_slowdown: Times as long as in the engine's profile that work on the CPU takes; the times below hold it.
         host_seconds_per_step: CPU time of a step.
         host_seconds_per_request: CPU time a request of a step.
+        host_seconds_per_streamed_request: Part of it that hands tokens over one by one.
         eager_seconds_per_layer: Least seconds of a layer in a step that no CUDA graph covers.
+        eager_prompt_seconds_per_layer: The same in steps that hold prompts; None: as much.
         eager_gap_seconds_per_layer: Idle time of the GPU in a layer without routed experts of such a step.
         eager_seconds_per_expert_layer: What routed experts add to it.
         eager_expert_formats: Weight formats whose experts do; empty: all.
@@ -92,12 +95,14 @@ class ResolvedEngine:
         frontend_latency: From arrival to the scheduler.
         tokenization_per_token: What a token of the prompt adds to it; 0 where the scenario sets the latency.
         compute_efficiency: Scale on the hardware profile's kernel efficiencies.
+        memory_share: Times that, the scale on its bandwidths.
         shared_decode_groups: Query heads a key-value head for which decode attention reads keys once for all of
             them, others read them each; None: any number.
         fuses_activation_quantisation: Whether norms and activation functions round their results to 8 bits.
         narrow_kv_slowdown: Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels.
         max_bandwidth: Memory bandwidth beyond which the kernels gain nothing; infinite where they follow the GPU.
         max_flops: The same of the FLOP/s of 16-bit products.
+        max_share_of_fp16: The same as a share of the FP16 rate, accumulated in FP16; None: all of it.
         supported_quantizations: Weight formats the version can run.
         cpu_offload_gb: Weights a GPU that stay in host memory and are read over the host link in each step, GiB.
         n_gpu_layers: Layers on the GPU under llama.cpp, the others run on the CPU; None: all.
@@ -147,9 +152,12 @@ class ResolvedEngine:
     enforce_eager: bool
     sampling: str
     async_scheduling: bool
+    host_slowdown: float
     host_seconds_per_step: float
     host_seconds_per_request: float
+    host_seconds_per_streamed_request: float
     eager_seconds_per_layer: float
+    eager_prompt_seconds_per_layer: float | None
     eager_gap_seconds_per_layer: float
     eager_seconds_per_expert_layer: float
     eager_expert_formats: tuple[str, ...]
@@ -157,11 +165,13 @@ class ResolvedEngine:
     frontend_latency: float
     tokenization_per_token: float
     compute_efficiency: float
+    memory_share: float
     shared_decode_groups: tuple[int, ...] | None
     fuses_activation_quantisation: bool
     narrow_kv_slowdown: float
     max_bandwidth: float
     max_flops: float
+    max_share_of_fp16: float | None
     supported_quantizations: tuple[str, ...]
     cpu_offload_gb: float
     n_gpu_layers: int | None
@@ -179,6 +189,7 @@ def resolve_engine(
     overrides: Mapping[str, Any],
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
+    host_slowdown: float = 1.0,
 ) -> ResolvedEngine:
     """Return every knob of an engine as that version resolves it on that GPU.
 
@@ -191,13 +202,14 @@ def resolve_engine(
         overrides: What the user set, by DESIGN's names, in SI; absent and None are the same.
         tensor_parallel_size: For defaults that depend on it (SGLang).
         pipeline_parallel_size: Likewise.
+        host_slowdown: Of the node, as its hardware profile has it.
 
     Raises:
         InputError: A value is out of range or not supported, or two contradict each other.
     """
     known = profile.nearest_version(version)
     ranks = tensor_parallel_size * pipeline_parallel_size
-    place = Place(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks)
+    place = Place(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, host_slowdown)
     choices = Choices(read_overrides(overrides), f"{profile.name} {known.version} default on {gpu_name}")
     choices.sources["version"] = _version_source(known, version, profile.versions[0])
     scheduling = resolve_scheduling(choices, known)

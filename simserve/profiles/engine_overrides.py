@@ -62,6 +62,8 @@ class EngineOverrides(FrozenModel):
     """Whether nothing is captured in CUDA graphs."""
     frontend_latency: float | None = Field(default=None, ge=0)
     """From arrival to the scheduler, seconds."""
+    host_slowdown: float | None = Field(default=None, gt=0)
+    """Times as long as usual that work on the CPU takes."""
     static_batch_size: int | None = Field(default=None, ge=1)
     """Most requests of a static batch."""
     static_max_wait: float | None = Field(default=None, ge=0)

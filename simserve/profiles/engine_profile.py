@@ -179,12 +179,17 @@ class Host(FrozenModel):
     """What that takes longer where several ranks have to agree on the step, seconds."""
     seconds_per_request: Seconds
     """Bookkeeping, sampling and output a request of a step, seconds."""
+    seconds_per_streamed_request: Seconds = Field(default=0.0, ge=0)
+    """What a request adds whose tokens are handed over one by one, seconds: an output object a step for the client's
+    stream, on the thread that schedules (vLLM before V1). Runs that wait for all answers do without."""
     seconds_per_nucleus_request: Seconds = Field(default=0.0, ge=0)
     """What a request adds that samples by top-k or top-p, seconds: its logits are sorted."""
     overlap: float = Field(ge=0, le=1)
     """Share of both that asynchronous scheduling hides behind the GPU; 0: the engine has none."""
     eager_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """Least time of a layer in a step outside CUDA graphs, seconds: the host launches its kernels no faster."""
+    eager_prompt_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
+    """The same in steps that hold prompts, seconds, whose attention is launched from more Python; absent: as above."""
     eager_gap_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """How long a layer without routed experts leaves the GPU idle in such a step, seconds: gaps between many short
     kernels. Long kernels of experts hide them."""
@@ -207,6 +212,8 @@ class Kernels(FrozenModel):
 
     compute_efficiency: float = Field(gt=0, le=1.5)
     """Scale on the hardware profile's kernel efficiencies; 1: as there."""
+    memory_share: float = Field(default=1.0, gt=0, le=2)
+    """What that leaves of the bandwidths, times this: above 1 where arithmetic alone is behind."""
     shared_decode_groups: tuple[int, ...] | None = None
     """Query heads a key-value head for which a decode step reads keys once for all of them; absent: any number."""
     fuses_activation_quantisation: bool = False
@@ -216,6 +223,8 @@ class Kernels(FrozenModel):
     """Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels, which are newer."""
     max_bandwidth: BytesPerSecond | None = Field(default=None, gt=0)
     """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
+    max_share_of_fp16: float | None = Field(default=None, gt=0, le=1)
+    """Share of the FP16 rate, accumulated in FP16, beyond which 16-bit products gain nothing; absent: all of it."""
     max_flops: FlopsPerSecond | None = Field(default=None, gt=0)
     """FLOP/s of 16-bit products beyond which the kernels gain nothing; absent: the GPU's."""
     quantizations: tuple[str, ...]

@@ -37,12 +37,14 @@ class Place:
         gpu_name: Name of the GPU.
         tensor_parallel_size: Tensor-parallel ranks.
         num_ranks: Tensor- times pipeline-parallel ranks.
+        host_slowdown: Times as long as on an H100 node that work on the CPU takes.
     """
 
     gpu_memory_bytes: float
     gpu_name: str
     tensor_parallel_size: int
     num_ranks: int
+    host_slowdown: float = 1.0
 
     def value(self, tiered: Tiered) -> float:
         """Return the default that holds here."""
@@ -257,23 +259,30 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
     sampling: str = choices.pick("sampling", "greedy")
     sorting = host.seconds_per_nucleus_request if sampling == "nucleus" else 0.0
     agreeing = host.seconds_per_parallel_step if place.num_ranks > 1 else 0.0
+    prompt_launching = host.eager_prompt_seconds_per_layer
+    slowdown: float = choices.pick("host_slowdown", place.host_slowdown)
     return {
         "async_scheduling": is_async,
-        "host_seconds_per_step": host.seconds_per_step + agreeing,
+        "host_slowdown": slowdown,
+        "host_seconds_per_step": slowdown * (host.seconds_per_step + agreeing),
         "sampling": sampling,
-        "host_seconds_per_request": host.seconds_per_request + sorting,
-        "eager_seconds_per_layer": host.eager_seconds_per_layer,
-        "eager_gap_seconds_per_layer": host.eager_gap_seconds_per_layer,
-        "eager_seconds_per_expert_layer": host.eager_seconds_per_expert_layer,
+        "host_seconds_per_request": slowdown * (host.seconds_per_request + host.seconds_per_streamed_request) + sorting,
+        "host_seconds_per_streamed_request": slowdown * host.seconds_per_streamed_request,
+        "eager_seconds_per_layer": slowdown * host.eager_seconds_per_layer,
+        "eager_prompt_seconds_per_layer": None if prompt_launching is None else slowdown * prompt_launching,
+        "eager_gap_seconds_per_layer": slowdown * host.eager_gap_seconds_per_layer,
+        "eager_seconds_per_expert_layer": slowdown * host.eager_seconds_per_expert_layer,
         "eager_expert_formats": host.eager_expert_formats,
         "host_overlap": host.overlap if is_async else 0.0,
-        "frontend_latency": choices.pick("frontend_latency", host.frontend_latency),
-        "tokenization_per_token": 0.0 if choices.is_set("frontend_latency") else host.tokenization_per_token,
+        "frontend_latency": choices.pick("frontend_latency", slowdown * host.frontend_latency),
+        "tokenization_per_token": 0.0 if choices.is_set("frontend_latency") else slowdown * host.tokenization_per_token,
         "compute_efficiency": known.kernels.compute_efficiency,
+        "memory_share": known.kernels.memory_share,
         "shared_decode_groups": known.kernels.shared_decode_groups,
         "fuses_activation_quantisation": known.kernels.fuses_activation_quantisation,
         "narrow_kv_slowdown": known.kernels.narrow_kv_slowdown,
         "max_bandwidth": known.kernels.max_bandwidth or math.inf,
         "max_flops": known.kernels.max_flops or math.inf,
+        "max_share_of_fp16": known.kernels.max_share_of_fp16,
         "supported_quantizations": known.kernels.quantizations,
     }

@@ -18,7 +18,7 @@ from simserve.profiles import catalog
 from simserve.profiles.calibration import Calibration
 from simserve.profiles.gemm_curves import ActivationQuantisation, GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
 from simserve.profiles.gpu_prices import GpuPrice, GpuPurchase
-from simserve.profiles.host import SERVER_HOST, Host
+from simserve.profiles.host import SERVER_HOST, Host, HostCores
 from simserve.profiles.kernel_curves import AttentionCurves, CollectiveCurves
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
 from simserve.validation import FrozenModel, validate
@@ -55,6 +55,8 @@ class Compute(FrozenModel):
     """TF32 on the tensor cores."""
     fp16: Peak | None = None
     """FP16 on the tensor cores, accumulated in FP32."""
+    fp16_accumulated: Peak | None = None
+    """FP16 on the tensor cores, accumulated in FP16, where that is faster (GeForce); absent: as `fp16`."""
     bf16: Peak | None = None
     """BF16 on the tensor cores, accumulated in FP32."""
     fp8: Peak | None = None
@@ -179,6 +181,8 @@ class HardwareProfile(FrozenModel):
     """Link to host memory."""
     host: Host | None = None
     """Host memory and cores of the node; none: those of a two-socket server."""
+    host_cores: HostCores | None = None
+    """Speed of its cores at an engine's own work; none: as in H100 nodes."""
     power: Power
     """Electric power."""
     efficiency: Efficiency
@@ -214,6 +218,11 @@ class HardwareProfile(FrozenModel):
         """
         on_demand = [price.usd_per_hour for price in self.prices if price.kind == "on_demand"]
         return statistics.median(on_demand) if on_demand else None
+
+    @property
+    def host_slowdown(self) -> float:
+        """Times as long as on an H100 node that an engine's work on the CPU takes."""
+        return 1.0 if self.host_cores is None else self.host_cores.slowdown
 
     @property
     def host_of_node(self) -> Host:

@@ -23,6 +23,15 @@ class Host(FrozenModel):
     """Where the numbers of this block come from."""
 
 
+class HostCores(FrozenModel):
+    """How fast the cores of the nodes that usually hold a GPU run an engine's own work."""
+
+    slowdown: Annotated[float, Field(gt=0)]
+    """Times as long as on an H100 node that scheduling, launching kernels and handing over tokens take."""
+    source: Annotated[str, Field(min_length=1)]
+    """Where the number comes from."""
+
+
 SERVER_HOST = Host.model_construct(
     memory_total=1.0e12,
     memory_bandwidth=409.6e9,

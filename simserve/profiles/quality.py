@@ -44,7 +44,10 @@ _LABELS: Mapping[str, str] = {
     "mmlu": "MMLU",
     "gsm8k": "GSM8K",
 }
-_STAND_INS: Mapping[str, tuple[str, ...]] = {"int4": ("int4", "gptq-int4", "awq-int4")}
+_STAND_INS: Mapping[str, tuple[str, ...]] = {
+    "int4": ("int4", "gptq-int4", "awq-int4"),
+    "gptq-int4-exllama": ("gptq-int4",),
+}
 """Formats whose studies speak for another: plain INT4 says nothing of how the codes were found."""
 
 

@@ -24,6 +24,17 @@ _DASHED = (0, (5, 2))
 _SERIES = ((BLUE, "-", "o"), (VERMILION, _DASHED, "s"), (GREEN, ":", "^"), (ORANGE, "-.", "D"), (SKY, "-", "v"))
 """Colour, dashes and marker of the first, second, ... line: told apart by any eye, and without colour."""
 _MOST_LINES = len(_SERIES)
+_SHARES = ("slo_attainment", "busy", "kv_usage_mean")
+_UNITS = {
+    "workload.arrivals.rate": "requests/s",
+    "workload.arrivals.concurrency": "requests in hand",
+    "workload.prompt_tokens.mean": "tokens",
+    "workload.output_tokens.mean": "tokens",
+    "deployment.engine.max_num_seqs": "sequences",
+    "deployment.engine.max_num_batched_tokens": "tokens",
+    "deployment.tensor_parallel_size": "GPUs",
+}
+"""Of keys whose name does not carry it."""
 _COMPARED = (
     ("p95_ttft_ms", "TTFT p95"),
     ("p95_tpot_ms", "TPOT p95"),
@@ -74,7 +85,7 @@ def capacity_goodput(capacity: Capacity) -> Figure:
     knee = capacity.found.knee
     if knee is not None:
         axes.scatter([knee.load], [knee.mean("goodput")], s=60, facecolors="none", edgecolors=INK, zorder=4)
-        _note(axes, "knee", (knee.load, knee.mean("goodput")), INK, (8, -14))
+        _note(axes, "knee", (knee.load, knee.mean("goodput")), INK, (6, -22))
     axes.set_ylim(0, None)
     _mark_capacity(axes, capacity)
     axes.set_xlabel(_load_label(capacity))
@@ -109,6 +120,8 @@ def _mark_capacity(axes: Axes, capacity: Capacity) -> None:
 
 def differences(comparison: Comparison) -> Figure:
     """Return what each variant changes, in percent of the base, with 95 % intervals; hollow: not shown to differ."""
+    from matplotlib.ticker import MaxNLocator
+
     names = [
         (name, label)
         for name, label in _COMPARED
@@ -143,6 +156,7 @@ def differences(comparison: Comparison) -> Figure:
     axes.axvline(0, color=INK, linewidth=1)
     axes.set_yticks(range(len(names)), [label for _, label in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:+g}%" if value else "0")
     axes.set_xlabel(f"change from {comparison.base.name}, with its 95% interval")
     legend(figure, axes)
@@ -190,7 +204,10 @@ def sweep_curves(sweep: Sweep, figure_name: str, label: str) -> Figure | None:
     if len(lines) > _MOST_LINES:
         axes.set_title(f"{_MOST_LINES} of {len(lines)} combinations", fontsize=8, loc="right", color=INK)
     axes.set_ylim(0, None)
-    axes.set_xlabel(axis)
+    if figure_name in _SHARES:
+        axes.set_ylim(0, 1.04)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
+    axes.set_xlabel(f"{axis}, {_UNITS[axis]}" if axis in _UNITS else axis)
     axes.set_ylabel(label)
     if len(drawn) > 1 and len(others):
         axes.legend(frameon=False, fontsize=8, labelcolor=INK)
@@ -273,8 +290,8 @@ def break_even(summary: Mapping[str, Any]) -> Figure | None:
             f"break-even {number(even / 1e6)} M",
             (even / 1e6, even * api["usd_per_request"]),
             INK,
-            (-4, 7),
-            "right",
+            (6, -12) if even / 1e6 < 0.7 * most else (-6, -12),
+            "left" if even / 1e6 < 0.7 * most else "right",
         )
     if asked:
         axes.axvline(asked / 1e6, color=GREY, linewidth=1, linestyle=":")

@@ -1,15 +1,12 @@
-"""Axes of the house: size, type, grid and colours; logarithmic time, shares, clock time, limits. Knows no run."""
+"""Axes of the house: size, type, grid and colours, round logarithmic ticks, clock time. Knows no run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-
-from simserve.units import format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,13 +22,23 @@ ORANGE = "#e69f00"
 GREEN = "#009e73"
 SKY = "#56b4e9"
 GREY = "#8b929c"
+COLOR_ROLES = {
+    INK: "ink",
+    GRID: "grid",
+    BLUE: "blue",
+    VERMILION: "vermilion",
+    ORANGE: "orange",
+    GREEN: "green",
+    SKY: "sky",
+    GREY: "grey",
+}
+"""Colour in a picture -> the custom property of the page that replaces it."""
 
-_WIDTH_INCHES = 4.6
-_TEXT_POINTS = 9.0
+WIDTH_INCHES = 4.6
+TEXT_POINTS = 9.0
 _MAX_TICKS = 7
 _EVEN_STEPS = ((1.0, 2.0, 5.0), (1.0, 3.0), (1.0,))
 """Ticks a decade, from short ranges to long ones."""
-_DIFFERENT = 0.25
 
 
 def canvas(
@@ -48,13 +55,13 @@ def canvas(
     """
     from simserve.report.figure import ShownFigure
 
-    figure = ShownFigure(figsize=(_WIDTH_INCHES, height), facecolor="none")
+    figure = ShownFigure(figsize=(WIDTH_INCHES, height), facecolor="none")
     axes = figure.add_axes((left, bottom, right - left, top - bottom), facecolor="none")
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(INK)
-    axes.tick_params(colors=INK, labelsize=_TEXT_POINTS, length=3)
+    axes.tick_params(colors=INK, labelsize=TEXT_POINTS, length=3)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.label.set(color=INK, fontsize=_TEXT_POINTS)
+        axis.label.set(color=INK, fontsize=TEXT_POINTS)
     axes.grid(True, color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     return figure, axes
@@ -71,7 +78,7 @@ def legend(figure: Figure, axes: Axes) -> None:
             bbox_to_anchor=(0.0, 1.02),
             ncols=len(handles),
             frameon=False,
-            fontsize=_TEXT_POINTS,
+            fontsize=TEXT_POINTS,
             labelcolor=INK,
         )
 
@@ -84,52 +91,11 @@ def key_below(figure: Figure, axes: Axes) -> None:
         bbox_to_anchor=(0.0, 0.36),
         ncols=2,
         frameon=False,
-        fontsize=_TEXT_POINTS,
+        fontsize=TEXT_POINTS,
         labelcolor=INK,
         handlelength=0.9,
         handleheight=0.9,
     )
-
-
-def few_ticks(axes: Axes) -> None:
-    """Make y a count with at most six ticks and separators."""
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
-
-    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-
-
-def share_axis(axes: Axes) -> None:
-    """Make y a share, 0 to 100 %."""
-    axes.set_ylim(0, 1)
-    axes.set_yticks([0, 0.25, 0.5, 0.75, 0.9, 1], ["0%", "25%", "50%", "75%", "90%", "100%"])
-
-
-def log_time_axis(axes: Axes, reach: Sequence[float]) -> None:
-    """Make x a logarithmic time whose ticks carry their unit.
-
-    Args:
-        axes: What to change.
-        reach: Seconds that must be seen; those that are not positive cannot be.
-    """
-    from matplotlib.ticker import FixedLocator, NullLocator
-
-    seen = [value for value in reach if value > 0] or [0.01, 1.0]
-    low, high = min(seen) / 1.1, max(seen) * 1.1
-    if high < 3 * low:
-        low, high = low / 2, high * 2
-    ticks = log_ticks(low, high)
-    axes.set_xscale("log")
-    axes.set_xlim(low, high)
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticklabels([_tick_text(tick) for tick in ticks])
-    axes.set_xlabel("time, logarithmic")
-
-
-def _tick_text(seconds: float) -> str:
-    """Return a round time; above a second in seconds throughout, as 200 s is no round number of minutes."""
-    return format_seconds(seconds) if seconds < 1 else f"{seconds:,.0f} s"
 
 
 def log_ticks(low: float, high: float) -> list[float]:
@@ -139,8 +105,18 @@ def log_ticks(low: float, high: float) -> list[float]:
         ticks = [step * 10.0**decade for decade in decades for step in steps]
         inside = [tick for tick in ticks if low <= tick <= high]
         if len(inside) <= _MAX_TICKS:
-            return inside
+            return inside if len(inside) > 2 else _close_ticks(low, high)
     return inside[:: -(-len(inside) // _MAX_TICKS)]
+
+
+def _close_ticks(low: float, high: float) -> list[float]:
+    """Return round values within less than a decade, where no step of a decade gives three."""
+    power = 10.0 ** math.floor(math.log10(high - low))
+    for step in (0.2 * power, 0.5 * power, power, 2 * power):
+        first, last = math.ceil(low / step), math.floor(high / step)
+        if last - first < _MAX_TICKS:
+            return [float(f"{step * each:.6g}") for each in range(first, last + 1)]
+    return [low, high]
 
 
 def clock(edges: Floats) -> tuple[Floats, str]:
@@ -150,23 +126,3 @@ def clock(edges: Floats) -> tuple[Floats, str]:
         if span < limit:
             return edges / factor, f"simulated time, {unit}"
     return edges / 3600.0, "simulated time, h"
-
-
-def mark_limits(axes: Axes, limits: Sequence[tuple[float, str]]) -> None:
-    """Draw a line at each bound (seconds, colour), named above the axes on the side where there is room."""
-    low, high = axes.get_xlim()
-    for position, (limit, color) in enumerate(limits):
-        axes.axvline(limit, color=color, linewidth=1.0, linestyle=":")
-        place = math.log(limit / low) / math.log(high / low)
-        to_left = place > 1 - _DIFFERENT or (place > _DIFFERENT and position < len(limits) - 1)
-        axes.annotate(
-            f"SLO {format_seconds(limit)}",
-            (limit, 1.0),
-            xytext=(-2 if to_left else 2, 3),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            ha="right" if to_left else "left",
-            color=color,
-            fontsize=_TEXT_POINTS,
-            annotation_clip=False,
-        )

@@ -22,6 +22,7 @@ _ROWS = (
     ("mean_tpot_ms", "TPOT mean, ms", "number"),
     ("p95_tpot_ms", "TPOT p95, ms", "number"),
     ("p95_itl_ms", "ITL p95, ms", "number"),
+    ("p99_itl_ms", "ITL p99, ms", "number"),
     ("p95_e2el_ms", "E2E p95, ms", "number"),
     ("request_throughput", "requests/s", "number"),
     ("request_goodput", "of them within the SLO", "number"),
@@ -42,6 +43,10 @@ _HEADLINES = (
 _NOTHING = 1e-9
 """Percent below which a width is rounding."""
 _WRITE = {"share": share, "number": number, "dollars": dollars}
+
+
+_SMALLEST_SHARE = 5e-5
+"""A share that moves by less, interval included, has not moved by any digit that is written."""
 
 
 def render_comparison(comparison: Comparison, console: Console) -> None:
@@ -164,6 +169,8 @@ def _change(difference: Difference, kind: str) -> str:
     if math.isnan(difference.mean):
         return UNDEFINED
     if difference.mean == 0 and difference.half_width == 0:
+        return "(equal)"
+    if kind == "share" and abs(difference.mean) + (difference.half_width or 0) < _SMALLEST_SHARE:
         return "(equal)"
     scale, unit = (100.0, " pp") if kind == "share" or not difference.base else (100.0 / abs(difference.base), "%")
     change = f"{scale * difference.mean:+.{_decimals(scale * difference.mean)}f}{unit}"

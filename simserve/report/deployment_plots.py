@@ -1,42 +1,40 @@
-"""Figures of a deployment, as Matplotlib figures: its operators on the roofline, its memory, dollars against an API."""
+"""Pictures of a deployment as sketches: its operators on the roofline, its memory, dollars against an API."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from simserve.report.axes import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    SKY,
-    VERMILION,
-    canvas,
-    key_below,
-    legend,
-    log_ticks,
-)
+from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION
 from simserve.report.quantities import dollars, number, share
+from simserve.report.sketch import (
+    DASHED,
+    DOTTED,
+    Axis,
+    Bar,
+    Curve,
+    Dots,
+    Mark,
+    Note,
+    Rule,
+    Sketch,
+    bar_sketch,
+)
 from simserve.report.tables import Row, memory_rows
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-_MEMORY_COLORS = {
+_MEMORY_COLORS: dict[str, str | None] = {
     "Weights": BLUE,
     "Draft weights": VERMILION,
     "KV cache": SKY,
     "Activations": ORANGE,
     "Runtime and communication": GREY,
     "CUDA graphs": GREEN,
-    "Unused": "none",
+    "Unused": None,
 }
-_PHASES = {"decode": ("o", BLUE, "of the mean decode step"), "prefill": ("s", VERMILION, "of a mean prompt")}
+_PHASES = {"decode": (BLUE, "of the mean decode step"), "prefill": (VERMILION, "of a mean prompt")}
 _NAMES = {
     "qkv": "QKV",
     "gate_up": "gate, up",
@@ -49,123 +47,116 @@ _MOST_LABELS = 7
 HOURS_A_MONTH = 720
 
 
-def roofline(found: Mapping[str, Any]) -> Figure:
+def roofline(found: Mapping[str, Any]) -> Sketch:
     """Return the operators of a deployment below the limits of its GPU, both axes logarithmic.
 
     Args:
         found: ``roofline`` of `simserve.report.background`.
     """
-    points = found["points"]
-    figure, axes = canvas(height=3.6, top=0.88, bottom=0.15)
+    points, bandwidth = found["points"], found["bandwidth"]
     reach = [point["intensity"] for point in points]
-    low, high = min(reach) / 2, max([*reach, 2 * max(found["peaks"].values()) / found["bandwidth"]]) * 2
     top = max(found["peaks"].values())
-    xs = np.geomspace(low, high, 200)
-    for position, (dtype, peak) in enumerate(sorted(found["peaks"].items(), key=lambda each: -each[1])):
-        axes.plot(xs, np.minimum(found["bandwidth"] * xs, peak), color=INK, linewidth=1.3 if not position else 0.8)
-        axes.annotate(
-            f"{dtype} {number(peak / 1e12)} TFLOP/s",
-            (high, peak),
-            xytext=(-2, 3),
-            textcoords="offset points",
-            ha="right",
-            fontsize=8,
-            color=INK,
-        )
-    for phase, (marker, color, _) in _PHASES.items():
-        of_phase = [point for point in points if point["phase"] == phase]
-        axes.scatter(
-            [point["intensity"] for point in of_phase],
-            [point["flops_per_second"] for point in of_phase],
-            marker=marker,
-            s=22,
-            color=color,
-            label=_PHASES[phase][2],
-            zorder=3,
-        )
-    _name_points(axes, points)
-    axes.set(xscale="log", yscale="log", xlim=(low, high))
-    bottom = min([point["flops_per_second"] for point in points] + [found["bandwidth"] * low]) / 2
-    axes.set_ylim(bottom, 2.2 * top)
-    _round_ticks(axes, low, high, bottom, 2.2 * top)
-    axes.set_xlabel("arithmetic intensity, FLOP a byte, logarithmic")
-    axes.set_ylabel("TFLOP/s of one GPU, logarithmic")
-    middle = np.sqrt(low * top / found["bandwidth"])
-    axes.annotate(
-        f"{number(found['bandwidth'] / 1e12)} TB/s",
-        (middle, found["bandwidth"] * middle),
-        xytext=(-5, 4),
-        textcoords="offset points",
-        ha="right",
-        fontsize=8,
-        color=INK,
+    low, high = min(reach) / 2, max([*reach, 2 * top / bandwidth]) * 2
+    bottom = min([point["flops_per_second"] for point in points] + [bandwidth * low]) / 2
+    middle = math.sqrt(low * top / bandwidth)
+    slope = f"{number(bandwidth / 1e12)} TB/s"
+    return Sketch(
+        height=3.6,
+        top=0.88,
+        bottom=0.15,
+        x=Axis(
+            label="arithmetic intensity, FLOP a byte, logarithmic",
+            low=low,
+            high=high,
+            is_log=True,
+            words=lambda tick: number(tick, 1),
+        ),
+        y=Axis(
+            label="TFLOP/s of one GPU, logarithmic",
+            low=bottom,
+            high=2.2 * top,
+            is_log=True,
+            words=lambda tick: number(tick / 1e12, 1),
+        ),
+        marks=[
+            *_roofs(found, low, high),
+            *(_operators(phase, points) for phase in _PHASES),
+            *_names(points),
+            Note(text=slope, x=middle, y=bandwidth * middle, right=-5, up=4, is_left_of=True),
+        ],
     )
-    legend(figure, axes)
-    return figure
 
 
-def _name_points(axes: Axes, points: Sequence[Mapping[str, Any]]) -> None:
+def _roofs(found: Mapping[str, Any], low: float, high: float) -> list[Mark]:
+    """Return what memory and each format's arithmetic allow."""
+    marks: list[Mark] = []
+    for position, (dtype, peak) in enumerate(sorted(found["peaks"].items(), key=lambda each: -each[1])):
+        xs = np.array([low, min(max(peak / found["bandwidth"], low), high), high])
+        ys = np.minimum(found["bandwidth"] * xs, peak)
+        marks.append(Curve(x=xs, y=ys, color=INK, width=0.8 if position else 1.3))
+        text = f"{dtype} {number(peak / 1e12)} TFLOP/s"
+        marks.append(Note(text=text, x=high, y=peak, right=-2, up=3, is_left_of=True))
+    return marks
+
+
+def _operators(phase: str, points: Sequence[Mapping[str, Any]]) -> Dots:
+    color, label = _PHASES[phase]
+    of_phase = [point for point in points if point["phase"] == phase]
+    return Dots(
+        x=[point["intensity"] for point in of_phase],
+        y=[point["flops_per_second"] for point in of_phase],
+        color=color,
+        label=label,
+        is_square=phase == "prefill",
+    )
+
+
+def _names(points: Sequence[Mapping[str, Any]]) -> list[Note]:
     """Name the operators that take longest, at most seven a phase; of those on one spot the first."""
-    for phase in _PHASES:
+    notes = []
+    for phase, (color, _) in _PHASES.items():
         of_phase = sorted((each for each in points if each["phase"] == phase), key=lambda each: -each["seconds"])
         placed: list[tuple[float, float]] = []
         for point in of_phase[:_MOST_LABELS]:
-            spot = (np.log10(point["intensity"]), np.log10(point["flops_per_second"]))
+            spot = (math.log10(point["intensity"]), math.log10(point["flops_per_second"]))
             if any(abs(spot[0] - x) < 0.35 and abs(spot[1] - y) < 0.13 for x, y in placed):
                 continue
             placed.append(spot)
             is_left = phase == "decode"
-            axes.annotate(
-                _NAMES.get(point["name"], point["name"].replace("_", " ")),
-                (point["intensity"], point["flops_per_second"]),
-                xytext=(5 if is_left else -5, -9 if is_left else -10),
-                textcoords="offset points",
-                ha="left" if is_left else "right",
-                fontsize=8,
-                color=_PHASES[phase][1],
+            notes.append(
+                Note(
+                    text=_NAMES.get(point["name"], point["name"].replace("_", " ")),
+                    x=point["intensity"],
+                    y=point["flops_per_second"],
+                    right=5 if is_left else -5,
+                    up=-9 if is_left else -10,
+                    is_left_of=not is_left,
+                    color=color,
+                )
             )
+    return notes
 
 
-def _round_ticks(axes: Axes, low: float, high: float, bottom: float, top: float) -> None:
-    from matplotlib.ticker import FixedLocator, NullLocator
-
-    xs, ys = log_ticks(low, high), log_ticks(bottom, top)
-    for axis, ticks in ((axes.xaxis, xs), (axes.yaxis, ys)):
-        axis.set_major_locator(FixedLocator(ticks))
-        axis.set_minor_locator(NullLocator())
-    axes.set_xticklabels([number(tick, 1) for tick in xs])
-    axes.set_yticklabels([number(tick / 1e12, 1) for tick in ys])
-
-
-def memory_bar(summary: Mapping[str, Any]) -> Figure:
+def memory_bar(summary: Mapping[str, Any]) -> Sketch:
     """Return one stacked bar: where the memory of a GPU goes.
 
     Args:
         summary: Of a run.
     """
-    figure, axes = canvas(height=1.75, left=0.02, right=0.95, bottom=0.62, top=0.98)
     parts: list[Row] = memory_rows(summary)[:-1]
     total = summary["simserve"]["memory"]["total_bytes"] / 1e9
-    start = 0.0
+    bars, start = [], 0.0
     for row in parts:
         size = (row.cells[0].value or 0.0) / 1e9
         if size <= 0:
             continue
-        color = _MEMORY_COLORS[row.label]
-        label = f"{row.label} {share(size / total)}"
-        edge = GREY if color == "none" else color
-        axes.barh([0], [size], left=[start], color=color, edgecolor=edge, linewidth=0.6, label=label)
+        color, label = _MEMORY_COLORS[row.label], f"{row.label} {share(size / total)}"
+        bars.append(Bar(start=start, length=size, color=color, edge=color or GREY, label=label))
         start += size
-    axes.set_xlim(0, total)
-    axes.set_yticks([])
-    axes.set_xlabel("GB of one GPU")
-    axes.spines[["left", "bottom"]].set_visible(False)
-    axes.grid(False)
-    key_below(figure, axes)
-    return figure
+    return bar_sketch("GB of one GPU", total, bars)
 
 
-def dollars_a_month(api: Mapping[str, Any], usd_per_hour: float, requests_per_second: float) -> Figure:
+def dollars_a_month(api: Mapping[str, Any], usd_per_hour: float, requests_per_second: float) -> Sketch:
     """Return what a month costs at an API and on this deployment, over the requests of the month.
 
     Args:
@@ -177,35 +168,24 @@ def dollars_a_month(api: Mapping[str, Any], usd_per_hour: float, requests_per_se
     fleet = usd_per_hour * HOURS_A_MONTH
     even = fleet / api["usd_per_request"]
     most = 1.25 * max(served, min(even, 4 * served))
-    figure, axes = canvas()
     million = 1e6
-    axes.plot([0, most / million], [0, most * api["usd_per_request"]], color=VERMILION, label=api["name"])
-    axes.plot([0, most / million], [fleet, fleet], color=BLUE, linestyle=(0, (5, 2)), label="this deployment")
-    axes.axvline(served / million, color=GREY, linewidth=1, linestyle=":")
-    axes.annotate(
-        "this run",
-        (served / million, 1),
-        xycoords=("data", "axes fraction"),
-        xytext=(-3, 3),
-        ha="right",
-        fontsize=8,
-        textcoords="offset points",
-        color=INK,
-    )
+    ends = np.array([0.0, most / million])
+    marks: list[Mark] = [
+        Curve(x=ends, y=ends * million * api["usd_per_request"], color=VERMILION, label=api["name"]),
+        Curve(x=ends, y=np.full(2, fleet), color=BLUE, dashes=DASHED, label="this deployment"),
+        Rule(x=served / million, color=GREY, dashes=DOTTED),
+        Note(text="this run", x=served / million, y=None, right=-3, up=3, is_left_of=True),
+    ]
     if even <= most:
-        axes.scatter([even / million], [fleet], color=INK, s=24, zorder=3)
-        axes.annotate(
-            f"break-even {number(even / million)} M",
-            (even / million, fleet),
-            xytext=(5, -12),
-            fontsize=8,
-            textcoords="offset points",
-            color=INK,
-        )
-    axes.set_xlim(0, most / million)
-    axes.set_ylim(0, None)
-    axes.yaxis.set_major_formatter(lambda value, _: dollars(value) if value else "$0")
-    axes.set_xlabel("million requests a month like those of this run")
-    axes.set_ylabel("dollars a month")
-    legend(figure, axes)
-    return figure
+        marks.append(Dots(x=[even / million], y=[fleet], color=INK, size=5.4))
+        text = f"break-even {number(even / million)} M"
+        marks.append(Note(text=text, x=even / million, y=fleet, right=5, up=-12))
+    return Sketch(
+        x=Axis(label="million requests a month like those of this run", high=most / million),
+        y=Axis(
+            label="dollars a month",
+            high=1.05 * max(fleet, most * api["usd_per_request"]),
+            words=lambda value: dollars(value) if value else "$0",
+        ),
+        marks=marks,
+    )

@@ -74,7 +74,8 @@ def traffic(result: RunResult) -> str:
     steps = arrivals.pop("steps", ())
     if steps:
         arrivals["rate"] = " then ".join(f"{number(step['rate'])} for {step['duration']}" for step in steps)
-    process = str(arrivals.pop("process", "trace")).replace("_", " ")
+    unnamed = "arrivals by class" if workload.get("trace") is None else "trace"
+    process = str(arrivals.pop("process", unnamed)).replace("_", " ")
     settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in arrivals.items())
     sent = counted(summary["simserve"]["requests"]["submitted"], "request")
     text = f"{sent}, {process} ({settings})" if settings else f"{sent}, {process}"
@@ -182,11 +183,25 @@ def memory_lines(result: RunResult) -> list[str]:
         lines.append(f"{count(swapped)} blocks ({size} a GPU) went to host memory or came back")
     if kv["prefix_hit_rate"]:
         lines.append(f"{share(kv['prefix_hit_rate'])} of the prompt tokens came from the prefix cache")
+    lines += offload_lines(result)
     lines.append(
         f"KV use {share(kv['usage_mean'])} on average, {share(kv['usage_peak'])} at its peak; "
         f"{counted(kv['preemptions'], 'preemption')}"
     )
     return lines
+
+
+def offload_lines(result: RunResult) -> list[str]:
+    """Return what came from the KV tier behind the prefix cache, and how long steps waited; empty without one."""
+    simserve = result.summary["simserve"]
+    offload, hits = simserve["offload"], simserve["kv"]["offload_hit_rate"]
+    if offload["num_blocks"] is None:
+        return []
+    return [
+        f"{share(hits or 0.0)} of the prompt tokens were loaded from the tier behind it, "
+        f"{format_bytes(offload['loaded_bytes'])}, for which steps waited {format_seconds(offload['load_seconds'])}; "
+        f"it holds {count(offload['num_blocks'])} blocks a replica and was {share(offload['peak_usage'])} full at most"
+    ]
 
 
 def memory_arithmetic(result: RunResult) -> list[str]:

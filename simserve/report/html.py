@@ -10,7 +10,7 @@ from simserve.profiles.quality import quality_lines
 from simserve.report import facts, knobs, tables
 from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
 from simserve.report.classes import CLASS_COLUMNS, class_rows
-from simserve.report.fleet import door_lines, fleet_lines, stream_lines
+from simserve.report.fleet import door_lines, fleet_lines, front_lines, stream_lines, user_lines
 from simserve.report.page import environment, write_whole
 from simserve.report.panels import figure_groups, memory_panel, sentence_case
 from simserve.report.quantities import UNDEFINED, number
@@ -65,7 +65,13 @@ def _tables(result: RunResult) -> dict[str, Any]:
         "class_rows": class_rows(result),
         "class_columns": CLASS_COLUMNS,
         "statistics": tables.STATISTICS,
-        "fleet_lines": [*door_lines(result), *fleet_lines(result), *stream_lines(result)],
+        "fleet_lines": [
+            *user_lines(result),
+            *front_lines(result),
+            *door_lines(result),
+            *fleet_lines(result),
+            *stream_lines(result),
+        ],
         "meanings": tables.LATENCY_MEANINGS,
         "tiles": tables.tiles(result),
         "memory_rows": tables.memory_rows(summary),

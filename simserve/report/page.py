@@ -10,12 +10,17 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simserve.report.quantities import UNDEFINED
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
     from simserve.report.panels import Panel
 
 _TEMPLATES = Path(__file__).parent / "templates"
+
+_FIGURES = ("", UNDEFINED, "(equal)")
+"""Cells without a digit that stand in a column of figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +107,7 @@ def environment() -> Environment:
         keep_trailing_newline=True,
     )
     found.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
-    found.filters["is_text"] = lambda cell: not any(character.isdigit() for character in cell) and len(cell) > 1
+    found.filters["is_text"] = lambda cell: cell not in _FIGURES and not any(character.isdigit() for character in cell)
     return found
 
 

@@ -9,6 +9,8 @@ from simserve.metrics.result import RunResult
 from simserve.report import facts, tables
 from simserve.report.preemption import seats_points
 from simserve.report.quantities import count, counted, dollars, number, share
+from simserve.report.sketch import Sketch
+from simserve.report.sketch_svg import sketch_svg
 from simserve.report.speculation import speculation_lines
 
 if TYPE_CHECKING:
@@ -113,11 +115,13 @@ def _share_panels(result: RunResult) -> tuple[Panel, ...]:
     )
 
 
-def panel(name: str, title: str, note: str, figure: Figure, description: str) -> Panel:
-    """Return a figure as a picture of a page; ``name`` is unique in it."""
+def panel(name: str, title: str, note: str, figure: Sketch | Figure, description: str) -> Panel:
+    """Return a sketch or a Matplotlib figure as a picture of a page; ``name`` is unique in it."""
     from markupsafe import Markup
 
-    from simserve.report.svg import inline_svg
+    if isinstance(figure, Sketch):
+        return Panel(title, note, Markup(sketch_svg(figure, name, f"{title}. {description}")))
+    from simserve.report.svg import inline_svg  # Matplotlib: a quarter of a second
 
     return Panel(title, note, Markup(inline_svg(figure, name, f"{title}. {description}")))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.report.quantities import count, counted, dollars, listed, number, share
+from simserve.report.quantities import count, counted, dollars, latency, listed, number, share
 
 _TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 _LATENCIES = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
@@ -62,7 +62,7 @@ def _holding(summary: Mapping[str, Any], best: Mapping[str, Any]) -> str:
     runs = counted(confirmed["replications"], "run")
     proof = f"{runs}, {count(confirmed['requests'])} requests" if confirmed["is_confirmed"] else "not confirmed"
     latencies = ", ".join(
-        f"{name} {number(best[f'p95_{key}_ms'])} ms"
+        f"{name} {latency(best[f'p95_{key}_ms'])}"
         for key, name in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2E"))
         if best[f"p95_{key}_ms"] is not None
     )
@@ -136,8 +136,7 @@ def miss_lines(summary: Mapping[str, Any]) -> list[str]:
         bound = miss["bound"]
         lines.append(
             f"Nearest: {miss['label']}. On it, whatever the number of replicas: TTFT at least "
-            f"{number(bound['ttft_ms'])} ms, TPOT {number(bound['tpot_ms'])} ms, "
-            f"E2E {number(bound['e2e_ms'])} ms (bounds)."
+            f"{latency(bound['ttft_ms'])}, TPOT {latency(bound['tpot_ms'])}, E2E {latency(bound['e2e_ms'])} (bounds)."
         )
         if miss.get("attainment") is not None:
             values = ", ".join(

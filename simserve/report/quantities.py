@@ -64,6 +64,12 @@ def latency_unit(milliseconds: float | None) -> tuple[str, float]:
     return "ms", 1.0
 
 
+def latency(milliseconds: float | None) -> str:
+    """Return a latency with its unit: ``'299 ms'``, ``'10.1 s'``."""
+    unit, factor = latency_unit(milliseconds)
+    return UNDEFINED if milliseconds is None else f"{number(milliseconds / factor)} {unit}"
+
+
 def listed(items: list[str]) -> str:
     """Return ``'a, b and c'``."""
     return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)

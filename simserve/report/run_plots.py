@@ -10,6 +10,8 @@ from simserve.metrics.result import RunResult
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from simserve.report.sketch import Sketch
+
 
 class RunPlots:
     """The figures of one run.
@@ -28,43 +30,43 @@ class RunPlots:
         """Return the cumulative curves of TTFT and E2E, with the bounds of the SLO."""
         from simserve.report.plots import request_latency
 
-        return request_latency(self._result)
+        return _figure(request_latency(self._result))
 
     def token_latency(self) -> Figure:
         """Return the cumulative curves of TPOT and ITL, with the bound of the SLO."""
         from simserve.report.plots import token_latency
 
-        return token_latency(self._result)
+        return _figure(token_latency(self._result))
 
     def requests(self) -> Figure:
         """Return running and waiting requests over time."""
         from simserve.report.plots import requests_over_time
 
-        return requests_over_time(self._result)
+        return _figure(requests_over_time(self._result))
 
     def kv(self) -> Figure:
         """Return the share of KV memory that is reserved, over time."""
         from simserve.report.plots import kv_over_time
 
-        return kv_over_time(self._result)
+        return _figure(kv_over_time(self._result))
 
     def step_time(self) -> Figure:
         """Return what the time of the steps went into."""
         from simserve.report.plots import step_time
 
-        return step_time(self._result)
+        return _figure(step_time(self._result))
 
     def waiting(self) -> Figure:
         """Return what the requests in the queue waited for."""
         from simserve.report.plots import waiting_time
 
-        return waiting_time(self._result)
+        return _figure(waiting_time(self._result))
 
     def memory(self) -> Figure:
         """Return where the memory of a GPU goes."""
         from simserve.report.deployment_plots import memory_bar
 
-        return memory_bar(self._result.summary)
+        return _figure(memory_bar(self._result.summary))
 
     def roofline(self) -> Figure:
         """Return the operators of the deployment on the roofline of its GPU.
@@ -77,7 +79,7 @@ class RunPlots:
         found = self._result.background.get("roofline")
         if found is None:
             raise UsageError("has no roofline: no request was completed", key="plot.roofline")
-        return roofline(found)
+        return _figure(roofline(found))
 
     def seats(self) -> Figure:
         """Return throughput against ``max_num_seqs``, as a run with preemptions finds it.
@@ -92,4 +94,11 @@ class RunPlots:
         points = seats_points(self._result)
         if not points:
             raise UsageError("is known for runs with preemptions only", key="plot.seats")
-        return throughput_curve(points, turning_point(points))
+        return _figure(throughput_curve(points, turning_point(points)))
+
+
+def _figure(sketch: Sketch) -> Figure:
+    """Return a picture as Matplotlib draws it."""
+    from simserve.report import sketch_figure as matplotlib_drawing  # half a second
+
+    return matplotlib_drawing.sketch_figure(sketch)

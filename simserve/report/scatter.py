@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
+_MANY = 300
+"""Numbers of a plot from which on its marks are small."""
 BAND = 0.2
 """Relative error that the dashed lines mark."""
 
@@ -57,7 +59,7 @@ def scatter(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], unit:
                 color=color,
                 marker=marker,
                 linestyle="none",
-                markersize=2.6,
+                markersize=2.6 if len(reach) > _MANY else 5.0,
                 markeredgewidth=0.7 if marker == "x" else 0.0,
                 alpha=0.6,
                 zorder=1.5 if kind == NOT_SCORED else 2.0,
@@ -77,7 +79,7 @@ def scatter(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], unit:
         labelcolor=INK,
         handletextpad=0.2,
         columnspacing=1.0,
-        markerscale=1.8,
+        markerscale=1.8 if len(reach) > _MANY else 1.0,
     )
     return figure
 

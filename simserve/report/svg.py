@@ -7,22 +7,11 @@ import io
 import re
 from typing import TYPE_CHECKING
 
-from simserve.report.axes import BLUE, GREEN, GREY, GRID, INK, ORANGE, SKY, VERMILION
+from simserve.report.axes import COLOR_ROLES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_ROLES = {
-    INK: "ink",
-    GRID: "grid",
-    BLUE: "blue",
-    VERMILION: "vermilion",
-    ORANGE: "orange",
-    GREEN: "green",
-    SKY: "sky",
-    GREY: "grey",
-}
-"""Colour in a figure -> the custom property of the page that replaces it."""
 _DIGITS = 2
 
 
@@ -63,6 +52,6 @@ def _cleaned(content: str, name: str) -> str:
     content = re.sub(r" font-family: [^;\"]*;?", "", content)
     content = re.sub(r' transform="rotate\(-0 [^)]*\)"', "", content)
     content = re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.{_DIGITS}f}", content)
-    for color, role in _ROLES.items():
+    for color, role in COLOR_ROLES.items():
         content = content.replace(color, f"var(--{role})")
     return re.sub(r"\n\s*", "\n", content).strip()

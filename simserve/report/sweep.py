@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from simserve.planner.sweep import Sweep
 from simserve.planner.sweep_point import OK, Row
 from simserve.report.page import Page, Section, html_table
-from simserve.report.quantities import UNDEFINED, counted, dollars, number, share
+from simserve.report.quantities import UNDEFINED, counted, dollars, listed, number, share
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,8 +21,8 @@ _MOST_ROWS = 20
 _MOST_REASONS = 4
 _FIGURES = (
     ("within the SLO", "slo_attainment", share),
-    ("TTFT p95 ms", "p95_ttft_ms", number),
-    ("TPOT p95 ms", "p95_tpot_ms", number),
+    ("TTFT p95, ms", "p95_ttft_ms", number),
+    ("TPOT p95, ms", "p95_tpot_ms", number),
     ("output tok/s", "output_throughput", number),
     ("$/M output", "usd_per_million_output_tokens", dollars),
 )
@@ -66,12 +66,29 @@ def sweep_lines(answer: Sweep, out: Path | None = None) -> list[str]:
         first = f"{done} of {answer.num_points:,} are done{failed}."
     else:
         first = f"{done}{failed}" + (f": {out}" if out is not None else ".")
-    lines = [first]
+    lines = [first, *_reach_lines(answer)]
     if answer.num_resumed:
         lines.append(f"{counted(answer.num_resumed, 'point')} had been finished before.")
     if len(answer.rows) > _MOST_ROWS:
         lines.append(f"Below, the {_MOST_ROWS} with the cheapest output tokens, those that hold the SLO best first.")
     return lines
+
+
+def _reach_lines(answer: Sweep) -> list[str]:
+    """Return from where to where the figures go over the points; empty below two points with a result."""
+    done = [row for row in answer.rows if row["status"] == OK]
+    if len(done) < 2:
+        return []
+    reaches = []
+    for label, name, write in _FIGURES:
+        known = [row[name] for row in done if row.get(name) is not None]
+        if known:
+            low, high = write(min(known)), write(max(known))
+            name, _, unit = label.partition(", ")
+            reach = low if low == high else f"{low} to {high}"
+            reaches.append(f"{name} {reach} {unit}".rstrip())
+    text = "; ".join(reaches)
+    return [f"{text[:1].upper()}{text[1:]}."] if text else []
 
 
 def header(answer: Sweep) -> list[str]:
@@ -113,7 +130,7 @@ def sweep_page(answer: Sweep, command: str) -> Page:
             panels.append(panel(name.replace("_", "-"), f"{label[:1].upper()}{label[1:]}", "", figure, told))
     return Page(
         name="simserve sweep: " + ", ".join(answer.keys),
-        answer=lines[0],
+        answer=f"{lines[0].rstrip('.')} over {listed(list(answer.keys))}.",
         lines=lines[1:],
         sections=(
             *([Section(title="Against the grid", panels=panels)] if panels else []),

@@ -89,7 +89,7 @@ def tiles(result: RunResult) -> list[Row]:
             continue
         factor = 1.0
         if unit:
-            unit, factor = latency_unit(value)
+            unit, factor = latency_unit(at(summary, key.replace("p95", "p99")))  # as in the table of latencies
         rows.append(Row(label, unit, (Cell(key, value, kinds[kind](value / factor)),)))
     return rows
 

@@ -11,7 +11,7 @@ from simserve.profiles.quality import quality_lines
 from simserve.report import facts
 from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
 from simserve.report.classes import CLASS_COLUMNS, class_rows
-from simserve.report.fleet import door_lines, fleet_lines, stream_lines
+from simserve.report.fleet import door_lines, fleet_lines, front_lines, stream_lines, user_lines
 from simserve.report.knobs import engine_lines
 from simserve.report.speculation import speculation_lines
 from simserve.report.tables import STATISTICS, latency_rows, slo_rows
@@ -91,12 +91,14 @@ def _facts(result: RunResult) -> Table:
     return _listed(
         {
             "Throughput": facts.throughput_lines(result),
+            "Users": user_lines(result),
             "Memory": facts.memory_lines(result),
             "Dollars": facts.cost_lines(result),
             "Energy": facts.energy_lines(result),
             "Step time": facts.step_lines(result),
             "Speculation": speculation_lines(result),
             "Queue": facts.waiting_lines(result),
+            "Front": front_lines(result),
             "Door": door_lines(result),
             "Fleet": fleet_lines(result),
             "Stream": stream_lines(result),

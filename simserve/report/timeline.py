@@ -2,8 +2,10 @@
 
 A process is a replica (with data-parallel attention a rank of it). Its thread ``engine steps`` holds one slice a step,
 ``requests`` one asynchronous span a request with ``queue``, ``prefill`` and ``decode`` inside, and inside those
-``preempted`` and ``recompute`` where it lost its KV cache. Times are microseconds from the start of the run, whole
-nanoseconds, so that what follows without a gap does not overlap. The same run gives the same bytes.
+``preempted`` and ``recompute`` where it lost its KV cache. A request that was handed over has its span at the decode
+replica, and between ``prefill`` and ``decode`` the phases ``link queue``, ``transfer`` and ``seat queue``. Times are
+microseconds from the start of the run, whole nanoseconds, so that what follows without a gap does not overlap. The
+same run gives the same bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 from simserve.engine.state import EVICTED, LEAP_FIELDS, READMITTED, RECOMPUTED, Replica
 from simserve.errors import InvariantError
 from simserve.metrics.result import RunResult
-from simserve.sim.records import STATUSES, UNFINISHED
+from simserve.sim.records import STATUSES, UNFINISHED, RequestRecords
 from simserve.sim.step_log import StepLog, Steps
 
 TIMELINE_FILE = "timeline.json"
@@ -31,6 +33,8 @@ MAX_STEPS = 200_000
 GZIP_BYTES = 32_000_000
 """From here on the file is compressed, which Perfetto reads as it is."""
 _ENGINE_THREAD = 1
+_HANDOVER = ("link queue", "transfer", "seat queue")
+"""Phases between the end of a prefill and the first token at the decode replica."""
 _NANOSECONDS = 1e9
 
 Event = dict[str, Any]
@@ -181,7 +185,7 @@ def _request_events(result: RunResult, log: StepLog, until: float) -> Iterator[E
         first = _or(float(records.first_token_time[index]), finish)
         phases = [("queue", arrival, scheduled)]
         if math.isfinite(records.scheduled_time[index]):
-            phases.append(("prefill", scheduled, first))
+            phases += _on_the_way(records, index, scheduled, first)
         if math.isfinite(records.first_token_time[index]) and finish > first:
             phases.append(("decode", first, finish))
         status = STATUSES[int(records.status[index])]
@@ -194,6 +198,30 @@ def _request_events(result: RunResult, log: StepLog, until: float) -> Iterator[E
         }
         process = processes.get(int(records.replica_id[index]), -1)
         yield from _spans(process, index, about, arrival, finish, phases, evictions.get(index, ()), end_time)
+
+
+def _on_the_way(records: RequestRecords, index: int, scheduled: float, first: float) -> list[tuple[str, float, float]]:
+    """Return what lies between a request's first step and its first token: its prefill, and how it was handed over."""
+    edges = _handover(records, index)
+    if not edges:
+        return [("prefill", scheduled, first)]
+    ends = [min(_or(edge, first), first) for edge in edges]
+    return [
+        ("prefill", scheduled, ends[0]),
+        *(
+            (name, start, end)
+            for name, start, end in zip(_HANDOVER, ends, (*ends[1:], first), strict=True)
+            if end > start
+        ),
+    ]
+
+
+def _handover(records: RequestRecords, index: int) -> tuple[float, ...]:
+    """Return when the prompt was computed, its transfer began and ended; empty where it crossed no link."""
+    prefill, start, end = records.prefill_end_time, records.transfer_start_time, records.transfer_end_time
+    if prefill is None or start is None or end is None or not math.isfinite(prefill[index]):
+        return ()
+    return float(prefill[index]), float(start[index]), float(end[index])
 
 
 def _or(value: float, other: float) -> float:
@@ -245,19 +273,28 @@ def _interruptions(
 def _count_events(result: RunResult, log: StepLog, until: float) -> Iterator[Event]:
     """Yield running and waiting requests of each replica, at every moment that changes them."""
     records, evictions = result.simulation.records, _evictions(log)
+    changes: dict[int, list[tuple[float, int, int]]] = {identity: [] for identity in _processes(log)}
+    for index in np.flatnonzero(records.replica_id >= 0).tolist():
+        at = changes[int(records.replica_id[index])]
+        first_token, finish = float(records.first_token_time[index]), float(records.finish_time[index])
+        edges, sender = _handover(records, index), -1
+        if edges and records.prefill_replica_id is not None:
+            sender = int(records.prefill_replica_id[index])
+        prefills = changes.get(sender, at)
+        prefills.append((float(records.admitted_time[index]), 0, 1))
+        prefills.append((float(records.scheduled_time[index]), 1, -1))
+        at += [
+            (seconds, *((-1, 1) if what == EVICTED else (1, -1)))
+            for seconds, what in evictions.get(index, ())
+            if what != RECOMPUTED
+        ]
+        if edges:
+            prefills.append((edges[0], -1, 0))
+            if math.isfinite(edges[2]):
+                at += [(edges[2], 0, 1), (first_token, 1, -1)]
+        at.append((finish, -1, 0))
     for identity, process in _processes(log).items():
-        served = np.flatnonzero(records.replica_id == identity)
-        changes: list[tuple[float, int, int]] = []
-        for index in served.tolist():
-            changes.append((float(records.admitted_time[index]), 0, 1))
-            changes.append((float(records.scheduled_time[index]), 1, -1))
-            changes += [
-                (seconds, *((-1, 1) if what == EVICTED else (1, -1)))
-                for seconds, what in evictions.get(index, ())
-                if what != RECOMPUTED
-            ]
-            changes.append((float(records.finish_time[index]), -1, 0))
-        yield from _counts(process, changes, until)
+        yield from _counts(process, changes[identity], until)
 
 
 def _counts(process: int, changes: list[tuple[float, int, int]], until: float) -> Iterator[Event]:

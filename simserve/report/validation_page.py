@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simserve import __version__
 from simserve.planner.measured.point import METRICS as METRIC_NAMES
 from simserve.planner.measured.point import Metric
 from simserve.planner.scoring import error_summary, errors_of
-from simserve.planner.validate import Validation
-from simserve.report.page import environment, write_whole
+from simserve.planner.validate import Validation as Replayed
+from simserve.report.page import environment, html_table, write_whole
 from simserve.report.panels import Panel
 from simserve.report.quantities import counted
 from simserve.report.scatter import BAND, NOT_SCORED, engine_kind, scatter
 from simserve.report.validation import METRICS, READING, error_tables, not_run_lines, validation_lines
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _UNITS: Mapping[Metric, tuple[str, float]] = {
     "tpot": ("ms", 1e3),
@@ -25,7 +29,32 @@ _UNITS: Mapping[Metric, tuple[str, float]] = {
 }
 
 
-def write_validation_page(validation: Validation, file: Path, *, with_data: bool = False) -> None:
+class Validation(Replayed):
+    """Measured servers beside what was simulated: ``.summary``, ``.points``, ``.plot``, and itself in a notebook."""
+
+    @property
+    def plot(self) -> ValidationPlots:
+        """Its figure: ``scatter(metric)``."""
+        return ValidationPlots(self)
+
+    def _repr_html_(self) -> str:
+        return validation_html(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationPlots:
+    """The figure of a validation."""
+
+    answer: Replayed
+
+    def scatter(self, metric: Metric = "tpot") -> Figure | None:
+        """Return predictions over measurements of ``tpot``, ``ttft``, ``e2e`` or ``throughput``; None without any."""
+        unit, scale = _UNITS[metric]
+        series = _series(self.answer, metric, scale)
+        return scatter(series, f"{METRICS[metric]} in {unit}") if series else None
+
+
+def write_validation_page(validation: Replayed, file: Path, *, with_data: bool = False) -> None:
     """Write the page, whole or not at all.
 
     Args:
@@ -39,7 +68,7 @@ def write_validation_page(validation: Validation, file: Path, *, with_data: bool
     write_whole(file, validation_page(validation, with_data=with_data))
 
 
-def validation_page(validation: Validation, *, with_data: bool = False) -> str:
+def validation_page(validation: Replayed, *, with_data: bool = False) -> str:
     """Return the page. The same validation gives the same text."""
     summary: Mapping[str, Any] = validation.summary
     panels = [_panel(validation, metric) for metric in METRIC_NAMES]
@@ -56,7 +85,13 @@ def validation_page(validation: Validation, *, with_data: bool = False) -> str:
     return environment().get_template("validation.html").render(content)
 
 
-def _panel(validation: Validation, metric: Metric) -> Panel | None:
+def validation_html(validation: Replayed) -> str:
+    """Return the answer as a fragment of HTML: what was replayed, and the errors of the coarsest table."""
+    table = error_tables(validation.summary)[0]
+    return html_table(validation_lines(validation.summary), table.header, table.rows, [table.caption or READING])
+
+
+def _panel(validation: Replayed, metric: Metric) -> Panel | None:
     """Return the scatter plot of a metric; None without a point."""
     from markupsafe import Markup
 
@@ -75,12 +110,12 @@ def _panel(validation: Validation, metric: Metric) -> Panel | None:
             f"{counted(len(scored), 'point')}: median error {errors['median_ape']:.1%}, nine in ten within "
             f"{errors['p90_ape']:.0%}; {within:.0%} within {BAND:.0%}"
         )
-    title = f"{METRICS[metric]}, {unit}"
+    title = f"{METRICS[metric][:1].upper()}{METRICS[metric][1:]}, {unit}"
     figure = inline_svg(scatter(series, unit), metric, f"{title}. Predicted against measured; {note}.")
     return Panel(title, note, Markup(figure))
 
 
-def _series(validation: Validation, metric: Metric, scale: float) -> dict[str, tuple[list[float], list[float]]]:
+def _series(validation: Replayed, metric: Metric, scale: float) -> dict[str, tuple[list[float], list[float]]]:
     series: dict[str, tuple[list[float], list[float]]] = {}
     for each in validation.predictions:
         point = each.point

@@ -6,10 +6,11 @@ from typing import Any
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
-from simserve.scenario.objective import limits_by_class, objective
+from simserve.scenario.fleet_rules import check_fleet
+from simserve.scenario.front_combinations import check_front
+from simserve.scenario.objective import limits_by_class
 from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import BLIND_POLICIES, LIVE_POLICIES
-from simserve.workload.arrival_spec import ClosedLoopArrivals
 from simserve.workload.requests import RequestSpecs
 
 
@@ -22,10 +23,10 @@ def check_combinations(scenario: Scenario) -> None:
     _check_classes(scenario)
     _check_routing(scenario)
     _check_admission(scenario)
-    _check_autoscaling(scenario)
-    _check_faults(scenario)
+    check_fleet(scenario)
     _check_pools(scenario)
-    _check_streaming(scenario)
+    _check_offload(scenario)
+    check_front(scenario)
 
 
 def check_traffic(scenario: Scenario, specs: RequestSpecs) -> None:
@@ -35,6 +36,9 @@ def check_traffic(scenario: Scenario, specs: RequestSpecs) -> None:
         ScenarioError: A trace says nothing of sessions, or of what its prompts share.
     """
     policy, key = scenario.deployment.routing.policy, "deployment.routing.policy"
+    if scenario.deployment.engine.kv_offload is not None and specs.prefixes is None:
+        rule = "has nothing to keep: the trace does not say what prompts share"
+        _refuse(scenario, "deployment.engine.kv_offload", rule, "leave it out")
     if policy == "session" and specs.session is None:
         _refuse(scenario, key, "has nothing to go by: the trace does not tell sessions apart", "choose another policy")
     if policy == "prefix" and specs.prefixes is None:
@@ -65,7 +69,19 @@ def _first_decision(scenario: Scenario) -> str | None:
             if getattr(each, option) is not None:
                 return f"workload.classes.{number}.{option}"
     deployment = scenario.deployment
-    for option in ("pools", "admission", "autoscaling", "faults", "streaming", "overflow"):
+    for option in (
+        "pools",
+        "admission",
+        "autoscaling",
+        "faults",
+        "liveness",
+        "updates",
+        "regions",
+        "streaming",
+        "overflow",
+        "response_cache",
+        "fairness",
+    ):
         if getattr(deployment, option):
             return f"deployment.{option}"
     routing = deployment.routing
@@ -77,7 +93,11 @@ def _check_classes(scenario: Scenario) -> None:
     deployment = scenario.deployment
     streaming = deployment.streaming
     loses = bool(deployment.admission or deployment.autoscaling or deployment.faults)
+    loses = loses or bool(
+        deployment.liveness or deployment.updates or any(each.autoscaling for each in deployment.pools)
+    )
     loses = loses or (streaming is not None and streaming.http_timeout is not None)
+    loses = loses or (deployment.overflow is not None and deployment.overflow.when_limited == "refuse")
     classes = scenario.workload.classes or ()
     if policy == "priority" and all(each.priority is None for each in classes):
         rule = "has no effect: no class of the workload has a priority"
@@ -112,6 +132,9 @@ def _check_routing(scenario: Scenario) -> None:
     if routing.imbalance_guard is not None and needed is None:
         rule = f"has no effect under {routing.policy}"
         _refuse(scenario, f"{key}.imbalance_guard", rule, "it belongs to session and prefix; leave it out")
+    if routing.cache_threshold is not None and routing.policy != "prefix":
+        rule = f"has no effect under {routing.policy}"
+        _refuse(scenario, f"{key}.cache_threshold", rule, "it belongs to prefix; leave it out")
     if routing.update_interval and routing.policy in BLIND_POLICIES:
         rule = f"has no effect under {routing.policy}, which looks at nothing"
         _refuse(scenario, f"{key}.update_interval", rule, "leave it out")
@@ -138,22 +161,20 @@ def _check_pools(scenario: Scenario) -> None:
     if deployment.replicas != 1:
         rule = "has no effect beside pools, each of which has its own"
         _refuse(scenario, "deployment.replicas", rule, "leave it out", deployment.replicas)
-    for option in ("autoscaling", "faults", "speculative"):
-        if getattr(deployment, option):
-            _refuse(scenario, f"deployment.{option}", "is not simulated together with pools", "leave one of them out")
 
 
-def _check_streaming(scenario: Scenario) -> None:
-    deployment, arrivals = scenario.deployment, scenario.workload.arrivals
-    if deployment.streaming is None:
+def _check_offload(scenario: Scenario) -> None:
+    deployment, workload = scenario.deployment, scenario.workload
+    if workload.sessions is not None or workload.trace is not None or workload.shared_prefix is not None:
         return
-    key = "deployment.streaming"
-    if isinstance(arrivals, ClosedLoopArrivals) or scenario.workload.sessions is not None:
-        rule = "is not simulated with clients that wait for answers, who would send later for it"
-        _refuse(scenario, key, rule, "give arrivals at a rate, without sessions")
-    for option in ("faults", "speculative", "overflow"):
-        if getattr(deployment, option):
-            _refuse(scenario, key, f"is not simulated together with deployment.{option}", "leave one of them out")
+    keys = {"deployment.engine": deployment.engine}
+    keys |= {
+        f"deployment.pools.{number}.engine": pool.engine for number, pool in enumerate(deployment.pools) if pool.engine
+    }
+    for key, engine in keys.items():
+        if engine.kv_offload is not None:
+            rule = "has nothing to keep: no two prompts of the workload begin alike"
+            _refuse(scenario, f"{key}.kv_offload", rule, "add workload.sessions or shared_prefix, or leave it out")
 
 
 def _check_admission(scenario: Scenario) -> None:
@@ -164,26 +185,6 @@ def _check_admission(scenario: Scenario) -> None:
     if not has_timeout and all(ttft is None for ttft, _, _ in limits_by_class(scenario)):
         rule = "has no deadline to look at"
         _refuse(scenario, "deployment.admission.deadline_aware", rule, "set slo.ttft, or a class's slo.ttft or timeout")
-
-
-def _check_autoscaling(scenario: Scenario) -> None:
-    autoscaling, replicas = scenario.deployment.autoscaling, scenario.deployment.replicas
-    if autoscaling is None:
-        return
-    if not autoscaling.min_replicas <= replicas <= autoscaling.max_replicas:
-        rule = f"must lie between min_replicas {autoscaling.min_replicas} and max_replicas {autoscaling.max_replicas}"
-        _refuse(scenario, "deployment.replicas", rule, "they are the replicas at the start", replicas)
-    if autoscaling.metric == "slo" and objective(scenario) is None:
-        _refuse(scenario, "deployment.autoscaling.metric", "slo needs an objective", "add an slo block", "slo")
-
-
-def _check_faults(scenario: Scenario) -> None:
-    for number, fault in enumerate(scenario.deployment.faults):
-        key = f"deployment.faults.{number}"
-        replica = getattr(fault, "replica", 0)
-        if replica >= scenario.deployment.replicas:
-            rule = f"must be below deployment.replicas, {scenario.deployment.replicas}: they count from 0"
-            _refuse(scenario, f"{key}.replica", rule, "only replicas that are there at the start can be named", replica)
 
 
 def _refuse(scenario: Scenario, key: str, rule: str, remedy: str, value: Any = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simserve.scenario.objective import limits_by_class
-from simserve.scenario.pools import transferred_bytes_per_token
+from simserve.scenario.pools import replica_weights_bytes, replicas_per_node, transferred_bytes_per_token
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.sim.control import Control
 
@@ -18,12 +18,18 @@ def control_of(resolved: ResolvedScenario) -> Control:
         autoscaling=deployment.autoscaling,
         startup_seconds=_startup_seconds(resolved),
         faults=deployment.faults,
+        liveness=deployment.liveness,
+        updates=deployment.updates,
+        regions=deployment.regions,
         overflow=deployment.overflow,
         streaming=deployment.streaming,
+        response_cache=deployment.response_cache,
+        fairness=deployment.fairness,
         disaggregation=deployment.disaggregation,
         kv_bytes_per_token=0.0 if deployment.disaggregation is None else transferred_bytes_per_token(resolved),
         allowed=_allowed(resolved),
-        replicas_per_node=max(resolved.shape.hardware.intra_node.gpus_per_node // deployment.gpus_per_replica, 1),
+        replicas_per_node=replicas_per_node(resolved),
+        weights_bytes=replica_weights_bytes(resolved),
     )
 
 
@@ -31,7 +37,7 @@ def _startup_seconds(resolved: ResolvedScenario) -> float:
     deployment = resolved.scenario.deployment
     if deployment.autoscaling is None:
         return 0.0
-    return deployment.autoscaling.startup.seconds(resolved.memory.weights_bytes * deployment.gpus_per_replica)
+    return deployment.autoscaling.startup.seconds(replica_weights_bytes(resolved))
 
 
 def _allowed(resolved: ResolvedScenario) -> tuple[tuple[int, ...], ...]:

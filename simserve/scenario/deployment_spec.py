@@ -6,14 +6,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from simserve.scenario.kv_offload import KVOffloadSpec
 from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.fairness_spec import FairnessSpec
 from simserve.sim.fault_spec import FaultSpec
+from simserve.sim.liveness_spec import LivenessSpec
 from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pool_spec import DisaggregationSpec, Role
+from simserve.sim.region_spec import RegionsSpec
+from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
 from simserve.sim.streaming_spec import StreamingSpec
+from simserve.sim.update_spec import UpdateSpec
 from simserve.units import Bytes, Seconds
 from simserve.validation import FrozenModel
 
@@ -27,6 +33,7 @@ Quantization = Literal[
     "int8-wo",
     "int4",
     "gptq-int4",
+    "gptq-int4-exllama",
     "awq-int4",
     "int3",
     "nf4",
@@ -106,6 +113,9 @@ class EngineSpec(FrozenModel):
     """Whether to run without CUDA graphs and compilation: a step takes at least the time to launch its kernels."""
     frontend_latency: Seconds | None = None
     """Time from a request's arrival to the scheduler (HTTP, tokenisation)."""
+    host_slowdown: Annotated[float, Field(gt=0)] | None = None
+    """Times as long as on the nodes that the engine's host times were measured on (H100 nodes of 2024) its work on the
+    CPU takes here: scheduling, launching kernels, handing over tokens. Absent: as in the usual node of the GPU."""
     static_batch_size: Annotated[int, Field(ge=1)] | None = None
     """Static batching: the most requests of one batch."""
     static_max_wait: Seconds | None = None
@@ -119,10 +129,12 @@ class EngineSpec(FrozenModel):
 
     swap_space: Bytes | None = None
     """`swap`: host memory for swapped KV, a GPU; where it is full, victims are computed again. Absent: vLLM's 4 GiB."""
+    kv_offload: KVOffloadSpec | None = None
+    """A second tier behind the prefix cache, in host memory or on disk; absent: what gives way is computed again."""
 
     def overrides(self) -> dict[str, Any]:
-        """Return the knobs that the scenario sets itself, in SI."""
-        given = self.model_dump(exclude={"name", "version"})
+        """Return the knobs that the scenario sets itself, in SI; the second KV tier is none of the engine's profile."""
+        given = self.model_dump(exclude={"name", "version", "kv_offload"})
         return {key: value for key, value in given.items() if value is not None}
 
 
@@ -149,6 +161,12 @@ class PoolSpec(FrozenModel):
     """Format of the KV cache."""
     engine: EngineSpec | None = None
     """The serving engine and its knobs, all of them: nothing is taken from `deployment.engine` then."""
+    speculative: SpeculativeSpec | None = None
+    """Speculative decoding on this pool; absent: as `deployment.speculative` says."""
+    autoscaling: AutoscalingSpec | None = None
+    """How the number of its replicas follows its load; absent: as `deployment.autoscaling` says."""
+    region: str | None = None
+    """Where it is, with `deployment.regions`."""
 
 
 _OF_POOL = (
@@ -159,6 +177,7 @@ _OF_POOL = (
     "quantization",
     "kv_cache_dtype",
     "engine",
+    "speculative",
 )
 """Keys of a pool that are keys of a deployment."""
 
@@ -210,10 +229,20 @@ class DeploymentSpec(FrozenModel):
     """How the number of replicas follows the load; absent: it does not."""
     faults: tuple[FaultSpec, ...] = ()
     """What goes wrong, and when."""
+    liveness: LivenessSpec | None = None
+    """The probe that restarts replicas which answer too late; absent: nothing is restarted for being slow."""
+    updates: tuple[UpdateSpec, ...] = ()
+    """Rolling updates: when replicas are replaced, a few at a time."""
+    regions: RegionsSpec | None = None
+    """Where clients and pools are, and how far apart; absent: the network is not looked at."""
     streaming: StreamingSpec | None = None
     """How tokens reach the client; absent: at once, as the engine has them."""
     overflow: OverflowSpec | None = None
-    """Requests that an API serves when the replicas are full; absent: they wait."""
+    """Requests that an API serves instead of the replicas; absent: they wait."""
+    response_cache: ResponseCacheSpec | None = None
+    """Answers that are given again without asking a model; absent: every request is computed."""
+    fairness: FairnessSpec | None = None
+    """Whose turn it is where classes are tenants; absent: who comes first, at each replica."""
     pools: Annotated[tuple[PoolSpec, ...], Field(max_length=100)] = ()
     """Replicas of several kinds behind one router, instead of `replicas` equal ones; the keys above are what a pool
     leaves out."""
@@ -235,5 +264,10 @@ class DeploymentSpec(FrozenModel):
     def of_pool(self, pool: PoolSpec) -> DeploymentSpec:
         """Return a deployment of one pool alone: what it says, and where it says nothing, what this one says."""
         own = {key: value for key in _OF_POOL if (value := getattr(pool, key)) is not None}
-        alone = {"pools": (), "disaggregation": None, "admission": None, "overflow": None, "routing": RoutingSpec()}
+        front = ("admission", "overflow", "response_cache", "fairness")
+        alone = {
+            **dict.fromkeys((*front, "disaggregation", "autoscaling", "liveness", "streaming", "regions")),
+            **dict.fromkeys(("pools", "faults", "updates"), ()),
+            "routing": RoutingSpec(),
+        }
         return self.model_copy(update={**own, **alone})

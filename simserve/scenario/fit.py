@@ -10,6 +10,7 @@ from simserve.errors import InfeasibleError, InputError
 from simserve.perf.memory import MemoryPlan, plan_memory
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.quality import published_quality
+from simserve.scenario.kv_offload import offload_lines
 from simserve.scenario.resolve import ResolvedScenario, replica_shape
 from simserve.scenario.schema import Scenario
 
@@ -124,7 +125,10 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
         "host_bytes": memory.host_bytes,
         "max_concurrent_full_length": memory.max_concurrent_full_length,
         "parts": dict(memory.parts),
-        "arithmetic": list(memory.arithmetic),
+        "arithmetic": [
+            *memory.arithmetic,
+            *offload_lines(resolved.engine, memory.kv_bytes_per_token * shape.num_gpus),
+        ],
         "quality": quality_of(shape),
         "what_fits": [] if memory.fits else remedies(resolved),
         "engine_resolved": asdict(shape.engine),

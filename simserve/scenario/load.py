@@ -170,7 +170,11 @@ def _real_key(key: str, document: Any) -> str:
     real: list[str] = []
     for position, part in enumerate(parts):
         is_last = position == len(parts) - 1
-        if isinstance(document, Mapping) and part in document:
+        if (
+            isinstance(document, Mapping)
+            and part in document
+            and (is_last or isinstance(document[part], Mapping | list))
+        ):
             document = document[part]
         elif isinstance(document, list) and part.isdecimal() and int(part) < len(document):
             document = document[int(part)]

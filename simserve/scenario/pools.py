@@ -25,7 +25,10 @@ def _setup(resolved: ResolvedScenario, number: int) -> PoolSetup:
     check_fit(own)
     with resolved.scenario.blaming(f"deployment.pools.{number}"):
         priced: PricedDeployment = price(own.shape)
-    deployment = own.scenario.deployment
+    deployment, whole = own.scenario.deployment, resolved.scenario.deployment
+    scaling = spec.autoscaling or whole.autoscaling
+    speculative = deployment.speculative
+    weights_bytes = replica_weights_bytes(own)
     return PoolSetup(
         name=spec.name,
         engine=own.engine,
@@ -34,7 +37,24 @@ def _setup(resolved: ResolvedScenario, number: int) -> PoolSetup:
         num_replicas=deployment.replicas,
         gpus_per_replica=deployment.gpus_per_replica,
         role=spec.role,
+        region=spec.region or "",
+        autoscaling=scaling,
+        startup_seconds=0.0 if scaling is None else scaling.startup.seconds(weights_bytes),
+        weights_bytes=weights_bytes,
+        replicas_per_node=replicas_per_node(own),
+        acceptance=() if speculative is None else speculative.conditional_acceptance,
     )
+
+
+def replica_weights_bytes(resolved: ResolvedScenario) -> float:
+    """Return the bytes of weights of one replica, over all its GPUs: what a start loads."""
+    return float(resolved.memory.weights_bytes * resolved.scenario.deployment.gpus_per_replica)
+
+
+def replicas_per_node(resolved: ResolvedScenario) -> int:
+    """Return how many replicas fill a node."""
+    gpus = resolved.shape.hardware.intra_node.gpus_per_node
+    return max(gpus // resolved.scenario.deployment.gpus_per_replica, 1)
 
 
 def transferred_bytes_per_token(resolved: ResolvedScenario) -> float:

@@ -16,6 +16,7 @@ from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
 from simserve.scenario.combinations import check_combinations, check_engine
+from simserve.scenario.kv_offload import with_offload
 from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
@@ -85,7 +86,8 @@ def resolve(scenario: Scenario) -> ResolvedScenario:
         memory = plan_memory(shape)
     with scenario.blaming("pricing"):
         price = gpu_hour(scenario.pricing, shape.hardware)
-    engine = engine_config(shape, memory)
+    with scenario.blaming("deployment"):
+        engine = with_offload(engine_config(shape, memory), scenario.deployment.engine.kv_offload, shape, memory)
     check_engine(scenario, engine)
     return ResolvedScenario(
         scenario=scenario,
@@ -110,7 +112,9 @@ def _alone(scenario: Scenario, number: int) -> Scenario:
     pool = scenario.deployment.pools[number]
     workload = scenario.workload
     if workload.classes is not None:
-        anywhere = tuple(each.model_copy(update={"pool": None, "retries": None}) for each in workload.classes)
+        anywhere = tuple(
+            each.model_copy(update={"pool": None, "retries": None, "region": None}) for each in workload.classes
+        )
         workload = workload.model_copy(update={"classes": anywhere})
     deployment = scenario.deployment.of_pool(pool)
     return scenario.model_copy(
@@ -290,10 +294,15 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             overrides=deployment.engine.overrides(),
             tensor_parallel_size=deployment.tensor_parallel_size,
             pipeline_parallel_size=deployment.pipeline_parallel_size,
+            host_slowdown=hardware.host_slowdown,
         )
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         # Nobody is served: no threads of an API server keep the engine's own from launching kernels.
         engine = replace(engine, eager_gap_seconds_per_layer=0.0)
+    is_answering_late = deployment.streaming is not None and not deployment.streaming.stream
+    if is_answering_late or isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
+        seconds = engine.host_seconds_per_request - engine.host_seconds_per_streamed_request
+        engine = replace(engine, host_seconds_per_request=seconds, host_seconds_per_streamed_request=0.0)
     return engine
 
 

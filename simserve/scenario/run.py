@@ -13,9 +13,12 @@ from simserve import __version__
 from simserve.errors import ScenarioError
 from simserve.metrics.api_cost import ApiPrices
 from simserve.metrics.bottleneck import LIMITS
+from simserve.metrics.pools import drafted
 from simserve.metrics.replications import PILOT_RUNS, pool, widest
 from simserve.metrics.result import RunResult
+from simserve.metrics.speculation import SpeculationFacts
 from simserve.metrics.summary import RunFacts, summarize
+from simserve.metrics.users import UsersFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.profiles.api import load_api
@@ -30,6 +33,7 @@ from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.seats import limit_gains, seats_curve
 from simserve.scenario.speculative import speculation_facts, with_paces
+from simserve.sim.acceleration import Accelerate
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.units import to_text
@@ -43,7 +47,12 @@ Progress = Callable[[int, int], None]
 
 
 def run(
-    scenario: Scenario, *, progress: Progress | None = None, explain: bool = True, keep_steps: bool = False
+    scenario: Scenario,
+    *,
+    progress: Progress | None = None,
+    explain: bool = True,
+    keep_steps: bool = False,
+    accelerate: Accelerate = "auto",
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
@@ -56,6 +65,7 @@ def run(
         explain: Whether to look, with more runs, into what another limit of the scheduler would bring. A search that
             reads latencies and dollars alone has no use for it; the bottleneck is then named without that look.
         keep_steps: Whether the first replication keeps every step in ``simulation.steps``, for a timeline.
+        accelerate: Whether the kernel runs compiled (`simserve.sim.acceleration`).
 
     Raises:
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
@@ -67,7 +77,9 @@ def run(
     check_fit(resolved)
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
-    first, specs, facts, summaries = _replicate(resolved, priced, progress, explain=explain, keep_steps=keep_steps)
+    first, specs, facts, summaries = _replicate(
+        resolved, priced, progress, explain=explain, keep_steps=keep_steps, accelerate=accelerate
+    )
     summary = pool(summaries) if _plans_several(scenario) else summaries[0]
     try:
         curve = seats_curve(resolved, first, specs) if explain else None
@@ -132,6 +144,7 @@ def _replicate(
     *,
     explain: bool,
     keep_steps: bool = False,
+    accelerate: Accelerate = "auto",
 ) -> tuple[Simulation, RequestSpecs, RunFacts, list[dict[str, Any]]]:
     """Return the first run, its traffic, its facts, and the summary of every replication.
 
@@ -144,7 +157,7 @@ def _replicate(
     count = min(count, scenario.run.max_replications) if scenario.run.precision is not None else count
     specs = _traffic(scenario, 0)
     shown = _part(progress, 0, count)
-    first = simulate(deployment, specs, progress=shown, keep_steps=keep_steps)
+    first = simulate(deployment, specs, progress=shown, keep_steps=keep_steps, accelerate=accelerate)
     facts = _facts(resolved, priced, first, specs, explain=explain)
     summaries = [summarize(first, facts)]
     try:
@@ -155,7 +168,7 @@ def _replicate(
                 break
             done = len(summaries)
             shown = _part(progress, done, max(count, done + 1))
-            simulation = simulate(deployment, _traffic(scenario, done), progress=shown)
+            simulation = simulate(deployment, _traffic(scenario, done), progress=shown, accelerate=accelerate)
             if simulation.was_interrupted:
                 first = replace(first, was_interrupted=True)
             else:
@@ -231,8 +244,35 @@ def _facts(
         thresholds=scenario.thresholds,
         quality=quality_of(resolved.shape),
         limit_gains=limit_gains(resolved, specs) if explain and _has_queued(simulation) else {},
-        speculation=speculation_facts(scenario.deployment.speculative, resolved.shape, priced, simulation),
+        gpus_per_replica=resolved.shape.num_gpus,
+        users=_users(scenario, specs),
+        speculation=_speculation(resolved, priced, simulation),
+        pool_gpu_hour_usd={
+            pool.name: own.gpu_hour_usd for pool, own in zip(scenario.deployment.pools, resolved.pools, strict=True)
+        },
     )
+
+
+def _users(scenario: Scenario, specs: RequestSpecs) -> UsersFacts | None:
+    """Return how many users the arrivals stand for; None where the scenario does not say."""
+    users = getattr(scenario.workload.arrivals, "users", None)
+    if users is None:
+        return None
+    later = specs.think_time[specs.concurrency or 0 :]
+    think_time = float(later.mean()) if len(later) else 0.0
+    return UsersFacts(users=users, clients=specs.concurrency, think_time=think_time, rate=specs.offered_rate)
+
+
+def _speculation(
+    resolved: ResolvedScenario, priced: PricedDeployment, simulation: Simulation
+) -> SpeculationFacts | None:
+    """Return what is known of speculative decoding; of several pools, on the one that drafts most."""
+    totals = drafted(simulation)
+    if not resolved.pools or totals is None:
+        return speculation_facts(resolved.scenario.deployment.speculative, resolved.shape, priced, totals)
+    number = next(number for number, pool in enumerate(simulation.pools) if pool.totals.speculation is totals)
+    own = resolved.pools[number]
+    return speculation_facts(own.scenario.deployment.speculative, own.shape, price(own.shape), totals)
 
 
 def _expected_error(resolved: ResolvedScenario, simulation: Simulation) -> dict[str, Any] | str:
@@ -241,7 +281,9 @@ def _expected_error(resolved: ResolvedScenario, simulation: Simulation) -> dict[
     if shape.speculation is not None:
         # No server that decodes speculatively has been compared.
         return UNVALIDATED
-    in_flight = _requests_in_flight(simulation.records) / resolved.scenario.deployment.replicas
+    deployment = resolved.scenario.deployment
+    replicas = sum(pool.replicas for pool in deployment.pools) or deployment.replicas
+    in_flight = _requests_in_flight(simulation.records) / replicas
     return expected_error(
         load_expected_errors(),
         engine=generation_of(shape.engine.name, shape.engine.requested_version or shape.engine.version),

@@ -148,7 +148,8 @@ class Scenario(FrozenModel):
     @model_validator(mode="after")
     def _check_replications(self) -> Self:
         run = self.run
-        is_drawn = self.workload.trace is None or self.workload.arrivals is not None
+        workload = self.workload
+        is_drawn = workload.trace is None or workload.arrivals is not None or workload.classes is not None
         if not is_drawn and run.replications > 1:
             raise ValueError(
                 "run.replications must be 1 with a trace: nothing is drawn, so every replication would be the same"

@@ -14,10 +14,10 @@ from simserve.engine.progress import GRID
 from simserve.errors import InputError, ScenarioError, nearest
 from simserve.metrics.speculation import SpeculationFacts
 from simserve.perf.parts import PricedDeployment
+from simserve.perf.pricing import price
 from simserve.perf.quantization import WEIGHT_FORMATS
 from simserve.perf.shape import ReplicaShape, Speculation
 from simserve.perf.speculation import decode_speedup, draft_shape, expected_tokens, layer_shape
-from simserve.perf.tables import price
 from simserve.profiles.model import load_model
 from simserve.validation import FrozenModel
 from simserve.workload.acceptance import conditional_acceptance, decaying_acceptance, draw_paces
@@ -26,7 +26,7 @@ from simserve.workload.requests import RequestSpecs
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from simserve.sim.simulate import Simulation
+    from simserve.sim.drafts import SpeculationTotals
 
 MAX_SPECULATIVE_TOKENS = 32
 """More drafts than any engine is run with."""
@@ -233,13 +233,12 @@ def with_paces(specs: RequestSpecs, spec: SpeculativeSpec | None, seed: int, rep
 
 
 def speculation_facts(
-    spec: SpeculativeSpec | None, shape: ReplicaShape, priced: PricedDeployment, simulation: Simulation
+    spec: SpeculativeSpec | None, shape: ReplicaShape, priced: PricedDeployment, totals: SpeculationTotals | None
 ) -> SpeculationFacts | None:
     """Return what a summary says of speculative decoding besides its counts; None without it.
 
     The speed-up is that of decode steps at the run's mean batch and context, against the same batch without drafts.
     """
-    totals = simulation.totals.speculation
     if spec is None or totals is None:
         return None
     tokens = expected_tokens(spec.conditional_acceptance)

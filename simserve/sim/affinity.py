@@ -12,9 +12,20 @@ from typing import Protocol
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.workload.requests import RequestSpecs
 
+DEFAULT_CACHE_THRESHOLD = 0.5
+"""Share of the prompt that must be known (as ``cache_threshold`` of SGLang's router)."""
+LEAST_EXCESS = 4
+"""Requests more than the least loaded one, below which the replica of a session is not passed over."""
+
 
 class Affinity(Protocol):
-    """What a router remembers of the requests it has routed."""
+    """What a router remembers of the requests it has routed.
+
+    Attributes:
+        worth: How much more load than the least loaded replica, in the router's unit, the one preferred last may have.
+    """
+
+    worth: int
 
     def preferred(self, index: int, ready: Sequence[int]) -> int | None:
         """Return the replica of ``ready`` that a request should go to; None: it is new to all."""
@@ -32,6 +43,8 @@ class SessionAffinity:
 
     def __init__(self, sessions: Sequence[int]) -> None:
         self._sessions = sessions
+        # How long what is kept is, is not known.
+        self.worth = LEAST_EXCESS
         self._place: dict[int, int] = {}
 
     def preferred(self, index: int, ready: Sequence[int]) -> int | None:
@@ -48,30 +61,39 @@ class SessionAffinity:
 class PrefixAffinity:
     """A request goes where the longest part of what it begins with was served last.
 
-    Equal segment numbers mean equal tokens from the first one on, so one number stands for the whole path to it.
+    Equal segment numbers mean equal tokens from the first one on, so one number stands for the whole path to it. Too
+    short a part is not worth a detour: a system prompt that all have in common would send everybody to one replica.
 
     Args:
         offsets: Request i has the entries ``offsets[i] .. offsets[i + 1] - 1``.
         segments: Number of each segment, in order within a request.
+        ends: Token of the request before which it ends.
+        least: Tokens of each request that must be known to a replica at least.
     """
 
-    def __init__(self, offsets: Sequence[int], segments: Sequence[int]) -> None:
-        self._offsets, self._segments = offsets, segments
+    def __init__(
+        self, offsets: Sequence[int], segments: Sequence[int], ends: Sequence[int], least: Sequence[float]
+    ) -> None:
+        self._offsets, self._segments, self._ends, self._least = offsets, segments, ends, least
         self._place: dict[int, int] = {}
+        # The tokens that need not be computed there.
+        self.worth = 0
 
     def preferred(self, index: int, ready: Sequence[int]) -> int | None:
         """Return where the longest known path went, of those whose replica is ready."""
-        place = self._place
+        place, ends, least = self._place, self._ends, self._least[index]
         for entry in range(self._offsets[index + 1] - 1, self._offsets[index] - 1, -1):
+            if ends[entry] < least:
+                return None
             number = place.get(self._segments[entry])
             if number is not None and number in ready:
+                self.worth = ends[entry]
                 return number
         return None
 
     def routed(self, index: int, number: int) -> None:
         """Remember it for all its segments: what the request computes, and its answer, are kept there."""
-        for entry in range(self._offsets[index], self._offsets[index + 1]):
-            self._place[self._segments[entry]] = number
+        self._place.update(dict.fromkeys(self._segments[self._offsets[index] : self._offsets[index + 1]], number))
 
 
 def affinity_of(routing: RoutingSpec, specs: RequestSpecs) -> Affinity | None:
@@ -79,5 +101,10 @@ def affinity_of(routing: RoutingSpec, specs: RequestSpecs) -> Affinity | None:
     if routing.policy == "session" and specs.session is not None:
         return SessionAffinity(specs.session.tolist())
     if routing.policy == "prefix" and specs.prefixes is not None:
-        return PrefixAffinity(specs.prefixes.offsets.tolist(), specs.prefixes.segments.tolist())
+        prefixes = specs.prefixes
+        threshold = DEFAULT_CACHE_THRESHOLD if routing.cache_threshold is None else routing.cache_threshold
+        least = threshold * specs.prompt_tokens
+        return PrefixAffinity(
+            prefixes.offsets.tolist(), prefixes.segments.tolist(), prefixes.ends.tolist(), least.tolist()
+        )
     return None

@@ -13,7 +13,7 @@ from simserve.engine.cancel import kv_share
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.fleet import Fleet
 from simserve.sim.records import DRAINED
-from simserve.sim.units import DOWN, DRAINING, READY, STARTING, STOPPED, Pool, Unit
+from simserve.sim.units import DRAINING, READY, STARTING, STOPPED, Pool, Unit
 
 TOLERANCE = 0.1
 """Deviation from the target that changes nothing (Kubernetes, ``--horizontal-pod-autoscaler-tolerance``)."""
@@ -24,7 +24,6 @@ class Autoscaler:
 
     Args:
         spec: The rules.
-        startup_seconds: From launch to the first request.
         env: SimPy's clock.
         fleet: Whose pool it is.
         pool: The replicas.
@@ -34,13 +33,12 @@ class Autoscaler:
     def __init__(
         self,
         spec: AutoscalingSpec,
-        startup_seconds: float,
         env: simpy.Environment,
         fleet: Fleet,
         pool: Pool,
         meets_slo: Callable[[int], bool],
     ) -> None:
-        self._spec, self._startup_seconds = spec, startup_seconds
+        self._spec = spec
         self._env, self._fleet, self._pool = env, fleet, pool
         self._meets_slo = meets_slo
         self._asked: deque[tuple[float, int]] = deque()
@@ -57,29 +55,35 @@ class Autoscaler:
             self._scale(self._env.now)
 
     def _count_end(self, index: int, _: float) -> None:
+        number = self._fleet.requests.replica_id[index]
+        if number >= 0 and self._pool.role == "both" and self._fleet.units[number].pool is not self._pool:
+            return
         self._num_ended += 1
         self._num_met += self._meets_slo(index)
 
     def _scale(self, now: float) -> None:
         spec = self._spec
-        present = [unit for unit in self._pool.units if unit.state in (STARTING, READY, DOWN)]
-        asked = min(max(self._asked_for(present, now), spec.min_replicas), spec.max_replicas)
+        present = self._pool.present
+        count = len(present) + self._pool.in_flux
+        asked = min(max(self._asked_for(present, count, now), spec.min_replicas), spec.max_replicas)
         while self._asked and self._asked[0][0] < now - spec.stabilization:
             self._asked.popleft()
         self._asked.append((now, asked))
-        if asked > len(present):
-            for _ in range(asked - len(present)):
+        most = max(each for _, each in self._asked)
+        self._pool.wanted = most
+        if asked > count:
+            for _ in range(asked - count):
                 self._launch(now)
         else:
-            most = max(each for _, each in self._asked)
-            for unit in self._least_needed(present)[: max(len(present) - most, 0)]:
+            for unit in self._least_needed(present)[: max(count - most, 0)]:
                 self._give_back(unit, now)
 
-    def _asked_for(self, present: list[Unit], now: float) -> int:
-        """Return how many replicas the metric asks for."""
-        spec, count = self._spec, len(present)
+    def _asked_for(self, present: list[Unit], count: int, now: float) -> int:
+        """Return how many replicas the metric asks for, where ``count`` are there or will be back."""
+        spec = self._spec
         ready = [unit for unit in present if unit.state == READY]
-        waiting = len(self._fleet.parked) + sum(unit.num_waiting for unit in ready)
+        parked = self._fleet.num_parked(self._pool)
+        waiting = parked + sum(unit.num_waiting for unit in ready)
         running = sum(unit.replica.num_running for unit in ready)
         if not count:
             return 1 if waiting else 0
@@ -89,7 +93,7 @@ class Autoscaler:
             case "queue_depth":
                 level = float(waiting)
             case "running":
-                level = float(running + len(self._fleet.parked))
+                level = float(running + parked)
             case "kv_usage":
                 level = sum(kv_share(unit.replica, now) for unit in ready)
             case _:
@@ -128,14 +132,11 @@ class Autoscaler:
         self._env.process(self._start(unit))
 
     def _start(self, unit: Unit) -> Generator[simpy.Event, Any, None]:
-        yield self._env.timeout(self._startup_seconds)
+        yield self._env.timeout(self._pool.startup_seconds)
         if unit.state == STARTING:
             self._fleet.ready(unit, self._env.now)
 
     def _give_back(self, unit: Unit, now: float) -> None:
-        if unit.state in (STARTING, DOWN):
-            self._fleet.stop(unit, now)
-            return
         self._fleet.drain(unit, now)
         if unit.state == DRAINING:
             self._env.process(self._cut_off(unit))

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from simserve import rng
 from simserve.engine.state import Replica, RequestTable
+from simserve.sim.delivery import Delivery
 from simserve.sim.records import UNFINISHED
 from simserve.workload.class_spec import ClassSpec, RetrySpec
 from simserve.workload.requests import RequestSpecs
 
-ARRIVE, TIMEOUT, SUBMIT, LAND, ANSWER = range(5)
+ARRIVE, TIMEOUT, SUBMIT, LAND, ANSWER, TURN = range(6)
 """Kinds of events, in the order in which they happen at one instant."""
 Event = tuple[float, int, int, int]
 """Time, kind, request, and the attempt (or the unit) that it is about."""
@@ -24,6 +25,10 @@ _UNIFORMS_AT_ONCE = 1024
 class Callers:
     """The clients of a run: open loop or closed, with patience and retries by class.
 
+    Attributes:
+        on_end: Told of every request that comes to its end, and when its client knows.
+        delivery: How long answers are on their way; None: they are with the client at once, or nobody waits for them.
+
     Args:
         specs: What they send.
         requests: The table of all requests.
@@ -32,6 +37,8 @@ class Callers:
         latency: Seconds from sending to the router, shape [N].
         http_timeout: Seconds after which a connection without an answer is closed; None: never.
     """
+
+    delivery: Delivery | None = None
 
     def __init__(
         self,
@@ -62,7 +69,7 @@ class Callers:
         self._has_timeouts = any(timeout is not None for timeout in self._timeouts)
 
     def start(self) -> None:
-        """Closed loop without conversations: let every client send its first request at 0."""
+        """Closed loop without conversations: let every client send its first request, at 0 or over the ramp-up."""
         for _ in range(self._specs.concurrency or 0 if self._specs.turn is None else 0):
             self._send_next(0.0)
 
@@ -125,11 +132,13 @@ class Callers:
 
         Args:
             index: The request.
-            now: When its client knows.
+            now: When the server is done with it, and its client knows unless answers take time on their way.
             not_before: When the next one arrives at the earliest.
         """
         self.num_ended += 1
         self._not_before = not_before
+        if self.delivery is not None:
+            now += self.delivery.seconds(index)
         for tell in self.on_end:
             tell(index, now)
         if self._specs.concurrency is not None and self._specs.turn is None:
@@ -150,7 +159,7 @@ class Callers:
         if index < len(self._specs):
             self._next = index + 1
             is_first = index < (self._specs.concurrency or 0)
-            sent_at = 0.0 if is_first else answered_at + float(self._specs.think_time[index])
+            sent_at = self._specs.begins_at(index) if is_first else answered_at + float(self._specs.think_time[index])
             self._arrival_time[index] = self._sent_at[index] = sent_at
             self._put(index, max(sent_at + float(self._latency[index]), not_before))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ class ClosedLoop:
         env: SimPy's clock.
         cluster: Where requests go.
         think_time: Seconds between an answer and the sending of request i, shape [N].
+        begins_at: From a client, counted from 0, to when it sends its first request.
         frontend_latency: Seconds from sending request i to the scheduler, shape [N].
         arrival_time: Filled with when each request was sent, shape [N].
     """
@@ -34,26 +35,29 @@ class ClosedLoop:
     think_time: NDArray[np.float64]
     frontend_latency: NDArray[np.float64]
     arrival_time: NDArray[np.float64]
+    begins_at: Callable[[int], float]
     _answers: dict[int, simpy.Event] = field(default_factory=dict)
 
     def start(self, concurrency: int) -> None:
-        """Let ``concurrency`` clients begin at time 0."""
+        """Let ``concurrency`` clients begin, at time 0 or over the ramp-up."""
         for replica in self.cluster.replicas:
             replica.finished = []
         indices = iter(range(len(self.think_time)))
-        for _ in range(concurrency):
+        for client in range(concurrency):
             index = next(indices, None)
             if index is not None:
-                self.env.process(self._client(index, indices))
+                self.env.process(self._client(index, self.begins_at(client), indices))
 
     def answer(self, indices: list[int]) -> None:
         """Wake the clients whose requests have finished, in this order."""
         for index in indices:
             self._answers.pop(index).succeed(self.cluster.requests.finish_time[index])
 
-    def _client(self, first: int, indices: Iterator[int]) -> Generator[simpy.Event, Any, None]:
-        sent_at, index = 0.0, first
+    def _client(self, first: int, begins_at: float, indices: Iterator[int]) -> Generator[simpy.Event, Any, None]:
+        sent_at, index = begins_at, first
         requests = self.cluster.requests
+        if begins_at > 0.0:
+            yield self.env.timeout(begins_at)
         while True:
             self.arrival_time[index] = sent_at
             ready_time = sent_at + float(self.frontend_latency[index])

@@ -6,11 +6,16 @@ from dataclasses import dataclass, field
 
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.fairness_spec import FairnessSpec
 from simserve.sim.fault_spec import FaultSpec
+from simserve.sim.liveness_spec import LivenessSpec
 from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pool_spec import DisaggregationSpec
+from simserve.sim.region_spec import RegionsSpec
+from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import LIVE_POLICIES, RoutingSpec
 from simserve.sim.streaming_spec import StreamingSpec
+from simserve.sim.update_spec import UpdateSpec
 
 Limits = tuple[float | None, float | None, float | None]
 
@@ -27,11 +32,17 @@ class Control:
         autoscaling: How the number of replicas follows the load; None: it does not.
         startup_seconds: From the launch of a replica to its first request.
         faults: What goes wrong.
+        liveness: The probe that restarts replicas; None: there is none.
+        updates: When replicas are replaced one after another.
+        regions: Where clients and pools are; None: it does not matter.
         replicas_per_node: How many replicas fill a node.
+        weights_bytes: Of one replica, over all its GPUs: what a start loads.
         disaggregation: How KV caches get from prefill to decode pools; None: every replica does both.
         kv_bytes_per_token: Of the whole model, for them.
         overflow: When requests go to an API; None: never.
         streaming: How tokens reach the client; None: at once.
+        response_cache: Which requests are answered without a model; None: none.
+        fairness: Whose turn it is; None: who comes first.
         allowed: Indices of the pools that may serve each class; empty: all, for all.
     """
 
@@ -41,16 +52,28 @@ class Control:
     autoscaling: AutoscalingSpec | None = None
     startup_seconds: float = 0.0
     faults: tuple[FaultSpec, ...] = ()
+    liveness: LivenessSpec | None = None
+    updates: tuple[UpdateSpec, ...] = ()
+    regions: RegionsSpec | None = None
     replicas_per_node: int = 1
+    weights_bytes: float = 0.0
     disaggregation: DisaggregationSpec | None = None
     kv_bytes_per_token: float = 0.0
     overflow: OverflowSpec | None = None
     streaming: StreamingSpec | None = None
+    response_cache: ResponseCacheSpec | None = None
+    fairness: FairnessSpec | None = None
     allowed: tuple[tuple[int, ...], ...] = ()
 
     @property
     def is_plain(self) -> bool:
         """Whether nothing decides but a router that the plain data plane knows."""
         is_live = self.routing.policy in LIVE_POLICIES and not self.routing.update_interval
-        nothing_else = (self.admission, self.autoscaling, self.streaming, self.disaggregation, self.overflow)
-        return is_live and not self.faults and all(each is None for each in nothing_else)
+        nothing_else = (self.admission, self.autoscaling, self.streaming, self.disaggregation)
+        is_left_alone = not self.faults and not self.updates and self.liveness is None
+        return is_live and is_left_alone and all(each is None for each in nothing_else) and not self.has_front
+
+    @property
+    def has_front(self) -> bool:
+        """Whether anything in front of the replicas answers requests, or says whose turn it is."""
+        return bool(self.overflow or self.response_cache or self.fairness or self.routing.rules)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from simserve.engine.state import INFINITY
 from simserve.sim.fleet import NOWHERE, Fleet
 from simserve.sim.handover import Handover
 from simserve.sim.records import TIMED_OUT, TIMEOUT
 from simserve.sim.routing import Router
-from simserve.sim.units import Unit
+from simserve.sim.units import Pool, Unit
 
 _ON_ITS_WAY = -3
 
@@ -18,10 +20,12 @@ class DisaggregatedFleet(Fleet):
     Attributes:
         handover: The links between them.
         decode_router: Which decode replica a cache goes to when it has crossed its link.
+        landed: Caches that have, while no decode replica is ready.
     """
 
     handover: Handover
     decode_router: Router
+    landed: deque[int]
 
     def _begin(self, index: int) -> None:
         self.handover.begin(index)
@@ -54,19 +58,54 @@ class DisaggregatedFleet(Fleet):
 
     def _land(self, index: int, now: float) -> None:
         """Route a KV cache that has arrived to a decode replica."""
-        if self._place[index] != _ON_ITS_WAY:
+        if self._place[index] != _ON_ITS_WAY or not self.handover.has_landed(index, now):
             return
-        unit = self.units[self.decode_router.choose(index)]
+        self._take_to_decode(index, now)
+
+    def _take_to_decode(self, index: int, now: float) -> None:
+        number = self.decode_router.choose(index)
+        if number < 0:
+            self.landed.append(index)
+            return
+        unit = self.units[number]
         self._join(unit, index, now)
         if self.handover.arrive(index, unit) and not self.ends_leap(unit, now):
             unit.replica.end_time = now
             self.note_end(unit)
+
+    def _route_parked(self, now: float) -> None:
+        super()._route_parked(now)
+        landed, self.landed = self.landed, deque()
+        for index in landed:
+            self._take_to_decode(index, now)
+
+    def num_parked(self, pool: Pool) -> int:
+        """Return how many requests, or caches that have landed, wait for a replica of a pool to be ready."""
+        return len(self.landed) if pool.role == "decode" else super().num_parked(pool)
+
+    def _bury(self, unit: Unit, now: float) -> None:
+        members = list(unit.members)
+        if unit.pool.role == "prefill":
+            for index in members:
+                self.handover.restore(index)
+            lost = self.handover.lose_source(unit, now)
+        else:
+            lost = []
+            for index in members:
+                self._go_on(self.handover.drop(index, unit, now), now)
+        super()._bury(unit, now)
+        for index in lost:
+            if self._place[index] == _ON_ITS_WAY and index not in self.landed:
+                self._place[index] = NOWHERE
+                self._lose_request(index, unit, None, now)
 
     def _drops(self, index: int, place: int, now: float) -> bool:
         is_queued = place >= 0 and self.handover.is_queued(index, self.units[place])
         if place != _ON_ITS_WAY and not is_queued:
             return False
         unit = self.units[place] if is_queued else None
+        if index in self.landed:
+            self.landed.remove(index)
         freed = self.handover.drop(index, unit, now)
         if unit is not None:
             self._leave(unit, index)

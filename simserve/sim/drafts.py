@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.perf.parts import Drafting
+from simserve.sim.step_sums import LeapColumns
 
 Floats = NDArray[np.float64]
 
@@ -27,31 +28,6 @@ class SpeculationTotals:
     num_tokens: float
     num_steps: int
     context_tokens: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeapColumns:
-    """The columns of leaps that the work of drafting follows from; sums are over all steps of a leap.
-
-    Attributes:
-        steps: Steps.
-        decoding: Sequences that decode in each.
-        prefill: Prefill tokens of each.
-        prefilling: Requests with a chunk in each.
-        priced: Tokens of each, x of `StepTimes`.
-        pairs: Attended pairs of the chunks, summed.
-        keys: Keys that the chunks read, summed.
-        contexts: Tokens in the KV cache of the decoding sequences, summed.
-    """
-
-    steps: Floats
-    decoding: Floats
-    prefill: Floats
-    prefilling: Floats
-    priced: Floats
-    pairs: Floats
-    keys: Floats
-    contexts: Floats
 
 
 class DraftSums:

@@ -27,6 +27,9 @@ class _Timed(FrozenModel):
     """Instead of `at`: mean time between two faults of one replica (or node), exponential."""
     mttr: LongerThanZero | None = None
     """With `mtbf`: mean time until it is over, exponential."""
+    pool: str | None = None
+    """With `deployment.pools`: the pool it strikes; `replica` and `node` then count within it. Absent: they count over
+    all pools in their order."""
 
     @model_validator(mode="after")
     def _check_time(self) -> Self:
@@ -85,6 +88,18 @@ class SlowFault(_Timed):
     """How many times as long every step takes."""
 
 
+class LinkFault(_Timed):
+    """The link over which a prefill replica sends its KV caches is slow, or down."""
+
+    kind: Literal["link"] = "link"
+    """`link`; with `deployment.disaggregation`."""
+    replica: Place = 0
+    """With `at`: which prefill replica's, from 0."""
+    factor: Annotated[float, Field(gt=1)] | None = None
+    """How many times as long a transfer takes. Absent: the link is down; what is on it, and what comes, waits until it
+    is back, and back-pressure holds the prefill replica."""
+
+
 class ProbeSpec(FrozenModel):
     """How an orchestrator notices that a replica hangs."""
 
@@ -109,6 +124,6 @@ class BlackHoleFault(_Losing):
 
 
 FaultSpec = Annotated[
-    ReplicaFault | NodeFault | SpotFault | SlowFault | BlackHoleFault,
+    ReplicaFault | NodeFault | SpotFault | SlowFault | BlackHoleFault | LinkFault,
     Field(discriminator="kind"),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,16 @@ import simpy
 from simserve import rng
 from simserve.engine.slowing import slowed
 from simserve.sim.ailments import change_pace, freeze, thaw
-from simserve.sim.fault_spec import BlackHoleFault, FaultSpec, NodeFault, SlowFault, SpotFault
+from simserve.sim.disaggregation import DisaggregatedFleet
+from simserve.sim.fault_spec import BlackHoleFault, FaultSpec, LinkFault, NodeFault, SlowFault, SpotFault
 from simserve.sim.fleet import Fleet
-from simserve.sim.units import DOWN, READY, STOPPED, Unit
+from simserve.sim.outages import Outages
+from simserve.sim.units import READY, STOPPED, Pool, Unit
 from simserve.workload.requests import RequestSpecs
 
 Steps = Generator[simpy.Event, Any, None]
+Site = tuple[Pool, int]
+"""A place in a pool, or with a fault of nodes a node; who has the place changes as replicas are replaced."""
 
 
 class Faults:
@@ -27,82 +31,95 @@ class Faults:
         env: SimPy's clock.
         fleet: What breaks; its first replicas are there.
         specs: What arrives, for its seed.
-        replicas_per_node: How many replicas fill a node.
-
-    Attributes:
-        lost_since: When each replica that took no requests went down.
-        lost_until: When it was back; as long as it is not, inf.
+        outages: Where losses are noted.
     """
 
-    def __init__(self, env: simpy.Environment, fleet: Fleet, specs: RequestSpecs, replicas_per_node: int) -> None:
-        self.lost_since: list[float] = []
-        self.lost_until: list[float] = []
-        self._open: dict[int, int] = {}
-        self._env, self._fleet, self._specs = env, fleet, specs
-        self._replicas_per_node = replicas_per_node
+    def __init__(self, env: simpy.Environment, fleet: Fleet, specs: RequestSpecs, outages: Outages) -> None:
+        self._env, self._fleet, self._specs, self._outages = env, fleet, specs, outages
+        self._random: list[tuple[int, FaultSpec]] = []
+        self._exposed: set[tuple[int, str, int]] = set()
 
     def start(self, faults: tuple[FaultSpec, ...]) -> None:
         """Let every fault wait for its time."""
-        units = list(self._fleet.units)
         for number, fault in enumerate(faults):
             if fault.at is not None:
-                self._env.process(self._once(fault, self._struck(fault, units)))
+                self._env.process(self._once(fault, self._site(fault)))
                 continue
-            size = self._replicas_per_node if isinstance(fault, NodeFault) else 1
-            for place in range(0, len(units), size):
-                name = f"faults.{number}.{place}"
-                generator = rng.stream(self._specs.seed, name, self._specs.replication)
-                self._env.process(self._again_and_again(fault, units[place : place + size], generator))
+            for unit in self._fleet.units:
+                self._expose(number, fault, unit)
+        self._random = [(number, fault) for number, fault in enumerate(faults) if fault.at is None]
+        if self._random:
+            self._fleet.on_launch.append(self._expose_to_all)
 
-    def _struck(self, fault: FaultSpec, units: list[Unit]) -> list[Unit]:
-        if isinstance(fault, NodeFault):
-            first = fault.node * self._replicas_per_node
-            return units[first : first + self._replicas_per_node]
-        return [units[fault.replica]]
+    def _expose_to_all(self, unit: Unit) -> None:
+        for number, fault in self._random:
+            self._expose(number, fault, unit)
 
-    def _once(self, fault: FaultSpec, units: list[Unit]) -> Steps:
+    def _pools(self, fault: FaultSpec) -> list[Pool]:
+        links = isinstance(fault, LinkFault)
+        pools = [pool for pool in self._fleet.pools if fault.pool in (None, pool.name)]
+        return [pool for pool in pools if pool.role == "prefill"] if links else pools
+
+    def _site(self, fault: FaultSpec) -> Site:
+        """Return what a fault at a time strikes: it counts over the replicas, or nodes, of the start."""
+        left = fault.node if isinstance(fault, NodeFault) else fault.replica
+        pools = self._pools(fault)
+        for pool in pools:
+            size = pool.replicas_per_node if isinstance(fault, NodeFault) else 1
+            count = ceil(len(pool.units) / size)
+            if left < count:
+                return pool, left
+            left -= count
+        return pools[-1], ceil(len(pools[-1].units))
+
+    def _expose(self, number: int, fault: FaultSpec, unit: Unit) -> None:
+        """Let a random fault strike the place of a replica again and again, once there is somebody in it."""
+        pool = unit.pool
+        if pool not in self._pools(fault):
+            return
+        size = pool.replicas_per_node if isinstance(fault, NodeFault) else 1
+        site = unit.place // size
+        if (number, pool.name, site) in self._exposed:
+            return
+        self._exposed.add((number, pool.name, site))
+        prefix = f"{pool.name}." if pool.name else ""
+        name = f"faults.{number}.{prefix}{site * size}"
+        generator = rng.stream(self._specs.seed, name, self._specs.replication)
+        self._env.process(self._again_and_again(fault, (pool, site), generator))
+
+    def _struck(self, fault: FaultSpec, site: Site) -> list[Unit]:
+        pool, place = site
+        size = pool.replicas_per_node if isinstance(fault, NodeFault) else 1
+        return [unit for unit in pool.units if unit.place // size == place and unit.state == READY]
+
+    def _once(self, fault: FaultSpec, site: Site) -> Steps:
         assert fault.at is not None
         assert fault.duration is not None
         yield self._env.timeout(fault.at)
-        yield self._env.process(self._strike(fault, units, fault.duration))
+        yield self._env.process(self._strike(fault, self._struck(fault, site), fault.duration))
 
-    def _again_and_again(self, fault: FaultSpec, units: list[Unit], generator: np.random.Generator) -> Steps:
+    def _again_and_again(self, fault: FaultSpec, site: Site, generator: np.random.Generator) -> Steps:
         assert fault.mtbf is not None
         assert fault.mttr is not None
         while True:
             yield self._env.timeout(float(generator.exponential(fault.mtbf)))
-            yield self._env.process(self._strike(fault, units, float(generator.exponential(fault.mttr))))
+            struck = self._struck(fault, site)
+            yield self._env.process(self._strike(fault, struck, float(generator.exponential(fault.mttr))))
 
-    def _strike(self, fault: FaultSpec, units: list[Unit], seconds: float) -> Steps:
+    def _strike(self, fault: FaultSpec, struck: list[Unit], seconds: float) -> Steps:
         """Break what is there, for ``seconds``."""
-        struck = [unit for unit in units if unit.state == READY]
         if isinstance(fault, SlowFault):
             yield from self._slow(fault, struck, seconds)
         elif isinstance(fault, BlackHoleFault):
             yield from self._hang(fault, struck, seconds)
         elif isinstance(fault, SpotFault):
             yield from self._take_back(fault, struck, seconds)
+        elif isinstance(fault, LinkFault):
+            yield from self._throttle(fault, struck, seconds)
         else:
-            self._lose(struck, retry=fault.in_flight == "retry")
+            self._outages.lose(struck, self._env.now, retry=fault.in_flight == "retry")
             yield self._env.timeout(seconds)
-            self._restore(struck)
-
-    def _lose(self, units: list[Unit], *, retry: bool) -> None:
-        # All go before the first one's requests look for another.
-        for unit in units:
-            self._fleet.withdraw(unit, DOWN)
-        for unit in units:
-            self._fleet.lose(unit, self._env.now, retry=retry)
-            self._open[unit.number] = len(self.lost_since)
-            self.lost_since.append(self._env.now)
-            self.lost_until.append(float("inf"))
-
-    def _restore(self, units: list[Unit]) -> None:
-        for unit in units:
-            place = self._open.pop(unit.number)
-            self.lost_until[place] = min(unit.stopped_at, self._env.now)
-            if unit.state == DOWN:
-                self._fleet.ready(unit, self._env.now)
+            self._outages.restore(struck, self._env.now)
 
     def _slow(self, fault: SlowFault, units: list[Unit], seconds: float) -> Steps:
         for unit in units:
@@ -110,6 +127,14 @@ class Faults:
         yield self._env.timeout(seconds)
         for unit in units:
             change_pace(self._fleet, unit, unit.pool.times, self._env.now)
+
+    def _throttle(self, fault: LinkFault, units: list[Unit], seconds: float) -> Steps:
+        assert isinstance(self._fleet, DisaggregatedFleet)
+        for unit in units:
+            self._fleet.handover.set_pace(unit, self._env.now, inf if fault.factor is None else fault.factor)
+        yield self._env.timeout(seconds)
+        for unit in units:
+            self._fleet.handover.set_pace(unit, self._env.now, 1.0)
 
     def _hang(self, fault: BlackHoleFault, units: list[Unit], seconds: float) -> Steps:
         for unit in units:
@@ -126,12 +151,15 @@ class Faults:
         hanging = [unit for unit in units if unit.is_frozen and unit.state == READY]
         for unit in hanging:
             unit.is_frozen = False
-        self._lose(hanging, retry=fault.in_flight == "retry")
+        self._outages.lose(hanging, self._env.now, retry=fault.in_flight == "retry")
         yield self._env.timeout(seconds)
-        self._restore(hanging)
+        self._outages.restore(hanging, self._env.now)
 
     def _take_back(self, fault: SpotFault, units: list[Unit], seconds: float) -> Steps:
-        """Drain for the length of the notice, then take it; another instance is ready when it is over."""
+        """Drain for the length of the notice, then take it; another instance is ready when it is over.
+
+        Under an autoscaler only if it has not filled the gap by then.
+        """
         for unit in units:
             self._fleet.drain(unit, self._env.now)
         yield self._env.timeout(fault.notice)
@@ -140,4 +168,6 @@ class Faults:
                 self._fleet.lose(unit, self._env.now, then=STOPPED, retry=fault.in_flight == "retry")
         yield self._env.timeout(seconds)
         for unit in units:
-            self._fleet.launch(unit.pool, self._env.now, is_ready=True)
+            pool = unit.pool
+            if pool.wanted is None or len(pool.present) < pool.wanted:
+                self._fleet.launch(pool, self._env.now, is_ready=True, place=unit.place)

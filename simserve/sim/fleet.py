@@ -10,30 +10,31 @@ At one instant steps end first, then events happen, then steps are planned. Runs
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
-from simserve.engine.cancel import cancel, end_leap
+from simserve.engine.cancel import cancel
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.slowing import use_times
 from simserve.engine.state import COMPLETED, FAILED, INFINITY, LEAP_WIDTH, UNFINISHED, RequestTable
 from simserve.sim.callers import ANSWER, ARRIVE, LAND, SUBMIT, TIMEOUT, Callers, Event
 from simserve.sim.gate import ADMITTED, Gate
-from simserve.sim.overflow import Overflow
+from simserve.sim.lives import Lives
 from simserve.sim.recorder import FLUSH_ROWS
 from simserve.sim.records import FAILED as LOST
-from simserve.sim.records import REASONS, REJECTED, REPLICA_LOST, TIMED_OUT
+from simserve.sim.records import REASONS, REJECTED, TIMED_OUT
 from simserve.sim.records import TIMEOUT as GAVE_UP
+from simserve.sim.regions import Regions
 from simserve.sim.routing import Router
-from simserve.sim.units import DOWN, DRAINING, READY, STOPPED, Pool, Unit
+from simserve.sim.units import DRAINING, STOPPED, Pool, Unit
 
 EVENTS_BETWEEN_CHORES = 1024
 NOWHERE = -1
 _PARKED = -2
-_AT_API = -4
+ELSEWHERE = -4
 
 
-class Fleet:
+class Fleet(Lives):
     """Pools of replicas behind one router, advanced event by event.
 
     Args:
@@ -43,7 +44,6 @@ class Fleet:
         on_progress: Called now and then with the number of requests that have ended.
 
     Attributes:
-        units: Every replica that was ever launched, by number.
         refusals: How often each of `REASONS` was the answer at the door, tries that were repeated included.
         parked: Requests that wait for a replica to be ready.
     """
@@ -51,7 +51,7 @@ class Fleet:
     router: Router
     callers: Callers
     gate: Gate | None = None
-    overflow: Overflow | None = None
+    regions: Regions | None = None
 
     def __init__(
         self,
@@ -60,80 +60,29 @@ class Fleet:
         events: list[Event],
         on_progress: Callable[[int], None] | None = None,
     ) -> None:
-        self.pools = pools
+        super().__init__(pools)
         self.requests = requests
-        self.units: list[Unit] = []
         self.refusals = [0] * len(REASONS)
         self.parked: deque[int] = deque()
         self.num_lost_tokens = 0
         self._events = events
-        self._ends: list[float] = []
         self._place = [NOWHERE] * len(requests.ready_time)
         self._held: set[int] = set()
+        # When requests arrive that are on their way to another region.
+        self._arrives_at: dict[int, float] = {}
         self._cursor = self._num_scheduled = 0
         self._on_progress = on_progress
 
-    # Replicas come and go.
+    # Replicas come and go: `simserve.sim.lives`.
 
-    def launch(self, pool: Pool, now: float, *, is_ready: bool) -> Unit:
-        """Add a replica, paid for from ``now``; it takes requests when it is said to be `ready`."""
-        unit = Unit(len(self.units), pool, now)
-        self.units.append(unit)
-        pool.units.append(unit)
-        self._ends.append(INFINITY)
-        if is_ready:
-            self.ready(unit, now)
-        return unit
-
-    def ready(self, unit: Unit, now: float) -> None:
-        """Let a replica take requests; those that waited for one are routed."""
-        unit.state = READY
-        unit.ready_at = min(unit.ready_at, now)
-        unit.last_finish = now
-        unit.pool.ready.append(unit.number)
-        unit.pool.ready.sort()
+    def _route_parked(self, now: float) -> None:
+        # They have passed the door already, so they are not refused any more.
         parked, self.parked = self.parked, deque()
         for index in parked:
             self._place[index] = NOWHERE
-            self._admit(index, now)
-
-    def drain(self, unit: Unit, now: float) -> None:
-        """Send a replica no more requests; when it has answered those it has, it is given back."""
-        self.withdraw(unit, DRAINING)
-        if not unit.load:
-            self.stop(unit, now)
-
-    def stop(self, unit: Unit, now: float) -> None:
-        """Give a replica back; it holds nothing any more."""
-        self.withdraw(unit, STOPPED)
-        unit.stopped_at = now
-        self._ends[unit.number] = INFINITY
-
-    def lose(
-        self, unit: Unit, now: float, *, then: int = DOWN, reason: int = REPLICA_LOST, retry: bool = False
-    ) -> None:
-        """Lose a replica with everything on it, at the end of the step that runs.
-
-        Args:
-            unit: The replica.
-            now: Seconds.
-            then: Its state afterwards: DOWN, or STOPPED.
-            reason: Why, of its requests that are lost.
-            retry: Whether the router sends them to another replica instead.
-        """
-        self.withdraw(unit, then)
-        unit.is_dying, unit.loss, unit.is_loss_retried = True, reason, retry
-        if not self.ends_leap(unit, now):
-            self._bury(unit, now)
-
-    def withdraw(self, unit: Unit, state: int) -> None:
-        """Send a replica no more requests."""
-        if unit.number in unit.pool.ready:
-            unit.pool.ready.remove(unit.number)
-        unit.state = state
+            self._route(index, now)
 
     def _bury(self, unit: Unit, now: float) -> None:
-        """Forget the scheduler of a replica that is lost; its requests are tried again, or lost with it."""
         members, unit.members = list(unit.members), {}
         doomed, unit.doomed = unit.doomed, {}
         unit.is_dying = unit.is_freezing = unit.is_frozen = False
@@ -141,30 +90,31 @@ class Fleet:
         unit.pool.recorder.flush(unit.replica)
         unit.new_replica()
         self._ends[unit.number] = INFINITY
+        if unit.state == DRAINING:
+            unit.state = STOPPED
         if unit.state == STOPPED:
-            unit.stopped_at = now
+            self._note_stop(unit, now)
         for index in members:
             self._place[index] = NOWHERE
             if unit.pool.paths is not None:
                 unit.pool.paths.forget(index)
             self._held.discard(index)
-            if index in doomed:
-                self.callers.without_answer(index, doomed[index], TIMED_OUT, GAVE_UP, free_at=now)
-            elif unit.is_loss_retried:
-                self.callers.again(index, now)
-                self._route(index, now)
-            else:
-                self.callers.without_answer(index, now, LOST, unit.loss, free_at=now)
+            self._arrives_at.pop(index, None)
+            self._lose_request(index, unit, doomed.get(index), now)
 
-    def ends_leap(self, unit: Unit, now: float) -> bool:
-        """Let the leap of a replica end with the running step; return whether one runs."""
-        is_running = end_leap(unit.replica, now)
-        self.note_end(unit)
-        return is_running
+    def _lose_request(self, index: int, unit: Unit, hung_up_at: float | None, now: float) -> None:
+        """Let a request that was lost with its replica be tried again, or be gone."""
+        if hung_up_at is not None:
+            self.callers.without_answer(index, hung_up_at, TIMED_OUT, GAVE_UP, free_at=now)
+        elif unit.is_loss_retried:
+            self.callers.again(index, now)
+            self._route(index, now)
+        else:
+            self.callers.without_answer(index, now, LOST, unit.loss, free_at=now)
 
-    def note_end(self, unit: Unit) -> None:
-        """Note when the data plane must look at a replica next."""
-        self._ends[unit.number] = INFINITY if unit.is_frozen else unit.replica.end_time
+    def num_parked(self, pool: Pool) -> int:
+        """Return how many requests wait for a replica of a pool to be ready, whether or not others may serve them."""
+        return sum(pool in self.router.allowed_pools(index) for index in self.parked)
 
     # The data plane.
 
@@ -183,29 +133,35 @@ class Fleet:
         return self.callers.num_ended == len(self._place)
 
     def drive(self, until: float) -> None:
-        """Advance to ``until`` (exclusive), or until nothing is left to do."""
+        """Advance to ``until`` (exclusive), to news for SimPy's side, or until nothing is left to do."""
         ends, units, requests = self._ends, self.units, self.requests
         countdown = EVENTS_BETWEEN_CHORES
-        while True:
+        next_moment = self._next_moment
+        due: Sequence[int]
+        while not self.news:
             end = min(ends, default=INFINITY)
-            moment = self._next_moment()
-            if moment < end:
+            moment = next_moment()
+            while moment < end:
                 if moment >= until:
                     return
                 self._happen(moment)
-                continue
+                if self.news:
+                    return
+                end = min(ends, default=INFINITY)
+                moment = next_moment()
             if end >= until or end == INFINITY:
                 return
-            due = [number for number, time in enumerate(ends) if time == end]
+            due = (ends.index(end),) if ends.count(end) == 1 else [n for n, time in enumerate(ends) if time == end]
             for number in due:
                 self.complete(units[number], end)
-            while self._next_moment() == end:
+            while next_moment() == end:
                 self._happen(end)
             for number in due:
                 unit = units[number]
-                if unit.replica.end_time == end and not unit.is_frozen and self._may_step(unit, end):
-                    plan(unit.replica, requests)
-                self.note_end(unit)
+                replica = unit.replica
+                if replica.end_time == end and not unit.is_frozen and self._may_step(unit, end):
+                    plan(replica, requests)
+                ends[number] = INFINITY if unit.is_frozen else replica.end_time
             countdown -= 1
             if not countdown:
                 countdown = EVENTS_BETWEEN_CHORES
@@ -244,7 +200,7 @@ class Fleet:
             self._submit(index, about, now)
         elif kind == LAND:
             self._land(index, now)
-        elif kind == ANSWER and self._place[index] == _AT_API and self.callers.attempt(index) == about:
+        elif kind == ANSWER and self._place[index] == ELSEWHERE and self.callers.attempt(index) == about:
             self._place[index] = NOWHERE
             self.requests.status[index] = COMPLETED
             self.callers.ended(index, now)
@@ -262,9 +218,7 @@ class Fleet:
         """Refuse a request, or route it."""
         number = self.router.choose(index)
         unit = None if number < 0 else self.units[number]
-        if self.overflow is not None and self.overflow.takes(unit, len(self.parked)):
-            self._place[index] = _AT_API
-            heappush(self._events, (self.overflow.serve(index, now), ANSWER, index, self.callers.attempt(index)))
+        if self._diverts(index, unit, now):
             return
         if self.gate is not None:
             reason = self.gate.refusal(index, unit, len(self.parked), now)
@@ -285,13 +239,22 @@ class Fleet:
             return
         unit = self.units[number]
         self._join(unit, index, now)
+        if self.regions is not None:
+            self._held.add(index)
+            self._arrives_at[index] = there = now + self.regions.one_way(index, unit.pool)
+            heappush(self._events, (there, SUBMIT, index, number))
+            return
+        self._enter(unit, index, now)
+
+    def _enter(self, unit: Unit, index: int, now: float) -> None:
+        """Let a request reach the scheduler of its replica."""
         self._begin(index)
         if unit.pool.schedules_ahead:
             seen = seen_time(unit.replica, now)
             if seen > now:
                 self.note_end(unit)
                 self._held.add(index)
-                heappush(self._events, (seen, SUBMIT, index, number))
+                heappush(self._events, (seen, SUBMIT, index, unit.number))
                 return
         submit(unit.replica, self.requests, index, now)
         self.note_end(unit)
@@ -300,8 +263,15 @@ class Fleet:
         """Queue a request that was routed a moment ago, if it is still wanted there."""
         if index not in self._held or self._place[index] != number:
             return
+        if self._arrives_at.get(index, now) != now:
+            # The news of an attempt that was given up on the way.
+            return
         self._held.discard(index)
         unit = self.units[number]
+        if self._arrives_at.pop(index, None) is not None:
+            self.requests.ready_time[index] = now
+            self._enter(unit, index, now)
+            return
         submit(unit.replica, self.requests, index, now)
         self.note_end(unit)
 
@@ -309,6 +279,8 @@ class Fleet:
         if not unit.load:
             unit.last_finish, unit.is_warm = now, False
         tokens = self.requests.prompt_tokens[index] + self.requests.max_tokens[index]
+        if unit.pool.paces is not None:
+            self.requests.pace[index] = unit.pool.paces[index]
         self._place[index] = unit.number
         unit.members[index] = tokens
         unit.load += 1
@@ -331,6 +303,8 @@ class Fleet:
             for index in finished:
                 self._leave(unit, index)
             unit.note_finishes(len(finished), now)
+            if len(finished) > 1:
+                finished.sort()
         doomed = unit.doomed
         if doomed:
             unit.doomed = {}
@@ -338,12 +312,13 @@ class Fleet:
                 if index in unit.members:
                     cancel(replica, requests, index)
                     self._leave(unit, index)
-        for index in sorted(finished):
+        for index in finished:
             if index not in doomed and not self._goes_on(index, unit, now):
-                self.callers.ended(index, now)
-        for index, decided_at in doomed.items():
-            self.num_lost_tokens += requests.generated_tokens[index]
-            self.callers.without_answer(index, decided_at, TIMED_OUT, GAVE_UP, free_at=now)
+                self.callers.ended(index, self._answered_at(index, unit, now))
+        if doomed:
+            for index, decided_at in doomed.items():
+                self.num_lost_tokens += requests.generated_tokens[index]
+                self.callers.without_answer(index, decided_at, TIMED_OUT, GAVE_UP, free_at=now)
         if unit.next_times is not None:
             use_times(replica, unit.next_times)
             unit.next_times = None
@@ -354,10 +329,19 @@ class Fleet:
         elif unit.state == DRAINING and not unit.load:
             self.stop(unit, now)
 
+    def _answered_at(self, index: int, unit: Unit, now: float) -> float:
+        """Return when the answer is with its client; the row then says what the client sees."""
+        if self.regions is None:
+            return now
+        back, requests = self.regions.one_way(index, unit.pool), self.requests
+        requests.first_token_time[index] += back
+        requests.finish_time[index] += back
+        return now + back
+
     def _hang_up(self, index: int, now: float) -> None:
         """Drop a request whose client waits no longer, at the end of the step that runs."""
         place = self._place[index]
-        if place in (_PARKED, _AT_API):
+        if place in (_PARKED, ELSEWHERE):
             if place == _PARKED:
                 self.parked.remove(index)
             self._place[index] = NOWHERE
@@ -368,6 +352,7 @@ class Fleet:
         unit = self.units[place]
         if index in self._held:
             self._held.discard(index)
+            self._arrives_at.pop(index, None)
             self._leave(unit, index)
             self.callers.without_answer(index, now, TIMED_OUT, GAVE_UP, free_at=now)
             if unit.state == DRAINING and not unit.load:
@@ -377,6 +362,10 @@ class Fleet:
         if not self.ends_leap(unit, now):
             # A plan is due at this very instant: it is made without the request.
             self.complete(unit, now)
+
+    def _diverts(self, _index: int, _unit: Unit | None, _now: float) -> bool:
+        """Return whether a request is answered elsewhere (`simserve.sim.front`)."""
+        return False
 
     # What a fleet of prefill and decode replicas does besides: `simserve.sim.disaggregation`.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from simserve import rng
 from simserve.engine.cancel import kv_share
 from simserve.sim.admission_spec import AdmissionSpec
+from simserve.sim.bucket import Bucket
 from simserve.sim.records import DEADLINE, KV_HEADROOM, LOAD, QUEUE_FULL, RATE_LIMIT
 from simserve.sim.units import Unit
 from simserve.workload.requests import RequestSpecs
@@ -22,14 +23,19 @@ class Gate:
         spec: The rules.
         specs: What arrives, for its seed.
         patience: From a request to the seconds from its arrival in which its first token must come; None: no limit.
+
+    Attributes:
+        parked_before: From a request to those of its class that wait in front of all replicas; None: one queue for all.
     """
+
+    parked_before: Callable[[int], int] | None = None
 
     def __init__(self, spec: AdmissionSpec, specs: RequestSpecs, patience: Callable[[int], float | None]) -> None:
         self.retry_after = spec.retry_after
         self._spec = spec
         self._patience = patience
-        self._bucket = spec.token_bucket.burst if spec.token_bucket is not None else 0.0
-        self._filled_at = 0.0
+        bucket = spec.token_bucket
+        self._bucket = None if bucket is None else Bucket(bucket.rate, bucket.burst)
         self._random = rng.stream(specs.seed, "admission", specs.replication)
         self._uniforms: list[float] = []
 
@@ -42,19 +48,17 @@ class Gate:
             num_parked: Requests that wait for a replica to be ready.
             now: Seconds.
         """
-        spec = self._spec
-        if spec.token_bucket is not None:
-            self._bucket = min(spec.token_bucket.burst, self._bucket + spec.token_bucket.rate * (now - self._filled_at))
-            self._filled_at = now
-            if self._bucket < 1.0:
-                return RATE_LIMIT
+        if self._bucket is not None and not self._bucket.holds(1.0, now):
+            return RATE_LIMIT
         reason = self._refusal_of(index, unit, num_parked, now)
-        if reason == ADMITTED and spec.token_bucket is not None:
-            self._bucket -= 1.0
+        if reason == ADMITTED and self._bucket is not None:
+            self._bucket.take(1.0)
         return reason
 
     def _refusal_of(self, index: int, unit: Unit | None, num_parked: int, now: float) -> int:
         spec = self._spec
+        if unit is None and self.parked_before is not None:
+            num_parked = self.parked_before(index)
         num_waiting = num_parked if unit is None else unit.num_waiting
         if spec.max_queue is not None and num_waiting >= spec.max_queue and (unit is None or not _has_seat(unit)):
             return QUEUE_FULL

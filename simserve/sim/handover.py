@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from heapq import heappush
+from math import inf, nan
 
 from simserve.engine.handover import forget_handed_over, take_in
 from simserve.engine.state import UNFINISHED, RequestTable
 from simserve.sim.callers import LAND, Event
+from simserve.sim.links import Crossing, Link
 from simserve.sim.pool_spec import DisaggregationSpec
 from simserve.sim.units import Unit
 
@@ -23,31 +26,48 @@ class Handover:
 
     Attributes:
         num_transfers: Caches that were sent.
-        seconds: Seconds of links in use.
-        waited: Seconds that caches waited for a link.
         stalled: Seconds in which prefill replicas stood still because too many caches were on their way.
+        prefill_end: When the prompt of each request was computed, seconds; NaN: it was not handed over.
+        transfer_start: When its first byte was sent, likewise.
+        transfer_end: When it had arrived, likewise.
+        prefill_replica: Which replica computed it; -1: none that handed it over.
     """
 
     def __init__(
         self, spec: DisaggregationSpec, kv_bytes_per_token: float, requests: RequestTable, events: list[Event]
     ) -> None:
         self.num_transfers = 0
-        self.seconds = self.waited = self.stalled = 0.0
+        self.stalled = 0.0
+        count = len(requests.ready_time)
+        self.prefill_end, self.transfer_start, self.transfer_end = (array("d", [nan]) * count for _ in range(3))
+        self.prefill_replica = array("i", [-1]) * count
         self._spec, self._bytes_per_token = spec, kv_bytes_per_token
         self._requests, self._events = requests, events
         # What the rows said before the prefill replica was asked for one token.
         self._asked: dict[int, tuple[int, int]] = {}
         self._source: dict[int, Unit] = {}
-        self._link_free: dict[int, float] = {}
+        self._links: dict[int, Link] = {}
         self._on_their_way: dict[int, int] = {}
         self._arrived: dict[int, deque[int]] = {}
         self._stalled_since: dict[int, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of links in use."""
+        return sum(link.seconds for link in self._links.values())
+
+    @property
+    def waited(self) -> float:
+        """Seconds that caches waited for a link."""
+        return sum(link.waited for link in self._links.values())
 
     def begin(self, index: int) -> None:
         """Ask a prefill replica for the first token alone."""
         requests = self._requests
         self._asked[index] = (requests.output_tokens[index], requests.max_tokens[index])
         requests.output_tokens[index] = requests.max_tokens[index] = 1
+        self.prefill_end[index] = self.transfer_start[index] = self.transfer_end[index] = nan
+        self.prefill_replica[index] = -1
 
     def restore(self, index: int) -> None:
         """Let the row say again what the client asked for."""
@@ -63,17 +83,37 @@ class Handover:
             return False
         forget_handed_over(unit.replica, index)
         requests.status[index] = UNFINISHED
-        requests.finish_time[index] = requests.first_token_time[index] = float("nan")
-        start = max(now, self._link_free.get(unit.number, 0.0))
+        requests.finish_time[index] = requests.first_token_time[index] = nan
         seconds = requests.prompt_tokens[index] * self._bytes_per_token / self._spec.transfer_bandwidth
-        self._link_free[unit.number] = start + seconds
         self.num_transfers += 1
-        self.seconds += seconds
-        self.waited += start - now
         self._source[index] = unit
         self._on_their_way[unit.number] = self._on_their_way.get(unit.number, 0) + 1
-        heappush(self._events, (start + seconds + self._spec.transfer_latency, LAND, index, unit.number))
+        self.prefill_end[index], self.prefill_replica[index] = now, unit.number
+        self._schedule(self._link(unit).send(index, seconds, now), unit)
         return True
+
+    def set_pace(self, unit: Unit, now: float, pace: float) -> None:
+        """Let the link of a prefill replica take ``pace`` times as long from now on; inf: it is down."""
+        for crossing in self._link(unit).set_pace(pace, now):
+            if self._source.get(crossing.index) is unit:
+                self._schedule(crossing, unit)
+
+    def _link(self, unit: Unit) -> Link:
+        return self._links.setdefault(unit.number, Link())
+
+    def _schedule(self, crossing: Crossing, unit: Unit) -> None:
+        """Note when a cache crosses, and let it land then."""
+        index = crossing.index
+        if not crossing.has_begun:
+            self.transfer_start[index] = crossing.start if crossing.start < inf else nan
+        end = crossing.end + self._spec.transfer_latency
+        self.transfer_end[index] = end if end < inf else nan
+        if end < inf:
+            heappush(self._events, (end, LAND, index, unit.number))
+
+    def has_landed(self, index: int, now: float) -> bool:
+        """Return whether a cache arrives ``now``: a landing from before its link changed its pace does not count."""
+        return self.transfer_end[index] == now
 
     def is_full(self, unit: Unit, now: float) -> bool:
         """Return whether so many caches of a prefill replica are on their way that it must not start another step."""
@@ -116,3 +156,16 @@ class Handover:
             return []
         self.stalled += now - since
         return [source]
+
+    def lose_source(self, unit: Unit, now: float) -> list[int]:
+        """Forget everything that a prefill replica was sending; return the requests, in the order of their numbers.
+
+        What has arrived at a decode replica is safe there; it no longer counts as on its way.
+        """
+        sent = sorted(index for index, source in self._source.items() if source is unit)
+        for index in sent:
+            self.release(index, now)
+        link = self._links.get(unit.number)
+        if link is not None:
+            link.clear(now)
+        return [index for index in sent if not self.transfer_end[index] <= now]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,24 +15,34 @@ from simserve.sim.affinity import affinity_of
 from simserve.sim.autoscaler import Autoscaler
 from simserve.sim.callers import Callers, Event
 from simserve.sim.control import Control, Limits
+from simserve.sim.delivery import Delivery
 from simserve.sim.disaggregation import DisaggregatedFleet
+from simserve.sim.fairness import FairQueue
 from simserve.sim.faults import Faults
 from simserve.sim.fleet import Fleet
+from simserve.sim.front import FrontedDisaggregatedFleet, FrontedFleet, FrontTotals
 from simserve.sim.gate import Gate
 from simserve.sim.handover import Handover
+from simserve.sim.liveness import Liveness
+from simserve.sim.outages import Outages
 from simserve.sim.overflow import Overflow
+from simserve.sim.pool_paces import pool_paces, with_any_pace
 from simserve.sim.pools import PoolOutcome, PoolSetup, request_table
 from simserve.sim.prefixes import prefix_paths
 from simserve.sim.recorder import Recorder, series_sums
 from simserve.sim.records import COMPLETED, REASONS, RequestRecords
+from simserve.sim.regions import Regions
+from simserve.sim.response_cache import ResponseCache
 from simserve.sim.routing import Router
 from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.rules import rules_of
 from simserve.sim.series import BinnedSums
 from simserve.sim.sessions import Sessions
 from simserve.sim.step_log import StepLog
 from simserve.sim.streaming import joined
 from simserve.sim.timeline import FleetTimeline
 from simserve.sim.units import Pool
+from simserve.sim.updates import Updates
 from simserve.workload.requests import RequestSpecs
 
 
@@ -55,15 +67,24 @@ class ManagedRun:
         on_progress: Callable[[int], None] | None,
         log: StepLog | None = None,
     ) -> None:
-        self.requests = request_table(setups, specs, control.allowed)
+        paces = pool_paces(setups, specs)
+        specs = with_any_pace(specs, paces)
+        entrances = [setup.name for setup in setups if setup.role != "decode"]
+        self._rules = rules = rules_of(control.routing.rules or (), control.allowed, entrances, specs)
+        self.requests = request_table(setups, specs, *((control.allowed,) if rules is None else rules.for_limits()))
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
         self._control, self._specs = control, specs
-        self._faults: Faults | None = None
+        self._updates: Updates | None = None
         sums = series_sums()
         self._setups = tuple(setups)
         self._pools = [_pool(setup, sums, specs, log) for setup in setups]
-        for pool in self._pools:
-            pool.requests = self.requests
+        for pool, own_paces in zip(self._pools, paces, strict=True):
+            pool.requests, pool.paces = self.requests, own_paces
+        if not self._pools[0].name:
+            # One kind of replica: what decides says how it starts and where it stands.
+            only = self._pools[0]
+            only.startup_seconds, only.weights_bytes = control.startup_seconds, control.weights_bytes
+            only.replicas_per_node = control.replicas_per_node
         if control.streaming is not None:
             for pool in self._pools:
                 pool.recorder.clocks = {}
@@ -71,16 +92,22 @@ class ManagedRun:
         self.fleet = self._fleet(events, on_progress)
         first = [pool for pool in self._pools if pool.role != "decode"]
         affinity = affinity_of(control.routing, specs)
-        self.fleet.router = Router(control.routing, self.fleet.units, first, specs, control.allowed, affinity)
+        allowed, kinds = (control.allowed, None) if rules is None else (rules.allowed, rules.kinds.tolist())
+        self.fleet.router = Router(control.routing, self.fleet.units, first, specs, allowed, affinity, kinds)
+        self._regions: Regions | None = None
+        if control.regions is not None:
+            self._regions = self.fleet.regions = Regions(control.regions, self._pools, self.fleet.units, specs)
+            self.fleet.router.near = self._regions.near
         http_timeout = None if control.streaming is None else control.streaming.http_timeout
         self.fleet.callers = Callers(specs, self.requests, events, self.arrival_time, latency, http_timeout)
-        if control.overflow is not None:
-            self.fleet.overflow = Overflow(control.overflow, self.requests, specs)
         if control.admission is not None:
             self.fleet.gate = Gate(control.admission, specs, self._patience)
+        if isinstance(self.fleet, FrontedFleet):
+            self._build_front(self.fleet)
         for pool, setup in zip(self._pools, setups, strict=True):
-            for _ in range(setup.num_replicas):
-                self.fleet.launch(pool, 0.0, is_ready=True)
+            for place in range(setup.num_replicas):
+                self.fleet.launch(pool, 0.0, is_ready=True, place=place)
+        self._outages = Outages(self.fleet)
         self._sessions: Sessions | None = None
         if specs.turn is not None:
             self._sessions = Sessions(self.fleet.callers, specs, latency, self.arrival_time)
@@ -96,14 +123,17 @@ class ManagedRun:
         """Run to the end; return whether the user stopped it."""
         env = simpy.Environment()
         control = self._control
-        if control.autoscaling is not None:
-            autoscaler = Autoscaler(
-                control.autoscaling, control.startup_seconds, env, self.fleet, self._pools[0], self._meets_slo
-            )
-            env.process(autoscaler.run())
+        for pool, setup in zip(self._pools, self._setups, strict=True):
+            scaling = setup.autoscaling if pool.name else control.autoscaling
+            if scaling is not None:
+                env.process(Autoscaler(scaling, env, self.fleet, pool, self._meets_slo).run())
         if control.faults:
-            self._faults = Faults(env, self.fleet, self._specs, control.replicas_per_node)
-            self._faults.start(control.faults)
+            Faults(env, self.fleet, self._specs, self._outages).start(control.faults)
+        if control.liveness is not None:
+            Liveness(control.liveness, env, self.fleet, self._outages)
+        if control.updates:
+            self._updates = Updates(env, self.fleet)
+            self._updates.start(control.updates)
         interval = self._control.routing.update_interval
         if interval:
             env.process(self._renew(env, interval))
@@ -125,12 +155,47 @@ class ManagedRun:
     def _fleet(self, events: list[Event], on_progress: Callable[[int], None] | None) -> Fleet:
         control = self._control
         if control.disaggregation is None:
-            return Fleet(self._pools, self.requests, events, on_progress)
-        fleet = DisaggregatedFleet(self._pools, self.requests, events, on_progress)
+            plain = FrontedFleet if self._has_front else Fleet
+            return plain(self._pools, self.requests, events, on_progress)
+        kind = FrontedDisaggregatedFleet if self._has_front else DisaggregatedFleet
+        fleet = kind(self._pools, self.requests, events, on_progress)
+        fleet.landed = deque()
         fleet.handover = Handover(control.disaggregation, control.kv_bytes_per_token, self.requests, events)
         decoding = [pool for pool in self._pools if pool.role == "decode"]
         fleet.decode_router = Router(RoutingSpec(), fleet.units, decoding, self._specs)
         return fleet
+
+    @property
+    def _has_front(self) -> bool:
+        """Whether anything is in front of the replicas; the way of answers to clients that wait for them counts too."""
+        waits = self._specs.concurrency is not None or self._specs.turn is not None
+        return self._control.has_front or (waits and self._control.streaming is not None)
+
+    def _build_front(self, fleet: FrontedFleet) -> None:
+        control, specs, requests = self._control, self._specs, self.requests
+        if control.streaming is not None and (specs.concurrency is not None or specs.turn is not None):
+            fleet.callers.delivery = Delivery(control.streaming, requests)
+        cache, api, fair = control.response_cache, control.overflow, control.fairness
+        fleet.build_front(
+            cache=None if cache is None else ResponseCache(cache, requests, specs),
+            overflow=None if api is None else Overflow(api, requests, specs),
+            fair=None if fair is None else FairQueue(fair, requests, specs),
+            max_outstanding=None if fair is None else fair.max_outstanding,
+            rules=self._rules,
+        )
+
+    @property
+    def front(self) -> FrontTotals | None:
+        """What the front did; None where nothing stands in front of the replicas."""
+        names = tuple(each.name for each in self._specs.classes)
+        return self.fleet.totals(names) if isinstance(self.fleet, FrontedFleet) else None
+
+    @property
+    def served_by(self) -> NDArray[np.int8] | None:
+        """Who answered each request, an index into `SERVERS`; None: replicas answered all."""
+        if not isinstance(self.fleet, FrontedFleet):
+            return None
+        return np.frombuffer(self.fleet.served_by, dtype=np.int8)
 
     def outcomes(self, records: RequestRecords, end_time: float) -> list[PoolOutcome]:
         """Return what each pool did; after `run`."""
@@ -172,20 +237,43 @@ class ManagedRun:
             "stalled_seconds": handover.stalled,
         }
 
+    def with_regions(self, records: RequestRecords) -> RequestRecords:
+        """Return the records with the region of every client; as they are without regions."""
+        if self._regions is None:
+            return records
+        return replace(records, client_region=self._regions.home, region_names=self._regions.names)
+
+    def with_transfers(self, records: RequestRecords) -> RequestRecords:
+        """Return the records with the way of every KV cache between the pools; as they are without disaggregation."""
+        if not isinstance(self.fleet, DisaggregatedFleet):
+            return records
+        handover = self.fleet.handover
+        return replace(
+            records,
+            prefill_end_time=np.array(handover.prefill_end),
+            transfer_start_time=np.array(handover.transfer_start),
+            transfer_end_time=np.array(handover.transfer_end),
+            prefill_replica_id=np.array(handover.prefill_replica, dtype=np.int32),
+        )
+
     @property
     def timeline(self) -> FleetTimeline:
         """The lives of the replicas."""
         units, callers = self.fleet.units, self.fleet.callers
-        lost, back = ([], []) if self._faults is None else (self._faults.lost_since, self._faults.lost_until)
+        outages = self._outages
         return FleetTimeline(
             launched_at=np.array([unit.launched_at for unit in units]),
             ready_at=np.array([unit.ready_at for unit in units]),
             stopped_at=np.array([unit.stopped_at for unit in units]),
             gpus=np.array([unit.pool.gpus_per_replica for unit in units], dtype=np.int64),
             pool=np.array([self._pools.index(unit.pool) for unit in units], dtype=np.int64),
+            pool_regions=tuple(pool.region for pool in self.fleet.pools),
             pool_names=tuple(pool.name for pool in self.fleet.pools),
-            lost_since=np.array(lost, dtype=np.float64),
-            lost_until=np.array(back, dtype=np.float64),
+            lost_since=np.array(outages.lost_since, dtype=np.float64),
+            lost_until=np.array(outages.lost_until, dtype=np.float64),
+            num_killed=outages.num_killed,
+            num_replaced=0 if self._updates is None else self._updates.num_replaced,
+            updates=np.array([] if self._updates is None else self._updates.spans, dtype=np.float64).reshape(-1, 2),
             tries=np.array(callers.abandoned, dtype=np.float64).reshape(-1, 3),
             refusals={
                 reason: count for reason, count in zip(REASONS, self.fleet.refusals, strict=True) if count and reason
@@ -201,6 +289,13 @@ class ManagedRun:
         while not self.fleet.is_done:
             until = env.peek()
             self.fleet.drive(until)
+            if self.fleet.news:
+                yield env.timeout(max(self.fleet.news_time - env.now, 0.0))
+                news, self.fleet.news = self.fleet.news, []
+                for tell in news:
+                    tell()
+                yield env.timeout(0)
+                continue
             if until == float("inf"):
                 return
             yield env.timeout(max(until - env.now, 0.0))
@@ -219,9 +314,9 @@ class ManagedRun:
         ]
         return np.maximum.reduce(found) if found else None
 
-    def _answer(self, index: int, _: float) -> None:
+    def _answer(self, index: int, heard_at: float) -> None:
         assert self._sessions is not None
-        self._sessions.answer([index])
+        self._sessions.answer([index], None if self.fleet.callers.delivery is None else heard_at)
 
     def _patience(self, index: int) -> float | None:
         """Return the seconds from its arrival in which a request's first token must come; None: no limit."""
@@ -254,5 +349,17 @@ def _pool(setup: PoolSetup, sums: BinnedSums, specs: RequestSpecs, log: StepLog 
     times = setup.step_times.as_lists()
     recorder = Recorder(setup.engine, times, setup.priced, sums, log)
     # What a decode replica takes in has been computed elsewhere.
-    paths = None if setup.role == "decode" else prefix_paths(setup.engine, specs)
-    return Pool(setup.name, setup.engine, times, recorder, setup.gpus_per_replica, setup.role, paths)
+    paths = recorder.paths = None if setup.role == "decode" else prefix_paths(setup.engine, specs)
+    return Pool(
+        setup.name,
+        setup.engine,
+        times,
+        recorder,
+        setup.gpus_per_replica,
+        setup.role,
+        paths,
+        region=setup.region,
+        startup_seconds=setup.startup_seconds,
+        weights_bytes=setup.weights_bytes,
+        replicas_per_node=setup.replicas_per_node,
+    )

@@ -6,18 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.histogram import Histogram
 from simserve.engine.state import RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
+from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.drafts import SpeculationTotals
+from simserve.sim.offload import offloaded_together
 from simserve.sim.pool_spec import Role
 from simserve.sim.recorder import RunTotals
 from simserve.workload.requests import RequestSpecs
 
 _LIMITED = ("output_tokens", "max_tokens", "is_truncated", "status", "reason")
 """Columns of the table that the length limits of an engine decide on."""
+_BOUNDLESS = 2**40
+"""Tokens of the longest request of a server without a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +38,13 @@ class PoolSetup:
         num_replicas: At the start.
         gpus_per_replica: GPUs of each.
         role: Whether they prefill, decode, or both.
+        autoscaling: How their number follows the load; None: it does not.
+        startup_seconds: From the launch of a replica to its first request.
+        weights_bytes: Of one replica, over all its GPUs.
+        replicas_per_node: How many of them fill a node.
+        acceptance: Speculative decoding: probability that each draft is accepted, given that all before it were;
+            empty: the paces are the requests' own, or nothing drafts.
+        region: Where they are; empty: regions do not matter.
     """
 
     name: str
@@ -41,6 +54,12 @@ class PoolSetup:
     num_replicas: int
     gpus_per_replica: int = 1
     role: Role = "both"
+    autoscaling: AutoscalingSpec | None = None
+    startup_seconds: float = 0.0
+    weights_bytes: float = 0.0
+    replicas_per_node: int = 1
+    acceptance: tuple[float, ...] = ()
+    region: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +86,23 @@ class PoolOutcome:
 
 
 def request_table(
-    pools: Sequence[PoolSetup], specs: RequestSpecs, allowed: Sequence[Sequence[int]] = ()
+    pools: Sequence[PoolSetup],
+    specs: RequestSpecs,
+    allowed: Sequence[Sequence[int]] = (),
+    kinds: NDArray[np.int16] | None = None,
 ) -> RequestTable:
     """Return the table of all requests, each under the length limits of the strictest pool that may serve it.
 
     Args:
         pools: One or more.
         specs: What arrives.
-        allowed: Indices of pools by class; empty: all, for all.
+        allowed: Indices of pools by class; empty: all, for all. A class without pools is served elsewhere.
+        kinds: Of each request an index into ``allowed``; None: its class.
     """
-    classes = specs.request_class
-    if len(pools) == 1 or classes is None or not allowed:
-        return _table(specs, pools)
-    tables = [_table(specs, [pools[number] for number in each]) for each in allowed]
+    classes = specs.request_class if kinds is None else kinds
+    if classes is None or not allowed or (len(pools) == 1 and all(allowed)):
+        return _table(specs, pools, pools[0].engine)
+    tables = [_table(specs, [pools[number] for number in each], pools[0].engine) for each in allowed]
     merged = tables[0]
     for name in _LIMITED:
         column = getattr(merged, name)
@@ -88,7 +111,12 @@ def request_table(
     return merged
 
 
-def _table(specs: RequestSpecs, pools: Sequence[PoolSetup]) -> RequestTable:
+def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineConfig) -> RequestTable:
+    if not pools:
+        boundless = replace(elsewhere, max_model_len=_BOUNDLESS, enable_chunked_prefill=True)
+        return RequestTable(
+            specs.prompt_tokens, specs.output_tokens, specs.max_tokens, boundless, specs.pace, specs.priority
+        )
     configs = [pool.engine for pool in pools]
     longest = min(config.max_model_len for config in configs)
     # Only a pool that prefills limits the prompt to what fits in a step.
@@ -109,7 +137,8 @@ def together(outcomes: Sequence[PoolOutcome]) -> RunTotals:
         itl.merge(each.itl)
     capacity = sum(each.kv_capacity_tokens for each in totals)
     # The series of every pool divides what all of them hold by its own capacity a replica.
-    own = first.kv_capacity_tokens / outcomes[0].num_replicas * sum(each.num_replicas for each in outcomes)
+    num_replicas = outcomes[0].num_replicas
+    own = first.kv_capacity_tokens / num_replicas * sum(each.num_replicas for each in outcomes) if num_replicas else 0.0
     return RunTotals(
         num_steps=sum(each.num_steps for each in totals),
         sequence_steps=sum(each.sequence_steps for each in totals),
@@ -127,5 +156,18 @@ def together(outcomes: Sequence[PoolOutcome]) -> RunTotals:
         kv_peak_share=max(each.kv_peak_share for each in totals),
         itl=itl,
         series=replace(first.series, kv_usage=first.series.kv_usage * (own / capacity if capacity else np.nan)),
-        speculation=first.speculation,
+        swapped_blocks=sum(each.swapped_blocks for each in totals),
+        offload=offloaded_together(each.offload for each in totals),
+        speculation=_drafts([each.speculation for each in totals if each.speculation is not None]),
+    )
+
+
+def _drafts(totals: Sequence[SpeculationTotals]) -> SpeculationTotals | None:
+    if not totals:
+        return None
+    return SpeculationTotals(
+        num_drafts=sum(each.num_drafts for each in totals),
+        num_tokens=sum(each.num_tokens for each in totals),
+        num_steps=sum(each.num_steps for each in totals),
+        context_tokens=sum(each.context_tokens for each in totals),
     )

@@ -6,13 +6,16 @@ KV integrals and time series. It knows no request.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.compiled.run import Compiled
 from simserve.engine.config import EngineConfig
 from simserve.engine.histogram import Histogram
+from simserve.engine.prefix_cache import PrefixPaths
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
@@ -25,16 +28,20 @@ from simserve.engine.state import (
 )
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
-from simserve.sim.drafts import DraftSums, LeapColumns, SpeculationTotals
+from simserve.sim.drafts import DraftSums, SpeculationTotals
+from simserve.sim.offload import OffloadSums, OffloadTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.series import BinnedSums, TimeSeries, mean_count
 from simserve.sim.step_log import StepLog
+from simserve.sim.step_sums import LeapColumns, StepSums
 from simserve.sim.timeline import FleetTimeline
 
 FLUSH_ROWS = 8192
 """Leaps that gather before they are added up: enough to amortise numpy, small enough to stay in cache."""
 
 _DECODING = LEAP_FIELDS.index("num_decoding")
+
+PART_NAMES = ("weights", "kv", "compute", "communication", "host")
 
 BLOCKED_NAMES = {
     BLOCKED_BY_SEATS: "seats",
@@ -71,6 +78,7 @@ class RunTotals:
         series: The run over time.
         swapped_blocks: KV blocks copied to host memory and back, each way counted.
         speculation: What drafts add up to; None: no speculative decoding.
+        offload: What second KV tiers add up to; None: there are none.
     """
 
     num_steps: int
@@ -89,6 +97,7 @@ class RunTotals:
     series: TimeSeries
     swapped_blocks: int = 0
     speculation: SpeculationTotals | None = None
+    offload: OffloadTotals | None = None
 
 
 def series_sums() -> BinnedSums:
@@ -111,38 +120,23 @@ class Recorder:
         self._log = log
         self._config = config
         self._times = times
-        self._priced = priced
-        self._slope = np.asarray(times.decode_slope, dtype=np.float64)
-        self._prefill_seconds = (
-            times.prefill_request_seconds,
-            times.prefill_pair_seconds,
-            times.prefill_context_seconds,
-        )
+        self._steps = None if priced is None else StepSums(config, times, priced)
         self._drafts: DraftSums | None = None
-        drafting = priced.drafting if priced is not None else None
         if config.num_speculative_tokens:
-            self._drafts = DraftSums(drafting)
-        if drafting is not None:
-            # The parts are the target's: what drafts take is a part of its own.
-            draft = drafting.times
-            self._slope = self._slope - np.asarray(draft.decode_slope)
-            self._prefill_seconds = (
-                times.prefill_request_seconds - draft.prefill_request_seconds,
-                times.prefill_pair_seconds - draft.prefill_pair_seconds,
-                times.prefill_context_seconds - draft.prefill_context_seconds,
-            )
+            self._drafts = DraftSums(priced.drafting if priced is not None else None)
         self.clocks: dict[int, list[Floats]] | None = None
         """By replica the start, steps, first and increment of the leaps with decodes; None: not kept."""
         self.scales_parts = False
         """Whether some steps took longer than their parts: a slow replica; every part is then as much longer."""
-        self._parts = np.zeros(5)
-        self._shared = np.zeros(5)
+        self._offload = OffloadSums()
+        self.paths: PrefixPaths | None = None
+        """What requests share on these replicas, for what they found in a second KV tier."""
         self._histogram = Histogram()
         # Pools of one run share their sums over time.
         self._sums = series_sums() if sums is None else sums
         self._blocked = np.zeros(len(BLOCKED_NAMES))
         self._num_steps = self._swapped_blocks = 0
-        self._sequence_steps = self._busy = self._flops = self._bytes = 0.0
+        self._sequence_steps = self._busy = 0.0
         self._reserved = self._held = self._unusable = self._peak = 0.0
         uses_cache = config.kv_allocation != "none"
         per_slot = config.max_model_len if config.kv_allocation == "static" else 0
@@ -155,27 +149,46 @@ class Recorder:
         if self._log is not None:
             self._log.watch([replica])
 
+    def flush_compiled(self, compiled: Compiled, num_leaps: int) -> None:
+        """Add up and clear the rows of replicas that run on compiled code and have at least ``num_leaps``."""
+        for number in range(len(compiled.replicas)):
+            if compiled.num_leaps(number) < num_leaps:
+                continue
+            self._swapped_blocks += compiled.take_swapped_blocks(number)
+            gaps = compiled.take_gaps(number)
+            if len(gaps):
+                self._histogram.add(gaps[:, 0], gaps[:, 1])
+            rows = np.ascontiguousarray(compiled.take_leaps(number).T)
+            self._add(rows, self._advances(rows, compiled.take_advances(number)))
+
     def flush(self, replica: Replica) -> None:
         """Add up and clear the rows that a replica has written."""
         self._swapped_blocks += replica.num_swapped_blocks
         replica.num_swapped_blocks = 0
+        if replica.cache is not None and replica.cache.tier is not None:
+            self._offload.take(replica.cache.tier)
         if len(replica.irregular_gaps):
-            gaps = np.array(replica.irregular_gaps).reshape(-1, 2)
+            gaps = np.array(replica.irregular_gaps, dtype=np.float64).reshape(-1, 2)
             self._histogram.add(gaps[:, 0], gaps[:, 1])
             del replica.irregular_gaps[:]
         if len(replica.leaps):
-            rows = np.array(replica.leaps).reshape(-1, LEAP_WIDTH).T
+            rows = np.ascontiguousarray(np.array(replica.leaps, dtype=np.float64).reshape(-1, LEAP_WIDTH).T)
             del replica.leaps[:]
             if self._log is not None:
                 self._log.add(replica, rows)
             if self.clocks is not None:
                 self.clocks.setdefault(replica.identity, []).append(rows[:4, rows[_DECODING] > 0])
-            advances = rows[_DECODING]
-            if self._drafts is not None:
-                advances = np.zeros(rows.shape[1])
-                advances[rows[_DECODING] > 0] = replica.advances
-                del replica.advances[:]
-            self._add(rows, advances)
+            self._add(rows, self._advances(rows, replica.advances))
+            del replica.advances[:]
+
+    def _advances(self, rows: Floats, drawn: Sequence[float] | Floats) -> Floats:
+        """Return the tokens that a step of each leap adds to the contexts; ``drawn`` are those where drafts decide."""
+        if self._drafts is None:
+            steady: Floats = rows[_DECODING]
+            return steady
+        advances = np.zeros(rows.shape[1])
+        advances[rows[_DECODING] > 0] = drawn
+        return advances
 
     def totals(
         self, num_replicas: float, records: RequestRecords, end_time: float, timeline: FleetTimeline | None = None
@@ -188,14 +201,8 @@ class Recorder:
             end_time: The last event, seconds.
             timeline: Which replicas were there when, and what was tried in vain, where that changed.
         """
-        part_names = ("weights", "kv", "compute", "communication", "host")
-        if self._priced is not None and self._config.data_parallel_size > 1:
-            self._add_shared()
-        elif self.scales_parts and self._parts.sum() > 0:
-            drafting = 0.0 if self._drafts is None else self._drafts.seconds
-            self._parts *= (self._busy - drafting) / self._parts.sum()
-        # Copies to and from host memory are what the steps waited for on a link.
-        self._parts[3] += self._swapped_blocks * self._times.swap_block_seconds
+        steps, drafts = self._steps, self._drafts
+        parts = self._seconds_by_part()
         edges, means = self._sums.means(end_time)
         if timeline is None:
             running = mean_count(records.scheduled_time, records.finish_time, edges)
@@ -220,10 +227,9 @@ class Recorder:
             num_steps=self._num_steps,
             sequence_steps=self._sequence_steps,
             busy_seconds=self._busy,
-            seconds_by_part={name: float(value) for name, value in zip(part_names, self._parts, strict=True)}
-            | {"draft": 0.0 if self._drafts is None else self._drafts.seconds},
-            flops=self._flops + (0.0 if self._drafts is None else self._drafts.flops),
-            bytes=self._bytes + (0.0 if self._drafts is None else self._drafts.bytes),
+            seconds_by_part=dict(zip((*PART_NAMES, "draft"), parts, strict=True)),
+            flops=(0.0 if steps is None else steps.flops) + (0.0 if drafts is None else drafts.flops),
+            bytes=(0.0 if steps is None else steps.bytes) + (0.0 if drafts is None else drafts.bytes),
             blocked_seconds=self._blocked_seconds(),
             kv_capacity_tokens=capacity,
             kv_reserved_token_seconds=self._reserved,
@@ -234,17 +240,35 @@ class Recorder:
             series=series,
             swapped_blocks=self._swapped_blocks,
             speculation=None if self._drafts is None else self._drafts.totals(),
+            offload=self._offload_totals(),
         )
 
-    def _add_shared(self) -> None:
-        """Give the rest of common steps to what ranks do together, and what is left to waiting for the slowest rank.
+    def _offload_totals(self) -> OffloadTotals | None:
+        num_blocks = self._config.num_offload_blocks
+        if not num_blocks:
+            return None
+        found = 0 if self.paths is None else sum(self.paths.loaded_tokens)
+        return self._offload.totals(num_blocks, found)
 
-        The experts' parts are those of ranks that are equally full.
+    def _seconds_by_part(self) -> list[float]:
+        """Return the seconds of every part and, last, of drafts.
+
+        Of common steps the rest goes to what ranks do together, and what is left to waiting for the slowest rank; the
+        experts' parts are those of ranks that are equally full.
         """
-        rest = self._busy - float(self._parts.sum())
-        together = float(self._shared.sum())
-        self._parts += self._shared * (min(rest / together, 1.0) if together > 0.0 else 0.0)
-        self._parts[3] += max(rest - together, 0.0)
+        parts: Floats = np.zeros(5) if self._steps is None else self._steps.parts
+        drafting = 0.0 if self._drafts is None else self._drafts.seconds
+        # Copies to and from host memory are what the steps waited for on a link.
+        copying = self._swapped_blocks * self._times.swap_block_seconds + self._offload.seconds
+        if self._steps is not None and self._config.data_parallel_size > 1:
+            shared = self._steps.shared
+            rest, together = self._busy - float(parts.sum()), float(shared.sum())
+            parts = parts + shared * (min(rest / together, 1.0) if together > 0.0 else 0.0)
+            parts[3] += max(rest - together, 0.0)
+        elif self.scales_parts and parts.sum() > 0:
+            parts = parts * ((self._busy - drafting - copying) / parts.sum())
+        parts[3] += copying
+        return [*parts.tolist(), drafting]
 
     def _blocked_seconds(self) -> dict[str, float]:
         seconds = dict.fromkeys(BLOCKED_NAMES.values(), 0.0)
@@ -275,24 +299,22 @@ class Recorder:
         self._peak = max(self._peak, float(after.max()))
         self._sums.add(start, seconds, (seconds, used * seconds, prefill * steps, advances * steps))
 
-        all_contexts = context * steps + advances * later
-        all_pairs = pairs * steps + prefill**2 * later * (prefilling > 0)
-        all_keys = keys * steps + prefill * later * (prefilling > 0)
+        if self._drafts is None and self._steps is None:
+            return
+        columns = LeapColumns(
+            steps=steps,
+            decoding=decoding,
+            prefill=prefill,
+            prefilling=prefilling,
+            priced=priced,
+            pairs=pairs * steps + prefill * prefill * later,
+            keys=keys * steps + prefill * later,
+            contexts=context * steps + advances * later,
+        )
         if self._drafts is not None:
-            columns = LeapColumns(
-                steps=steps,
-                decoding=decoding,
-                prefill=prefill,
-                prefilling=prefilling,
-                priced=priced,
-                pairs=all_pairs,
-                keys=all_keys,
-                contexts=all_contexts,
-            )
             self._drafts.add(columns, advances)
-        if self._priced is not None:
-            self._add_parts(steps, decoding, prefilling, priced, all_pairs, all_keys, all_contexts)
-            self._add_work(steps, decoding, prefill, prefilling, priced, all_pairs, all_keys, all_contexts)
+        if self._steps is not None:
+            self._steps.add(columns)
 
     def _add_gaps(self, first: Floats, increment: Floats, steps: Floats, first_gaps: Floats, gaps: Floats) -> None:
         is_regular = (first_gaps == gaps) & (gaps > 0)
@@ -304,60 +326,3 @@ class Recorder:
         if has_tail.any():
             second = first[has_tail] + increment[has_tail]
             self._histogram.add_progressions(second, increment[has_tail], steps[has_tail] - 1, gaps[has_tail])
-
-    def _add_parts(
-        self,
-        steps: Floats,
-        decoding: Floats,
-        prefilling: Floats,
-        priced_tokens: Floats,
-        pairs: Floats,
-        keys: Floats,
-        contexts: Floats,
-    ) -> None:
-        assert self._priced is not None
-        parts = self._priced.parts
-        request_seconds, pair_seconds, context_seconds = self._prefill_seconds
-        num_decoding, num_prefilling = decoding.astype(np.int64), prefilling.astype(np.int64)
-        tokens = priced_tokens.astype(np.int64)
-        is_decode = num_prefilling == 0
-        self._parts += parts.decode[:, num_decoding[is_decode]] @ steps[is_decode]
-        mixed = ~is_decode
-        if mixed.any():
-            last = parts.token.shape[1] - 1
-            repeated = steps[mixed]
-            self._parts += parts.token[:, np.minimum(tokens[mixed], last)] @ repeated
-            self._parts += parts.token_beyond * float(np.maximum(tokens[mixed] - last, 0) @ repeated)
-            self._parts += parts.sequence[:, (num_decoding + num_prefilling)[mixed]] @ repeated
-            self._parts += parts.decode_attention[:, num_decoding[mixed]] @ repeated
-        if parts.shared.shape[1]:
-            together = np.minimum(tokens * self._config.data_parallel_size, parts.shared.shape[1] - 1)
-            self._shared += parts.shared[:, together] @ steps
-        kv = float(self._slope[num_decoding] @ contexts) + context_seconds * float(keys.sum())
-        compute = pair_seconds * float(pairs.sum())
-        compute += request_seconds * float(prefilling @ steps)
-        self._parts[1] += kv
-        self._parts[2] += compute
-
-    def _add_work(
-        self,
-        steps: Floats,
-        decoding: Floats,
-        prefill: Floats,
-        prefilling: Floats,
-        priced_tokens: Floats,
-        pairs: Floats,
-        keys: Floats,
-        contexts: Floats,
-    ) -> None:
-        assert self._priced is not None
-        parts = self._priced.parts
-        width = 1 + self._config.num_speculative_tokens
-        tokens = (width * decoding + prefill) * steps
-        attended = pairs.sum() + width * (contexts.sum() + (decoding * steps).sum())
-        self._flops += float(parts.token_flops * tokens.sum() + parts.pair_flops * attended)
-        self._flops += float(parts.sequence_flops * ((width * decoding + prefilling) * steps).sum())
-        last = len(parts.weight_bytes) - 1
-        weights = parts.weight_bytes[np.minimum(priced_tokens.astype(np.int64), last)]
-        kv_tokens = contexts.sum() + keys.sum() + tokens.sum()
-        self._bytes += float(weights @ steps + parts.token_bytes * tokens.sum() + parts.kv_bytes_per_token * kv_tokens)

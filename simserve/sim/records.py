@@ -21,9 +21,10 @@ REASONS = (
     "timeout",
     "replica_lost",
     "drained",
+    "api_limit",
 )
 """Why a request was not completed: too long for the model; refused at the door by a rule of `deployment.admission`;
-given up by its client; lost with its replica, or when its time to drain was over."""
+given up by its client; lost with its replica, or when its time to drain was over; refused by the API it went to."""
 (
     PROMPT_TOO_LONG,
     RATE_LIMIT,
@@ -34,7 +35,11 @@ given up by its client; lost with its replica, or when its time to drain was ove
     TIMEOUT,
     REPLICA_LOST,
     DRAINED,
+    API_LIMIT,
 ) = range(1, len(REASONS))
+SERVERS = ("replica", "api", "cache")
+"""Who answered a request: a replica, the API of `deployment.overflow`, the response cache."""
+REPLICA, API, CACHE = range(len(SERVERS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,14 @@ class RequestRecords:
         class_names: The classes, in the order of the scenario.
         session: Number of its conversation; None: no conversations.
         turn: Its turn there, from 1; None: no conversations that wait for answers.
+        served_by: Index into `SERVERS`, for completed requests; None: replicas answered all.
+        prefill_end_time: When its KV cache was ready to be sent to a decode replica, NaN if it never was; this and the
+            three below: None without disaggregation.
+        transfer_start_time: When the link began to send it.
+        transfer_end_time: When it had arrived; the request then waits for a seat until ``first_token_time``.
+        prefill_replica_id: Replica that computed it; -1: it was not handed over.
+        client_region: Index into ``region_names``; None: regions do not matter.
+        region_names: The regions that clients are in.
     """
 
     arrival_time: NDArray[np.float64]
@@ -80,6 +93,13 @@ class RequestRecords:
     class_names: tuple[str, ...] = ()
     session: NDArray[np.int64] | None = None
     turn: NDArray[np.int64] | None = None
+    served_by: NDArray[np.int8] | None = None
+    prefill_end_time: NDArray[np.float64] | None = None
+    transfer_start_time: NDArray[np.float64] | None = None
+    transfer_end_time: NDArray[np.float64] | None = None
+    prefill_replica_id: NDArray[np.int32] | None = None
+    client_region: NDArray[np.int16] | None = None
+    region_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of requests."""

@@ -51,23 +51,28 @@ class BinnedSums:
     def add(self, start: Floats, seconds: Floats, amounts: tuple[Floats, ...]) -> None:
         """Spread amounts evenly over the intervals ``[start, start + seconds]``, ascending and disjoint."""
         end = float(start[-1] + seconds[-1])
+        self._reach(end)
+        low = int(start[0] / self._width)
+        high = min(int(end / self._width) + 1, _NUM_BINS)
+        edges = self._width * np.arange(low, high + 1)
+        # Of the interval that an edge falls into, the share before the edge counts.
+        at = np.minimum(np.searchsorted(start + seconds, edges), len(start) - 1)
+        share = np.clip((edges - start[at]) / seconds[at], 0.0, 1.0)
+        for row, amount in enumerate(amounts):
+            own = amount[at]
+            reached = np.cumsum(amount)[at] - own + share * own
+            self._sums[row, low:high] += np.diff(reached)
+
+    def _reach(self, end: float) -> None:
+        """Widen the bins until they cover a time; what runs elsewhere may end after the last step."""
         while end > self._width * _NUM_BINS:
             halves = self._sums.reshape(len(self._names), _NUM_BINS // 2, 2).sum(axis=2)
             self._sums = np.concatenate((halves, np.zeros_like(halves)), axis=1)
             self._width *= 2
-        low = int(start[0] / self._width)
-        high = min(int(end / self._width) + 1, _NUM_BINS)
-        edges = self._width * np.arange(low, high + 1)
-        times = np.empty(2 * len(start))
-        times[0::2], times[1::2] = start, start + seconds
-        for row, amount in enumerate(amounts):
-            reached = np.zeros(2 * len(start))
-            reached[1::2] = np.cumsum(amount)
-            reached[2::2] = reached[1:-1:2]
-            self._sums[row, low:high] += np.diff(np.interp(edges, times, reached))
 
     def means(self, end_time: float) -> tuple[Floats, dict[str, Floats]]:
         """Return the edges of the bins up to ``end_time`` and the mean rate of each sum in them."""
+        self._reach(end_time)
         count = min(max(1, int(np.ceil(end_time / self._width))), _NUM_BINS)
         edges: Floats = self._width * np.arange(count + 1, dtype=np.float64)
         if end_time > 0:

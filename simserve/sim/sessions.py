@@ -39,7 +39,7 @@ class Sender(Protocol):
 class Sessions:
     """The conversations of a run, open or in a closed loop.
 
-    In a closed loop ``concurrency`` clients hold one conversation after another, the first of each beginning at 0.
+    In a closed loop ``concurrency`` clients hold one conversation after another; they begin at 0, or over the ramp-up.
 
     Args:
         cluster: Where requests go.
@@ -58,7 +58,7 @@ class Sessions:
         assert specs.session is not None
         assert specs.turn is not None
         self._cluster = cluster
-        self._concurrency = specs.concurrency
+        self._concurrency, self._begins_at = specs.concurrency, specs.begins_at
         self._latency, self._arrival_time = frontend_latency, arrival_time
         self._think_time: list[float] = specs.think_time.tolist()
         # Requests of one turn of one conversation are a group; groups of a conversation are consecutive.
@@ -72,7 +72,7 @@ class Sessions:
         self._beginnings = iter([number for number, begins in enumerate(self._begins[:-1]) if begins])
 
     def start(self) -> None:
-        """Open loop: send the first turns at their times; closed: those that find a client, at 0."""
+        """Open loop: send the first turns at their times; closed: those that find a client, when it begins."""
         self._cluster.lists_failures = True
         for replica in self._cluster.replicas:
             replica.finished = []
@@ -80,11 +80,16 @@ class Sessions:
             for group in self._beginnings:
                 self._send(group, float(self._arrival_time[self._edges[group]]))
             return
-        for _ in range(self._concurrency):
-            self._begin_next(None)
+        for client in range(self._concurrency):
+            self._begin_next(self._begins_at(client), thinks=False)
 
-    def answer(self, indices: Sequence[int]) -> None:
-        """Send what follows on requests that ended at this instant, in this order."""
+    def answer(self, indices: Sequence[int], heard_at: float | None = None) -> None:
+        """Send what follows on requests that ended at this instant, in this order.
+
+        Args:
+            indices: The requests.
+            heard_at: When their clients know; None: when they ended.
+        """
         requests = self._cluster.requests
         for index in indices:
             group = self._group[index]
@@ -93,20 +98,21 @@ class Sessions:
                 continue
             failed = requests.status[index] == FAILED
             ended_at = requests.ready_time[index] if failed else requests.finish_time[index]
+            ended_at = ended_at if heard_at is None else heard_at
             if not self._begins[group + 1]:
                 self._send(group + 1, ended_at, thinks=True)
             elif self._concurrency is not None:
-                self._begin_next(ended_at)
+                self._begin_next(ended_at, thinks=True)
 
     def forget_unsent(self) -> None:
         """Take back the arrival of what was to be sent, but was not by the time the run ended."""
         for _, index in self._cluster.unsent:
             self._arrival_time[index] = self._cluster.requests.ready_time[index] = np.nan
 
-    def _begin_next(self, ended_at: float | None) -> None:
+    def _begin_next(self, time: float, *, thinks: bool) -> None:
         group = next(self._beginnings, None)
         if group is not None:
-            self._send(group, ended_at or 0.0, thinks=ended_at is not None)
+            self._send(group, time, thinks=thinks)
 
     def _send(self, group: int, time: float, *, thinks: bool = False) -> None:
         for index in range(self._edges[group], self._edges[group + 1]):

@@ -6,6 +6,7 @@ so a run costs SimPy events per decision, not per request or token. It knows no 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,14 +15,17 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from simserve.engine.compiled.run import reason_against
 from simserve.engine.config import EngineConfig
 from simserve.engine.set_up import set_up
-from simserve.engine.state import Replica, RequestTable
+from simserve.engine.state import PROMPT_TOO_LONG, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
+from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.clients import ClosedLoop
 from simserve.sim.cluster import Cluster, Routing, end_of
 from simserve.sim.control import Control
+from simserve.sim.front import FrontTotals
 from simserve.sim.managed import ManagedRun
 from simserve.sim.pools import PoolOutcome, PoolSetup, together
 from simserve.sim.prefixes import prefix_paths
@@ -72,6 +76,7 @@ class Simulation:
         timeline: The lives of the replicas, where something decides in a run; None: all were there throughout.
         pools: What each pool did, where there are several; else empty.
         stream: What was sent to the clients, where that was asked for; None: tokens were with them at once.
+        front: What stood in front of the replicas did, where anything does; else None.
         transfers: Of KV caches between them: ``count link_seconds waited_seconds stalled_seconds``; empty: none.
     """
 
@@ -88,6 +93,7 @@ class Simulation:
     pools: tuple[PoolOutcome, ...] = ()
     transfers: Mapping[str, float] = field(default_factory=dict)
     stream: StreamTotals | None = None
+    front: FrontTotals | None = None
 
     @property
     def replica_seconds(self) -> float:
@@ -96,17 +102,27 @@ class Simulation:
             return self.num_replicas * self.end_time
         return self.timeline.mean_replicas(0.0, self.end_time) * self.end_time
 
+    @property
+    def busy_share(self) -> float:
+        """Share of ``replica_seconds`` with a step running; a step that outlasts the last request counts to the end."""
+        return min(self.totals.busy_seconds / self.replica_seconds, 1.0) if self.replica_seconds > 0 else math.nan
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What one replica did with a list of requests: `replay`."""
+    """What replicas did with a list of requests: `replay`."""
 
     records: RequestRecords
     totals: RunTotals
 
 
 def simulate(
-    deployment: Deployment, specs: RequestSpecs, *, progress: Progress | None = None, keep_steps: bool = False
+    deployment: Deployment,
+    specs: RequestSpecs,
+    *,
+    progress: Progress | None = None,
+    keep_steps: bool = False,
+    accelerate: Accelerate = "auto",
 ) -> Simulation:
     """Serve ``specs`` to the end.
 
@@ -115,16 +131,21 @@ def simulate(
         specs: What arrives.
         progress: Called now and then.
         keep_steps: Whether every step is kept, for a timeline.
+        accelerate: Whether the kernel runs compiled: where it pays, always where it can, or never.
+
+    Raises:
+        UsageError: It must, and there is no numba that works.
     """
     log = StepLog() if keep_steps else None
     engine, priced = deployment.engine, deployment.priced
     if _is_managed(deployment, specs):
+        compiled_for(accelerate, len(specs), "what decides beyond where a request goes")
         return _managed(deployment, specs, progress, log)
     records, totals, end_time, was_interrupted = _run(
-        engine, priced.step_times, priced, deployment.num_replicas, deployment.routing, specs, progress, log
+        engine, priced.step_times, priced, deployment.num_replicas, deployment.routing, specs, progress, log, accelerate
     )
     return Simulation(
-        records=records if specs.turn is None else records.by_arrival(),
+        records=records.by_arrival() if specs.sends_out_of_order else records,
         totals=totals,
         end_time=end_time,
         num_replicas=deployment.num_replicas * engine.data_parallel_size,
@@ -146,7 +167,8 @@ def _is_managed(deployment: Deployment, specs: RequestSpecs) -> bool:
 
 def _as_seen(spec: StreamingSpec, simulation: Simulation, run: ManagedRun) -> Simulation:
     """Return the run as the clients see it."""
-    view = client_view(spec, simulation.records, run.requests, run.clocks, simulation.end_time)
+    pace = np.frombuffer(run.requests.pace, dtype=np.int64) if len(run.requests.pace) else None
+    view = client_view(spec, simulation.records, run.clocks, simulation.end_time, pace)
     totals = replace(simulation.totals, itl=view.itl)
     return replace(simulation, records=view.records, totals=totals, stream=view.totals)
 
@@ -175,6 +197,7 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
     )
     was_interrupted = run.run()
     records = _records(run.requests, run.arrival_time, specs, run.cached_tokens)
+    records = replace(run.with_regions(run.with_transfers(records)), served_by=run.served_by)
     end_time = end_of(run.requests)
     outcomes = run.outcomes(records, end_time)
     simulation = Simulation(
@@ -190,10 +213,11 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
         timeline=run.timeline,
         pools=tuple(outcomes) if len(outcomes) > 1 else (),
         transfers=run.transfers,
+        front=run.front,
     )
     if streaming is not None:
         simulation = _as_seen(streaming, simulation, run)
-    return simulation if specs.turn is None else replace(simulation, records=simulation.records.by_arrival())
+    return replace(simulation, records=simulation.records.by_arrival()) if specs.sends_out_of_order else simulation
 
 
 def _frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
@@ -202,9 +226,17 @@ def _frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.f
     return config.frontend_latency + config.tokenization_per_token * tokens
 
 
-def replay(config: EngineConfig, step_times: StepTimes, specs: RequestSpecs) -> Replay:
-    """Serve ``specs`` on one replica whose step times are given, without a priced deployment behind them."""
-    records, totals, _, _ = _run(config, step_times, None, 1, "round_robin", specs, None)
+def replay(
+    config: EngineConfig,
+    step_times: StepTimes,
+    specs: RequestSpecs,
+    *,
+    num_replicas: int = 1,
+    routing: Routing = "round_robin",
+    accelerate: Accelerate = "off",
+) -> Replay:
+    """Serve ``specs`` on replicas whose step times are given, without a priced deployment behind them."""
+    records, totals, _, _ = _run(config, step_times, None, num_replicas, routing, specs, None, accelerate=accelerate)
     return Replay(records=records, totals=totals)
 
 
@@ -217,21 +249,24 @@ def _run(
     specs: RequestSpecs,
     progress: Progress | None,
     log: StepLog | None = None,
+    accelerate: Accelerate = "off",
 ) -> tuple[RequestRecords, RunTotals, float, bool]:
-    times = times.as_lists()
+    compiled = compiled_for(accelerate, len(specs), reason_against(config, log is not None))
+    times = times.as_lists() if compiled is None else times
     requests = RequestTable(
-        specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace, specs.priority
+        specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace, specs.priority, is_lean=True
     )
     recorder = Recorder(config, times, priced, log=log)
     num_ranks = config.data_parallel_size
     replicas = [Replica(number // num_ranks, config, times) for number in range(num_replicas * num_ranks)]
     if log is not None:
         log.watch(replicas)
-    paths = prefix_paths(config, specs)
+    paths = recorder.paths = prefix_paths(config, specs)
     for replica in replicas:
         set_up(replica, requests, paths)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
     cluster = Cluster(replicas, requests, recorder, routing, on_progress, num_ranks)
+    cluster.accelerate(compiled)
     env = simpy.Environment()
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
     clients: ClosedLoop | None = None
@@ -245,7 +280,7 @@ def _run(
         np.frombuffer(requests.ready_time)[:] = np.maximum.accumulate(arrival_time + latency)
         cluster.schedule_all()
     else:
-        clients = ClosedLoop(env, cluster, specs.think_time, latency, arrival_time)
+        clients = ClosedLoop(env, cluster, specs.think_time, latency, arrival_time, specs.begins_at)
         clients.start(specs.concurrency)
     env.process(_data_plane(env, cluster, clients, sessions))
     was_interrupted = False
@@ -263,7 +298,10 @@ def _run(
     cached = None if paths is None else np.frombuffer(paths.cached_tokens, dtype=np.int64)
     records = _records(requests, arrival_time, specs, cached)
     end_time = end_of(requests)
-    return records, recorder.totals(len(replicas), records, end_time), end_time, was_interrupted
+    num_schedulers = len(replicas)
+    # What only the scheduler needed is gone before the sums are made.
+    del cluster, requests, replicas, env, clients, sessions
+    return records, recorder.totals(num_schedulers, records, end_time), end_time, was_interrupted
 
 
 def _data_plane(
@@ -296,18 +334,21 @@ def _records(
     specs: RequestSpecs,
     cached_tokens: NDArray[np.int64] | None,
 ) -> RequestRecords:
-    itl_max = np.frombuffer(requests.itl_max).copy()
+    itl_max = np.frombuffer(requests.itl_max)
     itl_max[itl_max < 0] = np.nan
+    admitted_time = np.frombuffer(requests.ready_time)
+    # What does not fit the model never reaches a queue; what is lost later has.
+    never_queued = np.frombuffer(requests.reason, dtype=np.int8) == PROMPT_TOO_LONG
+    if never_queued.any():
+        admitted_time = np.where(never_queued, np.nan, admitted_time)
     num_requests = len(arrival_time)
     return RequestRecords(
         arrival_time=arrival_time,
-        admitted_time=np.where(
-            np.frombuffer(requests.status, dtype=np.int8) == 3, np.nan, np.frombuffer(requests.ready_time)
-        ),
+        admitted_time=admitted_time,
         scheduled_time=np.frombuffer(requests.scheduled_time),
         first_token_time=np.frombuffer(requests.first_token_time),
         finish_time=np.frombuffer(requests.finish_time),
-        prompt_tokens=np.frombuffer(requests.prompt_tokens, dtype=np.int64),
+        prompt_tokens=np.asarray(specs.prompt_tokens, dtype=np.int64),
         output_tokens=np.frombuffer(requests.generated_tokens, dtype=np.int64),
         cached_tokens=np.zeros(num_requests, dtype=np.int64) if cached_tokens is None else cached_tokens,
         num_preemptions=np.frombuffer(requests.num_preemptions, dtype=np.int32),

@@ -1,9 +1,10 @@
 """What the client sees of a run: when each event left the API server, and when it crossed the network.
 
-From the records of the engine and the clocks of its replicas, after the run. Token j of an answer was there at the
-end of the decode step ``finish_step - (output - j)`` of its replica, which the clock turns into seconds; so the time
-of every event is exact. Of a request that was preempted, only the first and the last token are known so, and the
-others are spread evenly between them. Events of one replica queue at its API server, first come, first served:
+From the records of the engine and the clocks of its replicas, after the run. Token j of an answer was there ``output -
+j`` decode steps before the one that ended at its finish time, which the clock of the replica turns into seconds; so
+the time of every event is exact. Of a request that was preempted, only the first and the last token are known so, and
+the others are spread evenly between them. With speculative decoding a request gains its pace in tokens a step, and
+tokens of one step are one event. Events of one replica queue at its API server, first come, first served:
 ``D_i = max(A_i, D_(i-1)) + cost``, unrolled with a running maximum.
 """
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.histogram import Histogram
-from simserve.engine.state import RequestTable
+from simserve.engine.progress import GRID
 from simserve.sim.records import COMPLETED, RequestRecords
 from simserve.sim.streaming_spec import StreamingSpec
 
@@ -29,7 +30,7 @@ class StreamTotals:
     """What was sent.
 
     Attributes:
-        num_events: Events of completed requests.
+        num_events: Events of the requests that replicas answered.
         num_tokens: Their tokens.
         busy_seconds: Seconds of API-server cores.
         delay_seconds: Seconds that events waited for their core, summed.
@@ -55,36 +56,44 @@ class ClientView:
 def client_view(
     spec: StreamingSpec,
     records: RequestRecords,
-    requests: RequestTable,
     clocks: Mapping[int, Floats],
     end_time: float,
+    pace: Integers | None = None,
 ) -> ClientView:
     """Return the run as the client sees it.
 
     Args:
         spec: How tokens are sent.
         records: As the engine saw it.
-        requests: The table of the run, for the steps in which answers ended.
         clocks: Of each replica the leaps with decodes: start, steps, first and increment, shape [4, leaps].
         end_time: Of the run, seconds.
+        pace: Speculative decoding: parts of a token that each request gains a step (`simserve.engine.progress`).
     """
-    finish_step = np.frombuffer(requests.finish_step, dtype=np.int64)
     first, finish = records.first_token_time.copy(), records.finish_time.copy()
-    itl_max = np.full(len(records), np.nan)
+    itl_max = np.where(records.replica_id < 0, records.itl_max, np.nan)
     itl = Histogram()
     num_events, delay, busiest, cost = 0, 0.0, 0.0, spec.cost_per_event / spec.api_servers
     completed = records.status == COMPLETED
     for replica in np.unique(records.replica_id[completed]).tolist():
         own = np.flatnonzero(completed & (records.replica_id == replica))
         owner, tokens = _events(records.output_tokens[own], spec)
-        ready = _token_times(records, finish_step, own[owner], tokens, clocks.get(replica))
+        if replica < 0:
+            # Neither the API nor the cache goes through the API server of a replica.
+            continue
+        back = _steps_back(records.output_tokens[own[owner]], tokens, None if pace is None else pace[own[owner]])
+        if pace is not None:
+            is_sent = np.append((owner[1:] != owner[:-1]) | (back[1:] != back[:-1]), True)
+            owner, tokens, back = owner[is_sent], tokens[is_sent], back[is_sent]
+        ready = _token_times(records, back, own[owner], tokens, clocks.get(replica))
         order = np.argsort(ready, kind="stable")
         sent = np.empty(len(ready))
         place = np.arange(len(ready))
         sent[order] = np.maximum.accumulate(ready[order] - cost * place) + cost * (place + 1)
         num_events += len(sent)
         delay += float((sent - ready).sum()) - cost * len(sent)
-        busiest = max(busiest, cost * len(sent) / end_time if end_time > 0 else 0.0)
+        # A core that falls behind is at work until its last event is sent.
+        until = max(end_time, float(sent.max()))
+        busiest = max(busiest, cost * len(sent) / until if until > 0 else 0.0)
         starts = np.flatnonzero(np.diff(owner, prepend=-1))
         ends = np.append(starts[1:], len(owner)) - 1
         first[own], finish[own] = sent[starts], sent[ends]
@@ -99,7 +108,7 @@ def client_view(
     seen = replace(records, first_token_time=first + latency, finish_time=finish + latency, itl_max=itl_max)
     totals = StreamTotals(
         num_events=num_events,
-        num_tokens=int(records.output_tokens[completed].sum()),
+        num_tokens=int(records.output_tokens[completed & (records.replica_id >= 0)].sum()),
         busy_seconds=spec.cost_per_event * num_events,
         delay_seconds=max(delay, 0.0),
         busiest_share=busiest,
@@ -118,8 +127,16 @@ def _events(output_tokens: Integers, spec: StreamingSpec) -> tuple[Integers, Int
     return owner, np.minimum(size * (position + 1), output_tokens[owner])
 
 
+def _steps_back(output_tokens: Integers, tokens: Integers, pace: Integers | None) -> Integers:
+    """Return how many decode steps before the last one each token (counted from 1) came."""
+    if pace is None:
+        return output_tokens - tokens
+    steps: Integers = -(-GRID * (output_tokens - 1) // pace) - -(-GRID * (tokens - 1) // pace)
+    return steps
+
+
 def _token_times(
-    records: RequestRecords, finish_step: Integers, index: Integers, tokens: Integers, clock: Floats | None
+    records: RequestRecords, back: Integers, index: Integers, tokens: Integers, clock: Floats | None
 ) -> Floats:
     """Return when the given tokens (counted from 1) of the given requests were there."""
     output = records.output_tokens[index]
@@ -128,8 +145,10 @@ def _token_times(
     if clock is None or not clock.shape[1]:
         return spread
     start, steps, seconds, increment = clock
-    before = np.cumsum(steps) - steps
-    done = (finish_step[index] - (output - tokens)).astype(np.float64)
+    until = np.cumsum(steps)
+    before = until - steps
+    # An answer ends with a leap of its replica, the last one that begins before it ends.
+    done = until[np.maximum(np.searchsorted(start, last, side="left") - 1, 0)] - back
     leap = np.clip(np.searchsorted(before, done, side="left") - 1, 0, len(before) - 1)
     k = done - before[leap]
     exact = start[leap] + seconds[leap] * k + increment[leap] * (k * (k - 1) * 0.5)

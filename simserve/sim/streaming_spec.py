@@ -17,7 +17,7 @@ class StreamingSpec(FrozenModel):
     """How tokens reach the client: server-sent events through an API server and a network.
 
     Time to first token, gaps and end-to-end times are then those that the client sees. What happens on this way does
-    not slow the engine down.
+    not slow the engine down, except that clients who wait for answers send their next request later.
     """
 
     stream: bool = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ class FleetTimeline:
         gpus: GPUs of each.
         pool: Index of its pool.
         pool_names: Of the pools.
+        pool_regions: Theirs; empty texts without regions.
         lost_since: When each replica that was lost at a time went down, shape [losses].
         lost_until: When it was back, shape [losses].
         tries: Of every attempt that came to nothing and was followed by another: when it reached the scheduler,
@@ -31,6 +32,9 @@ class FleetTimeline:
         refusals: Refusals at the door by reason, repeated tries included.
         num_resent: Requests that clients sent again.
         lost_tokens: Tokens generated for requests that were then given up or lost.
+        num_killed: Replicas that a liveness probe restarted.
+        num_replaced: Replicas that rolling updates replaced.
+        updates: When each rolling update began, and when its last replica was ready (inf: not yet), shape [updates, 2].
     """
 
     launched_at: Floats
@@ -45,6 +49,10 @@ class FleetTimeline:
     refusals: dict[str, int]
     num_resent: int
     lost_tokens: int
+    pool_regions: tuple[str, ...] = ()
+    num_killed: int = 0
+    num_replaced: int = 0
+    updates: Floats = field(default_factory=lambda: np.empty((0, 2)))
 
     def launched(self, edges: Floats) -> Floats:
         """Return the mean number of replicas that are paid for, over each bin."""

@@ -31,6 +31,13 @@ class Pool:
         requests: The table of all requests, before the first replica is launched.
         units: All that were ever launched.
         ready: Numbers of those that take requests, ascending.
+        region: Where they are; empty: regions do not matter.
+        startup_seconds: From the launch of a replica to its first request.
+        weights_bytes: Of one replica, over all its GPUs: what a start loads.
+        replicas_per_node: How many of them fill a node.
+        paces: Speculative decoding: pace of each request here; None: they are the table's.
+        wanted: Replicas that an autoscaler asked for last; None: there is none.
+        in_flux: Replicas that an update will bring back, less those that it has launched on top.
     """
 
     name: str
@@ -43,6 +50,23 @@ class Pool:
     requests: RequestTable | None = None
     units: list[Unit] = field(default_factory=list)
     ready: list[int] = field(default_factory=list)
+    region: str = ""
+    startup_seconds: float = 0.0
+    weights_bytes: float = 0.0
+    replicas_per_node: int = 1
+    paces: list[int] | None = None
+    wanted: int | None = None
+    in_flux: int = 0
+
+    @property
+    def present(self) -> list[Unit]:
+        """Replicas that serve, will serve, or are down for a while."""
+        return [unit for unit in self.units if unit.state in (STARTING, READY, DOWN)]
+
+    def free_place(self) -> int:
+        """Return the lowest place that no replica has."""
+        taken = {unit.place for unit in self.units if unit.state != STOPPED}
+        return next(place for place in range(len(taken) + 1) if place not in taken)
 
     @property
     def schedules_ahead(self) -> bool:
@@ -56,6 +80,7 @@ class Unit:
     Attributes:
         number: Its place in the fleet; the identity of its replica.
         pool: What it is one of.
+        place: Its place in the pool, which a replacement takes over: places fill nodes in their order.
         replica: Its scheduler; a new one after a loss.
         state: STARTING, READY, DRAINING, DOWN or STOPPED.
         load: Requests routed to it and not answered.
@@ -93,6 +118,7 @@ class Unit:
         "members",
         "next_times",
         "number",
+        "place",
         "pool",
         "ready_at",
         "replica",
@@ -101,9 +127,10 @@ class Unit:
         "tokens",
     )
 
-    def __init__(self, number: int, pool: Pool, launched_at: float) -> None:
+    def __init__(self, number: int, pool: Pool, launched_at: float, place: int = 0) -> None:
         self.number = number
         self.pool = pool
+        self.place = place
         self.replica = self.new_replica()
         self.state = STARTING
         self.load = 0

@@ -33,6 +33,8 @@ class PoissonArrivals(FrozenModel):
     """`poisson`."""
     rate: Rate
     """Mean requests per second."""
+    users: Annotated[int, Field(ge=1)] | None = None
+    """Users that send them, where `users` resolved to this; for the figures of a user."""
 
 
 class GammaArrivals(FrozenModel):
@@ -184,9 +186,21 @@ class ClosedLoopArrivals(FrozenModel):
     process: Literal["closed_loop"] = "closed_loop"
     """`closed_loop`."""
     concurrency: int = Field(ge=1, le=MAX_REQUESTS)
-    """Number of clients. The first request of each arrives at 0."""
+    """Number of clients."""
     think_time: Seconds = 0.0
-    """Time between the answer a client got and its next request, the same every time."""
+    """Mean time between the answer a client got and its next request."""
+    think_time_cv: Annotated[float, Field(ge=0.05, le=20)] | None = None
+    """Its standard deviation over its mean (Weibull), 1 being exponential. Absent: the same every time."""
+    ramp_up: Annotated[Seconds, Field(gt=0)] | None = None
+    """Over how long the clients begin, evenly. Absent: the first request of each arrives at 0, as benchmarks do."""
+    users: Annotated[int, Field(ge=1)] | None = None
+    """Users that the clients are a part of, where `users` resolved to this; for the figures of a user."""
+
+    @model_validator(mode="after")
+    def _check_think_time(self) -> Self:
+        if self.think_time_cv is not None and not self.think_time:
+            raise ValueError("has think_time_cv without think_time; give both or neither")
+        return self
 
 
 class AllAtOnceArrivals(FrozenModel):

@@ -85,7 +85,7 @@ class ClassSpec(FrozenModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=60)]
     """Name in the results."""
     share: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Share of the workload's common arrivals; the shares of all classes add up to 1."""
+    """Share of the workload's common arrivals, or of the rows of its trace; the shares of all classes add up to 1."""
     arrivals: Arrivals | None = None
     """Arrivals of its own, instead of a share of the common ones; open loop."""
     prompt_tokens: Length | None = None
@@ -105,6 +105,8 @@ class ClassSpec(FrozenModel):
     """How often, and after which pauses, its clients send a request again; a number is `{max: N}`."""
     pool: str | None = None
     """The pool of `deployment.pools` that serves it; absent: any."""
+    region: str | None = None
+    """With `deployment.regions`: where its clients are; absent: in all regions, by `deployment.regions.clients`."""
 
     @model_validator(mode="after")
     def _check_arrivals(self) -> Self:
@@ -128,14 +130,15 @@ def check_classes(classes: Sequence[ClassSpec], common: dict[str, object], *, ha
     Raises:
         ValueError: A rule and a remedy, ready to stand behind ``workload``.
     """
-    if has_trace:
-        raise ValueError("has a trace and also classes; a trace does not say who belongs to which")
     names = [each.name for each in classes]
     if len(set(names)) < len(names):
         raise ValueError("has two classes of one name; rename one")
     shares = [each.share for each in classes if each.share is not None]
     if shares and abs(sum(shares) - 1) > _SHARE_SLACK:
         raise ValueError(f"has classes whose shares add up to {sum(shares):g}; they must add up to 1")
+    if has_trace:
+        _check_trace_classes(classes)
+        return
     if shares and common["arrivals"] is None:
         raise ValueError("has classes with a share, but no arrivals to share; add workload.arrivals")
     if len(shares) < len(classes) and isinstance(common["arrivals"], ClosedLoopArrivals):
@@ -146,3 +149,14 @@ def check_classes(classes: Sequence[ClassSpec], common: dict[str, object], *, ha
         lacking = [each.name for each in classes if getattr(each, part) is None]
         if lacking and common[part] is None:
             raise ValueError(f"lacks {part} for the class {lacking[0]}; give it there, or in workload.{part} for all")
+
+
+def _check_trace_classes(classes: Sequence[ClassSpec]) -> None:
+    """Refuse classes of a trace that are more than shares of its rows."""
+    for each in classes:
+        given = [name for name in ("arrivals", "prompt_tokens", "output_tokens") if getattr(each, name) is not None]
+        if given:
+            raise ValueError(
+                f"has a trace and a class, {each.name}, with {given[0]} of its own; a trace says when requests arrive "
+                "and how long they are: give the class a share of its rows"
+            )

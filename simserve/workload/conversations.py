@@ -12,7 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.workload.arrival_spec import Arrivals, RampArrivals, StepArrivals, WeibullArrivals
+from simserve.workload.arrival_spec import (
+    Arrivals,
+    ClosedLoopArrivals,
+    RampArrivals,
+    StepArrivals,
+    WeibullArrivals,
+)
 from simserve.workload.arrivals import unit_quantile
 from simserve.workload.lengths import length_distribution
 from simserve.workload.prefixes import PrefixSegments, system_prompts
@@ -84,6 +90,15 @@ def draw_shape(
         turn=np.repeat(turn, calls)[rows],
         call=_positions(calls)[rows],
     )
+
+
+def draw_pauses(arrivals: ClosedLoopArrivals, count: int, *, seed: int, replication: int) -> NDArray[np.float64]:
+    """Return the seconds that clients of a closed loop think before each of so many requests, or conversations."""
+    pauses = np.full(count, arrivals.think_time)
+    if arrivals.think_time_cv is None:
+        return pauses
+    quantile = unit_quantile(WeibullArrivals(rate=1.0, cv=arrivals.think_time_cv))
+    return pauses * quantile(rng.stream(seed, "client_think_time", replication).random(count))
 
 
 def draw_think_times(spec: SessionsSpec, shape: Shape, *, seed: int, replication: int) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ from simserve.workload.classes import draw_classes, draw_lengths, draw_shares
 from simserve.workload.conversations import (
     contexts,
     draw_groups,
+    draw_pauses,
     draw_shape,
     draw_think_times,
     mean_requests,
@@ -54,7 +55,12 @@ def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: 
         TraceError: A trace or a file of lengths cannot be used.
         ScenarioError: No request arrives within the duration.
     """
-    specs = replace(_drawn(spec, seed, replication, base_path), seed=seed, replication=replication)
+    specs = replace(
+        _drawn(spec, seed, replication, base_path),
+        seed=seed,
+        replication=replication,
+        ramp_up=getattr(spec.arrivals, "ramp_up", None) or 0.0,
+    )
     if spec.shared_prefix is not None and spec.sessions is None:
         specs = with_system_prompts(specs, spec.shared_prefix, seed=seed, replication=replication)
     return specs
@@ -79,7 +85,7 @@ def _drawn(spec: WorkloadSpec, seed: int, replication: int, base_path: Path | No
         prompt_tokens=prompt_lengths.sample(rng.stream(seed, "prompt_tokens", replication), num_requests),
         output_tokens=output_tokens,
         max_tokens=_max_tokens(spec.max_tokens, output_tokens),
-        think_time=_think_time(spec, num_requests),
+        think_time=_think_time(spec, num_requests, seed, replication),
         concurrency=getattr(spec.arrivals, "concurrency", None),
         is_stationary=isinstance(spec.arrivals, STATIONARY),
         offered_rate=_offered_rate(spec.arrivals, arrival_time),
@@ -95,7 +101,7 @@ def _from_classes(spec: WorkloadSpec, base_path: Path | None, seed: int, replica
         prompt_tokens=drawn.prompt_tokens,
         output_tokens=drawn.output_tokens,
         max_tokens=_max_tokens(spec.max_tokens, drawn.output_tokens),
-        think_time=_think_time(spec, len(drawn)),
+        think_time=_think_time(spec, len(drawn), seed, replication),
         concurrency=getattr(spec.arrivals, "concurrency", None),
         is_stationary=all(isinstance(each, STATIONARY) for each in sources if each is not None),
         offered_rate=sum(rates)
@@ -145,7 +151,10 @@ def _from_sessions(
     system = 0 if shared is None else shared.tokens
     prompts, prefixes = contexts(shape, new_tokens, answers, sessions.context_growth, groups, system)
     think_time = draw_think_times(sessions, shape, **drawn)
-    think_time[shape.turn == 1] = getattr(spec.arrivals, "think_time", 0.0)
+    if isinstance(spec.arrivals, ClosedLoopArrivals):
+        is_first = shape.turn == 1
+        pauses = draw_pauses(spec.arrivals, shape.num_sessions, **drawn)
+        think_time[is_first] = pauses[shape.session[is_first]]
     return RequestSpecs(
         arrival_time=np.where(shape.turn == 1, starts[shape.session], np.nan),
         prompt_tokens=prompts,
@@ -218,12 +227,14 @@ def _from_trace(
     blocks, prompt_tokens = trace.prefix_blocks, trace.prompt_tokens[:num_requests]
     output_tokens = trace.output_tokens[:num_requests]
     asked = output_tokens if trace.max_tokens is None else trace.max_tokens[:num_requests]
+    classes = spec.classes or ()
+    request_class = _trace_classes(classes, trace, num_requests, seed, replication) if classes else None
     return RequestSpecs(
         arrival_time=timing.arrival_time,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         max_tokens=_max_tokens(spec.max_tokens, asked),
-        think_time=_think_time(spec, num_requests),
+        think_time=_think_time(spec, num_requests, seed, replication),
         concurrency=getattr(spec.arrivals, "concurrency", None),
         is_stationary=timing.is_stationary,
         offered_rate=timing.offered_rate,
@@ -231,7 +242,21 @@ def _from_trace(
         if blocks is None
         else recorded_prefixes(blocks, prompt_tokens, output_tokens, source.prompt_scale),
         session=None if trace.session is None else trace.session[:num_requests],
+        classes=classes,
+        request_class=request_class,
+        priority=None if request_class is None else _priority(classes, request_class),
     )
+
+
+def _trace_classes(
+    classes: tuple[ClassSpec, ...], trace: Trace, num_requests: int, seed: int, replication: int
+) -> NDArray[np.int16]:
+    """Return the class of each row of a trace; the rows of a session are of one class."""
+    if trace.session is None:
+        return draw_shares(classes, num_requests, seed=seed, replication=replication)
+    owners, numbers = np.unique(trace.session[:num_requests], return_inverse=True)
+    drawn: NDArray[np.int16] = draw_shares(classes, len(owners), seed=seed, replication=replication)[numbers]
+    return drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +274,10 @@ def _drawn_timing(spec: WorkloadSpec, trace: Trace, file: Path, seed: int, repli
     return _Timing(times, rate, is_stationary=isinstance(spec.arrivals, STATIONARY))
 
 
-def _think_time(spec: WorkloadSpec, num_requests: int) -> NDArray[np.float64]:
-    is_closed = isinstance(spec.arrivals, ClosedLoopArrivals)
-    return np.full(num_requests if is_closed else 0, getattr(spec.arrivals, "think_time", 0.0))
+def _think_time(spec: WorkloadSpec, num_requests: int, seed: int, replication: int) -> NDArray[np.float64]:
+    if not isinstance(spec.arrivals, ClosedLoopArrivals):
+        return np.empty(0)
+    return draw_pauses(spec.arrivals, num_requests, seed=seed, replication=replication)
 
 
 def _num_replayed(spec: WorkloadSpec, trace: Trace, file: Path) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +28,13 @@ from simserve.workload.length_spec import (
 )
 from simserve.workload.normal import log_masses
 from simserve.workload.root import increasing_root
-from simserve.workload.traces.table import read_lengths
+from simserve.workload.traces.table import find_file, read_lengths
 
 _TAIL = 1e-9
 """Share of requests that the default `max` of an exponential cuts off."""
+
+_GUIDE_SIZE = 1 << 16
+"""Cells of the guide by which many lengths are looked up."""
 
 _TAIL_SCORE = 6.0
 """Standard score beyond which a normal distribution holds the same share."""
@@ -39,9 +43,15 @@ _MEAN_TOLERANCE = 1e-12
 """Relative error left in the mean."""
 
 
+_Drawn = FixedLength | UniformLength | NormalLength | LognormalLength | ExponentialLength | GeometricLength
+_REMEMBERED = 16
+"""Distributions that are not tabulated again: a search draws the same lengths for every deployment, and solving for
+the mean of a long tail takes as long as simulating hundreds of requests."""
+
+
 @dataclass(frozen=True, slots=True)
 class LengthDistribution:
-    """A distribution on whole numbers of tokens.
+    """A distribution on whole numbers of tokens. Shared by all who ask for it: its arrays cannot be written to.
 
     Attributes:
         values: Lengths that can occur, ascending, tokens, int64.
@@ -51,26 +61,65 @@ class LengthDistribution:
     values: NDArray[np.int64]
     probabilities: NDArray[np.float64]
 
+    def __post_init__(self) -> None:
+        self.values.flags.writeable = self.probabilities.flags.writeable = False
+
     @property
     def mean(self) -> float:
         """Mean length, tokens."""
-        return float(self.probabilities @ self.values)
+        return float((self.probabilities * self.values).sum())
 
     @property
     def standard_deviation(self) -> float:
         """Standard deviation of the length, tokens."""
-        return math.sqrt(float(self.probabilities @ (self.values - self.mean) ** 2))
+        return math.sqrt(float((self.probabilities * (self.values - self.mean) ** 2).sum()))
 
     def sample(self, generator: np.random.Generator, num_requests: int) -> NDArray[np.int64]:
         """Return independent lengths by inversion, one uniform each."""
         cumulative = np.cumsum(self.probabilities)
-        uniforms = generator.random(num_requests) * cumulative[-1]
-        indices = np.searchsorted(cumulative, uniforms, side="right")
-        return np.asarray(self.values[np.minimum(indices, len(self.values) - 1)])
+        if num_requests < _GUIDE_SIZE:
+            return self._at(_search(cumulative, generator.random(num_requests) * cumulative[-1]))
+        guide = _Guide(cumulative)
+        lengths = np.empty(num_requests, dtype=np.int64)
+        for start in range(0, num_requests, _GUIDE_SIZE):
+            part = lengths[start : start + _GUIDE_SIZE]
+            part[:] = self._at(guide.search(generator.random(len(part)) * cumulative[-1]))
+        return lengths
+
+    def _at(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.asarray(self.values[np.minimum(ranks, len(self.values) - 1)])
+
+
+def _search(cumulative: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.asarray(np.searchsorted(cumulative, values, side="right"))
+
+
+class _Guide:
+    """Does what `_search` does, by way of a guide: most values lie in a cell of which only one rank is possible.
+
+    Chen and Asau, On generating random variates from an empirical distribution, AIIE Transactions 6 (1974).
+    """
+
+    def __init__(self, cumulative: NDArray[np.float64]) -> None:
+        self._cumulative = cumulative
+        self._cells_per_unit = _GUIDE_SIZE / cumulative[-1]
+        # Cells are found by a product that rounds, so a cell's ranks are taken from a little beyond its edges.
+        edges = np.arange(_GUIDE_SIZE + 2) / self._cells_per_unit
+        slack = cumulative[-1] * 1e-12
+        self._lowest = _search(cumulative, edges[:-1] - slack)
+        self._is_open = self._lowest != _search(cumulative, edges[1:] + slack)
+
+    def search(self, values: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the rank of each value."""
+        cells = (values * self._cells_per_unit).astype(np.int64)
+        ranks: NDArray[np.int64] = self._lowest[cells]
+        others = np.flatnonzero(self._is_open[cells])
+        ranks[others] = _search(self._cumulative, values[others])
+        return ranks
 
 
 def length_distribution(spec: Length, base_path: Path | None = None) -> LengthDistribution:
-    """Return the distribution that a specification describes.
+    """Return the distribution that a specification describes; the last few are remembered, files by their state.
 
     Args:
         spec: The specification; its mean is known to be within reach.
@@ -79,6 +128,21 @@ def length_distribution(spec: Length, base_path: Path | None = None) -> LengthDi
     Raises:
         TraceError: The file of an empirical distribution cannot be used.
     """
+    if not isinstance(spec, EmpiricalLength):
+        return _tabulated(spec)
+    file = find_file(spec.path, base_path)
+    state = file.stat()
+    return _counted(file, spec.column, (state.st_mtime_ns, state.st_size, state.st_ino))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _counted(file: Path, column: str | None, _state: tuple[int, int, int]) -> LengthDistribution:
+    lengths, counts = np.unique(read_lengths(str(file), column), return_counts=True)
+    return LengthDistribution(lengths, counts / counts.sum())
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _tabulated(spec: _Drawn) -> LengthDistribution:
     match spec:
         case FixedLength():
             return LengthDistribution(np.array([spec.value], dtype=np.int64), np.ones(1))
@@ -93,9 +157,6 @@ def length_distribution(spec: Length, base_path: Path | None = None) -> LengthDi
             return _exponential(spec)
         case GeometricLength():
             return _exponential(spec.as_exponential())
-        case EmpiricalLength():
-            lengths, counts = np.unique(read_lengths(spec.path, spec.column, base_path), return_counts=True)
-            return LengthDistribution(lengths, counts / counts.sum())
 
 
 def _normal(spec: NormalLength) -> LengthDistribution:
@@ -143,12 +204,16 @@ def _with_mean(
 ) -> LengthDistribution:
     """Return the member of a family with the mean asked for; the mean grows with the family's parameter."""
 
+    # Not a product of BLAS: that one's last digit depends on how many cores it finds.
     def probabilities(parameter: float) -> NDArray[np.float64]:
         shifted = logarithms(parameter)
         masses = np.exp(shifted - shifted.max())
         return np.asarray(masses / masses.sum())
 
     parameter = increasing_root(
-        lambda parameter: float(probabilities(parameter) @ values) - mean, start, step, _MEAN_TOLERANCE * mean
+        lambda parameter: float((probabilities(parameter) * values).sum()) - mean,
+        start,
+        step,
+        _MEAN_TOLERANCE * mean,
     )
     return LengthDistribution(values, probabilities(parameter))

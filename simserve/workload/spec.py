@@ -15,6 +15,7 @@ from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arri
 from simserve.workload.class_spec import MAX_CLASSES, ClassSpec, check_classes
 from simserve.workload.length_spec import Length
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
+from simserve.workload.users import FrontDoor
 
 TraceFormat = Literal["auto", "azure", "csv", "mooncake", "burstgpt", "bailian", "sharegpt", "vllm-bench", "otel"]
 Scale = Annotated[float, Field(gt=0, le=1e6)]
@@ -42,7 +43,7 @@ class TraceSpec(FrozenModel):
 class WorkloadSpec(FrozenModel):
     """The traffic of a scenario: a trace, or arrivals with lengths."""
 
-    arrivals: Arrivals | None = None
+    arrivals: Annotated[Arrivals, FrontDoor()] | None = None
     """When requests arrive; beside a trace: instead of its own times, in the order of its rows."""
     prompt_tokens: Length | None = None
     """Lengths of the prompts."""
@@ -58,7 +59,8 @@ class WorkloadSpec(FrozenModel):
     trace: TraceSpec | None = None
     """Recorded traffic, instead of `arrivals` and lengths; `arrivals` beside it replace its times."""
     classes: Annotated[tuple[ClassSpec, ...], Field(min_length=1, max_length=MAX_CLASSES)] | None = None
-    """Kinds of requests, each with a share of the common arrivals or arrivals of its own; absent: all are alike."""
+    """Kinds of requests, each with a share of the common arrivals (or of the rows of a trace) or arrivals of its own;
+    absent: all are alike."""
     sessions: SessionsSpec | None = None
     """Conversations of several turns, each of which leaves when the one before it is answered. Absent: every request
     stands alone."""
@@ -90,7 +92,8 @@ class WorkloadSpec(FrozenModel):
                     "has sessions, and a class with arrivals of its own; give each class a share of the conversations"
                 )
             check_classes(self.classes, drawn, has_trace=self.trace is not None)
-            return self
+            if self.trace is None:
+                return self
         if self.trace is not None and given not in ([], ["arrivals"]):
             raise ValueError(f"has a trace and also {' and '.join(given)}; keep one of the two")
         if self.trace is not None and self.arrivals is not None and self.trace.time_scale != 1.0:

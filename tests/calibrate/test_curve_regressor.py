@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simserve.calibrate import curve_forms as forms
-from simserve.calibrate.curve_regressor import CurveRegressor
+from simserve.calibrate.curve_regressor import CurveRegressor, _standard_errors
 from simserve.errors import InputError
 from tests.calibrate.synthetic_run import COMPUTE, MEMORY, START, TRUTHS, calls_of, noisy_seconds
 
@@ -111,3 +111,13 @@ def test_too_few_calls_are_refused() -> None:
 
     with pytest.raises(InputError, match="too few for 2 constants"):
         CurveRegressor(TRUTHS["copies"][0]).fit(calls, np.array([1e-6, 2e-6]))
+
+
+def test_a_constant_that_no_call_shows_has_no_interval() -> None:
+    """No residual moves with the second constant: nothing is known of it, which is not an error of zero."""
+    jacobian = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+
+    first, second = _standard_errors(jacobian, np.array([0.02, -0.01, -0.01]))
+
+    assert 0.0 < first < 0.05
+    assert second == np.inf

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pytest
 
-from simserve.calibrate.moe_fit import ExpertCalls, fit_moe, joined, predict_experts
+from simserve.calibrate.moe_fit import ExpertCalls, busiest_rank, fit_moe, joined, moe_rows, predict_experts
 from simserve.perf.gemm_curve import GemmDevice
 from simserve.perf.moe import ExpertLoad, ExpertShape
 from simserve.profiles.gemm_curves import GroupedGemmCurve
@@ -76,3 +78,32 @@ def test_kept_parameters_are_not_fitted() -> None:
 
     assert curve.start_latency == 40e-6
     assert curve.efficiency == pytest.approx(TRUE.efficiency, rel=0.3)
+
+
+@pytest.mark.parametrize(("tokens", "ranks"), [(1, 1), (4, 1), (64, 1), (4, 8), (64, 8)])
+def test_rounding_loses_no_pair_of_a_routing(tokens: int, ranks: int) -> None:
+    """One rank computes every pair; of 8 the busiest computes at least its share, and no more experts than pairs."""
+    pairs, distinct = busiest_rank(tokens, 256, 8, ranks, 1.2, np.random.default_rng(0))
+
+    assert pairs >= 8 * tokens / ranks - 1e-9
+    assert ranks > 1 or pairs == pytest.approx(8 * tokens, rel=0.02)
+    assert 1 <= distinct <= min(pairs, 256 / ranks) + 1e-9
+
+
+def test_experts_chosen_by_groups_are_left_out(tmp_path: Path) -> None:
+    """SGLang routes DeepSeek-V3 over 4 of 8 groups, so that the rows do not say how many experts they use."""
+    folder = tmp_path / "aiconfigurator" / "h200_sxm" / "moe"
+    for framework in ("sglang", "trtllm"):
+        (folder / framework / "1").mkdir(parents=True)
+        row = "1 AS num_tokens, 7168 AS hidden_size, 2048 AS inter_size, 8 AS topk, 1 AS moe_tp_size, 1 AS moe_ep_size"
+        head = f"'fp8_block' AS moe_dtype, 'triton' AS kernel_source, 'balanced' AS distribution, 1.0 AS latency, {row}"
+        tables = " UNION ALL ".join(f"SELECT {head}, {experts} AS num_experts" for experts in (256, 384))
+        file = folder / framework / "1" / "moe_perf.parquet"
+        duckdb.sql(f"COPY ({tables}) TO '{file}' (FORMAT parquet)")
+
+    counts = [
+        moe_rows(tmp_path, "h200-sxm-141gb", each, "fp8_block", "triton")["num_experts"].tolist()
+        for each in ("sglang", "trtllm")
+    ]
+
+    assert counts == [[384], [256, 384]]

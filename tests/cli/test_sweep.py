@@ -45,7 +45,7 @@ def test_a_long_table_shows_the_best(simserve: Simserve, small: str) -> None:
     )
 
     assert "Below, the 20 with the cheapest output tokens" in outcome.stdout
-    assert len(outcome.stdout.splitlines()) == 24
+    assert len(outcome.stdout.splitlines()) == 25
 
 
 def test_seed_and_set_change_every_point(simserve: Simserve, small: str) -> None:
@@ -117,3 +117,13 @@ def test_the_python_answer_shows_itself() -> None:
     assert list(answer.points["deployment.replicas"]) == [1, 2]
     assert "<table>" in answer._repr_html_()
     assert not list(Path.cwd().iterdir())
+
+
+def test_the_answer_says_from_where_to_where(simserve: Simserve, small: str) -> None:
+    """The figures of the table over all points, with their units."""
+    outcome = simserve("sweep", small, *_GRID, "--out", "x.parquet", "--workers", "1")
+
+    reach = outcome.stdout.splitlines()[1]
+    assert "TTFT p95 " in reach
+    assert " ms; TPOT p95 " in reach
+    assert " to " in reach

@@ -255,6 +255,23 @@ def shared_cases(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def offloading_cases(draw: st.DrawFn) -> Case:
+    """Draw a replica with a prefix cache and a tier behind it, that may be too small, slow, or free of cost."""
+    case = draw(shared_cases().filter(_has_one_rank))
+    config = replace(
+        case.config,
+        num_offload_blocks=draw(st.sampled_from([1, 3, 10, 1000])),
+        offload_block_seconds=draw(st.integers(0, 5)) * math.sqrt(41.0) / 512.0,
+        offload_latency=draw(st.sampled_from([0, 1])) * math.sqrt(43.0) / 64.0,
+    )
+    return Case(config, case.times, case.specs)
+
+
+def _has_one_rank(case: Case) -> bool:
+    return case.config.data_parallel_size == 1
+
+
+@st.composite
 def with_prefixes(draw: st.DrawFn, specs: RequestSpecs) -> RequestSpecs:
     """Draw which of a few branching beginnings each request has; it may end within one."""
     lengths = draw(st.lists(st.integers(1, 12), min_size=6, max_size=6))

@@ -14,6 +14,7 @@ from tests.agreement import NEAR, assert_agrees, closest_tie
 from tests.engine.strategies import (
     Case,
     cases,
+    offloading_cases,
     ordered_cases,
     pressed_cases,
     ranked_cases,
@@ -75,10 +76,24 @@ def test_the_kernel_agrees_with_the_walker_when_it_swaps(case: Case) -> None:
     agree_or_discard(case)
 
 
+@given(offloading_cases())
+@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker_when_blocks_go_to_a_second_tier(case: Case) -> None:
+    """The same where cached blocks that give way go to host memory, and come back over its link."""
+    agree_or_discard(case)
+
+
 @pytest.mark.slow
 @given(
     st.one_of(
-        cases(), pressed_cases(), ranked_cases(), speculative_cases(), shared_cases(), ordered_cases(), swapping_cases()
+        cases(),
+        pressed_cases(),
+        ranked_cases(),
+        speculative_cases(),
+        shared_cases(),
+        ordered_cases(),
+        swapping_cases(),
+        offloading_cases(),
     )
 )
 @settings(max_examples=5000, deadline=None, database=None, print_blob=True, suppress_health_check=CHECKS)

@@ -162,7 +162,7 @@ def test_who_asks_too_much_waits(limits: dict[str, int]) -> None:
 def test_a_saved_scenario_runs_to_the_same_figures(client: TestClient, tmp_path: Path) -> None:
     """The file is what the page ran."""
     asked = {"rate": 20, "num_requests": 200, "paged_kv": False, "slo_ttft_ms": 250.0, "seed": 7}
-    saved = client.post("/api/scenario", json=asked)
+    saved = client.post("/api/simulator/scenario", json=asked)
     (tmp_path / "explore.yaml").write_text(saved.text)
 
     result = ss.run(tmp_path / "explore.yaml")
@@ -174,11 +174,25 @@ def test_a_saved_scenario_runs_to_the_same_figures(client: TestClient, tmp_path:
     assert figures["attainment"] == result.summary["simserve"]["slo"]["attainment"]
 
 
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_every_tab_is_saved_as_a_scenario_that_runs(client: TestClient, question: str, tmp_path: Path) -> None:
+    """With what to do with it on top."""
+    saved = client.post(f"/api/{question}/scenario", json={})
+    (tmp_path / "explore.yaml").write_text(saved.text)
+
+    result = ss.run(ss.load(tmp_path / "explore.yaml", ["workload.num_requests=8"]))
+
+    assert saved.status_code == 200, saved.text
+    assert saved.text.startswith("# ")
+    assert result.summary["completed"] == 8
+
+
 def test_the_questions_describe_themselves(client: TestClient) -> None:
     """As OpenAPI, with the bounds of every field."""
     described = client.get("/api/openapi.json").json()
 
-    assert set(described["paths"]) == {f"/api/{name}" for name in (*QUESTIONS, "scenario")}
+    asked = {f"/api/{name}{tail}" for name in QUESTIONS for tail in ("", "/scenario")}
+    assert set(described["paths"]) == {*asked, "/api/catalogue"}
     content = described["paths"]["/api/simulator"]["post"]["requestBody"]["content"]["application/json"]
     assert content["schema"]["properties"]["num_requests"]["maximum"] == 4000
 
@@ -235,13 +249,15 @@ def test_a_question_that_comes_too_slowly_is_given_up(monkeypatch: pytest.Monkey
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    question=st.sampled_from([*QUESTIONS, "scenario"]),
+    question=st.sampled_from([*QUESTIONS, *(f"{name}/scenario" for name in QUESTIONS)]),
     body=st.dictionaries(st.sampled_from(_FIELDS), _VALUES, max_size=4),
 )
 def test_hostile_input_is_answered(question: str, body: dict[str, Any]) -> None:
     """With an answer or a line that says what is wrong; never a defect."""
     with TestClient(create_app(runner=Runner(seconds=0.05)), base_url=_HOST) as client:
-        content = json.dumps({**body, "num_requests": 50} if question in ("simulator", "paging") else body)
+        content = json.dumps(
+            {**body, "num_requests": 50} if question.startswith(("simulator", "load", "paging")) else body
+        )
         answer = client.post(f"/api/{question}", content=content, headers={"content-type": "application/json"})
 
     assert answer.status_code in (200, 422), answer.text

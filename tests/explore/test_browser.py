@@ -123,8 +123,9 @@ _MOVES = (
     ("batching", "batching-a-slots", 2, "gain", -1),
     ("paging", "paging-a-max_model_len", 2048, "waste_static", -1),
     ("speculation", "speculation-a-acceptance_rate", 0.9, "accepted", 1),
-    ("cost", "cost-a-requests_per_month", 6000000, "api", 1),
-    ("cost", "cost-a-gpu_hour_usd", 7, "self_host", 1),
+    ("cost", "cost-a-requests_per_month", 20000000, "api", 1),
+    ("cost", "cost-a-discount", 0.5, "self_host", -1),
+    ("cost", "cost-a-concurrency", 8, "usd_per_million", 1),
 )
 
 
@@ -203,6 +204,45 @@ def test_a_link_restores_everything(browser: Any, address: str) -> None:
     again.page.close()
 
 
+def test_one_change_is_compared_at_a_click(browser: Any, address: str) -> None:
+    """B is A but for it; the load that both bear comes when the controls rest."""
+    visit = Visit(browser, address)
+    visit.open("simulator")
+
+    visit.page.get_by_role("button", name="16-bit weights").click()
+    visit.settle(0, 1)
+    for place in (0, 1):
+        visit.page.locator(f".answer[data-loads] >> nth={place}").wait_for()
+
+    assert visit.page.url.endswith("#simulator?b=1&b.quantization=none")
+    assert visit.value("most", 1) < visit.value("most", 0)
+    heads = visit.page.eval_on_selector_all(".both form", "all => all.map((each) => each.getBoundingClientRect().top)")
+    assert heads[0] == heads[1]
+    assert visit.complaints == []
+    visit.page.close()
+
+
+def test_a_framework_is_chosen_with_the_keyboard(browser: Any, address: str) -> None:
+    """A row of the table against the API; the link keeps it."""
+    visit = Visit(browser, address)
+    visit.open("cost")
+    radios, done = visit.page.locator("input[name=chosen]"), visit.count()
+
+    radios.first.focus()
+    radios.first.press("ArrowDown")
+    visit.settle(done)
+
+    chosen = visit.page.locator("input[name=chosen]:checked").get_attribute("value")
+    assert "chosen=" in visit.page.url
+    again = Visit(browser, address)
+    again.page.goto(visit.page.url)
+    again.settle(0)
+    assert again.page.locator("input[name=chosen]:checked").get_attribute("value") == chosen
+    assert visit.complaints + again.complaints == []
+    visit.page.close()
+    again.page.close()
+
+
 def test_a_wrong_input_says_what_is_wrong(browser: Any, address: str) -> None:
     """In the place of the answer; the next right one is answered again."""
     visit = Visit(browser, address)
@@ -217,15 +257,26 @@ def test_a_wrong_input_says_what_is_wrong(browser: Any, address: str) -> None:
     visit.page.close()
 
 
-def test_a_scenario_is_saved(browser: Any, address: str) -> None:
-    """As a file that simserve run takes."""
+@pytest.mark.parametrize(
+    ("link", "words"),
+    [
+        ("simulator?rate=12", "rate: 12"),
+        ("memory-wall?batch=24", "concurrency: 24"),
+        ("speculation", "method: eagle"),
+        ("cost", "api: together-llama-3.1-8b"),
+        ("wizard?rate=2", "replicas: "),
+    ],
+)
+def test_a_scenario_is_saved(browser: Any, address: str, link: str, words: str) -> None:
+    """As a file that simserve run takes; of the wizard, what it deploys."""
     visit = Visit(browser, address)
-    visit.open("simulator?rate=12")
+    visit.open(link)
 
     with visit.page.expect_download() as download:
-        visit.page.get_by_role("button", name="Save as scenario").click()
+        visit.page.locator("button:visible", has_text="Save as scenario").click()
 
     text = download.value.path().read_text(encoding="utf-8")
     assert download.value.suggested_filename == "explore.yaml"
-    assert "rate: 12" in text
+    assert words in text
+    assert visit.complaints == []
     visit.page.close()

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from simserve.errors import InputError
 from simserve.explore.batching import batching, paging
+from simserve.explore.frameworks import replica
 from simserve.explore.lessons import kv_growth, memory_wall, quantization
+from simserve.explore.load import load
 from simserve.explore.money import cost
 from simserve.explore.queries import (
     BatchingQuery,
@@ -17,12 +20,14 @@ from simserve.explore.queries import (
     MemoryQuery,
     PagingQuery,
     ParallelQuery,
+    SimulatorQuery,
     SpeculationQuery,
     WizardQuery,
 )
-from simserve.explore.tradeoffs import attention, parallel, speculation
+from simserve.explore.tradeoffs import attention, best_layout, parallel, speculation
 from simserve.explore.wizard import wizard
 from simserve.scenario.load import from_mapping
+from simserve.scenario.run import run
 from tests.explore.builders import no_limit
 
 
@@ -142,13 +147,100 @@ def test_tensor_ranks_shorten_a_step_and_replicas_bring_tokens() -> None:
     assert not rows["8 x TP 1 PP 1"]["fits"]
 
 
-def test_lines_cross_at_the_break_even() -> None:
-    """As `simserve cost` says."""
-    found = cost(CostQuery(), no_limit)
-    at = found["break_even"]
+def two_by_two(**changes: Any) -> dict[str, Any]:
+    """Return the cost tab of two frameworks on two GPUs, changed."""
+    asked = {
+        "frameworks": ("vllm", "llama.cpp"),
+        "hardware": ("h100-sxm-80gb", "l40s-48gb"),
+        "concurrency": 16,
+        **changes,
+    }
+    return cost(CostQuery(**asked), no_limit)
 
-    assert at * found["api"]["usd_per_request"] == pytest.approx(found["self_host"]["usd_per_month"], rel=1e-6)
-    assert found["cheaper"] == ("self_host" if CostQuery().requests_per_month > at else "api")
+
+def test_every_framework_on_every_gpu_has_a_price() -> None:
+    """Dollars an hour over tokens an hour at the used share; cheapest first; a discount is one."""
+    found, off = two_by_two(), two_by_two(discount=0.5)
+    rows = {row["name"]: row for row in found["rows"]}
+    row = rows["vllm on h100-sxm-80gb"]
+
+    assert set(rows) == {f"{each} on {gpu}" for each in ("vllm", "llama.cpp") for gpu in ("h100-sxm-80gb", "l40s-48gb")}
+    assert row["usd_per_million"] == pytest.approx(1e6 * row["usd_per_hour"] / (3600 * row["output_throughput"] * 0.4))
+    assert row["output_throughput"] > 2 * rows["llama.cpp on h100-sxm-80gb"]["output_throughput"]
+    prices = [each["usd_per_million"] for each in found["rows"]]
+    assert prices == sorted(prices)
+    assert found["cheapest"] == found["chosen"]["name"] == found["rows"][0]["name"]
+    assert off["chosen"]["usd_per_hour"] == pytest.approx(found["chosen"]["usd_per_hour"] / 2)
+
+
+def test_the_rate_of_a_framework_is_that_of_its_full_loop() -> None:
+    """Of the middle of the run: no less than over the whole, which fills first and drains at last."""
+    query = CostQuery(concurrency=16)
+    row = next(each for each in cost(query, no_limit)["rows"] if each["name"] == "vllm on h100-sxm-80gb")
+    whole = run(from_mapping(replica(query, "vllm", "h100-sxm-80gb", 1))).summary["output_throughput"]
+
+    assert whole <= row["output_throughput"] < 1.5 * whole
+
+
+def test_what_cannot_run_says_why() -> None:
+    """And the rest is compared without it; where nothing runs there is one clear line."""
+    found = two_by_two(model="llama-3.1-70b", hardware=("h100-sxm-80gb", "t4-16gb", "v100s-32gb"))
+    why = {row["hardware"]: row["why_not"] for row in found["rows"] if row["framework"] == "vllm"}
+
+    assert why["h100-sxm-80gb"] == ""
+    assert "does not fit on up to 8 GPUs" in why["t4-16gb"]
+    assert why["v100s-32gb"] == "no price of this GPU is known"
+    assert [row["usd_per_million"] is None for row in found["rows"]] == sorted(
+        bool(row["why_not"]) for row in found["rows"]
+    )
+    with pytest.raises(InputError, match="does not fit"):
+        two_by_two(model="llama-3.1-405b", hardware=("l4-24gb",))
+
+
+def test_lines_cross_at_the_break_even() -> None:
+    """The first volume from which whole replicas and people cost no more than the API."""
+    found = two_by_two(api="gpt-4o", requests_per_month=1e6)
+    at, curve = found["break_even"], found["curve"]
+    row = found["chosen"]
+    replicas = max(-(-at // found["fleet_holds"]), 1)
+
+    assert at * found["api"]["usd_per_request"] >= replicas * row["usd_per_hour"] * 720 + 2000 - 1e-6
+    below = [own > other for volume, own, other in zip(*curve.values(), strict=True) if volume < at]
+    assert below
+    assert all(below)
+    assert found["cheaper"] == ("self_host" if at < 1e6 else "api")
+
+
+def test_what_is_chosen_is_set_against_the_api() -> None:
+    """Another than the cheapest costs more; a name that is not there means the cheapest."""
+    dear = two_by_two(chosen="llama.cpp on h100-sxm-80gb")
+
+    assert dear["chosen"]["name"] == "llama.cpp on h100-sxm-80gb"
+    assert dear["self_host"]["usd_per_month"] > two_by_two()["self_host"]["usd_per_month"]
+    assert two_by_two(chosen="nothing")["chosen"]["name"] == dear["cheapest"]
+
+
+def test_the_most_load_is_where_the_objective_breaks() -> None:
+    """Every slower rate that was run holds, every faster one does not; a tighter objective bears less."""
+    found = load(SimulatorQuery(num_requests=200), no_limit)
+    tight = load(SimulatorQuery(num_requests=200, slo_tpot_ms=16.0), no_limit)
+    curve = found["curve"]
+
+    holds = [rate for rate, share in zip(curve["rate"], curve["attainment"], strict=True) if share >= 0.95]
+    assert found["most"] == max(holds) > found["asked"]
+    assert not found["open_ended"]
+    assert tight["most"] < found["most"]
+    assert load(SimulatorQuery(num_requests=100, slo_tpot_ms=2.0), no_limit)["most"] is None
+    assert load(SimulatorQuery(num_requests=100, rate=0.1), no_limit)["open_ended"]
+
+
+def test_experts_are_spread_where_there_are_any() -> None:
+    """Expert-parallel layouts of a mixture of experts, none of a dense model."""
+    moe = parallel(ParallelQuery(model="mixtral-8x7b"), no_limit)
+
+    assert any(row["deployment"].get("enable_expert_parallel") for row in moe["rows"])
+    assert not any("EP" in row["layout"] for row in parallel(ParallelQuery(), no_limit)["rows"])
+    assert best_layout(ParallelQuery()) == {"tensor_parallel_size": 2, "pipeline_parallel_size": 1, "replicas": 4}
 
 
 def test_the_wizard_names_a_fleet_that_can_be_run() -> None:
@@ -160,6 +252,7 @@ def test_the_wizard_names_a_fleet_that_can_be_run() -> None:
     assert found["feasible"]
     assert scenario.deployment.num_gpus == found["best"]["num_gpus"]
     assert found["best"]["attainment"] >= 0.95
+    assert found["best"]["label"] in {each["label"] for each in found["fleets"]}
     assert "one replica bears" in found["equations"][0]["numbers"]
     assert not none["feasible"]
     assert none["best"] is none["scenario"] is None

@@ -68,6 +68,12 @@ _MOVES: dict[str, tuple[dict[str, Any], dict[str, Any], str, int]] = {
         "p50_tpot_ms",
         -1,
     ),
+    "what prompts share is computed once": (
+        {"shared_prefix_tokens": 1500, "prefix_caching": False, "rate": 4.0},
+        {"shared_prefix_tokens": 1500, "rate": 4.0},
+        "p50_ttft_ms",
+        -1,
+    ),
     "a longer sequence is reserved": (
         {"paged_kv": False},
         {"paged_kv": False, "max_model_len": 4000},

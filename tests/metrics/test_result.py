@@ -67,7 +67,7 @@ def test_requests_are_a_table() -> None:
     names = (
         "request_id class session_id turn replica_id status arrival_s admitted_s scheduled_s first_token_s "
         "finish_s prompt_tokens cached_tokens output_tokens ttft_ms tpot_ms itl_max_ms "
-        "e2el_ms num_preemptions slo_ok"
+        "e2el_ms num_preemptions slo_ok served_by"
     )
     assert list(requests.columns) == names.split()
     assert requests["status"].tolist() == ["completed", "failed"]

@@ -18,6 +18,11 @@ CASES = {
     "lost-replica": ["workload.num_requests=60", "workload.duration=null"],
     "prefix-routing": ["workload.num_requests=60"],
     "two-pools": ["workload.num_requests=60"],
+    "halve-the-api-bill": ["workload.num_requests=60"],
+    "fair-tenants": ["workload.num_requests=60", "workload.duration=null"],
+    "two-regions": ["workload.num_requests=60", "workload.duration=null"],
+    "kv-offload": ["workload.num_requests=60"],
+    "rolling-update": ["workload.num_requests=6000", "workload.duration=null", "deployment.updates.0.at=5 s"],
 }
 
 

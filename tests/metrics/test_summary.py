@@ -61,7 +61,8 @@ INNER = {
     "stability": None,
     "bottleneck": "binding explanation step_shares waiting_shares",
     "utilization": "busy mfu mbu",
-    "kv": "num_blocks usage_mean usage_peak internal_waste external_waste prefix_hit_rate preemptions",
+    "kv": "num_blocks usage_mean usage_peak internal_waste external_waste prefix_hit_rate preemptions "
+    "gpu_hit_rate offload_hit_rate",
     "window": "start_s end_s requests",
     "slo": "attainment by_metric",
     "classes": None,
@@ -77,9 +78,15 @@ INNER = {
     "confidence_intervals": None,
     "pools": None,
     "transfers": "count link_seconds waited_seconds stalled_seconds",
+    "regions": None,
+    "offload": "num_blocks peak_usage loaded_bytes written_bytes load_seconds",
     "streaming": "events tokens_per_event api_server_busy mean_event_delay_ms",
-    "overflow": "api requests share usd_per_hour",
-    "replicas": "mean peak launched gpu_hours timeline",
+    "overflow": "api requests share usd_per_hour limited p95_ttft_ms",
+    "response_cache": "requests hit_share by_class output_tokens asked_first expired",
+    "asked_again": "requests share discarded_output_tokens",
+    "fairness": None,
+    "users": "users clients request_rate waiting waiting_share pause_s requests_per_user_hour",
+    "replicas": "mean peak launched gpu_hours timeline killed replaced updates",
     "requests": "submitted completed rejected timed_out failed unfinished truncated resent",
     "rejected": "by_reason refusals",
     "memory": "fits total_bytes usable_bytes weights_bytes draft_weights_bytes kv_bytes "
@@ -166,6 +173,8 @@ def test_figures_of_a_run_by_hand() -> None:
             "external_waste": 0.01,
             "prefix_hit_rate": 0.25,
             "preemptions": 0,
+            "gpu_hit_rate": 0.25,
+            "offload_hit_rate": None,
         }
     )
     assert inner["slo"] == {"attainment": 0.5, "by_metric": {"ttft": 0.5, "tpot": None, "e2e": None}}

@@ -26,6 +26,7 @@ class Step:
     chunks: list[tuple[Request, int]] = field(default_factory=list)
     has_preempted: bool = False
     moved_blocks: int = 0
+    loaded_blocks: int = 0
 
     @property
     def requests(self) -> list[Request]:
@@ -170,6 +171,10 @@ class ContinuousReplica(Replica):
         if math.isnan(request.scheduled):
             request.scheduled = step.start
         request.shared = self.cached_prefix(request, request.target)
+        loaded = self.tier.intersection(request.shared)
+        self.tier -= loaded
+        self.cached |= loaded
+        step.loaded_blocks += len(loaded)
         request.blocks = len(request.shared)
         request.computed = request.blocks * self.config.block_size
         if request.cached_tokens < 0:
@@ -340,6 +345,8 @@ class ContinuousReplica(Replica):
         chunks = [(request.computed, chunk) for request, chunk in step.chunks]
         pipeline = self.config.pipeline_parallel_size
         swapping = self.times.swap_block_seconds * step.moved_blocks
+        if step.loaded_blocks:
+            swapping += self.config.offload_latency + self.config.offload_block_seconds * step.loaded_blocks
         return swapping + mixed_seconds(self.times, contexts, chunks, pipeline, self.tokens_per_decode)
 
     def complete(self, step: Step, end: float) -> None:

@@ -69,6 +69,9 @@ class Replica(ABC):
         # Cached blocks, (segment, position in the request), and when each segment was last given up by a user.
         self.cached: set[tuple[int, int]] = set()
         self.last_used: dict[int, int] = {}
+        # The tier behind them: what gave way, and when a block of each segment last came.
+        self.tier: set[tuple[int, int]] = set()
+        self.came: dict[int, int] = {}
         self.answered: set[int] = set()
         self.free_in_host = config.num_swap_blocks
         self.spans: list[tuple[int, int]] = []
@@ -235,7 +238,19 @@ class Replica(ABC):
         while own + len(self.cached) > self.capacity:
             idle = self.cached - self.in_use
             oldest = min({segment for segment, _ in idle}, key=lambda segment: self.last_used[segment])
-            self.cached.remove(max(block for block in idle if block[0] == oldest))
+            block = max(block for block in idle if block[0] == oldest)
+            self.cached.remove(block)
+            self.keep(block)
+
+    def keep(self, block: tuple[int, int]) -> None:
+        """Take a block into the tier, if there is one; what came least recently gives way there, its end first."""
+        if not self.config.num_offload_blocks:
+            return
+        self.tier.add(block)
+        self.came[block[0]] = 1 + max(self.came.values(), default=0)
+        if len(self.tier) > self.config.num_offload_blocks:
+            oldest = min({segment for segment, _ in self.tier}, key=lambda segment: self.came[segment])
+            self.tier.remove(max(each for each in self.tier if each[0] == oldest))
 
     def blocks_on_path(self, request: Request, num_blocks: int) -> list[tuple[int, int]]:
         """Return the first blocks of a request by segment and position; a block is its last token's."""
@@ -250,7 +265,7 @@ class Replica(ABC):
     def cached_prefix(self, request: Request, tokens: int) -> list[tuple[int, int]]:
         """Return the cached blocks that a request begins with; the last of its ``tokens`` is computed in any case."""
         wanted = self.blocks_on_path(request, (tokens - 1) // self.config.block_size)
-        missing = [number for number, block in enumerate(wanted) if block not in self.cached]
+        missing = [number for number, block in enumerate(wanted) if block not in self.cached | self.tier]
         return wanted[: missing[0]] if missing else wanted
 
     def cache(self, request: Request, tokens: int) -> None:
@@ -259,6 +274,7 @@ class Replica(ABC):
             request.is_private = request.is_private or block in self.cached
             if not request.is_private:
                 self.cached.add(block)
+                self.tier.discard(block)
                 request.shared.append(block)
 
     def release(self, request: Request) -> None:

@@ -160,6 +160,13 @@ def test_the_kv_cache_of_gpt_oss_is_what_vllm_reports() -> None:
     assert plan.kv_bytes / 2**30 == pytest.approx(3.33, rel=0.1)
 
 
+def test_a_format_that_leaves_every_dense_layer_alone_unpacks_only_experts() -> None:
+    """gpt-oss has no quantised linear layer outside its experts: NF4 writes those out in 16 bit."""
+    shape = make_shape(model="gpt-oss-20b", quantization="nf4", version="0.12")
+
+    assert plan_memory(shape).parts["activations"] > plan_memory(make_shape(model="gpt-oss-20b")).parts["activations"]
+
+
 def test_mxfp4_slices_are_padded_on_every_rank() -> None:
     """2880 / 8 = 360 columns of an expert become 384, and 2880 of the model 3072."""
     model = make_model("gpt-oss-20b")

@@ -192,6 +192,25 @@ def test_int4_at_batch_one_nears_the_ratio_of_the_bytes(model: str, bound: float
     assert shares[0] * bytes_ratio < ratio < shares[1] * bytes_ratio
 
 
+def test_gptq_without_marlin_is_slower_than_16_bit_beyond_50_rows() -> None:
+    """The kernels of exllama write the weights out in 16 bit from 51 rows on; up to there they are the faster ones."""
+    plain, packed = (
+        [decode_seconds(name, batch, "llama-3.1-8b", hardware="a100-sxm-80gb") for batch in (1, 64)]
+        for name in ("none", "gptq-int4-exllama")
+    )
+
+    assert packed[0] < 0.8 * plain[0]
+    assert packed[1] > 1.5 * plain[1]
+
+
+def test_gptq_runs_without_marlin_before_ampere() -> None:
+    """Marlin needs compute capability 8.0."""
+    old, new = (make_shape(gpu, quantization="gptq-int4").precision for gpu in ("v100s-32gb", "a100-sxm-80gb"))
+
+    assert old.unpacked_from_rows == 51
+    assert new.unpacked_from_rows is None
+
+
 def test_awq_is_slower_than_fp8_at_large_batch() -> None:
     """Weights are unpacked for 16-bit arithmetic, and arithmetic binds; at batch 1 it is the faster one. A model large
     enough that the GPU binds, not the host."""

@@ -124,6 +124,74 @@ def test_steps_outside_cuda_graphs_wait_for_launches() -> None:
     assert np.all(np.diff(eager.decode_base) >= 0)
 
 
+def test_steps_with_prompts_may_launch_longer_than_decode_steps() -> None:
+    """Their own seconds a layer, where the engine has them."""
+    graphs = {"cuda_graph_sizes": (), "cuda_graph_max_batch": 0, "cuda_graph_max_prompt_tokens": 0}
+    launch = {**graphs, "eager_seconds_per_layer": 1e-3, "host_seconds_per_step": 0.0, "host_seconds_per_request": 0.0}
+    usual, longer = (
+        price(make_shape(engine_fields={**launch, "eager_prompt_seconds_per_layer": prompts}), 64).step_times
+        for prompts in (None, 2e-3)
+    )
+
+    assert usual.token_seconds[1] == pytest.approx(32e-3)
+    assert longer.token_seconds[1] == pytest.approx(64e-3)
+    assert longer.decode_base == usual.decode_base
+
+
+def test_one_process_works_once_a_step_however_many_gpus_it_drives() -> None:
+    """llama.cpp's host time is shared by its stages; vLLM's workers each take theirs."""
+    one, all_stages = (
+        price(make_shape("rtx-4090-24gb", engine=engine, pipeline_parallel_size=4, engine_fields=host), 64)
+        for engine, host in (
+            ("llama.cpp", {"host_seconds_per_step": 0.4e-3}),
+            ("vllm", {"host_seconds_per_step": 0.4e-3, "host_overlap": 0.0}),
+        )
+    )
+    idle_one, idle_all = (
+        price(
+            make_shape(
+                "rtx-4090-24gb",
+                engine=engine,
+                pipeline_parallel_size=4,
+                engine_fields={"host_seconds_per_step": 0.0, "host_overlap": 0.0},
+            ),
+            64,
+        )
+        for engine in ("llama.cpp", "vllm")
+    )
+
+    spent = [
+        busy.step_times.decode_base[1] - idle.step_times.decode_base[1]
+        for busy, idle in ((one, idle_one), (all_stages, idle_all))
+    ]
+    assert spent == pytest.approx([0.4e-3, 1.6e-3])
+
+
+def test_products_that_accumulate_in_fp16_follow_its_rate() -> None:
+    """llama.cpp's prompts: half of 330 TFLOP/s on an RTX 4090, as much as that accumulates in FP32; half of 150 on an
+    A40, which accumulates in both at one rate."""
+    peaks = {
+        (gpu, engine): make_shape(gpu, engine=engine).machine.peak("fp16")
+        for gpu in ("rtx-4090-24gb", "a40-48gb")
+        for engine in ("vllm", "llama.cpp")
+    }
+
+    assert peaks["rtx-4090-24gb", "llama.cpp"] == pytest.approx(330.3e12 / 2, rel=0.01)
+    assert peaks["rtx-4090-24gb", "vllm"] == pytest.approx(165.2e12)
+    assert peaks["a40-48gb", "llama.cpp"] == pytest.approx(peaks["a40-48gb", "vllm"] / 2)
+
+
+def test_paged_attention_reads_keys_for_every_query_head_before_ampere() -> None:
+    """Four times the keys of Llama-3.1-8B at the memory's bandwidth on a V100S under vLLM; llama.cpp has its own."""
+    volta, own = (
+        price(make_shape("v100s-32gb", engine=engine, quantization="fp16"), 64).step_times.decode_slope[1]
+        for engine in ("vllm", "llama.cpp")
+    )
+
+    assert volta == pytest.approx(4 * 131072 / 1.134e12)
+    assert own < volta / 2
+
+
 def test_layers_with_experts_take_longer_to_launch() -> None:
     """Only in a model that has them, and in the weight formats whose experts are launched kernel by kernel."""
     launch = {"eager_seconds_per_expert_layer": 1e-3, "cuda_graph_max_prompt_tokens": 0, "host_seconds_per_step": 0.0}

@@ -31,11 +31,11 @@ def _operator(**changes: Any) -> dict[str, Any]:
 
 
 def test_figures_that_a_constant_was_fitted_to_are_told_from_the_others() -> None:
-    """vLLM's host time was fitted to TPOT at TP 4, so that those rows are in sample, and TP 8 and TTFT are not."""
+    """vLLM's host time was fitted to TPOT and TTFT at TP 4, so that those are in sample, and TP 8 and E2E are not."""
     predictions = [
         make_prediction({"tpot": 0.011}, **SEEN),
         make_prediction({"tpot": 0.012}, **UNSEEN),
-        make_prediction({"ttft": 0.13}, measured={"ttft": 0.1}, hardware="h200-sxm-141gb", **SEEN),
+        make_prediction({"e2e": 0.13}, measured={"e2e": 0.1}, hardware="h200-sxm-141gb", **SEEN),
     ]
 
     h100, h200 = sample_rows(predictions, lambda point: point.hardware)
@@ -43,8 +43,8 @@ def test_figures_that_a_constant_was_fitted_to_are_told_from_the_others() -> Non
     tpot = h100["metrics"]["tpot"]
     assert (h100["name"], h100["points"]) == ("h100-sxm-80gb", 2)
     assert [round(tpot[sample][0], 6) for sample in ("in_sample", "out_of_sample")] == [0.1, 0.2]
-    assert h200["metrics"]["ttft"]["out_of_sample"][1] == 1
-    assert h200["metrics"]["ttft"]["in_sample"] is None
+    assert h200["metrics"]["e2e"]["out_of_sample"][1] == 1
+    assert h200["metrics"]["e2e"]["in_sample"] is None
 
 
 def test_the_page_leaves_gpus_models_and_engines_out() -> None:

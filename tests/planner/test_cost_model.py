@@ -173,3 +173,15 @@ def test_a_day_that_cannot_be_is_refused() -> None:
     """A mean below the trough."""
     with pytest.raises(ScenarioError, match="has no wave"):
         day_shape(peak_to_mean=3.0, peak_to_trough=2.0)
+
+
+def test_a_hybrid_breaks_even_where_its_gpus_pay_for_what_they_take_from_the_api() -> None:
+    """Half of every request still goes there: twice the requests, and the month counts that half."""
+    half = replace(_MODEL, api=None, overflow_usd_per_request=(_MODEL.api_usd_per_request or 0.0) / 2)
+    alone = replace(_MODEL, api=None)
+    requests = 1e6
+
+    assert half.self_host_usd(requests) == alone.self_host_usd(requests) + half.api_usd(requests) / 2
+    both = (break_even(replace(each, capacity=None))["requests_per_month"] for each in (half.beside_overflow(), alone))
+    assert next(both) == pytest.approx(2 * next(both))
+    assert alone.beside_overflow() is alone

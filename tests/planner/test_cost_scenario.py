@@ -132,6 +132,20 @@ def test_the_api_s_terms_follow_the_scenario(plain: dict[str, Any]) -> None:
     assert other["api"]["usd_per_month"] < plain["api"]["usd_per_month"]
 
 
+def test_what_overflows_is_part_of_the_month(plain: dict[str, Any]) -> None:
+    """A class that always goes to the API is paid there; all of it there is what the month is compared with."""
+    classes = "workload.classes=[{name: here, share: 0.5}, {name: there, share: 0.5}]"
+    hybrid = cost(classes, "deployment.overflow={api: gpt-4o, always: [there], ttft: 50 ms}", "pricing.api=null")
+    own, api = hybrid["self_host"], hybrid["api"]
+
+    assert api["name"] == "gpt-4o"
+    assert own["overflow_usd_per_month"] == pytest.approx(api["usd_per_month"] / 2, rel=0.2)
+    assert own["usd_per_month"] == pytest.approx(own["fleet_usd_per_month"] + own["overflow_usd_per_month"])
+    assert hybrid["saving_usd_per_month"] == pytest.approx(api["usd_per_month"] - own["usd_per_month"])
+    assert plain["self_host"]["overflow_usd_per_month"] == 0
+    assert any("compared with all of it at gpt-4o" in each for each in hybrid["caveats"])
+
+
 def test_without_an_api_the_same_weights_are_looked_for() -> None:
     """Else the fallback; either is said."""
     same = cost("pricing.api=null")

@@ -75,15 +75,13 @@ def test_no_test_point_was_fitted_to() -> None:
         for label in ("x_8TP", "x_2DP4TP_0")
     ]
     seen += [
-        make_point(
-            source="accelmark",
-            engine="vllm",
-            model=model,
-            load_kind="offline",
-            version="0.7.3",
-        )
-        for model in ("llama-3-8b", "qwen2.5-0.5b")
+        make_point(source="accelmark", engine="vllm", hardware=hardware, version=version)
+        for hardware, version in (("a100-sxm-80gb", "0.7.3"), ("l4-24gb", "0.7.3"), ("a100-sxm-80gb", "0.20.1"))
     ]
+    seen += [
+        make_point(source="splitwise_iterations", engine="vllm", model=model) for model in ("llama-2-70b", "bloom-176b")
+    ]
+    seen += [make_point(source=source, engine="vllm") for source in ("single_stream", "kaito")]
     seen += [
         make_point(source="trtllm_static_batch", engine="tensorrt-llm", model=model, hardware=hardware, version=version)
         for model in ("llama-2-70b", "mistral-7b", "falcon-180b")

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from simserve.errors import InputError, TraceError, UsageError
-from simserve.planner.measured.inferencex import read_disaggregated, read_inferencex, read_inhouse
+from simserve.planner.measured.community import read_accelmark
+from simserve.planner.measured.inferencex import read_inferencex, read_inhouse
 from simserve.planner.measured.names import hardware_name, model_name, quantization_name, version_number
 from simserve.planner.measured.replays import read_apex, read_llmservingsim
 from simserve.planner.measured.sources import read_points, source_names
 from simserve.planner.measured.splitwise import read_splitwise
 from simserve.planner.measured.table import read_rows
 from simserve.planner.measured.tensorrt_llm import read_offline, read_online, read_static
+from simserve.workload.generate import generate
+from simserve.workload.spec import WorkloadSpec
 from tests.planner.builders import agg_row, write_csv
 
 
@@ -61,6 +65,35 @@ def test_the_budget_of_tensorrt_llm_holds_all_clients_and_a_prompt(tmp_path: Pat
     assert deployment["engine"]["max_num_batched_tokens"] == 8320
     assert deployment["engine"]["gpu_memory_utilization"] == 0.75
     assert deployment["kv_cache_dtype"] == "fp8"
+
+
+def test_deepseek_under_tensorrt_llm_runs_as_its_script_of_the_time_says(tmp_path: Path) -> None:
+    """2025: room for the clients and one prompt a step; experts on all GPUs; data-parallel above 64 or 32 clients."""
+    given = {"framework": "trtllm", "model": "deepseek-ai/DeepSeek-R1", "hardware": "h200_sxm", "tp": 8}
+    given["commit_or_date"] = "measured 2025-11-02; 1"
+    rows = [agg_row(**given, isl=isl, load_value=clients) for isl, clients in ((1024, 32), (1024, 128), (8192, 64))]
+    write_csv(tmp_path, "inferencex_agg.csv", rows)
+
+    deployments = [point.scenario["deployment"] for point in read_inferencex(tmp_path)]
+
+    assert [each["engine"]["max_num_batched_tokens"] for each in deployments] == [1152, 1152, 8320]
+    assert [each["engine"]["max_num_seqs"] for each in deployments] == [32, 16, 8]
+    assert [each.get("data_parallel_size", 1) for each in deployments] == [1, 8, 8]
+    assert [each.get("tensor_parallel_size", 1) for each in deployments] == [8, 1, 1]
+    assert all(each["enable_expert_parallel"] for each in deployments)
+
+
+def test_minimax_on_h200_ran_under_two_scripts(tmp_path: Path) -> None:
+    """Before vLLM 0.18 with experts placed whole, a 16-bit KV cache and the engine's own budget."""
+    given = {"model": "MiniMaxAI/MiniMax-M2.5", "hardware": "h200_sxm", "tp": 4}
+    write_csv(tmp_path, "inferencex_agg.csv", [agg_row(**given, version=version) for version in ("0.16.0", "0.18.0")])
+
+    first, second = (point.scenario["deployment"] for point in read_inferencex(tmp_path))
+
+    assert (first["enable_expert_parallel"], first["kv_cache_dtype"]) == (True, "auto")
+    assert "max_num_batched_tokens" not in first["engine"]
+    assert ("enable_expert_parallel" in second, second["kv_cache_dtype"]) == (False, "fp8")
+    assert second["engine"]["max_num_batched_tokens"] == 32768
 
 
 def test_experts_split_and_placed_at_once_have_a_reason(tmp_path: Path) -> None:
@@ -111,6 +144,22 @@ def test_a_run_named_for_one_replica_is_one(tmp_path: Path) -> None:
     assert sizes == [1, 4]
 
 
+def test_servers_that_start_cold_say_for_how_long(tmp_path: Path) -> None:
+    """Every one of SGLang, and DeepSeek under TensorRT-LLM; NVIDIA's own sweeps say nothing."""
+    servers = [
+        ("sglang", "Qwen/Qwen3-32B"),
+        ("trtllm", "deepseek-ai/DeepSeek-R1"),
+        ("trtllm", "openai/gpt-oss-120b"),
+        ("vllm", "openai/gpt-oss-120b"),
+    ]
+    rows = [agg_row(framework=framework, model=model) for framework, model in servers]
+    write_csv(tmp_path, "inferencex_agg.csv", rows)
+    write_csv(tmp_path, "nvidia_aic_inhouse_agg.csv", rows)
+
+    assert [point.protocol.cold_seconds > 0 for point in read_inferencex(tmp_path)] == [True, True, False, False]
+    assert not any(point.protocol.cold_seconds for point in read_inhouse(tmp_path))
+
+
 def test_a_script_that_sends_fewer_prompts_says_so(tmp_path: Path) -> None:
     """GLM-5's sends 5 a client and leaves SGLang 0.85 of the memory."""
     write_csv(tmp_path, "inferencex_agg.csv", [agg_row(framework="sglang", model="zai-org/GLM-5")])
@@ -140,13 +189,6 @@ def test_launch_scripts_that_schedule_ahead_say_so(tmp_path: Path) -> None:
     engines = [point.scenario["deployment"]["engine"] for point in read_inferencex(tmp_path)]
 
     assert [each.get("async_scheduling") for each in engines] == [True, None]
-
-
-def test_separate_pools_are_counted(tmp_path: Path) -> None:
-    """With the reason."""
-    write_csv(tmp_path, "inferencex_disagg.csv", [agg_row()])
-
-    assert "pools" in read_disaggregated(tmp_path)[0].reason
 
 
 def _apex_files(folder: Path, **changes: object) -> None:
@@ -344,3 +386,47 @@ def test_rows_that_splitwise_computed_are_not_run(tmp_path: Path) -> None:
 
     assert not measured.reason
     assert "nothing was measured" in computed.reason
+
+
+def _accelmark(folder: Path, **changes: object) -> dict[str, Any]:
+    usual = {
+        "hardware": "NVIDIA A100-SXM4-80GB",
+        "framework": "vLLM",
+        "version": "0.7.3",
+        "model": "meta-llama/Llama-3.1-8B-Instruct",
+        "precision": "W4A16",
+        "tp": 1,
+        "len_kind": "suite C dataset sharegpt_standard_v1",
+        "load_type": "rate_rps",
+        "load_value": 25,
+        "num_requests": 300,
+        "tpot_ms": 60,
+        "ttft_ms": 100,
+        "notes": 'extra_config={"max_num_seqs": 512}; quant=gptq; mean output tokens about 350',
+    }
+    write_csv(folder, "accelmark_results.csv", [{**usual, **changes}])
+    (point,) = read_accelmark(folder)
+    return dict(point.scenario)
+
+
+def test_accelmark_hands_its_seats_and_kernels_to_offline_runs_alone(tmp_path: Path) -> None:
+    """AsyncLLMEngine keeps vLLM's defaults: V0's server's, but 128 seats and 2,048 tokens in V1."""
+    offline = _accelmark(tmp_path, load_type="offline_batch (all requests queued)")["deployment"]
+    online = _accelmark(tmp_path)["deployment"]
+    newer = _accelmark(tmp_path, version="0.20.1+transformers-5.8.1")["deployment"]
+
+    assert (offline["engine"]["max_num_seqs"], offline["quantization"]) == (512, "gptq-int4-exllama")
+    assert ("max_num_seqs" in online["engine"], online["quantization"]) == (False, "gptq-int4")
+    assert (newer["engine"]["max_num_seqs"], newer["engine"]["max_num_batched_tokens"]) == (128, 2048)
+
+
+def test_accelmark_answers_have_their_mean_after_the_limit_cut_them(tmp_path: Path) -> None:
+    """Natural stops beyond 512 tokens end there; lengths of the mean that is stated, with a share at the limit."""
+    workload = _accelmark(tmp_path)["workload"] | {"prompt_tokens": {"distribution": "fixed", "value": 200}}
+    spec = WorkloadSpec.model_validate({**workload, "num_requests": 20_000})
+
+    drawn = generate(spec, seed=1)
+
+    cut = np.minimum(drawn.output_tokens, drawn.max_tokens)
+    assert cut.mean() == pytest.approx(350, rel=0.02)
+    assert 0.2 < (cut == 512).mean() < 0.4

@@ -65,10 +65,16 @@ def test_a_row_overrides_the_usual_cut_and_seats(tmp_path: Path) -> None:
 
 
 def test_a_poisson_server_is_replayed_at_the_load_it_held(tmp_path: Path) -> None:
-    """80 requests/s of 30 s each over 4 replicas: 600 in each (Little); throughput is then a prediction."""
+    """80 requests/s of 30 s each over 4 replicas: 600 in each (Little), and 40 more clients that pause 2 s between
+    requests; throughput is then a prediction."""
     point = _read_log(tmp_path, load_type="rate_rps (Poisson)", load_value=80, e2e_ms=30000, tpot_ms=100)
 
-    assert point.scenario["workload"]["arrivals"] == {"process": "closed_loop", "concurrency": 600}
+    assert point.scenario["workload"]["arrivals"] == {
+        "process": "closed_loop",
+        "concurrency": 640,
+        "think_time": "2 s",
+        "think_time_cv": 1.0,
+    }
     assert (point.load_kind, point.load) == ("concurrency", 600)
     assert not point.shown_only
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simserve.planner.accuracy import coverage_sentence
-from simserve.planner.measured.inferencex import DISAGGREGATED
+from simserve.planner.measured.disaggregated import NO_RECIPE
 from simserve.planner.measured.splitwise import COMPUTED
 from simserve.planner.prediction import Prediction
 from simserve.planner.scoring import (
@@ -79,7 +79,7 @@ def test_coverage_is_of_hopper_and_a100_and_models_of_the_catalogue() -> None:
     predictions = [
         Prediction(point=make_point(**known), predicted={"tpot": 0.01}),
         Prediction(point=make_point(**known), reason="does not fit"),
-        Prediction(point=make_point(**known), reason=DISAGGREGATED),
+        Prediction(point=make_point(**known), reason=NO_RECIPE),
         Prediction(point=make_point(**known), reason=COMPUTED),
         Prediction(point=make_point(**{**known, "hardware": "l4-24gb"}), reason="does not fit"),
         Prediction(point=make_point(**{**known, "model": "nobody-1b"}), reason="is not a known model"),

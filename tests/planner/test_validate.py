@@ -154,3 +154,24 @@ def test_the_accuracy_page_carries_date_tables_and_causes() -> None:
 def test_an_empty_validation_has_a_page() -> None:
     """Nothing to say is said."""
     assert "0 of 0" in accuracy_page(Validation(predictions=()), "2026-11-30")
+
+
+def test_the_first_requests_of_a_cold_server_wait_longer() -> None:
+    """4 clients of 10 prompts each: a tenth of the requests is there at the start; TPOT stays."""
+    workload = scenario_mapping()["workload"] | {
+        "arrivals": {"process": "closed_loop", "concurrency": 4},
+        "num_requests": 40,
+    }
+    measured = {"tpot": 0.01, "ttft": 0.05, "e2e": 0.2}
+    points = [
+        make_point(
+            scenario=scenario_mapping(workload=workload), measured=measured, protocol=Protocol(cold_seconds=each)
+        )
+        for each in (0.0, 2.0)
+    ]
+
+    warm, cold = (predict(point, Pricer()).predicted for point in points)
+
+    assert cold["ttft"] - warm["ttft"] == pytest.approx(0.2)
+    assert cold["e2e"] - warm["e2e"] == pytest.approx(0.2)
+    assert cold["tpot"] == warm["tpot"]

@@ -527,13 +527,13 @@ def test_a_profile_of_the_user_is_read_by_path(tmp_path: Path) -> None:
 
 
 def test_enforce_eager_captures_nothing_and_launches_every_layer() -> None:
-    """No graphs; layers that V1 compiles launch as V0's did."""
+    """No graphs; layers that V1 compiles launch one kernel after another."""
     usual, eager = resolve("vllm", "0.12"), resolve("vllm", "0.12", enforce_eager=True)
 
     assert (usual.enforce_eager, usual.eager_seconds_per_layer) == (False, 0.0)
     assert usual.cuda_graph_sizes
     assert (eager.cuda_graph_sizes, eager.cuda_graph_max_prompt_tokens, eager.cuda_graph_bytes) == ((), 0, 0.0)
-    assert eager.eager_seconds_per_layer == pytest.approx(0.42e-3)
+    assert eager.eager_seconds_per_layer == pytest.approx(0.27e-3)
     assert eager.sources["enforce_eager"] == "scenario"
 
 
@@ -548,6 +548,30 @@ def test_engines_without_a_launch_time_of_their_own_lose_their_graphs_alone() ->
 def test_vllm_schedules_ahead_from_0_14() -> None:
     """Until then asked for only."""
     assert [resolve("vllm", version).async_scheduling for version in ("0.13", "0.14")] == [False, True]
+
+
+def test_a_slower_host_takes_longer_for_all_that_the_cpu_does() -> None:
+    """As the scenario says, or else as the GPU's usual node; the sorting of logits is the GPU's."""
+    usual, slow = (resolve("vllm", "0.7.3", host_slowdown=factor) for factor in (None, 2.0))
+    keys = ("host_seconds_per_step", "host_seconds_per_request", "eager_seconds_per_layer", "frontend_latency")
+
+    assert all(getattr(slow, key) == pytest.approx(2 * getattr(usual, key)) for key in keys)
+    assert (usual.sources["host_slowdown"], slow.sources["host_slowdown"]) != ("scenario", "vllm 0.7.3")
+    assert slow.sources["host_slowdown"] == "scenario"
+    greedy, nucleus = (
+        resolve("vllm", "0.12", sampling=name, host_slowdown=2.0).host_seconds_per_request
+        for name in ("greedy", "nucleus")
+    )
+    assert nucleus - greedy == pytest.approx(50e-6)
+
+
+def test_steps_with_prompts_launch_longer_in_vllm_of_2023() -> None:
+    """Until then attention of prompts is launched from more Python; later versions take what they take for a decode."""
+    old, new = (resolve("vllm", version) for version in ("0.2.1", "0.6.0"))
+
+    assert old.eager_prompt_seconds_per_layer is not None
+    assert old.eager_prompt_seconds_per_layer > old.eager_seconds_per_layer
+    assert new.eager_prompt_seconds_per_layer is None
 
 
 def test_sampling_by_top_p_sorts_the_logits_of_v1() -> None:

@@ -13,13 +13,16 @@ from pydantic import TypeAdapter
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.control import Control
+from simserve.sim.fairness_spec import FairnessSpec
 from simserve.sim.fault_spec import FaultSpec
 from simserve.sim.managed import ManagedRun
 from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pools import PoolSetup
-from simserve.sim.records import COMPLETED, REASONS, UNFINISHED
+from simserve.sim.records import COMPLETED, REASONS, REPLICA, UNFINISHED
+from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import simulate
+from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.units import STOPPED
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
@@ -59,6 +62,9 @@ def traffic(draw: st.DrawFn) -> RequestSpecs:
         specs = make_specs(np.cumsum(gaps).tolist(), prompts, outputs)
     else:
         specs = make_closed_loop(draw(st.integers(1, 12)), prompts, outputs, draw(st.sampled_from([0.0, 1.3])))
+        specs = replace(specs, ramp_up=draw(st.sampled_from([0.0, 5.0])))
+    if draw(st.booleans()):
+        specs = in_conversations(specs, draw(st.integers(1, 4)))
     own = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
     if draw(st.booleans()):
         groups = np.array(draw(st.lists(st.integers(0, 2), min_size=count, max_size=count)))
@@ -68,6 +74,20 @@ def traffic(draw: st.DrawFn) -> RequestSpecs:
         specs = replace(specs, prompt_tokens=lengths, prefixes=prefixes)
     numbers = np.array(own, dtype=np.int16)
     return replace(specs, classes=draw(classes()), request_class=numbers, seed=draw(st.integers(0, 9)))
+
+
+def in_conversations(specs: RequestSpecs, turns: int) -> RequestSpecs:
+    """Return the same requests as conversations of so many turns, with half a second of thought."""
+    place = np.arange(len(specs))
+    turn = place % turns + 1
+    starts = specs.arrival_time[place - place % turns] if specs.concurrency is None else specs.arrival_time
+    return replace(
+        specs,
+        session=place // turns,
+        turn=turn,
+        arrival_time=np.where(turn == 1, starts, np.nan),
+        think_time=np.full(len(specs), 0.5),
+    )
 
 
 @st.composite
@@ -87,19 +107,69 @@ def controls(draw: st.DrawFn) -> Control:
     }
     faults = draw(st.lists(fault_mappings(), max_size=3))
     policies = ["round_robin", "random", "least_outstanding", "least_tokens", "power_of_two", "prefix"]
+    routing: dict[str, Any] = {
+        "policy": draw(st.sampled_from(policies)),
+        "update_interval": draw(st.sampled_from(["0 s", "3 s"])),
+    }
+    if draw(st.booleans()):
+        by_length = {"max_prompt_tokens": 20, "misclassified": 0.4, "retry_pool": "large"}
+        routing["rules"] = [{"pool": "small", **by_length}, {"pool": "large", "classes": ["class1"]}]
+    api = validate(OverflowSpec, draw(overflows())) if draw(st.booleans()) else None
+    if api is not None and "rules" in routing and draw(st.booleans()):
+        routing["rules"][0]["retry_pool"] = "api"
+        routing["rules"][1]["pool"] = draw(st.sampled_from(["api", "large"]))
     return Control(
-        routing=RoutingSpec(
-            policy=draw(st.sampled_from(policies)), update_interval=draw(st.sampled_from(["0 s", "3 s"]))
-        ),
+        routing=validate(RoutingSpec, routing),
         admission=validate(AdmissionSpec, door) if draw(st.booleans()) else None,
         autoscaling=validate(AutoscalingSpec, scaling) if draw(st.booleans()) else None,
-        overflow=validate(OverflowSpec, {"api": "any", "max_queue": draw(st.integers(1, 6))})
-        if draw(st.booleans())
-        else None,
+        overflow=api,
+        streaming=validate(StreamingSpec, draw(streams())) if draw(st.booleans()) else None,
+        response_cache=validate(ResponseCacheSpec, draw(caches())) if draw(st.booleans()) else None,
+        fairness=validate(FairnessSpec, draw(fair_turns())) if draw(st.booleans()) else None,
         startup_seconds=draw(st.sampled_from([0.0, 3.0])),
         faults=TypeAdapter(tuple[FaultSpec, ...]).validate_python(faults),
         limits=((2.0, None, 12.0), (None, 3.0, None)),
     )
+
+
+@st.composite
+def overflows(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw an API with or without limits, by queue, rate or class."""
+    api: dict[str, Any] = {"api": "any", "max_queue": draw(st.integers(1, 6)), "tokens_per_second_cv": 0.5}
+    if draw(st.booleans()):
+        api |= {"always": ["class0"], "never": ["class1"]}
+    if draw(st.booleans()):
+        api["above_rate"] = {"rate": 1.5, "burst": 2}
+    if draw(st.booleans()):
+        limited = draw(st.sampled_from(["stay", "wait", "refuse"]))
+        api |= {"requests_per_minute": 30, "tokens_per_minute": 900, "when_limited": limited}
+    return api
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a way to the client."""
+    way: dict[str, Any] = {"network_latency": "0.2 s", "cost_per_event": draw(st.sampled_from(["0 s", "50 ms"]))}
+    if draw(st.booleans()):
+        return way | {"stream": False, "http_timeout": draw(st.sampled_from(["2 s", "30 s"]))}
+    return way | {"buffer_tokens": draw(st.integers(1, 4))}
+
+
+@st.composite
+def caches(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a response cache with a fixed share of hits, or one that fills and forgets."""
+    share = draw(st.sampled_from([0.3, {"class1": 0.9}]))
+    filling = {"questions": 3, "expiry": "4 s"} if draw(st.booleans()) else {}
+    return {"hit_share": share, "latency": draw(st.sampled_from(["0 s", "5 ms", "5 s"])), **filling}
+
+
+@st.composite
+def fair_turns(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw shares, and how many requests a replica may hold."""
+    return {
+        "shares": {"class0": draw(st.sampled_from([1.0, 5.0])), "class1": 1.0},
+        "max_outstanding": draw(st.sampled_from([1, 3, None])),
+    }
 
 
 @st.composite
@@ -126,8 +196,7 @@ def test_everything_is_accounted_for(specs: RequestSpecs, control: Control, is_a
     """Every request comes to one end; blocks return; times are in order; the same seed gives the same bytes."""
     config = make_config(async_scheduling=is_ahead, frontend_latency=0.05, enable_prefix_caching=True)
     times = affine_step_times(step_seconds=0.2, token_seconds=0.01, decode_context_seconds=0.001)
-    pool = PoolSetup(name="", engine=config, step_times=times, priced=None, num_replicas=2)
-    run = ManagedRun(control, [pool], specs, np.full(len(specs), 0.05), None)
+    run = ManagedRun(control, pools_of(control, config, times), specs, np.full(len(specs), 0.05), None)
 
     run.run()
 
@@ -145,9 +214,18 @@ def test_everything_is_accounted_for(specs: RequestSpecs, control: Control, is_a
     check_times(specs, control, config, times)
 
 
+def pools_of(control: Control, config: Any, times: Any) -> list[PoolSetup]:
+    """Return one pool of two replicas, or under rules a pool of each size."""
+    priced = make_deployment(config, times).priced
+    names = ("small", "large") if control.routing.rules else ("",)
+    size = 2 // len(names)
+    return [PoolSetup(name=name, engine=config, step_times=times, priced=priced, num_replicas=size) for name in names]
+
+
 def check_times(specs: RequestSpecs, control: Control, config: Any, times: Any) -> None:
     """Assert on the records of the same run, twice."""
-    deployment = replace(make_deployment(config, times, 2), control=control)
+    pools = tuple(pools_of(control, config, times)) if control.routing.rules else ()
+    deployment = replace(make_deployment(config, times, 2), control=control, pools=pools)
     first, again = (simulate(deployment, specs) for _ in range(2))
     records = first.records
 
@@ -155,10 +233,13 @@ def check_times(specs: RequestSpecs, control: Control, config: Any, times: Any) 
     sent = np.isfinite(records.arrival_time)
     assert sent.all()
     done = records.status == COMPLETED
-    assert (records.output_tokens[done] == specs.output_tokens[done]).all()
+    if not specs.sends_out_of_order:
+        assert (records.output_tokens[done] == specs.output_tokens[done]).all()
     assert (records.arrival_time[done] <= records.admitted_time[done]).all()
     assert (records.admitted_time[done] <= records.scheduled_time[done]).all()
-    assert (records.scheduled_time[done] < records.first_token_time[done]).all()
+    assert (records.scheduled_time[done] <= records.first_token_time[done]).all()
+    steps = done if records.served_by is None else done & (records.served_by == REPLICA)
+    assert (records.scheduled_time[steps] < records.first_token_time[steps]).all()
     assert (records.first_token_time[done] <= records.finish_time[done]).all()
     ended = records.finish_time[records.reason != REASONS.index("prompt_too_long")]
     assert np.isfinite(ended).all()

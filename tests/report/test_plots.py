@@ -8,13 +8,14 @@ import pytest
 from simserve.report import plots
 from simserve.report.axes import clock, log_ticks
 from simserve.report.curves import turning_point
-from simserve.report.svg import inline_svg
+from simserve.report.sketch_figure import sketch_figure
+from simserve.report.sketch_svg import sketch_svg
 from tests.report.builders import run
 
 
 def test_cumulative_curves_reach_from_nobody_to_everybody() -> None:
     """TTFT and E2E of the measured requests, and the bound that the SLO sets."""
-    axes = plots.request_latency(run("stable")).axes[0]
+    axes = sketch_figure(plots.request_latency(run("stable"))).axes[0]
     curves = {line.get_label(): line for line in axes.lines}
 
     assert {"TTFT", "E2E"} <= set(curves)
@@ -27,7 +28,7 @@ def test_the_curve_agrees_with_the_table() -> None:
     """The 50th percentile is where the curve crosses one half."""
     result = run("stable")
 
-    curve = plots.request_latency(result).axes[0].lines[0]
+    curve = sketch_figure(plots.request_latency(result)).axes[0].lines[0]
 
     median = 1e3 * np.interp(0.5, np.asarray(curve.get_ydata()), np.asarray(curve.get_xdata()))
     assert median == pytest.approx(result.summary["p50_ttft_ms"], rel=0.01)
@@ -35,15 +36,15 @@ def test_the_curve_agrees_with_the_table() -> None:
 
 def test_bars_add_up_to_everything() -> None:
     """The parts of the step time."""
-    axes = plots.step_time(run("stable")).axes[0]
+    axes = sketch_figure(plots.step_time(run("stable"))).axes[0]
 
     assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(1.0)
 
 
 def test_axes_carry_their_units() -> None:
     """Time in minutes for a run of minutes, shares in per cent, requests in requests."""
-    over_time = plots.requests_over_time(run("overloaded")).axes[0]
-    kv = plots.kv_over_time(run("stable")).axes[0]
+    over_time = sketch_figure(plots.requests_over_time(run("overloaded"))).axes[0]
+    kv = sketch_figure(plots.kv_over_time(run("stable"))).axes[0]
 
     assert over_time.get_xlabel().startswith("simulated time, ")
     assert over_time.get_ylabel() == "requests"
@@ -55,7 +56,7 @@ def test_the_throughput_curve_names_its_turning_point() -> None:
     """And whether it falls beyond."""
     points = [(8, 500.0), (32, 925.0), (48, 813.0)]
 
-    axes = plots.throughput_curve(points, turning_point(points)).axes[0]
+    axes = sketch_figure(plots.throughput_curve(points, turning_point(points))).axes[0]
 
     assert axes.get_title(loc="left") == "most at max_num_seqs 32, falls beyond"
     assert axes.get_xlabel() == "max_num_seqs"
@@ -64,8 +65,8 @@ def test_the_throughput_curve_names_its_turning_point() -> None:
 
 def test_a_drawing_is_one_element_with_ids_of_its_own() -> None:
     """The same figure twice gives the same text; another name gives other ids."""
-    first = inline_svg(plots.kv_over_time(run("stable")), "one", "Use & <more>")
-    again = inline_svg(plots.kv_over_time(run("stable")), "one", "Use & <more>")
+    first = sketch_svg(plots.kv_over_time(run("stable")), "one", "Use & <more>")
+    again = sketch_svg(plots.kv_over_time(run("stable")), "one", "Use & <more>")
 
     assert first == again
     assert first.startswith('<svg role="img" aria-label="Use &amp; &lt;more&gt;" viewBox="0 0 ')
@@ -93,3 +94,12 @@ def test_a_clock_fits_its_span(span: float, unit: str, last: float) -> None:
 
     assert label == f"simulated time, {unit}"
     assert times[-1] == pytest.approx(last)
+
+
+@pytest.mark.parametrize(("low", "high"), [(2.95, 7.8), (4.0, 6.0), (0.011, 0.018), (300.0, 900.0)])
+def test_a_short_logarithmic_axis_has_ticks_too(low: float, high: float) -> None:
+    """At least three, though no two decades are near."""
+    ticks = log_ticks(low, high)
+
+    assert 3 <= len(ticks) <= 7
+    assert all(low <= tick <= high for tick in ticks)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency_unit, listed, number, share
+from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency, latency_unit, listed, number, share
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,17 @@ def test_long_latencies_are_in_seconds() -> None:
     assert latency_unit(9_999)[0] == "ms"
     assert latency_unit(10_000) == ("s", 1000.0)
     assert latency_unit(None)[0] == "ms"
+
+
+def test_a_latency_carries_its_unit() -> None:
+    """Milliseconds up to ten seconds."""
+    assert [latency(each) for each in (0.4271, 299.4, 9_900.0, 10_074.0, None)] == [
+        "0.427 ms",
+        "299 ms",
+        "9,900 ms",
+        "10.1 s",
+        UNDEFINED,
+    ]
 
 
 def test_lists_end_with_and() -> None:

@@ -94,7 +94,7 @@ def test_the_answers_of_many_runs_draw_themselves() -> None:
     assert comparison.plot.differences().axes[0].get_yticklabels()[0].get_text() == "TTFT p95"
     curve = swept.plot.curve("p95_ttft_ms")
     assert curve is not None
-    assert curve.axes[0].get_xlabel() == "workload.arrivals.rate"
+    assert curve.axes[0].get_xlabel() == "workload.arrivals.rate, requests/s"
     assert list(curve.axes[0].lines[0].get_xdata()) == [2.0, 4.0]
 
 

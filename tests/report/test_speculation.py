@@ -11,6 +11,7 @@ from simserve.metrics.result import RunResult
 from simserve.report.facts import memory_arithmetic
 from simserve.report.html import render_report
 from simserve.report.plots import step_time
+from simserve.report.sketch import Bar
 from simserve.report.speculation import speculation_lines
 from simserve.report.tables import memory_rows
 from simserve.report.terminal import render_run
@@ -66,4 +67,4 @@ def test_the_page_adds_up_with_a_draft() -> None:
     assert "Draft weights" in page
     assert "llama-3.2-1b drafts 5 tokens ahead" in page
     assert any("draft weights" in line for line in memory_arithmetic(result))
-    assert any("drafting" in text.get_text() for text in step_time(result).legends[0].get_texts())
+    assert any("drafting" in bar.label for bar in step_time(result).marks if isinstance(bar, Bar))

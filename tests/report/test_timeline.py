@@ -109,6 +109,14 @@ def test_every_request_is_a_span_with_its_phases_inside(case: str) -> None:
         "prefill": records.first_token_time - records.scheduled_time,
         "decode": records.finish_time - records.first_token_time,
     }
+    if records.prefill_end_time is not None:
+        assert records.transfer_start_time is not None
+        assert records.transfer_end_time is not None
+        sent = np.isfinite(records.prefill_end_time)
+        phases["prefill"] = np.where(sent, records.prefill_end_time - records.scheduled_time, phases["prefill"])
+        phases["link queue"] = records.transfer_start_time - records.prefill_end_time
+        phases["transfer"] = records.transfer_end_time - records.transfer_start_time
+        phases["seat queue"] = records.first_token_time - records.transfer_end_time
     assert set(spans["request"]) == set(np.flatnonzero(np.isfinite(records.arrival_time)).tolist())
     for name, seconds in phases.items():
         for index in np.flatnonzero(served & (seconds > 0)).tolist():
@@ -126,6 +134,45 @@ def test_a_preempted_request_shows_when_it_had_no_kv_cache() -> None:
     assert sum(each["name"] == "recompute" for each in begun) == len(lost)
 
 
+def test_a_handed_over_request_shows_its_transfer() -> None:
+    """Between prefill and decode, as often as there were transfers, each as long as its bytes take on the link."""
+    result, _ = shown("two pools")
+    records = result.simulation.records
+    begun = events("two pools", "b")
+
+    names = [each["name"] for each in begun if each["id"] == 7]
+    assert [name for name in names if "queue" not in name] == ["request", "prefill", "transfer", "decode"]
+    assert names.index("queue") < names.index("prefill")
+    transfers = result.summary["simserve"]["transfers"]
+    assert sum(each["name"] == "transfer" for each in begun) == transfers["count"] == 60
+    assert {each["pid"] for each in begun if each["name"] == "transfer"} <= set(records.replica_id.tolist())
+
+
+def test_the_file_keeps_to_the_trace_event_format(case: str) -> None:
+    """Phases, ids, categories, numbers and order that Perfetto's importer and Chrome's own take without a complaint."""
+    document = shown(case)[1]
+    processes = {
+        each["pid"] for each in document["traceEvents"] if each["ph"] == "M" and each["name"] == "process_name"
+    }
+    pids: dict[int, int] = {}
+
+    assert document["displayTimeUnit"] == "ms"
+    for each in document["traceEvents"]:
+        assert each["ph"] in ("M", "X", "C", "b", "e")
+        assert each["pid"] in processes
+        if each["ph"] == "M":
+            continue
+        assert each["ts"] >= 0
+        assert round(1000 * each["ts"]) == pytest.approx(1000 * each["ts"], abs=1e-3)  # whole nanoseconds
+        if each["ph"] == "X":
+            assert each["dur"] >= 0
+        elif each["ph"] == "C":
+            assert all(isinstance(value, int) and value >= 0 for value in each["args"].values())
+        else:
+            assert (each["cat"], isinstance(each["id"], int)) == ("request", True)
+            assert pids.setdefault(each["id"], each["pid"]) == each["pid"]
+
+
 def test_counters_are_those_of_the_records(case: str) -> None:
     """Nobody is left at the end; the mean number running is that of the time series (Little)."""
     result, _ = shown(case)
@@ -141,6 +188,10 @@ def test_counters_are_those_of_the_records(case: str) -> None:
         seconds += sum((b[0] - a[0]) * a[1] for a, b in pairwise(points))
     records = result.simulation.records
     stayed = np.nansum(records.finish_time - records.scheduled_time)
+    if records.prefill_end_time is not None:
+        away = np.nan_to_num(records.first_token_time - records.prefill_end_time)
+        assert (away > 0).sum() > 50
+        stayed -= away.sum()
     if records.num_preemptions.sum():
         assert seconds < stayed
     else:

@@ -12,6 +12,7 @@ from rich.console import Console
 from simserve.planner.validate import Validation
 from simserve.report.scatter import engine_kind
 from simserve.report.validation import error_tables, not_run_lines, render_validation, validation_lines
+from simserve.report.validation_page import Validation as ShownValidation
 from simserve.report.validation_page import validation_page, write_validation_page
 from tests.planner.builders import make_prediction
 from tests.report.builders import Page
@@ -130,3 +131,19 @@ def test_rooms_for_kv_are_answered_beside_the_points_or_alone() -> None:
     assert alone.endswith("the largest error is 2.00% of the GPU.")
     assert beside[-1] == alone
     assert validation_lines(Validation(predictions=()).summary) == ["No measurement was found."]
+
+
+def test_a_validation_shows_itself_in_a_notebook() -> None:
+    """The answer and a row a source; a scatter of what has points, nothing of what has none."""
+    found = _validation()
+    shown = ShownValidation(predictions=found.predictions)
+
+    text = shown._repr_html_()
+    figure = shown.plot.scatter("tpot")
+
+    assert "Median error: TPOT 10.0%" in text
+    assert text.count("<tr>") == 1 + len(error_tables(found.summary)[0].rows)
+    assert figure is not None
+    assert figure.axes[0].get_xlabel() == "measured, TPOT in ms"
+    assert shown.plot.scatter("e2e") is None
+    assert shown.summary == found.summary

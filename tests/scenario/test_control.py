@@ -10,6 +10,10 @@ from simserve.errors import InputError
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
 
+SLOW = "{kind: slow, at: 1 s, duration: 1 s"
+LINK = "{kind: link, at: 1 s, duration: 1 s"
+SPLIT = "[{name: p, role: prefill}, {name: d, role: decode}]"
+SHARED = "workload.shared_prefix={num_groups: 2, tokens: 100}"
 CLASSES = "workload.classes=[{name: chat, share: 1.0, %s}]"
 
 
@@ -39,12 +43,41 @@ def refusal(*overrides: str, name: str = "chatbot") -> str:
         (["deployment.pools=[{name: a, role: prefill}]"], "add deployment.disaggregation"),
         (["deployment.disaggregation={}"], "needs pools of the roles"),
         (["deployment.pools=[{name: a}]", "deployment.replicas=2"], "no effect beside pools"),
-        (["deployment.pools=[{name: a}]", "deployment.faults=[{kind: slow, at: 1 s, duration: 1 s}]"], "with pools"),
+        (["deployment.pools=[{name: a}]", f"deployment.faults=[{SLOW}, pool: b}}]"], "names no pool"),
+        (
+            ["deployment.pools=[{name: a}]", f"deployment.faults=[{SLOW}, replica: 1}}]"],
+            "the replicas it may strike, 1",
+        ),
+        (["deployment.faults=[{kind: link, at: 1 s, duration: 1 s}]"], "has no link to strike"),
+        (
+            [f"deployment.pools={SPLIT}", "deployment.disaggregation={}", f"deployment.faults=[{LINK}, pool: d}}]"],
+            "no KV",
+        ),
+        (["deployment.pools=[{name: a, replicas: 3, autoscaling: {max_replicas: 2, target: 1}}]"], "must lie between"),
+        (["deployment.updates=[{at: 1 s, max_unavailable: 0}]"], "never goes on"),
+        (["deployment.updates=[{at: 1 s, pool: b}]"], "names no pool"),
+        (["deployment.liveness={timeout: 20 s}"], "must not be longer than period"),
+        (["deployment.engine.kv_offload={size: 10 GiB}"], "no two prompts of the workload begin alike"),
+        ([SHARED, "deployment.engine.kv_offload={size: 10 kB}"], "holds no KV block"),
+        (
+            [SHARED, "deployment.engine.kv_offload={size: 1 GB}", "deployment.engine.enable_prefix_caching=false"],
+            "is off",
+        ),
         (["deployment.faults=[{kind: slow, at: 1 s, duration: 1 s, replica: 3}]"], "must be below deployment.replicas"),
         (["deployment.faults=[{kind: slow, at: 1 s, mttr: 1 s}]"], "give duration, not mttr"),
         (["deployment.autoscaling={max_replicas: 4, min_replicas: 2, target: 3}"], "must lie between min_replicas 2"),
         (["deployment.autoscaling={max_replicas: 4, target: 3, metric: busy}"], "is a share"),
-        (["deployment.streaming={}", "workload.arrivals={process: closed_loop, concurrency: 3}"], "wait for answers"),
+        (["deployment.response_cache={hit_share: {chat: 0.2}}"], "workload.classes has none"),
+        (["deployment.overflow={api: gpt-4o, max_queue: 3, never: [chat]}"], "names no class"),
+        (["deployment.fairness={shares: {chat: 1, other: 2}}", CLASSES % ""], "names no class"),
+        (["deployment.routing.rules=[{pool: small}]"], "names no pool"),
+        (["deployment.overflow={api: gpt-4o}"], "sends nothing to the API"),
+        (["deployment.overflow={api: gpt-4o, max_queue: 3}", "deployment.pools=[{name: api}]"], "rename it"),
+        (
+            ["deployment.pools=[{name: a}, {name: b}]", "deployment.routing.rules=[{pool: a, classes: [x]}]"],
+            "names no class",
+        ),
+        (["deployment.response_cache={hit_share: 0.2}", "deployment.engine.batching=static"], "continuous batching"),
         (["deployment.streaming={stream: false, buffer_tokens: 3}"], "no effect with stream"),
         (["deployment.streaming={http_timeout: 3 s}"], "needs stream: false"),
     ],

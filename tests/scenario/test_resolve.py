@@ -243,3 +243,35 @@ def test_an_offline_run_has_no_server_that_holds_up_launches() -> None:
 
     assert served > 0
     assert offline == 0
+
+
+def test_answers_that_are_not_streamed_cost_the_scheduler_less() -> None:
+    """vLLM before V1 makes an output object a request and step for a stream, on the thread that schedules."""
+    streamed, whole, offline = (
+        resolve(
+            make_scenario(["deployment.engine.name=vllm", 'deployment.engine.version="0.7.3"', *more])
+        ).shape.engine.host_seconds_per_request
+        for more in (
+            [],
+            ["deployment.streaming={stream: false}"],
+            ["workload.arrivals={process: all_at_once}"],
+        )
+    )
+
+    assert streamed - whole == pytest.approx(22e-6)
+    assert offline == whole
+
+
+def test_nodes_of_older_gpus_have_slower_cores_unless_told_otherwise() -> None:
+    """1.4 times the host time on A100, from the hardware profile; `host_slowdown` says another node's."""
+    seconds = [
+        resolve(make_scenario([f"deployment.hardware={gpu}", *more])).shape.engine.host_seconds_per_step
+        for gpu, more in (
+            ("h100-sxm-80gb", []),
+            ("a100-sxm-80gb", []),
+            ("a100-sxm-80gb", ["deployment.engine.host_slowdown=1"]),
+        )
+    ]
+
+    assert seconds[1] == pytest.approx(1.4 * seconds[0])
+    assert seconds[2] == seconds[0]

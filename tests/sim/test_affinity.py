@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import simserve as ss
+from simserve.scenario.load import from_mapping
 from simserve.sim.affinity import PrefixAffinity, SessionAffinity
 from simserve.sim.recorder import Recorder
 from simserve.sim.routing import Router
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.units import Pool, Unit
 from tests.builders import constant_step_times, make_config, make_specs
+
+MOONCAKE = Path(__file__).resolve().parents[2] / "../shared/data/traces/mooncake/conversation_trace.jsonl.gz"
 
 
 def make_router(affinity: Any, loads: list[int], **spec: Any) -> Router:
@@ -18,10 +27,10 @@ def make_router(affinity: Any, loads: list[int], **spec: Any) -> Router:
     pool = Pool("", config, times, Recorder(config, times, None))
     units = [Unit(number, pool, 0.0) for number in range(len(loads))]
     for unit, load in zip(units, loads, strict=True):
-        unit.load = load
+        unit.load = unit.tokens = load
     pool.ready = list(range(len(loads)))
     specs = make_specs([0.0], 1, 1)
-    return Router(RoutingSpec(policy="session", **spec), units, [pool], specs, affinity=affinity)
+    return Router(RoutingSpec(**{"policy": "session"} | spec), units, [pool], specs, affinity=affinity)
 
 
 def test_a_session_stays_where_it_began() -> None:
@@ -46,7 +55,8 @@ def test_a_session_moves_when_its_replica_is_gone() -> None:
 
 def test_the_longest_known_prefix_decides() -> None:
     """Request 3 begins as 0 and 1 do, and goes on as 1 does."""
-    affinity = PrefixAffinity([0, 2, 5, 6, 9], [1, 10, 1, 2, 11, 5, 1, 2, 12])
+    ends = [100, 150, 100, 200, 250, 80, 100, 200, 260]
+    affinity = PrefixAffinity([0, 2, 5, 6, 9], [1, 10, 1, 2, 11, 5, 1, 2, 12], ends, [0.0] * 4)
     router = make_router(affinity, [0, 9, 9])
     assert router.choose(0) == 0
     affinity.routed(1, 2)
@@ -66,3 +76,57 @@ def test_a_replica_that_is_too_full_is_passed_over() -> None:
     assert make_router(affinity, [8, 30, 10]).choose(1) == 0
     affinity.routed(0, 1)
     assert make_router(affinity, [8, 30, 10], imbalance_guard=3.0).choose(1) == 1
+
+
+def test_a_prefix_that_all_have_in_common_draws_nobody() -> None:
+    """Less than the threshold of the prompt is known there: the request is not sent after it."""
+    offsets, segments, ends = [0, 2, 4], [1, 10, 1, 11], [100, 400, 100, 400]
+    for least, expected in ((50.0, 2), (150.0, None)):
+        affinity = PrefixAffinity(offsets, segments, ends, [least, least])
+        affinity.routed(0, 2)
+
+        assert affinity.preferred(1, [0, 1, 2]) == expected
+
+
+@given(
+    loads=st.lists(st.integers(0, 50_000), min_size=2, max_size=8),
+    known=st.integers(1, 20_000),
+    guard=st.floats(1.0, 4.0),
+)
+def test_the_guard_keeps_load_within_its_bound(loads: list[int], known: int, guard: float) -> None:
+    """Whoever knows a prefix gets the request, unless it is too far beyond the mean for the tokens saved."""
+    affinity = PrefixAffinity([0, 1, 2], [1, 1], [known, known], [0.0, 0.0])
+    affinity.routed(0, 0)
+    router = make_router(affinity, loads, policy="prefix", imbalance_guard=guard)
+
+    chosen = router.choose(1)
+
+    bound = max(guard * sum(loads) / len(loads), min(loads) + known)
+    assert loads[chosen] <= bound
+    assert chosen == (0 if loads[0] <= bound else loads.index(min(loads)))
+
+
+@pytest.mark.skipif(not MOONCAKE.exists(), reason="needs ../shared/data")
+def test_a_real_trace_hits_more_and_answers_sooner_behind_a_router_that_knows_prefixes() -> None:
+    """Mooncake's conversations on eight replicas: more than twice the hits, p95 TTFT a quarter lower, loads as even."""
+    mapping: dict[str, Any] = {
+        "name": "mooncake",
+        "model": "llama-3.1-8b",
+        "deployment": {
+            "hardware": "h100-sxm-80gb",
+            "replicas": 8,
+            "engine": {"name": "vllm", "version": "0.12", "max_model_len": 131072},
+        },
+        "workload": {"trace": {"path": str(MOONCAKE), "format": "mooncake"}},
+    }
+    found = {}
+    for policy in ("round_robin", "prefix"):
+        mapping["deployment"]["routing"] = {"policy": policy}
+        found[policy] = ss.run(from_mapping(mapping))
+    rates = {policy: each.summary["simserve"]["kv"]["prefix_hit_rate"] for policy, each in found.items()}
+    requests = found["prefix"].requests
+    computed = (requests.prompt_tokens - requests.cached_tokens).groupby(requests.replica_id).sum()
+
+    assert rates["prefix"] > 2.0 * rates["round_robin"]
+    assert found["prefix"].summary["p95_ttft_ms"] < 0.75 * found["round_robin"].summary["p95_ttft_ms"]
+    assert computed.max() < 1.2 * computed.mean()

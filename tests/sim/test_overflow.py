@@ -14,7 +14,7 @@ from simserve.metrics.summary import summarize
 from simserve.profiles.api import TokenPrice
 from simserve.sim.control import Control
 from simserve.sim.overflow_spec import OverflowSpec
-from simserve.sim.records import TIMED_OUT
+from simserve.sim.records import REASONS, TIMED_OUT
 from simserve.sim.simulate import Simulation, simulate
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
@@ -93,3 +93,74 @@ def test_without_an_overflow_there_are_no_figures() -> None:
 
     assert set(overflow_figures(run.records, window, None).values()) == {None}
     assert np.count_nonzero(run.records.replica_id < 0) == 0
+
+
+def classed(specs: RequestSpecs, *owners: int, **options: Any) -> RequestSpecs:
+    """Return the requests as of two classes."""
+    classes = tuple(ClassSpec(name=name, share=0.5, **options) for name in ("open", "secret"))
+    return replace(specs, classes=classes, request_class=np.array(owners, dtype=np.int16))
+
+
+def test_classes_may_be_kept_in_or_sent_out() -> None:
+    """One that always goes, one that never does, whatever waits."""
+    specs = classed(make_specs([0.0, 0.1, 0.2, 0.3], 4, 5), 0, 1, 1, 1)
+    kept = overflowing(specs, never=["secret"])
+    sent = overflowing(specs, max_queue=None, always=["secret"])
+
+    assert kept.records.replica_id.tolist() == [0, 0, 0, 0]
+    assert sent.records.replica_id.tolist() == [0, -1, -1, -1]
+
+
+def test_what_comes_above_a_rate_goes_to_the_api() -> None:
+    """One request a second and a burst of two: of five in the first half second, three are too many."""
+    specs = make_specs([0.0, 0.1, 0.2, 0.3, 0.5, 3.0], 4, 1)
+    run = overflowing(specs, max_queue=None, above_rate={"rate": 1, "burst": 2})
+
+    assert run.records.replica_id.tolist() == [0, 0, -1, -1, -1, 0]
+
+
+@pytest.mark.parametrize("limit", [{"requests_per_minute": 2}, {"tokens_per_minute": 18}])
+def test_the_api_takes_so_much_a_minute(limit: dict[str, Any]) -> None:
+    """Two calls of nine tokens are let in; the others stay, wait for the limit, or are refused, and all is counted."""
+    specs = classed(make_specs([0.0, 1.0, 2.0, 3.0], 4, 5), 0, 0, 0, 0)
+    out = {"max_queue": None, "always": ["open"], **limit}
+    stay, wait, refuse = (overflowing(specs, **out, when_limited=what) for what in ("stay", "wait", "refuse"))
+
+    assert stay.records.replica_id.tolist() == [-1, -1, 0, 0]
+    assert wait.records.replica_id.tolist() == [-1] * 4
+    assert wait.records.first_token_time.tolist() == pytest.approx([2.0, 3.0, 30.0 + 2.0, 60.0 + 2.0])
+    assert [REASONS[reason] for reason in refuse.records.reason] == ["", "", "api_limit", "api_limit"]
+    for run in (stay, wait, refuse):
+        assert run.front is not None
+        assert run.front.limited == 2
+
+
+def test_a_refused_client_tries_again_when_it_is_told_to() -> None:
+    """The limit lets one call in every 30 s: the third, refused at 2 s, is told to wait 28 s, and is let in."""
+    specs = classed(make_specs([0.0, 1.0, 2.0], 4, 5), 0, 0, 0, retries={"max": 3, "backoff": "1 s", "jitter": 0})
+    run = overflowing(specs, max_queue=None, always=["open"], requests_per_minute=2, when_limited="refuse")
+
+    assert run.records.status.tolist() == [0, 0, 0]
+    assert run.records.first_token_time[2] == pytest.approx(30.0 + 2.0)
+    assert run.timeline is not None
+    assert run.timeline.refusals == {"api_limit": 1}
+
+
+def test_answers_of_the_api_differ_in_speed() -> None:
+    """With a spread, the time a token varies around the mean."""
+    specs = make_specs([0.001 * index for index in range(1000)], 1, 9)
+    run = overflowing(specs, max_queue=0, tokens_per_second_cv=0.5)
+    gaps = run.records.itl_max[run.records.replica_id < 0]
+
+    assert gaps.mean() == pytest.approx(0.25, abs=4 * 0.125 / len(gaps) ** 0.5)
+    assert gaps.std() == pytest.approx(0.125, rel=0.3)
+
+
+def test_an_api_that_gets_nothing_is_refused() -> None:
+    """Without a rule, and with a rule that contradicts itself."""
+    for changes, words in (
+        ({"always": ["a"], "never": ["a"]}, "keep one"),
+        ({"when_limited": "wait"}, "without a limit"),
+    ):
+        with pytest.raises(Exception, match=words):
+            validate(OverflowSpec, {**SPEC, **changes})

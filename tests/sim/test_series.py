@@ -58,3 +58,14 @@ def test_nobody_at_all() -> None:
     nobody = np.array([np.nan])
 
     assert mean_count(nobody, nobody, np.array([0.0, 1.0, 2.0])).tolist() == [0.0, 0.0]
+
+
+def test_bins_reach_the_end_of_a_run_that_outlasts_its_steps() -> None:
+    """What an API answers may end long after the last step of a replica."""
+    sums = BinnedSums(("busy",))
+    sums.add(np.array([0.0]), np.array([1.0]), (np.array([1.0]),))
+
+    edges, means = sums.means(100.0)
+
+    assert edges[-1] == 100.0
+    assert means["busy"] @ np.diff(edges) == pytest.approx(1.0)

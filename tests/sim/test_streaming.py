@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
+from simserve.engine.progress import GRID
 from simserve.sim.control import Control
+from simserve.sim.fault_spec import FaultSpec
+from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.records import COMPLETED, TIMED_OUT
 from simserve.sim.simulate import Simulation, simulate
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
-from tests.builders import constant_step_times, make_config, make_specs
+from tests.builders import constant_step_times, make_closed_loop, make_config, make_specs
 from tests.engine.strategies import Case, cases
 from tests.oracle.continuous import ContinuousReplica
 from tests.theory.builders import make_deployment
@@ -75,7 +79,7 @@ def test_a_core_sends_one_event_after_the_other() -> None:
     assert sorted(run.records.first_token_time) == pytest.approx([1.2, 1.4, 1.6, 1.8])
     assert run.stream is not None
     assert run.stream.num_events == 20
-    assert run.stream.busiest_share == pytest.approx(0.8)
+    assert run.stream.busiest_share == pytest.approx(20 * 0.2 / 5.8)
     assert run.stream.delay_seconds == pytest.approx(5 * (0.2 + 0.4 + 0.6))
 
 
@@ -105,3 +109,91 @@ def test_a_proxy_cuts_long_answers() -> None:
 
     assert run.records.status.tolist() == [COMPLETED, TIMED_OUT, COMPLETED]
     assert run.records.finish_time[1] == 4.5
+
+
+def test_a_step_that_outlasts_the_last_client_is_not_more_than_all_of_the_run() -> None:
+    """One request, dropped at 2.5 s while its third step runs to 3 s: a step was running throughout."""
+    run = streamed(make_specs([0.0], 4, [6]), make_config(max_num_seqs=2), stream=False, http_timeout="2.5 s")
+
+    assert run.end_time == 2.5
+    assert run.totals.busy_seconds == 3.0
+    assert run.busy_share == 1.0
+
+
+def test_a_client_that_waits_sends_its_next_request_later() -> None:
+    """A quarter of a second there and back, and an event's cost: 3 + 0.5 + 0.1 s a request instead of 3."""
+    run = streamed(make_closed_loop(1, [4] * 5, 3), network_latency="250 ms", cost_per_event="0.1 s")
+
+    sent = run.records.arrival_time
+    assert np.diff(sent) == pytest.approx([3.0 + 0.5 + 0.1 + 0.05] * 4)
+    assert (run.records.finish_time[:-1] <= sent[1:] + 1e-9).all()
+
+
+def test_a_full_core_slows_a_closed_loop_down() -> None:
+    """Four clients, tokens at a second each, 0.5 s an event: one core sends two a second, and they ask no faster."""
+    specs = make_closed_loop(4, [4] * 40, 10)
+    free, full = streamed(specs), streamed(specs, cost_per_event="0.5 s")
+
+    assert free.end_time == pytest.approx(100.0)
+    assert full.end_time == pytest.approx(40 * 10 * 0.5, rel=0.1)
+    assert full.stream is not None
+    assert full.stream.busiest_share > 0.9
+
+
+def test_conversations_wait_for_the_network_too() -> None:
+    """Three turns of one conversation, each half a second later."""
+    turns = np.arange(1, 4)
+    specs = replace(
+        make_specs([0.0, np.nan, np.nan], 4, 3), session=np.zeros(3, dtype=np.int64), turn=turns, think_time=np.zeros(3)
+    )
+    run = streamed(specs, network_latency="250 ms")
+
+    assert run.records.arrival_time.tolist() == [0.0, 3.5, 7.0]
+    assert run.records.finish_time.tolist() == [3.5, 7.0, 10.5]
+
+
+def test_a_replica_that_comes_back_keeps_its_clock() -> None:
+    """Lost in its fifth step and back at 20 s: what it then answers has a token every second, as before."""
+    faults = TypeAdapter(tuple[FaultSpec, ...]).validate_python(
+        [{"kind": "replica", "replica": 0, "at": "4.5 s", "duration": "15.5 s", "in_flight": "retry"}]
+    )
+    control = Control(faults=faults, streaming=validate(StreamingSpec, {**FREE, "buffer_tokens": 2}))
+    deployment = make_deployment(make_config(), constant_step_times(1.0), 1)
+    records = simulate(replace(deployment, control=control), make_specs([0.0, 30.0], 4, [8, 7])).records
+
+    assert records.first_token_time.tolist() == [22.0, 32.0]
+    assert records.finish_time.tolist() == [28.0, 37.0]
+    assert records.itl_max.tolist() == [2.0, 2.0]
+
+
+def test_answers_of_an_api_pass_no_api_server_of_ours() -> None:
+    """It answers the second request; the network lies before it, the events are its own."""
+    api = validate(OverflowSpec, {"api": "any", "max_queue": 0, "ttft": "2 s", "ttft_cv": 0, "tokens_per_second": 4})
+    spec = validate(StreamingSpec, {"cost_per_event": "0.2 s", "network_latency": "250 ms"})
+    deployment = make_deployment(make_config(max_num_seqs=1), constant_step_times(1.0), 1)
+    run = simulate(
+        replace(deployment, control=Control(overflow=api, streaming=spec)), make_specs([0.0, 0.5], 4, [3, 5])
+    )
+
+    assert run.records.replica_id.tolist() == [0, -1]
+    assert run.records.first_token_time[1] == pytest.approx(0.5 + 0.25 + 2.0 + 0.25)
+    assert run.records.itl_max[1] == 0.25
+    assert run.stream is not None
+    assert (run.stream.num_events, run.stream.num_tokens) == (3, 3)
+
+
+def test_drafted_tokens_of_a_step_are_one_event() -> None:
+    """Two and a half tokens a step: nine tokens after the first come in four steps, so five events, not ten."""
+    specs = replace(make_specs([0.0], 4, 10), pace=np.array([5 * GRID // 2], dtype=np.int64))
+    run = streamed(specs, make_config(num_speculative_tokens=4))
+    buffered = streamed(specs, make_config(num_speculative_tokens=4), buffer_tokens=4)
+
+    assert run.stream is not None
+    assert run.stream.num_events == 5
+    assert run.records.first_token_time[0] == 1.0
+    assert run.records.finish_time[0] == 5.0
+    assert run.records.itl_max[0] == 1.0
+    # Tokens 4, 8 and 10 are there after 1 + ceil(3 / 2.5), 1 + ceil(7 / 2.5) and 5 steps.
+    assert buffered.stream is not None
+    assert buffered.stream.num_events == 3
+    assert buffered.records.first_token_time[0] == 3.0

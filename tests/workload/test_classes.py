@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -135,10 +136,28 @@ def test_a_closed_loop_has_classes_by_share() -> None:
             "closed loop and a class",
         ),
         ({"classes": [chat(arrivals={"process": "closed_loop", "concurrency": 2})]}, "closed_loop arrivals of its own"),
-        ({"trace": {"path": "x.csv"}, "classes": [chat(arrivals=POISSON)]}, "has a trace and also classes"),
+        ({"trace": {"path": "x.csv"}, "classes": [chat(arrivals=POISSON)]}, "give the class a share of its rows"),
     ],
 )
 def test_what_makes_no_sense_is_refused(workload: dict[str, Any], words: str) -> None:
     """One line says what is wrong."""
     with pytest.raises(InputError, match=words):
         validate(WorkloadSpec, {"num_requests": 10, **workload})
+
+
+def test_the_rows_of_a_trace_are_shared_out(tmp_path: Path) -> None:
+    """A quarter of them to one class, whose clients hang up; times and lengths are the trace's."""
+    file = tmp_path / "rows.csv"
+    rows = "".join(f"{0.1 * index},{10 + index % 7},5\n" for index in range(400))
+    file.write_text("arrival_time,prompt_tokens,output_tokens\n" + rows, encoding="utf-8")
+    hasty = {"name": "hasty", "share": 0.25, "timeout": "3 s", "retries": 2}
+    spec = validate(WorkloadSpec, {"trace": {"path": str(file)}, "classes": [hasty, {"name": "calm", "share": 0.75}]})
+
+    specs = generate(spec, seed=1)
+    alone = generate(validate(WorkloadSpec, {"trace": {"path": str(file)}}), seed=1)
+
+    assert specs.request_class is not None
+    assert np.mean(specs.request_class == 0) == pytest.approx(0.25, abs=4 * (0.25 * 0.75 / 400) ** 0.5)
+    assert specs.arrival_time.tolist() == alone.arrival_time.tolist()
+    assert specs.prompt_tokens.tolist() == alone.prompt_tokens.tolist()
+    assert [each.timeout for each in specs.classes] == [3.0, None]

@@ -189,3 +189,22 @@ def test_a_broken_file_of_lengths_is_one_clear_line(tmp_path, text, column, mess
         length_distribution(EmpiricalLength(path="lengths.csv", column=column), tmp_path)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_lengths_are_tabulated_once_and_cannot_be_written_to() -> None:
+    """All who ask for equal lengths share one table."""
+    first = length_distribution(LognormalLength(mean=300, cv=1.0, max=4000))
+
+    assert length_distribution(LognormalLength(mean=300, cv=1.0, max=4000)) is first
+    with pytest.raises(ValueError, match="read-only"):
+        first.probabilities[0] = 1.0
+
+
+def test_a_file_of_lengths_that_has_changed_is_read_again(tmp_path):
+    """Its state counts, not its name."""
+    file = tmp_path / "lengths.txt"
+    file.write_text("10\n30\n", encoding="utf-8")
+    before = length_distribution(EmpiricalLength(path=str(file))).mean
+    file.write_text("10\n30\n80\n", encoding="utf-8")
+
+    assert (before, length_distribution(EmpiricalLength(path=str(file))).mean) == (20.0, 40.0)

@@ -10,6 +10,7 @@ import pytest
 from simserve.errors import TraceError
 from simserve.workload.generate import generate
 from simserve.workload.spec import TraceSpec, WorkloadSpec
+from simserve.workload.traces.formats import read_trace
 
 AZURE = Path(__file__).resolve().parents[2] / "../shared/data/traces/azure2023"
 AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -207,3 +208,16 @@ def test_the_folder_of_the_scenario_comes_before_the_working_folder(tmp_path, mo
 
     assert generate(spec, seed=1, base_path=there).prompt_tokens.tolist() == [1]
     assert replay(there, CSV_HEADER + "0,2,2\n").prompt_tokens.tolist() == [2]
+
+
+def test_a_trace_is_read_again_only_when_its_file_has_changed(tmp_path):
+    """All runs on it share its columns, which nobody can write to."""
+    file = tmp_path / "trace.csv"
+    file.write_text("arrival_time,prompt_tokens,output_tokens\n0,5,5\n1,6,6\n", encoding="utf-8")
+    first = read_trace(file)
+    again = read_trace(file)
+    file.write_text("arrival_time,prompt_tokens,output_tokens\n0,5,5\n1,6,6\n2,7,7\n", encoding="utf-8")
+
+    assert again is first
+    assert not first.prompt_tokens.flags.writeable
+    assert len(read_trace(file).prompt_tokens) == 3

@@ -3,7 +3,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 export const COLORS = ["blue", "vermilion", "orange", "green", "sky", "grey"].map((name) => `var(--${name})`);
 const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 2", ""];
-const W = 420, H = 230, LEFT = 54, RIGHT = 12, TOP = 12, BOTTOM = 40;
+const W = 420, H = 230, LEFT = 62, RIGHT = 12, TOP = 12, BOTTOM = 40;
 
 export function node(name, attributes = {}, children = []) {
   const made = document.createElement(name);
@@ -68,21 +68,27 @@ export function figure(title, note, ...parts) {
   return node("figure", {}, [node("figcaption", { text: title }, note ? [node("span", { text: note })] : []), ...parts]);
 }
 
-export function key(names, style = "line") {
-  return node("ul", { class: "key" }, names.map((name, place) => {
-    const mark = shape("svg", { viewBox: "0 0 28 14", "aria-hidden": "true" });
-    mark.append(style === "line"
-      ? shape("line", { x1: 0, x2: 28, y1: 8, y2: 8, stroke: COLORS[place % 6], "stroke-width": 3, "stroke-dasharray": DASHES[place % 6] })
-      : shape("rect", { x: 2, y: 1, width: 16, height: 12, fill: COLORS[place % 6] }));
-    return node("li", {}, [mark, document.createTextNode(name)]);
-  }));
+function keyMark(drawn) {
+  const mark = shape("svg", { viewBox: "0 0 28 14", "aria-hidden": "true" });
+  mark.append(drawn);
+  return mark;
 }
 
-// series: [{name, x, y, steps}]; x has one more entry than y where steps is set.
-export function lines({ label, series, x, y, logX, logY, maxX, maxY, minX, marks = [], bounds = [], areas }) {
+export function key(names, style = "line") {
+  return node("ul", { class: "key" }, names.map((name, place) => node("li", {}, [
+    keyMark(style === "line"
+      ? shape("line", { x1: 0, x2: 28, y1: 8, y2: 8, stroke: COLORS[place % 6], "stroke-width": 3, "stroke-dasharray": DASHES[place % 6] })
+      : shape("rect", { x: 2, y: 1, width: 16, height: 12, fill: COLORS[place % 6] })),
+    document.createTextNode(name),
+  ])));
+}
+
+// series: [{name, x, y, steps}]; x has one more entry than y where steps is set. ghosts: the same, of what one compares with.
+export function lines({ label, series, x, y, logX, logY, maxX, maxY, minX, marks = [], bounds = [], areas, ghosts = [], named }) {
   const finite = (values) => values.filter((value) => Number.isFinite(value) && value !== null);
-  const xs = finite(series.flatMap((each) => each.x).concat(marks.map((each) => each.at)));
-  const ys = finite(series.flatMap((each) => each.y).concat(bounds.map((each) => each.at)));
+  const drawnFirst = [...ghosts, ...series];
+  const xs = finite(drawnFirst.flatMap((each) => each.x).concat(marks.map((each) => each.at)));
+  const ys = finite(drawnFirst.flatMap((each) => each.y).concat(bounds.map((each) => each.at)));
   if (!xs.length || !ys.length) return node("p", { class: "note", text: "Undefined here." });
   let [x0, x1] = [minX ?? (logX ? Math.min(...xs.filter((value) => value > 0)) : Math.min(0, ...xs)), maxX ?? Math.max(...xs)];
   let [y0, y1] = [logY ? Math.min(...ys.filter((value) => value > 0)) / 1.2 : 0, maxY ?? Math.max(...ys) * (logY ? 1.2 : 1.06)];
@@ -99,12 +105,16 @@ export function lines({ label, series, x, y, logX, logY, maxX, maxY, minX, marks
     svg.append(shape("line", { class: "gridline", x1: px(tick), x2: px(tick), y1: TOP, y2: H - BOTTOM }));
     svg.append(shape("text", { x: px(tick), y: H - BOTTOM + 15, "text-anchor": "middle" }, (x.format ?? compact)(tick)));
   }
-  series.forEach((each, place) => {
+  const pointsOf = (each) => {
     const points = [];
     if (each.steps) each.y.forEach((value, at) => points.push([each.x[at], value], [each.x[at + 1], value]));
     else each.x.forEach((value, at) => points.push([value, each.y[at]]));
-    const drawn = points.filter(([a, b]) => Number.isFinite(a) && Number.isFinite(b) && b !== null && (!logX || a > 0));
-    const path = drawn.map(([a, b], at) => `${at ? "L" : "M"}${px(a).toFixed(1)} ${Math.max(py(b), 0).toFixed(1)}`).join("");
+    return points.filter(([a, b]) => Number.isFinite(a) && Number.isFinite(b) && b !== null && (!logX || a > 0));
+  };
+  const pathOf = (drawn) => drawn.map(([a, b], at) => `${at ? "L" : "M"}${px(a).toFixed(1)} ${Math.max(py(b), 0).toFixed(1)}`).join("");
+  for (const each of ghosts) svg.append(shape("path", { d: pathOf(pointsOf(each)), fill: "none", stroke: "var(--grey)", "stroke-width": 1.5, "stroke-dasharray": each.dash ?? null }));
+  series.forEach((each, place) => {
+    const drawn = pointsOf(each), path = pathOf(drawn);
     const color = each.color ?? COLORS[place % 6];
     if (areas && drawn.length) {
       const base = place ? series[place - 1] : null;
@@ -116,18 +126,47 @@ export function lines({ label, series, x, y, logX, logY, maxX, maxY, minX, marks
   });
   for (const bound of bounds) {
     svg.append(shape("line", { x1: LEFT, x2: W - RIGHT, y1: py(bound.at), y2: py(bound.at), stroke: "var(--bad)", "stroke-dasharray": "3 3" }));
-    svg.append(shape("text", { x: W - RIGHT - 2, y: py(bound.at) - 4, "text-anchor": "end" }, bound.name));
+    svg.append(shape("text", { class: "halo", x: bound.left ? LEFT + 4 : W - RIGHT - 2, y: py(bound.at) - 4, "text-anchor": bound.left ? "start" : "end" }, bound.name));
   }
   for (const mark of marks) {
     if (!(mark.at >= x0 && mark.at <= x1)) continue;
     const left = px(mark.at) > W / 2;
     svg.append(shape("line", { x1: px(mark.at), x2: px(mark.at), y1: TOP, y2: H - BOTTOM, stroke: mark.color ?? "var(--bad)", "stroke-dasharray": "3 3" }));
-    svg.append(shape("text", { x: px(mark.at) + (left ? -4 : 4), y: TOP + 9 + 13 * (mark.row ?? 0), "text-anchor": left ? "end" : "start" }, mark.name));
+    svg.append(shape("text", { class: "halo", x: px(mark.at) + (left ? -4 : 4), y: TOP + 9 + 13 * (mark.row ?? 0), "text-anchor": left ? "end" : "start" }, mark.name));
   }
   svg.append(shape("line", { class: "axis", x1: LEFT, x2: W - RIGHT, y1: H - BOTTOM, y2: H - BOTTOM }), shape("line", { class: "axis", x1: LEFT, x2: LEFT, y1: TOP, y2: H - BOTTOM }));
   svg.append(shape("text", { x: (LEFT + W - RIGHT) / 2, y: H - 6, "text-anchor": "middle" }, x.label));
   svg.append(shape("text", { x: 0, y: 0, transform: `translate(11 ${(TOP + H - BOTTOM) / 2}) rotate(-90)`, "text-anchor": "middle" }, y.label));
-  return node("div", {}, [series.length > 1 ? key(series.map((each) => each.name), areas ? "box" : "line") : null, svg]);
+  const names = key(series.map((each) => each.name), areas ? "box" : "line");
+  if (ghosts.length) names.append(node("li", {}, [keyMark(shape("line", { x1: 0, x2: 28, y1: 8, y2: 8, stroke: "var(--grey)", "stroke-width": 2 })), document.createTextNode(ghosts[0].name)]));
+  return node("div", {}, [named || series.length > 1 || ghosts.length ? names : null, svg]);
+}
+
+// points: [{x, y, name, chosen}], both axes from 0; names on hover, and of those that nothing beats in both.
+export function points({ label, points: all, x, y }) {
+  if (!all.length) return node("p", { class: "note", text: "Undefined here." });
+  const [x1, y1] = [1.12 * Math.max(...all.map((each) => each.x)), 1.12 * Math.max(...all.map((each) => each.y))];
+  const px = (value) => LEFT + ((W - LEFT - RIGHT) * value) / x1, py = (value) => H - BOTTOM - ((H - TOP - BOTTOM) * value) / y1;
+  const svg = shape("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${label}: ${all.map((each) => `${each.name} ${number(each.x)}, ${number(each.y)}`).join("; ")}` });
+  for (const tick of linearTicks(0, y1)) {
+    svg.append(shape("line", { class: "gridline", x1: LEFT, x2: W - RIGHT, y1: py(tick), y2: py(tick) }));
+    svg.append(shape("text", { x: LEFT - 5, y: py(tick) + 4, "text-anchor": "end" }, (y.format ?? compact)(tick)));
+  }
+  for (const tick of linearTicks(0, x1)) svg.append(shape("text", { x: px(tick), y: H - BOTTOM + 15, "text-anchor": "middle" }, compact(tick)));
+  const front = all.filter((each) => !all.some((other) => other !== each && other.x <= each.x && other.y <= each.y));
+  for (const each of all) {
+    const dot = shape("circle", { cx: px(each.x), cy: py(each.y), r: each.chosen ? 6 : 4, fill: front.includes(each) ? COLORS[0] : COLORS[5], stroke: each.chosen ? "var(--text)" : "none", "stroke-width": 1.5 });
+    dot.append(shape("title", {}, `${each.name}: ${number(each.x)}, ${number(each.y)}`));
+    svg.append(dot);
+  }
+  for (const each of front) {
+    const left = px(each.x) > W / 2;
+    svg.append(shape("text", { class: "halo", x: px(each.x) + (left ? -9 : 9), y: py(each.y) + 4, "text-anchor": left ? "end" : "start" }, each.name));
+  }
+  svg.append(shape("line", { class: "axis", x1: LEFT, x2: W - RIGHT, y1: H - BOTTOM, y2: H - BOTTOM }), shape("line", { class: "axis", x1: LEFT, x2: LEFT, y1: TOP, y2: H - BOTTOM }));
+  svg.append(shape("text", { x: (LEFT + W - RIGHT) / 2, y: H - 6, "text-anchor": "middle" }, x.label));
+  svg.append(shape("text", { x: 0, y: 0, transform: `translate(11 ${(TOP + H - BOTTOM) / 2}) rotate(-90)`, "text-anchor": "middle" }, y.label));
+  return svg;
 }
 
 // One bar of parts: {name: value}; the rest up to `most` stays empty.
@@ -149,10 +188,10 @@ export function bar(label, parts, format, most) {
 }
 
 // Horizontal bars: rows of {name, parts: [values], note}.
-export function rowBars(label, rows, format, { most, mark } = {}) {
+export function rowBars(label, rows, format, { most, mark, start = 118 } = {}) {
   const height = 24 * rows.length + 6;
   const top = most ?? Math.max(...rows.map((row) => row.parts.reduce((sum, value) => sum + value, 0)), 1e-12);
-  const start = 118, room = W - start - 72;
+  const room = W - start - 72;
   const svg = shape("svg", { viewBox: `0 0 ${W} ${height}`, role: "img", "aria-label": `${label}: ${rows.map((row) => `${row.name} ${format(row.parts.reduce((sum, value) => sum + value, 0))}`).join(", ")}` });
   rows.forEach((row, line) => {
     const y = 24 * line + 4;

@@ -1,14 +1,14 @@
 // The page: tabs, controls, links that restore everything, questions to the engine. Tabs are in tabs.js.
 
-import { node } from "./charts.js";
+import { download, node } from "./charts.js";
 import { TABS } from "./tabs.js";
 
-const state = { tab: "simulator", values: {}, other: null };
+const state = { tab: "simulator", values: {}, other: null, found: {} };
 let catalogue = null;
 let drawn = 0;
 
 const fields = (tab) => catalogue.fields[tab.fields];
-export const defaults = (tab) => Object.fromEntries(Object.entries(fields(tab)).filter(([name]) => tab.controls.some((group) => group.items.includes(name))).map(([name, field]) => [name, (tab.defaults ?? {})[name] ?? field.default]));
+export const defaults = (tab) => Object.fromEntries(Object.entries(fields(tab)).filter(([name]) => tab.linked?.includes(name) || tab.controls.some((group) => group.items.includes(name))).map(([name, field]) => [name, (tab.defaults ?? {})[name] ?? field.default]));
 const current = () => TABS.find((each) => each.id === state.tab);
 
 // ---- links: #tab?name=value&..., only what differs from the defaults; names of the second configuration begin with b.
@@ -87,8 +87,8 @@ const LABELS = {
   num_requests: "Requests of the run", max_num_seqs: "Batch limit", max_num_batched_tokens: "Token budget of a step", continuous_batching: "Continuous batching", paged_kv: "Paged KV memory",
   kv_cache: "KV cache", chunked_prefill: "Chunked prefill", flash_attention: "FlashAttention", cuda_graphs: "CUDA graphs", async_scheduling: "Asynchronous scheduling",
   speculative_decoding: "Speculative decoding (EAGLE)", num_speculative_tokens: "Drafts a step", acceptance_rate: "A draft is right", slo_ttft_ms: "TTFT at most, ms", slo_tpot_ms: "TPOT at most, ms",
-  max_gpus: "GPUs at most", headroom: "Headroom (share of traffic)", spare_replicas: "Replicas that may be lost", seed: "Seed", batch: "Sequences in the batch", context_tokens: "Tokens of each sequence", lengths: "Answers, tokens each", slots: "Slots", gpu_hour_usd: "Dollars a GPU-hour", operations_usd: "Operations, dollars a month",
-  output_tokens_per_second: "Output tokens/s, fully used", utilization: "Used share", requests_per_month: "Requests a month", api: "API", draft_cost: "Cost of a draft (closed form)",
+  max_gpus: "GPUs at most", headroom: "Headroom (share of traffic)", spare_replicas: "Replicas that may be lost", seed: "Seed", attainment: "Share that must meet both", shared_prefix_tokens: "System prompt shared by all, tokens", prefix_caching: "Prefix caching", frameworks: "Frameworks", concurrency: "Requests in hand, a replica", discount: "Discount on GPU prices", batch: "Sequences in the batch", context_tokens: "Tokens of each sequence", lengths: "Answers, tokens each", slots: "Slots", operations_usd: "Operations, dollars a month",
+  utilization: "Used share of the rate", requests_per_month: "Requests a month", api: "API", draft_cost: "Cost of a draft (closed form)",
 };
 
 function control(tab, name, values, base, change) {
@@ -98,11 +98,16 @@ function control(tab, name, values, base, change) {
   const set = (value) => { values[name] = value; change(name); };
   if (typeof field.default === "boolean")
     return node("label", { class: `check${mark}`, title: field.about }, [node("input", { type: "checkbox", id, checked: values[name], onchange: (event) => set(event.target.checked) }), document.createTextNode(label)]);
-  const kids = [node("label", { for: id, text: label })];
   const isMany = Array.isArray(field.default) && typeof field.default[0] === "string";
-  const choices = name === "model" ? catalogue.models : name === "hardware" ? catalogue.hardware : name === "api" ? catalogue.apis.map((each) => ({ name: each })) : field.choices?.map((each) => ({ name: each }));
+  const choices = name === "model" ? catalogue.models : name === "hardware" ? catalogue.hardware : name === "api" ? catalogue.apis.map((each) => ({ name: each })) : name === "frameworks" ? catalogue.frameworks.map((each) => ({ name: each })) : field.choices?.map((each) => ({ name: each }));
+  if (choices && isMany) {
+    const chosenFirst = [...choices].sort((one, other) => values[name].includes(other.name) - values[name].includes(one.name));
+    const boxes = chosenFirst.map((each) => node("label", { class: "check", title: each.about ?? null }, [node("input", { type: "checkbox", value: each.name, checked: values[name].includes(each.name), onchange: () => set(boxes.map((box) => box.firstChild).filter((box) => box.checked).map((box) => box.value)) }), document.createTextNode(each.name)]));
+    return node("div", { class: `field${mark}`, title: field.about }, [node("div", { class: "many", id, role: "group", "aria-label": label, tabindex: 0 }, boxes)]);
+  }
+  const kids = [node("label", { for: id, text: label })];
   if (choices) {
-    kids.push(node("select", { id, multiple: isMany, size: isMany ? 6 : null, onchange: (event) => set(isMany ? [...event.target.selectedOptions].map((each) => each.value) : event.target.value) }, choices.map((each) => node("option", { value: each.name, selected: isMany ? values[name].includes(each.name) : each.name === values[name], text: each.about ? `${each.name} (${each.about})` : each.name }))));
+    kids.push(node("select", { id, onchange: (event) => set(event.target.value) }, choices.map((each) => node("option", { value: each.name, selected: each.name === values[name], text: each.about ? `${each.name} (${each.about})` : each.name }))));
   } else if (Array.isArray(field.default)) {
     // Numbers, as words in a text.
     kids.push(node("textarea", { id, rows: 3, spellcheck: "false", onchange: (event) => set(event.target.value.split(/[^0-9]+/).map(Number).filter((each) => each > 0)), text: values[name].join(" ") }));
@@ -141,6 +146,12 @@ export function failure(error) {
   return node("div", { class: "warn", role: "alert", text: error.kind === "infeasible" ? `It does not fit: ${error.message}` : error.message });
 }
 
+export async function save(question, values) {
+  const response = await fetch(`api/${question}/scenario`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(values) });
+  if (!response.ok) throw new Error((await response.json()).error);
+  download(await response.text());
+}
+
 export function say(words) { document.getElementById("live").textContent = words; }
 
 // ---- tabs.
@@ -156,6 +167,7 @@ function draw() {
   panel.setAttribute("aria-labelledby", `tab-${tab.id}`);
   document.title = `${tab.title}: simserve explore`;
   panel.replaceChildren(node("p", { class: "lead", text: tab.lead }));
+  document.getElementById("save").hidden = Boolean(tab.draw);
   if (tab.draw) { tab.draw({ tab, panel, state, redraw: draw, link, catalogue, isCurrent: () => turn === drawn }); return; }
   const answer = node("div", { class: "answer" }), rest = node("div", { class: "rest" });
   let waiting = 0;
@@ -166,12 +178,14 @@ function draw() {
     try {
       const found = await ask("tab", tab.question, state.values[tab.id]);
       if (turn !== drawn) return;
-      const parts = tab.render(found, state.values[tab.id]).filter(Boolean);
+      state.found[tab.id] = found;
+      const parts = tab.render(found, state.values[tab.id], (name, value) => { state.values[tab.id][name] = value; update(); }).filter(Boolean);
       const split = Math.max(parts.findIndex((each) => each.matches(".tiles")), 0) + 1;
       answer.replaceChildren(...parts.slice(0, split));
       rest.replaceChildren(...parts.slice(split), ...[equations(found.equations)].filter(Boolean));
     } catch (error) {
       if (error.name === "AbortError" || turn !== drawn) return;
+      state.found[tab.id] = null;
       answer.replaceChildren(failure(error));
       rest.replaceChildren();
     }
@@ -210,6 +224,10 @@ async function start() {
   document.getElementById("copy").addEventListener("click", async (event) => {
     try { await navigator.clipboard.writeText(location.href); event.target.textContent = "Copied"; } catch { event.target.textContent = "Copy the address bar"; }
     setTimeout(() => { event.target.textContent = "Copy link"; }, 1500);
+  });
+  document.getElementById("save").addEventListener("click", async () => {
+    const tab = current(), made = tab.scenario?.(state.found[tab.id]);
+    try { if (made) download(made); else await save(tab.question, state.values[tab.id]); } catch (error) { document.querySelector(".answer")?.replaceChildren(failure(error)); }
   });
   document.getElementById("reset").addEventListener("click", () => { state.values[state.tab] = defaults(current()); state.other = null; link(); draw(); });
   window.addEventListener("hashchange", () => { readLink(); draw(); });

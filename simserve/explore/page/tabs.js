@@ -1,6 +1,6 @@
 // The tabs: what each lets one change, which question it asks, and how it shows the answer.
 
-import { bar, blocks, bytesTick, compact, dollars, download, figure, gigabytes, key, lines, node, number, rowBars, share, slots, whole } from "./charts.js";
+import { bar, blocks, bytesTick, compact, dollars, figure, gigabytes, key, lines, node, number, points, rowBars, share, slots, whole } from "./charts.js";
 import { drawSimulator } from "./simulator.js";
 
 const SIZES = [1, 2, 4, 8, 16];
@@ -9,13 +9,14 @@ const RANGES = {
   length_cv: { min: 0, max: 2, step: 0.1 }, max_num_seqs: { min: 1, max: 512, log: true }, max_num_batched_tokens: { min: 64, max: 16384, log: true }, max_model_len: { min: 256, max: 131072, log: true },
   slo_ttft_ms: { min: 20, max: 20000, log: true }, slo_tpot_ms: { min: 5, max: 500, log: true }, acceptance_rate: { min: 0.05, max: 0.95, step: 0.05 }, num_requests: { min: 50, max: 4000, log: true }, seed: { min: 0, max: 50 },
   batch: { min: 1, max: 1024, log: true }, context_tokens: { min: 16, max: 131072, log: true }, slots: { min: 1, max: 32 }, draft_cost: { min: 0, max: 0.5, step: 0.01 },
-  gpu_hour_usd: { min: 0.2, max: 20, log: true }, operations_usd: { min: 0, max: 20000 }, output_tokens_per_second: { min: 50, max: 100000, log: true }, utilization: { min: 0.05, max: 1, step: 0.05 }, requests_per_month: { min: 1000, max: 1e9, log: true },
+  operations_usd: { min: 0, max: 20000 }, utilization: { min: 0.05, max: 1, step: 0.05 }, requests_per_month: { min: 1000, max: 1e9, log: true }, concurrency: { min: 1, max: 256, log: true }, discount: { min: 0, max: 0.9, step: 0.05 },
+  attainment: { min: 0.5, max: 0.99, step: 0.01 }, shared_prefix_tokens: { min: 0, max: 4000, step: 50 },
 };
 const tiles = (entries) => node("dl", { class: "tiles" }, entries.map(([label, value, name, raw]) => node("div", { "data-key": name }, [node("dt", { text: label }), node("dd", { text: value, "data-value": raw })])));
 const charts = (...figures) => node("div", { class: "charts" }, figures);
-const table = (head, rows) => node("div", { class: "scroll" }, [node("table", {}, [
-  node("thead", {}, [node("tr", {}, head.map((text) => node("th", { scope: "col", text })))]),
-  node("tbody", {}, rows.map((row) => node("tr", { class: row.chosen ? "chosen" : null }, row.cells.map((text, place) => node(place ? "td" : "th", { scope: place ? null : "row", text }))))),
+const table = (head, rows, words = 1) => node("div", { class: "scroll" }, [node("table", {}, [
+  node("thead", {}, [node("tr", {}, head.map((text, place) => node("th", { scope: "col", class: place < words ? "text" : null, text })))]),
+  node("tbody", {}, rows.map((row) => node("tr", { class: row.chosen ? "chosen" : null }, row.cells.map((cell, place) => (typeof cell === "string" ? node(place ? "td" : "th", { scope: place ? null : "row", class: place < words ? "text" : null, text: cell }) : node("td", { class: place < words ? "text" : null }, [cell])))))),
 ])]);
 const tokens = { label: "tokens of a sequence, logarithmic" };
 
@@ -26,6 +27,11 @@ function stacked(curve, names) {
 
 function memoryWall(found, values) {
   const parts = Object.keys(found.step), binds = found.intensity < found.ridge;
+  // Beyond what fits the curves say nothing: they end a little after, or at the batch that is asked.
+  const most = Math.floor(found.memory.kv_room / (found.memory.kv_bytes_per_token * values.context_tokens));
+  const shown = found.curve.batch.filter((batch) => batch <= Math.max(1.3 * most, values.batch, 8)).length;
+  const curve = Object.fromEntries(Object.entries(found.curve).map(([name, all]) => [name, all.slice(0, shown)]));
+  const here = [{ at: values.batch, name: "here", color: "var(--text)" }, ...(most >= 1 && most < curve.batch.at(-1) ? [{ at: most, name: "memory full", row: 1 }] : [])];
   return [
     node("h2", { text: `A step with ${values.batch} sequences takes ${number(found.step_ms)} ms; ${binds ? "memory bandwidth" : "arithmetic"} binds.` }),
     found.fits ? null : node("p", { class: "warn", text: "This much KV does not fit the GPU's memory: the figures are those of a GPU with more." }),
@@ -33,8 +39,8 @@ function memoryWall(found, values) {
     charts(
       figure("One step", null, bar("One step", found.step, (value) => `${number(value)} ms`)),
       figure("Memory of one GPU", null, bar("Memory", { weights: found.memory.weights, "KV of this batch": found.memory.kv, "free for KV": Math.max(found.memory.kv_room - found.memory.kv, 0), "runtime and reserve": found.memory.other }, gigabytes, found.memory.total)),
-      figure("A step by batch size", "what its milliseconds go into", lines({ label: "Milliseconds of a step by part over the batch size", areas: true, logX: true, x: { label: "sequences in the batch, logarithmic" }, y: { label: "ms of a step" }, series: stacked(found.curve, parts), marks: [{ at: values.batch, name: "here", color: "var(--text)" }] })),
-      figure("Tokens a second by batch size", "weights are read once a step, for everybody in it", lines({ label: "Tokens a second over the batch size", logX: true, x: { label: "sequences in the batch, logarithmic" }, y: { label: "output tokens/s" }, series: [{ name: "tokens/s", x: found.curve.batch, y: found.curve.tokens_per_second }], marks: [{ at: values.batch, name: "here", color: "var(--text)" }] })),
+      figure("A step by batch size", "what its milliseconds go into", lines({ label: "Milliseconds of a step by part over the batch size", areas: true, logX: true, x: { label: "sequences in the batch, logarithmic" }, y: { label: "ms of a step" }, series: stacked(curve, parts), marks: here })),
+      figure("Tokens a second by batch size", "weights are read once a step, for everybody in it", lines({ label: "Tokens a second over the batch size", logX: true, x: { label: "sequences in the batch, logarithmic" }, y: { label: "output tokens/s" }, series: [{ name: "tokens/s", x: curve.batch, y: curve.tokens_per_second }], marks: here })),
     ),
   ];
 }
@@ -46,7 +52,7 @@ function kvGrowth(found, values) {
     tiles([["KV of a token", `${Math.round(found.kv_bytes_per_token).toLocaleString("en-US")} B`, "kv_bytes_per_token", found.kv_bytes_per_token], ["requests that fit", found.most_requests.toLocaleString("en-US"), "most_requests", found.most_requests], ["KV of these requests", gigabytes(found.used), "used", found.used], ["one sequence outweighs the weights from", found.weights_crossing_tokens ? `${compact(found.weights_crossing_tokens)} tokens` : "–", "crossing", found.weights_crossing_tokens]]),
     charts(
       figure("Memory of one GPU", null, bar("Memory", { weights: found.memory.weights, "KV of these requests": found.memory.kv, "free for KV": Math.max(found.memory.kv_room - found.memory.kv, 0), "runtime and reserve": found.memory.other }, gigabytes, Math.max(found.memory.total, found.memory.weights + found.memory.kv))),
-      figure("KV memory by length", null, lines({ label: "KV memory over the length of sequences", logX: true, logY: true, x: tokens, y: { label: "bytes, logarithmic", format: bytesTick }, series: [{ name: "one request", x: curve.context, y: curve.one_request }, { name: `${values.batch} requests`, x: curve.context, y: curve.all_requests }], bounds: [{ at: found.room, name: "left for KV" }], marks: [{ at: values.context_tokens, name: "here", color: "var(--text)" }] })),
+      figure("KV memory by length", null, lines({ label: "KV memory over the length of sequences", logX: true, logY: true, x: tokens, y: { label: "bytes, logarithmic", format: bytesTick }, series: [{ name: "one request", x: curve.context, y: curve.one_request }, { name: `${values.batch} requests`, x: curve.context, y: curve.all_requests }], bounds: [{ at: found.room, name: "left for KV", left: true }], marks: [{ at: values.context_tokens, name: "here", color: "var(--text)" }] })),
       figure("Requests that fit by length", null, lines({ label: "Requests that fit over the length of sequences", logX: true, logY: true, x: tokens, y: { label: "requests at once, logarithmic" }, series: [{ name: "requests", x: curve.context, y: curve.most_requests }], bounds: [{ at: values.batch, name: "asked" }] })),
     ),
   ];
@@ -121,7 +127,7 @@ function speculation(found, values) {
     tiles([["tokens a cycle", number(found.accepted), "accepted", found.accepted], ["best k, closed form", String(closed.best), "best", closed.best], ["alone, this engine", `${number(engine.speedup[0])}x`, "alone", engine.speedup[0]], [`batch ${engine.batch.at(-1)}`, `${number(engine.speedup.at(-1))}x`, "full", engine.speedup.at(-1)]]),
     charts(
       figure("Speed-up by number of drafts", "closed form, while memory binds", lines({ label: "Speed-up over k", x: { label: "drafts a step, k" }, y: { label: "times as fast" }, minX: 1, series: [{ name: "speed-up", x: closed.k, y: closed.speedup }, { name: "tokens a cycle", x: closed.k, y: closed.tokens }], marks: [{ at: values.num_speculative_tokens, name: "here", color: "var(--text)" }] })),
-      figure("Speed-up by batch", "this model and GPU, EAGLE drafts; verifying k + 1 tokens costs arithmetic", lines({ label: "Speed-up over the batch", logX: true, x: { label: "sequences in the batch, logarithmic" }, y: { label: "times as fast" }, series: [{ name: "speed-up", x: engine.batch, y: engine.speedup }], bounds: [{ at: 1, name: "no gain" }] })),
+      figure("Speed-up by batch", "this model and GPU, EAGLE drafts; verifying k + 1 tokens costs arithmetic", lines({ label: "Speed-up over the batch", logX: true, x: { label: "sequences in the batch, logarithmic" }, y: { label: "times as fast" }, series: [{ name: "speed-up", x: engine.batch, y: engine.speedup }], bounds: [{ at: 1, name: "no gain", left: true }] })),
     ),
     node("p", { class: "note", text: "Accept a draft while all before it were right; the first wrong one is replaced by the model's own token, so a step always brings one." }),
   ];
@@ -141,26 +147,47 @@ function parallel(found, values) {
   ];
 }
 
-function cost(found, values) {
-  const { curve } = found, million = curve.requests.map((value) => value / 1e6);
+function cost(found, values, set) {
+  const { curve, chosen, rows } = found, million = curve.requests.map((value) => value / 1e6);
+  const priced = rows.filter((row) => row.usd_per_million !== null), running = rows.filter((row) => row.output_throughput > 0);
+  const isChosen = (row) => row.name === chosen.name;
+  const pick = (row) => node("input", { type: "radio", name: "chosen", value: row.name, checked: isChosen(row), "aria-label": `${row.name} against the API`, onchange: () => set("chosen", row.name === found.cheapest ? "" : row.name) });
+  const ms = (value) => (value === null ? "–" : `${number(value)} ms`);
+  const cells = (row) => row.output_throughput
+    ? [row.hardware, String(row.gpus), whole(row.output_throughput), ms(row.ttft_ms), ms(row.tpot_ms), dollars(row.usd_per_hour), dollars(row.usd_per_million_full), dollars(row.usd_per_million), row.fidelity]
+    : [row.hardware, "–", "–", "–", "–", "–", "–", "–", row.why_not];
   return [
-    node("h2", { text: found.answer }),
-    tiles([["self-hosted, a month", dollars(found.self_host.usd_per_month), "self_host", found.self_host.usd_per_month], [`${found.api.name}, a month`, dollars(found.api.usd_per_month), "api", found.api.usd_per_month], ["break-even", found.break_even ? `${number(found.break_even / 1e6)} M requests` : "never", "break_even", found.break_even], ["a request, self-hosted", dollars(found.self_host.usd_per_request), "own_request", found.self_host.usd_per_request], ["a request, API", dollars(found.api.usd_per_request), "api_request", found.api.usd_per_request]]),
-    charts(figure("Dollars a month", "a further fleet wherever one is full", lines({ label: "Dollars a month over requests a month", x: { label: "million requests a month" }, y: { label: "dollars a month", format: (value) => `$${compact(value)}` }, series: [{ name: "self-hosted", x: million, y: curve.self_host }, { name: found.api.name, x: million, y: curve.api }], marks: [{ at: values.requests_per_month / 1e6, name: "this volume", color: "var(--text)" }, ...(found.break_even ? [{ at: found.break_even / 1e6, name: "break-even", row: 1 }] : [])] }))),
+    node("h2", { text: `Cheapest: ${found.cheapest}, ${dollars(priced[0].usd_per_million)} a million output tokens at ${Math.round(100 * values.utilization)}% use.` }),
+    node("p", { text: `${isChosen(priced[0]) ? "Against the API" : `${chosen.name} against the API`}: ${found.answer.charAt(0).toLowerCase()}${found.answer.slice(1)}` }),
+    tiles([
+      ["a million output tokens", dollars(chosen.usd_per_million), "usd_per_million", chosen.usd_per_million],
+      ["output tokens/s a GPU", whole(chosen.tokens_per_second_a_gpu), "rate", chosen.tokens_per_second_a_gpu],
+      ["self-hosted, a month", dollars(found.self_host.usd_per_month), "self_host", found.self_host.usd_per_month],
+      [`${found.api.name}, a month`, dollars(found.api.usd_per_month), "api", found.api.usd_per_month],
+      ["break-even, requests a month", found.break_even ? `${compact(found.break_even)}` : "never", "break_even", found.break_even],
+      ["replicas", String(found.replicas), "replicas", found.replicas],
+    ]),
+    charts(
+      figure("Dollars a million output tokens", `at ${Math.round(100 * values.utilization)}% use, cheapest first; ${found.api.name} charges its own price`, rowBars("Dollars a million output tokens", priced.slice(0, 16).map((row) => ({ name: row.name, parts: [row.usd_per_million], chosen: isChosen(row), note: dollars(row.usd_per_million), color: isChosen(row) ? 0 : 5 })), dollars, { start: 190 })),
+      figure("Output tokens a second, one replica", `${values.concurrency} requests in hand all the time`, rowBars("Output tokens a second", priced.slice(0, 16).map((row) => ({ name: row.name, parts: [row.output_throughput], chosen: isChosen(row), note: whole(row.output_throughput), color: isChosen(row) ? 3 : 5 })), whole, { start: 190 })),
+      figure("Dollars a month", `${chosen.name}; a further replica wherever one is full`, lines({ label: "Dollars a month over requests a month", x: { label: "million requests a month" }, y: { label: "dollars a month", format: (value) => `$${compact(value)}` }, series: [{ name: "self-hosted", x: million, y: curve.self_host }, { name: found.api.name, x: million, y: curve.api }], marks: [{ at: values.requests_per_month / 1e6, name: "this volume", color: "var(--text)" }, ...(found.break_even ? [{ at: found.break_even / 1e6, name: "break-even", row: 1 }] : [])] })),
+      figure("Cheap or quick", "each point a framework on a GPU; left and below is better", points({ label: "Dollars a million output tokens over milliseconds a token", x: { label: "median TPOT, ms" }, y: { label: "$ a million output tokens", format: dollars }, points: priced.filter((row) => row.tpot_ms !== null).map((row) => ({ x: row.tpot_ms, y: row.usd_per_million, name: row.name, chosen: isChosen(row) })) })),
+    ),
+    node("h3", { text: "Every framework on every GPU" }),
+    table(["against the API", "framework", "GPU", "GPUs", "tokens/s", "TTFT", "TPOT", "$/hour", "$/M, full", `$/M, ${Math.round(100 * values.utilization)}% used`, "step times"], rows.map((row) => ({ chosen: isChosen(row), cells: [row.usd_per_million === null ? "" : pick(row), row.version ? `${row.framework} ${row.version}` : row.framework, ...cells(row)] })), 3),
+    node("p", { class: "note", text: `${running.length} runs of the engine, each with ${values.concurrency} requests in hand; TTFT and TPOT are medians. Frameworks keep their own defaults (batch limits, schedulers), which is most of what sets them apart; the profile of each names where its constants are from.` }),
     ...Object.entries(found.parts).map(([title, words]) => node("div", {}, [node("h3", { text: title }), ...words.map((text) => node("p", { class: "note", text }))])),
-    node("p", { class: "note", text: `API price seen ${found.api.date}. The rate of the GPUs is yours to give: the simulator's tab measures it.` }),
   ];
 }
 
 function wizard(found) {
   const { best } = found;
   const [first, ...others] = found.parts;
-  const save = found.scenario && node("button", { type: "button", text: "Save as scenario", onclick: () => download(found.scenario) });
   return [
     node("h2", { class: found.feasible ? "holds" : "missed-answer", text: first.lines[0] }),
     best ? tiles([["GPUs", String(best.num_gpus), "num_gpus", best.num_gpus], ["replicas", String(best.replicas), "replicas", best.replicas], ["a month", dollars(best.usd_per_month), "usd_per_month", best.usd_per_month], ["p95 TTFT", `${number(best.p95_ttft_ms)} ms`, "p95_ttft_ms", best.p95_ttft_ms], ["p95 TPOT", `${number(best.p95_tpot_ms)} ms`, "p95_tpot_ms", best.p95_tpot_ms], ["within the SLO", share(best.attainment), "attainment", best.attainment]]) : null,
     ...first.lines.slice(1).map((text) => node("p", { text })),
-    save,
+    found.fleets.length > 1 ? charts(figure("Cheap or quick", "each point a fleet that holds the objective, and that no other beats in price and latency at once", points({ label: "Dollars a month over milliseconds a token", x: { label: "p95 TPOT, ms" }, y: { label: "dollars a month", format: (value) => `$${compact(value)}` }, points: found.fleets.filter((each) => each.usd_per_month !== null && each.p95_tpot_ms !== null).map((each) => ({ x: each.p95_tpot_ms, y: each.usd_per_month, name: each.label, chosen: each.label === best?.label })) }))) : null,
     ...others.flatMap((part) => [part.title ? node("h3", { text: part.title }) : null, ...part.lines.map((text) => node("p", { class: "note", text })), part.rows.length ? table(part.header, part.rows.map((cells) => ({ cells }))) : null]),
     node("p", { class: "note", text: `${found.simulations} deployments were simulated; simserve plan tries more of them, and more of their knobs.` }),
   ];
@@ -172,11 +199,11 @@ export const TABS = [
     when: { num_speculative_tokens: "speculative_decoding", acceptance_rate: "speculative_decoding", paged_kv: "kv_cache" },
     lead: "A deployment under traffic, on the engine that simserve run uses. Move anything; compare two configurations; save one as a scenario file.",
     controls: [
-      { title: "Traffic", items: ["rate", "prompt_tokens", "output_tokens", "length_cv"] },
+      { title: "Traffic", items: ["rate", "prompt_tokens", "output_tokens", "length_cv", "shared_prefix_tokens"] },
       { title: "Deployment", items: ["model", "hardware", "gpus", "tensor_parallel_size", "quantization", "kv_cache_dtype"] },
       { title: "Limits", items: ["max_num_seqs", "max_num_batched_tokens", "max_model_len"] },
-      { title: "Optimisations", items: ["continuous_batching", "kv_cache", "paged_kv", "chunked_prefill", "flash_attention", "cuda_graphs", "async_scheduling", "speculative_decoding", "num_speculative_tokens", "acceptance_rate"] },
-      { title: "Objective and run", items: ["slo_ttft_ms", "slo_tpot_ms", "num_requests", "seed"] },
+      { title: "Optimisations", items: ["continuous_batching", "kv_cache", "paged_kv", "chunked_prefill", "flash_attention", "cuda_graphs", "async_scheduling", "prefix_caching", "speculative_decoding", "num_speculative_tokens", "acceptance_rate"] },
+      { title: "Objective and run", items: ["slo_ttft_ms", "slo_tpot_ms", "attainment", "num_requests", "seed"] },
     ],
   },
   { id: "memory-wall", title: "Memory wall", question: "memory-wall", fields: "memory", ranges: RANGES, render: memoryWall, lead: "Every token reads all weights once, and the KV of its sequence. A larger batch shares the weights; KV is everybody's own.", controls: [{ title: "Deployment", items: ["model", "hardware", "quantization", "kv_cache_dtype"] }, { title: "Step", items: ["batch", "context_tokens"] }] },
@@ -187,6 +214,16 @@ export const TABS = [
   { id: "quantization", title: "Quantisation", question: "quantization", fields: "memory", ranges: RANGES, render: quantization, lead: "Fewer bits a weight: less to hold, less to read. What a step does besides is not shortened, and answers may get worse.", controls: [{ title: "Deployment", items: ["model", "hardware", "quantization"] }, { title: "Step", items: ["batch", "context_tokens"] }] },
   { id: "speculation", title: "Speculation", question: "speculation", fields: "speculation", ranges: { ...RANGES, num_speculative_tokens: { min: 1, max: 10 } }, render: speculation, lead: "A small drafter guesses k tokens, the model checks them in one step. It pays while reading weights binds; a large batch has no arithmetic to spare.", controls: [{ title: "Deployment", items: ["model", "hardware", "tensor_parallel_size", "quantization"] }, { title: "Drafts", items: ["num_speculative_tokens", "acceptance_rate", "draft_cost", "context_tokens"] }] },
   { id: "parallel", title: "Parallelism", question: "parallel", fields: "parallel", ranges: { ...RANGES, gpus: { options: SIZES }, batch: { min: 1, max: 256, log: true } }, render: parallel, lead: "The same GPUs as replicas, as tensor-parallel ranks that share every layer, or as pipeline stages of consecutive layers.", controls: [{ title: "Deployment", items: ["model", "hardware", "gpus", "quantization", "kv_cache_dtype"] }, { title: "Work", items: ["batch", "context_tokens", "prompt_tokens"] }] },
-  { id: "cost", title: "Cost", question: "cost", fields: "cost", ranges: RANGES, render: cost, lead: "GPUs cost by the hour, an API by the token. Where the lines cross depends on how much of the GPUs is used.", controls: [{ title: "Self-hosting", items: ["gpus", "gpu_hour_usd", "operations_usd", "output_tokens_per_second", "utilization"] }, { title: "Traffic", items: ["requests_per_month", "prompt_tokens", "output_tokens"] }, { title: "Against", items: ["api"] }] },
-  { id: "wizard", title: "What to deploy", question: "wizard", fields: "wizard", ranges: { ...RANGES, max_gpus: { min: 1, max: 64 }, headroom: { min: 0, max: 1, step: 0.05 } }, render: wizard, patience: 400, working: "Planning: this takes a few seconds.", lead: "The cheapest fleet that holds the objective under your traffic, found by simserve plan with few choices and little time.", controls: [{ title: "Traffic", items: ["model", "rate", "prompt_tokens", "output_tokens"] }, { title: "Objective", items: ["slo_ttft_ms", "slo_tpot_ms", "headroom", "spare_replicas"] }, { title: "To choose from", items: ["hardware", "max_gpus"] }] },
+  {
+    id: "cost", title: "Cost", question: "cost", fields: "cost", ranges: RANGES, render: cost, patience: 80,
+    lead: "One model under several frameworks on several GPUs, each run on the engine: what a million tokens costs, and from what volume GPUs beat an API.",
+    controls: [
+      { title: "Work", items: ["model", "quantization", "prompt_tokens", "output_tokens", "concurrency"] },
+      { title: "Month", items: ["requests_per_month", "utilization", "operations_usd", "discount", "api"] },
+      { title: "Frameworks", items: ["frameworks"] },
+      { title: "GPUs", items: ["hardware"] },
+    ],
+    linked: ["chosen"],
+  },
+  { id: "wizard", title: "What to deploy", question: "wizard", fields: "wizard", ranges: { ...RANGES, max_gpus: { min: 1, max: 64 }, headroom: { min: 0, max: 1, step: 0.05 } }, render: wizard, scenario: (found) => found?.scenario, patience: 400, working: "Planning: this takes a few seconds.", lead: "The cheapest fleet that holds the objective under your traffic, found by simserve plan with few choices and little time.", controls: [{ title: "Traffic", items: ["model", "rate", "prompt_tokens", "output_tokens"] }, { title: "Objective", items: ["slo_ttft_ms", "slo_tpot_ms", "headroom", "spare_replicas"] }, { title: "To choose from", items: ["hardware", "max_gpus"] }] },
 ];

@@ -60,6 +60,7 @@ _SAID_OF_ENGINE = frozenset(
         "preemption_mode",
         "kv_allocation",
         "frontend_latency",
+        "host_slowdown",
         "static_batch_size",
         "static_max_wait",
         "swap_space",
@@ -222,6 +223,8 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
         notes.append(f"defaults of {engine.name} {version} are taken from {engine.version}, so every knob is said")
     if scenario.deployment.engine.frontend_latency is not None:
         notes.append("deployment.engine.frontend_latency describes the host and is no flag")
+    if scenario.deployment.engine.host_slowdown is not None:
+        notes.append("deployment.engine.host_slowdown describes the host and is no flag")
     needed = _needed_knobs(resolved)
     replicas = scenario.deployment.replicas
     if replicas > 1:
@@ -246,6 +249,7 @@ def _rare_keys(scenario: Scenario) -> dict[str, Any]:
     found = {key: getattr(deployment, key) for key in deployment.model_fields_set - _SAID}
     engine = deployment.engine.overrides()
     found |= {f"engine.{key}": value for key, value in engine.items() if key not in _SAID_OF_ENGINE}
+    found["engine.kv_offload"] = deployment.engine.kv_offload
     return {key: value for key, value in found.items() if value not in (None, False, [], ())}
 
 
@@ -261,6 +265,7 @@ def _engine_with(resolved: ResolvedScenario, overrides: Mapping[str, Any]) -> Re
         overrides=overrides,
         tensor_parallel_size=shape.tensor_parallel_size,
         pipeline_parallel_size=shape.pipeline_parallel_size,
+        host_slowdown=shape.hardware.host_slowdown,
     )
     return dataclasses.replace(engine, sources={})
 

@@ -31,6 +31,9 @@ _EAGLE_PLACEHOLDER = "ORG/EAGLE-HEAD"
 _ONLINE = {"int8-wo": "int8_per_channel_weight_only", "nf4": "bitsandbytes"}
 """Formats besides FP8 that vLLM makes while it loads, where the version has the method."""
 
+_FORCED = {"gptq-int4-exllama": "gptq"}
+"""Formats whose kernels run only where they are asked for by name: a GPTQ checkpoint runs in Marlin otherwise."""
+
 
 def export_vllm(deployment: Deployment) -> Export:
     """Return the command that starts one replica.
@@ -109,6 +112,9 @@ def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
             "--quantization fp8 quantises a 16-bit checkpoint while it loads; drop it for one stored in FP8"
         )
         return flags.render("--quantization", "fp8", key=key)
+    if quantization in _FORCED:
+        deployment.needs_checkpoint(f"vLLM does not quantise to {quantization} while it loads")
+        return flags.render("--quantization", _FORCED[quantization], key=key)
     online = _ONLINE.get(quantization)
     if online is not None and not deployment.is_own_checkpoint and flags.has("--quantization", online):
         return flags.render("--quantization", online, key=key)

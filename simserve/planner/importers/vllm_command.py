@@ -54,7 +54,7 @@ _QUANTIZATIONS = {
     "awq": "awq-int4",
     "awq_marlin": "awq-int4",
     "auto_awq": "awq-int4",
-    "gptq": "gptq-int4",
+    "gptq": "gptq-int4-exllama",
     "gptq_marlin": "gptq-int4",
     "auto_gptq": "gptq-int4",
     "int8_per_channel_weight_only": "int8-wo",

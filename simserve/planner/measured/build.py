@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import Any
 
 PROMPTS_PER_CLIENT = 10
 """Closed-loop benchmarks send this many prompts a client (InferenceX benchmark protocol)."""
+
+_CUT_STEPS = 50
 
 LENGTH_SLACK = 200
 """Tokens of ``max_model_len`` above prompt and output ("little above isl+osl")."""
@@ -60,6 +64,22 @@ def uniform_around(tokens: int, spread: float) -> dict[str, Any]:
 def around(mean: float, cv: float, longest: int) -> dict[str, Any]:
     """Return lognormal lengths with a known mean, where only that and the limit are known."""
     return {"distribution": "lognormal", "mean": mean, "cv": cv, "max": longest}
+
+
+def cut(mean: float, cv: float, limit: int) -> dict[str, Any]:
+    """Return lognormal lengths whose mean is known after they were cut at ``limit``, uncut."""
+    uncut = mean
+    for _ in range(_CUT_STEPS):
+        uncut *= mean / _mean_of_cut(uncut, cv, limit)
+    return {"distribution": "lognormal", "mean": uncut, "cv": cv}
+
+
+def _mean_of_cut(mean: float, cv: float, limit: int) -> float:
+    """Return the mean of min(X, limit) of a lognormal X."""
+    sigma = math.sqrt(math.log1p(cv * cv))
+    score = (math.log(limit / mean) + sigma * sigma / 2) / sigma
+    below = NormalDist().cdf
+    return mean * below(score - sigma) + limit * (1.0 - below(score))
 
 
 def closed_loop(

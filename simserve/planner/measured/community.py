@@ -10,6 +10,7 @@ from simserve.planner.measured import build
 from simserve.planner.measured.names import hardware_name, model_name, quantization_name, version_number
 from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric, Protocol
 from simserve.planner.measured.table import MS, Row, read_rows
+from simserve.profiles.engine_profile import version_key
 
 _PROMPT_FILES = {"standard": "accelmark_sharegpt_standard_v1_inputs", "edge": "accelmark_sharegpt_edge_v1_inputs"}
 _OUTPUT_LIMIT = {"standard": 512, "edge": 256, "longctx": 256}
@@ -19,8 +20,21 @@ limit; for rows that do not say theirs."""
 _LONG_PROMPT = 28650
 """Median prompt of the long-context suite (its 99th percentile is 29,932)."""
 _EAGER = '"enforce_eager": true'
-OUTPUT_CV = 0.6
-"""Coefficient of variation of natural answers before they are cut at the limit: an assumption, as ShareGPT's."""
+_CONTEXT = {"A": 8192, "B": 8192, "E": 8192, "C": 4096, "G": 4096, "F": 2048, "D": 40000}
+"""Suite -> max_model_len: its suite.json, or the model's where it has none."""
+
+_HOST_SLOWDOWN = {"a100-sxm-80gb": 2.0, "rtx-4090-24gb": 3.0, "v100s-32gb": 2.0, "l4-24gb": 1.5}
+"""Node -> times as long as on its H100 node that work on its CPU takes (AMD EPYC 7532 in an A100 node)."""
+
+_FIRST_V1 = "0.8"
+_OFFLINE_SEATS = 512
+"""What the runner asks for where a row does not say."""
+_V1_SEATS, _V1_BUDGET = 128, 2048
+"""Seats and budget of AsyncLLM outside a server: vLLM's SchedulerConfig.DEFAULT_MAX_NUM_SEQS and
+DEFAULT_MAX_NUM_BATCHED_TOKENS. V0 has one default, 256 seats."""
+
+OUTPUT_CV = 0.8
+"""Coefficient of variation of natural answers before they are cut at the limit: an assumption, OpenOrca's."""
 SUSTAINED_REQUESTS = 20
 """Requests a client in the sustained suites, whose number is not recorded: enough for a steady state."""
 
@@ -33,24 +47,13 @@ def read_accelmark(folder: Path) -> list[MeasuredPoint]:
 
 def _accelmark_point(row: Row, lengths: Path) -> MeasuredPoint:
     model, hardware = model_name(row.text("model")), hardware_name(row.text("hardware"))
-    version = version_number(row.text("version"))
-    notes = row.text("notes")
-    seats = re.search(r'"max_num_seqs": (\d+)', notes)
-    share = re.search(r'"gpu_memory_utilization": ([\d.]+)', notes)
-    suite = _suite(row)
+    version, notes, suite = version_number(row.text("version")), row.text("notes"), _suite(row)
+    is_offline = row.text("load_type").startswith("offline")
     deployed = build.deployment(
         hardware,
-        engine={
-            "name": "vllm",
-            "version": version,
-            "max_num_seqs": int(seats.group(1)) if seats else None,
-            "gpu_memory_utilization": float(share.group(1)) if share else None,
-            "enable_prefix_caching": False,
-            "max_model_len": 32768 if suite == "longctx" else 4096,
-            "enforce_eager": True if _EAGER in notes else None,
-        },
+        engine={"name": "vllm", "version": version, **_accelmark_engine(row, hardware, is_offline=is_offline)},
         tensor_parallel_size=row.count("tp", 1),
-        quantization=quantization_name(row.text("precision")),
+        quantization=_accelmark_quantization(row, is_offline=is_offline),
     )
     workload, kind = _accelmark_load(row, suite, lengths)
     throughput = row.number_of("throughput_tok_s")
@@ -73,6 +76,40 @@ def _accelmark_point(row: Row, lengths: Path) -> MeasuredPoint:
     )
 
 
+def _accelmark_engine(row: Row, hardware: str, *, is_offline: bool) -> dict[str, Any]:
+    """Return the engine's limits: those of the runner's configuration offline, the defaults of AsyncLLMEngine online.
+
+    The runner hands ``max_num_seqs`` and ``quantization`` to the LLM class alone
+    (github.com/FreedomIntelligence/AccelMark, runners/nvidia_vllm_47f5d58e and nvidia_vllm020_0f6c56e4).
+    """
+    notes, version = row.text("notes"), version_number(row.text("version"))
+    seats = re.search(r'"max_num_seqs": (\d+)', notes)
+    share = re.search(r'"gpu_memory_utilization": ([\d.]+)', notes)
+    is_v1 = version_key(version or "0") >= version_key(_FIRST_V1)
+    limits: dict[str, Any] = {"max_num_seqs": int(seats.group(1)) if seats else _OFFLINE_SEATS}
+    if not is_offline:
+        limits = {"max_num_seqs": _V1_SEATS, "max_num_batched_tokens": _V1_BUDGET} if is_v1 else {}
+    return {
+        **limits,
+        "gpu_memory_utilization": float(share.group(1)) if share else None,
+        "enable_prefix_caching": False,
+        "max_model_len": _CONTEXT.get(_suite_letter(row), 4096),
+        "enforce_eager": True if _EAGER in notes else None,
+        "host_slowdown": _HOST_SLOWDOWN.get(hardware),
+    }
+
+
+def _accelmark_quantization(row: Row, *, is_offline: bool) -> str:
+    """Return the weight format; ``quantization="gptq"``, which only offline runs ask for, keeps Marlin out."""
+    is_forced = is_offline and "quant=gptq;" in row.text("notes")
+    return "gptq-int4-exllama" if is_forced else quantization_name(row.text("precision"))
+
+
+def _suite_letter(row: Row) -> str:
+    words = row.text("len_kind").split()
+    return words[1] if len(words) > 1 else ""
+
+
 def _suite(row: Row) -> str:
     kind = row.text("len_kind")
     return next((suite for suite in ("edge", "longctx") if suite in kind), "standard")
@@ -82,20 +119,21 @@ def _accelmark_load(row: Row, suite: str, lengths: Path) -> tuple[dict[str, Any]
     found = re.search(r"mean output tokens about ([\d.]+)", row.text("notes"))
     limit = _OUTPUT_LIMIT[suite]
     mean = min(float(found.group(1)) if found else _USUAL_OUTPUT[suite], limit - 1.0)
-    output = build.fixed(limit) if mean > 0.95 * limit else build.around(mean, OUTPUT_CV, limit)
+    output = build.fixed(limit) if mean > 0.95 * limit else build.cut(mean, OUTPUT_CV, limit)
     prompt = build.fixed(_LONG_PROMPT)
     if suite in _PROMPT_FILES:
         file = lengths / f"{_PROMPT_FILES[suite]}.csv.gz"
         prompt = {"distribution": "empirical", "path": str(file), "column": "input_tokens"}
     load, count = row.text("load_type"), row.count("num_requests", 0)
     value = row.number_of("load_value")
+    cut = {"max_tokens": limit}
     if load.startswith("offline"):
-        return build.all_at_once(count or 100, prompt, output), "offline"
+        return build.all_at_once(count or 100, prompt, output) | cut, "offline"
     if load.startswith("concurrency") and value >= 1:
         clients = round(value)
-        return build.closed_loop(clients, prompt, output, count or SUSTAINED_REQUESTS * clients), "concurrency"
+        return build.closed_loop(clients, prompt, output, count or SUSTAINED_REQUESTS * clients) | cut, "concurrency"
     if load == "rate_rps" and value > 0:
-        return build.poisson(value, count or 300, prompt, output), "rate"
+        return build.poisson(value, count or 300, prompt, output) | cut, "rate"
     return {}, "rate"
 
 

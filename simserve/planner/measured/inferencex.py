@@ -1,7 +1,7 @@
 """InferenceX and NVIDIA's own sweeps: closed-loop clients, TTFT and TPOT against concurrency.
 
-Server settings by family are those of the public InferenceX launch scripts; what a script leaves out resolves
-as the engine's version sets it.
+Server settings by family are those of the public InferenceX launch scripts (`simserve.planner.measured.recipes`); what
+a script leaves out resolves as the engine's version sets it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from simserve.planner.measured.names import (
     quantization_name,
     version_number,
 )
-from simserve.planner.measured.point import MeasuredPoint, Metric
+from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
+from simserve.planner.measured.recipes import Recipe, is_data_parallel, recipe_of
 from simserve.planner.measured.table import Row, read_rows
 
 SHORTEST_SHARE = 0.8
@@ -36,23 +37,6 @@ _VERSION_IN_USE = {
 }
 """Engine and year of measurement -> release taken to be in use, where a row names none: an assumption."""
 
-_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
-    ("vllm", "llama-3.1-70b"): {"seats": "concurrency", "max_num_batched_tokens": 8192, "share": 0.90, "async": True},
-    ("vllm", "gpt-oss-120b"): {"seats": "concurrency", "max_num_batched_tokens": 8192, "share": 0.90, "async": True},
-    ("tensorrt-llm", "gpt-oss-120b"): {"seats": "concurrency", "max_num_batched_tokens": 20000, "share": 0.85},
-    ("sglang", "deepseek-r1"): {"seats": 512, "max_num_batched_tokens": 32768, "share": 0.82},
-    ("sglang", "deepseek-v3"): {"seats": 512, "max_num_batched_tokens": 32768, "share": 0.82},
-    ("tensorrt-llm", "deepseek-r1"): {"seats": "concurrency", "share": 0.75, "kv": "fp8"},
-    ("tensorrt-llm", "deepseek-v3"): {"seats": "concurrency", "share": 0.75, "kv": "fp8"},
-    ("vllm", "kimi-k2"): {"share": 0.95},
-    ("sglang", "glm-5"): {"share": 0.85, "prompts": 5},
-}
-"""Engine and model -> what the launch script sets; ``prompts`` are prompts a client, where not 10."""
-
-_MINIMAX_H200 = {"seats": 512, "max_num_batched_tokens": 32768, "share": 0.95, "kv": "fp8"}
-DISAGGREGATED = "separate prefill and decode pools cannot be simulated yet"
-"""Why rows of `inferencex_disagg` are not run."""
-
 _MIXED_EXPERTS = "experts both split and placed (expert- and tensor-parallel at once) cannot be simulated"
 
 
@@ -70,69 +54,54 @@ def read_inhouse(folder: Path) -> list[MeasuredPoint]:
     return [_point(row, "nvidia_aic_inhouse_agg", is_public=False) for row in rows]
 
 
-def read_disaggregated(folder: Path) -> list[MeasuredPoint]:
-    """Return the points of ``inferencex_disagg.csv``, none of which can be replayed."""
-    return [
-        MeasuredPoint(
-            source="inferencex_disagg",
-            label=row.label,
-            engine=engine_name(row.text("framework")),
-            version=row.text("version"),
-            hardware=hardware_name(row.text("hardware")),
-            model=model_name(row.text("model")),
-            load_kind="concurrency",
-            load=row.number_of("load_value"),
-            scenario={},
-            measured=row.latencies("tpot", "ttft"),
-            reason=DISAGGREGATED,
-        )
-        for row in read_rows(folder / "inferencex_disagg.csv")
-    ]
-
-
 def engine_version(row: Row, engine: str) -> str:
     """Return the version a row names, else the release in use in the year it was measured, else ""."""
     named = version_number(row.text("version"))
-    if named:
-        return named
-    year = row.text("commit_or_date").removeprefix("measured ")[:4]
-    return _VERSION_IN_USE.get((engine, year), "")
+    return named or _VERSION_IN_USE.get((engine, _year(row)), "")
+
+
+def _year(row: Row) -> str:
+    return row.text("commit_or_date").removeprefix("measured ")[:4]
 
 
 def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
     engine = engine_name(row.text("framework"))
     model, hardware = model_name(row.text("model")), hardware_name(row.text("hardware"))
+    version = engine_version(row, engine)
     prompt, output = row.count("isl", 0), row.count("osl", 0)
     clients = row.count("load_value", 1)
     lengths = _lengths(prompt, output, is_public=is_public)
     has_script = is_public and not _is_dynamo(row)
-    settings = _settings(engine, model, hardware) if has_script else {}
-    num_requests = clients * settings.get("prompts", build.PROMPTS_PER_CLIENT)
-    workload = build.closed_loop(clients, *lengths, num_requests)
+    recipe = recipe_of(engine, version, model, hardware, _year(row)) if has_script else Recipe()
+    workload = build.closed_loop(clients, *lengths, clients * recipe.prompts)
     tensor, expert, ranks = _parallel_sizes(row)
+    if has_script and is_data_parallel(engine, model, clients, prompt):
+        tensor, expert, ranks = 1, tensor, tensor
+    if recipe.places_experts or _must_place_experts(engine, model, tensor):
+        expert = tensor * ranks
     deployed = build.deployment(
         hardware,
         engine={
             "name": engine,
-            "version": engine_version(row, engine),
+            "version": version,
             "enable_prefix_caching": False,
             "max_model_len": prompt + lengths[1].get("max", output) + build.LENGTH_SLACK,
             "sampling": None if is_public else "nucleus",
-            **_knobs(engine, settings, clients, prompt),
+            **_knobs(engine, recipe, clients // ranks, prompt),
         },
         tensor_parallel_size=tensor,
         pipeline_parallel_size=row.count("pp", 1),
         data_parallel_size=ranks,
-        expert_parallel_size=tensor if _must_place_experts(engine, model, tensor) else expert,
+        expert_parallel_size=expert,
         quantization=_weight_format(row, model),
-        kv_cache_dtype=_kv_dtype(row, settings, model, hardware),
+        kv_cache_dtype=_kv_dtype(row, recipe, model, hardware),
     )
-    is_mixed = expert > 1 and row.note("moe_tp") not in ("", "1")
+    is_mixed = expert > 1 and row.note("moe_tp") not in ("", "1") and expert != tensor * ranks
     return MeasuredPoint(
         source=source,
         label=row.label,
         engine=engine,
-        version=engine_version(row, engine),
+        version=version,
         hardware=hardware,
         model=model,
         load_kind="concurrency",
@@ -140,7 +109,8 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
         scenario=build.scenario(row.label, model, deployed, workload),
         measured=row.latencies("tpot", "ttft"),
         shown_only=_shown_only(row, is_public=is_public),
-        reason=_MIXED_EXPERTS if is_mixed and expert != tensor else "",
+        protocol=Protocol(cold_seconds=recipe.cold_seconds),
+        reason=_MIXED_EXPERTS if is_mixed else "",
     )
 
 
@@ -179,12 +149,6 @@ def _weight_format(row: Row, model: str) -> str:
     return "mxfp4" if model.startswith("gpt-oss") else quantization_name(row.text("precision"))
 
 
-def _settings(engine: str, model: str, hardware: str) -> dict[str, Any]:
-    if (engine, model) == ("vllm", "minimax-m2") and hardware.startswith("h200"):
-        return _MINIMAX_H200
-    return _SETTINGS.get((engine, model), {})
-
-
 def _must_place_experts(engine: str, model: str, tensor: int) -> bool:
     """Return whether only expert parallelism runs, whatever a row says.
 
@@ -194,21 +158,21 @@ def _must_place_experts(engine: str, model: str, tensor: int) -> bool:
     return (engine, model) == ("vllm", "minimax-m2") and tensor == 8
 
 
-def _knobs(engine: str, settings: dict[str, Any], clients: int, prompt: int) -> dict[str, Any]:
-    seats = settings.get("seats")
-    budget = settings.get("max_num_batched_tokens")
+def _knobs(engine: str, recipe: Recipe, clients: int, prompt: int) -> dict[str, Any]:
+    """Return the engine's knobs; ``clients`` are those of one rank."""
+    budget = recipe.max_num_batched_tokens
     if engine == "tensorrt-llm" and budget is None:
         # As the launch script computes it: every running request's token and a whole prompt, in steps of 64.
-        budget = max(8192, -(-(clients + prompt + 64) // 64) * 64)
+        budget = max(recipe.least_budget, -(-(clients + prompt + 64) // 64) * 64)
     return {
-        "max_num_seqs": clients if seats == "concurrency" else seats,
+        "max_num_seqs": clients if recipe.is_seated_by_client else recipe.seats,
         "max_num_batched_tokens": budget,
-        "gpu_memory_utilization": settings.get("share"),
-        "async_scheduling": settings.get("async"),
+        "gpu_memory_utilization": recipe.share,
+        "async_scheduling": recipe.is_async,
     }
 
 
-def _kv_dtype(row: Row, settings: dict[str, Any], model: str, hardware: str) -> str:
+def _kv_dtype(row: Row, recipe: Recipe, model: str, hardware: str) -> str:
     if model == "llama-3.1-70b":
         # The points that starve for KV say FP8 on H200 and 16 bit on H100.
         return "fp8" if hardware.startswith("h200") else "auto"
@@ -216,4 +180,4 @@ def _kv_dtype(row: Row, settings: dict[str, Any], model: str, hardware: str) -> 
         # ModelOpt's FP8 checkpoints hold an FP8 KV cache (hf_quant_config.json, kv_cache_quant_algo), which
         # TensorRT-LLM follows; with 16 bit the points that starve for KV would wait 3 to 6 times as long as they did.
         return "fp8"
-    return str(settings.get("kv", "auto"))
+    return recipe.kv_cache_dtype or "auto"

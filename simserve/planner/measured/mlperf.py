@@ -28,6 +28,11 @@ REQUESTS_PER_SEAT = 12
 """Requests of a replay, a seat of the one replica that is replayed: the runs last 10 to 40 minutes, and the middle of
 these stands for their steady state."""
 
+PAUSE = 2.0
+"""Mean seconds, exponential, before a client that was answered asks again: arrivals are then spread over steps as those
+of the source, where clients without a pause would all ask as a step ends, and wait for the whole of the next. As many
+clients more are there as pause at a time."""
+
 VLLM_SEATS = 256
 """Its default; vLLM on NVIDIA GPUs is assumed to be cut over all of them."""
 
@@ -198,7 +203,9 @@ def _scenario(submission: _Submission, benchmark: Benchmark, layout: Layout, len
     if submission.rate is None:
         workload = build.all_at_once(num_requests, prompt, output)
     elif clients:
-        workload = build.closed_loop(clients, prompt, output, max(num_requests, REQUESTS_PER_SEAT * clients))
+        away = round(submission.rate / _num_copies(submission, layout) * PAUSE)
+        workload = build.closed_loop(clients + away, prompt, output, max(num_requests, REQUESTS_PER_SEAT * clients))
+        workload["arrivals"] |= {"think_time": f"{PAUSE:g} s", "think_time_cv": 1.0}
     else:
         workload = build.poisson(submission.rate / _num_copies(submission, layout), num_requests, prompt, output)
     return build.scenario(submission.row.label, benchmark.model, deployed, workload)

@@ -32,6 +32,8 @@ class Protocol:
         beam_width: Beams that a request decoded; the replay decodes them one after another, and only one of them
             is the answer.
         num_copies: Equal replicas of which the replay runs one; throughput is that of all.
+        cold_seconds: How much longer the requests that a fresh server begins with waited for their first tokens: it was
+            started for the run, and its kernels are compiled for the sizes that they bring.
     """
 
     statistic: Literal["mean", "median"] = "mean"
@@ -42,6 +44,7 @@ class Protocol:
     is_long_run: bool = False
     beam_width: int = 1
     num_copies: int = 1
+    cold_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,25 @@ class RecordedRequests:
     arrival_time: NDArray[np.float64]
     prompt_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPair:
+    """Separate workers for prompts and for answers, each described alone.
+
+    Attributes:
+        prefill: What a scenario file of one prefill worker would hold, workload included.
+        decode: The same of one decode worker.
+        num_prefills: Prefill workers.
+        num_decodes: Decode workers.
+        num_drafts: Drafts a step of the decode workers' MTP layer; 0: none.
+    """
+
+    prefill: Mapping[str, Any]
+    decode: Mapping[str, Any]
+    num_prefills: int
+    num_decodes: int
+    num_drafts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +99,7 @@ class MeasuredPoint:
         shown_only: Metrics that are compared but not scored, as the source's figure carries artefacts.
         protocol: How the figures were taken.
         requests: The very requests, where they were recorded; they replace the scenario's workload.
+        pools: Separate workers, in place of the scenario; of several, the one whose TPOT is nearest is what ran.
         reason: Why the point cannot be replayed; empty where it can be tried.
     """
 
@@ -93,4 +116,5 @@ class MeasuredPoint:
     shown_only: frozenset[Metric] = frozenset()
     protocol: Protocol = field(default_factory=Protocol)
     requests: RecordedRequests | None = None
+    pools: tuple[PoolPair, ...] = ()
     reason: str = ""

@@ -35,6 +35,8 @@ class _PublishedFigure(FrozenModel):
     deployment: dict[str, Any]
     workload: dict[str, Any]
     measured: _Figures
+    cold_seconds: Seconds = 0.0
+    """How much longer the first requests of the fresh server waited for their first tokens."""
     shown_only: tuple[Metric, ...] = ()
 
 
@@ -93,5 +95,6 @@ def _point(figure: _PublishedFigure, publication: _Publication, file: str) -> Me
         protocol=Protocol(
             statistic="median" if publication.statistic == "median" else "mean",
             is_server_side=publication.is_server_side,
+            cold_seconds=figure.cold_seconds,
         ),
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from simserve.errors import InputError, UsageError, nearest
 from simserve.planner.measured import (
     community,
+    disaggregated,
     inferencex,
     lmdeploy,
     mlperf,
@@ -41,7 +42,7 @@ class Source:
 _SOURCES = {
     "inferencex_agg": Source(("inferencex_agg.csv",), inferencex.read_inferencex),
     "nvidia_aic_inhouse_agg": Source(("nvidia_aic_inhouse_agg.csv",), inferencex.read_inhouse),
-    "inferencex_disagg": Source(("inferencex_disagg.csv",), inferencex.read_disaggregated),
+    "inferencex_disagg": Source(("inferencex_disagg.csv",), disaggregated.read_disaggregated),
     "apex_plus": Source(("apex_plus_vllm_sglang_h100.csv", "apex_plus_replay_requests.csv.gz"), replays.read_apex),
     "llmservingsim": Source(("llmservingsim_vllm_summary.csv",), replays.read_llmservingsim),
     "trtllm_perf_overview": Source(("trtllm_perf_overview_throughput.csv",), tensorrt_llm.read_offline),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from simserve.workload.traces.table import read_text
 from simserve.workload.traces.trace import Trace
 from simserve.workload.traces.vllm_bench import read_vllm_bench
 
+_REMEMBERED = 2
+"""Traces kept: a search serves the same one on every deployment."""
 AUTO = "auto"
 READERS: dict[str, Callable[[Path], Trace]] = {
     "azure": read_azure,
@@ -60,7 +63,7 @@ def check_format(name: str) -> None:
 
 
 def read_trace(path: Path, trace_format: str = AUTO) -> Trace:
-    """Return the trace in a file.
+    """Return the trace in a file; one that has not changed since it was last read is not read again.
 
     Args:
         path: The file, plain or gzip.
@@ -69,7 +72,16 @@ def read_trace(path: Path, trace_format: str = AUTO) -> Trace:
     Raises:
         TraceError: The file cannot be read, its format cannot be told, or a row breaks a rule of the format.
     """
-    return READERS[detect(path) if trace_format == AUTO else trace_format](path)
+    try:
+        state = path.stat()
+    except OSError:
+        return _read.__wrapped__(path, trace_format)  # which says what is wrong with it
+    return _read(path, trace_format, (state.st_mtime_ns, state.st_size, state.st_ino))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _read(path: Path, trace_format: str, _state: tuple[int, int, int] = (0, 0, 0)) -> Trace:
+    return READERS[detect(path) if trace_format == AUTO else trace_format](path).frozen()
 
 
 def detect(path: Path) -> str:

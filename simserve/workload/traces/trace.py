@@ -62,6 +62,15 @@ class Trace:
         """Whether the format says when requests arrive."""
         return not bool(np.isnan(self.arrival_time).any())
 
+    def frozen(self) -> Trace:
+        """Return the trace, with arrays that nobody can write to any more."""
+        blocks = () if self.prefix_blocks is None else (self.prefix_blocks.ids, self.prefix_blocks.counts)
+        columns = (self.arrival_time, self.prompt_tokens, self.output_tokens, self.max_tokens, self.session, *blocks)
+        for column in columns:
+            if column is not None:
+                column.flags.writeable = False
+        return self
+
     def scaled(self, *, time: float = 1.0, prompt: float = 1.0, output: float = 1.0) -> Trace:
         """Return the trace with its times and lengths multiplied; lengths are rounded, and at least one token."""
         return replace(

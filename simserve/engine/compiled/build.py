@@ -1,0 +1,115 @@
+"""Compiling the kernel: its functions as they stand, each with the compiled others in place of those it calls."""
+
+from __future__ import annotations
+
+import dis
+import types as python_types
+from typing import Any
+
+import numba
+from llvmlite import binding
+from numba.core import types
+from numba.extending import overload_method
+
+from simserve.engine.compiled import containers, fields, replacements  # noqa: F401 (numba learns what containers do)
+from simserve.engine.compiled.loader import ENTRY, REALLOCATE
+from simserve.engine.compiled.types import RecordType, next_float, record_at
+from simserve.engine.data_plane import driver
+from simserve.engine.kernel import complete, plan, seen_time, submit
+from simserve.engine.progress import Progress
+from simserve.errors import InvariantError
+
+_PLANE, _REQUESTS = RecordType(fields.PLANE), RecordType(fields.REQUESTS)
+_LIBRARY = {REALLOCATE, "sqrt"}
+"""What compiled code may call outside: all of it is in the process without numba."""
+
+
+def compile_kernel(target_machine: Any) -> bytes:
+    """Return machine code of `simserve.engine.data_plane.driver`'s function over replicas, under the name `ENTRY`.
+
+    Raises:
+        InvariantError: The code depends on numba at run time.
+    """
+    drive = _Rebinding().dispatcher(driver(submit, complete, plan, seen_time))
+
+    def drive_at(plane: int, requests: int, until: float) -> int:
+        return drive(record_at(plane, _PLANE), record_at(requests, _REQUESTS), until)  # type: ignore[no-any-return]
+
+    entry = numba.njit(drive_at, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    entry.compile((types.int64, types.int64, types.float64))
+    compiled = entry.overloads[entry.signatures[0]]
+    module = binding.parse_assembly(compiled.library.get_llvm_str())
+    called = {each.name for each in module.functions if each.is_declaration and not each.name.startswith("llvm.")}
+    if called - _LIBRARY:
+        raise InvariantError(f"compiled code calls {sorted(called - _LIBRARY)}")
+    module.get_function(compiled.fndesc.llvm_func_name).name = ENTRY
+    return bytes(target_machine.emit_object(module))
+
+
+def _nextafter(time: float, towards: float) -> float:
+    return next_float(time)  # type: ignore[no-any-return]
+
+
+class _Rebinding:
+    """Functions that have been compiled, by what they were made of."""
+
+    def __init__(self) -> None:
+        self._done: dict[Any, Any] = {}
+
+    def dispatcher(self, function: Any) -> Any:
+        """Return a numba function with the code of ``function``."""
+        if function not in self._done:
+            code = function.__code__
+            namespace = {name: self._seen_as(name, function.__globals__[name]) for name in _globals_of(code, function)}
+            cells = tuple(
+                python_types.CellType(self._seen_as(name, cell.cell_contents))
+                for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
+            )
+            namespace["__name__"] = function.__module__
+            copy = python_types.FunctionType(code, namespace, function.__name__, function.__defaults__, cells)
+            self._done[function] = numba.njit(copy, error_model="numpy")
+        return self._done[function]
+
+    def _seen_as(self, name: str, value: Any) -> Any:
+        """Return what compiled code finds under a name."""
+        if name == "nextafter":
+            return self.dispatcher(_nextafter)
+        replaced = replacements.REPLACED.get(name)
+        if replaced is not None:
+            return self.dispatcher(replaced)
+        if isinstance(value, python_types.FunctionType):
+            return self.dispatcher(replacements.UNREACHED.get(name, value))
+        return value
+
+
+def _globals_of(code: python_types.CodeType, function: Any) -> set[str]:
+    loaded = {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+    names = {name for name in loaded if name in function.__globals__}
+    for constant in code.co_consts:
+        if isinstance(constant, python_types.CodeType):
+            names |= _globals_of(constant, function)
+    return names
+
+
+def _method(name: str, function: Any) -> None:
+    """Let a record have a method."""
+
+    @overload_method(RecordType, name, strict=False)
+    def method(record: Any, *arguments: Any) -> Any:
+        return lambda record, *arguments: function(record, *arguments)
+
+
+def _add_methods() -> None:
+    """Give `Progress` its methods in compiled code, and a tier, which is never there, names that can be called."""
+    rebinding = _Rebinding()
+    own = {"growth": replacements.growth, "_count": replacements.count_pace, "num_requests": replacements.num_requests}
+    for name in ("affordable_steps", "join", "leave", "take", "_first_growth"):
+        own[name] = getattr(Progress, name)
+    for name in ("drop", "keep"):
+        own[name] = replacements.UNREACHED["load_prefix"]
+    own["take_loading_seconds"] = replacements.no_seconds
+    for name, function in own.items():
+        _method(name, rebinding.dispatcher(function))
+
+
+_add_methods()

@@ -1,0 +1,73 @@
+"""Where the compiled kernel is kept: a folder of the user's, one for each state of the sources it was compiled from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+import simserve
+
+_DIGEST_BYTES = 32
+
+
+def cache_folder() -> Path:
+    """Return the folder of the compiled kernel, whether or not it exists.
+
+    ``SIMSERVE_CACHE_DIR`` moves it. Its name changes with the sources of the engine, with Python and with the
+    compiler.
+    """
+    return _base() / f"kernel-{_key()}"
+
+
+def is_warm() -> bool:
+    """Return whether a compiled kernel lies there."""
+    return any(cache_folder().glob("*.kernel"))
+
+
+def read(path: Path) -> bytes | None:
+    """Return what `write` wrote, None where that is missing or damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    return code if hashlib.sha256(code).digest() == digest else None
+
+
+def write(path: Path, code: bytes) -> None:
+    """Keep compiled code, whole or not at all; where the folder cannot be written to, not at all."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(hashlib.sha256(code).digest() + code)
+        Path(name).replace(path)
+    except OSError:
+        return
+
+
+def _base() -> Path:
+    given = os.environ.get("SIMSERVE_CACHE_DIR")
+    if given:
+        return Path(given)
+    if os.name == "nt":
+        return Path(os.environ.get("LOCALAPPDATA", str(Path.home()))) / "simserve"
+    if sys.platform == "darwin":
+        return Path.home() / "Library/Caches/simserve"
+    return Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "simserve"
+
+
+def _key() -> str:
+    digest = hashlib.sha256()
+    package = Path(simserve.__file__).parent
+    for path in [*sorted((package / "engine").rglob("*.py")), package / "errors.py"]:
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    versions = [metadata.version(name) for name in ("numba", "llvmlite", "numpy")]
+    digest.update(repr([sys.version, platform.machine(), *versions]).encode())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,396 @@
+"""What lists, columns and queues in flat memory can do in compiled code: the methods that the kernel's source uses.
+
+A list's header is its data, length and capacity; one that is full doubles.
+"""
+
+from __future__ import annotations
+
+import operator
+from types import FunctionType
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba.core import types
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, overload, overload_method, register_jitable
+
+from simserve.engine.compiled import replacements
+from simserve.engine.compiled.types import (
+    ADDRESS,
+    BYTE,
+    WORD_TYPE,
+    ColumnType,
+    CountsType,
+    ItemsType,
+    OrderType,
+    QueueType,
+    RecordsType,
+    load_entry,
+    place,
+    reallocate,
+    set_word,
+    store_entries,
+    store_entry,
+    word_at,
+)
+
+# Columns.
+
+
+@infer_global(operator.getitem)
+class _ColumnGetItem(AbstractTemplate):
+    def generic(self, args: Any, kws: Any) -> Any:
+        column, index = args
+        if isinstance(column, ColumnType | RecordsType) and isinstance(index, types.Integer):
+            return signature(column.element, column, types.int64)
+        return None
+
+
+@infer_global(operator.setitem)
+class _ColumnSetItem(AbstractTemplate):
+    def generic(self, args: Any, kws: Any) -> Any:
+        column, index, _value = args
+        if isinstance(column, ColumnType) and isinstance(index, types.Integer):
+            return signature(types.none, column, types.int64, column.element)
+        return None
+
+
+def _column_entry(context: Any, builder: Any, column: ColumnType, args: Any) -> Any:
+    stored = context.get_value_type(column.stored)
+    return builder.gep(builder.bitcast(args[0], stored.as_pointer()), [args[1]], inbounds=True)
+
+
+@lower_builtin(operator.getitem, ColumnType, types.int64)
+def _column_get(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    column = sig.args[0]
+    value = builder.load(_column_entry(context, builder, column, args))
+    return context.cast(builder, value, column.stored, column.element)
+
+
+@lower_builtin(operator.setitem, ColumnType, types.int64, types.Any)
+def _column_set(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    column = sig.args[0]
+    value = context.cast(builder, args[2], column.element, column.stored)
+    builder.store(value, _column_entry(context, builder, column, args))
+    return context.get_dummy_value()
+
+
+@lower_builtin(operator.getitem, RecordsType, types.int64)
+def _records_get(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    size = ir.Constant(WORD_TYPE, sig.args[0].element.record.num_words)
+    return place(builder, args[0], builder.mul(args[1], size), BYTE)
+
+
+# Lists: data, length, capacity.
+
+
+@overload(len, strict=False)
+def _len(container: Any) -> Any:
+    if isinstance(container, ItemsType | QueueType):
+        return lambda container: word_at(container, 1)
+    return None
+
+
+@overload(bool, strict=False)
+def _bool(container: Any) -> Any:
+    if isinstance(container, ItemsType | QueueType):
+        return lambda container: word_at(container, 1) != 0
+    return None
+
+
+@overload(operator.not_, strict=False)
+def _not(container: Any) -> Any:
+    if isinstance(container, ItemsType | QueueType):
+        return lambda container: word_at(container, 1) == 0
+    return None
+
+
+@overload(operator.getitem, strict=False)
+def _items_get(container: Any, position: Any) -> Any:
+    if isinstance(container, ItemsType) and isinstance(position, types.Integer):
+
+        def get(container: Any, position: Any) -> Any:
+            if position < 0:
+                position += word_at(container, 1)
+            return load_entry(container, position)
+
+        return get
+    if isinstance(container, QueueType):
+        return lambda container, position: _head(container)
+    return None
+
+
+@overload(operator.setitem, strict=False)
+def _items_set(container: Any, position: Any, value: Any) -> Any:
+    if isinstance(container, ItemsType):
+
+        def put(container: Any, position: Any, value: Any) -> Any:
+            if position < 0:
+                position += word_at(container, 1)
+            store_entry(container, position, value)
+
+        return put
+    return None
+
+
+@overload_method(ItemsType, "append", strict=False)
+def _append(container: Any, value: Any) -> Any:
+    size = len(container.codes)
+
+    def append(container: Any, value: Any) -> Any:
+        length = word_at(container, 1)
+        if length == word_at(container, 2):
+            capacity = 2 * length + 16
+            reallocate(container, capacity * size)
+            set_word(container, 2, capacity)
+        store_entry(container, length, value)
+        set_word(container, 1, length + 1)
+
+    return append
+
+
+@overload_method(ItemsType, "extend", strict=False)
+def _extend(container: Any, values: Any) -> Any:
+    count = len(values)
+
+    def extend(container: Any, values: Any) -> Any:
+        length = word_at(container, 1)
+        if length + count > word_at(container, 2):
+            capacity = 2 * length + 16 * count
+            reallocate(container, capacity)
+            set_word(container, 2, capacity)
+        store_entries(container, length, values)
+        set_word(container, 1, length + count)
+
+    return extend
+
+
+@overload_method(ItemsType, "clear", strict=False)
+def _clear(container: Any) -> Any:
+    return lambda container: set_word(container, 1, 0)
+
+
+@overload_method(ItemsType, "pop", strict=False)
+def _pop(container: Any, position: Any = -1) -> Any:
+    if isinstance(position, types.Omitted | int):
+
+        def pop(container: Any, position: Any = -1) -> Any:
+            last = word_at(container, 1) - 1
+            set_word(container, 1, last)
+            return load_entry(container, last)
+
+        return pop
+
+    def pop_at(container: Any, position: Any = -1) -> Any:
+        value = load_entry(container, position)
+        last = word_at(container, 1) - 1
+        for each in range(position, last):
+            store_entry(container, each, load_entry(container, each + 1))
+        set_word(container, 1, last)
+        return value
+
+    return pop_at
+
+
+@overload_method(ItemsType, "index", strict=False)
+def _index(container: Any, value: Any) -> Any:
+    def index(container: Any, value: Any) -> Any:
+        position = 0
+        while load_entry(container, position) != value:
+            position += 1
+        return position
+
+    return index
+
+
+@overload_method(ItemsType, "remove", strict=False)
+def _remove(container: Any, value: Any) -> Any:
+    def remove(container: Any, value: Any) -> Any:
+        container.pop(container.index(value))
+
+    return remove
+
+
+@overload(operator.contains, strict=False)
+def _contains(container: Any, value: Any) -> Any:
+    if isinstance(container, ItemsType):
+
+        def contains(container: Any, value: Any) -> Any:
+            for position in range(word_at(container, 1)):  # noqa: SIM110
+                if load_entry(container, position) == value:
+                    return True
+            return False
+
+        return contains
+    return None
+
+
+# The queue, in a row or by rank (`simserve.engine.compiled.layout.Queue`).
+
+_BEHIND, _HEAP, _RANKS, _READY, _AGEING, _IS_RANKED = 3, 4, 7, 8, 9, 10
+_sift = numba.njit(replacements.sift)
+_heappush = numba.njit(replacements.heappush)
+_heappop = numba.njit(FunctionType(replacements.heappop.__code__, {"__name__": __name__, "sift": _sift, "len": len}))
+
+
+def _queue_part(kind: Any, word: int, is_inside: bool = False) -> Any:
+    """Return a function for what lies in, or where a word of a queue points to."""
+
+    @intrinsic
+    def part(typing_context: Any, queue: Any) -> Any:
+        def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            if is_inside:
+                return place(builder, args[0], word, BYTE)
+            return builder.load(place(builder, args[0], word, context.get_value_type(kind)))
+
+        return kind(queue), lower
+
+    return part
+
+
+_behind = _queue_part(ColumnType("q"), _BEHIND)
+_heap = _queue_part(ItemsType("ddq"), _HEAP, is_inside=True)
+_ranks = _queue_part(ColumnType("d"), _RANKS)
+_ready = _queue_part(ColumnType("d"), _READY)
+_ageing = _queue_part(types.float64, _AGEING)
+
+
+@register_jitable
+def _push_by_rank(queue: Any, index: Any) -> None:
+    ready = _ready(queue)[index]
+    _heappush(_heap(queue), (_ranks(queue)[index] + ready * _ageing(queue), ready, index))
+    set_word(queue, 1, word_at(queue, 1) + 1)
+
+
+@overload_method(QueueType, "append", strict=False)
+def _queue_append(queue: Any, index: Any) -> Any:
+    def append(queue: Any, index: Any) -> Any:
+        if word_at(queue, _IS_RANKED):
+            _push_by_rank(queue, index)
+            return
+        length = word_at(queue, 1)
+        if length:
+            _behind(queue)[word_at(queue, 2)] = index
+        else:
+            set_word(queue, 0, index)
+        set_word(queue, 2, index)
+        set_word(queue, 1, length + 1)
+
+    return append
+
+
+@overload_method(QueueType, "appendleft", strict=False)
+def _queue_appendleft(queue: Any, index: Any) -> Any:
+    def appendleft(queue: Any, index: Any) -> Any:
+        if word_at(queue, _IS_RANKED):
+            _push_by_rank(queue, index)
+            return
+        length = word_at(queue, 1)
+        if length:
+            _behind(queue)[index] = word_at(queue, 0)
+        else:
+            set_word(queue, 2, index)
+        set_word(queue, 0, index)
+        set_word(queue, 1, length + 1)
+
+    return appendleft
+
+
+@overload_method(QueueType, "popleft", strict=False)
+def _queue_popleft(queue: Any) -> Any:
+    def popleft(queue: Any) -> Any:
+        length = word_at(queue, 1) - 1
+        set_word(queue, 1, length)
+        if word_at(queue, _IS_RANKED):
+            return _heappop(_heap(queue))[2]
+        index = word_at(queue, 0)
+        if length:
+            set_word(queue, 0, _behind(queue)[index])
+        return index
+
+    return popleft
+
+
+@register_jitable
+def _head(queue: Any) -> Any:
+    if word_at(queue, _IS_RANKED):
+        return load_entry(_heap(queue), 0)[2]
+    return word_at(queue, 0)
+
+
+# Numbers and order by segment: what dicts are to the prefix cache.
+
+
+@overload(operator.getitem, strict=False)
+def _counts_get(counts: Any, segment: Any) -> Any:
+    if isinstance(counts, CountsType):
+        return lambda counts, segment: word_at(counts, segment)
+    return None
+
+
+@overload(operator.setitem, strict=False)
+def _counts_set(counts: Any, segment: Any, value: Any) -> Any:
+    if isinstance(counts, CountsType):
+        return lambda counts, segment, value: set_word(counts, segment, value)
+    return None
+
+
+@overload(operator.delitem, strict=False)
+def _counts_del(counts: Any, segment: Any) -> Any:
+    if isinstance(counts, CountsType):
+        return lambda counts, segment: set_word(counts, segment, 0)
+    if isinstance(counts, OrderType):
+        return lambda counts, segment: _unlink(counts, segment + 1)
+    return None
+
+
+@overload(operator.contains, strict=False)
+def _counts_contain(counts: Any, segment: Any) -> Any:
+    if isinstance(counts, CountsType):
+        return lambda counts, segment: word_at(counts, segment) != 0
+    return None
+
+
+@overload_method(CountsType, "get", strict=False)
+def _counts_get_or(counts: Any, segment: Any, default: Any) -> Any:
+    return lambda counts, segment, default: word_at(counts, segment)
+
+
+@intrinsic
+def _order_column(typing_context: Any, order: Any, position: Any) -> Any:
+    """Return the column of those behind, 0, or of those before, 1."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.load(place(builder, args[0], args[1], ADDRESS))
+
+    return CountsType()(order, types.int64), lower
+
+
+@register_jitable
+def _unlink(order: Any, entry: Any) -> None:
+    following, previous = _order_column(order, 0), _order_column(order, 1)
+    behind, before = word_at(following, entry), word_at(previous, entry)
+    set_word(following, before, behind)
+    set_word(previous, behind, before)
+    set_word(following, entry, 0)
+
+
+@overload_method(OrderType, "move_to_end", strict=False)
+def _move_to_end(order: Any, segment: Any) -> Any:
+    def move_to_end(order: Any, segment: Any) -> Any:
+        entry = segment + 1
+        following, previous = _order_column(order, 0), _order_column(order, 1)
+        if word_at(following, entry) or word_at(previous, 0) == entry:
+            _unlink(order, entry)
+        last = word_at(previous, 0)
+        set_word(following, last, entry)
+        set_word(previous, entry, last)
+        set_word(previous, 0, entry)
+
+    return move_to_end
+
+
+@overload_method(OrderType, "first", strict=False)
+def _first(order: Any) -> Any:
+    return lambda order: word_at(_order_column(order, 0), 0) - 1

@@ -1,0 +1,148 @@
+"""The kernel's records in flat memory: which fields `Replica`, `RequestTable` and what they refer to have there."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from simserve.engine.compiled.layout import (
+    BOOLEAN,
+    FLOAT,
+    INTEGER,
+    Column,
+    Counts,
+    Items,
+    Kind,
+    Order,
+    Pointer,
+    Queue,
+    Record,
+    Records,
+    Table,
+)
+from simserve.engine.config import EngineConfig
+from simserve.engine.data_plane import DataPlane
+from simserve.engine.state import Replica, RequestTable
+from simserve.engine.tables import StepTimes
+
+_NUMBERS = {"int": INTEGER, "float": FLOAT, "bool": BOOLEAN}
+
+CONFIG = Record("config", {each.name: _NUMBERS[each.type] for each in fields(EngineConfig) if each.type in _NUMBERS})
+TIMES = Record("times", {each.name: FLOAT for each in fields(StepTimes) if each.type == "float"})
+
+PATHS = Record(
+    "paths",
+    {
+        **dict.fromkeys(("cached_tokens", "ends", "pinned_until", "segments", "shared_blocks", "starts"), Column("q")),
+        "block_size": INTEGER,
+        "is_private": Column("b"),
+    },
+)
+# The tier behind the cache is absent (`simserve.engine.compiled.run.reason_against`).
+TIER = Record("tier", {"stored": Counts()})
+CACHE = Record(
+    "cache",
+    {
+        **dict.fromkeys(("held", "reach_heads", "used", "users"), Counts()),
+        **dict.fromkeys(("num_duplicates", "num_idle", "free_reach"), INTEGER),
+        "idle": Order(),
+        "paths": Pointer(PATHS),
+        "reaches": Items("qqq"),
+        "tier": Pointer(TIER),
+    },
+)
+"""``reaches`` holds chains of (blocks, requests, next), 1 added to positions; ``reach_heads``: where each begins."""
+PROGRESS = Record(
+    "progress",
+    {
+        **dict.fromkeys(("_block_size", "_offset", "_period", "pending_blocks", "total"), INTEGER),
+        "counts": Counts(),
+        "paces": Items("q"),
+        "remainders": Counts(),
+    },
+)
+"""Requests by pace, the paces there are, and by pace and remainder, two periods each."""
+
+_COLUMNS = {
+    **dict.fromkeys(("status", "reason", "is_truncated"), "b"),
+    **dict.fromkeys(
+        ("computed_tokens", "max_tokens", "num_preemptions", "output_tokens", "prompt_tokens", "replica_id"), "i"
+    ),
+    **dict.fromkeys(
+        ("ready_time", "scheduled_time", "first_token_time", "finish_time", "itl_max", "last_token_time"), "d"
+    ),
+}
+REQUESTS = Record("requests", {name: Column(_COLUMNS.get(name, "q")) for name in RequestTable.__slots__})
+
+_REPLICA: dict[str, Kind] = {
+    **dict.fromkeys(
+        (
+            "attended_keys",
+            "attended_pairs",
+            "context_sum",
+            "end_time",
+            "estimate_shrinking",
+            "estimate_sum",
+            "first_seconds",
+            "increment_seconds",
+            "last_decode_time",
+            "late_arrivals_sum",
+            "new_token_ratio",
+            "start_time",
+        ),
+        FLOAT,
+    ),
+    **dict.fromkeys(
+        (
+            "grows",
+            "has_extras",
+            "has_plain_admission",
+            "has_priorities",
+            "has_slots",
+            "is_contiguous",
+            "is_open",
+            "is_ordered",
+            "is_prefill_first",
+            "swaps",
+            "uses_estimate",
+        ),
+        BOOLEAN,
+    ),
+    **dict.fromkeys(
+        (
+            "chunk_requests",
+            "chunk_tokens",
+            "finish_heap",
+            "finished",
+            "gap_leaps",
+            "prefilling",
+            "residues",
+            "running",
+            "stall_counts",
+            "stall_leaps",
+            "swapped_in",
+        ),
+        Items("q"),
+    ),
+    **dict.fromkeys(("advances", "evictions", "gap_values", "irregular_gaps", "leaps", "stall_times"), Items("d")),
+    **dict.fromkeys(
+        ("decode_attention_base", "decode_base", "decode_slope", "sequence_seconds", "token_seconds"), Table("d")
+    ),
+    "cache": Pointer(CACHE),
+    "config": Pointer(CONFIG),
+    "progress": Pointer(PROGRESS),
+    "times": Pointer(TIMES),
+    "waiting": Queue(),
+}
+_UNSEEN = ("free_ranges",)
+REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in Replica.__slots__ if name not in _UNSEEN})
+
+_PLANE: dict[str, Kind] = {
+    **dict.fromkeys(("has_listener", "lists_failures", "routes_least", "schedules_ahead"), BOOLEAN),
+    **dict.fromkeys(("due", "failed", "loads"), Items("q")),
+    "ends": Items("d"),
+    "held": Items("dqq"),
+    "inbox": Items("dq"),
+    "sent": Items("dq"),
+    "units": Records(REPLICA),
+}
+PLANE = Record("plane", {name: _PLANE.get(name, INTEGER) for name in DataPlane.__slots__})

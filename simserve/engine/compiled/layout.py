@@ -1,0 +1,219 @@
+"""Where the fields of the kernel's records lie in flat memory, and a Replica laid out there. Knows no numba."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+WORD = 8
+_LIBRARY = ctypes.CDLL("msvcrt" if os.name == "nt" else None)
+_reallocate = _LIBRARY.realloc
+_reallocate.argtypes, _reallocate.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_void_p
+INTEGER, FLOAT, BOOLEAN = "integer", "float", "boolean"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One entry a request; ``code`` as in `array.array`."""
+
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list; an entry is a word, or a tuple of several: ``codes`` as in `array.array`."""
+
+    codes: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Items):
+    """A list that does not change and belongs to somebody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Requests in a row or by rank: head, length, tail, and the column of those who stand behind somebody; a heap of
+    (rank, ready time, request), the columns of ranks and ready times, what a second adds to a rank; 1: by rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Positive whole numbers by segment; 0 where a dict would have no entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Segments in an order: of each the one behind it and the one before it, 1 added; entry 0 is between the ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Another record, or none."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Equal records side by side."""
+
+    record: Record
+
+
+Kind = str | Column | Items | Queue | Counts | Order | Pointer | Records
+
+
+class Record:
+    """The fields of a record, one behind the other.
+
+    Attributes:
+        fields: Kind of each.
+        offsets: Words before each.
+        num_words: Words of all.
+    """
+
+    __slots__ = ("fields", "name", "num_words", "offsets")
+
+    def __init__(self, name: str, fields: Mapping[str, Kind]) -> None:
+        self.name = name
+        self.fields = dict(fields)
+        self.offsets: dict[str, int] = {}
+        self.num_words = 0
+        for field, kind in fields.items():
+            self.offsets[field] = self.num_words
+            self.num_words += {Items: 3, Table: 3, Queue: 11, Order: 2}.get(type(kind), 1)
+
+
+class Memory:
+    """Records of one kind in flat memory. What lists grew to goes back to the C library with it."""
+
+    def __init__(self, record: Record, count: int = 1) -> None:
+        self.record = record
+        self.words: NDArray[np.int64] = np.zeros(record.num_words * count, dtype=np.int64)
+        self._floats = self.words.view(np.float64)
+        self._kept: list[Any] = []
+
+    @property
+    def address(self) -> int:
+        """Where the first record begins."""
+        return self.words.ctypes.data
+
+    def put(self, name: str, value: Any, number: int = 0) -> None:
+        """Set a field of a record; an array or another memory is kept alive and pointed to."""
+        at = number * self.record.num_words + self.record.offsets[name]
+        kind = self.record.fields[name]
+        if kind == FLOAT:
+            self._floats[at] = value
+        elif kind in (INTEGER, BOOLEAN):
+            self.words[at] = int(value)
+        elif isinstance(kind, Table):
+            self._kept.append(value)
+            self.words[at], self.words[at + 1] = value.ctypes.data, len(value)
+        elif isinstance(kind, Items):
+            self._put_items(at, kind, value)
+        elif isinstance(kind, Queue):
+            self._kept.append(value)
+            self.words[at + 3] = value.ctypes.data
+        elif isinstance(kind, Order):
+            self._kept.append(value)
+            self.words[at], self.words[at + 1] = (column.ctypes.data for column in value)
+        elif isinstance(value, Memory):
+            self._kept.append(value)
+            self.words[at] = value.address
+        elif value is not None:
+            column = np.frombuffer(value, dtype=np.uint8) if len(value) else np.zeros(1)
+            self._kept.append((value, column))
+            self.words[at] = column.ctypes.data
+
+    def get(self, name: str, number: int = 0) -> Any:
+        """Return a number."""
+        at = number * self.record.num_words + self.record.offsets[name]
+        return self._floats[at] if self.record.fields[name] == FLOAT else int(self.words[at])
+
+    def drain(self, name: str, number: int = 0) -> NDArray[np.float64]:
+        """Return a copy of a list of floats and clear it."""
+        at = number * self.record.num_words + self.record.offsets[name]
+        length = int(self.words[at + 1])
+        if not length:
+            return np.zeros(0)
+        self.words[at + 1] = 0
+        return np.array((ctypes.c_double * length).from_address(int(self.words[at])))
+
+    def rank(self, name: str, ranks: NDArray[np.float64], ready_time: Any, ageing: float, number: int = 0) -> None:
+        """Let a queue go by rank."""
+        at = number * self.record.num_words + self.record.offsets[name]
+        column = np.frombuffer(ready_time, dtype=np.float64)
+        self._kept.append((ranks, column))
+        self.words[at + 7], self.words[at + 8] = ranks.ctypes.data, column.ctypes.data
+        self._floats[at + 9] = ageing
+        self.words[at + 10] = 1
+
+    def take(self, name: str, number: int = 0) -> list[int]:
+        """Return a list of whole numbers and clear it."""
+        at = number * self.record.num_words + self.record.offsets[name]
+        length = int(self.words[at + 1])
+        if not length:
+            return []
+        self.words[at + 1] = 0
+        return (ctypes.c_int64 * length).from_address(int(self.words[at]))[:]
+
+    def pairs(self, name: str) -> list[tuple[float, int]]:
+        """Return a list of a float and a whole number each."""
+        at = self.record.offsets[name]
+        if not self.words[at + 1]:
+            return []
+        items = np.array((ctypes.c_int64 * (2 * int(self.words[at + 1]))).from_address(int(self.words[at])))
+        return list(zip(items[::2].view(np.float64).tolist(), items[1::2].tolist(), strict=True))
+
+    def reserve(self, name: str, num_words: int) -> NDArray[np.int64]:
+        """Give an empty list room, and return that."""
+        at = self.record.offsets[name]
+        self.words[at] = _allocate(num_words * WORD)
+        self.words[at + 2] = num_words // len(cast(Items, self.record.fields[name]).codes)
+        room = (ctypes.c_int64 * num_words).from_address(int(self.words[at]))
+        return np.frombuffer(cast(bytes, room), dtype=np.int64)
+
+    def set_length(self, name: str, length: int) -> None:
+        """Say how many entries have been put into the room of a list."""
+        self.words[self.record.offsets[name] + 1] = length
+
+    def length(self, name: str, number: int = 0) -> int:
+        """Return the length of a list."""
+        return int(self.words[number * self.record.num_words + self.record.offsets[name] + 1])
+
+    def _put_items(self, at: int, kind: Items, values: Sequence[float] | None) -> None:
+        """Copy a list. One that is absent gets no memory, by which compiled code knows it."""
+        if values is None:
+            return
+        items = np.array(values, dtype=np.float64 if kind.codes == "d" else np.int64)
+        self.words[at] = _allocate(max(items.nbytes, WORD))
+        ctypes.memmove(int(self.words[at]), items.ctypes.data, items.nbytes)
+        self.words[at + 1] = self.words[at + 2] = len(items)
+
+    def __del__(self) -> None:
+        for name, kind in self.record.fields.items():
+            if (isinstance(kind, Items) and not isinstance(kind, Table)) or isinstance(kind, Queue):
+                first = self.record.offsets[name] + (4 if isinstance(kind, Queue) else 0)
+                for at in range(first, len(self.words), self.record.num_words):
+                    _free(int(self.words[at]))
+
+
+def reallocate_address() -> int:
+    """Return the address of the C library's ``realloc``."""
+    return ctypes.cast(_reallocate, ctypes.c_void_p).value or 0
+
+
+def _allocate(size: int) -> int:
+    return int(_reallocate(None, size))
+
+
+def _free(address: int) -> None:
+    if address:
+        _LIBRARY.free(ctypes.c_void_p(address))

@@ -1,0 +1,271 @@
+"""What compiled code calls in place of Python's own lists, and what it never reaches.
+
+Functions of the first kind have the name and the meaning of what they stand for. Those that `UNREACHED` names serve
+configurations that run interpreted (`simserve.engine.compiled.run.reason_against`); compiled code has an empty
+function in their place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simserve.errors import InvariantError
+
+
+def heappush(heap: Any, item: Any) -> None:
+    """Push onto a heap."""
+    heap.append(item)
+    position = len(heap) - 1
+    while position:
+        parent = (position - 1) >> 1
+        above = heap[parent]
+        if not item < above:
+            break
+        heap[position] = above
+        position = parent
+    heap[position] = item
+
+
+def heappop(heap: Any) -> Any:
+    """Pop the smallest item off a heap."""
+    last = heap.pop()
+    size = len(heap)
+    if not size:
+        return last
+    smallest = heap[0]
+    sift(heap, 0, size, last)
+    return smallest
+
+
+def sift(heap: Any, position: int, size: int, item: Any) -> None:
+    """Put an item at a position or below, whatever is smaller above it."""
+    child = 2 * position + 1
+    while child < size:
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if not heap[child] < item:
+            break
+        heap[position] = heap[child]
+        position = child
+        child = 2 * position + 1
+    heap[position] = item
+
+
+def heapify(heap: Any) -> None:
+    """Make a heap of a list."""
+    size = len(heap)
+    for position in range(size // 2 - 1, -1, -1):
+        sift(heap, position, size, heap[position])
+
+
+def bisect_left(values: Any, value: Any) -> int:
+    """Return where a value goes in an ascending list, before those that equal it."""
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2
+        if values[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def sum_between(values: Any, start: int, stop: int) -> int:
+    """As `simserve.engine.numbers.sum_between`."""
+    total = 0
+    for position in range(start, stop):
+        total += values[position]
+    return total
+
+
+def earliest_of(times: Any) -> float:
+    """As `simserve.engine.numbers.earliest_of`."""
+    earliest: float = times[0]
+    for position in range(1, len(times)):
+        earliest = min(earliest, times[position])
+    return earliest
+
+
+def least_of(loads: Any) -> int:
+    """As `simserve.engine.numbers.least_of`."""
+    least = 0
+    for position in range(1, len(loads)):
+        if loads[position] < loads[least]:
+            least = position
+    return least
+
+
+def find_all(times: Any, time: float, positions: Any) -> None:
+    """As `simserve.engine.numbers.find_all`."""
+    positions.clear()
+    for position in range(len(times)):
+        if times[position] == time:
+            positions.append(position)
+
+
+def add_reach(cache: Any, segment: int, reach: int, count: int) -> None:
+    """As `simserve.engine.prefix_cache.add_reach`."""
+    reaches = cache.reaches
+    head = cache.reach_heads[segment]
+    entry = head
+    while entry:
+        blocks, requests, following = reaches[entry - 1]
+        if blocks == reach:
+            reaches[entry - 1] = (blocks, requests + count, following)
+            return
+        entry = following
+    entry = cache.free_reach
+    if entry:
+        cache.free_reach = reaches[entry - 1][2]
+        reaches[entry - 1] = (reach, count, head)
+    else:
+        reaches.append((reach, count, head))
+        entry = len(reaches)
+    cache.reach_heads[segment] = entry
+
+
+def drop_reach(cache: Any, segment: int, entry: int) -> None:
+    """Take an entry out of the chain of a segment, for use by another."""
+    reaches = cache.reaches
+    following = reaches[entry - 1][2]
+    each = cache.reach_heads[segment]
+    if each == entry:
+        cache.reach_heads[segment] = following
+    else:
+        while reaches[each - 1][2] != entry:
+            each = reaches[each - 1][2]
+        reaches[each - 1] = (reaches[each - 1][0], reaches[each - 1][1], following)
+    reaches[entry - 1] = (0, 0, cache.free_reach)
+    cache.free_reach = entry
+
+
+def remove_reach(cache: Any, segment: int, reach: int) -> None:
+    """As `simserve.engine.prefix_cache.remove_reach`."""
+    reaches = cache.reaches
+    entry = cache.reach_heads[segment]
+    while reaches[entry - 1][0] != reach:
+        entry = reaches[entry - 1][2]
+    blocks, requests, following = reaches[entry - 1]
+    if requests > 1:
+        reaches[entry - 1] = (blocks, requests - 1, following)
+    else:
+        drop_reach(cache, segment, entry)
+
+
+def take_longest_reach(cache: Any, segment: int) -> tuple[int, int]:
+    """As `simserve.engine.prefix_cache.take_longest_reach`."""
+    reaches = cache.reaches
+    most = count = longest = 0
+    entry = cache.reach_heads[segment]
+    while entry:
+        blocks, requests, following = reaches[entry - 1]
+        if blocks > most:
+            most, count, longest = blocks, requests, entry
+        entry = following
+    if longest:
+        drop_reach(cache, segment, longest)
+    return most, count
+
+
+def give_up(idle: Any, segment: int) -> None:
+    """As `simserve.engine.prefix_cache.give_up`."""
+    idle.move_to_end(segment)
+
+
+def least_recent(idle: Any) -> int:
+    """As `simserve.engine.prefix_cache.least_recent`."""
+    first: int = idle.first()
+    return first
+
+
+def growth(progress: Any, step: int, num_steps: int) -> int:
+    """As `simserve.engine.progress.Progress.growth`."""
+    period, paces, remainders = progress._period, progress.paces, progress.remainders
+    taken = progress.pending_blocks
+    for position in range(len(paces)):
+        pace = paces[position]
+        cycles, rest = divmod(pace * num_steps, period)
+        taken += cycles * progress.counts[pace]
+        start = 2 * period * pace + (period - rest - pace * (step - 1)) % period
+        for each in range(start, start + rest):
+            taken += remainders[each]
+    return int(taken)
+
+
+def count_pace(progress: Any, base: int, pace: int, change: int) -> None:
+    """As `simserve.engine.progress.Progress._count`."""
+    period, counts, remainders = progress._period, progress.counts, progress.remainders
+    if not counts[pace]:
+        progress.paces.append(pace)
+    counts[pace] += change
+    if not counts[pace]:
+        progress.paces.remove(pace)
+    remainder = 2 * period * pace + (base + progress._offset) % period
+    remainders[remainder] += change
+    remainders[remainder + period] += change
+
+
+def num_requests(progress: Any) -> int:
+    """As `simserve.engine.progress.Progress.num_requests`."""
+    total = 0
+    for position in range(len(progress.paces)):
+        total += progress.counts[progress.paces[position]]
+    return total
+
+
+def report_stuck(replica: Any) -> None:
+    """As `simserve.engine.kernel.report_stuck`, without the figures."""
+    raise InvariantError("requests wait at an empty replica and none can be admitted")
+
+
+def _nothing(*arguments: Any) -> None:
+    return None
+
+
+def _zero(*arguments: Any) -> int:
+    return 0
+
+
+def no_seconds(*arguments: Any) -> float:
+    """What a tier that is not there takes."""
+    return 0.0
+
+
+def _false(*arguments: Any) -> bool:
+    return False
+
+
+UNREACHED: dict[str, Any] = {
+    **dict.fromkeys(
+        (
+            "load_prefix",
+            "plan_static",
+            "plan_uncached",
+            "release_range",
+            "submit_static",
+        ),
+        _nothing,
+    ),
+    **dict.fromkeys(("complete_static", "complete_uncached", "free_tokens", "range_need"), _zero),
+    **dict.fromkeys(("make_way", "take_range"), _false),
+}
+REPLACED: dict[str, Any] = {
+    each.__name__: each
+    for each in (
+        heappush,
+        heappop,
+        heapify,
+        bisect_left,
+        sum_between,
+        earliest_of,
+        least_of,
+        find_all,
+        add_reach,
+        drop_reach,
+        remove_reach,
+        take_longest_reach,
+        give_up,
+        least_recent,
+        report_stuck,
+    )
+}

@@ -1,0 +1,27 @@
+"""Small questions about lists of numbers, each as Python answers it fastest. Compiled code has answers of its own.
+
+The kernel's hot paths ask these instead of making slices; `simserve.engine.compiled.replacements` has the same
+functions as loops.
+"""
+
+from __future__ import annotations
+
+
+def sum_between(values: list[int], start: int, stop: int) -> int:
+    """Return the sum of ``values[start:stop]``."""
+    return sum(values[start:stop])
+
+
+def earliest_of(times: list[float]) -> float:
+    """Return the smallest of ``times``, of which there is at least one."""
+    return min(times)
+
+
+def least_of(loads: list[int]) -> int:
+    """Return the position of the smallest of ``loads``, the first of several."""
+    return loads.index(min(loads))
+
+
+def find_all(times: list[float], time: float, positions: list[int]) -> None:
+    """Fill ``positions`` with where ``time`` stands in ``times``."""
+    positions[:] = [position for position, each in enumerate(times) if each == time]

@@ -1,0 +1,160 @@
+"""What each tab shows, as a scenario that `simserve run` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from simserve import __version__
+from simserve.errors import InputError
+from simserve.explore import money
+from simserve.explore.batching import way_mapping
+from simserve.explore.limits import Check
+from simserve.explore.queries import (
+    BatchingQuery,
+    CostQuery,
+    DeploymentQuery,
+    MemoryQuery,
+    PagingQuery,
+    ParallelQuery,
+    SimulatorQuery,
+    SpeculationQuery,
+    WizardQuery,
+)
+from simserve.explore.tradeoffs import best_layout
+from simserve.metrics.files import scenario_text
+from simserve.scenario.load import from_mapping
+from simserve.validation import FrozenModel
+
+Export = Callable[[Any, Check], tuple[str, dict[str, Any]]]
+_ANSWER = 128
+"""Tokens of an answer during which a sequence has about the length that is asked."""
+
+
+def export(question: str, query: FrozenModel, check: Check) -> str:
+    """Return the text of a scenario file for a question of the page, with what to do with it on top.
+
+    Raises:
+        InputError: What is asked is no scenario.
+        TooLongError: It took too long.
+    """
+    words, mapping = EXPORTS[question](query, check)
+    from_mapping(mapping)
+    return f"# {words}\n# Made with simserve explore {__version__}.\n{scenario_text(mapping)}"
+
+
+def _simulator(query: SimulatorQuery, _check: Check) -> tuple[str, dict[str, Any]]:
+    return "What does this deployment do under this traffic? simserve run explore.yaml", query.mapping()
+
+
+def _step(query: MemoryQuery, _check: Check) -> tuple[str, dict[str, Any]]:
+    return (
+        "A batch of sequences of about this length, kept full. simserve run explore.yaml; simserve memory explore.yaml",
+        _kept_full(query, query.batch, query.context_tokens),
+    )
+
+
+def _speculation(query: SpeculationQuery, _check: Check) -> tuple[str, dict[str, Any]]:
+    drafts = {
+        "method": "eagle",
+        "num_speculative_tokens": query.num_speculative_tokens,
+        "acceptance_rate": query.acceptance_rate,
+    }
+    return (
+        "One request at a time with drafts; --set deployment.speculative=null runs it without.",
+        _kept_full(query, 1, query.context_tokens, speculative=drafts),
+    )
+
+
+def _parallel(query: ParallelQuery, _check: Check) -> tuple[str, dict[str, Any]]:
+    layout = best_layout(query)
+    if layout is None:
+        raise InputError("does not fit these GPUs in any layout", key="model", value=query.model)
+    return (
+        "The layout with the most tokens a second, its batches kept full. simserve run explore.yaml",
+        _kept_full(query, query.batch * layout["replicas"], query.context_tokens, **layout),
+    )
+
+
+def _kept_full(query: DeploymentQuery, sequences: int, context: int, **deployment: Any) -> dict[str, Any]:
+    """Return a closed loop of so many sequences, whose mean length while they decode is about ``context``."""
+    answer = min(_ANSWER, max(context - 1, 1))
+    prompt = max(context - answer // 2, 1)
+    engine = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
+    asked = {**query.deployment(engine), **deployment}
+    asked["engine"]["max_model_len"] = max(query.max_model_len, prompt + answer)
+    return {
+        "name": "explore",
+        "model": query.model,
+        "deployment": asked,
+        "workload": {
+            "arrivals": {"process": "closed_loop", "concurrency": sequences},
+            "prompt_tokens": {"distribution": "fixed", "value": prompt},
+            "output_tokens": {"distribution": "fixed", "value": answer},
+            "num_requests": 4 * sequences,
+        },
+        "run": {"seed": 1},
+    }
+
+
+def _batching(query: BatchingQuery, _check: Check) -> tuple[str, dict[str, Any]]:
+    lengths = np.array(query.lengths, dtype=np.float64)
+    spread = float(lengths.std() / lengths.mean())
+    answers: dict[str, Any] = (
+        {"distribution": "lognormal", "mean": float(lengths.mean()), "cv": spread, "max": int(lengths.max())}
+        if spread > 0 and lengths.max() > lengths.mean() + 1
+        else {"distribution": "fixed", "value": int(lengths[0])}
+    )
+    engine = {"name": "vllm", "max_model_len": 2048, "batching": "static", "static_batch_size": query.slots}
+    return (
+        "Static batches of answers spread like these; --set deployment.engine.batching=continuous runs the other form.",
+        {
+            "name": "explore",
+            "model": "llama-2-7b",
+            "deployment": {"hardware": "a100-sxm-80gb", "engine": {**engine, "max_num_seqs": query.slots}},
+            "workload": {
+                "arrivals": {"process": "all_at_once"},
+                "prompt_tokens": {"distribution": "fixed", "value": 1},
+                "output_tokens": answers,
+                "num_requests": max(200, len(query.lengths)),
+            },
+            "run": {"seed": 1},
+        },
+    )
+
+
+def _paging(query: PagingQuery, _check: Check) -> tuple[str, dict[str, Any]]:
+    return (
+        "Paged KV memory; --set deployment.engine.kv_allocation=static reserves the longest sequence for everybody.",
+        way_mapping(query, "paged"),
+    )
+
+
+def _cost(query: CostQuery, check: Check) -> tuple[str, dict[str, Any]]:
+    return (
+        "One replica, kept full, at this price. simserve run explore.yaml; simserve cost for the month",
+        money.chosen_replica(query, check),
+    )
+
+
+def _wizard(query: WizardQuery, _check: Check) -> tuple[str, dict[str, Any]]:
+    hardware = ",".join(query.hardware)
+    return (
+        f"What should be deployed for this traffic? simserve plan explore.yaml --hardware {hardware}",
+        query.mapping(),
+    )
+
+
+EXPORTS: Mapping[str, Export] = {
+    "simulator": cast("Export", _simulator),
+    "load": cast("Export", _simulator),
+    **dict.fromkeys(("memory-wall", "kv-growth", "attention", "quantization"), cast("Export", _step)),
+    "batching": cast("Export", _batching),
+    "paging": cast("Export", _paging),
+    "speculation": cast("Export", _speculation),
+    "parallel": cast("Export", _parallel),
+    "cost": cast("Export", _cost),
+    "wizard": cast("Export", _wizard),
+}

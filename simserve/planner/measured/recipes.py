@@ -1,0 +1,112 @@
+"""What InferenceX's launch scripts set, by engine, model and time. Reads no row, and knows no scenario.
+
+The scripts are public (github.com/SemiAnalysisAI/InferenceX, benchmarks/ and .github/configs/nvidia-master.yaml; before
+2026 InferenceMAX); what a script leaves out resolves as the engine's version sets it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from simserve.planner.measured.build import PROMPTS_PER_CLIENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What a launch script sets; None: it leaves the engine's default.
+
+    Attributes:
+        seats: `max_num_seqs` of the server.
+        is_seated_by_client: One seat a client instead.
+        max_num_batched_tokens: Token budget of a step.
+        least_budget: TensorRT-LLM without a budget of its own takes what its clients and a prompt need, at least this.
+        share: `gpu_memory_utilization`.
+        kv_cache_dtype: Format of the KV cache; None: the row's.
+        is_async: `async_scheduling`.
+        prompts: Prompts a client.
+        places_experts: Expert parallelism, whatever a row says; None: as the row says.
+        cold_seconds: How long the first prompts of the fresh server waited for what it does once.
+    """
+
+    seats: int | None = None
+    is_seated_by_client: bool = False
+    max_num_batched_tokens: int | None = None
+    least_budget: int = 8192
+    share: float | None = None
+    kv_cache_dtype: str | None = None
+    is_async: bool | None = None
+    prompts: int = PROMPTS_PER_CLIENT
+    places_experts: bool | None = None
+    cold_seconds: float = 0.0
+
+
+SGLANG_COLD_SECONDS = 1.1
+"""Fitted to the TTFT of DeepSeek-R1 with prompts of 1,024 (6 servers of SGLang 0.5.9): 110 ms above the replay at 4 to
+64 clients alike, which a wait of the first tenth of the requests explains; tested on prompts of 8,192, DeepSeek-V3 and
+GLM-5. A constant latency of every request would look the same where each client sends 10 prompts."""
+
+TENSORRT_COLD_SECONDS = 2.0
+"""The same of TensorRT-LLM 1.1 with DeepSeek: fitted to R1, tested on V3."""
+
+_BY_CLIENT = Recipe(is_seated_by_client=True)
+_SGLANG_DEEPSEEK = Recipe(seats=512, max_num_batched_tokens=32768, share=0.82, cold_seconds=SGLANG_COLD_SECONDS)
+_TENSORRT_DEEPSEEK = Recipe(
+    is_seated_by_client=True,
+    share=0.75,
+    kv_cache_dtype="fp8",
+    places_experts=True,
+    cold_seconds=TENSORRT_COLD_SECONDS,
+)
+_RECIPES = {
+    ("vllm", "llama-3.1-70b"): replace(_BY_CLIENT, max_num_batched_tokens=8192, share=0.90, is_async=True),
+    ("vllm", "gpt-oss-120b"): replace(_BY_CLIENT, max_num_batched_tokens=8192, share=0.90, is_async=True),
+    ("tensorrt-llm", "gpt-oss-120b"): replace(_BY_CLIENT, max_num_batched_tokens=20000, share=0.85),
+    ("sglang", "deepseek-r1"): _SGLANG_DEEPSEEK,
+    ("sglang", "deepseek-v3"): _SGLANG_DEEPSEEK,
+    ("tensorrt-llm", "deepseek-r1"): _TENSORRT_DEEPSEEK,
+    ("tensorrt-llm", "deepseek-v3"): _TENSORRT_DEEPSEEK,
+    ("vllm", "kimi-k2"): Recipe(share=0.95),
+    ("sglang", "glm-5"): Recipe(share=0.85, prompts=5, cold_seconds=SGLANG_COLD_SECONDS),
+}
+_MINIMAX_H200 = Recipe(seats=512, max_num_batched_tokens=32768, share=0.95, kv_cache_dtype="fp8")
+_EARLY_MINIMAX_H200 = Recipe(share=0.95, places_experts=True)
+"""Before vLLM 0.18: its script asked for expert parallelism wherever the size of 1 was "at least 1", for 16-bit KV, and
+left seats and budget alone."""
+
+LONG_PROMPT = 4096
+"""Tokens of a nominal prompt above which DeepSeek's script for TensorRT-LLM goes data-parallel earlier."""
+
+DATA_PARALLEL_ABOVE = {False: 64, True: 32}
+"""Whether prompts are long -> clients above which it does (InferenceX, dsr1_fp8_h200_trt)."""
+
+
+def recipe_of(engine: str, version: str, model: str, hardware: str, year: str) -> Recipe:
+    """Return what the launch script of a server sets; nothing where none is known.
+
+    Args:
+        engine: As the catalogue names it.
+        version: Its version.
+        model: As the catalogue names it.
+        hardware: As the catalogue names it.
+        year: Of the measurement.
+    """
+    if (engine, model) == ("vllm", "minimax-m2"):
+        if not hardware.startswith("h200"):
+            return Recipe()
+        return _EARLY_MINIMAX_H200 if _numbers(version) < (0, 18) else _MINIMAX_H200
+    other = Recipe(cold_seconds=SGLANG_COLD_SECONDS) if engine == "sglang" else Recipe()
+    recipe = _RECIPES.get((engine, model), other)
+    if engine == "tensorrt-llm" and model.startswith("deepseek") and year < "2026":
+        # Scripts of 2025 gave a step room for every running request and one prompt, whatever that came to.
+        return replace(recipe, least_budget=0)
+    return recipe
+
+
+def is_data_parallel(engine: str, model: str, clients: int, prompt: int) -> bool:
+    """Return whether a launch script makes attention data-parallel over the GPUs that a row calls tensor-parallel."""
+    is_deepseek = engine == "tensorrt-llm" and model.startswith("deepseek")
+    return is_deepseek and clients > DATA_PARALLEL_ABOVE[prompt > LONG_PROMPT]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())

@@ -1,0 +1,214 @@
+"""A small picture as a value: curves, steps, bars, points and words on one pair of axes, with a key.
+
+`simserve.report.sketch_svg` writes it straight into a page, which takes a millisecond; `simserve.report.sketch_figure`
+draws the same with Matplotlib, for a notebook, which takes half a second to import. Neither is imported here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.report.axes import INK, log_ticks
+
+Floats = NDArray[np.float64]
+Dashes = tuple[float, ...]
+"""Lengths of dashes and gaps, in line widths; empty: solid."""
+
+SOLID: Dashes = ()
+DASHED: Dashes = (5.0, 2.0)
+DOTTED: Dashes = (1.0, 1.65)
+MAX_LINEAR_TICKS = 6
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+"""Leading digits of the distance between two ticks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A line through points, ``has_dots`` at each."""
+
+    x: Floats
+    y: Floats
+    color: str
+    label: str = ""
+    dashes: Dashes = SOLID
+    width: float = 1.5
+    has_dots: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Means over bins, one more edge than values; ``is_filled``: a pale area down to 0 instead of a line."""
+
+    edges: Floats
+    values: Floats
+    color: str
+    label: str = ""
+    dashes: Dashes = SOLID
+    is_filled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A part of the one stacked bar of a sketch, from ``start`` along x; without a color only its edge."""
+
+    start: float
+    length: float
+    color: str | None
+    edge: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A vertical line over the whole height."""
+
+    x: float
+    color: str
+    dashes: Dashes
+    width: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dots:
+    """Points, round or square, ``size`` points wide."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    color: str
+    label: str = ""
+    is_square: bool = False
+    size: float = 5.4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Words at a place, moved by so many points right and up; ``y`` None: at the upper end of the axes."""
+
+    text: str
+    x: float
+    y: float | None
+    right: float
+    up: float
+    is_left_of: bool = False
+    color: str = INK
+    size: float = 8.0
+
+
+Mark = Curve | Steps | Bar | Rule | Dots | Note
+
+
+@dataclass(slots=True, kw_only=True)
+class Axis:
+    """One of the two axes.
+
+    Attributes:
+        label: What it says.
+        low: Its lower end.
+        high: Its upper end.
+        is_log: Whether it is logarithmic; both ends are above 0 then.
+        ticks: Values and their words; None: round ones.
+        words: Of a round value; None: with separators, and as many digits as tell the ticks apart.
+        is_whole: Whether only whole numbers are ticks.
+        is_drawn: Whether there is a line along it.
+    """
+
+    label: str = ""
+    low: float = 0.0
+    high: float = 1.0
+    is_log: bool = False
+    ticks: Sequence[tuple[float, str]] | None = None
+    words: Callable[[float], str] | None = None
+    is_whole: bool = False
+    is_drawn: bool = True
+
+    def share(self, value: float) -> float:
+        """Return how far along the axis a value lies, 0 to 1 inside."""
+        if self.is_log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def shares(self, values: Floats) -> Floats:
+        """Return `share` of every value; of a logarithmic axis those that are not positive lie far outside."""
+        if self.is_log:
+            return np.asarray(np.log(np.maximum(values, self.low * 1e-6) / self.low) / math.log(self.high / self.low))
+        return np.asarray((values - self.low) / (self.high - self.low))
+
+    @property
+    def marked(self) -> list[tuple[float, str]]:
+        """The ticks inside the axis with their words."""
+        if self.ticks is not None:
+            return [(value, text) for value, text in self.ticks if -1e-9 <= self.share(value) <= 1 + 1e-9]
+        values = (
+            log_ticks(self.low, self.high) if self.is_log else linear_ticks(self.low, self.high, is_whole=self.is_whole)
+        )
+        if self.words is not None:
+            return [(value, self.words(value)) for value in values]
+        step = values[1] - values[0] if len(values) > 1 else 1.0
+        digits = next((places for places in range(4) if abs(round(step, places) - step) < 1e-6 * step), 4)
+        return [(value, f"{value:,.{digits}f}") for value in values]
+
+
+def linear_ticks(low: float, high: float, *, is_whole: bool = False) -> list[float]:
+    """Return at most seven round values from ``low`` to ``high``, evenly spread."""
+    least = (high - low) / MAX_LINEAR_TICKS
+    decade = 10.0 ** math.floor(math.log10(least))
+    step = next(digit * decade for digit in _STEPS if digit * decade >= least * (1 - 1e-9))
+    if is_whole:
+        step = max(math.ceil(step), 1)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [place * step for place in range(first, last + 1)]
+
+
+@dataclass(slots=True, kw_only=True)
+class Sketch:
+    """One picture, 4.6 inches wide.
+
+    Attributes:
+        height: Inches.
+        left: Share of the width at which the axes begin, as ``right`` where they end.
+        right: See ``left``.
+        bottom: Share of the height, from below, as ``top``.
+        top: See ``bottom``.
+        x: The horizontal axis.
+        y: The vertical axis.
+        marks: What is drawn, the first below the others.
+        title: Above the axes, on the left.
+        key: Where the labels of the marks are explained; None: nowhere.
+        has_grid: Whether lines cross the axes at the ticks.
+        instead: Words that stand in place of axes and marks; empty: none.
+    """
+
+    height: float = 3.1
+    left: float = 0.17
+    right: float = 0.96
+    bottom: float = 0.16
+    top: float = 0.86
+    x: Axis = field(default_factory=Axis)
+    y: Axis = field(default_factory=Axis)
+    marks: list[Mark] = field(default_factory=list)
+    title: str = ""
+    key: Literal["above", "below"] | None = "above"
+    has_grid: bool = True
+    instead: str = ""
+
+
+def bar_sketch(label: str, end: float, bars: Sequence[Bar]) -> Sketch:
+    """Return one stacked bar along an axis from 0 to ``end``, its parts named below."""
+    return Sketch(
+        height=1.75,
+        left=0.02,
+        right=0.95,
+        bottom=0.62,
+        top=0.98,
+        x=Axis(label=label, high=end, is_drawn=False),
+        y=Axis(ticks=(), is_drawn=False),
+        marks=list(bars),
+        key="below",
+        has_grid=False,
+    )

@@ -1,0 +1,272 @@
+"""A sketch as an ``<svg>`` that stands inside a page: its colours and type follow the page, nothing is fetched.
+
+Lengths are points, 72 an inch. The same sketch gives the same text. Knows no Matplotlib.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simserve.report.axes import COLOR_ROLES, GRID, INK, TEXT_POINTS, WIDTH_INCHES
+from simserve.report.sketch import Axis, Bar, Curve, Dashes, Dots, Floats, Mark, Note, Rule, Sketch, Steps
+
+_POINTS_AN_INCH = 72.0
+_TICK = 3.0
+_PAD = 3.5
+"""Points between a tick and its words."""
+_HANDLE = 18.0
+_ROW = 13.5
+_KEY_LEFT = 8.0
+_BAR_SHARE = 0.91
+"""Of the height of the axes that a bar takes."""
+_NARROW, _WIDE = frozenset("iljtfrI.,:;'|!()[] -/"), frozenset("mwMWGOQ%@&≤")
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Where the axes lie, in points from the upper left corner of the picture."""
+
+    sketch: Sketch
+    left: float
+    right: float
+    upper: float
+    lower: float
+
+    def x(self, value: float) -> float:
+        return self.left + self.sketch.x.share(value) * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        return self.lower - self.sketch.y.share(value) * (self.lower - self.upper)
+
+    def xs(self, values: Floats) -> Floats:
+        return np.asarray(self.left + self.sketch.x.shares(np.asarray(values)) * (self.right - self.left))
+
+    def ys(self, values: Floats) -> Floats:
+        return np.asarray(self.lower - self.sketch.y.shares(np.asarray(values)) * (self.lower - self.upper))
+
+
+def sketch_svg(sketch: Sketch, name: str, description: str) -> str:
+    """Return a sketch as one ``<svg>`` element.
+
+    Args:
+        sketch: What to draw.
+        name: Unique in the page; letters, digits and dashes.
+        description: What a reader who cannot see it should know.
+    """
+    width, height = WIDTH_INCHES * _POINTS_AN_INCH, sketch.height * _POINTS_AN_INCH
+    frame = _Frame(
+        sketch, sketch.left * width, sketch.right * width, (1 - sketch.top) * height, (1 - sketch.bottom) * height
+    )
+    if sketch.instead:
+        middle = (frame.upper + frame.lower) / 2
+        parts = [_text(sketch.instead, (frame.left + frame.right) / 2, middle, anchor="middle")]
+    else:
+        key, end = _key(sketch, height)
+        height = max(height, end)
+        parts = [*_grid(frame), *_clipped(frame, name), *_axes(frame), *_words(frame), *key]
+    content = "\n".join(parts)
+    box = f"0 0 {_number(width)} {_number(height)}"
+    return f'<svg role="img" aria-label="{html.escape(description)}" viewBox="{box}">\n{content}\n</svg>'
+
+
+def _grid(frame: _Frame) -> Iterator[str]:
+    if not frame.sketch.has_grid:
+        return
+    for value, _ in frame.sketch.x.marked:
+        yield _line((frame.x(value), frame.upper), (frame.x(value), frame.lower), GRID, 0.6)
+    for value, _ in frame.sketch.y.marked:
+        yield _line((frame.left, frame.y(value)), (frame.right, frame.y(value)), GRID, 0.6)
+
+
+def _clipped(frame: _Frame, name: str) -> Iterator[str]:
+    """Yield the marks that end where the axes do."""
+    width, height = _number(frame.right - frame.left), _number(frame.lower - frame.upper)
+    place = f'x="{_number(frame.left)}" y="{_number(frame.upper)}" width="{width}" height="{height}"'
+    yield f'<clipPath id="{name}-axes"><rect {place}/></clipPath>'
+    yield f'<g clip-path="url(#{name}-axes)">'
+    for mark in frame.sketch.marks:
+        yield from _drawn(frame, mark)
+    yield "</g>"
+
+
+def _drawn(frame: _Frame, mark: Mark) -> Iterator[str]:
+    match mark:
+        case Curve():
+            xs, ys = frame.xs(mark.x), frame.ys(mark.y)
+            yield _path(_through(xs, ys), mark.color, mark.width, mark.dashes)
+            if mark.has_dots:
+                yield from (_dot(x, y, mark.color, 3.0) for x, y in zip(xs, ys, strict=True))
+        case Steps():
+            xs = np.repeat(frame.xs(mark.edges), 2)[1:-1]
+            ys = np.repeat(frame.ys(mark.values), 2)
+            if mark.is_filled:
+                ground = frame.y(0.0)
+                outline = _through(np.r_[xs[0], xs, xs[-1]], np.r_[ground, ys, ground])
+                yield f'<path d="{outline}z" fill="{_color(mark.color)}" fill-opacity="0.5"/>'
+            else:
+                yield _path(_through(xs, ys), mark.color, 1.2, mark.dashes)
+        case Bar():
+            yield _bar(frame, mark)
+        case Rule():
+            x = frame.x(mark.x)
+            yield _line((x, frame.upper), (x, frame.lower), mark.color, mark.width, mark.dashes)
+        case Dots():
+            for x, y in zip(frame.xs(np.array(mark.x)), frame.ys(np.array(mark.y)), strict=True):
+                yield _dot(x, y, mark.color, mark.size, is_square=mark.is_square)
+
+
+def _bar(frame: _Frame, bar: Bar) -> str:
+    margin = (frame.lower - frame.upper) * (1 - _BAR_SHARE) / 2
+    start, end = frame.x(bar.start), frame.x(bar.start + bar.length)
+    return _rect(start, frame.upper + margin, end - start, frame.lower - frame.upper - 2 * margin, bar)
+
+
+def _axes(frame: _Frame) -> Iterator[str]:
+    """Yield lines, ticks and their words, and what the axes say."""
+    x, y = frame.sketch.x, frame.sketch.y
+    if x.is_drawn:
+        yield _line((frame.left, frame.lower), (frame.right, frame.lower), INK, 0.8)
+    if y.is_drawn:
+        yield _line((frame.left, frame.upper), (frame.left, frame.lower), INK, 0.8)
+    for value, text in x.marked:
+        place = frame.x(value)
+        yield _line((place, frame.lower), (place, frame.lower + _TICK), INK, 0.8)
+        yield _text(text, place, frame.lower + _TICK + _PAD + 0.75 * TEXT_POINTS, anchor="middle")
+    for value, text in y.marked:
+        place = frame.y(value)
+        yield _line((frame.left - _TICK, place), (frame.left, place), INK, 0.8)
+        yield _text(text, frame.left - _TICK - _PAD, place + 0.36 * TEXT_POINTS, anchor="end")
+    if x.label:
+        below = frame.lower + _TICK + _PAD + 2.2 * TEXT_POINTS
+        yield _text(x.label, (frame.left + frame.right) / 2, below, anchor="middle")
+    if y.label:
+        yield _upright(frame, y)
+
+
+def _upright(frame: _Frame, axis: Axis) -> str:
+    """Return what the vertical axis says, left of the words at its ticks."""
+    widest = max((_width(text, TEXT_POINTS) for _, text in axis.marked), default=0.0)
+    place = max(frame.left - _TICK - 2 * _PAD - widest, TEXT_POINTS)
+    middle = (frame.upper + frame.lower) / 2
+    turned = f'transform="rotate(-90 {_number(place)} {_number(middle)})"'
+    return _text(axis.label, place, middle, anchor="middle", more=turned)
+
+
+def _words(frame: _Frame) -> Iterator[str]:
+    """Yield notes and the title."""
+    for mark in frame.sketch.marks:
+        if isinstance(mark, Note):
+            y = frame.upper if mark.y is None else frame.y(mark.y)
+            anchor = "end" if mark.is_left_of else "start"
+            yield _text(mark.text, frame.x(mark.x) + mark.right, y - mark.up, mark.color, mark.size, anchor)
+    if frame.sketch.title:
+        yield _text(frame.sketch.title, frame.left, frame.upper - 6.0)
+
+
+def _key(sketch: Sketch, height: float) -> tuple[list[str], float]:
+    """Return the key, and how far down it reaches."""
+    named = [mark for mark in sketch.marks if not isinstance(mark, Note | Rule) and mark.label]
+    if sketch.key is None or not named:
+        return [], 0.0
+    parts: list[str] = []
+    if sketch.key == "above":
+        x, y = _KEY_LEFT, 1.35 * TEXT_POINTS
+        for mark in named:
+            parts += _entry(mark, x, y)
+            x += _HANDLE + 7.0 + _width(mark.label, TEXT_POINTS) + 16.0
+        return parts, 0.0
+    first = 0.64 * height + 1.6 * TEXT_POINTS
+    rows = -(-len(named) // 2)
+    second = _KEY_LEFT + 31.0 + max(_width(mark.label, TEXT_POINTS) for mark in named[:rows])
+    for place, mark in enumerate(named):
+        column, row = divmod(place, rows)
+        parts += _entry(mark, second if column else _KEY_LEFT, first + row * _ROW)
+    return parts, first + (rows - 1) * _ROW + 5.0
+
+
+def _entry(mark: Curve | Steps | Bar | Dots, x: float, y: float) -> Iterable[str]:
+    """Return how a mark looks and what it is, ``y`` being the line that its words stand on."""
+    middle = y - 0.33 * TEXT_POINTS
+    if isinstance(mark, Bar):
+        side = 0.9 * TEXT_POINTS
+        return _rect(x, y - 0.85 * side, side, side, mark), _text(mark.label, x + 15.0, y)
+    words = _text(mark.label, x + _HANDLE + 7.0, y)
+    if isinstance(mark, Dots):
+        return _dot(x + _HANDLE / 2, middle, mark.color, mark.size, is_square=mark.is_square), words
+    width = mark.width if isinstance(mark, Curve) else 1.2
+    return _line((x, middle), (x + _HANDLE, middle), mark.color, width, mark.dashes), words
+
+
+def _through(xs: Floats, ys: Floats) -> str:
+    """Return a path through points; those that a reader could not tell from a straight line are left out."""
+    points = list(zip(np.round(xs, 2).tolist(), np.round(ys, 2).tolist(), strict=True))
+    kept = [
+        point
+        for place, point in enumerate(points)
+        if place in (0, len(points) - 1) or not _is_between(points[place - 1], point, points[place + 1])
+    ]
+    return "M" + "L".join(f"{_number(x)} {_number(y)}" for x, y in kept)
+
+
+def _is_between(before: tuple[float, float], point: tuple[float, float], after: tuple[float, float]) -> bool:
+    return (before[0] == point[0] == after[0]) or (before[1] == point[1] == after[1])
+
+
+def _path(path: str, color: str, width: float, dashes: Dashes) -> str:
+    return f'<path d="{path}" fill="none" {_stroke(color, width, dashes)}/>'
+
+
+def _line(start: tuple[float, float], end: tuple[float, float], color: str, width: float, dashes: Dashes = ()) -> str:
+    (x1, y1), (x2, y2) = start, end
+    return f'<path d="M{_number(x1)} {_number(y1)}L{_number(x2)} {_number(y2)}" {_stroke(color, width, dashes)}/>'
+
+
+def _stroke(color: str, width: float, dashes: Sequence[float]) -> str:
+    pattern = " ".join(_number(length * width) for length in dashes)
+    return f'stroke="{_color(color)}" stroke-width="{width}"' + (f' stroke-dasharray="{pattern}"' if pattern else "")
+
+
+def _rect(x: float, y: float, width: float, height: float, bar: Bar) -> str:
+    place = f'x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
+    fill = "none" if bar.color is None else _color(bar.color)
+    return f'<rect {place} fill="{fill}" stroke="{_color(bar.edge)}" stroke-width="0.6"/>'
+
+
+def _dot(x: float, y: float, color: str, size: float, *, is_square: bool = False) -> str:
+    if is_square:
+        place = f'x="{_number(x - size / 2)}" y="{_number(y - size / 2)}" width="{size}" height="{size}"'
+        return f'<rect {place} fill="{_color(color)}"/>'
+    return f'<circle cx="{_number(x)}" cy="{_number(y)}" r="{_number(size / 2)}" fill="{_color(color)}"/>'
+
+
+def _text(
+    text: str,
+    x: float,
+    y: float,
+    color: str = INK,
+    size: float = TEXT_POINTS,
+    anchor: str = "start",
+    more: str = "",
+) -> str:
+    place = f'x="{_number(x)}" y="{_number(y)}" font-size="{size:g}" fill="{_color(color)}"'
+    anchored = "" if anchor == "start" else f' text-anchor="{anchor}"'
+    return f"<text {place}{anchored}{' ' + more if more else ''}>{html.escape(text, quote=False)}</text>"
+
+
+def _width(text: str, size: float) -> float:
+    """Return about how wide a text is in the sans serif type of a page."""
+    return size * sum(0.32 if each in _NARROW else 0.9 if each in _WIDE else 0.58 for each in text)
+
+
+def _color(color: str) -> str:
+    role = COLOR_ROLES.get(color)
+    return color if role is None else f"var(--{role})"
+
+
+def _number(value: float) -> str:
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text

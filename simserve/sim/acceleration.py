@@ -1,0 +1,90 @@
+"""Whether a run goes through compiled code: where it is asked for or pays, numba is there, and the run is covered.
+
+What cannot be compiled runs interpreted, with the same results; the reason is said once, on stderr.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from threading import Timer
+from typing import Literal
+
+from simserve.engine.compiled.cache import cache_folder, is_warm
+from simserve.errors import UsageError
+
+Accelerate = Literal["auto", "on", "off"]
+CHOICES: tuple[Accelerate, ...] = ("auto", "on", "off")
+
+LEAST_REQUESTS = 500
+"""``auto``: below it, laying out flat memory takes longer than it saves. Loading the compiled kernel takes a twentieth
+of a second once a process, which one run of three thousand requests earns back, or the few runs of a search."""
+LEAST_REQUESTS_TO_COMPILE = 200_000
+"""``auto``: the same where the kernel has yet to be compiled, which takes some twenty seconds, once."""
+
+_INSTALL = "pip install 'simserve[fast]'"
+_SECONDS_BEFORE_A_WORD = 2.0
+_log = logging.getLogger("simserve")
+
+Drive = Callable[[int, int, float], int]
+
+
+def compiled_for(accelerate: Accelerate, num_requests: int, obstacle: str | None) -> Drive | None:
+    """Return the compiled kernel for a run, None for the interpreted one.
+
+    Args:
+        accelerate: What was asked for.
+        num_requests: Requests of the run.
+        obstacle: What of the run compiled code does not cover; None: nothing.
+
+    Raises:
+        UsageError: ``on``, and numba is missing or broken, or there is no such choice.
+    """
+    if accelerate not in CHOICES:
+        raise UsageError("is not a choice", key="accelerate", value=accelerate, remedy="use auto, on or off")
+    if accelerate == "off":
+        return None
+    if accelerate == "on":
+        if find_spec("numba") is None:
+            raise UsageError("needs numba, which is not installed", key="accelerate", value="on", remedy=_INSTALL)
+        if obstacle is not None:
+            _say(f"accelerate: runs interpreted, since {obstacle} is not compiled")
+            return None
+        drive, failure = _load()
+        if failure is not None:
+            remedy = f"{_INSTALL}, or run without it"
+            raise UsageError(f"cannot compile: {failure}", key="accelerate", value="on", remedy=remedy)
+        return drive
+    if obstacle is not None or num_requests < LEAST_REQUESTS or find_spec("numba") is None:
+        return None
+    if num_requests < LEAST_REQUESTS_TO_COMPILE and not is_warm():
+        return None
+    drive, failure = _load()
+    if failure is not None:
+        _say(f"accelerate: runs interpreted, since numba does not work here: {failure}")
+    return drive
+
+
+@cache
+def _say(line: str) -> None:
+    """Log a line, once."""
+    _log.warning("simserve: %s", line)
+
+
+@cache
+def _load() -> tuple[Drive | None, str | None]:
+    """Return the compiled kernel, or why there is none."""
+    told = Timer(_SECONDS_BEFORE_A_WORD, _say, [f"compiling the kernel, once; it is kept in {cache_folder()}"])
+    told.daemon = True
+    told.start()
+    try:
+        from simserve.engine.compiled.loader import load_kernel  # llvmlite, and where it has to compile, numba
+
+        return load_kernel(), None
+    except Exception as error:  # whatever is wrong with an optional compiler is no reason not to run
+        lines = str(error).splitlines()
+        return None, f"{type(error).__name__}: {lines[0] if lines else ''}"
+    finally:
+        told.cancel()

@@ -1,0 +1,62 @@
+"""Liveness: SimPy processes that ask every replica for a token now and then, and restart the one that is late."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import simpy
+
+from simserve.sim.fleet import Fleet
+from simserve.sim.liveness_spec import LivenessSpec
+from simserve.sim.outages import Outages
+from simserve.sim.units import READY, STOPPED, Unit
+
+Steps = Generator[simpy.Event, Any, None]
+
+
+class Liveness:
+    """Probes every replica from its launch until it is given back.
+
+    Args:
+        spec: How often, and how late an answer may be.
+        env: SimPy's clock.
+        fleet: The replicas; the first of them are there.
+        outages: Where losses are noted.
+    """
+
+    def __init__(self, spec: LivenessSpec, env: simpy.Environment, fleet: Fleet, outages: Outages) -> None:
+        self._spec, self._env, self._fleet, self._outages = spec, env, fleet, outages
+        for unit in fleet.units:
+            self._begin(unit)
+        fleet.on_launch.append(self._begin)
+
+    def _begin(self, unit: Unit) -> None:
+        self._env.process(self._watch(unit))
+
+    def _watch(self, unit: Unit) -> Steps:
+        spec, num_late = self._spec, 0
+        while unit.state != STOPPED:
+            yield self._env.timeout(spec.period - spec.timeout)
+            last = self._last_waiting(unit)
+            yield self._env.timeout(spec.timeout)
+            is_late = unit.state == READY and (unit.is_frozen or (last is not None and self._waits(last, unit)))
+            num_late = num_late + 1 if is_late else 0
+            if num_late == spec.threshold:
+                num_late = 0
+                unit.is_frozen = False
+                self._outages.num_killed += 1
+                self._outages.lose([unit], self._env.now, retry=spec.in_flight == "retry")
+                yield self._env.timeout(spec.restart)
+                self._outages.restore([unit], self._env.now)
+
+    def _last_waiting(self, unit: Unit) -> int | None:
+        """Return the request behind which the probe's takes its place; None: it comes into the next step."""
+        last = next(reversed(unit.members), None)
+        return last if last is not None and self._waits(last, unit) else None
+
+    def _waits(self, index: int, unit: Unit) -> bool:
+        """Return whether a request still waits at a replica for its first step there."""
+        requests = self._fleet.requests
+        began = requests.first_token_time if unit.pool.role == "decode" else requests.scheduled_time
+        return index in unit.members and not began[index] >= 0.0

@@ -1,0 +1,128 @@
+"""Lives: replicas that are launched, get ready, drain, are lost and given back. Serves nothing."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+from simserve.engine.cancel import end_leap
+from simserve.engine.state import INFINITY
+from simserve.sim.records import REPLICA_LOST
+from simserve.sim.units import DOWN, DRAINING, READY, STOPPED, Pool, Unit
+
+
+class Lives:
+    """The replicas of a fleet, and how each of them comes and goes.
+
+    Args:
+        pools: One or more, without replicas yet.
+
+    Attributes:
+        units: Every replica that was ever launched, by number.
+        on_launch: Called with every replica that is launched.
+        news: What waits to be told on SimPy's side, at `news_time`; the data plane stops until that is done.
+    """
+
+    def __init__(self, pools: list[Pool]) -> None:
+        self.pools = pools
+        self.units: list[Unit] = []
+        self.on_launch: list[Callable[[Unit], None]] = []
+        self.news: list[Callable[[], None]] = []
+        self.news_time = 0.0
+        self._ends: list[float] = []
+        self._awaited: dict[int, Callable[[], None]] = {}
+
+    def launch(self, pool: Pool, now: float, *, is_ready: bool, place: int | None = None) -> Unit:
+        """Add a replica, paid for from ``now``; it takes requests when it is said to be `ready`.
+
+        Args:
+            pool: What it is one of.
+            now: Seconds.
+            is_ready: Whether it is ready at once.
+            place: Whose place in the pool it takes over; None: the first that is free.
+        """
+        unit = Unit(len(self.units), pool, now, pool.free_place() if place is None else place)
+        self.units.append(unit)
+        pool.units.append(unit)
+        self._ends.append(INFINITY)
+        if is_ready:
+            self.ready(unit, now)
+        for tell in self.on_launch:
+            tell(unit)
+        return unit
+
+    def ready(self, unit: Unit, now: float) -> None:
+        """Let a replica take requests; those that waited for one are routed."""
+        unit.state = READY
+        unit.ready_at = min(unit.ready_at, now)
+        unit.last_finish = now
+        unit.pool.ready.append(unit.number)
+        unit.pool.ready.sort()
+        self._route_parked(now)
+
+    def drain(self, unit: Unit, now: float) -> None:
+        """Send a replica no more requests; when it has answered those it has, it is given back."""
+        self.withdraw(unit, DRAINING)
+        if not unit.load:
+            self.stop(unit, now)
+
+    def stop(self, unit: Unit, now: float) -> None:
+        """Give a replica back; it holds nothing any more."""
+        self.withdraw(unit, STOPPED)
+        self._note_stop(unit, now)
+
+    def when_stopped(self, unit: Unit, tell: Callable[[], None]) -> None:
+        """Call ``tell`` on SimPy's side when a replica has been given back."""
+        if unit.stopped_at < INFINITY:
+            tell()
+        else:
+            self._awaited[unit.number] = tell
+
+    def lose(
+        self, unit: Unit, now: float, *, then: int = DOWN, reason: int = REPLICA_LOST, retry: bool = False
+    ) -> None:
+        """Lose a replica with everything on it, at the end of the step that runs.
+
+        Args:
+            unit: The replica.
+            now: Seconds.
+            then: Its state afterwards: DOWN, or STOPPED.
+            reason: Why, of its requests that are lost.
+            retry: Whether the router sends them to another replica instead.
+        """
+        self.withdraw(unit, then)
+        unit.is_dying, unit.loss, unit.is_loss_retried = True, reason, retry
+        if not self.ends_leap(unit, now):
+            self._bury(unit, now)
+
+    def withdraw(self, unit: Unit, state: int) -> None:
+        """Send a replica no more requests."""
+        if unit.number in unit.pool.ready:
+            unit.pool.ready.remove(unit.number)
+        unit.state = state
+
+    def ends_leap(self, unit: Unit, now: float) -> bool:
+        """Let the leap of a replica end with the running step; return whether one runs."""
+        is_running = end_leap(unit.replica, now)
+        self.note_end(unit)
+        return is_running
+
+    def note_end(self, unit: Unit) -> None:
+        """Note when the data plane must look at a replica next."""
+        self._ends[unit.number] = INFINITY if unit.is_frozen else unit.replica.end_time
+
+    def _note_stop(self, unit: Unit, now: float) -> None:
+        unit.stopped_at = now
+        self._ends[unit.number] = INFINITY
+        tell = self._awaited.pop(unit.number, None)
+        if tell is not None:
+            self.news.append(tell)
+            self.news_time = now
+
+    @abstractmethod
+    def _bury(self, unit: Unit, now: float) -> None:
+        """Forget the scheduler of a replica that is lost; its requests are tried again, or lost with it."""
+
+    @abstractmethod
+    def _route_parked(self, now: float) -> None:
+        """Route the requests that waited for a replica to be ready."""

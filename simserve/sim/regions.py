@@ -1,0 +1,78 @@
+"""Regions: which pools are near to whom, when a request goes farther, and how long its way takes. Serves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve import rng
+from simserve.sim.region_spec import RegionsSpec
+from simserve.sim.units import Pool, Unit
+from simserve.workload.requests import RequestSpecs
+
+
+class Regions:
+    """The regions of a run.
+
+    Args:
+        spec: Where clients are, and how far apart regions are; it covers all that are named.
+        pools: All pools of the run, each with its region.
+        units: The fleet, as it grows.
+        specs: What arrives, for its seed and its classes.
+
+    Attributes:
+        names: The regions that clients are in.
+        home: Of each request an index into ``names``, shape [N].
+    """
+
+    def __init__(self, spec: RegionsSpec, pools: Sequence[Pool], units: Sequence[Unit], specs: RequestSpecs) -> None:
+        own = [each.region for each in specs.classes if each.region is not None]
+        self.names = tuple(dict.fromkeys([*spec.clients, *own]))
+        self.home = _homes(spec, self.names, specs)
+        self._home: list[int] = self.home.tolist()
+        self._units, self._spill_above = units, spec.spill_above
+        places = list(dict.fromkeys(pool.region for pool in pools))
+        self._seconds = [{place: spec.one_way(name, place) or 0.0 for place in places} for name in self.names]
+        self._nearest = [sorted(places, key=seconds.__getitem__) for seconds in self._seconds]
+
+    def one_way(self, index: int, pool: Pool) -> float:
+        """Return the seconds between the client of a request and a pool."""
+        return self._seconds[self._home[index]][pool.region]
+
+    def near(self, index: int, pools: Sequence[Pool]) -> list[Pool]:
+        """Return the pools of the region that a request goes to, of those that may serve it; empty: none is ready."""
+        emptiest: list[Pool] = []
+        least = float("inf")
+        for place in self._nearest[self._home[index]]:
+            here = [pool for pool in pools if pool.region == place and pool.ready]
+            if not here:
+                continue
+            if self._spill_above is None:
+                return here
+            load = self._load(here)
+            if load < self._spill_above:
+                return here
+            if load < least:
+                emptiest, least = here, load
+        return emptiest
+
+    def _load(self, pools: Sequence[Pool]) -> float:
+        ready = [number for pool in pools for number in pool.ready]
+        return sum(self._units[number].load for number in ready) / len(ready)
+
+
+def _homes(spec: RegionsSpec, names: tuple[str, ...], specs: RequestSpecs) -> NDArray[np.int16]:
+    """Return the region of every client: its class's, or drawn by the shares."""
+    count = len(specs)
+    homes = np.zeros(count, dtype=np.int16)
+    if spec.clients:
+        generator = rng.stream(specs.seed, "regions", specs.replication)
+        edges = np.cumsum(list(spec.clients.values()))[:-1]
+        homes = np.searchsorted(edges, generator.random(count), side="right").astype(np.int16)
+    if specs.request_class is not None:
+        for number, each in enumerate(specs.classes):
+            if each.region is not None:
+                homes[specs.request_class == number] = names.index(each.region)
+    return homes

@@ -1,0 +1,163 @@
+"""StepSums: how many steps had how much in them, and what they took by part, in flops and in bytes.
+
+Steps are counted by batch size and by tokens; prices are looked up once, when all are counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine.config import EngineConfig
+from simserve.engine.tables import StepTimes
+from simserve.perf.parts import PricedDeployment
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeapColumns:
+    """Columns of leaps; sums are over all steps of a leap.
+
+    Attributes:
+        steps: Steps.
+        decoding: Sequences that decode in each.
+        prefill: Prefill tokens of each.
+        prefilling: Requests with a chunk in each.
+        priced: Tokens of each, x of `StepTimes`.
+        pairs: Attended pairs of the chunks, summed.
+        keys: Keys that the chunks read, summed.
+        contexts: Tokens in the KV cache of the decoding sequences, summed.
+    """
+
+    steps: Floats
+    decoding: Floats
+    prefill: Floats
+    prefilling: Floats
+    priced: Floats
+    pairs: Floats
+    keys: Floats
+    contexts: Floats
+
+
+class StepSums:
+    """Counts the steps of one kind of replica.
+
+    Args:
+        config: Of the replicas.
+        times: Seconds of their steps.
+        priced: The same by part.
+    """
+
+    def __init__(self, config: EngineConfig, times: StepTimes, priced: PricedDeployment) -> None:
+        self._priced, self._parts = priced, priced.parts
+        self._width = 1 + config.num_speculative_tokens
+        self._num_ranks = config.data_parallel_size
+        self._slope = np.asarray(times.decode_slope, dtype=np.float64)
+        request, pair, context = (
+            times.prefill_request_seconds,
+            times.prefill_pair_seconds,
+            times.prefill_context_seconds,
+        )
+        if priced.drafting is not None:
+            # The parts are the target's: what drafts take is a part of its own.
+            draft = priced.drafting.times
+            self._slope = self._slope - np.asarray(draft.decode_slope)
+            request -= draft.prefill_request_seconds
+            pair -= draft.prefill_pair_seconds
+            context -= draft.prefill_context_seconds
+        self._request_seconds, self._pair_seconds, self._context_seconds = request, pair, context
+        # Steps by batch size: without a chunk, then with; contexts alike; sequences of those with a chunk.
+        self._size = self._parts.decode.shape[1]
+        self._by_decoding: Floats = np.zeros(2 * self._size)
+        self._contexts_by_decoding: Floats = np.zeros(2 * self._size)
+        self._by_sequences: Floats = np.zeros(self._size)
+        # Steps with a chunk by tokens, and tokens beyond the table.
+        self._by_tokens: Floats = np.zeros(self._parts.token.shape[1])
+        self._tokens_beyond = 0.0
+        self._shared: Floats = np.zeros(5)
+        self._pairs = self._keys = self._contexts = 0.0
+        self._decodes = self._prefill_tokens = self._prefilling = 0.0
+
+    def add(self, leaps: LeapColumns) -> None:
+        """Add leaps."""
+        steps, decoding, prefilling = leaps.steps, leaps.decoding, leaps.prefilling
+        mixed = np.flatnonzero(prefilling)
+        kinds = decoding.astype(np.int64)
+        if len(mixed):
+            repeated = steps[mixed]
+            tokens = leaps.priced[mixed].astype(np.int64)
+            sequences = kinds[mixed] + prefilling[mixed].astype(np.int64)
+            kinds[mixed] += self._size
+            last = len(self._by_tokens) - 1
+            if int(tokens.max()) > last:
+                self._tokens_beyond += float((np.maximum(tokens - last, 0) * repeated).sum())
+                tokens = np.minimum(tokens, last)
+            _count(self._by_tokens, tokens, repeated)
+            _count(self._by_sequences, sequences, repeated)
+            self._prefill_tokens += float((leaps.prefill[mixed] * repeated).sum())
+            self._prefilling += float((prefilling[mixed] * repeated).sum())
+            self._pairs += float(leaps.pairs.sum())
+            self._keys += float(leaps.keys.sum())
+        _count(self._by_decoding, kinds, steps)
+        _count(self._contexts_by_decoding, kinds, leaps.contexts)
+        if self._parts.shared.shape[1]:
+            together = (leaps.priced * self._num_ranks).astype(np.int64)
+            together = np.minimum(together, self._parts.shared.shape[1] - 1)
+            self._shared += (self._parts.shared[:, together] * steps).sum(axis=1)
+
+    @property
+    def parts(self) -> Floats:
+        """Seconds of ``weights, kv, compute, communication, host``, shape [5]; without what ranks do together."""
+        parts, size = self._parts, self._size
+        alone, beside = self._by_decoding[:size], self._by_decoding[size:]
+        seconds = _weigh(parts.decode, alone) + _weigh(parts.decode_attention, beside)
+        seconds += _weigh(parts.token, self._by_tokens) + parts.token_beyond * self._tokens_beyond
+        seconds += _weigh(parts.sequence, self._by_sequences)
+        contexts = self._contexts_by_decoding[:size] + self._contexts_by_decoding[size:]
+        seconds[1] += float((self._slope * contexts).sum()) + self._context_seconds * self._keys
+        seconds[2] += self._pair_seconds * self._pairs + self._request_seconds * self._prefilling
+        return seconds
+
+    @property
+    def shared(self) -> Floats:
+        """Seconds by part, shape [5], of what ranks do together where all are equally full."""
+        return self._shared
+
+    @property
+    def flops(self) -> float:
+        """Arithmetic done."""
+        parts, decodes = self._parts, self._width * self._num_decodes()
+        attended = self._pairs + self._width * float(self._contexts_by_decoding.sum()) + decodes
+        tokens, sequences = decodes + self._prefill_tokens, decodes + self._prefilling
+        return float(parts.token_flops * tokens + parts.pair_flops * attended + parts.sequence_flops * sequences)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of weights, KV and activations moved."""
+        parts, size = self._parts, self._size
+        last = len(parts.weight_bytes) - 1
+        alone = parts.weight_bytes[np.minimum(self._width * np.arange(size), last)]
+        beside = parts.weight_bytes[np.minimum(np.arange(len(self._by_tokens)), last)]
+        weights = float((alone * self._by_decoding[:size]).sum()) + float((beside * self._by_tokens).sum())
+        tokens = self._width * self._num_decodes() + self._prefill_tokens
+        kv_tokens = float(self._contexts_by_decoding.sum()) + self._keys + tokens
+        return float(weights + parts.token_bytes * tokens + parts.kv_bytes_per_token * kv_tokens)
+
+    def _num_decodes(self) -> float:
+        """Return the sequences that decoded, summed over steps."""
+        return float((np.tile(np.arange(self._size), 2) * self._by_decoding).sum())
+
+
+def _count(counts: Floats, kinds: Integers, weights: Floats) -> None:
+    """Add weights by kind."""
+    counts += np.bincount(kinds, weights=weights, minlength=len(counts))
+
+
+def _weigh(table: NDArray[np.float64], counts: Floats) -> Floats:
+    """Return the rows of a table weighed by counts. No library of matrices: their sums change with its threads."""
+    total: Floats = (table * counts).sum(axis=1)
+    return total

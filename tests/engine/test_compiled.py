@@ -1,0 +1,274 @@
+"""The compiled kernel against the interpreted one: the same bits, whatever comes; and what happens without numba."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import simserve as ss
+from simserve.engine.compiled.cache import read, write
+from simserve.engine.compiled.fields import REPLICA, REQUESTS
+from simserve.engine.compiled.run import reason_against
+from simserve.engine.state import Replica, RequestTable
+from simserve.errors import InvariantError, UsageError
+from simserve.scenario.schema import Scenario
+from simserve.sim import acceleration
+from simserve.sim.simulate import Replay, replay
+from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
+from tests.engine.strategies import (
+    Case,
+    cases,
+    ordered_cases,
+    pressed_cases,
+    shared_cases,
+    speculative_cases,
+    swapping_cases,
+)
+from tests.engine.test_fuzz import CHECKS
+
+needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
+
+
+def is_covered(case: Case) -> bool:
+    """Return whether the case runs compiled."""
+    return reason_against(case.config, False) is None
+
+
+KINDS = {
+    "any": cases,
+    "pressed": pressed_cases,
+    "ordered": ordered_cases,
+    "shared": shared_cases,
+    "speculative": speculative_cases,
+    "swapping": swapping_cases,
+}
+
+
+@needs_numba
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=70, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_compiled_equals_interpreted(kind: str, data: st.DataObject) -> None:
+    """Any replicas, router and workload: every record and every total is the same, to the bit."""
+    compare(kind, data)
+
+
+@needs_numba
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=1500, deadline=None, database=None, print_blob=True, suppress_health_check=CHECKS)
+def test_compiled_equals_interpreted_at_length(kind: str, data: st.DataObject) -> None:
+    """The same with twenty times the examples, other ones every time."""
+    compare(kind, data)
+
+
+def compare(kind: str, data: st.DataObject) -> None:
+    """Run a case of a kind both ways."""
+    case = data.draw(KINDS[kind]().filter(is_covered))
+    config = dataclasses.replace(case.config, async_scheduling=data.draw(st.booleans()))
+    cluster: dict[str, Any] = {
+        "num_replicas": data.draw(st.integers(1, 3)),
+        "routing": data.draw(st.sampled_from(["round_robin", "least_outstanding"])),
+    }
+    runs = [replay(config, case.times, case.specs, accelerate=each, **cluster) for each in ("off", "on")]
+
+    assert_same(*runs)
+
+
+def assert_same(expected: Replay, actual: Replay) -> None:
+    """Assert that two runs are the same to the bit."""
+    for part in ("records", "totals"):
+        one, other = getattr(expected, part), getattr(actual, part)
+        for field in dataclasses.fields(one):
+            assert_same_values(field.name, getattr(one, field.name), getattr(other, field.name))
+
+
+def assert_same_values(name: str, expected: Any, actual: Any) -> None:
+    """Assert the same arrays, numbers, or objects that hold such."""
+    if isinstance(expected, np.ndarray):
+        np.testing.assert_array_equal(actual, expected, err_msg=name)
+    elif dataclasses.is_dataclass(expected):
+        for field in dataclasses.fields(expected):
+            assert_same_values(field.name, getattr(expected, field.name), getattr(actual, field.name))
+    elif hasattr(expected, "upper_edges"):
+        for each in expected.__slots__:
+            np.testing.assert_array_equal(getattr(actual, each), getattr(expected, each), err_msg=each)
+    else:
+        assert actual == expected, name
+
+
+def test_every_field_has_a_place_in_flat_memory() -> None:
+    """What `Replica` and `RequestTable` have, compiled code sees; but for free ranges, which it does not serve."""
+    assert set(Replica.__slots__) - set(REPLICA.fields) == {"free_ranges"}
+    assert set(REQUESTS.fields) == set(RequestTable.__slots__)
+
+
+@needs_numba
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_a_long_run_is_the_same_to_the_bit(async_scheduling: bool) -> None:
+    """Ten thousand requests, more leaps than are added up at a time, blocks short, three replicas."""
+    generator = np.random.default_rng(1)
+    num_requests = 10_000
+    arrivals = np.cumsum(generator.exponential(0.12, num_requests))
+    prompts, outputs = generator.integers(1, 60, num_requests), generator.integers(1, 40, num_requests)
+    config = make_config(
+        max_num_seqs=8, num_blocks=40, max_model_len=128, max_num_batched_tokens=32, async_scheduling=async_scheduling
+    )
+    specs = make_specs(arrivals.tolist(), prompts.tolist(), outputs.tolist())
+    times = affine_step_times(step_seconds=0.02, decode_context_seconds=1e-5, token_seconds=1e-3)
+    runs = [
+        replay(config, times, specs, num_replicas=3, routing="least_outstanding", accelerate=accelerate)
+        for accelerate in ("off", "on")
+    ]
+
+    assert runs[0].records.num_preemptions.sum() > 100
+    assert_same(*runs)
+
+
+@needs_numba
+def test_an_invariant_that_breaks_in_compiled_code_raises() -> None:
+    """A request that never fits an empty replica is a defect of its configuration, compiled or not."""
+    config = make_config(num_blocks=2, max_model_len=64)
+    specs = make_specs([0.0], [40], [4])
+    for accelerate in ("off", "on"):
+        with pytest.raises(InvariantError, match="wait at an empty replica"):
+            replay(config, constant_step_times(), specs, accelerate=accelerate)
+
+
+@needs_numba
+def test_compiled_code_is_read_back_only_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged file is as good as none."""
+    path = tmp_path / "folder" / "some.kernel"
+    write(path, b"code")
+
+    assert read(path) == b"code"
+
+    path.write_bytes(path.read_bytes()[:-1])
+    assert read(path) is None
+    assert read(tmp_path / "absent") is None
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
+    """Nothing is raised, nothing is kept."""
+    (tmp_path / "file").write_text("in the way")
+    write(tmp_path / "file" / "some.kernel", b"code")
+
+    assert read(tmp_path / "file" / "some.kernel") is None
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget what has been loaded and said."""
+    acceleration._load.cache_clear()
+    acceleration._say.cache_clear()
+    yield
+    acceleration._load.cache_clear()
+    acceleration._say.cache_clear()
+
+
+def break_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the loader fail as an incompatible numba does."""
+    monkeypatch.setattr(acceleration, "find_spec", lambda name: object())
+    monkeypatch.setattr(acceleration, "is_warm", lambda: True)
+    monkeypatch.setitem(sys.modules, "simserve.engine.compiled.loader", None)
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_broken_numba_falls_back_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run goes on interpreted; a second one is silent."""
+    break_numba(monkeypatch)
+
+    with caplog.at_level(logging.WARNING):
+        kernels = [acceleration.compiled_for("auto", 10**6, None) for _ in range(2)]
+
+    assert kernels == [None, None]
+    assert len(caplog.messages) == 1
+    assert "runs interpreted, since numba does not work here" in caplog.messages[0]
+
+
+@pytest.mark.usefixtures("fresh")
+def test_on_with_a_broken_numba_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, exit code 2."""
+    break_numba(monkeypatch)
+
+    with pytest.raises(UsageError, match="cannot compile") as caught:
+        acceleration.compiled_for("on", 10, None)
+
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.usefixtures("fresh")
+def test_on_without_numba_is_a_usage_error_and_auto_is_silent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The remedy is the command that installs it."""
+    monkeypatch.setattr(acceleration, "find_spec", lambda name: None)
+
+    assert acceleration.compiled_for("auto", 10**7, None) is None
+    assert not caplog.messages
+    with pytest.raises(UsageError, match=r"pip install 'simserve\[fast\]'"):
+        acceleration.compiled_for("on", 10, None)
+
+
+@pytest.mark.usefixtures("fresh")
+def test_on_says_what_is_not_compiled(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Such a run goes through the interpreted kernel, and the line says why."""
+    monkeypatch.setattr(acceleration, "find_spec", lambda name: object())
+
+    assert acceleration.compiled_for("on", 10, "static batching") is None
+    assert caplog.messages == ["simserve: accelerate: runs interpreted, since static batching is not compiled"]
+
+
+def test_off_and_small_runs_are_interpreted() -> None:
+    """Without a look at numba."""
+    assert acceleration.compiled_for("off", 10**9, None) is None
+    assert acceleration.compiled_for("auto", acceleration.LEAST_REQUESTS - 1, None) is None
+
+
+def test_another_word_is_refused() -> None:
+    """And the choices are named."""
+    with pytest.raises(UsageError, match="use auto, on or off"):
+        acceleration.compiled_for("yes", 10, None)  # type: ignore[arg-type]
+
+
+TRACES = Path(__file__).resolve().parents[2] / "../shared/data/traces"
+RECORDED = {
+    "azure": {"path": str(TRACES / "azure2023/AzureLLMInferenceTrace_conv.csv.gz"), "format": "azure"},
+    "mooncake": {"path": str(TRACES / "mooncake/conversation_trace.jsonl.gz"), "format": "mooncake"},
+}
+
+
+@needs_numba
+@pytest.mark.skipif(not TRACES.is_dir(), reason="../shared/data is not there")
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_traffic_is_the_same_to_the_bit(name: str) -> None:
+    """Real arrivals and lengths, and with Mooncake's the prefixes that its requests share."""
+    scenario = Scenario.model_validate(
+        {
+            "name": name,
+            "model": "llama-3.1-8b",
+            "deployment": {
+                "hardware": "h100-sxm-80gb",
+                "replicas": 4,
+                "engine": {"name": "vllm", "version": "0.12", "max_model_len": 131072},
+            },
+            "workload": {"trace": RECORDED[name], "num_requests": 4000},
+        }
+    )
+    summaries = [json.dumps(dict(ss.run(scenario, accelerate=accelerate).summary)) for accelerate in ("off", "on")]
+
+    assert summaries[0] == summaries[1]

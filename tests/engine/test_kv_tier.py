@@ -1,0 +1,110 @@
+"""The tier behind the prefix cache, on cases worked out by hand: what comes back, what it takes, what is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simserve.sim.control import Control
+from simserve.sim.simulate import Replay, simulate
+from simserve.workload.requests import RequestSpecs
+from tests.agreement import assert_agrees
+from tests.builders import affine_step_times, make_config, make_faults, make_specs
+from tests.engine.test_prefix_cache import with_paths
+from tests.theory.builders import make_deployment
+
+TIMES = affine_step_times(step_seconds=1.0, token_seconds=0.1)
+PATHS = [[(segment, 16)] for segment in (1, 2, 3, 1)]
+"""Nine blocks hold two of these prompts: the first one's blocks have given way when it comes again."""
+
+
+def served(specs: RequestSpecs, paths: Sequence[Sequence[tuple[int, int]]], **config: Any) -> Replay:
+    """Return what kernel and walker agree on: blocks of four tokens, each of them half a second to load."""
+    values = {"num_blocks": 9, "max_model_len": 28, "num_offload_blocks": 100, "offload_block_seconds": 0.5, **config}
+    return assert_agrees(make_config(enable_prefix_caching=True, **values), TIMES, with_paths(specs, paths))
+
+
+def four() -> RequestSpecs:
+    """Return four requests of 17 tokens, long after each other."""
+    return make_specs([0.0, 10.0, 20.0, 30.0], 17, 1)
+
+
+def test_what_gave_way_is_loaded_instead_of_computed() -> None:
+    """Four blocks in two seconds and one token, instead of 17 tokens; without a tier nothing is found."""
+    run = served(four(), PATHS)
+    records = run.records
+
+    assert records.cached_tokens.tolist() == [0, 0, 0, 16]
+    seconds = (records.first_token_time - records.scheduled_time).tolist()
+    assert seconds == pytest.approx([2.7, 2.7, 2.7, 1.1 + 4 * 0.5])
+    assert served(four(), PATHS, num_offload_blocks=0).records.cached_tokens.tolist() == [0, 0, 0, 0]
+    totals = run.totals.offload
+    assert totals is not None
+    assert (totals.loaded_blocks, totals.loaded_tokens, totals.load_seconds) == (4, 16, 2.0)
+
+
+def test_a_latency_is_waited_for_once_a_step() -> None:
+    """Two requests load in one step: eight blocks and one latency."""
+    specs = make_specs([0.0, 10.0, 20.0, 30.0, 40.0, 40.0], 17, 1)
+    paths = [[(segment, 16)] for segment in (1, 2, 3, 4, 1, 2)]
+    run = served(specs, paths, offload_latency=3.0, num_blocks=11)
+
+    assert run.records.cached_tokens[-2:].tolist() == [16, 16]
+    assert (run.records.first_token_time - run.records.scheduled_time)[-1] == pytest.approx(1.2 + 3.0 + 8 * 0.5)
+
+
+def test_a_tier_that_is_full_forgets_what_came_least_recently() -> None:
+    """Room for two of the four blocks: the beginning of the prompt is kept, which came last."""
+    assert served(four(), PATHS, num_offload_blocks=2).records.cached_tokens.tolist() == [0, 0, 0, 8]
+
+
+def test_a_prefix_may_lie_partly_on_the_gpu() -> None:
+    """A prompt of its own pushes two of the four blocks out: two are found at once, two are loaded."""
+    specs = make_specs([0.0, 10.0, 20.0], [17, 25, 17], 1)
+    run = served(specs, [[(1, 16)], [], [(1, 16)]])
+
+    assert run.records.cached_tokens.tolist() == [0, 0, 16]
+    assert run.totals.offload is not None
+    assert run.totals.offload.loaded_blocks == 2
+
+
+def test_loaded_blocks_leave_the_tier_and_come_back_when_they_give_way() -> None:
+    """The first prompt is loaded, gives way again, and is loaded again."""
+    specs = make_specs([10.0 * number for number in range(7)], 17, 1)
+    paths = [[(segment, 16)] for segment in (1, 2, 3, 1, 2, 3, 1)]
+    run = served(specs, paths)
+
+    assert run.records.cached_tokens.tolist() == [0, 0, 0, 16, 16, 16, 16]
+    assert run.totals.offload is not None
+    assert run.totals.offload.loaded_blocks == 16
+    assert run.totals.offload.peak_blocks <= 4 + 4 + 4
+
+
+def test_a_preempted_request_loads_what_it_had_computed() -> None:
+    """Its blocks gave way to the one that went on; instead of being computed again they come back."""
+    specs = make_specs([0.0, 0.0], [8, 8], [24, 24])
+    config: dict[str, Any] = {"num_blocks": 10, "max_model_len": 40, "max_num_batched_tokens": 16}
+    kept, lost = (served(specs, [[], []], num_offload_blocks=size, **config) for size in (100, 0))
+
+    assert kept.records.num_preemptions.tolist() == lost.records.num_preemptions.tolist() == [0, 1]
+    assert kept.totals.offload is not None
+    assert kept.totals.offload.loaded_blocks > 0
+    assert kept.totals.offload.loaded_tokens == 0
+
+
+def test_waiting_for_loads_is_part_of_the_step_time() -> None:
+    """The seconds by part add up to those of the steps, also on a replica that is slow for a while."""
+    config = make_config(
+        enable_prefix_caching=True, num_blocks=9, max_model_len=28, num_offload_blocks=100, offload_block_seconds=0.5
+    )
+    deployment = make_deployment(config, TIMES, 1)
+    slow = Control(faults=make_faults({"kind": "slow", "at": "15 s", "duration": "9 s", "factor": 2}))
+    for each in (deployment, replace(deployment, control=slow)):
+        totals = simulate(each, with_paths(four(), PATHS)).totals
+
+        assert sum(totals.seconds_by_part.values()) == pytest.approx(totals.busy_seconds)
+        assert totals.offload is not None
+        assert totals.offload.load_seconds == 2.0

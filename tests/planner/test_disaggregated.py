@@ -1,0 +1,185 @@
+"""Separate prefill and decode pools that were measured: which recipe a row ran, and what its replay says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.engine.tables import StepTimes
+from simserve.planner import pooled
+from simserve.planner.measured.disaggregated import NO_RECIPE, read_disaggregated
+from simserve.planner.measured.point import MeasuredPoint, PoolPair
+from simserve.planner.prediction import Pricer, predict, replay_key
+from tests.planner.builders import agg_row, make_point, write_csv
+from tests.scenario.builders import scenario_mapping
+
+
+def pool_row(**changes: Any) -> dict[str, Any]:
+    """Return a row of DeepSeek-R1 with prefill and decode workers of 8 H200 each, experts placed whole."""
+    sizes = {f"{role}_{size}": 8 for role in ("prefill", "decode") for size in ("tp_size", "moe_ep_size")}
+    given = {"framework": "trtllm", "model": "deepseek-ai/DeepSeek-R1", "hardware": "h200_sxm", "precision": "fp8"}
+    return agg_row(**given, isl=1024, osl=1024) | {"load_value": 36} | sizes | changes
+
+
+def read(folder: Path, **changes: Any) -> MeasuredPoint:
+    """Return the point of one row."""
+    write_csv(folder, "inferencex_disagg.csv", [pool_row(**changes)])
+    return read_disaggregated(folder)[0]
+
+
+def pair(**changes: Any) -> PoolPair:
+    """Return one prefill and two decode workers of a small model, and 8 clients."""
+    workload = {
+        "arrivals": {"process": "closed_loop", "concurrency": 8},
+        "prompt_tokens": {"distribution": "fixed", "value": 200},
+        "output_tokens": {"distribution": "fixed", "value": 50},
+        "num_requests": 40,
+    }
+    scenario = scenario_mapping() | {"workload": workload, "run": {"warmup": "none"}}
+    fields: dict[str, Any] = {"prefill": scenario, "decode": scenario, "num_prefills": 1, "num_decodes": 2}
+    return PoolPair(**(fields | changes))
+
+
+def point(*pairs: PoolPair, tpot: float = 0.005) -> MeasuredPoint:
+    """Return a point of separate pools."""
+    return make_point(pools=pairs, scenario={}, measured={"tpot": tpot, "ttft": 0.05})
+
+
+def test_a_row_runs_the_recipe_that_has_its_clients(tmp_path: Path) -> None:
+    """36 clients of TensorRT-LLM on H200: 1 prefill and 9 decode workers without drafts; TTFT is shown."""
+    found = read(tmp_path)
+
+    (only,) = found.pools
+    assert (only.num_prefills, only.num_decodes, only.num_drafts) == (1, 9, 0)
+    assert only.decode["deployment"]["tensor_parallel_size"] == 8
+    assert only.decode["deployment"]["enable_expert_parallel"] is True
+    assert only.decode["workload"]["arrivals"] == {"process": "closed_loop", "concurrency": 36}
+    assert found.shown_only == {"ttft"}
+    assert not found.reason
+
+
+def test_data_parallel_workers_and_drafts_come_from_the_recipe(tmp_path: Path) -> None:
+    """896 clients: 7 decode workers of 8 ranks, 3 drafts a step."""
+    (only,) = read(tmp_path, load_value=896).pools
+
+    assert (only.num_decodes, only.num_drafts) == (7, 3)
+    assert only.decode["deployment"]["data_parallel_size"] == 8
+    assert only.decode["deployment"].get("tensor_parallel_size", 1) == 1
+
+
+def test_clients_of_several_recipes_leave_tpot_unscored(tmp_path: Path) -> None:
+    """144 clients were served with and without drafts, and the row does not say."""
+    found = read(tmp_path, load_value=144)
+
+    assert [each.num_drafts for each in found.pools] == [0, 3]
+    assert found.shown_only == {"tpot", "ttft"}
+
+
+def test_experts_that_are_cut_belong_to_other_recipes(tmp_path: Path) -> None:
+    """SGLang's workers with experts cut over all GPUs, and those with experts placed whole."""
+    cut = {"prefill_moe_ep_size": 1, "decode_moe_ep_size": 1}
+
+    low = read(tmp_path, framework="sglang", load_value=128, **cut)
+    high = read(tmp_path, framework="sglang", load_value=128)
+
+    assert {each.num_decodes for each in low.pools} == {9}
+    assert {each.num_decodes for each in high.pools} == {6}
+
+
+def test_clients_without_a_recipe_have_a_reason(tmp_path: Path) -> None:
+    """They are counted, not guessed."""
+    found = read(tmp_path, load_value=37)
+
+    assert found.reason == NO_RECIPE
+    assert predict(found, Pricer()).reason == NO_RECIPE
+
+
+def test_workers_are_replayed() -> None:
+    """All requests are served, TPOT is that of a decode step, and TTFT holds the prompt and the transfer."""
+    prediction = predict(point(pair()), Pricer())
+
+    assert prediction.is_covered
+    assert 0 < prediction.predicted["tpot"] < prediction.predicted["ttft"]
+
+
+def test_more_decode_workers_are_faster() -> None:
+    """Fewer requests share a step."""
+    one, four = (predict(point(pair(num_decodes=count)), Pricer()) for count in (1, 4))
+
+    assert four.predicted["tpot"] < one.predicted["tpot"]
+
+
+def test_the_workers_nearest_in_tpot_are_what_ran() -> None:
+    """Of two recipes, whichever the measurement says."""
+    pairs = pair(num_decodes=1), pair(num_decodes=4)
+    alone = [predict(point(each), Pricer()).predicted["tpot"] for each in pairs]
+
+    chosen = [predict(point(*pairs, tpot=1.001 * tpot), Pricer()).predicted["tpot"] for tpot in alone]
+
+    assert chosen == alone
+
+
+def test_equal_workers_are_replayed_once() -> None:
+    """Whatever the points are called."""
+    first, renamed = pair(), replace(pair(), prefill={**pair().prefill, "name": "another"})
+    pricer = Pricer()
+
+    for each in (first, renamed):
+        predict(point(each), pricer)
+
+    assert len(pricer.replayed) == 1
+    assert replay_key(point(first)) == replay_key(point(renamed))
+
+
+def test_drafts_shorten_the_time_a_token() -> None:
+    """DeepSeek-R1 on 8 H200: a step with 3 drafts takes longer than one, and yields 2.5 tokens."""
+    deployment = {
+        "hardware": "h200-sxm-141gb",
+        "tensor_parallel_size": 8,
+        "quantization": "fp8",
+        "engine": {"name": "sglang", "version": "0.5.8", "max_model_len": 2048, "max_num_seqs": 16},
+    }
+    worker = pair().prefill | {"model": "deepseek-r1", "deployment": deployment}
+    pricer = Pricer()
+
+    plain, drafting = (
+        predict(point(pair(prefill=worker, decode=worker, num_drafts=drafts)), pricer).predicted["tpot"]
+        for drafts in (0, 3)
+    )
+
+    assert plain / 2.5 < drafting < plain
+
+
+def test_a_rank_steps_beside_ranks_that_hold_as_much() -> None:
+    """Its own seconds and those of the experts for the tokens of all; verifying counts as further sequences."""
+    times = StepTimes(
+        decode_base=[0.0, 1.0, 2.0, 3.0, 4.0],
+        decode_slope=[0.1] * 5,
+        token_seconds=[0.0, 1.0],
+        token_seconds_beyond=1.0,
+        sequence_seconds=[0.0] * 5,
+        decode_attention_base=[0.0] * 5,
+        prefill_request_seconds=0.0,
+        prefill_pair_seconds=0.0,
+        prefill_context_seconds=0.0,
+        shared_seconds=[0.0, 10.0, 20.0, 30.0, 40.0],
+        shared_seconds_beyond=10.0,
+    )
+
+    rank = pooled._as_one_rank(times, 2, 2)
+
+    assert rank.decode_base == pytest.approx([0.0, 2.0 + 40.0, 4.0 + 80.0])
+    assert rank.decode_slope == pytest.approx([0.2, 0.2, 0.2])
+    assert not len(rank.shared_seconds)
+    assert pooled._as_one_rank(times, 1, 1) is times
+
+
+def test_acceptance_lengths_are_the_measured_ones() -> None:
+    """1.79, 2.27 and 2.49 tokens a step with 1, 2 and 3 drafts."""
+    lengths = 1.0 + np.cumsum(np.cumprod(pooled.MTP_ACCEPTANCE))
+
+    assert lengths == pytest.approx([1.79, 2.27, 2.49], abs=0.01)

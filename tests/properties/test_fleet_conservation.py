@@ -1,0 +1,232 @@
+"""Random clusters of pools that scale, break, are updated and probed, in regions or apart by role.
+
+What `tests/properties/test_conservation.py` draws for the door, the clients and the router is drawn here too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simserve.engine.config import EngineConfig
+from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.control import Control
+from simserve.sim.liveness_spec import LivenessSpec
+from simserve.sim.managed import ManagedRun
+from simserve.sim.pool_spec import DisaggregationSpec, Role
+from simserve.sim.pools import PoolSetup
+from simserve.sim.records import COMPLETED, REASONS, UNFINISHED
+from simserve.sim.region_spec import RegionsSpec
+from simserve.sim.simulate import Simulation, simulate
+from simserve.sim.units import STOPPED, Unit
+from simserve.sim.update_spec import UpdateSpec
+from simserve.validation import validate
+from simserve.workload.requests import RequestSpecs
+from tests.builders import affine_step_times, make_config, make_faults
+from tests.engine.strategies import conversations
+from tests.properties.test_conservation import CHECKS, classes, controls, fault_mappings, traffic
+from tests.theory.builders import make_deployment
+
+TIMES = affine_step_times(step_seconds=0.2, token_seconds=0.01, decode_context_seconds=0.001)
+NAMES = ("small", "large")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What serves, and what decides."""
+
+    control: Control
+    setups: tuple[PoolSetup, ...]
+
+
+@st.composite
+def engines(draw: st.DrawFn) -> EngineConfig:
+    """Draw a replica with a prefix cache, with or without a tier behind it and a queue order of its own."""
+    return make_config(
+        async_scheduling=draw(st.booleans()),
+        frontend_latency=0.05,
+        enable_prefix_caching=True,
+        num_blocks=draw(st.sampled_from([17, 24, 32])),
+        scheduler=draw(st.sampled_from(["mixed", "prefill_first"])),
+        scheduling_policy=draw(st.sampled_from(["fcfs", "shortest_first"])),
+        num_offload_blocks=draw(st.sampled_from([0, 5, 1000])),
+        offload_block_seconds=0.01,
+        offload_latency=0.05,
+    )
+
+
+@st.composite
+def setups(draw: st.DrawFn, name: str, role: Role, *, in_region: bool) -> PoolSetup:
+    """Draw a pool of one or two replicas, that may scale, and may draft."""
+    config, acceptance = draw(engines()), ()
+    if role != "prefill" and draw(st.booleans()):
+        config = replace(config, num_speculative_tokens=2, num_blocks=config.num_blocks + 1)
+        acceptance = (0.8, 0.5)
+    rules = {
+        "metric": draw(st.sampled_from(["queue_depth", "running", "kv_usage", "busy", "slo"])),
+        "target": draw(st.sampled_from([0.2, 0.9])),
+        "min_replicas": draw(st.integers(0, 1)),
+        "max_replicas": 3,
+        "interval": "2 s",
+        "stabilization": draw(st.sampled_from(["0 s", "6 s"])),
+        "grace_period": "2 s",
+    }
+    return PoolSetup(
+        name=name,
+        engine=config,
+        step_times=TIMES,
+        priced=make_deployment(config, TIMES).priced,
+        num_replicas=draw(st.integers(1, 2)),
+        role=role,
+        autoscaling=validate(AutoscalingSpec, rules) if draw(st.booleans()) else None,
+        startup_seconds=draw(st.sampled_from([0.0, 3.0])),
+        weights_bytes=1e9,
+        replicas_per_node=draw(st.integers(1, 2)),
+        acceptance=acceptance,
+        region=("eu" if name == "small" else "us") if in_region else "",
+    )
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """Draw two pools behind one router, in two regions, or one that prefills and one that decodes."""
+    shape = draw(st.sampled_from(["pools", "regions", "split"]))
+    control = replace(draw(controls()), autoscaling=None)
+    if shape == "split":
+        control = replace(control, routing=control.routing.model_copy(update={"rules": ()}))
+    if shape != "pools":
+        # What streams is not simulated together with regions, and its clocks are those of replicas that do both.
+        control = replace(control, streaming=None)
+    roles: tuple[Role, Role] = ("prefill", "decode") if shape == "split" else ("both", "both")
+    pools = tuple(
+        draw(setups(name, role, in_region=shape == "regions")) for name, role in zip(NAMES, roles, strict=True)
+    )
+    mappings = draw(st.lists(pool_faults(is_split=shape == "split"), max_size=3))
+    liveness = {"period": "4 s", "timeout": "1 s", "threshold": 2, "restart": "3 s"}
+    liveness |= {"in_flight": draw(st.sampled_from(["lost", "retry"]))}
+    update: dict[str, Any] = {
+        "at": f"{draw(st.integers(0, 12))} s",
+        "grace_period": draw(st.sampled_from(["0 s", "5 s"])),
+        "startup": {"schedule": "1 s", "image": "0 s", "load_bandwidth": "1 GB/s", "engine": "1 s"},
+    }
+    update |= draw(
+        st.sampled_from([{}, {"max_unavailable": 0, "max_surge": 1}, {"max_unavailable": 2, "max_surge": 1}])
+    )
+    regions = {"clients": {"eu": 0.6, "us": 0.4}, "latency": {"eu": {"us": "0.3 s"}}, "within": "0.01 s"}
+    link = {"transfer_bandwidth": draw(st.sampled_from(["5 GB/s", "100 GB/s"])), "max_in_transfer": 2}
+    control = replace(
+        control,
+        faults=make_faults(*mappings),
+        liveness=validate(LivenessSpec, liveness) if draw(st.booleans()) else None,
+        updates=(validate(UpdateSpec, update),) if draw(st.booleans()) else (),
+        regions=validate(RegionsSpec, {**regions, **draw(st.sampled_from([{}, {"spill_above": 2}]))})
+        if shape == "regions"
+        else None,
+        disaggregation=validate(DisaggregationSpec, link) if shape == "split" else None,
+        kv_bytes_per_token=1e9,
+    )
+    return Cluster(control, pools)
+
+
+@st.composite
+def pool_faults(draw: st.DrawFn, *, is_split: bool) -> dict[str, Any]:
+    """Draw a fault of any kind, on one pool or counted over both."""
+    fault: dict[str, Any] = draw(fault_mappings())
+    if draw(st.booleans()):
+        fault |= {"pool": draw(st.sampled_from(NAMES)), **({} if fault["kind"] == "node" else {"replica": 0})}
+    if is_split and draw(st.booleans()):
+        kept = {key: value for key, value in fault.items() if key in ("at", "duration", "mtbf", "mttr")}
+        fault = {"kind": "link", **kept, **draw(st.sampled_from([{}, {"factor": 5}]))}
+    if "mtbf" in fault:
+        fault.pop("replica", None)
+    return fault
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> RequestSpecs:
+    """Draw requests of two classes: each on its own, or turns of conversations that wait for answers."""
+    if draw(st.integers(0, 2)):
+        return draw(traffic())
+    specs = draw(conversations(make_config()))
+    own = draw(st.lists(st.integers(0, 1), min_size=len(specs), max_size=len(specs)))
+    return replace(specs, classes=draw(classes()), request_class=np.array(own, dtype=np.int16))
+
+
+def check_unit(unit: Unit) -> None:
+    """Assert that a replica holds nothing, and that its caches count right."""
+    replica = unit.replica
+    assert (unit.load, unit.tokens, unit.members, unit.doomed) == (0, 0, {}, {})
+    assert (replica.num_running, replica.num_outstanding, replica.num_decoding) == (0, 0, 0)
+    assert replica.free_blocks == replica.num_blocks
+    assert not replica.waiting
+    assert unit.launched_at <= unit.stopped_at or unit.state != STOPPED
+    cache = replica.cache
+    if cache is None:
+        return
+    assert not (cache.used)
+    assert not (cache.reaches)
+    assert cache.num_idle == sum(cache.held.values()) <= replica.num_blocks
+    if cache.tier is not None:
+        assert cache.tier.num_stored == sum(cache.tier.stored.values()) <= cache.tier.num_blocks
+
+
+@given(requests(), clusters())
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_everything_is_accounted_for_in_any_cluster(specs: RequestSpecs, cluster: Cluster) -> None:
+    """Every request comes to one end; blocks return on every replica there ever was; what was asked for stays."""
+    run = ManagedRun(cluster.control, cluster.setups, specs, np.full(len(specs), 0.05), None)
+
+    run.run()
+
+    rows = run.requests
+    assert run.fleet.is_done
+    assert UNFINISHED not in rows.status
+    asked = ManagedRun(cluster.control, cluster.setups, specs, np.zeros(len(specs)), None).requests
+    assert list(rows.max_tokens) == list(asked.max_tokens)
+    for unit in run.fleet.units:
+        check_unit(unit)
+
+
+@given(requests(), clusters())
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_no_time_runs_backwards_in_any_cluster(specs: RequestSpecs, cluster: Cluster) -> None:
+    """The steps of every request are in order, its transfer among them; the same seed gives the same bytes."""
+    deployment = make_deployment(cluster.setups[0].engine, TIMES, 1)
+    deployment = replace(deployment, control=cluster.control, pools=cluster.setups)
+
+    first, again = (simulate(deployment, specs) for _ in range(2))
+
+    assert first.records.finish_time.tobytes() == again.records.finish_time.tobytes()
+    check_times(first)
+
+
+def check_times(run: Simulation) -> None:
+    """Assert on the records of a run."""
+    records, timeline = run.records, run.timeline
+    done = (records.status == COMPLETED) & (records.replica_id >= 0)
+    steps = [records.arrival_time, records.admitted_time, records.scheduled_time]
+    if records.transfer_start_time is not None:
+        assert records.prefill_end_time is not None
+        assert records.transfer_end_time is not None
+        moved = done & np.isfinite(records.transfer_end_time)
+        way = (records.prefill_end_time, records.transfer_start_time, records.transfer_end_time)
+        for before, after in zip((records.scheduled_time, *way), (*way, records.first_token_time), strict=True):
+            assert (before[moved] <= after[moved]).all()
+    steps += [records.first_token_time, records.finish_time]
+    for before, after in itertools.pairwise(steps):
+        assert (before[done] <= after[done]).all()
+    ended = records.finish_time[
+        (records.reason != REASONS.index("prompt_too_long")) & np.isfinite(records.arrival_time)
+    ]
+    assert np.isfinite(ended).all()
+    assert timeline is not None
+    assert (timeline.tries[:, 2] >= timeline.tries[:, 0]).all()
+    assert (timeline.lost_until >= timeline.lost_since).all()
+    assert (timeline.ready_at >= timeline.launched_at).all()
+    assert (timeline.stopped_at >= timeline.launched_at).all()
+    assert sum(run.totals.seconds_by_part.values()) >= 0.0

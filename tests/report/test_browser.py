@@ -1,0 +1,76 @@
+"""The pages of answers in a real Chromium: nothing wider than a phone, no column too narrow for a word, no errors."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simserve as ss
+from simserve.report.html import render_report
+from simserve.report.validation_page import write_validation_page
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+_CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(_CHROMIUM is None, reason="needs a chromium")]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return a page of every kind."""
+    folder = tmp_path_factory.mktemp("pages")
+    small = ss.load("chatbot", ["workload.num_requests=150"])
+    names = ("run", "fleet", "capacity", "compare", "sweep", "plan", "cost", "validate")
+    found = {name: folder / f"{name}.html" for name in names}
+    found["run"].write_text(render_report(ss.run(small)))
+    found["fleet"].write_text(render_report(ss.run(ss.load("disaggregation", ["workload.num_requests=60"]))))
+    ss.capacity(small, num_requests=120, replications=2).to_html(found["capacity"])
+    changes = {"bf16": {"deployment.quantization": "none"}, "two": {"deployment.replicas": 2}}
+    ss.compare(small, changes, replications=2).to_html(found["compare"])
+    ss.sweep(small, {"workload.arrivals.rate": [2, 8], "deployment.replicas": [1, 2]}).to_html(found["sweep"])
+    ss.plan(small, hardware=["h100-sxm-80gb", "a100-sxm-80gb"], max_gpus=8, trials=0).to_html(found["plan"])
+    ss.cost(ss.load("api-vs-self-host", ["workload.num_requests=150"])).to_html(found["cost"])
+    write_validation_page(ss.validate(), found["validate"])
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Return a Chromium."""
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+_BROKEN = """() => [...document.querySelectorAll('th, td')].filter((cell) => {
+  const words = cell.textContent.trim().split(/[\\s-]+/);
+  const range = document.createRange();
+  range.selectNodeContents(cell);
+  const lines = new Set([...range.getClientRects()].map((each) => Math.round(each.top))).size;
+  return lines > Math.max(words.length, 1);
+}).map((cell) => cell.textContent)"""
+"""Cells with more lines than words: somewhere a word was broken."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_page_fits_the_screen(browser: Any, pages: dict[str, Path], width: int, scheme: str) -> None:
+    """Without sideways scrolling of the whole, broken words or a message on the console."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    complaints: list[str] = []
+    page.on("console", lambda said: complaints.append(said.text))
+    page.on("request", lambda asked: asked.url.startswith("file:") or complaints.append(asked.url))
+
+    for name, file in pages.items():
+        page.goto(file.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        assert page.evaluate(_BROKEN) == [], name
+        assert file.stat().st_size < 1_500_000
+
+    assert complaints == []
+    page.close()

@@ -1,0 +1,120 @@
+"""Regions: who goes where, when it is worth going farther, and what the way adds as the client sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.metrics.regions import region_figures
+from simserve.metrics.summary import measure
+from simserve.sim.control import Control
+from simserve.sim.pools import PoolSetup
+from simserve.sim.records import COMPLETED, TIMED_OUT
+from simserve.sim.region_spec import RegionsSpec
+from simserve.sim.simulate import Simulation, simulate
+from simserve.validation import validate
+from simserve.workload.class_spec import ClassSpec
+from simserve.workload.requests import RequestSpecs
+from tests.builders import constant_step_times, make_closed_loop, make_config, make_faults, make_specs
+from tests.theory.builders import make_deployment
+
+APART = {"latency": {"eu": {"us": "0.25 s"}}, "within": "0 s"}
+
+
+def spread(
+    specs: RequestSpecs,
+    homes: list[int] | None = None,
+    *,
+    faults: Sequence[dict[str, Any]] = (),
+    ahead: bool = False,
+    **rules: Any,
+) -> Simulation:
+    """Return a run with a replica of two seats in each of two regions; ``homes`` are 0 for eu and 1 for us."""
+    regions = validate(RegionsSpec, {**APART, **rules})
+    config, times = make_config(max_num_seqs=2, async_scheduling=ahead), constant_step_times(1.0)
+    deployment = make_deployment(config, times, 1)
+    pools = tuple(
+        PoolSetup(name=name, engine=config, step_times=times, priced=deployment.priced, num_replicas=1, region=name)
+        for name in ("eu", "us")
+    )
+    if homes is not None:
+        classes = tuple(ClassSpec(name=f"in-{name}", share=0.5, region=name, timeout="60 s") for name in ("eu", "us"))
+        specs = replace(specs, classes=classes, request_class=np.array(homes, dtype=np.int16))
+    control = Control(regions=regions, faults=make_faults(*faults))
+    return simulate(replace(deployment, pools=pools, control=control), specs)
+
+
+def test_everybody_goes_to_the_nearest() -> None:
+    """No way within a region, whoever is busy there."""
+    run = spread(make_specs([0.0] * 4, 1, 2), [0, 1, 1, 1])
+
+    assert run.records.replica_id.tolist() == [0, 1, 1, 1]
+    assert run.records.finish_time.tolist() == [2.0, 2.0, 2.0, 4.0]
+
+
+def test_the_way_there_and_back_is_part_of_what_the_client_sees() -> None:
+    """All pools of the client's region are lost: a quarter of a second there, and one back, beside the two steps."""
+    fault = {"kind": "node", "pool": "eu", "at": "0 s", "duration": "100 s"}
+    run = spread(make_specs([1.0], 1, 2), [0], faults=[fault])
+
+    assert run.records.replica_id.tolist() == [1]
+    assert run.records.scheduled_time.tolist() == [1.25]
+    assert run.records.first_token_time.tolist() == [2.5]
+    assert run.records.finish_time.tolist() == [3.5]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_requests_spill_over_where_the_nearest_is_full(ahead: bool) -> None:
+    """Two at home, the others across; where all are above the bound, to the one with the fewest."""
+    run = spread(make_specs([0.0] * 5, 1, 4), [0] * 5, spill_above=2, ahead=ahead)
+
+    assert run.records.replica_id.tolist() == [0, 0, 1, 1, 0]
+    home = run.records.replica_id == 0
+    assert (run.records.finish_time[~home] == 4.5).all()
+
+
+def test_requests_on_their_way_count_as_load() -> None:
+    """Both leave before the first has arrived: the second stays at home with the same load there."""
+    run = spread(make_specs([0.0, 0.0, 0.1, 0.2], 1, 9), [0] * 4, spill_above=1)
+
+    assert run.records.replica_id.tolist() == [0, 1, 0, 1]
+
+
+def test_clients_are_drawn_by_their_shares() -> None:
+    """Three in ten in eu; the same seed draws the same."""
+    specs = make_specs([2.0 * number for number in range(1000)], 1, 1)
+    first, again = (spread(specs, clients={"eu": 0.3, "us": 0.7}) for _ in range(2))
+
+    assert first.records.client_region is not None
+    assert float((first.records.client_region == 0).mean()) == pytest.approx(0.3, abs=0.05)
+    assert first.records.replica_id.tolist() == again.records.replica_id.tolist()
+    measured = measure(first, slo=None, warmup="none")
+    figures = region_figures(first, measured.latencies, measured.window, None)
+    assert {name: each["served_elsewhere"] for name, each in figures.items()} == {"eu": 0.0, "us": 0.0}
+    assert figures["eu"]["requests"] + figures["us"]["requests"] == 1000
+
+
+def test_a_client_of_a_closed_loop_sends_when_its_answer_has_arrived() -> None:
+    """Two ways of a quarter of a second and a step of a second, again and again."""
+    specs = make_closed_loop(1, [1] * 3, 1)
+    run = spread(specs, clients={"eu": 1.0}, faults=[{"kind": "node", "pool": "eu", "at": "0 s", "duration": "100 s"}])
+
+    assert run.records.finish_time[-1] == pytest.approx(3 * 1.5)
+
+
+def test_a_client_may_hang_up_while_its_request_is_on_its_way() -> None:
+    """It leaves no trace on the replica that it never reached."""
+    retries = {"max": 1, "backoff": "0.05 s"}
+    classes = (
+        validate(ClassSpec, {"name": "a", "share": 1.0, "region": "eu", "timeout": "0.1 s", "retries": retries}),
+    )
+    specs = replace(make_specs([1.0, 9.0], 1, 1), classes=classes, request_class=np.zeros(2, dtype=np.int16))
+    run = spread(specs, faults=[{"kind": "node", "pool": "eu", "at": "0 s", "duration": "5 s"}])
+
+    assert run.records.status.tolist()[0] == TIMED_OUT
+    assert run.end_time < 20.0
+    assert (run.records.status != COMPLETED).tolist() == [True, True]
