@@ -83,7 +83,7 @@ def run(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the result of another scenario or seed.")] = False,
     accelerate: Annotated[
-        str, typer.Option(metavar="auto|on|off", help="Whether the kernel runs compiled; needs simserve[fast].")
+        str, typer.Option(metavar="auto|on|off", help="Whether the kernel runs compiled; needs simserve\\[fast].")
     ] = "auto",
     check: Annotated[bool, typer.Option("--check", help="Validate, resolve, print the memory, stop.")] = False,
     as_json: JsonOption = False,
