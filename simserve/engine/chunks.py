@@ -33,7 +33,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     max_chunk = config.max_chunk_tokens
     grows, block_size = replica.grows, replica.block_size
     # Blocks that the decodes of this step take come first.
-    growth = growth_of_step(replica) if num_decodes and grows else 0
+    growth = 0
+    if num_decodes and grows:
+        growth = replica.residues[replica.step % block_size] if replica.progress is None else growth_of_step(replica)
     free = replica.free_blocks - growth
     prompt_tokens, generated_tokens = requests.prompt_tokens, requests.generated_tokens
     computed_tokens = requests.computed_tokens

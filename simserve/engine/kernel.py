@@ -251,7 +251,9 @@ def plan(replica: Replica, requests: RequestTable) -> None:
             if replica.swaps and not has_preempted and swap_in(replica, requests):
                 is_restless = True
         else:
-            if replica.grows:
+            if replica.grows and (
+                replica.residues[replica.step % replica.block_size] > replica.free_blocks or progress is not None
+            ):
                 has_preempted = make_room(replica, requests)
             if replica.swaps and not has_preempted and swap_in(replica, requests):
                 is_restless = True

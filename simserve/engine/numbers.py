@@ -6,15 +6,16 @@ functions as loops.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 def sum_between(values: list[int], start: int, stop: int) -> int:
     """Return the sum of ``values[start:stop]``."""
     return sum(values[start:stop])
 
 
-def earliest_of(times: list[float]) -> float:
-    """Return the smallest of ``times``, of which there is at least one."""
-    return min(times)
+earliest_of: Callable[[list[float]], float] = min
+"""Return the smallest of some times, of which there is at least one."""
 
 
 def least_of(loads: list[int]) -> int:
@@ -24,4 +25,7 @@ def least_of(loads: list[int]) -> int:
 
 def find_all(times: list[float], time: float, positions: list[int]) -> None:
     """Fill ``positions`` with where ``time`` stands in ``times``."""
-    positions[:] = [position for position, each in enumerate(times) if each == time]
+    if times.count(time) == 1:
+        positions[:] = (times.index(time),)
+    else:
+        positions[:] = [position for position, each in enumerate(times) if each == time]

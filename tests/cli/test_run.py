@@ -140,6 +140,18 @@ def test_a_failed_threshold_is_99_with_json(simserve: Simserve, small: str) -> N
     assert len(outcome.stderr.splitlines()) == 1
 
 
+def test_accelerate_takes_three_words(simserve: Simserve, small: str) -> None:
+    """Another one is 2, before anything is written; ``off`` gives what ``auto`` gives."""
+    refused = simserve("run", small, "--accelerate", "maybe", "--out", "refused")
+
+    assert refused.code == 2
+    assert "use auto, on or off" in refused.stderr
+    assert not Path("refused").exists()
+    simserve("run", small, "--accelerate", "off", "--out", "one", "--quiet")
+    simserve("run", small, "--out", "two", "--quiet")
+    assert read_files(Path("one")) == read_files(Path("two"))
+
+
 def test_a_held_threshold_is_0(simserve: Simserve, small: str) -> None:
     """Nothing is said about what holds."""
     outcome = simserve("run", small, "--quiet", "--set", "thresholds={completed: ['value==20']}")

@@ -62,12 +62,20 @@ def _base() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "simserve"
 
 
-def _key() -> str:
+def _digest_of_sources() -> bytes:
     digest = hashlib.sha256()
     package = Path(simserve.__file__).parent
     for path in [*sorted((package / "engine").rglob("*.py")), package / "errors.py"]:
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
+    return digest.digest()
+
+
+_SOURCES = _digest_of_sources()
+"""Of the sources as they were when they were imported: what is edited later is not what this process compiles."""
+
+
+def _key() -> str:
     versions = [metadata.version(name) for name in ("numba", "llvmlite", "numpy")]
-    digest.update(repr([sys.version, platform.machine(), *versions]).encode())
-    return digest.hexdigest()[:16]
+    described = repr([_SOURCES, sys.version, platform.machine(), *versions])
+    return hashlib.sha256(described.encode()).hexdigest()[:16]
