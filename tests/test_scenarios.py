@@ -319,6 +319,7 @@ def test_fair_turns_keep_a_flood_to_itself() -> None:
     assert steady[1]["slo"]["attainment"] < 0.7
     assert steady[0]["p95_ttft_ms"] < steady[2]["p95_ttft_ms"]
     assert fair["output_throughput"] == pytest.approx(served["output_throughput"], rel=0.02)
+    assert "Classes take turns by their shares" in fair["simserve"]["bottleneck"]["explanation"]
     assert (
         fair["simserve"]["fairness"]["steady"]["mean_wait_s"]
         < 1

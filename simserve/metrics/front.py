@@ -9,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.sim.records import CACHE, COMPLETED, REPLICA, RequestRecords
+from simserve.units import format_seconds
 
 if TYPE_CHECKING:
     from simserve.sim.simulate import Simulation
 
 NOTICEABLE = 0.01
 """Share of the requests from which a mechanism is part of the explanation."""
+_LONG_WAIT = 1.0
+"""Mean seconds of waiting from which turns are part of the explanation."""
 CACHE_KEYS = ("requests", "hit_share", "by_class", "output_tokens", "asked_first", "expired")
 SECOND_KEYS = ("requests", "share", "discarded_output_tokens")
 
@@ -124,6 +127,10 @@ def front_sentences(simulation: Simulation) -> list[str]:
         )
     if front.limited >= NOTICEABLE * sent:
         found.append(f"The API answered 429 {front.limited:,} times: its rate limit binds.")
+    waits = {name: each["mean_wait_s"] for name, each in _fairness_figures(simulation).items()}
+    if any(wait > _LONG_WAIT for wait in waits.values()):
+        told = ", ".join(f"{name} {format_seconds(wait)}" for name, wait in waits.items() if math.isfinite(wait))
+        found.append(f"Classes take turns by their shares, and waited for them: {told}.")
     return found
 
 

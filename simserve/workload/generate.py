@@ -59,7 +59,7 @@ def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: 
         _drawn(spec, seed, replication, base_path),
         seed=seed,
         replication=replication,
-        ramp_up=getattr(spec.arrivals, "ramp_up", None) or 0.0,
+        ramp_up=getattr(spec.arrivals, "ramp_up", None),
     )
     if spec.shared_prefix is not None and spec.sessions is None:
         specs = with_system_prompts(specs, spec.shared_prefix, seed=seed, replication=replication)

@@ -25,7 +25,7 @@ class RequestSpecs:
         think_time: Closed loop and conversations: seconds between the answer a client got and its sending of request i,
             float64; empty in an open loop without conversations.
         concurrency: Closed loop: number of clients; the first ``concurrency`` requests are their first. None: open.
-        ramp_up: Closed loop: seconds over which the clients begin, evenly, the first one at 0.
+        ramp_up: Closed loop: seconds over which the clients begin, evenly, the first one at 0; None: all at 0.
         is_stationary: Whether arrivals are open-loop and stationary, so that a warm-up may be cut.
         offered_rate: Requests/s that the scenario asks for, or NaN (closed loop, all at once).
         pace: Speculative decoding: tokens a decode step that each request gains, drawn beforehand, in sixteenths
@@ -60,16 +60,16 @@ class RequestSpecs:
     prefixes: PrefixSegments | None = None
     session: NDArray[np.int64] | None = None
     turn: NDArray[np.int64] | None = None
-    ramp_up: float = 0.0
+    ramp_up: float | None = None
 
     def begins_at(self, client: int) -> float:
         """Return when a client of a closed loop, counted from 0, sends its first request, seconds."""
-        return self.ramp_up * client / (self.concurrency or 1)
+        return (self.ramp_up or 0.0) * client / (self.concurrency or 1)
 
     @property
     def sends_out_of_order(self) -> bool:
         """Whether requests may be sent in another order than that of the rows."""
-        return self.turn is not None or self.ramp_up > 0
+        return self.turn is not None or self.ramp_up is not None
 
     def __len__(self) -> int:
         """Return the number of requests."""

@@ -62,7 +62,7 @@ def traffic(draw: st.DrawFn) -> RequestSpecs:
         specs = make_specs(np.cumsum(gaps).tolist(), prompts, outputs)
     else:
         specs = make_closed_loop(draw(st.integers(1, 12)), prompts, outputs, draw(st.sampled_from([0.0, 1.3])))
-        specs = replace(specs, ramp_up=draw(st.sampled_from([0.0, 5.0])))
+        specs = replace(specs, ramp_up=draw(st.sampled_from([None, 5.0])))
     if draw(st.booleans()):
         specs = in_conversations(specs, draw(st.integers(1, 4)))
     own = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
