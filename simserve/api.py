@@ -19,7 +19,7 @@ from simserve.planner.sweep import parse_grid
 from simserve.report.pages import Capacity, Comparison, Diff, RunResult, Sweep
 from simserve.scenario.fit import memory_report
 from simserve.scenario.folder import default_folder, staged_folder
-from simserve.scenario.load import Overrides, load
+from simserve.scenario.load import Overrides, from_mapping, load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import Progress
 from simserve.scenario.run import run as run_scenario
@@ -271,6 +271,7 @@ def cost(
     requests_per_month: float | None = None,
     today: str | None = None,
     progress: Progress | None = None,
+    variants: Mapping[str, Overrides] | None = None,
     **terms: float,
 ) -> CostResult:
     """Return what a month costs on GPUs of one's own and at an API: ``.summary``, with the keys of `simserve cost`.
@@ -281,6 +282,8 @@ def cost(
         requests_per_month: Volume; None: the scenario's traffic over its day.
         today: Day (YYYY-MM-DD) that prices are judged old at; None: the newest date of the catalogue.
         progress: Called now and then with the runs done and all runs.
+        variants: Name -> overrides of other deployments for the scenario's traffic; ``ways`` of the summary then says
+            from what volume the API, the scenario's deployment and each of them is cheapest.
         terms: Without a scenario: fields of `simserve.planner.cost_arithmetic.CostTerms`, such as ``gpus``,
             ``gpu_hour_usd``, ``prompt_tokens``.
 
@@ -293,8 +296,21 @@ def cost(
     from simserve.report.cost import CostResult
 
     loaded = scenario if scenario is None or isinstance(scenario, Scenario) else load(scenario)
+    others = None
+    if variants:
+        if loaded is None:
+            raise UsageError("needs a scenario", key="--with", remedy="name one, or price each way by itself")
+        others = {
+            name: from_mapping(loaded.as_mapping(), changes, folder=loaded.folder) for name, changes in variants.items()
+        }
     summary = cost_summary(
-        loaded, api=api, requests_per_month=requests_per_month, today=today, progress=progress, terms=terms
+        loaded,
+        api=api,
+        requests_per_month=requests_per_month,
+        today=today,
+        progress=progress,
+        terms=terms,
+        others=others,
     )
     return CostResult(summary)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -62,6 +63,14 @@ def cost(
     output_tokens_per_second: Annotated[
         float | None, _number(_WITHOUT + "output tokens/s of the GPUs, fully used.")
     ] = None,
+    variants: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="'NAME: KEY=VALUE, KEY=VALUE'",
+            help="Another deployment for this traffic: says from what volume each is cheapest; repeats.",
+        ),
+    ] = None,
     overrides: SetOption = None,
     html: HtmlOption = None,
     today: TodayOption = None,
@@ -73,6 +82,9 @@ def cost(
     With a scenario the GPUs are simulated over a day; without one it is arithmetic on the flags.
 
     simserve cost api-vs-self-host
+
+    simserve cost api-vs-self-host --with 'A100: deployment.hardware=a100-sxm-80gb, deployment.quantization=int8-wo,
+    deployment.kv_cache_dtype=auto'
 
     simserve cost --gpus 2 --gpu-hour-usd 6 --operations-usd 2000 --requests-per-month 1000000 --prompt-tokens 500
     --output-tokens 200 --api-input-usd 5 --api-output-usd 30
@@ -93,15 +105,19 @@ def cost(
     _check_positive({**arithmetic, "--requests-per-month": requests_per_month})
     prices = _api(api, api_input_usd, api_output_usd, api_request_usd)
     if scenario is None:
-        if overrides:
-            raise UsageError("needs a scenario", key="--set", remedy="name one, or give flags alone")
+        for flag, texts in (("--set", overrides), ("--with", variants)):
+            if texts:
+                raise UsageError("needs a scenario", key=flag, remedy="name one, or give flags alone")
         result = _by_arithmetic(arithmetic, gpu_hour_usd, requests_per_month, prices, today)
     else:
         for flag, value in arithmetic.items():
             if value is not None:
                 raise UsageError("is for arithmetic without a scenario", key=flag, remedy="change it with --set")
         changes = [*(overrides or ()), *([] if gpu_hour_usd is None else [f"pricing.gpu_hour_usd={gpu_hour_usd}"])]
-        result = _by_simulation(scenario, changes, prices, requests_per_month, today, as_json=as_json, quiet=quiet)
+        asked = _variants(variants or ())
+        result = _by_simulation(
+            scenario, changes, asked, prices, requests_per_month, today, as_json=as_json, quiet=quiet
+        )
     write_html(result, html, context)
     if as_json:
         print_json(result.summary)
@@ -109,6 +125,18 @@ def cost(
         from simserve.report.cost import render_cost
 
         render_cost(result.summary, console())
+
+
+def _variants(texts: Sequence[str]) -> dict[str, list[str]]:
+    from simserve.api import parse_variant
+
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, changes = parse_variant(text)
+        if name in found:
+            raise UsageError("stands twice", key="--with", value=name, remedy="give each variant a name of its own")
+        found[name] = changes
+    return found
 
 
 def _check_positive(flags: dict[str, float | None]) -> None:
@@ -164,6 +192,7 @@ def _by_arithmetic(
 def _by_simulation(
     scenario: str,
     changes: list[str],
+    variants: Mapping[str, Sequence[str]],
     api: ApiPrices | None,
     requests_per_month: float | None,
     today: str | None,
@@ -179,8 +208,16 @@ def _by_simulation(
     asked = load(scenario, changes)
     try:
         with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as progress:
-            return price(asked, api=api, requests_per_month=requests_per_month, today=today, progress=progress)
-    except InfeasibleError:
+            return price(
+                asked,
+                api=api,
+                requests_per_month=requests_per_month,
+                today=today,
+                progress=progress,
+                variants=variants,
+            )
+    except InfeasibleError as failure:
         if as_json:
-            print_json(memory(asked))
+            fit = memory(asked)
+            print_json({"feasible": False, "reason": str(failure)} if fit["fits"] else fit)
         raise

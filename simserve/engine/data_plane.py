@@ -31,6 +31,7 @@ class DataPlane:
         cursor: Open loop: requests that have arrived so far.
         num_scheduled: Open loop: how many arrive in all, in the order of the table.
         sent: Closed loop: a heap of (ready time, request).
+        inbox: What is to go there, for compiled code, whose heaps nobody else touches.
         held: Those who reach a scheduler that works ahead after its next step began: a heap of (time, request, unit).
         failed: Requests that were refused, where `lists_failures`.
         turn: Whose turn it is, round robin.
@@ -47,6 +48,7 @@ class DataPlane:
         "failed",
         "has_listener",
         "held",
+        "inbox",
         "lists_failures",
         "loads",
         "num_finished",
@@ -68,6 +70,7 @@ class DataPlane:
         self.cursor = 0
         self.num_scheduled = 0
         self.sent: list[tuple[float, int]] = []
+        self.inbox: list[tuple[float, int]] = []
         self.held: list[tuple[float, int, int]] = []
         self.failed: list[int] = []
         self.lists_failures = False
@@ -144,6 +147,8 @@ def driver(
         ready_times, statuses, num_scheduled = requests.ready_time, requests.status, plane.num_scheduled
         is_single = plane.num_units == 1
         is_plain = is_single and not plane.schedules_ahead
+        while plane.inbox:
+            heappush(plane.sent, plane.inbox.pop())
         has_news = False
         countdown = EVENTS_BETWEEN_CHORES
         only = units[0]

@@ -147,9 +147,14 @@ def _victim(replica: Replica, requests: RequestTable) -> int:
 def _worst(replica: Replica, requests: RequestTable) -> int:
     """Return, and take out of the running ones, who has the worst priority and no chunk in the step yet."""
     running, scheduled = replica.running, replica.chunk_requests
-    victim = max(
-        (requests.priority[index], requests.ready_time[index], index) for index in running if index not in scheduled
-    )[2]
+    priority, ready_time = requests.priority, requests.ready_time
+    victim = -1
+    for position in range(len(running)):
+        index = running[position]
+        if index in scheduled:
+            continue
+        if victim < 0 or (priority[index], ready_time[index], index) > (priority[victim], ready_time[victim], victim):
+            victim = index
     running.remove(victim)
     return victim
 

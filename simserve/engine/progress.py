@@ -73,8 +73,7 @@ class Progress:
 
     def affordable_steps(self, step: int, num_steps: int, free_blocks: int) -> int:
         """Return for how many steps, at most ``num_steps``, the free blocks last; the first is affordable."""
-        num_requests = sum(count[0] for count, _ in self._groups.values())
-        most = self.pending_blocks + self.total * num_steps // self._period + num_requests
+        most = self.pending_blocks + self.total * num_steps // self._period + self.num_requests()
         if most <= free_blocks or self.growth(step, num_steps) <= free_blocks:
             return num_steps
         low, high = 1, num_steps
@@ -85,6 +84,10 @@ class Progress:
             else:
                 high = middle
         return low
+
+    def num_requests(self) -> int:
+        """Return how many requests are counted."""
+        return sum(count[0] for count, _ in self._groups.values())
 
     def _first_growth(self, base: int, pace: int, step: int) -> int:
         """Return how many blocks fewer a prefill took than a request of this pace would hold by now."""

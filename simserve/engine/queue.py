@@ -21,19 +21,23 @@ class OrderedQueue:
     The rank is fixed while a request waits. ``priority``: its priority, the smaller the sooner, plus with ageing
     the time at which it came over `EngineConfig.priority_ageing`: waiting so long outweighs one level, whenever two are
     compared. ``shortest_first``: prompt plus ``max_tokens``, what is known of its size before it runs.
+
+    Attributes:
+        ranks: Of every request, before ageing.
+        ageing: What a second of waiting takes off a rank: it is added for the time at which a request came.
     """
 
-    __slots__ = ("_ageing", "_heap", "_ranks", "_ready_time")
+    __slots__ = ("_heap", "_ready_time", "ageing", "ranks")
 
     def __init__(self, config: EngineConfig, requests: RequestTable) -> None:
         self._heap: list[tuple[float, float, int]] = []
         self._ready_time = requests.ready_time
-        self._ranks: Sequence[float] = requests.priority
-        self._ageing = 0.0
+        self.ranks: Sequence[float] = requests.priority
+        self.ageing = 0.0
         if config.scheduling_policy == "shortest_first":
-            self._ranks = [a + b for a, b in zip(requests.prompt_tokens, requests.max_tokens, strict=True)]
+            self.ranks = [a + b for a, b in zip(requests.prompt_tokens, requests.max_tokens, strict=True)]
         elif config.priority_ageing:
-            self._ageing = 1.0 / config.priority_ageing
+            self.ageing = 1.0 / config.priority_ageing
 
     def append(self, index: int) -> None:
         """Queue a request where it belongs."""
@@ -43,7 +47,7 @@ class OrderedQueue:
 
     def rank(self, index: int) -> float:
         """Return what a request is ordered by before its ready time."""
-        return self._ranks[index] + self._ready_time[index] * self._ageing
+        return self.ranks[index] + self._ready_time[index] * self.ageing
 
     def popleft(self) -> int:
         """Return the head and take it out."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from simserve.metrics.bottleneck import PARTS
 from simserve.metrics.front import on_replicas
 
 if TYPE_CHECKING:
     from simserve.sim.simulate import Simulation
 
+OFFLOAD = "KV offload"
+"""What binds where steps wait for the second tier more than for anything else."""
 _NOTICEABLE = 0.05
 """Share of the busy time from which waiting for loads is part of the explanation."""
 
@@ -49,6 +52,18 @@ def offload_figures(simulation: Simulation, block_bytes: float) -> dict[str, Any
         "written_bytes": offload.written_blocks * block_bytes,
         "load_seconds": offload.load_seconds,
     }
+
+
+def name_offload(found: dict[str, Any], simulation: Simulation) -> None:
+    """Let the second tier be what binds, where steps wait for it half of their time, or for links and mostly for it."""
+    offload, totals = simulation.totals.offload, simulation.totals
+    if offload is None:
+        return
+    part = (
+        totals.seconds_by_part["communication"] if found["binding"] == PARTS["communication"] else totals.busy_seconds
+    )
+    if offload.load_seconds > 0.5 * part:
+        found["binding"] = OFFLOAD
 
 
 def offload_sentences(simulation: Simulation) -> list[str]:

@@ -20,7 +20,7 @@ from simserve.metrics.kv_use import kv_figures
 from simserve.metrics.latency import RequestLatencies, latency_summary, request_latencies
 from simserve.metrics.losses import fates, loss_sentences, reasons
 from simserve.metrics.occupancy import Stays, stays
-from simserve.metrics.offload import offload_figures, offload_sentences
+from simserve.metrics.offload import name_offload, offload_figures, offload_sentences
 from simserve.metrics.overflow import overflow_figures, overflow_share
 from simserve.metrics.pools import drafted, mean_gpu_hour_usd, pool_figures, pool_sentences, transfer_figures
 from simserve.metrics.regions import region_figures, region_sentences
@@ -317,6 +317,7 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
     if facts.overflow is not None:
         share = overflow_share(records)
         found["explanation"] += f" {share:.0%} of the requests went to {facts.overflow.name}."
+    name_offload(found, simulation)
     name_api_server(found, simulation)
     return found
 

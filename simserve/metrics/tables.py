@@ -88,7 +88,11 @@ def _served_by(records: RequestRecords) -> NDArray[np.int8]:
 
 
 def series_columns(series: TimeSeries) -> list[Column]:
-    """Return the columns of ``timeseries.parquet``, one row a bin: its edges, and means over it."""
+    """Return the columns of ``timeseries.parquet``, one row a bin: its edges, and means over it.
+
+    The numbers of replicas are there where something decides in the run.
+    """
+    replicas = {"replicas_launched": series.replicas_launched, "replicas_ready": series.replicas_ready}
     return [
         Column("start_s", series.edges[:-1], "DOUBLE"),
         Column("end_s", series.edges[1:], "DOUBLE"),
@@ -98,4 +102,5 @@ def series_columns(series: TimeSeries) -> list[Column]:
         Column("busy", series.busy, "DOUBLE"),
         Column("prefill_tokens_per_s", series.prefill_tokens_per_s, "DOUBLE"),
         Column("decode_tokens_per_s", series.decode_tokens_per_s, "DOUBLE"),
+        *(Column(name, cells, "DOUBLE") for name, cells in replicas.items() if cells is not None),
     ]

@@ -61,6 +61,7 @@ class Machine:
         gemm_efficiency: Share of the peak FLOP/s of a large 16-bit GEMM.
         attention_efficiency: Share of the peak FLOP/s of prefill attention on long prompts.
         memory_efficiency: Share of the bandwidth of a kernel that streams weights.
+        decode_efficiency: The same of decode attention, where measured apart; None: a little above that.
         kernel_latency: Seconds from one small kernel to the next in a CUDA graph.
         memory_share: Times `engine_scale`, the same of the bandwidth.
         engine_scale: How much better (above 1) or worse the engine's kernels are than the hardware's class.
@@ -77,6 +78,7 @@ class Machine:
     attention_efficiency: float
     memory_efficiency: float
     kernel_latency: float
+    decode_efficiency: float | None = None
     engine_scale: float = 1.0
     memory_share: float = 1.0
     num_multiprocessors: int = 1
@@ -108,6 +110,8 @@ def attention_efficiency(machine: Machine) -> float:
 
 def memory_efficiency(machine: Machine, operator: OperatorClass) -> float:
     """Return the share of the memory bandwidth that a call reaches, flat in its size."""
+    if operator == "attention_decode" and machine.decode_efficiency is not None:
+        return min(machine.decode_efficiency * machine.memory_scale, 1.0)
     share = ATTENTION_MEMORY_SHARE if operator in ("attention_decode", "attention_prefill") else 1.0
     return min(machine.memory_efficiency * share * machine.memory_scale, 1.0)
 

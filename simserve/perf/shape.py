@@ -163,6 +163,7 @@ class ReplicaShape:
             attention_efficiency=efficiency.attention_prefill,
             memory_efficiency=efficiency.memory,
             kernel_latency=efficiency.kernel_latency,
+            decode_efficiency=efficiency.attention_decode,
             engine_scale=self.engine.compute_efficiency,
             memory_share=self.engine.memory_share,
             num_multiprocessors=self.hardware.compute.num_multiprocessors or 1,

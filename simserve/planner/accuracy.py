@@ -53,8 +53,8 @@ CAUSES = {
     "of the open division ran behind the reference harness; Mixtral's experts are priced too fast in large batches",
     "mlperf_official": "Mixtral's experts are priced too fast in large batches; H200 NVL, H100 PCIe, MI300X and "
     "MI325X have class efficiencies alone",
-    "single_stream": "vLLM and llama.cpp of 2023 in releases that are assumed; llama.cpp then cut matrices by rows over "
-    "its GPUs, which read at once and waited for each other, where layers are dealt out here",
+    "single_stream": "vLLM and llama.cpp of 2023 in releases that are assumed; llama.cpp cut matrices by rows over its "
+    "GPUs then, which read at once and waited for each other, where layers are dealt out here",
     "nvidia_aic_inhouse_agg": "engine settings and lengths are not stated; defaults are assumed",
     "splitwise_iterations": "vLLM of 2023: prompts beyond 2,048 tokens take 1.4 times as long a token over 4 and 8 "
     "GPUs, as if large all-reduces were slow; BLOOM launches more kernels a layer than Llama",

@@ -18,6 +18,8 @@ from simserve.scenario.schema import Scenario
 from simserve.workload.requests import RequestSpecs
 
 MS = 1e3
+WHOLE_REPLICATIONS = 3
+"""Runs a load where each lasts as long as the scenario says, unless more are asked for."""
 THOROUGH_REQUESTS = 1_000_000
 """Most requests of all runs at one load where a precision is asked for."""
 Progress = Callable[[int, float], None]
@@ -219,7 +221,8 @@ def _effort(
     elif has_own_clock(scenario):
         if num_requests is not None:
             raise UsageError("has no meaning here: a run lasts as long as the scenario says", key="--requests")
-        effort = replace(effort, num_requests=len(traffic))
+        fewer = min(effort.replications, WHOLE_REPLICATIONS) if replications is None else effort.replications
+        effort = replace(effort, num_requests=len(traffic), replications=fewer)
     elif is_closed_loop(scenario) and num_requests is None:
         effort = replace(effort, num_requests=scenario.workload.num_requests)
     return effort

@@ -24,6 +24,7 @@ def cost_summary(
     today: str | None = None,
     progress: Progress | None = None,
     terms: Mapping[str, float] | None = None,
+    others: Mapping[str, Scenario] | None = None,
 ) -> dict[str, Any]:
     """Return what `simserve cost` prints; see `simserve.api.cost` for the arguments and errors."""
     given = dict(terms or {})
@@ -41,7 +42,9 @@ def cost_summary(
             raise UsageError("is for arithmetic without a scenario", key=next(iter(given)))
         from simserve.planner.cost_scenario import cost_of_scenario
 
-        summary = cost_of_scenario(scenario, api=api, requests_per_month=requests_per_month, progress=progress)
+        summary = cost_of_scenario(
+            scenario, api=api, requests_per_month=requests_per_month, progress=progress, others=others
+        )
     date = summary["api"]["date"]
     summary["api"]["is_old"] = date is not None and judged_at is not None and is_old(date, judged_at)
     return summary

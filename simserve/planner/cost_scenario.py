@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from simserve.errors import InfeasibleError, ScenarioError
 from simserve.metrics.api_cost import ApiPrices
 from simserve.planner import cost_model
 from simserve.planner.cost_model import SECONDS_PER_MONTH, Comparison
+from simserve.planner.cost_ways import API, ways
 from simserve.planner.cost_words import caveats, ladder
 from simserve.planner.daily import day_shape
 from simserve.planner.load_curve import LoadCurve
@@ -80,6 +81,7 @@ def cost_of_scenario(
     api: str | ApiPrices | None,
     requests_per_month: float | None,
     progress: Progress | None,
+    others: Mapping[str, Scenario] | None = None,
 ) -> dict[str, Any]:
     """Return both sides of a month for a scenario, its deployment simulated at the loads of its day.
 
@@ -88,11 +90,26 @@ def cost_of_scenario(
         api: API to compare with; None: the scenario's own, else the cheapest that serves the same weights.
         requests_per_month: Volume; None: the scenario's rate, as that of the busiest hour or the mean.
         progress: Called after every run.
+        others: Name -> other deployments for the same traffic: from what volume each way is cheapest is then said.
 
     Raises:
         InfeasibleError: The model does not fit, or the objective is held at no load.
         InputError: A profile or price is missing.
     """
+    summary, model = _priced(scenario, api, requests_per_month, progress)
+    if not others:
+        return summary
+    models = {"the scenario": model}
+    for name, other in others.items():
+        models[name] = _priced(other, api, requests_per_month, progress)[1]
+    found = [{**each, "name": summary["api"]["name"] if each["name"] == API else each["name"]} for each in ways(models)]
+    return {**summary, "ways": found}
+
+
+def _priced(
+    scenario: Scenario, api: str | ApiPrices | None, requests_per_month: float | None, progress: Progress | None
+) -> tuple[dict[str, Any], Comparison]:
+    """Return what a scenario's month costs, in plain values and as what other volumes are priced by."""
     resolved = resolve(scenario)
     if resolved.gpu_hour_usd is None:
         with scenario.blaming("pricing"):
@@ -103,7 +120,7 @@ def cost_of_scenario(
     day = _day(scenario, curve, requests_per_month)
     traffic = _traffic(curve, prices)
     model = _comparison(resolved, day, traffic, prices)
-    return _summary(resolved, curve, day, traffic, model, why_api)
+    return _summary(resolved, curve, day, traffic, model, why_api), model
 
 
 def _api(scenario: Scenario, api: str | ApiPrices | None) -> tuple[ApiPrices, str | None]:

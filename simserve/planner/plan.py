@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simserve.errors import InputError, ScenarioError, UsageError
@@ -26,12 +26,14 @@ from simserve.planner.plan_fleet import (
 )
 from simserve.planner.plan_front import front_candidates, sized
 from simserve.planner.plan_miss import Miss, nearest_miss, shown
-from simserve.planner.plan_price import Market, price_of
+from simserve.planner.plan_options import PlanOptions, check_options
+from simserve.planner.plan_price import price_of
+from simserve.planner.plan_single import single_changes
 from simserve.planner.plan_summary import summary_of
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search import Search
 from simserve.planner.search_group import each_result, refine_group, search_group
-from simserve.planner.search_member import OBJECTIVES, Goal, GroupResult, Member, Objective
+from simserve.planner.search_member import Goal, GroupResult, Member
 from simserve.planner.search_order import is_less
 from simserve.planner.search_trial import Trial, is_short
 from simserve.planner.space import Space, default_hardware, space_on
@@ -43,40 +45,12 @@ Progress = Callable[[int, int], None]
 """Called now and then with the pieces of work done and all of them, as far as they are known."""
 
 MAX_GPUS = 256
-DEFAULT_TRIALS = 24
 REFINED_GROUPS = 2
 """Kinds of GPU whose engine knobs are searched too, where shapes and knobs together are too many to look at each."""
 CONFIRMED_AT_MOST = 12
 """Fleets that are confirmed until one holds in every respect."""
-CEILING = 2.0
+CEILING = 3.0
 """Times the plan on the scenario's own GPU up to which another kind of GPU is sized; where a run is long, once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
-    """What is searched, and for what.
-
-    Attributes:
-        hardware: GPUs; empty: the scenario's own and those of the catalogue that have an on-demand price.
-        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` those of the scenario.
-        objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts).
-        headroom: Share of traffic that the plan must bear beyond the scenario's.
-        spare_replicas: Replicas that may be lost.
-        choices: Dotted key -> values to be searched instead of the default ones.
-        market: ``on_demand`` or ``spot``.
-        trials: Deployments that are sampled on a kind of GPU where the space is too large to look at each.
-        jobs: Worker processes; the result is the same with any number.
-    """
-
-    hardware: tuple[str, ...] = ()
-    max_gpus: int | None = None
-    objective: Objective = "cost"
-    headroom: float = 0.0
-    spare_replicas: int = 0
-    choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    market: Market = "on_demand"
-    trials: int = DEFAULT_TRIALS
-    jobs: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +101,7 @@ class _Planning:
     def __init__(
         self, scenario: Scenario, options: PlanOptions, reference: Sequence[str], progress: Progress | None
     ) -> None:
-        _check(options)
+        check_options(options)
         self.scenario = scenario
         self.options = options
         self.goal = _goal(scenario, options)
@@ -308,7 +282,8 @@ class _Planning:
             tasks.append((resized_or_refused, (replace(fleet, overrides=overrides),)))
         for space, overrides in front_candidates(found.groups, spaces, self.goal):
             tasks.append((sized, (space, overrides, self.goal)))
-        results = list(self._each(_call, tasks))
+        tasks.append((single_changes, (self.scenario, spaces[0])))
+        *results, (found.own_throughput, found.singles) = self._each(_call, tasks)
         found.borne_traffic, found.fewer = results[0], results[1]
         rest = results[2:]
         for (name, change, _), trial in zip(changes, rest, strict=False):
@@ -384,22 +359,6 @@ def _with_headroom(scenario: Scenario, headroom: float) -> Scenario:
             "needs arrivals with a rate, or clients", key="--headroom", value=headroom, remedy="leave it away"
         )
     return borne
-
-
-def _check(options: PlanOptions) -> None:
-    if options.objective not in OBJECTIVES:
-        remedy = "choose from " + ", ".join(OBJECTIVES)
-        raise UsageError("is no objective", key="--objective", value=options.objective, remedy=remedy)
-    for key, value, least in (
-        ("--max-gpus", options.max_gpus, 1),
-        ("--spare-replicas", options.spare_replicas, 0),
-        ("--trials", options.trials, 0),
-        ("--jobs", options.jobs, 1),
-    ):
-        if value is not None and value < least:
-            raise UsageError(f"must be >= {least}", key=key, value=value)
-    if not 0 <= options.headroom <= 10:
-        raise UsageError("must be between 0 and 10 times the traffic", key="--headroom", value=options.headroom)
 
 
 __all__ = ["Lever", "Plan", "PlanOptions", "plan"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from simserve.planner.advice import Lever
-from simserve.planner.options import Choice
+from simserve.planner.choices import Choice
 from simserve.planner.overrides import Overrides
 from simserve.planner.plan_fleet import Fleet
 from simserve.planner.plan_miss import Miss
+from simserve.planner.plan_single import Single
 from simserve.planner.search_member import Goal, GroupResult, Member
 from simserve.planner.search_trial import Trial
 from simserve.scenario.schema import Scenario
@@ -37,6 +38,8 @@ class Findings:
         sensitivity: Name of what changed, by which share, the fleet that is then needed.
         levers: Lever, overrides, and the fleet that is then needed, or why there is none.
         front_trials: Runs of other fleets.
+        own_throughput: Output tokens a second of the scenario's own replica with a full queue; None: not looked at.
+        singles: What one change alone makes of that.
         miss: What came nearest, where nothing holds.
     """
 
@@ -58,4 +61,6 @@ class Findings:
     sensitivity: list[tuple[str, float, Trial | str | None]] = field(default_factory=list)
     levers: list[tuple[Lever, Overrides, Trial | str | None]] = field(default_factory=list)
     front_trials: list[Trial] = field(default_factory=list)
+    own_throughput: float | None = None
+    singles: list[Single] = field(default_factory=list)
     miss: Miss | None = None

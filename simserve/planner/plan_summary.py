@@ -47,6 +47,7 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
         "nearest_miss": None if found.miss is None else _miss(found, found.miss),
         "sensitivity": list(_sensitivity(found)),
         "advice": list(_advice(found)),
+        "single_changes": _singles(found),
         "search": _search(found),
     }
 
@@ -309,6 +310,26 @@ def _advice(found: Findings) -> Iterator[dict[str, Any]]:
             "p95_tpot_ms": trial.latencies["p95_tpot_ms"],
             "usd_per_million_tokens": trial.usd_per_million_tokens,
         }
+
+
+def _singles(found: Findings) -> dict[str, Any] | None:
+    """Return what one change alone does to the deployment as it is."""
+    if found.own_throughput is None:
+        return None
+    return {
+        "output_throughput": found.own_throughput,
+        "changes": [
+            {
+                "lever": each.lever.name,
+                "variant": each.lever.label,
+                "overrides": plain(each.overrides),
+                "output_throughput": each.output_throughput,
+                "times": each.times,
+                "reason": each.reason,
+            }
+            for each in found.singles
+        ],
+    }
 
 
 def _search(found: Findings) -> dict[str, Any]:

@@ -81,7 +81,10 @@ def _beside(deployment: DeploymentSpec) -> Iterator[str]:
 
 def command(reference: Sequence[str], changes: Overrides) -> str:
     """Return the command that runs a fleet."""
-    words = [*(reference or ("SCENARIO.yaml",)), *(_set(key, changes[key]) for key in sorted(changes))]
+    words = [
+        *(shlex.quote(word) for word in reference or ("SCENARIO.yaml",)),
+        *(_set(key, changes[key]) for key in sorted(changes)),
+    ]
     return " ".join(["simserve run", *words])
 
 

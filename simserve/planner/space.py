@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simserve.errors import InputError, UsageError
+from simserve.planner.choices import Choice, Setting
 from simserve.planner.makeup import REPLICAS_KEY
-from simserve.planner.options import Choice, Setting, options_of
+from simserve.planner.options import options_of
 from simserve.planner.overrides import Overrides, value_of, with_overrides
 from simserve.planner.split import split_values
 from simserve.planner.traffic import Traffic

@@ -150,6 +150,8 @@ class Efficiency(FrozenModel):
     """Share of the compute peak in large matrix products."""
     attention_prefill: Share
     """Share of the compute peak in flash attention over long prompts."""
+    attention_decode: Share | None = None
+    """Of the bandwidth, where decode attention on long contexts was measured; absent: 1.05 times `memory`."""
     memory: Share
     """Share of the bandwidth peak in kernels that stream weights or KV."""
     kernel_latency: PositiveSeconds

@@ -112,6 +112,7 @@ def sections(summary: Mapping[str, Any]) -> list[Section]:
         Section(title="Self-host", lines=_self_host_lines(summary)),
         Section(title="API", lines=_api_lines(summary)),
         Section(title="Break-even", lines=_break_even_lines(summary)),
+        Section(title="Cheapest way", lines=_way_lines(summary)),
         _left_out(summary),
         _capacity(summary),
         _hours(summary),
@@ -123,6 +124,17 @@ def sections(summary: Mapping[str, Any]) -> list[Section]:
     return [part for part in parts if part.lines or part.rows]
 
 
+def _way_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return which of several ways is cheapest from which volume on."""
+    lines = []
+    for each in summary.get("ways", ()):
+        start, end = each["from_requests_per_month"], each["to_requests_per_month"]
+        begins = f"from {_requests(start)}" if start else ""
+        ends = f"to {_requests(end)}" if end is not None else "on"
+        lines.append(f"{' '.join(part for part in (begins, ends) if part)} a month: {each['name']}")
+    return lines
+
+
 def _self_host_lines(summary: Mapping[str, Any]) -> list[str]:
     own, terms = summary["self_host"], summary.get("terms") or {}
     if own["usd_per_month"] is None:
@@ -132,9 +144,11 @@ def _self_host_lines(summary: Mapping[str, Any]) -> list[str]:
     if hour is not None:
         spare = f" ({own['spare_replicas']} of the replicas spare)" if own.get("spare_replicas") else ""
         source = f" ({own['gpu_hour_source']})" if own.get("gpu_hour_source") else ""
-        fleet = (
-            f"{counted(own['gpus'], 'GPU')}{spare} x {dollars(hour)} x 720 hours = {_exact(own['fleet_usd_per_month'])}"
+        paid = own.get("gpus_paid_on_average", own["gpus"])
+        gpus = (
+            counted(own["gpus"], "GPU") if paid == own["gpus"] else f"{number(paid)} of {own['gpus']:g} GPUs on average"
         )
+        fleet = f"{gpus}{spare} x {dollars(hour)} x 720 hours = {_exact(own['fleet_usd_per_month'])}"
         lines.append(f"{fleet} a month{source}")
     if terms.get("share", 1.0) != 1.0:
         lines.append(f"this use pays {share(terms['share'])} of it: {_exact(own['gpu_usd_per_month'])}")
@@ -142,7 +156,7 @@ def _self_host_lines(summary: Mapping[str, Any]) -> list[str]:
         "electricity": own.get("electricity_usd_per_month"),
         "operations": own["operations_usd_per_month"],
         "platform": own.get("platform_usd_per_month"),
-        "what goes to the API": own.get("overflow_usd_per_month"),
+        "overflow to the API": own.get("overflow_usd_per_month"),
     }
     added = " ".join(f"+ {_exact(usd)} of {what}" for what, usd in extra.items() if usd)
     if added:

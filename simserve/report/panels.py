@@ -94,11 +94,30 @@ def _time_panels(result: RunResult) -> tuple[Panel, ...]:
     sequences = number(simserve["steps"]["mean_batch"])
     state = f"The run is {simserve['stability']}, with {sequences} sequences in a step on average."
     requests = panel("requests", "Running and waiting requests", "", plots.requests_over_time(result), state)
+    changes = _change_panels(result)
     if simserve["kv"]["usage_mean"] is None:
-        return (requests,)
+        return (requests, *changes)
     mean, peak = share(simserve["kv"]["usage_mean"]), share(simserve["kv"]["usage_peak"])
     use = f"Share of KV capacity reserved: {mean} on average, {peak} at its peak."
-    return requests, panel("kv", "Use of KV memory", "", plots.kv_over_time(result), use)
+    return requests, panel("kv", "Use of KV memory", "", plots.kv_over_time(result), use), *changes
+
+
+def _change_panels(result: RunResult) -> list[Panel]:
+    """Return the replicas over time, and who met the objective meanwhile; empty where the fleet never changed."""
+    from simserve.report.fleet_plots import attainment_over_time, has_changed, replicas_over_time
+
+    if not has_changed(result):
+        return []
+    replicas, met = replicas_over_time(result), attainment_over_time(result)
+    figures = result.summary["simserve"]["replicas"]
+    panels = []
+    if replicas is not None:
+        text = f"{number(figures['mean'])} replicas paid for on average, {figures['peak']} at most."
+        panels.append(panel("replicas", "Replicas", "", replicas, text))
+    if met is not None:
+        text = f"{share(result.summary['simserve']['slo']['attainment'])} of all."
+        panels.append(panel("attainment", "Within the objective, by time of arrival", "", met, text))
+    return panels
 
 
 def _share_panels(result: RunResult) -> tuple[Panel, ...]:

@@ -18,6 +18,7 @@ from simserve.report.plan_lines import (
     robustness_lines,
     self_host_lines,
     sensitivity_lines,
+    single_lines,
 )
 from simserve.report.quantities import UNDEFINED, dollars, number
 
@@ -138,6 +139,9 @@ def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], 
         yield "If something changes", sensitivity_lines(summary), None
     if summary["advice"]:
         yield "What is worth it here (the plan with one thing changed, sized anew)", advice_lines(summary), None
+    if summary["single_changes"]:
+        title = "What one change does to the deployment as it is (a full queue, latency not asked)"
+        yield title, single_lines(summary), None
     if summary["search"]["left_out"]:
         yield "Not searched, as this traffic could not profit", left_out_lines(summary), None
     yield "When not to host it yourself", self_host_lines(summary), None

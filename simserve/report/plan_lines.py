@@ -213,6 +213,22 @@ def _effect(best: Mapping[str, Any], each: Mapping[str, Any]) -> str:
     return "" if own is None or other is None else f", p95 TPOT {number(other)} ms (plan: {number(own)})"
 
 
+def single_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return what one change alone does to the throughput of the deployment as it is, the largest gain first."""
+    single = summary["single_changes"]
+    if single is None:
+        return []
+    own = f"As it is, a replica makes {number(single['output_throughput'])} output tokens/s"
+    possible = [each for each in single["changes"] if each["times"] is not None]
+    if not possible:
+        return [f"{own}; no single change is possible here."]
+    best = possible[0]
+    lines = [f"{own}. The change that brings most is {best['variant']}: {best['times']:.2g} times that."]
+    if len(possible) > 1:
+        lines.append("; ".join(f"{each['variant']}: {each['times']:.2g} times" for each in possible[1:]))
+    return lines
+
+
 def left_out_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return which options were not searched, and why."""
     return [f"{_LEVERS[name]}: {why}" for name, why in summary["search"]["left_out"].items()]

@@ -62,7 +62,7 @@ class Cluster:
         self._compiled: Compiled | None = None
 
     def accelerate(self, drive: Drive | None) -> None:
-        """Let compiled code drive, from the start of an open loop to its end; None: nothing changes."""
+        """Let compiled code drive, from before anything is sent to the end; None: nothing changes."""
         if drive is not None:
             self._compiled = Compiled(drive, self._plane, self.replicas, self.requests)
 
@@ -74,7 +74,7 @@ class Cluster:
     @property
     def unsent(self) -> list[tuple[float, int]]:
         """Requests that were to reach the cluster, and have not: their times and indices."""
-        return list(self._plane.sent)
+        return list(self._plane.sent) if self._compiled is None else self._compiled.unsent
 
     @property
     def lists_failures(self) -> bool:
@@ -88,11 +88,16 @@ class Cluster:
     def schedule_all(self) -> None:
         """Open loop: every request of the table arrives at its ``ready_time`` (ascending)."""
         self._plane.num_scheduled = len(self.requests.ready_time)
+        if self._compiled is not None:
+            self._compiled.schedule_all(self._plane.num_scheduled)
 
     def send(self, index: int, ready_time: float) -> None:
         """Closed loop: one request reaches the cluster at ``ready_time``, not before the time driven to."""
         self.requests.ready_time[index] = ready_time
-        heappush(self._plane.sent, (ready_time, index))
+        if self._compiled is None:
+            heappush(self._plane.sent, (ready_time, index))
+        else:
+            self._compiled.send(index, ready_time)
 
     def drive(self, until: float) -> list[int]:
         """Advance to ``until`` (exclusive), or to the first instant at which a request finishes that is listened to.
@@ -102,7 +107,10 @@ class Cluster:
             listened-to instant the arrivals and plans of that instant are still to come: call again.
         """
         plane, requests, compiled = self._plane, self.requests, self._compiled
-        plane.has_listener = self.replicas[0].finished is not None
+        if not plane.has_listener and self.replicas[0].finished is not None:
+            plane.has_listener = True
+            if compiled is not None:
+                compiled.listen(plane.lists_failures)
         while True:
             reason = self._drive(plane, requests, until) if compiled is None else compiled.drive(until)
             if reason == NEWS:
@@ -125,6 +133,8 @@ class Cluster:
 
     def _collect_finished(self) -> list[int]:
         """Return, ascending, the requests that finished or failed at this instant, and forget them."""
+        if self._compiled is not None:
+            return self._compiled.take_finished()
         finished, self._plane.failed = self._plane.failed, []
         for replica in self.replicas:
             if replica.finished:

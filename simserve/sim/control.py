@@ -13,7 +13,7 @@ from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pool_spec import DisaggregationSpec
 from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.response_cache_spec import ResponseCacheSpec
-from simserve.sim.routing_spec import LIVE_POLICIES, RoutingSpec
+from simserve.sim.routing_spec import API_POOL, LIVE_POLICIES, RoutingSpec, RuleSpec
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.update_spec import UpdateSpec
 
@@ -72,6 +72,14 @@ class Control:
         nothing_else = (self.admission, self.autoscaling, self.streaming, self.disaggregation)
         is_left_alone = not self.faults and not self.updates and self.liveness is None
         return is_live and is_left_alone and all(each is None for each in nothing_else) and not self.has_front
+
+    @property
+    def rules(self) -> tuple[RuleSpec, ...]:
+        """The router's rules, before them that of the classes which never see a replica."""
+        own, api = self.routing.rules or (), self.overflow
+        if api is None or api.always is None or not api.never_stays:
+            return own
+        return (RuleSpec(pool=API_POOL, classes=api.always), *own)
 
     @property
     def has_front(self) -> bool:

@@ -70,7 +70,7 @@ class ManagedRun:
         paces = pool_paces(setups, specs)
         specs = with_any_pace(specs, paces)
         entrances = [setup.name for setup in setups if setup.role != "decode"]
-        self._rules = rules = rules_of(control.routing.rules or (), control.allowed, entrances, specs)
+        self._rules = rules = rules_of(control.rules, control.allowed, entrances, specs)
         self.requests = request_table(setups, specs, *((control.allowed,) if rules is None else rules.for_limits()))
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
         self._control, self._specs = control, specs

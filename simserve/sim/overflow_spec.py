@@ -26,7 +26,8 @@ class OverflowSpec(FrozenModel):
     above_rate: TokenBucketSpec | None = None
     """Rate that the replicas serve, with the burst they take at once: what comes above it goes to the API."""
     always: ClassNames | None = None
-    """Classes that go to the API whatever the replicas do."""
+    """Classes that go to the API whatever the replicas do, prompts that no replica could take included (unless a 429
+    makes them `stay`)."""
     never: ClassNames | None = None
     """Classes whose text must not leave, as data residency asks: they wait for a replica."""
     ttft: Annotated[Seconds, Field(gt=0)] = 0.5
@@ -55,6 +56,11 @@ class OverflowSpec(FrozenModel):
         if self.when_limited is not None and not self.is_limited:
             raise ValueError("has when_limited without a limit; give requests_per_minute or tokens_per_minute")
         return self
+
+    @property
+    def never_stays(self) -> bool:
+        """Whether what is sent to the API never ends at a replica."""
+        return not self.is_limited or self.when_limited in ("wait", "refuse")
 
     @property
     def is_limited(self) -> bool:

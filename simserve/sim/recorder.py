@@ -6,6 +6,7 @@ KV integrals and time series. It knows no request.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -157,9 +158,8 @@ class Recorder:
             gaps = compiled.take_gaps(number)
             if len(gaps):
                 self._histogram.add(gaps[:, 0], gaps[:, 1])
-            rows = compiled.take_leaps(number).T
-            rows = np.ascontiguousarray(rows)
-            self._add(rows, rows[_DECODING])
+            rows = np.ascontiguousarray(compiled.take_leaps(number).T)
+            self._add(rows, self._advances(rows, compiled.take_advances(number)))
 
     def flush(self, replica: Replica) -> None:
         """Add up and clear the rows that a replica has written."""
@@ -178,12 +178,17 @@ class Recorder:
                 self._log.add(replica, rows)
             if self.clocks is not None:
                 self.clocks.setdefault(replica.identity, []).append(rows[:4, rows[_DECODING] > 0])
-            advances = rows[_DECODING]
-            if self._drafts is not None:
-                advances = np.zeros(rows.shape[1])
-                advances[rows[_DECODING] > 0] = replica.advances
-                del replica.advances[:]
-            self._add(rows, advances)
+            self._add(rows, self._advances(rows, replica.advances))
+            del replica.advances[:]
+
+    def _advances(self, rows: Floats, drawn: Sequence[float] | Floats) -> Floats:
+        """Return the tokens that a step of each leap adds to the contexts; ``drawn`` are those where drafts decide."""
+        if self._drafts is None:
+            steady: Floats = rows[_DECODING]
+            return steady
+        advances = np.zeros(rows.shape[1])
+        advances[rows[_DECODING] > 0] = drawn
+        return advances
 
     def totals(
         self, num_replicas: float, records: RequestRecords, end_time: float, timeline: FleetTimeline | None = None
@@ -217,6 +222,8 @@ class Recorder:
             busy=means["busy"] / most,
             prefill_tokens_per_s=means["prefill"],
             decode_tokens_per_s=means["decode"],
+            replicas_launched=None if timeline is None else present,
+            replicas_ready=None if timeline is None else timeline.ready(edges),
         )
         return RunTotals(
             num_steps=self._num_steps,

@@ -25,6 +25,8 @@ class TimeSeries:
         busy: Share of replicas in a step.
         prefill_tokens_per_s: Prompt tokens computed a second.
         decode_tokens_per_s: Tokens decoded a second; of static batching with the padding, which is computed too.
+        replicas_launched: Replicas that are paid for; None, like the next: the same throughout.
+        replicas_ready: Replicas that take requests, or answer the last of them.
     """
 
     edges: Floats
@@ -34,6 +36,12 @@ class TimeSeries:
     busy: Floats
     prefill_tokens_per_s: Floats
     decode_tokens_per_s: Floats
+    replicas_launched: Floats | None = None
+    replicas_ready: Floats | None = None
+
+
+_ROUNDING = 1e-9
+"""Share of a bin that is no bin."""
 
 
 class BinnedSums:
@@ -73,7 +81,8 @@ class BinnedSums:
     def means(self, end_time: float) -> tuple[Floats, dict[str, Floats]]:
         """Return the edges of the bins up to ``end_time`` and the mean rate of each sum in them."""
         self._reach(end_time)
-        count = min(max(1, int(np.ceil(end_time / self._width))), _NUM_BINS)
+        # An end that is the edge of a bin but for rounding begins no bin of its own.
+        count = min(max(1, int(np.ceil(end_time / self._width - _ROUNDING))), _NUM_BINS)
         edges: Floats = self._width * np.arange(count + 1, dtype=np.float64)
         if end_time > 0:
             edges[-1] = min(edges[-1], end_time) if end_time > edges[-2] else edges[-1]

@@ -251,8 +251,7 @@ def _run(
     log: StepLog | None = None,
     accelerate: Accelerate = "off",
 ) -> tuple[RequestRecords, RunTotals, float, bool]:
-    is_open = specs.turn is None and specs.concurrency is None
-    compiled = compiled_for(accelerate, len(specs), reason_against(config, is_open, log is not None))
+    compiled = compiled_for(accelerate, len(specs), reason_against(config, log is not None))
     times = times.as_lists() if compiled is None else times
     requests = RequestTable(
         specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace, specs.priority, is_lean=True
@@ -267,6 +266,7 @@ def _run(
         set_up(replica, requests, paths)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
     cluster = Cluster(replicas, requests, recorder, routing, on_progress, num_ranks)
+    cluster.accelerate(compiled)
     env = simpy.Environment()
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
     clients: ClosedLoop | None = None
@@ -279,7 +279,6 @@ def _run(
         # One tokeniser, in order: nobody overtakes a long prompt.
         np.frombuffer(requests.ready_time)[:] = np.maximum.accumulate(arrival_time + latency)
         cluster.schedule_all()
-        cluster.accelerate(compiled)
     else:
         clients = ClosedLoop(env, cluster, specs.think_time, latency, arrival_time, specs.begins_at)
         clients.start(specs.concurrency)

@@ -26,7 +26,15 @@ from simserve.scenario.schema import Scenario
 from simserve.sim import acceleration
 from simserve.sim.simulate import Replay, replay
 from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
-from tests.engine.strategies import Case, cases, pressed_cases, shared_cases, swapping_cases
+from tests.engine.strategies import (
+    Case,
+    cases,
+    ordered_cases,
+    pressed_cases,
+    shared_cases,
+    speculative_cases,
+    swapping_cases,
+)
 from tests.engine.test_fuzz import CHECKS
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
@@ -34,25 +42,47 @@ needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reas
 
 def is_covered(case: Case) -> bool:
     """Return whether the case runs compiled."""
-    is_open = case.specs.concurrency is None and case.specs.turn is None
-    return reason_against(case.config, is_open, False) is None
+    return reason_against(case.config, False) is None
+
+
+KINDS = {
+    "any": cases,
+    "pressed": pressed_cases,
+    "ordered": ordered_cases,
+    "shared": shared_cases,
+    "speculative": speculative_cases,
+    "swapping": swapping_cases,
+}
 
 
 @needs_numba
-@given(
-    case=st.one_of(cases(), pressed_cases(), swapping_cases(), shared_cases()).filter(is_covered),
-    num_replicas=st.integers(1, 3),
-    routing=st.sampled_from(["round_robin", "least_outstanding"]),
-    async_scheduling=st.booleans(),
-)
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=CHECKS)
-def test_compiled_equals_interpreted(case: Case, num_replicas: int, routing: Any, async_scheduling: bool) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=70, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_compiled_equals_interpreted(kind: str, data: st.DataObject) -> None:
     """Any replicas, router and workload: every record and every total is the same, to the bit."""
-    config = dataclasses.replace(case.config, async_scheduling=async_scheduling)
-    runs = [
-        replay(config, case.times, case.specs, num_replicas=num_replicas, routing=routing, accelerate=accelerate)
-        for accelerate in ("off", "on")
-    ]
+    compare(kind, data)
+
+
+@needs_numba
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=1500, deadline=None, database=None, print_blob=True, suppress_health_check=CHECKS)
+def test_compiled_equals_interpreted_at_length(kind: str, data: st.DataObject) -> None:
+    """The same with twenty times the examples, other ones every time."""
+    compare(kind, data)
+
+
+def compare(kind: str, data: st.DataObject) -> None:
+    """Run a case of a kind both ways."""
+    case = data.draw(KINDS[kind]().filter(is_covered))
+    config = dataclasses.replace(case.config, async_scheduling=data.draw(st.booleans()))
+    cluster: dict[str, Any] = {
+        "num_replicas": data.draw(st.integers(1, 3)),
+        "routing": data.draw(st.sampled_from(["round_robin", "least_outstanding"])),
+    }
+    runs = [replay(config, case.times, case.specs, accelerate=each, **cluster) for each in ("off", "on")]
 
     assert_same(*runs)
 

@@ -181,6 +181,14 @@ def test_products_that_accumulate_in_fp16_follow_its_rate() -> None:
     assert peaks["a40-48gb", "llama.cpp"] == pytest.approx(peaks["a40-48gb", "vllm"] / 2)
 
 
+def test_decode_attention_draws_what_was_measured_of_a_gpu() -> None:
+    """0.87 of an RTX 4090's bandwidth, from its kernel tables; 1.05 of the class's share where none were measured."""
+    measured, by_class = (price(make_shape(gpu), 64).step_times.decode_slope[1] for gpu in ("rtx-4090-24gb", "l4-24gb"))
+
+    assert measured == pytest.approx(131072 / (0.87 * 1.008e12))
+    assert by_class == pytest.approx(131072 / (1.05 * 0.85 * 300e9))
+
+
 def test_paged_attention_reads_keys_for_every_query_head_before_ampere() -> None:
     """Four times the keys of Llama-3.1-8B at the memory's bandwidth on a V100S under vLLM; llama.cpp has its own."""
     volta, own = (

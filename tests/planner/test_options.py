@@ -11,7 +11,8 @@ import pytest
 from simserve.errors import InputError
 from simserve.perf.tables import price
 from simserve.planner.bound import fleet_bound
-from simserve.planner.options import Option, Setting, options_of
+from simserve.planner.choices import Option, Setting
+from simserve.planner.options import options_of
 from simserve.planner.overrides import with_overrides
 from simserve.planner.plan import PlanOptions, plan
 from simserve.planner.search_trial import Trial, deployed, try_fleet

@@ -35,6 +35,7 @@ SMALL = {
     "deployment.engine.max_num_seqs": [4, 64],
     "deployment.engine.max_num_batched_tokens": [2048],
     "deployment.engine.enable_chunked_prefill": [True],
+    "deployment.speculative": [None],
 }
 """A space of eight shapes a GPU, small enough to enumerate with every number of replicas."""
 HARDWARE = ("l4-24gb", "a10-24gb", "l40s-48gb")
@@ -355,6 +356,19 @@ def test_an_interrupted_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPat
     assert found.was_interrupted
     assert found.is_feasible
     assert not found.summary["best"]["confirmed"]["is_confirmed"]
+
+
+def test_one_change_is_measured_on_the_deployment_as_it_is() -> None:
+    """With a full queue; the largest gain first, what is refused without a figure."""
+    single = planned()["single_changes"]
+
+    times = [each["times"] for each in single["changes"] if each["times"] is not None]
+    assert times == sorted(times, reverse=True)
+    variants = {each["variant"]: each for each in single["changes"]}
+    fp8 = variants["FP8 weights"]
+    assert fp8["output_throughput"] == pytest.approx(fp8["times"] * single["output_throughput"])
+    assert fp8["times"] > 1
+    assert "1,024 requests at a time" in variants
 
 
 @pytest.mark.slow

@@ -164,3 +164,14 @@ def test_an_api_that_gets_nothing_is_refused() -> None:
     ):
         with pytest.raises(Exception, match=words):
             validate(OverflowSpec, {**SPEC, **changes})
+
+
+def test_a_class_that_always_goes_there_knows_no_limit_of_the_replicas() -> None:
+    """A prompt of 100 tokens, where a replica takes 64: answered there; it fails where a 429 might bring it back."""
+    specs = classed(make_specs([0.0, 0.1], [100, 4], 5), 0, 1)
+    free = overflowing(specs, max_queue=None, always=["open"])
+    limited = overflowing(specs, max_queue=None, always=["open"], requests_per_minute=60)
+
+    assert free.records.status.tolist() == [0, 0]
+    assert free.records.replica_id.tolist() == [-1, 0]
+    assert [REASONS[reason] for reason in limited.records.reason] == ["prompt_too_long", ""]

@@ -69,3 +69,14 @@ def test_bins_reach_the_end_of_a_run_that_outlasts_its_steps() -> None:
 
     assert edges[-1] == 100.0
     assert means["busy"] @ np.diff(edges) == pytest.approx(1.0)
+
+
+def test_an_end_on_the_edge_of_a_bin_begins_no_bin() -> None:
+    """Whatever rounding made of it: a bin of no length would divide by nothing."""
+    sums = BinnedSums(("busy",))
+    sums.add(np.array([0.0]), np.array([0.003]), (np.array([0.003]),))
+
+    edges, means = sums.means(np.nextafter(0.003, 1.0))
+
+    assert len(edges) == 4
+    np.testing.assert_allclose(means["busy"], [1.0, 1.0, 1.0])

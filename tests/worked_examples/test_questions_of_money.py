@@ -9,6 +9,7 @@ import pytest
 
 import simserve as ss
 from simserve.planner.daily import PEAK_TO_MEAN
+from simserve.report.cost import sections
 
 _A100 = (
     "deployment.hardware=a100-sxm-80gb",
@@ -80,3 +81,19 @@ def test_half_of_a_bill_by_serving_the_largest_class_oneself() -> None:
     rest = 0.4 * _BILL
     assert own["api"]["usd_per_month"] == pytest.approx(0.6 * _BILL, rel=0.05)
     assert own["self_host"]["usd_per_month"] + rest < _BILL / 2
+
+
+def test_one_command_says_from_what_volume_each_way_is_cheapest() -> None:
+    """Question 9 again: `simserve cost api-vs-self-host --api gpt-4o --with 'A100: ...'` names the three in order."""
+    h100, a100 = month(), month(*_A100)
+
+    answer = ss.cost(ss.load("api-vs-self-host"), api="gpt-4o", variants={"A100": _A100})
+
+    found = answer.summary["ways"]
+    assert [each["name"] for each in found[:3]] == ["gpt-4o", "A100", "the scenario"]
+    first = a100["break_even"]["requests_per_month"]
+    assert found[0]["to_requests_per_month"] == pytest.approx(first, rel=1e-3)
+    assert found[1]["to_requests_per_month"] > first
+    assert h100["break_even"]["requests_per_month"] > first
+    assert found[-1]["to_requests_per_month"] is None
+    assert any("a month: A100" in line for part in sections(answer.summary) for line in part.lines)

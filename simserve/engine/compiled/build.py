@@ -16,6 +16,7 @@ from simserve.engine.compiled.loader import ENTRY, REALLOCATE
 from simserve.engine.compiled.types import RecordType, next_float, record_at
 from simserve.engine.data_plane import driver
 from simserve.engine.kernel import complete, plan, seen_time, submit
+from simserve.engine.progress import Progress
 from simserve.errors import InvariantError
 
 _PLANE, _REQUESTS = RecordType(fields.PLANE), RecordType(fields.REQUESTS)
@@ -90,14 +91,25 @@ def _globals_of(code: python_types.CodeType, function: Any) -> set[str]:
     return names
 
 
-def _unreached_method(name: str, value: float) -> None:
-    """Let a record have a method that is never called: of what it belongs to, there is none."""
+def _method(name: str, function: Any) -> None:
+    """Let a record have a method."""
 
     @overload_method(RecordType, name, strict=False)
     def method(record: Any, *arguments: Any) -> Any:
-        return lambda record, *arguments: value
+        return lambda record, *arguments: function(record, *arguments)
 
 
-for _name in ("growth", "take", "affordable_steps", "drop", "keep"):
-    _unreached_method(_name, 0)
-_unreached_method("take_loading_seconds", 0.0)
+def _add_methods() -> None:
+    """Give `Progress` its methods in compiled code, and a tier, which is never there, names that can be called."""
+    rebinding = _Rebinding()
+    own = {"growth": replacements.growth, "_count": replacements.count_pace, "num_requests": replacements.num_requests}
+    for name in ("affordable_steps", "join", "leave", "take", "_first_growth"):
+        own[name] = getattr(Progress, name)
+    for name in ("drop", "keep"):
+        own[name] = replacements.UNREACHED["load_prefix"]
+    own["take_loading_seconds"] = replacements.no_seconds
+    for name, function in own.items():
+        _method(name, rebinding.dispatcher(function))
+
+
+_add_methods()

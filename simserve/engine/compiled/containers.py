@@ -1,19 +1,21 @@
 """What lists, columns and queues in flat memory can do in compiled code: the methods that the kernel's source uses.
 
-A list's header is its data, length and capacity; a queue's the head, the length, the tail, and the column of those who
-stand behind somebody. A list that is full doubles.
+A list's header is its data, length and capacity; one that is full doubles.
 """
 
 from __future__ import annotations
 
 import operator
+from types import FunctionType
 from typing import Any
 
+import numba
 from llvmlite import ir
 from numba.core import types
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, overload, overload_method, register_jitable
 
+from simserve.engine.compiled import replacements
 from simserve.engine.compiled.types import (
     ADDRESS,
     BYTE,
@@ -115,7 +117,7 @@ def _items_get(container: Any, position: Any) -> Any:
 
         return get
     if isinstance(container, QueueType):
-        return lambda container, position: word_at(container, 0)
+        return lambda container, position: _head(container)
     return None
 
 
@@ -224,20 +226,49 @@ def _contains(container: Any, value: Any) -> Any:
     return None
 
 
-# The queue: head, length, tail, and the column of those who stand behind.
+# The queue, in a row or by rank (`simserve.engine.compiled.layout.Queue`).
+
+_BEHIND, _HEAP, _RANKS, _READY, _AGEING, _IS_RANKED = 3, 4, 7, 8, 9, 10
+_sift = numba.njit(replacements.sift)
+_heappush = numba.njit(replacements.heappush)
+_heappop = numba.njit(FunctionType(replacements.heappop.__code__, {"__name__": __name__, "sift": _sift, "len": len}))
 
 
-@intrinsic
-def _behind(typing_context: Any, queue: Any) -> Any:
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.load(place(builder, args[0], 3, ADDRESS))
+def _queue_part(kind: Any, word: int, is_inside: bool = False) -> Any:
+    """Return a function for what lies in, or where a word of a queue points to."""
 
-    return ColumnType("q")(queue), lower
+    @intrinsic
+    def part(typing_context: Any, queue: Any) -> Any:
+        def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            if is_inside:
+                return place(builder, args[0], word, BYTE)
+            return builder.load(place(builder, args[0], word, context.get_value_type(kind)))
+
+        return kind(queue), lower
+
+    return part
+
+
+_behind = _queue_part(ColumnType("q"), _BEHIND)
+_heap = _queue_part(ItemsType("ddq"), _HEAP, is_inside=True)
+_ranks = _queue_part(ColumnType("d"), _RANKS)
+_ready = _queue_part(ColumnType("d"), _READY)
+_ageing = _queue_part(types.float64, _AGEING)
+
+
+@register_jitable
+def _push_by_rank(queue: Any, index: Any) -> None:
+    ready = _ready(queue)[index]
+    _heappush(_heap(queue), (_ranks(queue)[index] + ready * _ageing(queue), ready, index))
+    set_word(queue, 1, word_at(queue, 1) + 1)
 
 
 @overload_method(QueueType, "append", strict=False)
 def _queue_append(queue: Any, index: Any) -> Any:
     def append(queue: Any, index: Any) -> Any:
+        if word_at(queue, _IS_RANKED):
+            _push_by_rank(queue, index)
+            return
         length = word_at(queue, 1)
         if length:
             _behind(queue)[word_at(queue, 2)] = index
@@ -252,6 +283,9 @@ def _queue_append(queue: Any, index: Any) -> Any:
 @overload_method(QueueType, "appendleft", strict=False)
 def _queue_appendleft(queue: Any, index: Any) -> Any:
     def appendleft(queue: Any, index: Any) -> Any:
+        if word_at(queue, _IS_RANKED):
+            _push_by_rank(queue, index)
+            return
         length = word_at(queue, 1)
         if length:
             _behind(queue)[index] = word_at(queue, 0)
@@ -266,14 +300,23 @@ def _queue_appendleft(queue: Any, index: Any) -> Any:
 @overload_method(QueueType, "popleft", strict=False)
 def _queue_popleft(queue: Any) -> Any:
     def popleft(queue: Any) -> Any:
-        index = word_at(queue, 0)
         length = word_at(queue, 1) - 1
         set_word(queue, 1, length)
+        if word_at(queue, _IS_RANKED):
+            return _heappop(_heap(queue))[2]
+        index = word_at(queue, 0)
         if length:
             set_word(queue, 0, _behind(queue)[index])
         return index
 
     return popleft
+
+
+@register_jitable
+def _head(queue: Any) -> Any:
+    if word_at(queue, _IS_RANKED):
+        return load_entry(_heap(queue), 0)[2]
+    return word_at(queue, 0)
 
 
 # Numbers and order by segment: what dicts are to the prefix cache.

@@ -51,7 +51,16 @@ CACHE = Record(
     },
 )
 """``reaches`` holds chains of (blocks, requests, next), 1 added to positions; ``reach_heads``: where each begins."""
-PROGRESS = Record("progress", {"total": INTEGER})
+PROGRESS = Record(
+    "progress",
+    {
+        **dict.fromkeys(("_block_size", "_offset", "_period", "pending_blocks", "total"), INTEGER),
+        "counts": Counts(),
+        "paces": Items("q"),
+        "remainders": Counts(),
+    },
+)
+"""Requests by pace, the paces there are, and by pace and remainder, two periods each."""
 
 _COLUMNS = {
     **dict.fromkeys(("status", "reason", "is_truncated"), "b"),
@@ -132,6 +141,7 @@ _PLANE: dict[str, Kind] = {
     **dict.fromkeys(("due", "failed", "loads"), Items("q")),
     "ends": Items("d"),
     "held": Items("dqq"),
+    "inbox": Items("dq"),
     "sent": Items("dq"),
     "units": Records(REPLICA),
 }

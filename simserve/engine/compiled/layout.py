@@ -6,7 +6,7 @@ import ctypes
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,8 @@ class Table(Items):
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Requests in a row."""
+    """Requests in a row or by rank: head, length, tail, and the column of those who stand behind somebody; a heap of
+    (rank, ready time, request), the columns of ranks and ready times, what a second adds to a rank; 1: by rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Record:
         self.num_words = 0
         for field, kind in fields.items():
             self.offsets[field] = self.num_words
-            self.num_words += {Items: 3, Table: 3, Queue: 4, Order: 2}.get(type(kind), 1)
+            self.num_words += {Items: 3, Table: 3, Queue: 11, Order: 2}.get(type(kind), 1)
 
 
 class Memory:
@@ -145,6 +146,44 @@ class Memory:
         self.words[at + 1] = 0
         return np.array((ctypes.c_double * length).from_address(int(self.words[at])))
 
+    def rank(self, name: str, ranks: NDArray[np.float64], ready_time: Any, ageing: float, number: int = 0) -> None:
+        """Let a queue go by rank."""
+        at = number * self.record.num_words + self.record.offsets[name]
+        column = np.frombuffer(ready_time, dtype=np.float64)
+        self._kept.append((ranks, column))
+        self.words[at + 7], self.words[at + 8] = ranks.ctypes.data, column.ctypes.data
+        self._floats[at + 9] = ageing
+        self.words[at + 10] = 1
+
+    def take(self, name: str, number: int = 0) -> list[int]:
+        """Return a list of whole numbers and clear it."""
+        at = number * self.record.num_words + self.record.offsets[name]
+        length = int(self.words[at + 1])
+        if not length:
+            return []
+        self.words[at + 1] = 0
+        return (ctypes.c_int64 * length).from_address(int(self.words[at]))[:]
+
+    def pairs(self, name: str) -> list[tuple[float, int]]:
+        """Return a list of a float and a whole number each."""
+        at = self.record.offsets[name]
+        if not self.words[at + 1]:
+            return []
+        items = np.array((ctypes.c_int64 * (2 * int(self.words[at + 1]))).from_address(int(self.words[at])))
+        return list(zip(items[::2].view(np.float64).tolist(), items[1::2].tolist(), strict=True))
+
+    def reserve(self, name: str, num_words: int) -> NDArray[np.int64]:
+        """Give an empty list room, and return that."""
+        at = self.record.offsets[name]
+        self.words[at] = _allocate(num_words * WORD)
+        self.words[at + 2] = num_words // len(cast(Items, self.record.fields[name]).codes)
+        room = (ctypes.c_int64 * num_words).from_address(int(self.words[at]))
+        return np.frombuffer(cast(bytes, room), dtype=np.int64)
+
+    def set_length(self, name: str, length: int) -> None:
+        """Say how many entries have been put into the room of a list."""
+        self.words[self.record.offsets[name] + 1] = length
+
     def length(self, name: str, number: int = 0) -> int:
         """Return the length of a list."""
         return int(self.words[number * self.record.num_words + self.record.offsets[name] + 1])
@@ -160,8 +199,9 @@ class Memory:
 
     def __del__(self) -> None:
         for name, kind in self.record.fields.items():
-            if isinstance(kind, Items) and not isinstance(kind, Table):
-                for at in range(self.record.offsets[name], len(self.words), self.record.num_words):
+            if (isinstance(kind, Items) and not isinstance(kind, Table)) or isinstance(kind, Queue):
+                first = self.record.offsets[name] + (4 if isinstance(kind, Queue) else 0)
+                for at in range(first, len(self.words), self.record.num_words):
                     _free(int(self.words[at]))
 
 

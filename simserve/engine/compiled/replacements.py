@@ -178,6 +178,41 @@ def least_recent(idle: Any) -> int:
     return first
 
 
+def growth(progress: Any, step: int, num_steps: int) -> int:
+    """As `simserve.engine.progress.Progress.growth`."""
+    period, paces, remainders = progress._period, progress.paces, progress.remainders
+    taken = progress.pending_blocks
+    for position in range(len(paces)):
+        pace = paces[position]
+        cycles, rest = divmod(pace * num_steps, period)
+        taken += cycles * progress.counts[pace]
+        start = 2 * period * pace + (period - rest - pace * (step - 1)) % period
+        for each in range(start, start + rest):
+            taken += remainders[each]
+    return int(taken)
+
+
+def count_pace(progress: Any, base: int, pace: int, change: int) -> None:
+    """As `simserve.engine.progress.Progress._count`."""
+    period, counts, remainders = progress._period, progress.counts, progress.remainders
+    if not counts[pace]:
+        progress.paces.append(pace)
+    counts[pace] += change
+    if not counts[pace]:
+        progress.paces.remove(pace)
+    remainder = 2 * period * pace + (base + progress._offset) % period
+    remainders[remainder] += change
+    remainders[remainder + period] += change
+
+
+def num_requests(progress: Any) -> int:
+    """As `simserve.engine.progress.Progress.num_requests`."""
+    total = 0
+    for position in range(len(progress.paces)):
+        total += progress.counts[progress.paces[position]]
+    return total
+
+
 def report_stuck(replica: Any) -> None:
     """As `simserve.engine.kernel.report_stuck`, without the figures."""
     raise InvariantError("requests wait at an empty replica and none can be admitted")
@@ -191,6 +226,11 @@ def _zero(*arguments: Any) -> int:
     return 0
 
 
+def no_seconds(*arguments: Any) -> float:
+    """What a tier that is not there takes."""
+    return 0.0
+
+
 def _false(*arguments: Any) -> bool:
     return False
 
@@ -198,8 +238,6 @@ def _false(*arguments: Any) -> bool:
 UNREACHED: dict[str, Any] = {
     **dict.fromkeys(
         (
-            "join_at_pace",
-            "leave_at_pace",
             "load_prefix",
             "plan_static",
             "plan_uncached",
@@ -208,9 +246,7 @@ UNREACHED: dict[str, Any] = {
         ),
         _nothing,
     ),
-    **dict.fromkeys(
-        ("_worst", "complete_static", "complete_uncached", "free_tokens", "generated_at_pace", "range_need"), _zero
-    ),
+    **dict.fromkeys(("complete_static", "complete_uncached", "free_tokens", "range_need"), _zero),
     **dict.fromkeys(("make_way", "take_range"), _false),
 }
 REPLACED: dict[str, Any] = {

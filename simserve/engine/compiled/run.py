@@ -12,26 +12,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.compiled import fields
-from simserve.engine.compiled.layout import Counts, Memory, Pointer, Queue, Record, Records, Table
+from simserve.engine.compiled.layout import INTEGER, Counts, Memory, Pointer, Queue, Record, Records, Table
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
-from simserve.engine.state import CONTINUOUS, LEAP_WIDTH, Replica, RequestTable
+from simserve.engine.queue import OrderedQueue
+from simserve.engine.state import CONTINUOUS, INFINITY, LEAP_WIDTH, Replica, RequestTable
 from simserve.engine.tables import StepTimes
+
+_INBOX_SIZE = 4096
 
 Drive = Callable[[int, int, float], int]
 
 
-def reason_against(config: EngineConfig, is_open_loop: bool, keeps_steps: bool) -> str | None:
+def reason_against(config: EngineConfig, keeps_steps: bool) -> str | None:
     """Return what of a run compiled code does not cover, in a few words; None: it covers all."""
     checks = {
         "static batching": config.batching == "static",
         "serving without a KV cache": config.kv_allocation == "none",
         "contiguous KV allocation": config.kv_allocation in ("pow2", "oracle"),
-        f"{config.scheduling_policy} scheduling": config.scheduling_policy != "fcfs",
+        "preemption by priority": config.scheduling_policy == "priority" and config.priority_preemption,
         "a tier behind the prefix cache": config.num_offload_blocks > 0,
-        "speculative decoding": config.num_speculative_tokens > 0,
         "data-parallel attention": config.data_parallel_size > 1,
-        "clients that wait for answers": not is_open_loop,
         "a timeline of every step": keeps_steps,
     }
     return next((name for name, applies in checks.items() if applies), None)
@@ -58,16 +59,22 @@ class Compiled:
         shared = {"config": _numbers(fields.CONFIG, replicas[0].config), "times": _numbers(fields.TIMES, times)}
         behind = np.zeros(len(requests.ready_time), dtype=np.int64)
         caches = _caches(replicas)
+        queue = replicas[0].waiting
+        ranks = np.array(queue.ranks if isinstance(queue, OrderedQueue) else (), dtype=np.float64)
         self._replicas = Memory(fields.REPLICA, len(replicas))
         for number, replica in enumerate(replicas):
             assert replica.mode == CONTINUOUS
             for name, kind in fields.REPLICA.fields.items():
                 if isinstance(kind, Queue):
                     self._replicas.put(name, behind, number)
+                    if isinstance(replica.waiting, OrderedQueue):
+                        self._replicas.rank(name, ranks, requests.ready_time, replica.waiting.ageing, number)
                 elif name in tables:
                     self._replicas.put(name, tables[name], number)
                 elif name in shared:
                     self._replicas.put(name, shared[name], number)
+                elif name == "progress":
+                    self._replicas.put(name, _progress(replica, requests), number)
                 elif name == "cache":
                     self._replicas.put(name, caches[number], number)
                 elif not isinstance(kind, Pointer):
@@ -75,10 +82,53 @@ class Compiled:
         self._plane = Memory(fields.PLANE)
         for name, kind in fields.PLANE.fields.items():
             self._plane.put(name, self._replicas if isinstance(kind, Records) else getattr(plane, name))
+        self._inbox = self._plane.reserve("inbox", 2 * _INBOX_SIZE)
+        self._inbox_times = self._inbox.view(np.float64)
+        self._num_sent = 0
+        self._plane_address, self._requests_address = self._plane.address, self._requests.address
+
+    def schedule_all(self, num_requests: int) -> None:
+        """Let the requests of the table arrive at their ``ready_time``."""
+        self._plane.put("num_scheduled", num_requests)
+
+    def listen(self, lists_failures: bool) -> None:
+        """Let `drive` return whenever requests finish, or also when some fail on arrival."""
+        self._plane.put("has_listener", True)
+        self._plane.put("lists_failures", lists_failures)
+        for number in range(len(self.replicas)):
+            self._replicas.put("finished", [], number)
+
+    def send(self, index: int, ready_time: float) -> None:
+        """Let a request reach the router at ``ready_time``, not before the time driven to."""
+        if self._num_sent == _INBOX_SIZE:
+            self._empty_inbox()
+        self._inbox_times[2 * self._num_sent] = ready_time
+        self._inbox[2 * self._num_sent + 1] = index
+        self._num_sent += 1
+
+    def _empty_inbox(self) -> None:
+        """Nothing happens before the beginning of time, but for what compiled code does first."""
+        self.drive(-INFINITY)
 
     def drive(self, until: float) -> int:
         """Drive to ``until``, as `simserve.engine.data_plane.driver` says."""
-        return self._drive(self._plane.address, self._requests.address, until)
+        if self._num_sent:
+            self._plane.set_length("inbox", self._num_sent)
+            self._num_sent = 0
+        return self._drive(self._plane_address, self._requests_address, until)
+
+    def take_finished(self) -> list[int]:
+        """Return, ascending, the requests that finished or failed since it was asked last."""
+        finished = self._plane.take("failed")
+        for number in range(len(self.replicas)):
+            finished += self._replicas.take("finished", number)
+        return sorted(finished)
+
+    @property
+    def unsent(self) -> list[tuple[float, int]]:
+        """Requests that were to reach the router, and have not: their times and indices."""
+        waiting = zip(self._inbox_times[: 2 * self._num_sent : 2].tolist(), self._inbox[1::2].tolist(), strict=False)
+        return [*self._plane.pairs("sent"), *waiting]
 
     @property
     def num_arrived(self) -> int:
@@ -97,6 +147,10 @@ class Compiled:
     def take_leaps(self, number: int) -> NDArray[np.float64]:
         """Return the leaps that a replica has written down, shape [leaps, fields], and forget them."""
         return self._replicas.drain("leaps", number).reshape(-1, LEAP_WIDTH)
+
+    def take_advances(self, number: int) -> NDArray[np.float64]:
+        """Return what a step of each leap with decodes added to the contexts, where a replica speculates."""
+        return self._replicas.drain("advances", number)
 
     def take_gaps(self, number: int) -> NDArray[np.float64]:
         """Return a replica's irregular gaps, shape [gaps, 2], and forget them."""
@@ -142,3 +196,17 @@ def _caches(replicas: list[Replica]) -> list[Memory | None]:
         cache.put("paths", paths)
         caches.append(cache)
     return caches
+
+
+def _progress(replica: Replica, requests: RequestTable) -> Memory | None:
+    """Return the counts by pace of a replica that has not begun, None where it does not speculate."""
+    if replica.progress is None:
+        return None
+    memory = Memory(fields.PROGRESS)
+    for name, kind in fields.PROGRESS.fields.items():
+        if kind == INTEGER:
+            memory.put(name, getattr(replica.progress, name))
+    num_paces = max(requests.pace) + 1
+    memory.put("counts", np.zeros(num_paces, dtype=np.int64))
+    memory.put("remainders", np.zeros(2 * memory.get("_period") * num_paces, dtype=np.int64))
+    return memory
