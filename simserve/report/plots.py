@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,8 +111,8 @@ def _fleet_marks(result: RunResult, seconds: float, span: float) -> list[Mark]:
         ready = row["ready"]
     rules: list[Mark] = [Rule(x=at, color=GREY, dashes=DOTTED) for at, _ in changes[:_MOST_FLEET_MARKS]]
     notes: list[Mark] = []
-    named_at, settled = -math.inf, [*(at for at, _ in changes[1:]), math.inf]
-    for (at, count), following in zip(changes, settled, strict=True):
+    named_at = -math.inf
+    for (at, count), (following, _) in pairwise([*changes, (math.inf, 0)]):
         # Of changes close together the last is named.
         if following - at >= _CLOSE * span and at - named_at >= _NOTE_SHARE * span:
             named_at = at
