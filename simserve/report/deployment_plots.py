@@ -129,7 +129,7 @@ def _names(points: Sequence[Mapping[str, Any]]) -> list[Note]:
                     x=point["intensity"],
                     y=point["flops_per_second"],
                     right=5 if is_left else -5,
-                    up=-9 if is_left else -10,
+                    up=-9 if is_left else -15,
                     is_left_of=not is_left,
                     color=color,
                 )

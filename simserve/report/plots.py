@@ -5,7 +5,9 @@ Colours are those of Okabe and Ito, told apart by any eye, and lines differ in t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,8 +73,13 @@ def token_latency(result: RunResult) -> Sketch:
     return _cumulative(curves, limits, "share of requests, of gaps")
 
 
+_MOST_FLEET_MARKS = 40
+_NOTE_SHARE, _CLOSE = 0.15, 0.02
+"""Of the time axis that a note takes, and within which changes are one."""
+
+
 def requests_over_time(result: RunResult) -> Sketch:
-    """Return running and waiting requests over time."""
+    """Return running and waiting requests over time, and when replicas came, went or broke."""
     series = result.simulation.totals.series
     edges, (running, waiting) = thinned(series.edges, series.running, series.waiting)
     times, label = clock(edges)
@@ -82,8 +89,35 @@ def requests_over_time(result: RunResult) -> Sketch:
         marks=[
             Steps(edges=times, values=running, label="running", color=BLUE),
             Steps(edges=times, values=waiting, label="waiting", color=VERMILION, dashes=DASHED),
+            *_fleet_marks(result, float(edges[-1]), float(times[-1])),
         ],
     )
+
+
+def _fleet_marks(result: RunResult, seconds: float, span: float) -> list[Mark]:
+    """Return a line at every change of the replicas that are ready, named where there is room.
+
+    Args:
+        result: Of a run.
+        seconds: End of the time axis.
+        span: The same in the unit of the axis.
+    """
+    changes: list[tuple[float, int]] = []
+    ready = None
+    for row in result.summary["simserve"]["replicas"]["timeline"]:
+        at = row["time_s"] / seconds * span
+        if ready is not None and row["ready"] != ready and at <= span:
+            changes.append((at, row["ready"]))
+        ready = row["ready"]
+    rules: list[Mark] = [Rule(x=at, color=GREY, dashes=DOTTED) for at, _ in changes[:_MOST_FLEET_MARKS]]
+    notes: list[Mark] = []
+    named_at = -math.inf
+    for (at, count), (following, _) in pairwise([*changes, (math.inf, 0)]):
+        # Of changes close together the last is named.
+        if following - at >= _CLOSE * span and at - named_at >= _NOTE_SHARE * span:
+            named_at = at
+            notes.append(Note(text=f"{count} ready", x=at, y=None, right=2, up=3))
+    return rules + notes
 
 
 def kv_over_time(result: RunResult) -> Sketch:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simserve import api
 from simserve.report import plots
 from simserve.report.axes import clock, log_ticks
 from simserve.report.curves import turning_point
+from simserve.report.sketch import Note, Rule
 from simserve.report.sketch_figure import sketch_figure
 from simserve.report.sketch_svg import sketch_svg
 from tests.report.builders import run
@@ -103,3 +105,15 @@ def test_a_short_logarithmic_axis_has_ticks_too(low: float, high: float) -> None
 
     assert 3 <= len(ticks) <= 7
     assert all(low <= tick <= high for tick in ticks)
+
+
+def test_changes_of_the_fleet_are_marked() -> None:
+    """A lost replica and its return; a fleet that stays as it is has no marks."""
+    lost = plots.requests_over_time(api.run(api.load("lost-replica")))
+    still = plots.requests_over_time(run("stable"))
+
+    rules = [mark.x for mark in lost.marks if isinstance(mark, Rule)]
+    notes = [(mark.x, mark.text) for mark in lost.marks if isinstance(mark, Note)]
+    assert rules == pytest.approx([4.0, 7.0])
+    assert notes == [(pytest.approx(4.0), "3 ready"), (pytest.approx(7.0), "4 ready")]
+    assert not any(isinstance(mark, Rule) for mark in still.marks)
