@@ -150,7 +150,7 @@ def _axes(frame: _Frame) -> Iterator[str]:
 def _upright(frame: _Frame, axis: Axis) -> str:
     """Return what the vertical axis says, left of the words at its ticks."""
     widest = max((_width(text, TEXT_POINTS) for _, text in axis.marked), default=0.0)
-    place = max(frame.left - _TICK - 2 * _PAD - widest, TEXT_POINTS)
+    place = max(frame.left - _TICK - _PAD - widest - 6.0, TEXT_POINTS)
     middle = (frame.upper + frame.lower) / 2
     turned = f'transform="rotate(-90 {_number(place)} {_number(middle)})"'
     return _text(axis.label, place, middle, anchor="middle", more=turned)

@@ -1,6 +1,10 @@
 """Length distributions: exact means, bounds, shapes, sampling, files."""
 
 import gzip
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -208,3 +212,28 @@ def test_a_file_of_lengths_that_has_changed_is_read_again(tmp_path):
     file.write_text("10\n30\n80\n", encoding="utf-8")
 
     assert (before, length_distribution(EmpiricalLength(path=str(file))).mean) == (20.0, 40.0)
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_a_long_table_does_not_depend_on_the_number_of_cores(threads):
+    """A product of BLAS over more than 10,000 values would, in its last digit."""
+    spec = "LognormalLength(mean=3000, cv=1.5, max=200_000)"
+    code = (
+        "from simserve.workload.length_spec import LognormalLength\n"
+        "from simserve.workload.lengths import length_distribution\n"
+        f"drawn = length_distribution({spec})\n"
+        "print(len(drawn.values), drawn.mean.hex(), drawn.probabilities[1000].hex())"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).resolve().parents[2],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": threads},
+    )
+
+    here = length_distribution(LognormalLength(mean=3000, cv=1.5, max=200_000))
+    assert len(here.values) > 10_000
+    assert done.stdout.split() == [str(len(here.values)), here.mean.hex(), here.probabilities[1000].hex()]
