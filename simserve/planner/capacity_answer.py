@@ -19,7 +19,7 @@ from simserve.workload.requests import RequestSpecs
 
 MS = 1e3
 WHOLE_REPLICATIONS = 3
-"""Runs a load where each lasts as long as the scenario says, unless more are asked for."""
+"""Runs a load where each lasts as long as the scenario says, or as conversations take, unless more are asked for."""
 THOROUGH_REQUESTS = 1_000_000
 """Most requests of all runs at one load where a precision is asked for."""
 Progress = Callable[[int, float], None]
@@ -223,6 +223,8 @@ def _effort(
             raise UsageError("has no meaning here: a run lasts as long as the scenario says", key="--requests")
         fewer = min(effort.replications, WHOLE_REPLICATIONS) if replications is None else effort.replications
         effort = replace(effort, num_requests=len(traffic), replications=fewer)
+    elif scenario.workload.sessions is not None and replications is None and not is_closed_loop(scenario):
+        effort = replace(effort, replications=min(effort.replications, WHOLE_REPLICATIONS))
     elif is_closed_loop(scenario) and num_requests is None:
         effort = replace(effort, num_requests=scenario.workload.num_requests)
     return effort

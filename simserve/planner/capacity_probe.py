@@ -20,17 +20,19 @@ from simserve.scenario.objective import objective
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario
+from simserve.scenario.speculative import with_paces
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
+from simserve.workload.spec import WorkloadSpec
 
 Draw = Callable[[int, int], RequestSpecs]
 """From the index of a replication and a number of requests to the requests of a run, at the scenario's own load."""
 
 DRAWN_AT_ONCE = 4096
 """Requests that are drawn at least: making the tables of lengths takes longer than drawing from them."""
-CONVERSATIONS_PER_RUN = 5
+CONVERSATIONS_PER_RUN = 3
 """Mean lengths of a conversation that a run lasts at least."""
 REMEDY = 'for example --set slo=\'{ttft: "1 s", tpot: "50 ms", attainment: 0.95}\''
 
@@ -161,14 +163,20 @@ def _whole(scenario: Scenario, load: float, replication: int) -> RequestSpecs:
     assert scaled is not None  # check_load
     seconds = scenario.workload.duration or float(np.nanmax(own.arrival_time))
     workload = scaled.workload.model_copy(update={"duration": seconds, "num_requests": None})
-    with scenario.blaming("workload"):
-        return generate(workload, seed=scenario.run.seed, replication=replication, base_path=scenario.folder)
+    return _generated(scenario, workload, replication)
 
 
 def whole_traffic(scenario: Scenario, replication: int = 0) -> RequestSpecs:
     """Return all requests of a replication, as the scenario says."""
+    return _generated(scenario, scenario.workload, replication)
+
+
+def _generated(scenario: Scenario, workload: WorkloadSpec, replication: int) -> RequestSpecs:
+    """Return the requests of a workload, with the pace of each drawn where the deployment drafts."""
+    seed = scenario.run.seed
     with scenario.blaming("workload"):
-        return generate(scenario.workload, seed=scenario.run.seed, replication=replication, base_path=scenario.folder)
+        specs = generate(workload, seed=seed, replication=replication, base_path=scenario.folder)
+    return with_paces(specs, scenario.deployment.speculative, seed, replication)
 
 
 def check_load(scenario: Scenario) -> None:
@@ -221,8 +229,7 @@ def _draw(scenario: Scenario, replication: int, num_requests: int) -> RequestSpe
     workload = scenario.workload
     if workload.trace is None:
         workload = workload.model_copy(update={"num_requests": num_requests, "duration": None})
-    with scenario.blaming("workload"):
-        return generate(workload, seed=scenario.run.seed, replication=replication, base_path=scenario.folder)
+    return _generated(scenario, workload, replication)
 
 
 def _p95(values: NDArray[np.float64]) -> float:

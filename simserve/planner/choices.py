@@ -64,4 +64,4 @@ class Setting:
 
 
 LeftOut = str
-"""Why an option does not enter."""
+"""Why an option does not enter; empty where nobody would ask."""

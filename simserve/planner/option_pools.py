@@ -24,12 +24,12 @@ def pool_option(setting: Setting) -> Option | LeftOut:
     deployment = scenario.deployment
     if setting.has_spares:
         return "spare replicas are of one kind"
-    if deployment.pools and not _are_alike(scenario):
+    if deployment.pools and (not _are_alike(scenario) or deployment.regions or deployment.routing.rules):
         # Nothing plainer serves the same classes.
         own, *others = _own_pools(scenario)
         return Option("pool", (Choice(own.label), *others))
-    if deployment.faults or deployment.speculative is not None:
-        return "pools are not simulated with faults or drafts"
+    if deployment.faults or deployment.updates or deployment.speculative is not None:
+        return "pools are not simulated with faults, updates or drafts"
     together = Choice("one kind of replica", _together(scenario) if deployment.pools else {})
     choices: list[Choice] = list(_own_pools(scenario)) if deployment.pools else []
     if deployment.disaggregation is not None or _has_long_prompts(setting):
@@ -60,6 +60,7 @@ def _are_alike(scenario: Scenario) -> bool:
         "quantization",
         "kv_cache_dtype",
         "engine",
+        "region",
     )
     return all(getattr(pool, key) is None for pool in scenario.deployment.pools for key in own)
 

@@ -28,6 +28,8 @@ DRAFT_TOKENS = 3
 DRAFT_ACCEPTANCE = 0.6
 """Of a small model of the same family: 2.2 tokens a step with three drafts. Spec-Bench measured 2.0 to 2.3 for small
 draft models, over all its tasks (calibration/speculation.md)."""
+OFFLOAD_SIZE = "64 GiB"
+"""Of a replica: what a node of these GPUs has to spare."""
 MTP_ACCEPTANCE = (0.88, 0.87)
 """Rate and decay, the means of MTP layers on coding prompts (calibration/speculation.md)."""
 SCALINGS: tuple[tuple[str, float, int], ...] = (
@@ -53,7 +55,8 @@ def options_of(setting: Setting, taken: frozenset[str] = frozenset()) -> tuple[t
     for name, offer in _OPTIONS.items():
         offered = offer(setting)
         if isinstance(offered, str):
-            left_out[name] = offered
+            if offered:
+                left_out[name] = offered
             continue
         keys = {key for choice in offered.choices for key in choice.changes}
         if any(
@@ -169,6 +172,30 @@ def _cache(setting: Setting) -> Option | LeftOut:
     return Option("cache", (Choice(own), Choice(other, {"deployment.engine.enable_prefix_caching": not is_on})))
 
 
+def _offload(setting: Setting) -> Option | LeftOut:
+    """Offer a second tier behind the prefix cache: host memory that a node has anyway, so it is in the GPU's price."""
+    own, key = setting.scenario.deployment.engine.kv_offload, "deployment.engine.kv_offload"
+    if own is not None:
+        mapping = own.model_dump(mode="json", exclude_none=True)
+        return Option(
+            "offload", (Choice("no second tier", {key: None}), Choice("its second tier", {key: mapping})), own=1
+        )
+    if not setting.traffic.has_prefixes:
+        return "no prompt begins like another"
+    offered = Choice(f"{OFFLOAD_SIZE} of host memory behind the prefix cache", {key: {"size": OFFLOAD_SIZE}})
+    return Option("offload", (Choice("no second tier"), offered))
+
+
+def _answers(setting: Setting) -> Option | LeftOut:
+    own, key = setting.scenario.deployment.response_cache, "deployment.response_cache"
+    if own is None:
+        return "how often a question comes again is not known: give deployment.response_cache"
+    mapping = own.model_dump(mode="json", exclude_none=True)
+    return Option(
+        "answers", (Choice("no response cache", {key: None}), Choice("its response cache", {key: mapping})), own=1
+    )
+
+
 def _scale(setting: Setting) -> Option | LeftOut:
     scenario, own = setting.scenario, setting.scenario.deployment.autoscaling
     fixed = Choice("a fixed fleet", {} if own is None else {SCALING_KEY: None})
@@ -252,13 +279,27 @@ def _admit(setting: Setting) -> Option | LeftOut:
     return Option("admit", (plain, *choices))
 
 
+def _batch(setting: Setting) -> Option | LeftOut:
+    engine = setting.scenario.deployment.engine
+    if engine.batching != "static":
+        return ""
+    own = {f"deployment.engine.{key}": getattr(engine, key) for key in _STATIC_KEYS}
+    others = {**dict.fromkeys(own), "deployment.engine.batching": "continuous"}
+    return Option("static", (Choice("continuous batching", others), Choice("static batches")), own=1)
+
+
+_STATIC_KEYS = ("batching", "static_batch_size", "static_max_wait")
+"""Keys of the engine that only static batching has."""
 _OPTIONS: Mapping[str, Callable[[Setting], Option | LeftOut]] = {
     "speculate": _speculate,
     "route": _route,
     "cache": _cache,
+    "offload": _offload,
+    "answers": _answers,
     "scale": _scale,
     "pool": pool_option,
     "overflow": _overflow,
     "admit": _admit,
+    "static": _batch,
 }
 """Name -> what may be chosen, or why it stays out."""

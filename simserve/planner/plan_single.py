@@ -12,13 +12,11 @@ from simserve.planner.plan_fleet import Fleet
 from simserve.planner.search_trial import try_fleet
 from simserve.planner.space import Space
 from simserve.scenario.schema import Scenario
-from simserve.sim.routing_spec import RoutingSpec
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 
 SATURATING_REQUESTS = 400
 """Requests that come at once, so that a replica's queue is full nearly all the time."""
 SINGLE_LEVERS = (
-    Lever("batch", "continuous batching", (("deployment.engine.batching", "continuous"),)),
     Lever("batch", "256 requests at a time", (("deployment.engine.max_num_seqs", 256),)),
     Lever("batch", "1,024 requests at a time", (("deployment.engine.max_num_seqs", 1024),)),
     Lever("quantise", "FP8 weights", (("deployment.quantization", "fp8"),)),
@@ -27,6 +25,21 @@ SINGLE_LEVERS = (
     Lever("quantise_kv", "FP8 KV cache", (("deployment.kv_cache_dtype", "fp8"),)),
 )
 """What is changed, one at a time, on the GPUs that are there."""
+
+_OF_REPLICA = (
+    "hardware",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "pipeline_layer_partition",
+    "data_parallel_size",
+    "enable_expert_parallel",
+    "quantization",
+    "kv_cache_dtype",
+    "operator_tables",
+    "attention",
+    "engine",
+    "speculative",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +89,9 @@ def _changes(full: Scenario, space: Space) -> Iterator[tuple[Lever, Overrides]]:
     for lever, overrides in option_levers(Fleet(scenario=full, overrides=space.plain, replicas=1), space):
         if lever.name == "speculate" and full.deployment.speculative is None:
             yield lever, {"deployment.speculative": overrides["deployment.speculative"]}
+    if full.deployment.engine.batching == "static":
+        continuous = {f"deployment.engine.{key}": None for key in ("static_batch_size", "static_max_wait")}
+        yield Lever("static", "continuous batching", ()), {"deployment.engine.batching": "continuous", **continuous}
 
 
 def _with_full_queue(scenario: Scenario) -> Scenario | None:
@@ -83,13 +99,15 @@ def _with_full_queue(scenario: Scenario) -> Scenario | None:
     workload, deployment = scenario.workload, scenario.deployment
     if workload.trace is not None or workload.sessions is not None or workload.classes or deployment.pools:
         return None
-    plain = {"admission": None, "autoscaling": None, "faults": (), "overflow": None, "streaming": None}
+    # Nothing but the engine: every field that is not the shape of a replica is at its default.
+    fields = type(deployment).model_fields
+    plain = {name: fields[name].get_default() for name in fields if name not in _OF_REPLICA}
     return scenario.model_copy(
         update={
             "workload": workload.model_copy(
                 update={"arrivals": AllAtOnceArrivals(), "num_requests": SATURATING_REQUESTS, "duration": None}
             ),
-            "deployment": deployment.model_copy(update={"replicas": 1, "routing": RoutingSpec(), **plain}),
+            "deployment": deployment.model_copy(update=plain),
             "slo": None,
             "thresholds": {},
         }

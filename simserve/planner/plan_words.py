@@ -67,6 +67,10 @@ def _beside(deployment: DeploymentSpec) -> Iterator[str]:
         yield f"{drafts.num_speculative_tokens} drafts a step by {by}"
     if deployment.engine.enable_prefix_caching is False:
         yield "no prefix caching"
+    if deployment.engine.kv_offload is not None:
+        yield "a second tier behind the prefix cache"
+    if deployment.response_cache is not None:
+        yield "a response cache"
     if deployment.engine.scheduling_policy not in (None, "fcfs"):
         yield f"queue by {deployment.engine.scheduling_policy}".replace("_", " ")
     if routing.policy != "least_outstanding":

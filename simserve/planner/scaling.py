@@ -22,15 +22,15 @@ PATTERNS = RampArrivals | StepArrivals | SpikeArrivals | DailyArrivals
 def has_own_clock(scenario: Scenario) -> bool:
     """Return whether something happens at times of its own, so that a run must last as long as the scenario says.
 
-    Rates that change, faults, and an autoscaler whose replicas take minutes to start. Not in a closed loop, which
-    has no length in seconds.
+    Rates that change, faults, updates, and an autoscaler whose replicas take minutes to start. Not in a closed loop,
+    which has no length in seconds.
     """
     workload, deployment = scenario.workload, scenario.deployment
     if workload.trace is not None or isinstance(workload.arrivals, ClosedLoopArrivals | AllAtOnceArrivals):
         return False
     own = [each.arrivals for each in workload.classes or ()]
     changes = any(isinstance(each, PATTERNS) for each in (workload.arrivals, *own))
-    return changes or bool(deployment.faults or deployment.autoscaling)
+    return changes or bool(deployment.faults or deployment.autoscaling or deployment.updates)
 
 
 def scaled_arrivals(arrivals: Arrivals, factor: float) -> Arrivals | None:

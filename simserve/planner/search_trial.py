@@ -146,7 +146,7 @@ def request_limit(scenario: Scenario, most: int) -> int | None:
     workload, deployment = scenario.workload, scenario.deployment
     if workload.trace is not None or isinstance(workload.arrivals, AllAtOnceArrivals | UNEVEN_ARRIVALS):
         return None
-    if deployment.faults or deployment.autoscaling:
+    if deployment.faults or deployment.autoscaling or deployment.updates:
         return None
     count = workload.num_requests
     if count is None:

@@ -18,10 +18,13 @@ _LEVERS = {
     "speculate": "Speculate",
     "route": "Route",
     "cache": "Cache prefixes",
+    "offload": "Keep prefixes in host memory",
+    "answers": "Cache whole answers",
     "scale": "Scale with the load",
     "pool": "Separate pools, or priorities",
     "overflow": "Send peaks to an API",
     "admit": "Refuse at the door",
+    "static": "Batch continuously",
 }
 _CHANGED = {"traffic": "Traffic", "prompt_tokens": "Prompts", "output_tokens": "Answers", "price": "GPU price"}
 IDLE_BATCH = 2.0

@@ -45,13 +45,12 @@ class ResponseCacheSpec(FrozenModel):
 
     @model_validator(mode="after")
     def _check_questions(self) -> Self:
-        given = self.model_fields_set
         if self.questions is None and self.expiry is not None:
             raise ValueError(
                 "has expiry without questions: whether an answer is too old depends on how often its question comes "
                 "again; give questions, or the measured hit_share alone"
             )
-        if self.questions is None and "zipf" in given:
+        if self.questions is None and self.zipf != type(self).model_fields["zipf"].default:
             raise ValueError("has zipf without questions, which it divides the requests over; add questions")
         if not self._shares or not any(self._shares):
             raise ValueError("hits nothing: hit_share is 0; leave the block out")
