@@ -162,7 +162,11 @@ def is_covered(scenario: Scenario, specs: RequestSpecs) -> bool:
     if specs.is_stationary and scenario.run.warmup != "none" and _may_lose(scenario):
         return False
     columns = {each.name: getattr(specs, each.name) for each in dataclasses.fields(specs)}
-    return all(name in _KNOWN_COLUMNS or value is None or value == () for name, value in columns.items())
+    return all(name in _KNOWN_COLUMNS or _is_unused(value) for name, value in columns.items())
+
+
+def _is_unused(value: object) -> bool:
+    return value is None or value == () or (isinstance(value, float) and value == 0.0)
 
 
 def _may_lose(scenario: Scenario) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ few = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
-fewer = settings(few, max_examples=25)
+fewer = settings(few, max_examples=40)
 TOLERANCE = 1 - 1e-9
 
 
@@ -127,8 +128,9 @@ def asked(limits: dict[str, float], share: float) -> Scenario:
     tpot=st.sampled_from([None, 0.004, 0.008, 0.02]),
     e2e=st.sampled_from([None, 0.05, 0.5, 3.0]),
     share=st.sampled_from([0.5, 0.9, 0.99]),
-    process=st.sampled_from(["poisson", "gamma", "all_at_once"]),
+    process=st.sampled_from(["poisson", "gamma", "all_at_once", "spike", "steps"]),
     memory=st.sampled_from([0.9, 0.25]),
+    option=st.sampled_from([None, "classes", "admission", "faults", "priority"]),
 )
 @fewer
 def test_fewer_replicas_than_the_bound_do_not_hold(
@@ -142,6 +144,7 @@ def test_fewer_replicas_than_the_bound_do_not_hold(
     share: float,
     process: str,
     memory: float,
+    option: str | None,
 ) -> None:
     """Random small scenarios, priced as real ones: every fleet that the bound drops is simulated, and misses."""
     assume(ttft or tpot or e2e)
@@ -150,10 +153,26 @@ def test_fewer_replicas_than_the_bound_do_not_hold(
     arrivals: dict[str, Any] = {"process": process}
     arrivals |= {} if process == "all_at_once" else {"rate": rate}
     arrivals |= {"cv": 3.0} if process == "gamma" else {}
+    arrivals |= {"factor": 5, "at": f"{20 / rate} s", "spike_duration": f"{15 / rate} s"} if process == "spike" else {}
+    if process == "steps":
+        arrivals = {
+            "process": "steps",
+            "steps": [{"rate": rate, "duration": f"{60 / rate} s"}, {"rate": rate / 8, "duration": "1 s"}],
+        }
     engine = {"name": "vllm", "version": "0.12", "max_num_seqs": seats, "max_model_len": 4096}
+    beside: dict[str, Any] = {}
+    classes = [{"name": "one", "share": 0.6, "slo": {**slo, "ttft": "1 s"}}, {"name": "two", "share": 0.4}]
+    if option == "admission":
+        beside["admission"] = {"max_queue": 4}
+    if option == "faults":
+        beside["faults"] = [{"kind": "slow", "at": "0.1 s", "duration": "1 s"}]
+    if option == "priority":
+        engine["scheduling_policy"] = "priority"
+        classes = [{**each, "priority": place} for place, each in enumerate(reversed(classes))]
     scenario = make_scenario(
-        deployment={"hardware": "l4-24gb", "engine": {**engine, "gpu_memory_utilization": memory}},
+        deployment={"hardware": "l4-24gb", "engine": {**engine, "gpu_memory_utilization": memory}, **beside},
         workload={
+            **({"classes": classes} if option in ("classes", "priority") else {}),
             "arrivals": arrivals,
             "prompt_tokens": {"distribution": "lognormal", "mean": prompt, "cv": 0.5, "max": 3800},
             "output_tokens": {"distribution": "lognormal", "mean": output + 0.5, "cv": 0.5, "max": 290},
@@ -193,6 +212,41 @@ def test_the_bounds_are_not_idle() -> None:
     needed = next(replicas for replicas in range(1, 20) if try_fleet(scenario, {}, replicas).holds)
     assert needed >= 3
     assert needed / 2 <= bound.least_replicas <= needed
+
+
+def test_a_spike_is_bounded_by_its_busiest_stretch() -> None:
+    """The mean of the whole run would ask for a third of the replicas."""
+    scenario = make_scenario(
+        workload={
+            "arrivals": {"process": "spike", "rate": 4.0, "factor": 15, "at": "60 s", "spike_duration": "30 s"},
+            "prompt_tokens": {"distribution": "fixed", "value": 500},
+            "output_tokens": {"distribution": "fixed", "value": 100},
+            "duration": "180 s",
+            "num_requests": None,
+        },
+        deployment={"hardware": "l4-24gb", "engine": {"name": "vllm", "version": "0.12"}},
+        slo={"ttft": "1 s", "tpot": "50 ms"},
+    )
+    resolved = resolve(scenario)
+    specs = generate(scenario.workload, seed=scenario.run.seed)
+
+    bound = fleet_bound(scenario, resolved.engine, price(resolved.shape).step_times, specs)
+
+    needed = next(replicas for replicas in range(1, 20) if try_fleet(scenario, {}, replicas).holds)
+    assert needed / 2 <= bound.least_replicas <= needed
+    assert needed >= 3
+
+
+def test_losses_before_a_late_window_are_not_bounded() -> None:
+    """Under steady arrivals the warm-up may hide any number of refused requests."""
+    specs = make_specs([0.0, 1.0], 100, 20)
+    lossy = make_scenario(["deployment.admission={max_queue: 1}"], slo={"ttft": "1 ms"})
+
+    steady = replace(specs, is_stationary=True)
+
+    assert is_covered(lossy, replace(specs, is_stationary=False))
+    assert not is_covered(lossy, steady)
+    assert is_covered(make_scenario(slo={"ttft": "1 ms"}), steady)
 
 
 def test_a_feature_that_the_proofs_do_not_know_switches_them_off() -> None:
