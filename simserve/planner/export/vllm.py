@@ -159,6 +159,12 @@ def _rare(deployment: Deployment, flags: Flags) -> list[str]:
     offloaded = deployment.take("cpu_offload_gb") or deployment.take("engine.cpu_offload_gb")
     if offloaded:
         words += flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb")
+    if flags.has("--kv-offloading-size"):
+        tier = deployment.take("engine.kv_offload")
+        if tier is not None:
+            key = "deployment.engine.kv_offload"
+            words += flags.render("--kv-offloading-size", f"{tier.size / 2**30:g}", key=key)
+            words += flags.render("--kv-offloading-backend", "native", key=key)
     speculative = deployment.take("speculative")
     if speculative is not None:
         words += _speculative(deployment, flags, speculative)

@@ -288,3 +288,14 @@ def test_another_engines_scenario_is_written_with_a_note() -> None:
 
     assert result.version == "0.33"
     assert "simulates sglang 0.5.4" in result.notes[0]
+
+
+def test_a_second_kv_tier_is_said_where_the_version_has_one() -> None:
+    """64 GiB for vLLM's own connector; an older version gets a note."""
+    new = export(load("kv-offload"), "vllm")
+    old = export(load("kv-offload", ['deployment.engine.version="0.8.5"']), "vllm")
+
+    assert new.line.endswith("--kv-offloading-size 64 --kv-offloading-backend native")
+    assert_parses(new)
+    assert "--kv-offloading" not in old.line
+    assert any("engine.kv_offload" in note for note in old.notes)
