@@ -43,8 +43,8 @@ class Histogram:
         durations = np.asarray(values, dtype=np.float64)
         mass = np.asarray(weights, dtype=np.float64)
         self.count += float(mass.sum())
-        self.total += float(durations @ mass)
-        self.total_squares += float((durations * durations) @ mass)
+        self.total += float((durations * mass).sum())
+        self.total_squares += float((durations * durations * mass).sum())
         self._extend_range(durations[mass > 0])
         self._fill(_bins(durations), mass)
 

@@ -58,13 +58,15 @@ def wizard(query: WizardQuery, check: Check) -> dict[str, Any]:
         if title not in _NOT_HERE
     ]
     chosen = {**query.mapping(), "deployment": best["deployment"]} if best else None
+    fleets = summary["pareto"]
+    if best and best["label"] not in {each["label"] for each in fleets}:
+        # Of one price the plan takes the weights as they are; a quantised one may be faster.
+        fleets = [best, *fleets]
     return {
         "feasible": summary["feasible"],
         "best": None if best is None else {name: best[name] for name in _FIGURES},
         "parts": parts,
-        "fleets": [
-            {name: each[name] for name in ("label", "usd_per_month", "p95_tpot_ms")} for each in summary["pareto"]
-        ],
+        "fleets": [{name: each[name] for name in ("label", "usd_per_month", "p95_tpot_ms")} for each in fleets],
         "scenario": None if chosen is None else scenario_text(chosen),
         "simulations": summary["search"]["simulations"],
         "equations": [

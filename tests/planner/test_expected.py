@@ -78,6 +78,13 @@ def test_no_test_point_was_fitted_to() -> None:
         make_point(source="accelmark", engine="vllm", hardware=hardware, version=version)
         for hardware, version in (("a100-sxm-80gb", "0.7.3"), ("l4-24gb", "0.7.3"), ("a100-sxm-80gb", "0.20.1"))
     ]
+    long_prompts = {"workload": {"prompt_tokens": {"distribution": "uniform", "min": 6554, "max": 8192}}}
+    seen += [
+        make_point(
+            source="inferencex_agg", engine="sglang", model=model, hardware="h200-sxm-141gb", scenario=long_prompts
+        )
+        for model in ("deepseek-r1", "glm-5")
+    ]
     seen += [
         make_point(source="splitwise_iterations", engine="vllm", model=model) for model in ("llama-2-70b", "bloom-176b")
     ]

@@ -75,8 +75,8 @@ def test_between_levels_busy_and_watts_are_linear() -> None:
     curve = LoadCurve(make_scenario(_OPEN))
     low, high = curve.at(0.2), curve.at(1.0)
 
-    busy, watts = curve.interpolate(0.6)
+    hour, edge = curve.interpolate(0.6), curve.interpolate(0.2)
 
-    assert busy == pytest.approx((low.busy + high.busy) / 2)
-    assert watts == pytest.approx((low.watts_per_gpu + high.watts_per_gpu) / 2)
-    assert curve.interpolate(0.2) == (low.busy, low.watts_per_gpu)
+    assert hour.busy == pytest.approx((low.busy + high.busy) / 2)
+    assert hour.watts_per_gpu == pytest.approx((low.watts_per_gpu + high.watts_per_gpu) / 2)
+    assert (edge.busy, edge.watts_per_gpu) == (low.busy, low.watts_per_gpu)
