@@ -85,10 +85,11 @@ def test_between_levels_busy_and_watts_are_linear() -> None:
 def test_an_api_is_paid_by_the_request() -> None:
     """At every level the same dollars a request, however long the last answer kept the run going."""
     classes = "workload.classes=[{name: here, share: 0.5}, {name: there, share: 0.5}]"
-    api = "deployment.overflow={api: gpt-4o, always: [there], ttft: 50 ms, tokens_per_second: 2}"
-    curve = LoadCurve(make_scenario([*_OPEN, classes, api]))
+    api = "deployment.overflow={api: gpt-4o, always: [there], ttft: 50 ms, tokens_per_second: 0.1}"
+    curve = LoadCurve(make_scenario([*_OPEN, "slo={ttft: 2 s}", classes, api]))
 
     a_request = [curve.at(load).api_usd_per_hour / curve.at(load).rate for load in (0.5, 2.0)]
 
-    assert a_request[0] > 0
+    assert curve.at(0.5).holds
+    assert curve.at(2.0).holds
     assert a_request[0] == pytest.approx(a_request[1], rel=0.05)
