@@ -201,14 +201,17 @@ def _level(load: float, result: RunResult, scenario: Scenario) -> Level:
     served = summary["completed"] == inner["requests"]["submitted"] and summary["completed"] > 0
     is_open = inner["load"] == "open" and load > 0
     holds = served and in_time and inner["stability"] != "overloaded"
+    throughput = summary["request_throughput"] or 0.0
+    rate = load if is_open and holds else throughput
     return Level(
         load=load,
-        rate=load if is_open and holds else (summary["request_throughput"] or 0.0),
+        rate=rate,
         busy=inner["utilization"]["busy"] or 0.0,
         watts_per_gpu=inner["energy"]["watts_per_gpu"],
         attainment=attainment,
         stability=inner["stability"],
         holds=holds,
         mean_gpus=mean_gpus(scenario, summary),
-        api_usd_per_hour=inner["overflow"]["usd_per_hour"] or 0.0,
+        # By the request, at the level's rate: a run that waits for the last long answer has a lower one.
+        api_usd_per_hour=(inner["overflow"]["usd_per_hour"] or 0.0) * (rate / throughput if throughput else 0.0),
     )

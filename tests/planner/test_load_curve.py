@@ -75,8 +75,21 @@ def test_between_levels_busy_and_watts_are_linear() -> None:
     curve = LoadCurve(make_scenario(_OPEN))
     low, high = curve.at(0.2), curve.at(1.0)
 
-    hour, edge = curve.interpolate(0.6), curve.interpolate(0.2)
+    between, at_low = curve.interpolate(0.6), curve.interpolate(0.2)
 
-    assert hour.busy == pytest.approx((low.busy + high.busy) / 2)
-    assert hour.watts_per_gpu == pytest.approx((low.watts_per_gpu + high.watts_per_gpu) / 2)
-    assert (edge.busy, edge.watts_per_gpu) == (low.busy, low.watts_per_gpu)
+    assert between.busy == pytest.approx((low.busy + high.busy) / 2)
+    assert between.watts_per_gpu == pytest.approx((low.watts_per_gpu + high.watts_per_gpu) / 2)
+    assert (at_low.busy, at_low.watts_per_gpu) == (low.busy, low.watts_per_gpu)
+
+
+def test_an_api_is_paid_by_the_request() -> None:
+    """At every level the same dollars a request, however long the last answer kept the run going."""
+    classes = "workload.classes=[{name: here, share: 0.5}, {name: there, share: 0.5}]"
+    api = "deployment.overflow={api: gpt-4o, always: [there], ttft: 50 ms, tokens_per_second: 0.1}"
+    curve = LoadCurve(make_scenario([*_OPEN, "slo={ttft: 2 s}", classes, api]))
+
+    a_request = [curve.at(load).api_usd_per_hour / curve.at(load).rate for load in (0.5, 2.0)]
+
+    assert curve.at(0.5).holds
+    assert curve.at(2.0).holds
+    assert a_request[0] == pytest.approx(a_request[1], rel=0.05)
