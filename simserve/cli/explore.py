@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import sys
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -28,12 +29,13 @@ def explore(
             "can be reached from other machines", key="--host", value=host, remedy="add --public if that is wanted"
         )
     try:
-        from simserve.explore.server import server
+        import_module("uvicorn")
     except ImportError:
         raise UsageError(
             "needs starlette and uvicorn", key="explore", remedy="pip install 'simserve[explore]'"
         ) from None
     from simserve.explore.app import create_app
+    from simserve.explore.server import server
 
     hosts = ("*",) if public else ("127.0.0.1", "localhost", "[::1]", host)
     listening = _listen(host, port)

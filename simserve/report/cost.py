@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simserve.report.page import Page, Section, render_page, write_page
+from simserve.report.page import Page, Section, write_page
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 
 if TYPE_CHECKING:
@@ -382,11 +382,6 @@ def cost_page(summary: Mapping[str, Any], command: str = "") -> Page:
         sections=[*pictures, *parts],
         command=command,
     )
-
-
-def page(summary: Mapping[str, Any]) -> str:
-    """Return the answer as one self-contained HTML page."""
-    return render_page(cost_page(summary))
 
 
 def _body(summary: Mapping[str, Any]) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import simserve as ss
-from simserve.report.cost import answer, page, sections
+from simserve.report.cost import answer, cost_page, sections
+from simserve.report.page import render_page
 
 _TERMS = {
     "requests_per_month": 1e6,
@@ -76,8 +77,8 @@ def test_the_page_escapes_what_it_shows() -> None:
     shown = summary()
     shown["api"] = shown["api"] | {"name": "<b>api</b>"}
 
-    assert "<b>api</b>" not in page(shown)
-    assert "&lt;b&gt;api" in page(shown)
+    assert "<b>api</b>" not in render_page(cost_page(shown))
+    assert "&lt;b&gt;api" in render_page(cost_page(shown))
 
 
 @pytest.mark.parametrize("title", ["Left out", "Capacity", "Matters most"])
