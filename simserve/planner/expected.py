@@ -34,6 +34,9 @@ _UNSTATED = ("mlperf",)
 _COPIES = ("published",)
 """Sources whose figures stand in another one too, where it counts whether a constant was fitted to them."""
 
+_POOLED = ("inferencex_disagg",)
+"""Sources of separate prefill and decode pools, which say nothing of servers that do both."""
+
 _LEFT_OUT = (
     "figures that a constant was fitted to (calibration/ACCURACY.md, out of sample), unless the errors are larger with "
     "them; figures that their source says carry artefacts; MLPerf, whose logs do not state the layout"
@@ -51,7 +54,7 @@ def expected_errors(validation: Validation, date: str) -> ExpectedErrors:
     """
     members: dict[tuple[str, str, bool], list[Prediction]] = {}
     for each in validation.predictions:
-        if each.is_covered and each.point.source not in (*_UNSTATED, *_COPIES):
+        if each.is_covered and each.point.source not in (*_UNSTATED, *_COPIES, *_POOLED):
             members.setdefault(_class_of(each.point), []).append(each)
     classes = []
     for (engine, hardware, has_experts), group in sorted(members.items()):
