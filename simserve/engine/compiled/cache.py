@@ -76,6 +76,14 @@ _SOURCES = _digest_of_sources()
 
 
 def _key() -> str:
-    versions = [metadata.version(name) for name in ("numba", "llvmlite", "numpy")]
+    versions = [_version(name) for name in ("numba", "llvmlite", "numpy")]
     described = repr([_SOURCES, sys.version, platform.machine(), *versions])
     return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
+def _version(name: str) -> str:
+    """Return the version of a package; one that can be imported may still have none."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "unknown"
