@@ -71,6 +71,11 @@ class Comparison:
     gpus_fall: bool = True
 
     @property
+    def from_one_unit(self) -> Comparison:
+        """The same with a staircase that starts at one unit; as it is where nothing is known of what a unit holds."""
+        return self if self.capacity is None else replace(self, units=1)
+
+    @property
     def peak_to_mean(self) -> float:
         """Traffic of the busiest hour over the mean."""
         return max(self.shape)

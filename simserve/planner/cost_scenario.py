@@ -246,7 +246,7 @@ def _summary(
     pricing, requests = resolved.scenario.pricing, day.requests_per_month
     month, bill = model.self_host_usd(requests), model.api_usd(requests)
     falls = (pricing.api_price_fall_per_year, pricing.gpu_price_fall_per_year)
-    free = replace(model.beside_overflow(), units=1)
+    free = model.beside_overflow().from_one_unit
     simulated = next(iter(curve.results.values())).summary["simserve"]
     return {
         "scenario": resolved.scenario.name,

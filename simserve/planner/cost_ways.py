@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from simserve.planner.cost_model import Comparison
@@ -32,7 +31,7 @@ def ways(models: Mapping[str, Comparison]) -> list[dict[str, Any]]:
     first = next(iter(models.values()))
     bills: dict[str, Bill] = {API: first.api_usd}
     for name, model in models.items():
-        bills[name] = replace(model, units=1).self_host_usd
+        bills[name] = model.from_one_unit.self_host_usd
     decades = math.log10(MOST_REQUESTS / FEWEST_REQUESTS)
     volumes = [
         FEWEST_REQUESTS * 10 ** (step / _STEPS_PER_DECADE) for step in range(round(decades * _STEPS_PER_DECADE) + 1)

@@ -82,8 +82,8 @@ def caveats(
         )
     if overflow is not None:
         said.append(
-            f"{overflow.api} takes what finds more than {overflow.max_queue} waiting; its bill stands with the fixed "
-            "costs, and how far the replicas alone reach is not asked"
+            f"{overflow.api} takes what finds more than {overflow.max_queue} waiting, and is paid a request at the "
+            "share of today; how far the replicas alone reach is not asked"
         )
     if model.units > deployed and model.capacity is not None:
         said.append(
