@@ -175,3 +175,21 @@ def test_the_first_requests_of_a_cold_server_wait_longer() -> None:
     assert cold["ttft"] - warm["ttft"] == pytest.approx(0.2)
     assert cold["e2e"] - warm["e2e"] == pytest.approx(0.2)
     assert cold["tpot"] == warm["tpot"]
+
+
+def test_a_point_is_predicted_the_same_whatever_came_before_it() -> None:
+    """A batch that is there at once spares host time that served requests take, on the same deployment."""
+    served, batch = (
+        make_point(
+            engine="tensorrt-llm",
+            version="0.14.0",
+            scenario=scenario_mapping(engine={"name": "tensorrt-llm", "version": "0.14.0"}, arrivals=arrivals),
+        )
+        for arrivals in ({"process": "closed_loop", "concurrency": 4}, {"process": "all_at_once"})
+    )
+    pricer = Pricer()
+    predict(batch, pricer)
+
+    assert predict(served, pricer).predicted == predict(served, Pricer()).predicted
+    assert predict(batch, pricer).predicted == predict(batch, Pricer()).predicted
+    assert predict(served, pricer).predicted != predict(batch, pricer).predicted
