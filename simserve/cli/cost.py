@@ -83,8 +83,7 @@ def cost(
 
     simserve cost api-vs-self-host
 
-    simserve cost api-vs-self-host --with 'A100: deployment.hardware=a100-sxm-80gb, deployment.quantization=int8-wo,
-    deployment.kv_cache_dtype=auto'
+    simserve cost api-vs-self-host --with 'one more: deployment.replicas=2'
 
     simserve cost --gpus 2 --gpu-hour-usd 6 --operations-usd 2000 --requests-per-month 1000000 --prompt-tokens 500
     --output-tokens 200 --api-input-usd 5 --api-output-usd 30

@@ -32,6 +32,8 @@ Draw = Callable[[int, int], RequestSpecs]
 
 DRAWN_AT_ONCE = 4096
 """Requests that are drawn at least: making the tables of lengths takes longer than drawing from them."""
+STAYS_PER_OPEN_RUN = 5
+"""Mean stays of a request that an open run lasts at least."""
 CONVERSATIONS_PER_RUN = 3
 """Mean lengths of a conversation that a run lasts at least."""
 REMEDY = 'for example --set slo=\'{ttft: "1 s", tpot: "50 ms", attainment: 0.95}\''
@@ -60,6 +62,7 @@ class LoadProbe:
     least_seconds: float = 0.0
     draw_whole: Callable[[float, int], RequestSpecs] | None = None
     _drawn: dict[int, RequestSpecs] = field(default_factory=dict)
+    _stays: list[float] = field(default_factory=list)
 
     def __call__(self, load: float, replication: int, num_requests: int) -> Trial:
         """Return what a run at ``load`` (requests/s, or clients of a closed loop) measured.
@@ -74,7 +77,10 @@ class LoadProbe:
         simulation = simulate(self.deployment, specs)
         if simulation.was_interrupted:
             raise KeyboardInterrupt
-        return trial(simulation, self.slo, self.warmup)
+        found = trial(simulation, self.slo, self.warmup)
+        if not self._stays and found.throughput > 0:
+            self._stays.append(found.in_flight / found.throughput)
+        return found
 
     def _first(self, replication: int, num_requests: int) -> RequestSpecs:
         """Return the first requests of a replication; a trace has as many as it has."""
@@ -85,11 +91,14 @@ class LoadProbe:
     def _length(self, load: float, num_requests: int) -> int:
         """Return the requests of a run that its warm-up, or a start of all clients at once, is a small part of.
 
-        Of conversations so many that the first of them are long over: contexts grow, and turns follow on each other.
+        An open run lasts several times as long as a request stays (at the first load that was tried): a shorter one is
+        over before the queue of an overload has grown. Of conversations so many that the first of them are long over:
+        contexts grow, and turns follow on each other.
         """
         if self.is_closed_loop:
             return max(num_requests, STAYS_PER_RUN * round(load))
-        num_requests = max(num_requests, ceil(self.least_seconds * load))
+        stay = self._stays[0] if self._stays and np.isfinite(self._stays[0]) else 0.0
+        num_requests = max(num_requests, ceil(max(self.least_seconds, STAYS_PER_OPEN_RUN * stay) * load))
         return num_requests if isinstance(self.warmup, str) else max(num_requests, ceil(3 * self.warmup * load))
 
 

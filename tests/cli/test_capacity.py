@@ -79,7 +79,7 @@ def test_the_answer_comes_first_in_words(simserve: Simserve, small: str) -> None
 
 def test_too_few_requests_are_said(simserve: Simserve, small: str) -> None:
     """A percentile of ten requests is luck."""
-    outcome = simserve("capacity", small, "--set", _SLO, "--requests", "30", "--replications", "2")
+    outcome = simserve("capacity", small, "--set", _SLO, "--requests", "30", "--replications", "2", "--max", "7")
 
     assert "90% rests on 60 requests; 100 are needed" in " ".join(outcome.stdout.split())
 

@@ -183,7 +183,11 @@ def test_a_point_is_predicted_the_same_whatever_came_before_it() -> None:
         make_point(
             engine="tensorrt-llm",
             version="0.14.0",
-            scenario=scenario_mapping(engine={"name": "tensorrt-llm", "version": "0.14.0"}, arrivals=arrivals),
+            scenario=scenario_mapping(
+                deployment={"hardware": "h100-sxm-80gb", "engine": {"name": "tensorrt-llm", "version": "0.14.0"}},
+                workload={**scenario_mapping()["workload"], "arrivals": arrivals},
+            ),
+            measured=_ALL,
         )
         for arrivals in ({"process": "closed_loop", "concurrency": 4}, {"process": "all_at_once"})
     )
