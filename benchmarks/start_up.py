@@ -35,7 +35,12 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     ),
     "simserve sweep (24 points, one worker)": (
         *("-m", "simserve", "sweep", "single-gpu-7b", "--workers", "1", "--out", "OUT.parquet", "--force"),
-        *("--grid", "workload.arrivals.rate=1,2,3,4,5,6", "--grid", "deployment.engine.max_num_seqs=32,64,128,256"),
+        *(
+            "--grid",
+            "workload.arrivals.concurrency=8,12,16,20,24,28",
+            "--grid",
+            "deployment.engine.max_num_seqs=32,64,128,256",
+        ),
     ),
 }
 
