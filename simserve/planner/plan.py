@@ -232,16 +232,33 @@ class _Planning:
         return None
 
     def _confirm(self, spaces: Sequence[Space]) -> None:
-        """Take the best fleet that holds on all requests and in several replications, one replica more if need be."""
+        """Take the best fleet that holds on all requests and in several replications, one replica more if need be.
+
+        Whatever held in the search is tried, the best first; where too many of them fail, the best of each kind of GPU
+        alone, with more and more replicas.
+        """
+        groups = self.findings.groups
+        bests = [(index, group.best) for index, group in enumerate(groups) if group.best is not None]
+        others = [
+            (index, member)
+            for index, group in enumerate(groups)
+            for member in group.members
+            if member is not group.best and member.trial is not None and member.trial.holds
+        ]
+        if not self._has_confirmed(spaces, [*bests, *others]):
+            self._has_confirmed(spaces, bests)
+
+    def _has_confirmed(self, spaces: Sequence[Space], members: Sequence[tuple[int, Member]]) -> bool:
+        """Return whether one of the members, by the index of its space, was confirmed; the best such is taken."""
         found = self.findings
-        open_fleets: list[tuple[Any, int, int, Member]] = []
-        for index, group in enumerate(found.groups):
-            if group.best is not None and group.best.trial is not None:
-                value = Search(spaces[index], self.goal).value(group.best.trial)
-                open_fleets.append((value, index, group.best.trial.replicas, group.best))
+        open_fleets: list[tuple[Any, int, int, Member]] = [
+            (Search(spaces[index], self.goal).value(member.trial), index, member.trial.replicas, member)
+            for index, member in members
+            if member.trial is not None
+        ]
         for _ in range(CONFIRMED_AT_MOST):
             if not open_fleets:
-                return
+                return False
             best = open_fleets[0]
             for each in open_fleets[1:]:
                 if is_less(each[0], best[0]):
@@ -253,11 +270,12 @@ class _Planning:
             found.confirmations.append(trial)
             if trial.holds:
                 found.fleet, found.confirmed, found.member, found.group = fleet, trial, member, found.groups[index]
-                return
+                return True
             search = Search(spaces[index], self.goal)
             if replicas < search.most_replicas(member):
                 bumped = replace_replicas(trial, replicas + 1)
                 open_fleets.append((search.value(bumped), index, replicas + 1, member))
+        return False
 
     def _settle(self) -> None:
         """Take the best so far, unconfirmed, where the search was stopped before one was confirmed."""
