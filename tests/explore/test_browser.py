@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,12 +10,10 @@ import pytest
 
 from tests.explore.builders import served
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 pytest.importorskip("uvicorn", reason="needs simserve[explore]")
 
-_CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(_CHROMIUM is None, reason="needs a chromium")]
+pytestmark = pytest.mark.slow
 
 _TABS = ("simulator", "memory-wall", "kv-growth", "attention", "batching", "paging", "quantization", "speculation",
          "parallel", "cost", "wizard")  # fmt: skip
@@ -27,15 +24,6 @@ def address() -> Iterator[str]:
     """Return where the page is."""
     with served() as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Return a Chromium."""
-    with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 class Visit:

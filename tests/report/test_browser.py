@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,7 @@ import simserve as ss
 from simserve.report.html import render_report
 from simserve.report.validation_page import write_validation_page
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-_CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(_CHROMIUM is None, reason="needs a chromium")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +31,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ss.cost(ss.load("api-vs-self-host", ["workload.num_requests=150"])).to_html(found["cost"])
     write_validation_page(ss.validate(), found["validate"])
     return found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Return a Chromium."""
-    with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 _BROKEN = """() => [...document.querySelectorAll('th, td')].filter((cell) => {
