@@ -151,9 +151,9 @@ def _check_pools(scenario: Scenario) -> None:
     if deployment.disaggregation is None and roles - {"both"}:
         rule = "have the roles prefill and decode, and nothing says how KV caches get from one to the other"
         _refuse(scenario, key, rule, "add deployment.disaggregation, such as {}, or give every pool the role both")
-    if deployment.disaggregation is not None and roles != {"prefill", "decode"}:
-        rule = "needs pools of the roles prefill and decode, and none of the role both"
-        _refuse(scenario, "deployment.disaggregation", rule, "give every pool one of them")
+    if deployment.disaggregation is not None and not roles >= {"prefill", "decode"}:
+        rule = "needs pools of the roles prefill and decode; others of the role both may stand beside them"
+        _refuse(scenario, "deployment.disaggregation", rule, "give a pool each of them")
     if not pools:
         return
     if len(set(names)) < len(names):

@@ -98,6 +98,7 @@ class ManagedRun:
         if control.regions is not None:
             self._regions = self.fleet.regions = Regions(control.regions, self._pools, self.fleet.units, specs)
             self.fleet.router.near = self._regions.near
+            self.fleet.way_back = None if control.streaming is None else [0.0] * len(specs)
         http_timeout = None if control.streaming is None else control.streaming.http_timeout
         self.fleet.callers = Callers(specs, self.requests, events, self.arrival_time, latency, http_timeout)
         if control.admission is not None:
@@ -163,6 +164,7 @@ class ManagedRun:
         fleet.handover = Handover(control.disaggregation, control.kv_bytes_per_token, self.requests, events)
         decoding = [pool for pool in self._pools if pool.role == "decode"]
         fleet.decode_router = Router(RoutingSpec(), fleet.units, decoding, self._specs)
+        fleet.decode_router.near = fleet.readers
         return fleet
 
     @property
@@ -362,4 +364,6 @@ def _pool(setup: PoolSetup, sums: BinnedSums, specs: RequestSpecs, log: StepLog 
         startup_seconds=setup.startup_seconds,
         weights_bytes=setup.weights_bytes,
         replicas_per_node=setup.replicas_per_node,
+        kv_layout=setup.kv_layout,
+        kv_bytes_per_token=setup.kv_bytes_per_token,
     )

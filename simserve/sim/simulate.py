@@ -168,7 +168,8 @@ def _is_managed(deployment: Deployment, specs: RequestSpecs) -> bool:
 def _as_seen(spec: StreamingSpec, simulation: Simulation, run: ManagedRun) -> Simulation:
     """Return the run as the clients see it."""
     pace = np.frombuffer(run.requests.pace, dtype=np.int64) if len(run.requests.pace) else None
-    view = client_view(spec, simulation.records, run.clocks, simulation.end_time, pace)
+    way_back = None if run.fleet.way_back is None else np.array(run.fleet.way_back)
+    view = client_view(spec, simulation.records, run.clocks, simulation.end_time, pace, way_back)
     totals = replace(simulation.totals, itl=view.itl)
     return replace(simulation, records=view.records, totals=totals, stream=view.totals)
 
