@@ -82,6 +82,7 @@ class ResolvedEngine:
         enforce_eager: Whether nothing is captured in CUDA graphs; every step then waits for its launches.
         sampling: ``greedy`` or ``nucleus`` (by top-k or top-p), what clients ask for.
         async_scheduling: Whether the host prepares the next step while the GPU computes.
+        async_output: Whether tokens are handed over while the next step runs, once its kernels have been launched.
         host_slowdown: Times as long as in the engine's profile that work on the CPU takes; the times below hold it.
         host_seconds_per_step: CPU time of a step.
         host_seconds_per_request: CPU time a request of a step.
@@ -152,6 +153,7 @@ class ResolvedEngine:
     enforce_eager: bool
     sampling: str
     async_scheduling: bool
+    async_output: bool
     host_slowdown: float
     host_seconds_per_step: float
     host_seconds_per_request: float

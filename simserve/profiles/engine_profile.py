@@ -60,6 +60,8 @@ class Scheduling(FrozenModel):
     """Whether equal prefixes share KV blocks."""
     async_scheduling: bool
     """Whether the host prepares the next step while the GPU computes this one."""
+    async_output: bool = False
+    """Whether the tokens of a step are handed over while the next one runs, once its kernels have been launched."""
     reserve_full_prompt: bool = False
     """`on_demand`: admit only if the whole prompt fits (vLLM's `scheduler_reserve_full_isl`)."""
     watermark: float = Field(default=0.0, ge=0, lt=1)

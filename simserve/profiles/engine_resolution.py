@@ -263,6 +263,7 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
     slowdown: float = choices.pick("host_slowdown", place.host_slowdown)
     return {
         "async_scheduling": is_async,
+        "async_output": known.scheduling.async_output,
         "host_slowdown": slowdown,
         "host_seconds_per_step": slowdown * (host.seconds_per_step + agreeing),
         "sampling": sampling,

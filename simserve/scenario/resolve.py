@@ -342,7 +342,19 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         new_token_ratio_decay=engine.new_token_ratio_decay,
         pipeline_parallel_size=shape.pipeline_parallel_size,
         async_scheduling=engine.async_scheduling,
+        async_output=engine.async_output,
+        handover_step_seconds=engine.host_seconds_per_step,
+        handover_request_seconds=engine.host_seconds_per_request - engine.host_seconds_per_streamed_request,
+        handover_prompt_seconds=_launching_seconds(shape),
         num_speculative_tokens=shape.num_speculative_tokens,
         frontend_latency=engine.frontend_latency,
         tokenization_per_token=engine.tokenization_per_token,
     )
+
+
+def _launching_seconds(shape: ReplicaShape) -> float:
+    """Return how long the host launches the kernels of a step with prompts that no CUDA graph covers."""
+    engine, model = shape.engine, shape.model
+    layer = engine.eager_prompt_seconds_per_layer
+    layer = engine.eager_seconds_per_layer if layer is None else layer
+    return model.num_hidden_layers * layer + model.num_moe_layers * engine.eager_seconds_per_expert_layer

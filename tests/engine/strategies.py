@@ -147,6 +147,10 @@ def configs(
         new_token_ratio_decay=draw(st.sampled_from([0.0010033333, 0.017320508, 0.22360680])),
         pipeline_parallel_size=1 if kv_allocation == "none" else draw(st.sampled_from([1, 1, 2, 3, 4])),
         frontend_latency=draw(st.integers(0, 2)) * FRONTEND_UNIT,
+        async_output=draw(st.booleans()),
+        handover_step_seconds=0.01,
+        handover_request_seconds=0.003,
+        handover_prompt_seconds=draw(st.sampled_from([0.0, 0.07])),
     )
 
 

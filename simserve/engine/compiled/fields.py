@@ -95,6 +95,7 @@ _REPLICA: dict[str, Kind] = {
         (
             "grows",
             "has_extras",
+            "has_late_tokens",
             "has_plain_admission",
             "has_priorities",
             "has_slots",
@@ -114,6 +115,7 @@ _REPLICA: dict[str, Kind] = {
             "finish_heap",
             "finished",
             "gap_leaps",
+            "late_tokens",
             "prefilling",
             "residues",
             "running",

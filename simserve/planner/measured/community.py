@@ -30,6 +30,8 @@ _HOST_SLOWDOWN = {"a100-sxm-80gb": 2.0, "rtx-4090-24gb": 3.0, "v100s-32gb": 2.0,
 """Node -> times as long as on its H100 node that work on its CPU takes (AMD EPYC 7532 in an A100 node)."""
 
 _FIRST_V1 = "0.8"
+_V0_FRONTEND_MS = 1.0
+"""From a call in the engine's own process to its scheduler, on the H100 node: a prompt's tokens and no HTTP."""
 _OFFLINE_SEATS = 512
 """What the runner asks for where a row does not say."""
 _V1_SEATS, _V1_BUDGET = 128, 2048
@@ -72,7 +74,7 @@ def _accelmark_point(row: Row, lengths: Path) -> MeasuredPoint:
         load=row.number_of("load_value"),
         scenario=build.scenario(row.label, model, deployed, workload) if workload else {},
         measured=measured,
-        protocol=Protocol(statistic="median"),
+        protocol=Protocol(statistic="median", is_in_process=True),
         reason=_accelmark_reason(notes, workload, row),
     )
 
@@ -89,7 +91,9 @@ def _accelmark_engine(row: Row, hardware: str, *, is_offline: bool) -> dict[str,
     is_v1 = version_key(version or "0") >= version_key(_FIRST_V1)
     limits: dict[str, Any] = {"max_num_seqs": int(seats.group(1)) if seats else _OFFLINE_SEATS}
     if not is_offline:
-        limits = {"max_num_seqs": _V1_SEATS, "max_num_batched_tokens": _V1_BUDGET} if is_v1 else {}
+        limits = {"max_num_seqs": _V1_SEATS, "max_num_batched_tokens": _V1_BUDGET}
+        if not is_v1:
+            limits = {"frontend_latency": f"{_V0_FRONTEND_MS * _HOST_SLOWDOWN.get(hardware, 1.0)} ms"}
     return {
         **limits,
         "gpu_memory_utilization": float(share.group(1)) if share else None,
