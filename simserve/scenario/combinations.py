@@ -10,7 +10,7 @@ from simserve.scenario.fleet_rules import check_fleet
 from simserve.scenario.front_combinations import check_front
 from simserve.scenario.objective import limits_by_class
 from simserve.scenario.schema import Scenario
-from simserve.sim.routing_spec import BLIND_POLICIES, LIVE_POLICIES
+from simserve.sim.routing_spec import BLIND_POLICIES
 from simserve.workload.requests import RequestSpecs
 
 
@@ -84,8 +84,7 @@ def _first_decision(scenario: Scenario) -> str | None:
     ):
         if getattr(deployment, option):
             return f"deployment.{option}"
-    routing = deployment.routing
-    return "deployment.routing" if routing.policy not in LIVE_POLICIES or routing.update_interval else None
+    return None
 
 
 def _check_classes(scenario: Scenario) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.engine.state import Replica, RequestTable
+from simserve.engine.state import RequestTable
 from simserve.sim.delivery import Delivery
 from simserve.sim.records import UNFINISHED
 from simserve.workload.class_spec import ClassSpec, RetrySpec
@@ -53,8 +53,6 @@ class Callers:
         self.num_resent = 0
         self.abandoned: list[tuple[float, float, float]] = []
         self.on_end: list[Callable[[int, float], None]] = []
-        self.requests, self.lists_failures = requests, True
-        self.replicas: list[Replica] = []
         self._not_before = 0.0
         self._specs, self._requests, self._events = specs, requests, events
         self._arrival_time, self._latency = arrival_time, latency

@@ -40,8 +40,7 @@ class ClosedLoop:
 
     def start(self, concurrency: int) -> None:
         """Let ``concurrency`` clients begin, at time 0 or over the ramp-up."""
-        for replica in self.cluster.replicas:
-            replica.finished = []
+        self.cluster.listen()
         indices = iter(range(len(self.think_time)))
         for client in range(concurrency):
             index = next(indices, None)

@@ -37,7 +37,7 @@ from simserve.sim.routing import Router
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.rules import rules_of
 from simserve.sim.series import BinnedSums
-from simserve.sim.sessions import Sessions
+from simserve.sim.sessions import Sessions, conversations_of, first_sent, forget_unsent
 from simserve.sim.step_log import StepLog
 from simserve.sim.streaming import joined
 from simserve.sim.timeline import FleetTimeline
@@ -110,10 +110,13 @@ class ManagedRun:
                 self.fleet.launch(pool, 0.0, is_ready=True, place=place)
         self._outages = Outages(self.fleet)
         self._sessions: Sessions | None = None
-        if specs.turn is not None:
-            self._sessions = Sessions(self.fleet.callers, specs, latency, self.arrival_time)
+        conversations = conversations_of(specs, latency, self.arrival_time)
+        if conversations is not None:
+            send = self.fleet.callers.send
+            self._sessions = Sessions(conversations, self.requests, send)
             self.fleet.callers.on_end.append(self._answer)
-            self._sessions.start()
+            for ready_time, index in first_sent(conversations, specs):
+                send(index, ready_time)
         elif specs.concurrency is None:
             # One tokeniser, in order: nobody overtakes a long prompt.
             np.frombuffer(self.requests.ready_time)[:] = np.maximum.accumulate(self.arrival_time + latency)
@@ -143,7 +146,7 @@ class ManagedRun:
             env.run(until=done)
         except KeyboardInterrupt:
             if self._sessions is not None:
-                self._sessions.forget_unsent()
+                forget_unsent(self.fleet.callers.unsent, self.requests, self.arrival_time)
             elif self._specs.concurrency is None:
                 # What was still to come was never sent.
                 self.arrival_time[self.fleet.num_arrived :] = np.nan
@@ -318,7 +321,7 @@ class ManagedRun:
 
     def _answer(self, index: int, heard_at: float) -> None:
         assert self._sessions is not None
-        self._sessions.answer([index], None if self.fleet.callers.delivery is None else heard_at)
+        self._sessions.answer(index, None if self.fleet.callers.delivery is None else heard_at)
 
     def _patience(self, index: int) -> float | None:
         """Return the seconds from its arrival in which a request's first token must come; None: no limit."""

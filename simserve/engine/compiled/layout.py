@@ -188,11 +188,16 @@ class Memory:
         """Return the length of a list."""
         return int(self.words[number * self.record.num_words + self.record.offsets[name] + 1])
 
-    def _put_items(self, at: int, kind: Items, values: Sequence[float] | None) -> None:
+    def _put_items(self, at: int, kind: Items, values: Sequence[Any] | None) -> None:
         """Copy a list. One that is absent gets no memory, by which compiled code knows it."""
         if values is None:
             return
-        items = np.array(values, dtype=np.float64 if kind.codes == "d" else np.int64)
+        if len(kind.codes) == 1:
+            items = np.array(values, dtype=kind.codes)
+        else:
+            items = np.empty((len(values), len(kind.codes)), dtype=np.int64)
+            for position, code in enumerate(kind.codes):
+                items[:, position] = np.array([each[position] for each in values], dtype=code).view(np.int64)
         self.words[at] = _allocate(max(items.nbytes, WORD))
         ctypes.memmove(int(self.words[at]), items.ctypes.data, items.nbytes)
         self.words[at + 1] = self.words[at + 2] = len(items)

@@ -103,6 +103,41 @@ def find_all(times: Any, time: float, positions: Any) -> None:
             positions.append(position)
 
 
+def least_among(numbers: Any, loads: Any) -> int:
+    """As `simserve.engine.numbers.least_among`."""
+    least: int = numbers[0]
+    for position in range(1, len(numbers)):
+        number = numbers[position]
+        if loads[number] < loads[least]:
+            least = number
+    return least
+
+
+def sum_among(numbers: Any, loads: Any) -> int:
+    """As `simserve.engine.numbers.sum_among`."""
+    total = 0
+    for position in range(len(numbers)):
+        total += loads[numbers[position]]
+    return total
+
+
+def copy_into(copy: Any, values: Any) -> None:
+    """As `simserve.engine.numbers.copy_into`."""
+    for position in range(len(values)):
+        copy[position] = values[position]
+
+
+def sort_ascending(values: Any) -> None:
+    """As `simserve.engine.numbers.sort_ascending`: by insertion."""
+    for position in range(1, len(values)):
+        value = values[position]
+        before = position - 1
+        while before >= 0 and values[before] > value:
+            values[before + 1] = values[before]
+            before -= 1
+        values[before + 1] = value
+
+
 def add_reach(cache: Any, segment: int, reach: int, count: int) -> None:
     """As `simserve.engine.prefix_cache.add_reach`."""
     reaches = cache.reaches
@@ -260,6 +295,10 @@ REPLACED: dict[str, Any] = {
         earliest_of,
         least_of,
         find_all,
+        least_among,
+        sum_among,
+        copy_into,
+        sort_ascending,
         add_reach,
         drop_reach,
         remove_reach,
