@@ -114,6 +114,7 @@ class ManagedRun:
             self._sessions = Sessions(self.fleet.callers, specs, latency, self.arrival_time)
             self.fleet.callers.on_end.append(self._answer)
             self._sessions.start()
+            self._note_begun()
         elif specs.concurrency is None:
             # One tokeniser, in order: nobody overtakes a long prompt.
             np.frombuffer(self.requests.ready_time)[:] = np.maximum.accumulate(self.arrival_time + latency)
@@ -319,6 +320,13 @@ class ManagedRun:
     def _answer(self, index: int, heard_at: float) -> None:
         assert self._sessions is not None
         self._sessions.answer([index], None if self.fleet.callers.delivery is None else heard_at)
+        self._note_begun()
+
+    def _note_begun(self) -> None:
+        """Where clients stop by a time, note how many requests there are in all when the last one has."""
+        assert self._sessions is not None
+        if self._sessions.num_idle == self._specs.concurrency:
+            self.fleet.callers.num_due = self._sessions.num_begun
 
     def _patience(self, index: int) -> float | None:
         """Return the seconds from its arrival in which a request's first token must come; None: no limit."""

@@ -46,6 +46,10 @@ class Sessions:
         specs: Requests with ``turn``; those of a conversation stand side by side, by turn.
         frontend_latency: Seconds from sending request i to the scheduler, shape [N].
         arrival_time: Filled with when each request was sent, shape [N].
+
+    Attributes:
+        num_begun: Closed loop: requests of the conversations that have begun.
+        num_idle: Closed loop: clients that begin no further one.
     """
 
     def __init__(
@@ -57,8 +61,9 @@ class Sessions:
     ) -> None:
         assert specs.session is not None
         assert specs.turn is not None
+        self.num_begun = self.num_idle = 0
         self._cluster = cluster
-        self._concurrency, self._begins_at = specs.concurrency, specs.begins_at
+        self._concurrency, self._begins_at, self._is_over = specs.concurrency, specs.begins_at, specs.is_over
         self._latency, self._arrival_time = frontend_latency, arrival_time
         self._think_time: list[float] = specs.think_time.tolist()
         # Requests of one turn of one conversation are a group; groups of a conversation are consecutive.
@@ -112,7 +117,12 @@ class Sessions:
     def _begin_next(self, time: float, *, thinks: bool) -> None:
         group = next(self._beginnings, None)
         if group is not None:
-            self._send(group, time, thinks=thinks)
+            first = self._edges[group]
+            if not self._is_over(time + self._think_time[first] if thinks else time):
+                self.num_begun += self._edges[self._begins.index(True, group + 1)] - first
+                self._send(group, time, thinks=thinks)
+                return
+        self.num_idle += 1
 
     def _send(self, group: int, time: float, *, thinks: bool = False) -> None:
         for index in range(self._edges[group], self._edges[group + 1]):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from simserve.sim.control import Control
@@ -47,16 +47,22 @@ def assert_same(records: RequestRecords, plain: RequestRecords) -> None:
     st.one_of(cases(), pressed_cases(), shared_cases()),
     st.integers(1, 3),
     st.sampled_from(["round_robin", "least_outstanding"]),
+    st.sampled_from([None, 4.0, 20.0]),
 )
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-def test_without_decisions_the_managed_run_is_the_plain_run(case: Case, num_replicas: int, policy: str) -> None:
-    """Open and closed loops, any scheduler, any number of replicas: the same bytes."""
+def test_without_decisions_the_managed_run_is_the_plain_run(
+    case: Case, num_replicas: int, policy: str, closes_at: float | None
+) -> None:
+    """Open and closed loops, to the last request or until clients stop, any scheduler, any number of replicas."""
+    # Ranks that step together are not simulated where something decides (`simserve.scenario.combinations`).
+    assume(case.config.data_parallel_size == 1)
+    specs = case.specs if case.specs.concurrency is None else replace(case.specs, closes_at=closes_at)
     config = replace(case.config, async_scheduling=case.config.batching == "continuous" and num_replicas == 2)
     deployment = make_deployment(config, case.times, num_replicas, policy)
     control = Control(routing=RoutingSpec(policy=policy))
     assert control.is_plain
 
-    plain, run = simulate(deployment, case.specs), managed(replace(deployment, control=control), case.specs)
+    plain, run = simulate(deployment, specs), managed(replace(deployment, control=control), specs)
 
     assert_same(run.records, plain.records)
     assert run.end_time == plain.end_time
