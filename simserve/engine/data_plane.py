@@ -176,10 +176,10 @@ def answer(plane: DataPlane, requests: RequestTable, index: int) -> None:
     """Send what follows in its conversation on a request that has ended."""
     conversations = plane.conversations
     assert conversations is not None
-    group = following(conversations, index)
+    ended_at = requests.ready_time[index] if requests.status[index] == FAILED else requests.finish_time[index]
+    group = following(conversations, index, ended_at)
     if group < 0:
         return
-    ended_at = requests.ready_time[index] if requests.status[index] == FAILED else requests.finish_time[index]
     for each in range(conversations.edges[group], conversations.edges[group + 1]):
         ready = ready_after(conversations, each, ended_at)
         requests.ready_time[each] = ready

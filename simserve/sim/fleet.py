@@ -133,7 +133,7 @@ class Fleet(Lives):
     @property
     def is_done(self) -> bool:
         """Whether every request has come to its end."""
-        return self.callers.num_ended == len(self._place)
+        return self.callers.num_ended == self.callers.num_due
 
     def drive(self, until: float) -> None:
         """Advance to ``until`` (exclusive), to news for SimPy's side, or until nothing is left to do."""

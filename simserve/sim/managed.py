@@ -11,6 +11,7 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from simserve.engine.conversations import Conversations
 from simserve.sim.affinity import affinity_of
 from simserve.sim.autoscaler import Autoscaler
 from simserve.sim.callers import Callers, Event
@@ -117,6 +118,7 @@ class ManagedRun:
             self.fleet.callers.on_end.append(self._answer)
             for ready_time, index in first_sent(conversations, specs):
                 send(index, ready_time)
+            self._note_begun(conversations)
         elif specs.concurrency is None:
             # One tokeniser, in order: nobody overtakes a long prompt.
             np.frombuffer(self.requests.ready_time)[:] = np.maximum.accumulate(self.arrival_time + latency)
@@ -322,6 +324,12 @@ class ManagedRun:
     def _answer(self, index: int, heard_at: float) -> None:
         assert self._sessions is not None
         self._sessions.answer(index, None if self.fleet.callers.delivery is None else heard_at)
+        self._note_begun(self._sessions.conversations)
+
+    def _note_begun(self, conversations: Conversations) -> None:
+        """Where clients stop by a time, note how many requests there are in all when the last one has."""
+        if conversations.num_idle == self._specs.concurrency:
+            self.fleet.callers.num_due = conversations.num_begun
 
     def _patience(self, index: int) -> float | None:
         """Return the seconds from its arrival in which a request's first token must come; None: no limit."""

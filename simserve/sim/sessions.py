@@ -5,6 +5,7 @@ Whose turn follows on which is `simserve.engine.conversations`'; the plain data 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -39,6 +40,7 @@ def conversations_of(
         unanswered=_column(np.diff(edges), np.int64),
         begins=_column(np.append(specs.turn[starts] == 1, True), np.int8),
         is_closed=specs.concurrency is not None,
+        closes_at=math.inf if specs.closes_at is None else specs.closes_at,
         think_time=_column(specs.think_time, np.float64),
         latency=_column(latency, np.float64),
         arrival_time=_seen(arrival_time),
@@ -70,11 +72,12 @@ def first_sent(conversations: Conversations, specs: RequestSpecs) -> Iterable[tu
         yield from zip(ready.tolist(), indices.tolist(), strict=True)
         return
     for client in range(specs.concurrency):
-        group = next_beginning(conversations)
+        sent = specs.begins_at(client)
+        group = next_beginning(conversations, sent, thinks=False)
         if group < 0:
-            return
+            continue
         for index in range(edges[group], edges[group + 1]):
-            conversations.arrival_time[index] = sent = specs.begins_at(client)
+            conversations.arrival_time[index] = sent
             yield sent + conversations.latency[index], index
 
 
@@ -98,7 +101,7 @@ class Sessions:
     def __init__(
         self, conversations: Conversations, requests: RequestTable, send: Callable[[int, float], None]
     ) -> None:
-        self._conversations, self._requests, self._send = conversations, requests, send
+        self.conversations, self._requests, self._send = conversations, requests, send
 
     def answer(self, index: int, heard_at: float | None = None) -> None:
         """Send what follows on a request that ended.
@@ -107,12 +110,12 @@ class Sessions:
             index: The request.
             heard_at: When its client knows; None: when it ended.
         """
-        conversations, requests = self._conversations, self._requests
-        group = following(conversations, index)
-        if group < 0:
-            return
+        conversations, requests = self.conversations, self._requests
         if heard_at is None:
             has_failed = requests.status[index] == FAILED
             heard_at = requests.ready_time[index] if has_failed else requests.finish_time[index]
+        group = following(conversations, index, heard_at)
+        if group < 0:
+            return
         for each in range(conversations.edges[group], conversations.edges[group + 1]):
             self._send(each, ready_after(conversations, each, heard_at))

@@ -146,7 +146,7 @@ def simulate(
         engine, priced.step_times, priced, deployment.num_replicas, control.routing, specs, progress, log, accelerate
     )
     return Simulation(
-        records=records.by_arrival() if specs.sends_out_of_order else records,
+        records=_in_order(records, specs),
         totals=totals,
         end_time=end_time,
         num_replicas=deployment.num_replicas * engine.data_parallel_size,
@@ -218,7 +218,13 @@ def _managed(
     )
     if streaming is not None:
         simulation = _as_seen(streaming, simulation, run)
-    return replace(simulation, records=simulation.records.by_arrival()) if specs.sends_out_of_order else simulation
+    return replace(simulation, records=_in_order(simulation.records, specs))
+
+
+def _in_order(records: RequestRecords, specs: RequestSpecs) -> RequestRecords:
+    """Return the records in order of arrival; of clients that stop, without what they never sent."""
+    ordered = records.by_arrival() if specs.sends_out_of_order else records
+    return ordered if specs.closes_at is None else ordered.sent()
 
 
 def _frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
@@ -280,7 +286,7 @@ def _run(
         np.frombuffer(requests.ready_time)[:] = np.maximum.accumulate(arrival_time + latency)
         cluster.schedule_all()
     else:
-        clients = ClosedLoop(env, cluster, specs.think_time, latency, arrival_time, specs.begins_at)
+        clients = ClosedLoop(env, cluster, specs.think_time, latency, arrival_time, specs.begins_at, specs.is_over)
         clients.start(specs.concurrency)
     cluster.accelerate(compiled)
     env.process(_data_plane(env, cluster, clients))

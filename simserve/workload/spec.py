@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
-from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
+from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals
 from simserve.workload.class_spec import MAX_CLASSES, ClassSpec, check_classes
 from simserve.workload.length_spec import Length
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
@@ -55,7 +55,8 @@ class WorkloadSpec(FrozenModel):
     num_requests: int | None = Field(default=None, ge=1, le=MAX_REQUESTS)
     """Number of requests; all are served to the end. With a trace: only its first."""
     duration: Seconds | None = Field(default=None, gt=0)
-    """Arrivals stop then; what has arrived is served to the end."""
+    """Arrivals stop then; what has arrived is served to the end, conversations that have begun included. Clients of a
+    closed loop send nothing from then on."""
     trace: TraceSpec | None = None
     """Recorded traffic, instead of `arrivals` and lengths; `arrivals` beside it replace its times."""
     classes: Annotated[tuple[ClassSpec, ...], Field(min_length=1, max_length=MAX_CLASSES)] | None = None
@@ -112,7 +113,7 @@ class WorkloadSpec(FrozenModel):
             return self
         if self.num_requests is None and self.duration is None:
             raise ValueError('has no end; give num_requests, or duration such as "10 min"')
-        if self.duration is not None and isinstance(self.arrivals, ClosedLoopArrivals | AllAtOnceArrivals):
+        if self.duration is not None and isinstance(self.arrivals, AllAtOnceArrivals):
             raise ValueError(f"cannot end {self.arrivals.process} arrivals by duration; give num_requests instead")
         rate = getattr(self.arrivals, "rate", 0.0)
         if self.duration is not None and rate * self.duration > MAX_REQUESTS / 2:

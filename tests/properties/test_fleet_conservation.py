@@ -22,7 +22,7 @@ from simserve.sim.liveness_spec import LivenessSpec
 from simserve.sim.managed import ManagedRun
 from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.pools import PoolSetup
-from simserve.sim.records import COMPLETED, REASONS, UNFINISHED
+from simserve.sim.records import COMPLETED, REASONS
 from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Simulation, simulate
@@ -32,7 +32,7 @@ from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import affine_step_times, make_config, make_faults
 from tests.engine.strategies import conversations
-from tests.properties.test_conservation import CHECKS, classes, controls, fault_mappings, traffic
+from tests.properties.test_conservation import CHECKS, check_ends, classes, controls, fault_mappings, traffic
 from tests.theory.builders import make_deployment
 
 TIMES = affine_step_times(step_seconds=0.2, token_seconds=0.01, decode_context_seconds=0.001)
@@ -218,7 +218,7 @@ def test_everything_is_accounted_for_in_any_cluster(specs: RequestSpecs, cluster
 
     rows = run.requests
     assert run.fleet.is_done
-    assert UNFINISHED not in rows.status
+    check_ends(specs, run)
     asked = ManagedRun(cluster.control, cluster.setups, specs, np.zeros(len(specs)), None).requests
     assert list(rows.max_tokens) == list(asked.max_tokens)
     for unit in run.fleet.units:

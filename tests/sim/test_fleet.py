@@ -48,18 +48,20 @@ def assert_same(records: RequestRecords, plain: RequestRecords) -> None:
     st.one_of(cases(), pressed_cases(), shared_cases()).filter(lambda case: case.config.data_parallel_size == 1),
     st.integers(1, 3),
     routings(),
+    st.sampled_from([None, 4.0, 20.0]),
 )
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 def test_without_decisions_the_managed_run_is_the_plain_run(
-    case: Case, num_replicas: int, routing: RoutingSpec
+    case: Case, num_replicas: int, routing: RoutingSpec, closes_at: float | None
 ) -> None:
-    """Open and closed loops, any scheduler, any number of replicas, any router: the same bytes."""
+    """Open and closed loops, to the last request or until clients stop, any scheduler, any router: the same bytes."""
+    specs = case.specs if case.specs.concurrency is None else replace(case.specs, closes_at=closes_at)
     config = replace(case.config, async_scheduling=case.config.batching == "continuous" and num_replicas == 2)
     control = Control(routing=routing)
     assert control.is_plain
     deployment = replace(make_deployment(config, case.times, num_replicas), control=control)
 
-    plain, run = simulate(deployment, case.specs), managed(deployment, case.specs)
+    plain, run = simulate(deployment, specs), managed(deployment, specs)
 
     assert_same(run.records, plain.records)
     assert run.end_time == plain.end_time

@@ -160,8 +160,9 @@ CONVERSATIONS = Record(
     {
         **dict.fromkeys(("edges", "group", "unanswered"), Column("q")),
         **dict.fromkeys(("arrival_time", "latency", "think_time"), Column("d")),
-        **dict.fromkeys(("next_group", "num_groups"), INTEGER),
+        **dict.fromkeys(("next_group", "num_begun", "num_groups", "num_idle"), INTEGER),
         "begins": Column("b"),
+        "closes_at": FLOAT,
         "is_closed": BOOLEAN,
     },
 )
