@@ -256,7 +256,7 @@ class ReplicaShape:
                 reference_ranks=ranks,
                 skew=skew,
                 curves=self.hardware.collective_curves,
-                engine=self.engine.name,
+                engine=self.engine.all_reduce or self.engine.name,
             )
         if inter.kind == "none":
             raise self._refuse(f"needs {num_gpus} GPUs; a node of {name} has {ranks} and no network", key)
