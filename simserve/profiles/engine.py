@@ -99,6 +99,7 @@ class ResolvedEngine:
         memory_share: Times that, the scale on its bandwidths.
         shared_decode_groups: Query heads a key-value head for which decode attention reads keys once for all of
             them, others read them each; None: any number.
+        all_reduce: ``nccl``, or None for one of the engine's own.
         fuses_activation_quantisation: Whether norms and activation functions round their results to 8 bits.
         narrow_kv_slowdown: Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels.
         max_bandwidth: Memory bandwidth beyond which the kernels gain nothing; infinite where they follow the GPU.
@@ -169,6 +170,7 @@ class ResolvedEngine:
     compute_efficiency: float
     memory_share: float
     shared_decode_groups: tuple[int, ...] | None
+    all_reduce: str | None
     fuses_activation_quantisation: bool
     narrow_kv_slowdown: float
     max_bandwidth: float
