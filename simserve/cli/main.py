@@ -17,8 +17,8 @@ DEBUG_VARIABLE = "SIMSERVE_DEBUG"
 """Environment variable that lets a defect's traceback through."""
 
 _OBJECTS_BEFORE_COLLECTION = 50_000
-"""Python's own 700 is for programs that leave cycles behind. A command makes hundreds of thousands of objects that stay,
-models and modules, and looking through them time and again takes an eighth of a short one."""
+"""Python's own 700 is for programs that leave cycles behind. A command makes hundreds of thousands of objects that
+stay, models and modules, and looking through them time and again takes a tenth of a short one."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a place that takes no more bytes; nobody's defect."""
