@@ -7,6 +7,10 @@ functions as loops.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 def sum_between(values: list[int], start: int, stop: int) -> int:
@@ -52,3 +56,11 @@ def copy_into(copy: list[int], values: list[int]) -> None:
 def sort_ascending(values: list[int]) -> None:
     """Sort a list that is short as a rule."""
     values.sort()
+
+
+def as_column(values: NDArray[Any], as_list: bool) -> Any:
+    """Return integers or floats as Python reads them fastest, in a list, or as compiled code does, where they lie."""
+    if as_list:
+        return values.tolist()
+    kind = np.float64 if values.dtype.kind == "f" else np.int64
+    return memoryview(cast(bytes, np.ascontiguousarray(values, dtype=kind)))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.numbers import as_column
 from simserve.engine.routing import Affinity
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.workload.requests import RequestSpecs
@@ -20,20 +21,20 @@ LEAST_EXCESS = 4
 """Requests more than the least loaded one, below which the replica of a session is not passed over."""
 
 
-def session_affinity(sessions: Sequence[int] | NDArray[np.int64]) -> Affinity:
+def session_affinity(sessions: Sequence[int] | NDArray[np.int64], as_lists: bool = True) -> Affinity:
     """Return that every request of a session goes where the one before it went.
 
     How long what is kept is, is not known: it is worth `LEAST_EXCESS`.
 
     Args:
         sessions: Session of each request; negative: none.
+        as_lists: Whether it is read from Python, not from compiled code.
     """
     numbers = np.asarray(sessions, dtype=np.int64)
     has_session = numbers >= 0
-    keys, num_keys = dense(numbers[has_session])
     offsets = np.concatenate([[0], np.cumsum(has_session)])
-    ends = np.full(len(keys), LEAST_EXCESS)
-    return Affinity(offsets.tolist(), keys.tolist(), ends.tolist(), [0.0] * len(numbers), num_keys)
+    keys = numbers[has_session]
+    return _affinity(offsets, keys, np.full(len(keys), LEAST_EXCESS), np.zeros(len(numbers)), as_lists)
 
 
 def prefix_affinity(
@@ -41,6 +42,7 @@ def prefix_affinity(
     segments: Sequence[int] | NDArray[np.int64],
     ends: Sequence[int] | NDArray[np.int64],
     least: Sequence[float] | NDArray[np.floating],
+    as_lists: bool = True,
 ) -> Affinity:
     """Return that a request goes where the longest part of what it begins with was served last.
 
@@ -53,20 +55,32 @@ def prefix_affinity(
         segments: Number of each segment, in order within a request.
         ends: Token of the request before which it ends.
         least: Tokens of each request that must be known to a replica at least.
+        as_lists: Whether it is read from Python, not from compiled code.
     """
-    keys, num_keys = dense(np.asarray(segments, dtype=np.int64))
-    starts, values, worth = (np.asarray(each).tolist() for each in (offsets, keys, ends))
-    return Affinity(starts, values, worth, np.asarray(least).tolist(), num_keys)
+    return _affinity(np.asarray(offsets), np.asarray(segments), np.asarray(ends), np.asarray(least), as_lists)
 
 
-def affinity_of(routing: RoutingSpec, specs: RequestSpecs) -> Affinity | None:
+def _affinity(
+    offsets: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    least: NDArray[np.floating],
+    as_lists: bool,
+) -> Affinity:
+    keys, num_keys = dense(numbers)
+    starts, values, worth = (as_column(each, as_lists) for each in (offsets, keys, ends))
+    return Affinity(starts, values, worth, as_column(least.astype(np.float64), as_lists), num_keys)
+
+
+def affinity_of(routing: RoutingSpec, specs: RequestSpecs, as_lists: bool = True) -> Affinity | None:
     """Return what the router remembers under its policy; None where it goes by load alone, or has nothing to go by."""
     if routing.policy == "session" and specs.session is not None:
-        return session_affinity(specs.session)
+        return session_affinity(specs.session, as_lists)
     if routing.policy == "prefix" and specs.prefixes is not None:
         prefixes = specs.prefixes
         threshold = DEFAULT_CACHE_THRESHOLD if routing.cache_threshold is None else routing.cache_threshold
-        return prefix_affinity(prefixes.offsets, prefixes.segments, prefixes.ends, threshold * specs.prompt_tokens)
+        least = threshold * specs.prompt_tokens
+        return prefix_affinity(prefixes.offsets, prefixes.segments, prefixes.ends, least, as_lists)
     return None
 
 

@@ -17,11 +17,10 @@ from simserve.engine.conversations import Conversations
 from simserve.engine.data_plane import CHORES, NEWS, DataPlane, driver
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.lockstep import Ranks, complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
+from simserve.engine.routing import Router
 from simserve.engine.state import LEAP_WIDTH, STATIC, Replica, RequestTable
 from simserve.sim.recorder import FLUSH_ROWS, Recorder
-from simserve.sim.routing import plain_router
 from simserve.sim.routing_spec import TOKEN_POLICIES, RoutingPolicy, RoutingSpec
-from simserve.workload.requests import RequestSpecs
 
 Routing = RoutingPolicy
 _drive_replicas = driver(submit, complete, plan, seen_time)
@@ -35,8 +34,8 @@ class Cluster:
         replicas: At least one; those of a replica that steps in lockstep stand side by side.
         requests: The table of all requests of the run.
         recorder: Takes the leaps.
-        routing: How requests are spread; by load, ties go to the lowest replica.
-        specs: What arrives: what the router goes by beside loads.
+        routing: How requests are spread.
+        router: What chooses that way (`simserve.sim.routing.plain_router`).
         on_progress: Called now and then with the number of requests that have finished.
         num_ranks: How many of ``replicas`` step together as one replica.
     """
@@ -47,7 +46,7 @@ class Cluster:
         requests: RequestTable,
         recorder: Recorder,
         routing: RoutingSpec,
-        specs: RequestSpecs,
+        router: Router,
         on_progress: Callable[[int], None] | None = None,
         num_ranks: int = 1,
     ) -> None:
@@ -61,7 +60,7 @@ class Cluster:
             self._drive = _drive_ranks
         self._plane = DataPlane(
             units,
-            plain_router(routing, specs),
+            router,
             weighs_tokens=routing.policy in TOKEN_POLICIES,
             renew_interval=routing.update_interval,
             schedules_ahead=replicas[0].config.async_scheduling and replicas[0].mode != STATIC,

@@ -26,9 +26,15 @@ _DRAWS = {"random": 1, "power_of_two": 2}
 """Random numbers that a request takes."""
 
 
-def plain_router(spec: RoutingSpec, specs: RequestSpecs) -> routing.Router:
-    """Return the router of replicas that are there throughout: each request is routed once, by numbers drawn here."""
-    router = _router(spec, affinity_of(spec, specs))
+def plain_router(spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True) -> routing.Router:
+    """Return the router of replicas that are there throughout: each request is routed once, by numbers drawn here.
+
+    Args:
+        spec: The policy.
+        specs: What arrives.
+        as_lists: Whether it is read from Python, not from compiled code.
+    """
+    router = _router(spec, affinity_of(spec, specs, as_lists))
     random = rng.stream(specs.seed, "routing", specs.replication)
     for _ in range(-(-len(specs) * _DRAWS.get(spec.policy, 0) // _UNIFORMS_AT_ONCE)):
         _draw_more(router, random)

@@ -31,6 +31,7 @@ from simserve.sim.pools import PoolOutcome, PoolSetup, together
 from simserve.sim.prefixes import prefix_paths
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
+from simserve.sim.routing import plain_router
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.sessions import conversations_of, first_sent, forget_unsent
 from simserve.sim.step_log import StepLog
@@ -269,11 +270,12 @@ def _run(
     replicas = [Replica(number // num_ranks, config, times) for number in range(num_replicas * num_ranks)]
     if log is not None:
         log.watch(replicas)
-    paths = recorder.paths = prefix_paths(config, specs)
+    paths = recorder.paths = prefix_paths(config, specs, as_lists=compiled is None)
     for replica in replicas:
         set_up(replica, requests, paths)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
-    cluster = Cluster(replicas, requests, recorder, routing, specs, on_progress, num_ranks)
+    router = plain_router(routing, specs, as_lists=compiled is None)
+    cluster = Cluster(replicas, requests, recorder, routing, router, on_progress, num_ranks)
     env = simpy.Environment()
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
     clients: ClosedLoop | None = None
@@ -307,7 +309,7 @@ def _run(
     end_time = end_of(requests)
     num_schedulers = len(replicas)
     # What only the scheduler needed is gone before the sums are made.
-    del cluster, conversations, requests, replicas, env, clients
+    del cluster, router, conversations, requests, replicas, env, clients
     return records, recorder.totals(num_schedulers, records, end_time), end_time, was_interrupted
 
 

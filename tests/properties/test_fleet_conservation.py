@@ -201,9 +201,9 @@ def check_unit(unit: Unit) -> None:
     cache = replica.cache
     if cache is None:
         return
-    assert not (cache.used)
-    assert not (cache.reaches)
-    assert cache.num_idle == sum(cache.held.values()) <= replica.num_blocks
+    assert not any(cache.used)
+    assert not any(cache.reaches.values())
+    assert cache.num_idle == sum(cache.held) <= replica.num_blocks
     if cache.tier is not None:
         assert cache.tier.num_stored == sum(cache.tier.stored.values()) <= cache.tier.num_blocks
 

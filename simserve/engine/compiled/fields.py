@@ -10,6 +10,7 @@ from simserve.engine.compiled.layout import (
     INTEGER,
     Column,
     Counts,
+    Index,
     Items,
     Kind,
     Order,
@@ -42,11 +43,12 @@ TIER = Record("tier", {"stored": Counts()})
 CACHE = Record(
     "cache",
     {
-        **dict.fromkeys(("held", "reach_heads", "used", "users"), Counts()),
+        **dict.fromkeys(("free_slots", "held", "num_others", "reach_heads", "segments", "used", "users"), Items("q")),
         **dict.fromkeys(("num_duplicates", "num_idle", "free_reach"), INTEGER),
         "idle": Order(),
         "paths": Pointer(PATHS),
         "reaches": Items("qqq"),
+        "slots": Index(),
         "tier": Pointer(TIER),
     },
 )

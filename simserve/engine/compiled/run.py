@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.compiled import fields
-from simserve.engine.compiled.layout import INTEGER, Column, Counts, Memory, Pointer, Queue, Record, Table
+from simserve.engine.compiled.layout import INTEGER, Column, Index, Items, Memory, Order, Pointer, Queue, Record, Table
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
 from simserve.engine.queue import OrderedQueue
@@ -189,20 +189,16 @@ def _caches(replicas: list[Replica]) -> list[Memory | None]:
     first = replicas[0].cache
     if first is None:
         return [None] * len(replicas)
-    known = first.paths
-    numbers, segments = np.unique(np.array(known.segments, dtype=np.int64), return_inverse=True)
-    paths = Memory(fields.PATHS)
-    columns = {"segments": segments.astype(np.int64)}
-    columns |= {name: np.array(getattr(known, name), dtype=np.int64) for name in ("starts", "ends")}
-    for name in fields.PATHS.fields:
-        paths.put(name, columns.get(name, getattr(known, name)))
+    paths = _columns(fields.PATHS, first.paths)
     caches: list[Memory | None] = []
     for _ in replicas:
         cache = Memory(fields.CACHE)
         for name, kind in fields.CACHE.fields.items():
-            if isinstance(kind, Counts):
-                cache.put(name, np.zeros(len(numbers) + 1, dtype=np.int64))
-        cache.put("idle", (np.zeros(len(numbers) + 1, dtype=np.int64), np.zeros(len(numbers) + 1, dtype=np.int64)))
+            if isinstance(kind, Order | Index):
+                cache.put(name, None)
+            elif isinstance(kind, Items) and name not in ("reach_heads", "reaches"):
+                cache.put(name, getattr(first, name))
+        cache.put("reach_heads", first.num_others)
         cache.put("paths", paths)
         caches.append(cache)
     return caches
