@@ -228,6 +228,8 @@ def _from_trace(
     trace = read_trace(file, source.format).scaled(
         time=source.time_scale, prompt=source.prompt_scale, output=source.output_scale
     )
+    if source.block_size is not None and trace.prefix_blocks is None:
+        raise TraceError("holds no hash_ids", file=file, key="workload.trace.block_size", remedy="leave it out")
     if spec.arrivals is None and not trace.has_arrival_times:
         raise TraceError(
             "holds no arrival times",
@@ -242,7 +244,7 @@ def _from_trace(
     else:
         timing = _drawn_timing(spec, trace, file, seed, replication)
     num_requests = len(timing.arrival_time)
-    blocks, prompt_tokens = trace.prefix_blocks, trace.prompt_tokens[:num_requests]
+    blocks, prompt_tokens = trace.blocks_of(source.block_size), trace.prompt_tokens[:num_requests]
     output_tokens = trace.output_tokens[:num_requests]
     asked = output_tokens if trace.max_tokens is None else trace.max_tokens[:num_requests]
     classes = spec.classes or ()

@@ -17,7 +17,9 @@ from simserve.workload.length_spec import Length
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 from simserve.workload.users import FrontDoor
 
-TraceFormat = Literal["auto", "azure", "csv", "mooncake", "burstgpt", "bailian", "sharegpt", "vllm-bench", "otel"]
+TraceFormat = Literal[
+    "auto", "azure", "csv", "mooncake", "burstgpt", "bailian", "sharegpt", "vllm-bench", "vllm-timed", "otel"
+]
 Scale = Annotated[float, Field(gt=0, le=1e6)]
 
 
@@ -31,7 +33,11 @@ class TraceSpec(FrozenModel):
     0. `csv`: arrival_time (seconds from the start of the run), prompt_tokens, output_tokens, and max_tokens if there
     is one. `mooncake`, `bailian`: JSON lines; which blocks prompts share is what a prefix cache finds. `burstgpt`:
     requests that failed are left out. `sharegpt`: texts, lengths estimated, no arrival times. `vllm-bench`: a
-    detailed result of `vllm bench serve`. `otel`: spans with gen_ai.usage attributes."""
+    detailed result of `vllm bench serve`. `vllm-timed`: what its `timed_trace` replays, as `mooncake` in seconds and
+    blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes."""
+    block_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Tokens that one of the trace's `hash_ids` stands for. Absent: as the format has it, 512 of `mooncake`, 16 of
+    `bailian` and `vllm-timed`."""
     time_scale: Scale = 1.0
     """Multiplies the recorded times: 0.5 sends the same requests at twice the rate."""
     prompt_scale: Scale = 1.0
