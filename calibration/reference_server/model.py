@@ -2,7 +2,7 @@
 
 Every product has the shape of a real layer. Attention is plain PyTorch: a decode step gathers the blocks of its
 requests, padded to the longest context, so that it costs the longest where a paged kernel costs the sum; prompts run
-through ``scaled_dot_product_attention``. On CUDA, steps that only decode run as captured CUDA graphs.
+through ``scaled_dot_product_attention``. On CUDA, steps that only decode run as CUDA graphs, captured before the first.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 
 from calibration.reference_server.scheduler import Request, Step
 from simserve.profiles.model import ModelProfile
@@ -25,6 +26,15 @@ INITIAL_STD = 0.02
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 GRAPH_BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Decode batches that are captured; a batch runs as the next of them."""
+
+GRAPH_WIDTHS = 8
+"""Lengths of block tables that are captured, at most: a table is padded by an eighth of the longest at most."""
+
+WARM_UPS = 2
+"""Runs of a decode step before it is captured."""
+
+Graph = tuple[torch.cuda.CUDAGraph, dict[str, Tensor], Tensor]
+"""A captured decode step, the tensors that it reads, and the one that it writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,7 @@ class PagedModel:
         if profile.moe is not None or profile.mla is not None or not profile.is_gated_mlp:
             raise ValueError(f"{profile.name}: the reference server has dense gated layers of plain attention only")
         self.profile, self.block_size, self.device = profile, block_size, torch.device(device)
+        self.uses_graphs = self.device.type == "cuda"
         self.dtype = DTYPES[dtype or ("fp32" if device == "cpu" else "bf16")]
         generator = torch.Generator(self.device).manual_seed(seed)
 
@@ -103,7 +114,8 @@ class PagedModel:
         ]
         self.spare_block = num_blocks
         self.rotation = self._rotation(max_model_len)
-        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, dict[str, Tensor], Tensor]] = {}
+        self.max_blocks = -(-max_model_len // block_size)
+        self._graphs: dict[tuple[int, int], Graph] = {}
 
     def _rotation(self, length: int) -> tuple[Tensor, Tensor]:
         half = self.profile.head_dim // 2
@@ -128,22 +140,20 @@ class PagedModel:
         return [table[position // size] * size + position % size for position in range(start, end)]
 
     def _decode(self, requests: Sequence[Request]) -> Tensor:
-        """Return the next token of requests that decode, as a captured graph on CUDA."""
+        """Return the next token of requests that decode, by a captured graph where there is one."""
         count = len(requests)
-        batch = count
-        if self.device.type == "cuda" and count <= GRAPH_BATCHES[-1]:
-            batch = next(size for size in GRAPH_BATCHES if size >= count)
+        batch = next((size for size in GRAPH_BATCHES if size >= count), count) if self._graphs else count
         inputs = self._decode_inputs(requests, batch)
-        if self.device.type != "cuda" or count > GRAPH_BATCHES[-1]:
-            return self._decode_forward(**inputs)
+        if (batch, inputs["tables"].shape[1]) not in self._graphs:
+            return self._decode_forward(**inputs)[:count]
         return self._replay(inputs)[:count]
 
     def _decode_inputs(self, requests: Sequence[Request], batch: int) -> dict[str, Tensor]:
         """Return tokens, positions, slots and block tables of a decode step, padded to ``batch`` on a spare block."""
         longest = max(request.num_computed_tokens for request in requests) + 1
         width = -(-longest // self.block_size)
-        if self.device.type == "cuda":
-            width = 1 << (width - 1).bit_length()  # few shapes, few graphs
+        if self.uses_graphs:
+            width = next((each for each in self.graph_widths() if each >= width), width)
         spare = self.spare_block
         tables = [request.block_table + [spare] * (width - len(request.block_table)) for request in requests]
         padding = batch - len(requests)
@@ -160,22 +170,51 @@ class PagedModel:
     def _tensor(self, values: list[int] | list[list[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.long).to(self.device, non_blocking=True)
 
+    def graph_widths(self) -> list[int]:
+        """Return the lengths of block tables that decode steps are padded to on CUDA, ascending."""
+        step = -(-self.max_blocks // GRAPH_WIDTHS)
+        return list(range(step, self.max_blocks + step, step))
+
+    @torch.inference_mode()
+    def capture(self, max_num_seqs: int) -> int:
+        """Capture every decode step that may come on CUDA, and return how many: none is captured while serving.
+
+        The largest comes first; the others find room in the memory that it leaves, since no two run at once.
+        """
+        if not self.uses_graphs:
+            return 0
+        pool = torch.cuda.graph_pool_handle()
+        most = next((size for size in GRAPH_BATCHES if size >= max_num_seqs), GRAPH_BATCHES[-1])
+        for batch in reversed([size for size in GRAPH_BATCHES if size <= most]):
+            for width in reversed(self.graph_widths()):
+                self._graphs[batch, width] = self._captured(batch, width, pool)
+        torch.cuda.synchronize()
+        return len(self._graphs)
+
+    def _spare_inputs(self, batch: int, width: int) -> dict[str, Tensor]:
+        """Return the inputs of a decode step that reads and writes the spare block alone."""
+        zeros = torch.zeros(batch, dtype=torch.long, device=self.device)
+        slots = zeros + self.spare_block * self.block_size
+        tables = torch.full((batch, width), self.spare_block, dtype=torch.long, device=self.device)
+        return {"ids": zeros, "positions": zeros.clone(), "slots": slots, "tables": tables}
+
+    def _captured(self, batch: int, width: int, pool: tuple[int, int]) -> Graph:
+        """Return a captured decode step of a shape."""
+        static = self._spare_inputs(batch, width)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                self._decode_forward(**static)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            result = self._decode_forward(**static)
+        return graph, static, result
+
     def _replay(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Run a captured decode step, capturing its shape at first sight."""
-        key = (len(inputs["ids"]), inputs["tables"].shape[1])
-        if key not in self._graphs:
-            static = {name: each.clone() for name, each in inputs.items()}
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(2):
-                    self._decode_forward(**static)
-            torch.cuda.current_stream().wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                result = self._decode_forward(**static)
-            self._graphs[key] = (graph, static, result)
-        graph, static, result = self._graphs[key]
+        """Run a captured decode step; its result holds until the next."""
+        graph, static, result = self._graphs[len(inputs["ids"]), inputs["tables"].shape[1]]
         for name, each in inputs.items():
             static[name].copy_(each)
         graph.replay()
@@ -243,10 +282,9 @@ class PagedModel:
         """Return causal attention of a chunk behind ``done`` tokens, ``[tokens, heads x width]``."""
         size = len(query)
         keys, values = (each[context].transpose(0, 1).unsqueeze(0) for each in cache)
-        mask = None
+        mask: Tensor | None = None
         if done and size > 1:
-            places = torch.arange(done + size, device=self.device)
-            mask = places <= places[done:].unsqueeze(1)
+            mask = causal_lower_right(size, done + size)  # what flash attention on CUDA knows, unlike other masks
         found = F.scaled_dot_product_attention(
             query.transpose(0, 1).unsqueeze(0),
             keys,

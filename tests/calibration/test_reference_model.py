@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -56,6 +57,47 @@ def test_tokens_do_not_depend_on_how_they_are_batched(num_blocks: int, budget: i
         expected = list(prompt)
         for _ in range(8):
             expected.append(model.reference(expected))  # type: ignore[attr-defined]
+        assert request.token_ids == expected
+
+
+def test_decode_steps_are_replayed_in_the_shapes_that_were_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With graphs that run the step anew: padded batches and tables give the same tokens, none is captured late."""
+    from calibration.reference_server import model as module
+
+    profile = tiny_profile()
+    model = module.PagedModel(profile, num_blocks=64, block_size=4, device="cpu", max_model_len=48)  # type: ignore[arg-type]
+    replayed: list[tuple[int, int]] = []
+
+    def captured(batch: int, width: int, pool: object) -> object:
+        assert pool == "one pool for all"
+        static = model._spare_inputs(batch, width)
+        result = model._decode_forward(**static)
+
+        def replay() -> None:
+            replayed.append((batch, width))
+            result.copy_(model._decode_forward(**static))
+
+        return SimpleNamespace(replay=replay), static, result
+
+    monkeypatch.setattr(model, "_captured", captured)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "one pool for all")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    model.uses_graphs = True
+    count = model.capture(3)
+    chance = np.random.default_rng(1)
+    prompts = [chance.integers(0, 2048, size).tolist() for size in (5, 23, 31)]
+    requests = [Request(index, len(ids), 8, token_ids=list(ids)) for index, ids in enumerate(prompts)]
+    limits = Limits(max_num_seqs=3, max_num_batched_tokens=64, block_size=4, num_blocks=64)
+    serve(Scheduler(limits), ScheduledClients(requests, [0.0] * 3), RealClock(), model.compute)
+
+    assert model.graph_widths() == [2, 4, 6, 8, 10, 12]
+    assert (count, len(model._graphs)) == (3 * 6, 3 * 6)
+    assert {batch for batch, _ in replayed} == {4}
+    assert {width for _, width in replayed} == {8, 10}
+    for request, prompt in zip(requests, prompts, strict=True):
+        expected = list(prompt)
+        for _ in range(8):
+            expected.append(model.reference(expected))
         assert request.token_ids == expected
 
 
