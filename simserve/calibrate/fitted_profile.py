@@ -166,8 +166,8 @@ class _Builder:
             self.bandwidth = ASSUMED_BANDWIDTH
             memory["source"] += " Bandwidth: no kernel shows it, an assumption."
         memory["bandwidth"] = _text(self.bandwidth, "bandwidth")
-        kinds = [kind for kind in self.fit.kinds_.values() if kind.table == points.GEMM]
-        for dtype in ("bf16", *(forms.PEAK_OF[kind.number_format] for kind in kinds)):
+        formats = [kind.number_format for kind in self.fit.kinds_.values() if kind.table == points.GEMM]
+        for dtype in ("bf16", *(forms.PEAK_OF[each] for each in formats)):
             if dtype not in self.peaks:
                 self.peaks[dtype] = self.peaks.get("bf16", ASSUMED_PEAK)
                 compute[dtype] = _text(self.peaks[dtype], "compute")
@@ -176,9 +176,7 @@ class _Builder:
 
     def add(self, kind: FittedKind) -> None:
         """Put the curve of a kind into the profile."""
-        if kind.table == points.GEMM:
-            if kind.number_format in NOT_OF_ENGINES:
-                return
+        if kind.table == points.GEMM and kind.number_format not in NOT_OF_ENGINES:
             curves = self.mapping.setdefault("gemm_curves", {})
             curves[forms.CLASS_OF[kind.number_format]] = [self._product(kind)]
             if kind.number_format == "fp8":
@@ -187,7 +185,6 @@ class _Builder:
             self.mapping.setdefault("grouped_gemm_curves", {})["bf16"] = [self._experts(kind)]
         elif kind.table == points.PREFILL and "decode attention" in self.fit.kinds_:
             self._add_attention(kind, self.fit.kinds_["decode attention"])
-
         elif kind.table == points.ALL_REDUCE:
             self._add_all_reduce(kind)
 

@@ -28,7 +28,7 @@ def gpu(torch: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[TorchDevice]:
     def drawn(_: TorchDevice, dtype: Any, count: int) -> Any:
         return torch.empty(count, dtype=dtype, device="cuda")
 
-    def integers(_: TorchDevice, __: int, shape: tuple[int, ...], seed: int) -> Any:  # noqa: ARG001
+    def integers(_: TorchDevice, __: int, shape: tuple[int, ...], seed: int) -> Any:
         return torch.empty(shape, dtype=torch.int32, device="cuda")
 
     monkeypatch.setattr(TorchDevice, "_drawn", drawn)
