@@ -60,11 +60,12 @@ def read_inference_perf(fields: Fields, label: str) -> BenchResult:
     measured["output_throughput"] = throughput.number("output_tokens_per_sec", "tokens/s")
     measured["request_throughput"] = throughput.number("requests_per_sec", "requests/s")
     num_requests = successes.count("count")
+    notes: list[str] = []
     return BenchResult(
         label=label,
         file=fields.file,
         tool="inference-perf",
-        arrivals=_arrivals(fields, notes := []),
+        arrivals=_arrivals(fields, notes),
         num_requests=num_requests,
         prompt_tokens=np.array([_mean_tokens(successes, ("prompt_tokens", "prompt_len"), num_requests)]),
         output_tokens=np.array([_mean_tokens(successes, ("output_tokens", "output_len"), num_requests)]),
