@@ -70,12 +70,12 @@ def test_decode_steps_are_replayed_in_the_shapes_that_were_captured(monkeypatch:
 
     def captured(batch: int, width: int, pool: object) -> object:
         assert pool == "one pool for all"
-        static = model._spare_inputs(batch, width)
-        result = model._decode_forward(**static)
+        static = model._spare_inputs(batch)
+        result = model._decode_forward(**static, total=batch * width)
 
         def replay() -> None:
             replayed.append((batch, width))
-            result.copy_(model._decode_forward(**static))
+            result.copy_(model._decode_forward(**static, total=batch * width))
 
         return SimpleNamespace(replay=replay), static, result
 
@@ -90,10 +90,10 @@ def test_decode_steps_are_replayed_in_the_shapes_that_were_captured(monkeypatch:
     limits = Limits(max_num_seqs=3, max_num_batched_tokens=64, block_size=4, num_blocks=64)
     serve(Scheduler(limits), ScheduledClients(requests, [0.0] * 3), RealClock(), model.compute)
 
-    assert model.graph_widths() == [2, 4, 6, 8, 10, 12]
-    assert (count, len(model._graphs)) == (3 * 6, 3 * 6)
+    assert model.graph_widths() == list(range(4, 52, 4))
+    assert (count, len(model._graphs)) == (3 * 12, 3 * 12)
     assert {batch for batch, _ in replayed} == {4}
-    assert {width for _, width in replayed} == {8, 10}
+    assert {width for _, width in replayed} == {16, 20, 24}
     for request, prompt in zip(requests, prompts, strict=True):
         expected = list(prompt)
         for _ in range(8):
@@ -147,3 +147,21 @@ def test_experts_are_refused() -> None:
 
     with pytest.raises(ValueError, match="dense gated layers"):
         PagedModel(load_model("mixtral-8x7b"), num_blocks=1, block_size=4, device="cpu", max_model_len=4)
+
+
+def test_packed_decodes_pass_the_checks_of_their_kernel_on_a_gpu() -> None:
+    """Flash attention over contexts one after another, on tensors without memory: shapes and dtypes are PyTorch's."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from calibration.reference_server.model import _varlen
+
+    with FakeTensorMode():
+        query, keys, values = (
+            torch.empty(shape, dtype=torch.bfloat16, device="cuda")
+            for shape in ((3, 32, 128), (500, 8, 128), (500, 8, 128))
+        )
+        ends = torch.empty(4, dtype=torch.int32, device="cuda")
+
+        found = _varlen(query, keys, values, ends, 200)
+
+    assert (found.shape, found.dtype, found.device.type) == ((3, 32, 128), torch.bfloat16, "cuda")
