@@ -24,8 +24,8 @@ _EAGER = '"enforce_eager": true'
 _CONTEXT = {"A": 8192, "B": 8192, "E": 8192, "C": 4096, "G": 4096, "F": 2048, "D": 30208}
 """Suite -> max_model_len: its suite.json, or the model's where it has none; of D, the README of its prompts."""
 _LONG_REQUESTS = 100
-"""Requests of a long-context run at a rate: what the H100 served in the 204 s of its run at 0.5 requests/s. Its rows say
-200, those of both its runs."""
+"""Requests of a long-context run at a rate: what the H100 served in the 204 s of its run at 0.5 requests/s. Its rows
+say 200, those of both its runs."""
 
 _HOST_SLOWDOWN = {"a100-sxm-80gb": 2.0, "rtx-4090-24gb": 3.0, "v100s-32gb": 2.0, "l4-24gb": 1.5}
 """Node -> times as long as on its H100 node that work on its CPU takes (AMD EPYC 7532 in an A100 node)."""
