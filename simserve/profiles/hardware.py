@@ -107,7 +107,7 @@ class IntraNodeLink(_Link):
     gpus_per_node: int = Field(ge=1)
     """GPUs of a typical node."""
     shared_bandwidth: PositiveBytesPerSecond | None = None
-    """What the GPUs that talk share of it, where transfers pass host memory; absent: nothing, each has its own."""
+    """What the GPUs that talk share, where their transfers pass host memory; absent: nothing, each has its own."""
 
 
 class InterNodeLink(_Link):

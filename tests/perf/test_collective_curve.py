@@ -8,6 +8,7 @@ import pytest
 from simserve.perf.collective_curve import all_reduce_curve_seconds, transfer_curve_seconds
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.kernel_curves import CollectiveCurves
+from tests.perf.shapes import make_hardware, make_shape
 
 MESSAGES = np.geomspace(1.0, 4e9, 400)
 PROFILES = ("h100-sxm-80gb", "h200-sxm-141gb", "a100-sxm-80gb")
@@ -31,6 +32,28 @@ def test_a_larger_message_never_takes_less_time(name: str, ranks: int) -> None:
     assert all(np.all(np.diff(seconds) >= 0) for seconds in times)
 
 
+@pytest.mark.parametrize("name", PROFILES)
+def test_nccls_short_messages_take_longer_than_an_engines_own(name: str) -> None:
+    """Tables of AIConfigurator: 1.5 to 4 times as long at 64 KiB; the same from 64 MiB on."""
+    curves = curves_of(name)
+    short, long = np.array([2.0**16]), np.array([2.0**26])
+
+    for ranks in (2, 4, 8):
+        nccl, own = (
+            [all_reduce_curve_seconds(curves.all_reduce_of(each), size, ranks, 450e9)[0] for size in (short, long)]
+            for each in ("nccl", "vllm")
+        )
+        assert 1.4 < nccl[0] / own[0] < 5.0
+        assert nccl[1] == pytest.approx(own[1], rel=0.15)
+
+
+@pytest.mark.parametrize(("engine", "version", "whose"), [("vllm", "0.2.1", "nccl"), ("vllm", "0.6.6", "vllm")])
+def test_engines_without_an_all_reduce_of_their_own_call_nccl(engine: str, version: str, whose: str) -> None:
+    """vLLM has one from 0.3.0 on; LMDeploy of 2024 had none."""
+    assert make_shape(engine=engine, version=version, tensor_parallel_size=2).tensor_link.engine == whose
+    assert make_shape(engine="lmdeploy", tensor_parallel_size=2).tensor_link.engine == "nccl"
+
+
 def test_one_rank_waits_for_nobody() -> None:
     """A group of one communicates nothing."""
     curves = curves_of("h200-sxm-141gb")
@@ -46,3 +69,12 @@ def test_all_reduce_of_vllm_on_eight_h200_is_near_the_table(num_bytes: int, meas
     predicted = all_reduce_curve_seconds(curve, np.array([float(num_bytes)]), 8, 450e9)[0]
 
     assert predicted == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(2, 15.5e9), (4, 13e9), (8, 6.5e9)])
+def test_gpus_that_talk_through_host_memory_share_it(ranks: int, expected: float) -> None:
+    """Each has its own link or its part of what passes host memory, whichever is less."""
+    link = {"bandwidth": 15.5e9, "shared_bandwidth": 52e9}
+    hardware = make_hardware("rtx-4090-24gb", intra_node=link)
+
+    assert make_shape(hardware, tensor_parallel_size=ranks).tensor_link.bandwidth == pytest.approx(expected)

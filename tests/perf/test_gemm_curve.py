@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simserve.perf.gemm import gemm_curve
+from simserve.perf.gemm import gemm_call, gemm_curve, gemm_work
 from simserve.perf.gemm_curve import GemmDevice, gemm_seconds
 from simserve.perf.moe import ExpertLoad, ExpertShape, expert_seconds, routed_load
 from simserve.perf.tables import price
@@ -33,6 +33,8 @@ curves = st.builds(
     split_latency=st.floats(0.0, 1e-5),
     max_splits=st.sampled_from([1, 2, 8]),
     max_tile_rows=st.sampled_from([64, 128, 256]),
+    narrow_rows=st.sampled_from([None, 16]),
+    wide_slowdown=st.floats(0.0, 0.5),
 )
 sizes = st.integers(1, 70_000)
 
@@ -62,6 +64,33 @@ def test_no_product_beats_the_roofline(curve: GemmCurve, m: int, n: int, k: int)
     ideal = max(2.0 * m * n * k / DEVICE.peak, 2.0 * (n * k + m * k + m * n) / DEVICE.bandwidth)
 
     assert seconds(curve, m, n, k) >= ideal
+
+
+@pytest.mark.parametrize("name", ["h100-sxm-80gb", "h200-sxm-141gb"])
+def test_fp8_products_of_vllm_slow_down_above_16_rows(name: str) -> None:
+    """Kernels with exchanged operands end there: 17 rows take longer, a full tile no less, and prompts as before."""
+    curve = load_hardware(name).gemm_curves_of("vllm")["fp8"]
+    plain = curve.model_copy(update={"narrow_rows": None})
+    (narrow, wide, tile, prompt), (_, before, _, same) = (
+        [seconds(each, rows, 8192, 8192) for rows in (16, 17, 64, 4096)] for each in (curve, plain)
+    )
+
+    assert wide > 1.05 * before
+    assert narrow < wide <= tile
+    assert prompt == same
+
+
+def test_products_before_ampere_do_not_hide_their_loads() -> None:
+    """V100S: arithmetic and memory take turns, and a product takes as long as both together."""
+    machine = make_shape("v100s-32gb").machine
+    curve = gemm_curve(machine, "bf16", "fp16")
+    rows = np.array([256.0])
+    work = gemm_work(rows, 4096.0, 4096.0, weight_bits=16.0)
+
+    call = gemm_call(curve, machine, work, "fp16", rows, 4096.0)
+
+    assert call.total[0] >= call.arithmetic[0] + call.memory[0]
+    assert gemm_curve(make_shape("rtx-4090-24gb").machine, "bf16", "fp16").overlap > 1.0
 
 
 @pytest.mark.parametrize("name", FITTED)

@@ -64,6 +64,15 @@ def test_a_row_overrides_the_usual_cut_and_seats(tmp_path: Path) -> None:
     assert point.scenario["deployment"]["engine"]["max_num_seqs"] == 300
 
 
+def test_amds_servers_hold_an_fp8_kv_cache(tmp_path: Path) -> None:
+    """Quark's checkpoints have one; vLLM on NVIDIA GPUs keeps 16 bit."""
+    amd = _read_log(tmp_path, framework="vLLM 0.4.3+rocm614", hardware="AMD Instinct MI300X-NPS1-SPX-192GB-750W")
+    nvidia = _read_log(tmp_path, framework="vLLM 0.5.2")
+
+    assert (amd.version, amd.scenario["deployment"]["kv_cache_dtype"]) == ("0.6.6", "fp8")
+    assert (nvidia.version, nvidia.scenario["deployment"].get("kv_cache_dtype", "auto")) == ("0.5.5", "auto")
+
+
 def test_a_poisson_server_is_replayed_at_the_load_it_held(tmp_path: Path) -> None:
     """80 requests/s of 30 s each over 4 replicas: 600 in each (Little), and 40 more clients that pause 2 s between
     requests; throughput is then a prediction."""

@@ -177,6 +177,24 @@ def test_the_first_requests_of_a_cold_server_wait_longer() -> None:
     assert cold["tpot"] == warm["tpot"]
 
 
+def test_a_client_in_the_engines_process_hears_of_first_tokens_a_step_later() -> None:
+    """vLLM V0 hands them over in the next step; V1 at once."""
+    measured = {"tpot": 0.01, "ttft": 0.05}
+
+    def ttft(version: str, is_in_process: bool) -> float:
+        engine = {"name": "vllm", "version": version, "frontend_latency": "1 ms"}
+        deployment = scenario_mapping()["deployment"] | {"engine": engine}
+        point = make_point(
+            scenario=scenario_mapping(deployment=deployment),
+            measured=measured,
+            protocol=Protocol(is_in_process=is_in_process),
+        )
+        return predict(point, Pricer()).predicted["ttft"]
+
+    assert ttft("0.7.3", is_in_process=True) > ttft("0.7.3", is_in_process=False) + 0.001
+    assert ttft("0.20", is_in_process=True) == ttft("0.20", is_in_process=False)
+
+
 def test_a_point_is_predicted_the_same_whatever_came_before_it() -> None:
     """A batch that is there at once spares host time that served requests take, on the same deployment."""
     served, batch = (

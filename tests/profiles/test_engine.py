@@ -133,6 +133,12 @@ def test_vllm_v0_chunks_long_models_by_default(version: str, budget: int) -> Non
     assert (short.enable_chunked_prefill, short.max_num_batched_tokens) == (False, 32768)
 
 
+@pytest.mark.parametrize(("version", "is_late"), [("0.5.5", False), ("0.6.0", True), ("0.7.3", True), ("0.8.5", False)])
+def test_vllm_v0_processes_outputs_in_the_next_step(version: str, is_late: bool) -> None:
+    """Asynchronous output processing came with 0.6.0 and went with V0."""
+    assert resolve("vllm", version=version).async_output is is_late
+
+
 def test_vllm_v0_with_chunking_asked_for_mixes_steps() -> None:
     """Chunked prefill turned on by the user changes scheduler and budget as V0 does."""
     engine = resolve(version="0.6.6", enable_chunked_prefill=True)

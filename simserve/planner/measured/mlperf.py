@@ -40,8 +40,7 @@ VLLM_WITH_FP8 = "0.5.5"
 """The known release nearest to 0.5.2, which ran FP8."""
 
 AMDS_VLLM = "0.6.6"
-"""The release whose host times are nearest to AMD's forks, of 0.4.3 with kernels and a scheduler of their own in
-v4.1."""
+"""The release whose host times are nearest to AMD's forks: that of v4.1 is of 0.4.3, with a scheduler of its own."""
 
 _LOG_LOADS = ("offline_max", "rate_rps (Poisson)")
 _VARIANTS = ("DepthPruned", "Sparse")
