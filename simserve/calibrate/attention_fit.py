@@ -44,8 +44,13 @@ DECODE_RANGES: Ranges = {
     "wide_penalty": (1.0, 1.3, 5.0),
     "memory": (0.3, 0.87, 0.98),
     "cache_bandwidth": (5e12, 8e12, 20e12),
+    "tail": (0.2, 0.7, 1.0),
+    "combine": (0.0, 2e-6, 20e-6),
 }
 """Least, first and greatest value of each constant."""
+
+SMOOTH: Mapping[str, Any] = {"splits": "none", "tail": 0.0, "combine": 0.0}
+"""Decode kernels that cut contexts too smoothly to see, and the constants that they do without."""
 
 PREFILL_RANGES: Ranges = {
     "start": (1e-6, 10e-6, 100e-6),
@@ -76,6 +81,13 @@ class Kernel:
     kv_bits: int
     min_group: int = 1
     max_group: float = np.inf
+
+    @property
+    def splits(self) -> Mapping[str, Any]:
+        """How its decode cuts contexts, and the constants that this leaves out."""
+        if self.engine != "tensorrt-llm" or self.kind != "heads":
+            return SMOOTH
+        return {"splits": "filling"} if self.max_group == 1 else {**SMOOTH, "splits": "waves"}
 
     def calls(self, root: Path, system: str, phase: str, *, is_windowed: bool = False) -> Calls | None:
         """Return the measured calls of this kernel on a system; none where there is no table."""
@@ -117,7 +129,7 @@ def predict_affine(curve: Curve, calls: Calls, gpu: Gpu) -> Array:
     return decode_base_seconds(curve, calls.heads, gpu, calls.batch) + keys
 
 
-def fit(curve_type: type[Curve], ranges: Ranges, calls: Calls, gpu: Gpu, fixed: Mapping[str, float]) -> Curve:
+def fit(curve_type: type[Curve], ranges: Ranges, calls: Calls, gpu: Gpu, fixed: Mapping[str, Any]) -> Curve:
     """Return the curve with the least soft-L1 relative error over a sample of the calls.
 
     Args:
@@ -156,7 +168,9 @@ def fit_kernel(root: Path, system: str, kernel: Kernel, wide: DecodeAttentionCur
     curves: dict[str, Curve] = {}
     decode, prefill = (kernel.calls(root, system, phase) for phase in ("decode", "prefill"))
     if decode is not None:
-        fixed = {"wide_penalty": 1.0, "start_per_width": 0.0} if kernel.kind == "latent" else {}
+        fixed = dict(kernel.splits)
+        if kernel.kind == "latent":
+            fixed |= {"wide_penalty": 1.0, "start_per_width": 0.0}
         if wide is not None and kernel.kv_bits == 8:
             fixed |= {"memory": wide.memory, "cache_bandwidth": wide.cache_bandwidth}
         curves["decode"] = fit(DecodeAttentionCurve, DECODE_RANGES, decode, GPUS[system], fixed)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from simserve.calibrate.attention_fit import (
+    SMOOTH,
     Curve,
     Kernel,
     fit_system,
@@ -24,6 +25,7 @@ TIMES = {
     "context_doubling": ("us", 1e6),
     "wave": ("us", 1e6),
     "wave_per_width": ("us", 1e6),
+    "combine": ("us", 1e6),
     "query_element": ("ns", 1e9),
     "kv_element": ("ns", 1e9),
     "cache_bandwidth": ("TB/s", 1e-12),
@@ -123,7 +125,8 @@ def _curve_lines(root: Path, system: str, kernel: Kernel, phase: str, curve: Cur
     calls = kernel.calls(root, system, phase)
     assert calls is not None
     errors = relative_errors(predict(curve, calls, GPUS[system]), calls)
-    fields = ", ".join(f"{name}: {_value(name, getattr(curve, name))}" for name in type(curve).model_fields)
+    names = [name for name in type(curve).model_fields if getattr(curve, name) != SMOOTH.get(name)]
+    fields = ", ".join(f"{name}: {_value(name, getattr(curve, name))}" for name in names)
     reach = f"batch {calls.batch.max():g}, {calls.length.max():g} tokens"
     median = float(np.median(np.abs(errors)))
     return [
@@ -132,7 +135,9 @@ def _curve_lines(root: Path, system: str, kernel: Kernel, phase: str, curve: Cur
     ]
 
 
-def _value(name: str, value: float) -> str:
+def _value(name: str, value: float | str) -> str:
+    if isinstance(value, str):
+        return value
     if name not in TIMES:
         return f"{value:.4g}"
     unit, factor = TIMES[name]

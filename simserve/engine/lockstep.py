@@ -21,18 +21,15 @@ class Ranks:
     Attributes:
         ranks: Two or more.
         end_time: End of the common leap, or when a plan is due; inf: every rank is idle.
+        finished: Where all of them note what finished; None: nobody listens.
     """
 
-    __slots__ = ("end_time", "ranks")
+    __slots__ = ("end_time", "finished", "ranks")
 
     def __init__(self, ranks: list[Replica]) -> None:
         self.ranks = ranks
         self.end_time = INFINITY
-
-    @property
-    def finished(self) -> list[int] | None:
-        """Where the first rank notes what finished; None: nobody listens."""
-        return self.ranks[0].finished
+        self.finished: list[int] | None = None
 
 
 def submit_to_rank(group: Ranks, requests: RequestTable, index: int, now: float) -> None:

@@ -91,8 +91,8 @@ def _least_of_wide_calls(
     """Return what calls of more than ``narrow_rows`` rows take at least: as long as one that fills a tile.
 
     Kernels of whole tiles draw less of the bandwidth than those with exchanged operands before them (vLLM's FP8 by
-    CUTLASS: 17 to 49 rows take 6 to 32 % longer than 16 on an H200, 2 to 11 % on an H100, 64 again 5 and 2 %). Following
-    them would have more rows take less time.
+    CUTLASS: 17 to 49 rows take 6 to 32 % longer than 16 on an H200, 2 to 11 % on an H100, 64 again 5 and 2 %), but not
+    ever less: more rows would take less time.
     """
     assert curve.narrow_rows is not None
     filled = np.minimum(rows, float(curve.min_tile_rows))

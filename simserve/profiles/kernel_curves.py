@@ -54,11 +54,18 @@ class DecodeAttentionCurve(FrozenModel):
     extra_width: NotNegative
     """Head width that a key costs beyond its own: softmax, and conversion of 8-bit KV."""
     wide_penalty: float = Field(ge=1)
-    """Factor on the products of heads wider than 128."""
+    """Factor on the products of heads wider than 128; with ``splits: waves`` also on their waves."""
     memory: Annotated[float, Field(gt=0, le=1)]
     """Share of the memory bandwidth that reading keys and values reaches."""
     cache_bandwidth: PositiveBandwidth
     """Bandwidth of keys and values that the L2 cache still holds."""
+    splits: Literal["none", "waves", "filling"] = "none"
+    """How contexts are cut over thread blocks, where it shows (`simserve.perf.thread_blocks`): ``waves`` as
+    TensorRT-LLM's XQA kernels do, ``filling`` as its MMHA kernel does; ``none``: too smoothly to see."""
+    tail: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """``filling``: time of a piece alone over that of a piece in a full wave, which shares the memory."""
+    combine: Seconds = 0.0
+    """``filling``: further start of contexts that are cut: their pieces are summed."""
 
 
 class PrefillAttentionCurve(FrozenModel):

@@ -137,14 +137,19 @@ def _mean_gpu_hour(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> Gpu
 
 
 def _check_handover(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> None:
-    """Refuse pools that could not read each other's KV caches."""
-    first = pools[0].shape
-    for number, pool in enumerate(pools):
-        shape = pool.shape
-        if (shape.model.name, shape.kv_cache_dtype) != (first.model.name, first.kv_cache_dtype):
-            rule = f"holds KV caches of {shape.model.name} in {shape.kv_cache_dtype}, unlike the first pool"
-            with scenario.blaming(f"deployment.pools.{number}"):
-                raise ScenarioError(rule, remedy="give both roles the same model and kv_cache_dtype")
+    """Refuse a pool that prefills or decodes and has no counterpart of its model, KV format and region."""
+    specs = scenario.deployment.pools
+    keys = [
+        (pool.shape.model.name, pool.shape.kv_cache_dtype, spec.region) for pool, spec in zip(pools, specs, strict=True)
+    ]
+    for number, (spec, key) in enumerate(zip(specs, keys, strict=True)):
+        other = {"prefill": "decode", "decode": "prefill"}.get(spec.role)
+        if other is None or any(each.role == other and its == key for each, its in zip(specs, keys, strict=True)):
+            continue
+        where = "" if spec.region is None else f" in the region {spec.region}"
+        rule = f"{spec.role}s KV caches of {key[0]} in {key[1]}{where}, and no {other} pool has these"
+        with scenario.blaming(f"deployment.pools.{number}"):
+            raise ScenarioError(rule, remedy="give both roles one model, kv_cache_dtype and region")
 
 
 def replica_shape(scenario: Scenario) -> ReplicaShape:
