@@ -335,7 +335,7 @@ def _host_seconds_of_a_stage(stage: Stage) -> float:
     """
     engine = stage.shape.engine
     stages = 1 if engine.micro_batch_tokens is None else stage.shape.pipeline_parallel_size
-    return engine.host_seconds_per_step / stages
+    return engine.host_seconds_per_step / stages + stage.num_layers * engine.row_split_seconds_per_layer
 
 
 def _launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_], layer_seconds: float) -> Array:

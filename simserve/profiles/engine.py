@@ -86,6 +86,7 @@ class ResolvedEngine:
         async_output: Whether tokens are handed over while the next step runs, once its kernels have been launched.
         host_slowdown: Times as long as in the engine's profile that work on the CPU takes; the times below hold it.
         host_seconds_per_step: CPU time of a step.
+        row_split_seconds_per_layer: What a layer takes longer whose products one thread gathers from the ranks.
         host_seconds_per_request: CPU time a request of a step.
         host_seconds_per_streamed_request: Part of it that hands tokens over one by one.
         eager_seconds_per_layer: Least seconds of a layer in a step that no CUDA graph covers.
@@ -159,6 +160,7 @@ class ResolvedEngine:
     async_output: bool
     host_slowdown: float
     host_seconds_per_step: float
+    row_split_seconds_per_layer: float
     host_seconds_per_request: float
     host_seconds_per_streamed_request: float
     eager_seconds_per_layer: float

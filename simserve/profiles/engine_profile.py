@@ -199,6 +199,11 @@ class Host(FrozenModel):
     """What routed experts add to that, seconds, where their many small kernels are launched one by one (Triton)."""
     eager_expert_formats: tuple[str, ...] = ()
     """Weight formats whose experts are launched so; empty: all."""
+    row_split_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
+    """What a layer takes longer whose matrices are cut over several GPUs by rows while one thread drives all of them
+    and gathers every product on the first, seconds (llama.cpp, --split-mode row)."""
+    row_split_seconds_per_layer_rank: Seconds = Field(default=0.0, ge=0)
+    """What each of these GPUs adds to that, seconds."""
     frontend_latency: Seconds = Field(gt=0)
     """From arrival to the scheduler: HTTP, queue hand-over, seconds."""
     tokenization_per_token: Seconds = Field(default=0.0, ge=0)

@@ -261,12 +261,15 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
     sorting = host.seconds_per_nucleus_request if sampling == "nucleus" else 0.0
     agreeing = host.seconds_per_parallel_step if place.num_ranks > 1 else 0.0
     prompt_launching = host.eager_prompt_seconds_per_layer
+    ranks = place.tensor_parallel_size if place.tensor_parallel_size > 1 else 0
+    splitting = host.row_split_seconds_per_layer * (ranks > 0) + host.row_split_seconds_per_layer_rank * ranks
     slowdown: float = choices.pick("host_slowdown", place.host_slowdown)
     return {
         "async_scheduling": is_async,
         "async_output": known.scheduling.async_output,
         "host_slowdown": slowdown,
         "host_seconds_per_step": slowdown * (host.seconds_per_step + agreeing),
+        "row_split_seconds_per_layer": slowdown * splitting,
         "sampling": sampling,
         "host_seconds_per_request": slowdown * (host.seconds_per_request + host.seconds_per_streamed_request) + sorting,
         "host_seconds_per_streamed_request": slowdown * host.seconds_per_streamed_request,

@@ -37,7 +37,10 @@ _SUSPICIOUS = {("a100-sxm-80gb", "F16", 1), ("a100-sxm-80gb", "F16", 4), ("l40s-
 
 
 def read_single_stream(folder: Path) -> list[MeasuredPoint]:
-    """Return the tables of number formats: output tokens/s of a batch, or the time of a token of one stream."""
+    """Return the tables of number formats: output tokens/s of a batch, or the time of a token of one stream.
+
+    llama.cpp of 2023, too, cuts matrices over its GPUs, by rows; it has dealt layers out since January 2024.
+    """
     return [_format_point(row) for row in read_rows(folder / "quantization_and_single_stream_tables.csv")]
 
 
@@ -63,14 +66,13 @@ def _format_point(row: Row) -> MeasuredPoint:
     precision = row.text("precision").partition(" (")[0]
     measured: dict[Metric, float] = {"tpot": 1.0 / throughput} if is_decode else {"throughput": throughput}
     gpus = row.count("tp", row.count("gpus", 1))
-    is_split_by_layer = engine == "llama.cpp"
     return _point(
         row,
         source="single_stream",
         engine=engine,
         version=version_number(row.text("version")) or (VLLM_OF_2023 if engine == "vllm" else ""),
         quantization=_FOUR_BIT.get(engine, "awq-int4") if precision == "INT4" else quantization_name(precision),
-        sizes={"pipeline_parallel_size" if is_split_by_layer else "tensor_parallel_size": gpus},
+        sizes={"tensor_parallel_size": gpus},
         load=("batch", batch),
         lengths=(prompt, output),
         measured=measured,
