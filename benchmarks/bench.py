@@ -1,9 +1,9 @@
-"""Everything `make bench` measures, in one page: throughput, features, scaling, start-up, where the time goes.
+"""Everything `make bench` measures, in one page: throughput, features, scaling, start-up, answers, profile.
 
     python benchmarks/bench.py --write benchmarks/RESULTS.md     and `scaling.svg` beside it
     python benchmarks/bench.py --quick                           small sizes, to see that it runs
 
-About five minutes on a quiet core. Figures are user CPU seconds and ratios; nothing here is a test.
+About six minutes on two quiet cores. Figures are user CPU seconds and ratios; nothing here is a test.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import features, scaling, start_up, where_time_goes
+from benchmarks import answers, features, scaling, start_up, where_time_goes
 
 HERE = Path(__file__).resolve().parent
 DRAWING = "scaling.svg"
@@ -53,6 +53,8 @@ def page(drawing: Path, *, quick: bool) -> Iterator[str]:
     yield from scaling.table(points)
     yield from ("", "## Whole commands, start-up included", "")
     yield from start_up.table(quick=quick)
+    yield from ("", "## How long an answer takes", "")
+    yield from answers.lines(quick=quick)
     yield from ("", "## Where the time goes", "")
     yield from where_time_goes.lines(quick=quick)
 

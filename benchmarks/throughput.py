@@ -1,12 +1,12 @@
-"""Simulated requests and engine iterations per user CPU second, by load and by number of requests.
+"""Simulated requests per user CPU second, by load, number of requests and replicas: compiled, and interpreted.
 
     python benchmarks/throughput.py                     the table, on stdout
     python benchmarks/throughput.py --write FILE.md     and into a file, with machine, versions and date
-    python benchmarks/throughput.py --compare           the compiled kernel beside the interpreted one, run in turns
     python benchmarks/throughput.py --quick             small sizes, to see that it runs
 
-Each row runs in a process of its own: traffic drawn, simulated, summarised. User CPU seconds are of these three,
-start-up (importing, resolving, pricing) is shown once. Peak memory is of the whole process; rows with files write
+Each row runs in processes of its own: traffic drawn, simulated, summarised with percentiles. User CPU seconds are of
+these three; importing, resolving, pricing and loading compiled code are not counted. Compiled and interpreted runs take
+turns, so that whatever else the machine does meets both. Peak memory is of the whole process; rows with files write
 result.json, the Parquet files, the resolved scenario and the report as `simserve run` does.
 """
 
@@ -14,17 +14,27 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.util
 import json
 import platform
 import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+Row = dict[str, Any]
+"""Load, number of requests and of replicas, whether files are written, how many times as long answers are."""
 
 RATE_AT_FULL_LOAD = 40.0
 """Requests/s at which the queue of the benchmark's deployment neither grows nor empties."""
 LOADS = {"2 %": 0.02, "70 %": 0.70, "full": 1.05}
+LONG_ANSWERS = 5.0
+"""Times as long answers, in the row that shows that a step costs nothing where nothing changes."""
 SCENARIO = {
     "name": "throughput",
     "model": "llama-3.1-8b",
@@ -47,77 +57,58 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", type=Path, help="also write the table to this Markdown file")
     parser.add_argument("--quick", action="store_true", help="small sizes, one repetition")
-    parser.add_argument("--compare", action="store_true", help="compiled against interpreted, in the same run")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.row:
         print(json.dumps(run_row(**json.loads(arguments.row))))
         return
-    if arguments.compare:
-        lines = compare(20_000 if arguments.quick else 1_000_000, 1 if arguments.quick else 2)
-        if arguments.write:
-            arguments.write.write_text("\n".join([*lines, ""]), encoding="utf-8")
-        return
-    sizes = [2_000] if arguments.quick else [10_000, 100_000, 1_000_000]
-    rows = [
-        {"load": load, "num_requests": size, "replicas": 1, "writes_files": False} for size in sizes for load in LOADS
-    ]
-    rows += [
-        {"load": "70 %", "num_requests": sizes[-1], "replicas": 1, "writes_files": True},
-        {"load": "70 %", "num_requests": sizes[-1] // 10, "replicas": 16, "writes_files": False},
-    ]
-    repetitions = 1 if arguments.quick else 3
     lines = header()
-    for row in rows:
-        count = repetitions if row["num_requests"] <= 100_000 else min(repetitions, 2)
-        results = [measure(row) for _ in range(count)]
-        best = min(results, key=lambda result: result["seconds"])
-        line = table_line(row, best)
+    for row in rows(quick=arguments.quick):
+        line = table_line(row, measure_both(row, quick=arguments.quick))
         print(line, flush=True)
         lines.append(line)
     if arguments.write:
         arguments.write.write_text("\n".join([*preamble(), *lines, ""]), encoding="utf-8")
 
 
-def measure(row: dict[str, object]) -> dict[str, float]:
+def rows(*, quick: bool) -> list[Row]:
+    """Return what is measured."""
+    sizes = [2_000] if quick else [10_000, 100_000, 1_000_000]
+    most = sizes[-1]
+    plain: Row = {"replicas": 1, "writes_files": False, "answers": 1.0}
+    found = [{**plain, "load": load, "num_requests": size} for size in sizes for load in LOADS]
+    found += [
+        {**plain, "load": "2 %", "num_requests": most // 10, "answers": LONG_ANSWERS},
+        {**plain, "load": "70 %", "num_requests": most, "writes_files": True},
+        {**plain, "load": "70 %", "num_requests": most, "replicas": 16},
+        {**plain, "load": "full", "num_requests": most, "replicas": 16},
+    ]
+    return found
+
+
+def measure_both(row: Row, *, quick: bool) -> dict[str, dict[str, float]]:
+    """Return the best run of each kernel; a long interpreted one is made once."""
+    repetitions = {"on": 1 if quick else 3, "off": 1 if quick or row["num_requests"] > 100_000 else 3}
+    if importlib.util.find_spec("numba") is None:
+        del repetitions["on"]
+    else:
+        measure({**row, "num_requests": 100, "accelerate": "on"})  # It may have to be compiled.
+    results: dict[str, list[dict[str, float]]] = {how: [] for how in repetitions}
+    for turn in range(max(repetitions.values())):
+        for how, count in repetitions.items():
+            if turn < count:
+                results[how].append(measure({**row, "accelerate": how}))
+    return {how: min(found, key=lambda each: each["seconds"]) for how, found in results.items()}
+
+
+def measure(row: Row) -> dict[str, float]:
     """Run one row in a process of its own."""
     command = [sys.executable, __file__, "--row", json.dumps(row)]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def compare(num_requests: int, repetitions: int) -> list[str]:
-    """Print and return a table: user CPU seconds of the compiled and of the interpreted kernel, and their ratio.
-
-    The two run in turns, so that whatever else the machine does meets both; the best of the repetitions counts.
-    Compiling is not in it: the first row sees to it that compiled code lies on disk.
-    """
-    lines = [
-        "| requests | load | replicas | compiled requests / CPU s | interpreted requests / CPU s | ratio "
-        "| compiled peak memory | interpreted peak memory | loading CPU s |",
-        "|---:|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    print("\n".join(lines))
-    rows = [(load, 1) for load in LOADS] + [("70 %", 16)]
-    for load, replicas in rows:
-        row = {"load": load, "num_requests": num_requests, "replicas": replicas, "writes_files": False}
-        measure({**row, "num_requests": 100, "accelerate": "on"})
-        results: dict[str, list[dict[str, float]]] = {"on": [], "off": []}
-        for _ in range(repetitions):
-            for accelerate, found in results.items():
-                found.append(measure({**row, "accelerate": accelerate}))
-        fast, slow = (min(found, key=lambda each: each["seconds"]) for found in results.values())
-        line = (
-            f"| {num_requests:,} | {load} | {replicas} | {num_requests / fast['seconds']:,.0f} "
-            f"| {num_requests / slow['seconds']:,.0f} | {slow['seconds'] / fast['seconds']:.1f} "
-            f"| {fast['peak_bytes'] / 1e6:,.0f} MB | {slow['peak_bytes'] / 1e6:,.0f} MB | {fast['loading']:.2f} |"
-        )
-        print(line, flush=True)
-        lines.append(line)
-    return lines
-
-
 def run_row(
-    load: str, num_requests: int, replicas: int, writes_files: bool, accelerate: str = "off"
+    load: str, num_requests: int, replicas: int, writes_files: bool, answers: float = 1.0, accelerate: str = "off"
 ) -> dict[str, float]:
     """Return user CPU seconds, steps and peak memory of one run."""
     import simserve
@@ -127,10 +118,12 @@ def run_row(
     scenario["deployment"]["replicas"] = replicas
     scenario["workload"]["arrivals"]["rate"] = LOADS[load] * RATE_AT_FULL_LOAD * replicas
     scenario["workload"]["num_requests"] = 100
+    for key in ("mean", "max"):
+        scenario["workload"]["output_tokens"][key] *= answers
+    scenario["workload"]["output_tokens"]["max"] = int(scenario["workload"]["output_tokens"]["max"])
+    scenario["workload"]["arrivals"]["rate"] /= answers
     simserve.run(Scenario.model_validate(scenario))
-    start_up = user_seconds()
     simserve.run(Scenario.model_validate(scenario), accelerate=accelerate)
-    loading = user_seconds() - start_up
     scenario["workload"]["num_requests"] = num_requests
     begin = user_seconds()
     with tempfile.TemporaryDirectory() as folder:
@@ -138,8 +131,6 @@ def run_row(
         result = simserve.run(Scenario.model_validate(scenario), out=out, accelerate=accelerate)
     seconds = user_seconds() - begin
     return {
-        "start_up": start_up,
-        "loading": loading,
         "seconds": seconds,
         "steps": result.summary["simserve"]["steps"]["count"],
         "completed": result.summary["completed"],
@@ -155,21 +146,31 @@ def user_seconds() -> float:
 def header() -> list[str]:
     """Print and return the head of the table."""
     lines = [
-        "| requests | load | replicas | files | requests / CPU s | iterations / CPU s | CPU s | peak memory "
-        "| start-up CPU s |",
-        "|---:|---|---:|---|---:|---:|---:|---:|---:|",
+        "| requests | load | replicas | | compiled, requests / CPU s | interpreted, requests / CPU s | ratio "
+        "| compiled, iterations / CPU s | compiled, peak memory | interpreted, peak memory |",
+        "|---:|---|---:|---|---:|---:|---:|---:|---:|---:|",
     ]
     print("\n".join(lines))
     return lines
 
 
-def table_line(row: dict[str, object], result: dict[str, float]) -> str:
+def table_line(row: Row, results: Mapping[str, Mapping[str, float]]) -> str:
     """Return one row of the table."""
-    seconds = result["seconds"]
+    slow = results["off"]
+    fast = results.get("on")
+    special = "files and report" if row["writes_files"] else ""
+    if row["answers"] != 1.0:
+        special = f"answers {row['answers']:g} times as long"
+    rate, iterations, ratio, peak = "", "", "", ""
+    if fast is not None:
+        rate = f"{fast['completed'] / fast['seconds']:,.0f}"
+        iterations = f"{fast['steps'] / fast['seconds']:,.0f}"
+        ratio = f"{slow['seconds'] / fast['seconds']:.1f}"
+        peak = f"{fast['peak_bytes'] / 1e6:,.0f} MB"
     return (
-        f"| {row['num_requests']:,} | {row['load']} | {row['replicas']} | {'yes' if row['writes_files'] else 'no'} "
-        f"| {result['completed'] / seconds:,.0f} | {result['steps'] / seconds:,.0f} | {seconds:.2f} "
-        f"| {result['peak_bytes'] / 1e6:,.0f} MB | {result['start_up']:.2f} |"
+        f"| {row['num_requests']:,} | {row['load']} | {row['replicas']} | {special} | {rate} "
+        f"| {slow['completed'] / slow['seconds']:,.0f} | {ratio} | {iterations} | {peak} "
+        f"| {slow['peak_bytes'] / 1e6:,.0f} MB |"
     )
 
 
@@ -180,10 +181,11 @@ def preamble() -> list[str]:
     return [
         "# Speed and memory",
         "",
-        "Written by `make bench`. Simulated requests and engine iterations per user CPU second, one process, no",
-        "compiled code; the best of three runs up to 100,000 requests, of two above. Llama-3.1-8B on one H100 under",
-        "vLLM 0.12: prompts of 512 tokens, answers of 211 on average. For scale, as published or measured by others:",
-        "Vidur about 400 requests a CPU second, BLIS about 5,000.",
+        "Written by `make bench`. Simulated requests and engine iterations per user CPU second of one process, traffic",
+        "and percentiles included: compiled (`simserve[fast]`, code on disk) and interpreted, the best of three runs;",
+        "interpreted above 100,000 requests, of one. Llama-3.1-8B on H100s under vLLM 0.12: prompts of 512 tokens,",
+        "answers of 211 on average. For scale, as published or measured by others: Vidur about 400 requests a CPU",
+        "second, BLIS about 5,000.",
         "",
         f"- {datetime.date.today().isoformat()}, {platform.system()} {platform.machine()}, "
         f"Python {platform.python_version()}, numpy {numpy.__version__}",

@@ -122,15 +122,16 @@ def _stages(num_requests: int) -> dict[str, float]:
     from simserve.metrics.summary import summarize
     from simserve.report.html import write_report
     from simserve.scenario.resolve import resolve
-    from simserve.scenario.run import _facts, _traffic, deploy
+    from simserve.scenario.run import _facts, deploy
     from simserve.sim.simulate import simulate
+    from simserve.workload.generate import generate
 
     case = scenario(LOAD * RATE_AT_FULL_LOAD, num_requests)
     lap("reading the scenario")
     resolved = resolve(case)
     deployment = deploy(resolved)
     lap("resolving and pricing the deployment")
-    specs = _traffic(case, 0)
+    specs = generate(case.workload, seed=case.run.seed)
     lap("drawing the traffic")
     simulation = simulate(deployment, specs)
     lap("simulating")

@@ -1,0 +1,157 @@
+"""How long an answer takes: a real trace, a search for capacity, a plan, a sweep on one worker and on two.
+
+    python benchmarks/answers.py [--quick]
+
+Each in processes of its own, compiled kernel on disk. User CPU seconds are of the process and its workers; the wall
+time beside them is that of this machine as it was, and of two runs in turns only their ratio says much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+TRACE = (ROOT / "../shared/data/traces/azure2023/AzureLLMInferenceTrace_conv.csv.gz").resolve()
+GRID = (
+    *("--grid", "workload.arrivals.concurrency=8,12,16,20,24,28"),
+    *("--grid", "deployment.engine.max_num_seqs=32,64,128,256"),
+)
+PLANNED_QUICKLY = ("--hardware", "h100-sxm-80gb", "--trials", "0")
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--trace", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.trace:
+        print(json.dumps(_trace_seconds(arguments.trace)))
+        return
+    for line in lines(quick=arguments.quick):
+        print(line, flush=True)
+
+
+def lines(*, quick: bool) -> Iterable[str]:
+    """Yield the tables."""
+    yield from _trace_lines(repetitions=1 if quick else 3)
+    yield ""
+    yield from _command_lines(quick=quick)
+    yield ""
+    yield from _sweep_lines(quick=quick)
+
+
+def _trace_lines(repetitions: int) -> Iterable[str]:
+    if not TRACE.exists():
+        yield "The Azure traces are not here; they are not part of the repository."
+        return
+    from benchmarks.features import ways
+
+    names = {"off": "interpreted", "on": "compiled"}
+    yield "| Azure conversation trace, 19,366 requests, one replica | reading | simulating | percentiles and summary |"
+    yield "|---|---:|---:|---:|"
+    for how in ways():
+        command = [sys.executable, __file__, "--trace", how]
+        runs = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(repetitions)]
+        cells = (f"{min(run[stage] for run in runs):.3f}" for stage in ("reading", "simulating", "summary"))
+        yield f"| {names[how]}, CPU s | " + " | ".join(cells) + " |"
+
+
+def _trace_seconds(how: str) -> dict[str, float]:
+    """Return user CPU seconds of the stages of a run of the trace; the second run counts, compiled code loaded."""
+    from benchmarks.features import user_seconds
+    from benchmarks.throughput import SCENARIO
+    from simserve.metrics.summary import summarize
+    from simserve.scenario.load import from_mapping
+    from simserve.scenario.resolve import resolve
+    from simserve.scenario.run import _facts, deploy
+    from simserve.sim.simulate import simulate
+    from simserve.workload.generate import generate
+
+    case = from_mapping({**SCENARIO, "workload": {"trace": {"path": str(TRACE), "format": "azure"}}})
+    resolved = resolve(case)
+    deployment = deploy(resolved)
+    start = user_seconds()
+    specs = generate(case.workload, seed=case.run.seed)
+    reading = user_seconds() - start
+    for _ in range(2):
+        begin = user_seconds()
+        simulation = simulate(deployment, specs, accelerate=how)  # type: ignore[arg-type]
+        middle = user_seconds()
+        summarize(simulation, _facts(resolved, deployment.priced, simulation, specs, explain=False))
+        end = user_seconds()
+    return {"reading": reading, "simulating": middle - begin, "summary": end - middle}
+
+
+def _command_lines(*, quick: bool) -> Iterable[str]:
+    yield "| command | what was looked at | CPU s | wall s |"
+    yield "|---|---|---:|---:|"
+    workers = min(2, os.cpu_count() or 1)
+    planned = ("-m", "simserve", "plan", "chatbot", "--json", "--jobs", str(workers))
+    commands = {
+        "simserve capacity chatbot": ("-m", "simserve", "capacity", "chatbot", "--json"),
+        f"simserve plan chatbot --jobs {workers}": (*planned, *(PLANNED_QUICKLY if quick else ())),
+    }
+    for name, command in commands.items():
+        runs = [_measured(command) for _ in range(1 if quick else 2)]
+        cpu, wall = (min(run[each] for run in runs) for each in (0, 1))
+        yield f"| `{name}` | {_looked_at(json.loads(runs[0][2]))} | {cpu:.2f} | {wall:.2f} |"
+
+
+def _looked_at(answer: Mapping[str, Any]) -> str:
+    """Return in words how much an answer looked at."""
+    if "probes" in answer:
+        return f"{len(answer['probes'])} loads"
+    search = answer["search"]
+    return (
+        f"{search['looked_at']:,} deployments of {search['combinations']:,}, {search['simulations']:,} simulations, "
+        f"{len(search['hardware'])} kinds of GPU"
+    )
+
+
+def _sweep_lines(*, quick: bool) -> Iterable[str]:
+    """Yield a sweep by workers, in turns; the tables must be the same."""
+    yield "| `simserve sweep`, 24 points | CPU s | of one worker | wall s | of one worker |"
+    yield "|---|---:|---:|---:|---:|"
+    ways = {"one worker": ("1", "auto"), "two workers": ("2", "auto"), "two fresh processes (loky)": ("2", "loky")}
+    best: dict[str, tuple[float, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "x.parquet"
+        tables = set()
+        for _ in range(1 if quick else 3):
+            for name, (workers, backend) in ways.items():
+                flags = (*GRID, "--workers", workers, "--backend", backend, "--out", str(out), "--force", "--quiet")
+                size = ("--set", "workload.num_requests=100") if quick else ()
+                cpu, wall, _ = _measured(("-m", "simserve", "sweep", "single-gpu-7b", *flags, *size))
+                known = best.get(name, (cpu, wall))
+                best[name] = min(cpu, known[0]), min(wall, known[1])
+                tables.add(out.read_bytes())
+    one = best["one worker"]
+    for name, (cpu, wall) in best.items():
+        yield f"| {name} | {cpu:.2f} | {cpu / one[0]:.2f} | {wall:.2f} | {wall / one[1]:.2f} |"
+    yield ""
+    yield f"The tables are {'the same' if len(tables) == 1 else 'NOT the same'}, byte by byte."
+
+
+def _measured(arguments: Sequence[str]) -> tuple[float, float, str]:
+    """Return user CPU seconds of a command and its children, its wall time, and what it printed."""
+    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime, time.perf_counter()
+    done = subprocess.run([sys.executable, *arguments], check=True, cwd=ROOT, capture_output=True, text=True)
+    wall = time.perf_counter() - begin
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before, wall, done.stdout
+
+
+if __name__ == "__main__":
+    main()
