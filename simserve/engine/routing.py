@@ -28,16 +28,18 @@ class Affinity:
         ends: What it is worth, in the unit of the loads, to be where that key is known; ascending within a request.
         least: Of each request, what it must be worth for a detour, shape [N].
         places: Key -> replica that it went to last; -1: none.
+        known: Key -> what it was worth there; a request may go on under the same key.
         worth: Of the replica that was preferred last.
     """
 
-    __slots__ = ("ends", "keys", "least", "offsets", "places", "worth")
+    __slots__ = ("ends", "keys", "known", "least", "offsets", "places", "worth")
 
     def __init__(
         self, offsets: Sequence[int], keys: Sequence[int], ends: Sequence[int], least: Sequence[float], num_keys: int
     ) -> None:
         self.offsets, self.keys, self.ends, self.least = offsets, keys, ends, least
         self.places = [-1] * num_keys
+        self.known = [0] * num_keys
         self.worth = 0
 
 
@@ -106,10 +108,12 @@ def preferred(affinity: Affinity, index: int, ready: list[int]) -> int:
     for entry in range(affinity.offsets[index + 1] - 1, first - 1, -1):
         if ends[entry] < least:
             return -1
-        number = places[keys[entry]]
+        key = keys[entry]
+        number = places[key]
         if number >= 0 and number in ready:
-            affinity.worth = ends[entry]
-            return number
+            worth = min(affinity.known[key], ends[entry])
+            affinity.worth = worth
+            return number if worth >= least else -1
     return -1
 
 
@@ -124,9 +128,11 @@ def is_overloaded(router: Router, number: int, ready: list[int], loads: list[int
 
 def remember(affinity: Affinity, index: int, number: int) -> None:
     """Note where a request went, for all its keys: what it computes, and its answer, are kept there."""
-    places, keys = affinity.places, affinity.keys
+    places, keys, known, ends = affinity.places, affinity.keys, affinity.known, affinity.ends
     for entry in range(affinity.offsets[index], affinity.offsets[index + 1]):
-        places[keys[entry]] = number
+        key = keys[entry]
+        places[key] = number
+        known[key] = ends[entry]
 
 
 def draw(router: Router, below: int) -> int:

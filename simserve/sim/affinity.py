@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from simserve.engine.numbers import as_column
 from simserve.engine.routing import Affinity
+from simserve.sim.prefixes import prefixes_of
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.workload.requests import RequestSpecs
 
@@ -76,8 +77,8 @@ def affinity_of(routing: RoutingSpec, specs: RequestSpecs, as_lists: bool = True
     """Return what the router remembers under its policy; None where it goes by load alone, or has nothing to go by."""
     if routing.policy == "session" and specs.session is not None:
         return session_affinity(specs.session, as_lists)
-    if routing.policy == "prefix" and specs.prefixes is not None:
-        prefixes = specs.prefixes
+    prefixes = prefixes_of(specs) if routing.policy == "prefix" else None
+    if prefixes is not None:
         threshold = DEFAULT_CACHE_THRESHOLD if routing.cache_threshold is None else routing.cache_threshold
         least = threshold * specs.prompt_tokens
         return prefix_affinity(prefixes.offsets, prefixes.segments, prefixes.ends, least, as_lists)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from simserve.engine.config import EngineConfig
 from simserve.engine.prefix_cache import PrefixPaths
+from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
 
 
@@ -15,7 +18,43 @@ def prefix_paths(config: EngineConfig, specs: RequestSpecs, as_lists: bool = Tru
         specs: What arrives.
         as_lists: Whether it is read from Python, not from compiled code.
     """
-    prefixes = specs.prefixes
+    # A tier behind the cache ages by segment, so that finer ones are nearer to its blocks.
+    prefixes = specs.prefixes if config.num_offload_blocks else prefixes_of(specs)
     if prefixes is None or not config.enable_prefix_caching:
         return None
     return PrefixPaths(prefixes.offsets, prefixes.segments, prefixes.ends, config.block_size, as_lists)
+
+
+def prefixes_of(specs: RequestSpecs) -> PrefixSegments | None:
+    """Return what the requests share, with the turns of a conversation as one segment that grows; None: nothing.
+
+    Turns come one after another, so that whoever uses one uses, keeps and gives up all before it at the same time: for
+    caches and routers the two are the same, but a request has two or three segments instead of one a turn. Requests of
+    a trace may meet, and keep theirs.
+    """
+    prefixes = specs.prefixes
+    return prefixes if prefixes is None or specs.turn is None else in_chains(prefixes)
+
+
+def in_chains(prefixes: PrefixSegments) -> PrefixSegments:
+    """Return the same with one segment for each chain of segments that nothing else follows on than the next."""
+    segments = prefixes.segments
+    if not len(segments):
+        return prefixes
+    follows = np.ones(len(segments), dtype=bool)
+    follows[prefixes.offsets[:-1][np.diff(prefixes.offsets) > 0]] = False
+    before = np.full(int(segments.max()) + 1, -1, dtype=np.int64)
+    before[segments[1:][follows[1:]]] = segments[:-1][follows[1:]]
+    num_behind = np.bincount(before[before >= 0], minlength=len(before))
+    is_next = (before >= 0) & (num_behind[before] == 1)
+    heads = np.where(is_next, before, np.arange(len(before)))
+    while True:
+        further = heads[heads]
+        if np.array_equal(further, heads):
+            break
+        heads = further
+    numbers = heads[segments]
+    is_last = np.ones(len(segments), dtype=bool)
+    is_last[:-1] = ~follows[1:] | (numbers[1:] != numbers[:-1])
+    counts = np.concatenate([[0], np.cumsum(is_last)])
+    return PrefixSegments(offsets=counts[prefixes.offsets], segments=numbers[is_last], ends=prefixes.ends[is_last])

@@ -143,7 +143,7 @@ REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in Repli
 AFFINITY = Record(
     "affinity",
     {
-        **dict.fromkeys(("ends", "keys", "offsets", "places"), Column("q")),
+        **dict.fromkeys(("ends", "keys", "known", "offsets", "places"), Column("q")),
         "least": Column("d"),
         "worth": INTEGER,
     },
