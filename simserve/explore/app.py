@@ -29,6 +29,7 @@ from simserve.explore.catalogue import catalogue
 from simserve.explore.exports import export
 from simserve.explore.limits import BusyError, Check, TooLongError
 from simserve.explore.runner import Runner
+from simserve.explore.stream import MEDIA_TYPE, AnswerInParts, Tell
 from simserve.validation import FrozenModel, validate
 
 Query = TypeVar("Query", bound=FrozenModel)
@@ -64,12 +65,14 @@ class Question(Generic[Query]):
         query: Its inputs.
         answer: What works on them.
         seconds: It may take, where that is more than usual.
+        first: What answers sooner and less; asked before ``answer`` where the answer may come in parts.
     """
 
     about: str
     query: type[Query]
     answer: Callable[[Query, Check], dict[str, Any]]
     seconds: float | None = None
+    first: Callable[[Query, Check], dict[str, Any] | None] | None = None
 
 
 QUESTIONS: Mapping[str, Question[Any]] = {
@@ -84,7 +87,7 @@ QUESTIONS: Mapping[str, Question[Any]] = {
     "speculation": Question("Drafts ahead of a model", queries.SpeculationQuery, tradeoffs.speculation),
     "parallel": Question("Ways to lay a model over GPUs", queries.ParallelQuery, tradeoffs.parallel),
     "cost": Question("Frameworks and GPUs, and an API", queries.CostQuery, money.cost, seconds=15.0),
-    "wizard": Question("What to deploy", queries.WizardQuery, wizard.wizard, seconds=60.0),
+    "wizard": Question("What to deploy", queries.WizardQuery, wizard.wizard, seconds=60.0, first=wizard.first),
 }
 
 
@@ -148,8 +151,31 @@ async def _ask(request: Request) -> Response:
     if asked is None:
         return _error(404, "there is no such question")
     query = validate(asked.query, await _body(request))
+    if asked.first is not None and MEDIA_TYPE in request.headers.get("accept", ""):
+        return _in_parts(request, asked, query)
     answer = asked.answer
     return await _answered(request, lambda check: JSONResponse(_plain(answer(query, check))), asked.seconds)
+
+
+def _in_parts(request: Request, asked: Question[Any], query: FrozenModel) -> Response:
+    """Return a response that begins at once, with a first answer before the answer."""
+
+    def work(check: Check, tell: Tell) -> dict[str, Any]:
+        soon = None if asked.first is None else asked.first(query, check)
+        if soon is not None:
+            tell({"first": _plain(soon)})
+        found: dict[str, Any] = _plain(asked.answer(query, check))
+        return found
+
+    def failed(error: Exception) -> dict[str, Any] | None:
+        if isinstance(error, SimserveError):
+            status, kind = _refusal(error)
+            return {"error": str(error), "kind": kind, "status": status}
+        return {"error": str(error), "kind": "input", "status": 422} if isinstance(error, ValueError) else None
+
+    runner: Runner = request.app.state.runner
+    client = request.client.host if request.client is not None else ""
+    return AnswerInParts(lambda watched: runner.run(client, watched, asked.seconds), work, failed)
 
 
 async def _scenario(request: Request) -> Response:
@@ -212,17 +238,19 @@ class _Refused(InputError):
 
 
 async def _failure(_request: Request, error: SimserveError) -> Response:
+    status, kind = _refusal(error)
+    return _error(status, str(error), kind)
+
+
+def _refusal(error: SimserveError) -> tuple[int, str]:
+    """Return the status and the kind of what a question may end with."""
     if isinstance(error, _Refused):
-        return _error(error.status, str(error))
+        return error.status, "input"
     if isinstance(error, InfeasibleError):
-        return _error(422, str(error), kind="infeasible")
-    if isinstance(error, InputError):
-        return _error(422, str(error))
+        return 422, "infeasible"
     if isinstance(error, BusyError):
-        return _error(429, str(error))
-    if isinstance(error, TooLongError):
-        return _error(422, str(error), kind="too_long")
-    return _error(422, str(error))
+        return 429, "input"
+    return 422, "too_long" if isinstance(error, TooLongError) else "input"
 
 
 def _error(status: int, text: str, kind: str = "input") -> Response:
@@ -240,6 +268,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _media_types(question: Question[Any]) -> dict[str, Any]:
+    """Return how an answer may come: whole, or where there is a first one in lines of JSON."""
+    whole = {"application/json": {"schema": {"type": "object"}}}
+    return whole if question.first is None else {**whole, MEDIA_TYPE: {"schema": {"type": "string"}}}
+
+
 async def _openapi(_request: Request) -> Response:
     """Describe the questions, for machines."""
     failure = {
@@ -252,7 +286,7 @@ async def _openapi(_request: Request) -> Response:
     for name, question in QUESTIONS.items():
         schema = question.query.model_json_schema(ref_template="#/components/schemas/{model}")
         for tail, about, good in (
-            ("", question.about, {"application/json": {"schema": {"type": "object"}}}),
+            ("", question.about, _media_types(question)),
             (
                 "/scenario",
                 f"{question.about}, as a scenario file",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from simserve import api
@@ -21,10 +22,37 @@ _FIGURES = (
     "p95_tpot_ms",
     "attainment",
 )
+_OWN_FORMAT = ("deployment.quantization=none", "deployment.kv_cache_dtype=auto")
 _NOT_HERE = ("Run it",)
 """Sections that name a command of the terminal."""
 _FLAG = " (--spare-replicas 1)"
 """What the terminal adds to the line about a lost replica; here it is a control."""
+
+
+def first(query: WizardQuery, check: Check) -> dict[str, Any] | None:
+    """Return an answer within a second: the GPUs that were named, weights and KV cache in the model's own format.
+
+    None where nothing holds in that format. `wizard` looks at the other formats, and around what it finds.
+
+    Raises:
+        InputError: The traffic is none, or a GPU cannot run the model at all.
+        TooLongError: It took too long.
+    """
+
+    def until_found(done: int, _known: int) -> None:
+        check(0, 1)
+        # A piece of work a GPU, and one that confirms the best. As Ctrl-C would on the terminal, it ends there.
+        if done == len(query.hardware) + 1:
+            raise KeyboardInterrupt
+
+    try:
+        summary = _plan(query, until_found, over=_OWN_FORMAT).summary
+    except KeyboardInterrupt:
+        return None
+    if not summary["best"]:
+        return None
+    found = _answer(query, summary)
+    return {**found, "parts": found["parts"][:1], "fleets": [], "equations": []}
 
 
 def wizard(query: WizardQuery, check: Check) -> dict[str, Any]:
@@ -34,18 +62,25 @@ def wizard(query: WizardQuery, check: Check) -> dict[str, Any]:
         InputError: The traffic is none, or a GPU cannot run the model at all.
         TooLongError: It took too long.
     """
-    found = api.plan(
+    return _answer(query, _plan(query, check).summary)
+
+
+def _plan(query: WizardQuery, progress: Check, over: tuple[str, ...] = ()) -> Any:
+    return api.plan(
         from_mapping(query.mapping()),
         hardware=query.hardware,
         max_gpus=query.max_gpus,
         headroom=query.headroom,
         spare_replicas=query.spare_replicas,
+        over=over,
         trials=0,
         jobs=1,
         reference=("explore.yaml",),
-        progress=check,
+        progress=progress,
     )
-    summary = found.summary
+
+
+def _answer(query: WizardQuery, summary: Mapping[str, Any]) -> dict[str, Any]:
     best = summary["best"]
     parts: list[dict[str, Any]] = [
         {

@@ -23,7 +23,9 @@ from starlette.testclient import TestClient
 
 from simserve.explore import app as application
 from simserve.explore.app import _FILES, _PAGE, MAX_BODY, QUESTIONS, create_app
+from simserve.explore.limits import TooLongError
 from simserve.explore.runner import Runner
+from simserve.explore.stream import AnswerInParts
 
 _HOST = "http://localhost"
 
@@ -185,6 +187,94 @@ def test_every_tab_is_saved_as_a_scenario_that_runs(client: TestClient, question
     assert saved.status_code == 200, saved.text
     assert saved.text.startswith("# ")
     assert result.summary["completed"] == 8
+
+
+_PARTS = {"accept": "application/x-ndjson"}
+
+
+def lines_of(answer: Any) -> list[dict[str, Any]]:
+    """Return what an answer in parts consists of."""
+    assert answer.headers["content-type"].startswith("application/x-ndjson")
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def test_the_wizard_answers_at_once_and_then_better(client: TestClient) -> None:
+    """A first fleet in the model's own format, how far the search is, and what it says when asked as a whole."""
+    asked = {"hardware": ["h100-sxm-80gb"], "rate": 4}
+
+    lines = lines_of(client.post("/api/wizard", json=asked, headers=_PARTS))
+    whole = client.post("/api/wizard", json=asked).json()
+
+    assert [next(iter(line)) for line in lines[:1]] == ["first"]
+    assert lines[0]["first"]["best"]["usd_per_month"] >= lines[-1]["answer"]["best"]["usd_per_month"]
+    assert "fp8" not in lines[0]["first"]["best"]["label"]
+    assert "not confirmed" in " ".join(lines[0]["first"]["parts"][0]["lines"])
+    assert lines[-1] == {"answer": whole}
+    progress = [line["progress"] for line in lines[1:-1]]
+    assert [done for done, _ in progress] == sorted(done for done, _ in progress)
+    assert progress[-1][0] == progress[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "words"),
+    [
+        ({"hardware": ["h100-sxm-80gb"], "model": "llama-3.1-405b", "max_gpus": 1}, None, ""),
+        ({"rate": 0}, 422, "rate"),
+    ],
+)
+def test_parts_of_what_cannot_be_answered(
+    client: TestClient, asked: dict[str, Any], status: int | None, words: str
+) -> None:
+    """No fleet is an answer; bad input is refused before anything is sent."""
+    answer = client.post("/api/wizard", json=asked, headers=_PARTS)
+
+    if status is None:
+        assert lines_of(answer)[-1]["answer"]["feasible"] is False
+    else:
+        assert answer.status_code == status
+        assert words in answer.json()["error"]
+
+
+def test_parts_end_with_what_went_wrong() -> None:
+    """Too long, or too many questions: a last line with the status that a whole answer would have had."""
+    slow = TestClient(create_app(runner=Runner(seconds=0.0)), base_url=_HOST)
+    full = TestClient(create_app(runner=Runner(max_of_client=0)), base_url=_HOST)
+
+    last = [lines_of(each.post("/api/wizard", json={}, headers=_PARTS))[-1] for each in (slow, full)]
+
+    assert [(line["kind"], line["status"]) for line in last] == [("too_long", 422), ("input", 429)]
+
+
+def test_work_that_nobody_waits_for_is_ended() -> None:
+    """The connection is gone: the next look at the time ends the search."""
+    ended: list[str] = []
+    gone = anyio.Event()
+
+    async def run(watched: Any) -> dict[str, Any]:
+        gone.set()
+        for _ in range(200):
+            await anyio.sleep(0.01)
+            try:
+                watched(lambda _done, _known: None)
+            except TooLongError as error:
+                ended.append(str(error))
+                raise
+        return {}
+
+    async def receive() -> dict[str, str]:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_message: dict[str, Any]) -> None:
+        return None
+
+    def work(check: Any, _tell: Any) -> dict[str, Any]:
+        check(1, 2)
+        return {}
+
+    anyio.run(AnswerInParts(run, work, lambda error: {"error": str(error)}), {"type": "http"}, receive, send)
+
+    assert ended == ["nobody waits for the answer any more"]
 
 
 def test_the_questions_describe_themselves(client: TestClient) -> None:

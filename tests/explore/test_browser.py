@@ -268,3 +268,19 @@ def test_a_scenario_is_saved(browser: Any, address: str, link: str, words: str) 
     assert words in text
     assert visit.complaints == []
     visit.page.close()
+
+
+def test_the_wizard_shows_a_first_answer_and_then_the_whole(browser: Any, address: str) -> None:
+    """With how far it is; the bar goes when the search is over."""
+    visit = Visit(browser, address)
+    visit.page.goto(f"{address}#wizard?rate=3")
+    visit.page.wait_for_function("() => Number(document.querySelector('.answer')?.dataset.firsts ?? 0) > 0")
+    assert visit.page.locator("progress").count() == 1
+    first = visit.page.locator(".answer h2").inner_text()
+
+    visit.settle(0)
+
+    assert first.startswith("Deploy ")
+    assert visit.page.locator("progress").count() == 0
+    assert visit.page.locator("h3", has_text="How it stands").count() == 1
+    assert not visit.complaints

@@ -159,9 +159,15 @@ export function points({ label, points: all, x, y }) {
     dot.append(shape("title", {}, `${each.name}: ${number(each.x)}, ${number(each.y)}`));
     svg.append(dot);
   }
-  for (const each of front) {
-    const left = px(each.x) > W / 2;
-    svg.append(shape("text", { class: "halo", x: px(each.x) + (left ? -9 : 9), y: py(each.y) + 4, "text-anchor": left ? "end" : "start" }, each.name));
+  // The chosen one is named first; of names that would lie on another, the later stay for the pointer alone.
+  const placed = [];
+  const covers = (from, to, y) => all.some((other) => px(other.x) > from && px(other.x) < to && Math.abs(py(other.y) - y + 4) < 8);
+  for (const each of [...new Set([...all.filter((one) => one.chosen), ...front])]) {
+    const wide = 6.4 * each.name.length, left = px(each.x) > W / 2 && px(each.x) - 9 - wide > LEFT, at = px(each.x) + (left ? -9 - wide : 9);
+    const spot = [py(each.y) + 4, py(each.y) - 10, py(each.y) + 18].find((y) => y > TOP && y < H - BOTTOM && !covers(at, at + wide, y) && !placed.some((other) => Math.abs(other.y - y) < 12 && at < other.to && other.from < at + wide));
+    if (spot === undefined) continue;
+    placed.push({ y: spot, from: at, to: at + wide });
+    svg.append(shape("text", { class: "halo", x: px(each.x) + (left ? -9 : 9), y: spot, "text-anchor": left ? "end" : "start" }, each.name));
   }
   svg.append(shape("line", { class: "axis", x1: LEFT, x2: W - RIGHT, y1: H - BOTTOM, y2: H - BOTTOM }), shape("line", { class: "axis", x1: LEFT, x2: LEFT, y1: TOP, y2: H - BOTTOM }));
   svg.append(shape("text", { x: (LEFT + W - RIGHT) / 2, y: H - 6, "text-anchor": "middle" }, x.label));
@@ -210,7 +216,7 @@ export function rowBars(label, rows, format, { most, mark, start = 118 } = {}) {
 // Slots over steps: spans [slot, start, working until, held until, request].
 export function slots(label, spans, count, steps, most, now) {
   const wide = 900, row = Math.max(9, Math.min(22, 240 / count));
-  const height = row * count + 22;
+  const height = row * count + 2;
   const px = (step) => (step / most) * (wide - 4) + 2;
   const svg = shape("svg", { viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": label });
   for (let slot = 0; slot < count; slot += 1) svg.append(shape("rect", { x: 2, y: slot * row + 1, width: Math.max(px(Math.min(steps, now)) - 2, 0), height: row - 2, fill: "var(--grid)" }));
@@ -223,8 +229,8 @@ export function slots(label, spans, count, steps, most, now) {
     if (held > working && now > working)
       svg.append(shape("rect", { x: px(working), y: slot * row + 1, width: Math.max(px(Math.min(held, now)) - px(working), 0), height: row - 2, fill: "none", stroke: "var(--bad)", "stroke-width": 0.7, "stroke-dasharray": "2 2" }));
   }
-  svg.append(shape("text", { x: 2, y: height - 6 }, "step 0"), shape("text", { x: Math.min(px(steps), wide - 4), y: height - 6, "text-anchor": "end" }, `${steps}`));
-  return svg;
+  // As text of the page, since the drawing is scaled down on a narrow screen.
+  return node("div", {}, [svg, node("p", { class: "span", style: null }, [node("span", { text: "step 0" }), node("span", { text: `${steps} of ${most} steps` })])]);
 }
 
 // KV memory as cells: each request's reserved tokens, of which held ones are full.

@@ -52,31 +52,54 @@ function readLink() {
 
 // ---- questions: one at a time of a place; of those that wait meanwhile the newest is asked, the others are abandoned.
 
-const turns = new Map(), running = new Map();
+const turns = new Map(), running = new Map(), stops = new Map();
 const pause = (milliseconds) => new Promise((done) => { setTimeout(done, milliseconds); });
 const abandoned = () => Object.assign(new Error("a newer question waits"), { name: "AbortError" });
 
-async function request(question, values, isNewest) {
+async function request(question, values, isNewest, tell, signal) {
   for (;;) {
-    const answer = await fetch(`api/${question}`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(values) });
-    const found = await answer.json();
-    if (answer.ok) return found;
-    if (answer.status !== 429) throw Object.assign(new Error(found.error), { kind: found.kind });
+    const headers = { "content-type": "application/json", ...(tell ? { accept: "application/x-ndjson" } : {}) };
+    const answer = await fetch(`api/${question}`, { method: "POST", headers, body: JSON.stringify(values), signal });
+    const inParts = answer.headers.get("content-type")?.startsWith("application/x-ndjson");
+    const found = inParts ? await lastOf(answer.body, tell) : await answer.json();
+    if (inParts ? found.answer : answer.ok) return inParts ? found.answer : found;
+    if ((found.status ?? answer.status) !== 429) throw Object.assign(new Error(found.error), { kind: found.kind });
     await pause(300);
     if (!isNewest()) throw abandoned();
   }
 }
 
-export async function ask(place, question, values) {
+// An answer in parts: a line of JSON each, of which all but the last are told at once.
+async function lastOf(body, tell) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    const lines = (rest + (value ?? "")).split("\n");
+    rest = lines.pop();
+    for (const line of lines.filter(Boolean)) {
+      const part = JSON.parse(line);
+      if (part.answer || part.error) return part;
+      tell(part);
+    }
+    if (done) return { error: "The answer ended early.", kind: "input", status: 422 };
+  }
+}
+
+export async function ask(place, question, values, tell = null) {
   const turn = (turns.get(place) ?? 0) + 1, isNewest = () => turns.get(place) === turn;
   turns.set(place, turn);
+  // What comes in parts takes long: it is ended, not waited for.
+  stops.get(place)?.abort();
   while (running.has(place)) {
     await running.get(place).catch(() => null);
     if (!isNewest()) throw abandoned();
   }
-  const answer = request(question, { ...values }, isNewest);
+  const stop = tell ? new AbortController() : null;
+  if (stop) stops.set(place, stop);
+  const answer = request(question, { ...values }, isNewest, tell, stop?.signal);
   running.set(place, answer);
-  try { return await answer; } finally { running.delete(place); }
+  try { return await answer; } finally { running.delete(place); stops.delete(place); }
 }
 
 // ---- controls, from the fields that the server describes.
@@ -174,15 +197,28 @@ function draw() {
   const update = async () => {
     link();
     answer.classList.add("busy");
-    if (tab.working && !answer.childElementCount) answer.replaceChildren(node("p", { class: "note", text: tab.working }));
-    try {
-      const found = await ask("tab", tab.question, state.values[tab.id]);
-      if (turn !== drawn) return;
+    const show = (found) => {
       state.found[tab.id] = found;
       const parts = tab.render(found, state.values[tab.id], (name, value) => { state.values[tab.id][name] = value; update(); }).filter(Boolean);
       const split = Math.max(parts.findIndex((each) => each.matches(".tiles")), 0) + 1;
       answer.replaceChildren(...parts.slice(0, split));
       rest.replaceChildren(...parts.slice(split), ...[equations(found.equations)].filter(Boolean));
+    };
+    const bar = tab.inParts ? node("progress", { "aria-label": "How far the search is" }) : null;
+    const words = node("p", { class: "note", text: "Searching…" });
+    if (bar) {
+      if (answer.childElementCount) answer.prepend(words, bar);
+      else answer.replaceChildren(words, bar);
+    }
+    const tell = bar && ((part) => {
+      if (turn !== drawn || !answer.contains(bar)) return;
+      if (part.progress) { [bar.value, bar.max] = part.progress; words.textContent = `Looking further: ${part.progress[0]} of ${part.progress[1]} searches done.`; }
+      if (part.first) { show(part.first); answer.classList.remove("busy"); answer.prepend(words, bar); answer.dataset.firsts = String(Number(answer.dataset.firsts ?? 0) + 1); words.textContent = tab.soFar; }
+    });
+    try {
+      const found = await ask("tab", tab.question, state.values[tab.id], tell);
+      if (turn !== drawn) return;
+      show(found);
     } catch (error) {
       if (error.name === "AbortError" || turn !== drawn) return;
       state.found[tab.id] = null;
