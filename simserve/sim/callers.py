@@ -15,7 +15,7 @@ from simserve.sim.records import UNFINISHED
 from simserve.workload.class_spec import ClassSpec, RetrySpec
 from simserve.workload.requests import RequestSpecs
 
-ARRIVE, TIMEOUT, SUBMIT, LAND, ANSWER, TURN = range(6)
+ARRIVE, TIMEOUT, SUBMIT, LAND, ANSWER, TURN, FIRST_BYTE = range(7)
 """Kinds of events, in the order in which they happen at one instant."""
 Event = tuple[float, int, int, int]
 """Time, kind, request, and the attempt (or the unit) that it is about."""
@@ -36,6 +36,7 @@ class Callers:
         arrival_time: When each request was first sent; filled for a closed loop.
         latency: Seconds from sending to the router, shape [N].
         http_timeout: Seconds after which a connection without an answer is closed; None: never.
+        first_byte_timeout: Seconds after which a stream without its first token is closed; None: never.
     """
 
     delivery: Delivery | None = None
@@ -48,7 +49,9 @@ class Callers:
         arrival_time: NDArray[np.float64],
         latency: NDArray[np.float64],
         http_timeout: float | None = None,
+        first_byte_timeout: float | None = None,
     ) -> None:
+        self._first_byte_timeout = first_byte_timeout
         self.num_ended = 0
         # Requests that come to an end in all; of clients who stop by a time, known when the last of them has.
         self.num_due = len(specs)
@@ -84,6 +87,9 @@ class Callers:
 
     def wait_for(self, index: int, now: float) -> None:
         """Start the client's time limit for the attempt that arrives ``now``."""
+        if self._first_byte_timeout is not None:
+            first = max(self._sent_at[index] + self._first_byte_timeout, now)
+            heappush(self._events, (first, FIRST_BYTE, index, self.attempt(index)))
         if not self._has_timeouts:
             return
         timeout = self._timeouts[0 if self._class_of is None else self._class_of[index]]

@@ -17,7 +17,7 @@ from simserve.engine.cancel import cancel
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.slowing import use_times
 from simserve.engine.state import COMPLETED, FAILED, INFINITY, LEAP_WIDTH, UNFINISHED, RequestTable
-from simserve.sim.callers import ANSWER, ARRIVE, LAND, SUBMIT, TIMEOUT, Callers, Event
+from simserve.sim.callers import ANSWER, ARRIVE, FIRST_BYTE, LAND, SUBMIT, TIMEOUT, Callers, Event
 from simserve.sim.gate import ADMITTED, Gate
 from simserve.sim.lives import Lives
 from simserve.sim.recorder import FLUSH_ROWS
@@ -207,7 +207,9 @@ class Fleet(Lives):
             self._place[index] = NOWHERE
             self.requests.status[index] = COMPLETED
             self.callers.ended(index, now)
-        elif kind == TIMEOUT and self.requests.status[index] == UNFINISHED and self.callers.attempt(index) == about:
+        elif self.requests.status[index] != UNFINISHED or self.callers.attempt(index) != about:
+            return
+        elif kind == TIMEOUT or (kind == FIRST_BYTE and not self.requests.first_token_time[index] <= now):
             self._hang_up(index, now)
 
     def _arrive(self, index: int, now: float) -> None:

@@ -100,8 +100,8 @@ class ManagedRun:
             self._regions = self.fleet.regions = Regions(control.regions, self._pools, self.fleet.units, specs)
             self.fleet.router.near = self._regions.near
             self.fleet.way_back = None if control.streaming is None else [0.0] * len(specs)
-        http_timeout = None if control.streaming is None else control.streaming.http_timeout
-        self.fleet.callers = Callers(specs, self.requests, events, self.arrival_time, latency, http_timeout)
+        patience = (None, None) if control.streaming is None else control.streaming.timeouts
+        self.fleet.callers = Callers(specs, self.requests, events, self.arrival_time, latency, *patience)
         if control.admission is not None:
             self.fleet.gate = Gate(control.admission, specs, self._patience)
         if isinstance(self.fleet, FrontedFleet):

@@ -31,13 +31,16 @@ class StreamingSpec(FrozenModel):
     api_servers: Annotated[int, Field(ge=1, le=1024)] = 1
     """API-server cores of a replica, which share its events evenly (vLLM's `--api-server-count`)."""
     http_timeout: Annotated[Seconds, Field(gt=0)] | None = None
-    """Without streaming: how long a proxy or client waits for an answer before it closes the connection, which drops
-    the request. Absent: for ever."""
+    """How long a proxy or client waits before it closes the connection, which drops the request: without streaming for
+    the answer, with streaming for the first token, counted where it leaves the server. Absent: for ever."""
 
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
         if not self.stream and self.buffer_tokens != 1:
             raise ValueError("sends whole answers; buffer_tokens has no effect with stream: false")
-        if self.stream and self.http_timeout is not None:
-            raise ValueError("streams, so bytes flow before the answer ends; http_timeout needs stream: false")
         return self
+
+    @property
+    def timeouts(self) -> tuple[float | None, float | None]:
+        """Return the seconds that a client waits for a whole answer, and for the first token of a stream."""
+        return (None, self.http_timeout) if self.stream else (self.http_timeout, None)

@@ -152,7 +152,7 @@ def streams(draw: st.DrawFn) -> dict[str, Any]:
     """Draw a way to the client."""
     way: dict[str, Any] = {"network_latency": "0.2 s", "cost_per_event": draw(st.sampled_from(["0 s", "50 ms"]))}
     if draw(st.booleans()):
-        return way | {"stream": False, "http_timeout": draw(st.sampled_from(["2 s", "30 s"]))}
+        return way | {"stream": draw(st.booleans()), "http_timeout": draw(st.sampled_from(["2 s", "30 s"]))}
     return way | {"buffer_tokens": draw(st.integers(1, 4))}
 
 

@@ -79,7 +79,6 @@ def refusal(*overrides: str, name: str = "chatbot") -> str:
         ),
         (["deployment.response_cache={hit_share: 0.2}", "deployment.engine.batching=static"], "continuous batching"),
         (["deployment.streaming={stream: false, buffer_tokens: 3}"], "no effect with stream"),
-        (["deployment.streaming={http_timeout: 3 s}"], "needs stream: false"),
     ],
 )
 def test_what_would_do_nothing_or_is_not_simulated_is_refused(overrides: list[str], words: str) -> None:

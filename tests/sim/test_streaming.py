@@ -111,6 +111,23 @@ def test_a_proxy_cuts_long_answers() -> None:
     assert run.records.finish_time[1] == 4.5
 
 
+def test_a_proxy_cuts_streams_that_do_not_begin() -> None:
+    """The third waits for a seat until 3 s and is dropped at 3.5; the others stream for longer than that, and stay."""
+    specs = make_specs([0.0, 0.0, 1.0], 4, [3, 6, 2])
+    run = streamed(specs, make_config(max_num_seqs=2), http_timeout="2.5 s")
+
+    assert run.records.status.tolist() == [COMPLETED, COMPLETED, TIMED_OUT]
+    assert run.records.finish_time.tolist()[1:] == [6.0, 3.5]
+
+
+def test_a_first_token_in_time_is_enough() -> None:
+    """At 3 s the seat is free, at 4 s the first token is there: 3 s after it was asked for, to the instant."""
+    specs = make_specs([0.0, 0.0, 1.0], 4, [3, 6, 2])
+    run = streamed(specs, make_config(max_num_seqs=2), http_timeout="3 s")
+
+    assert run.records.status.tolist() == [COMPLETED] * 3
+
+
 def test_a_step_that_outlasts_the_last_client_is_not_more_than_all_of_the_run() -> None:
     """One request, dropped at 2.5 s while its third step runs to 3 s: a step was running throughout."""
     run = streamed(make_specs([0.0], 4, [6]), make_config(max_num_seqs=2), stream=False, http_timeout="2.5 s")
