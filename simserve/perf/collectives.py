@@ -27,6 +27,8 @@ class Link:
         skew: Seconds that ranks reach a collective apart, for each doubling of their number.
         curves: Fitted collectives of this link; none: latency and bandwidth.
         engine: Whose all-reduce of them.
+        host_from: Bytes from which an all-reduce also crosses the host link once.
+        host_bandwidth: Of that link, bytes/s.
     """
 
     bandwidth: float
@@ -36,6 +38,8 @@ class Link:
     skew: float = 0.0
     curves: CollectiveCurves | None = None
     engine: str = ""
+    host_from: float = math.inf
+    host_bandwidth: float = math.inf
 
 
 def ring_bandwidth_seconds(num_bytes: Array | float, num_ranks: int, bandwidth: float) -> Array:
@@ -65,7 +69,8 @@ def all_reduce_seconds(num_bytes: Array, num_ranks: int, link: Link) -> Array:
     """
     if link.curves is not None and num_ranks > 1:
         kernel = all_reduce_curve_seconds(link.curves.all_reduce_of(link.engine), num_bytes, num_ranks, link.bandwidth)
-        return np.asarray(kernel + link.skew * math.log2(num_ranks))
+        over_host = np.where(num_bytes >= link.host_from, num_bytes / link.host_bandwidth, 0.0)
+        return np.asarray(kernel + over_host + link.skew * math.log2(num_ranks))
     transfer = ring_bandwidth_seconds(num_bytes, num_ranks, link.bandwidth * COLLECTIVE_SHARE)
     return all_reduce_latency(num_ranks, link) + transfer
 

@@ -257,6 +257,8 @@ class ReplicaShape:
                 skew=skew,
                 curves=self.hardware.collective_curves,
                 engine=self.engine.all_reduce or self.engine.name,
+                host_from=self.engine.all_reduce_host_from if num_gpus > 2 else math.inf,
+                host_bandwidth=self.hardware.host_link.bandwidth,
             )
         if inter.kind == "none":
             raise self._refuse(f"needs {num_gpus} GPUs; a node of {name} has {ranks} and no network", key)

@@ -102,6 +102,7 @@ class ResolvedEngine:
         shared_decode_groups: Query heads a key-value head for which decode attention reads keys once for all of
             them, others read them each; None: any number.
         all_reduce: ``nccl``, or None for one of the engine's own.
+        all_reduce_host_from: Bytes from which it also crosses the host link; infinite where it never does.
         fuses_activation_quantisation: Whether norms and activation functions round their results to 8 bits.
         narrow_kv_slowdown: Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels.
         max_bandwidth: Memory bandwidth beyond which the kernels gain nothing; infinite where they follow the GPU.
@@ -175,6 +176,7 @@ class ResolvedEngine:
     memory_share: float
     shared_decode_groups: tuple[int, ...] | None
     all_reduce: str | None
+    all_reduce_host_from: float
     fuses_activation_quantisation: bool
     narrow_kv_slowdown: float
     max_bandwidth: float

@@ -285,6 +285,7 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
         "memory_share": known.kernels.memory_share,
         "shared_decode_groups": known.kernels.shared_decode_groups,
         "all_reduce": known.kernels.all_reduce,
+        "all_reduce_host_from": known.kernels.all_reduce_host_from or math.inf,
         "fuses_activation_quantisation": known.kernels.fuses_activation_quantisation,
         "narrow_kv_slowdown": known.kernels.narrow_kv_slowdown,
         "max_bandwidth": known.kernels.max_bandwidth or math.inf,
