@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.metrics.latency import MS, PERCENTILES, RequestLatencies
+from simserve.metrics.percentiles import percentiles
 from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
 from simserve.metrics.steady_state import Window
 from simserve.metrics.throughput import throughput
@@ -88,5 +89,5 @@ def _statistics(values: NDArray[np.float64]) -> dict[str, float]:
     names = ("mean", "median", *(f"p{q}" for q in PERCENTILES))
     if not len(defined):
         return dict.fromkeys(names, np.nan)
-    percentiles = [float(value) for value in np.percentile(defined, PERCENTILES)]
-    return dict(zip(names, [float(defined.mean()), percentiles[0], *percentiles], strict=True))
+    found = percentiles(defined, PERCENTILES)
+    return dict(zip(names, [float(defined.mean()), found[0], *found], strict=True))

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.histogram import Histogram
+from simserve.metrics.percentiles import percentiles
 from simserve.sim.records import COMPLETED, RequestRecords
 
 PERCENTILES = (50, 90, 95, 99)
@@ -90,8 +91,7 @@ def _describe(values: NDArray[np.float64]) -> dict[str, float]:
     defined = values[~np.isnan(values)]
     if not len(defined):
         return _statistics(np.nan, np.nan, [np.nan] * len(PERCENTILES))
-    percentiles = np.percentile(defined, PERCENTILES)
-    return _statistics(float(defined.mean()), float(defined.std()), [float(value) for value in percentiles])
+    return _statistics(float(defined.mean()), float(defined.std()), percentiles(defined, PERCENTILES))
 
 
 def _describe_histogram(histogram: Histogram) -> dict[str, float]:
@@ -102,6 +102,6 @@ def _describe_histogram(histogram: Histogram) -> dict[str, float]:
     return _statistics(mean, variance**0.5, [histogram.percentile(q) for q in PERCENTILES])
 
 
-def _statistics(mean: float, std: float, percentiles: list[float]) -> dict[str, float]:
-    named = {f"p{q}": value for q, value in zip(PERCENTILES, percentiles, strict=True)}
+def _statistics(mean: float, std: float, values: list[float]) -> dict[str, float]:
+    named = {f"p{q}": value for q, value in zip(PERCENTILES, values, strict=True)}
     return {"mean": mean, "median": named["p50"], "std": std, **named}

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.sim.records import UNFINISHED, RequestRecords
+from simserve.sim.series import ascending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class Stays:
 
     def num_in_system_at_arrivals(self) -> NDArray[np.float64]:
         """Return the number of earlier requests that each request met in the system."""
-        departed = np.searchsorted(np.sort(self.system_exit), self.arrival, side="right")
+        departed = np.searchsorted(ascending(self.system_exit), self.arrival, side="right")
         present: NDArray[np.int64] = np.arange(len(self)) - departed
         return np.maximum(present, 0).astype(np.float64)
 
@@ -90,5 +91,4 @@ def num_present(
 
 
 def _count_until(times: NDArray[np.float64], grid: NDArray[np.float64]) -> NDArray[np.int64]:
-    first_after = np.searchsorted(grid, times, side="left")
-    return np.cumsum(np.bincount(first_after, minlength=len(grid) + 1))[: len(grid)]
+    return np.searchsorted(ascending(times), grid, side="right")

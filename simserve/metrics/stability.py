@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.metrics.occupancy import Stays, num_present
+from simserve.metrics.percentiles import percentiles
 
 Stability = Literal["stable", "backlogged", "overloaded"]
 
@@ -72,7 +73,7 @@ def _is_growing(stays: Stays) -> bool:
         return True
     middle = (start + end) / 2
     num_early = int(np.searchsorted(stays.arrival, middle, side="right"))
-    if np.median(stays.times_in_system()[:num_early]) > _LONGEST_STAY * (end - start):
+    if percentiles(stays.times_in_system()[:num_early], [50])[0] > _LONGEST_STAY * (end - start):
         return False
     levels = _levels(stays, stays.system_exit, middle, end)
     return _is_unabated(levels) and _has_trend(levels, num_arrivals - num_early, _LEAST_SYSTEM_GROWTH)
@@ -108,4 +109,4 @@ def _is_waiting(stays: Stays, has_steady_state: bool) -> bool:
     if math.isnan(share) or share < _WAITING_SHARE:
         return False
     run = stays.run_end - float(stays.arrival[0])
-    return not has_steady_state or float(np.quantile(stays.waits(), 0.95)) >= _WAIT_OF_RUN * run
+    return not has_steady_state or percentiles(stays.waits(), [95])[0] >= _WAIT_OF_RUN * run

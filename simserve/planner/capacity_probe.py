@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import ScenarioError
+from simserve.metrics.percentiles import percentiles
 from simserve.metrics.slo import SLO, TERMS, attainment
 from simserve.metrics.summary import measure
 from simserve.metrics.throughput import throughput
@@ -243,4 +244,4 @@ def _draw(scenario: Scenario, replication: int, num_requests: int) -> RequestSpe
 
 def _p95(values: NDArray[np.float64]) -> float:
     defined = values[~np.isnan(values)]
-    return float(np.percentile(defined, 95)) if len(defined) else np.nan
+    return percentiles(defined, [95])[0] if len(defined) else np.nan

@@ -31,7 +31,7 @@ from simserve.perf.tables import PricedDeployment
 from simserve.sim.drafts import DraftSums, SpeculationTotals
 from simserve.sim.offload import OffloadSums, OffloadTotals
 from simserve.sim.records import RequestRecords
-from simserve.sim.series import BinnedSums, TimeSeries, mean_count
+from simserve.sim.series import BinnedSums, TimeSeries, mean_running_and_waiting
 from simserve.sim.step_log import StepLog
 from simserve.sim.step_sums import LeapColumns, StepSums
 from simserve.sim.timeline import FleetTimeline
@@ -205,8 +205,9 @@ class Recorder:
         parts = self._seconds_by_part()
         edges, means = self._sums.means(end_time)
         if timeline is None:
-            running = mean_count(records.scheduled_time, records.finish_time, edges)
-            waiting = mean_count(records.admitted_time, records.scheduled_time, edges)
+            running, waiting = mean_running_and_waiting(
+                records.admitted_time, records.scheduled_time, records.finish_time, edges
+            )
             present: Floats = np.full(len(edges) - 1, float(num_replicas))
             capacity = self._capacity * num_replicas
         else:

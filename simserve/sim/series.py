@@ -66,10 +66,12 @@ class BinnedSums:
         # Of the interval that an edge falls into, the share before the edge counts.
         at = np.minimum(np.searchsorted(start + seconds, edges), len(start) - 1)
         share = np.clip((edges - start[at]) / seconds[at], 0.0, 1.0)
+        is_empty = at[1:] == at[:-1]
         for row, amount in enumerate(amounts):
-            own = amount[at]
-            reached = np.cumsum(amount)[at] - own + share * own
-            self._sums[row, low:high] += np.diff(reached)
+            reached = share * amount[at]
+            between = np.add.reduceat(amount, at)[:-1]
+            between[is_empty] = 0.0
+            self._sums[row, low:high] += between + np.diff(reached)
 
     def _reach(self, end: float) -> None:
         """Widen the bins until they cover a time; what runs elsewhere may end after the last step."""
@@ -95,13 +97,33 @@ def mean_count(entered: Floats, left: Floats, edges: Floats) -> Floats:
 
     Entries that never entered (NaN) do not count; those that never left stay to the end.
     """
-    integral = _area(entered, edges) - _area(left[~np.isnan(entered)], edges)
+    return _mean(_area(entered, edges) - _area(left[~np.isnan(entered)], edges), edges)
+
+
+def mean_running_and_waiting(
+    admitted: Floats, scheduled: Floats, finish: Floats, edges: Floats
+) -> tuple[Floats, Floats]:
+    """Return the `mean_count` from ``scheduled`` to ``finish``, and that from ``admitted`` to ``scheduled``.
+
+    Who was scheduled was admitted before.
+    """
+    began = _area(scheduled, edges)
+    running = began - _area(finish[~np.isnan(scheduled)], edges)
+    return _mean(running, edges), _mean(_area(admitted, edges) - began, edges)
+
+
+def _mean(integral: Floats, edges: Floats) -> Floats:
     return np.maximum(np.diff(integral) / np.diff(edges), 0.0)
+
+
+def ascending(values: Floats) -> Floats:
+    """Return values in ascending order: themselves where they are, as arrivals are. None is NaN."""
+    return values if bool((values[1:] >= values[:-1]).all()) else np.sort(values)
 
 
 def _area(times: Floats, at: Floats) -> Floats:
     """Return the integral up to ``at`` of the number of ``times`` that have passed."""
-    ordered = np.sort(times[~np.isnan(times)])
+    ordered = ascending(times[~np.isnan(times)])
     passed = np.searchsorted(ordered, at, side="right")
     before = np.concatenate(([0.0], np.cumsum(ordered)))[passed]
     area: Floats = at * passed - before
