@@ -53,6 +53,7 @@ class LoadProbe:
         ramp: Of conversations, how they grow to their rate; else None.
         draw_whole: From a load and the index of a replication to all requests of it, where a run must last as long as
             the scenario says (`simserve.planner.scaling.has_own_clock`); None: any part of it is like the rest.
+        watch: Called now and then in a run; one that raises KeyboardInterrupt ends it.
     """
 
     deployment: Deployment
@@ -62,6 +63,7 @@ class LoadProbe:
     is_closed_loop: bool = False
     ramp: Ramp | None = None
     draw_whole: Callable[[float, int], RequestSpecs] | None = None
+    watch: Callable[[int, int], None] | None = None
     _drawn: dict[int, RequestSpecs] = field(default_factory=dict)
     _stays: dict[float, float] = field(default_factory=dict)
 
@@ -78,7 +80,7 @@ class LoadProbe:
             specs, warmup = self._grown(self.ramp, load, replication, num_requests)
         else:
             specs = at_load(self._first(replication, self._length(load, num_requests)), load)
-        simulation = simulate(self.deployment, specs)
+        simulation = simulate(self.deployment, specs, progress=self.watch)
         if simulation.was_interrupted:
             raise KeyboardInterrupt
         found = trial(simulation, self.slo, warmup)

@@ -57,7 +57,7 @@ class Found:
 
     Attributes:
         largest: The largest load that holds, and the load above it that fails.
-        levels: Every load that was tried with all replications, or as many as it took to fail, and the curve, ascending.
+        levels: Every load tried with all replications, or as many as it took to fail, and the curve, ascending.
         interval: 95 % interval of the capacity; None where it is 0, or nothing was seen to fail.
         interval_method: ``replications``, ``batch means`` or ``bracket``; empty without an interval.
         num_requests: Of one run.

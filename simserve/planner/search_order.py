@@ -18,7 +18,7 @@ def smallest_integer(
     """Return the smallest integer of [least, most] that holds, None if none does.
 
     Holding is monotone: true from some integer on. Doubling steps from ``least`` find one that holds, or ``most`` is
-    asked first where it is expected to fail; then bisection. With a ``start``, a guess, the steps go up or down from it.
+    asked first where it is expected to fail; then bisection. From a ``start``, a guess, the steps go up or down.
     """
     if least > most:
         return None

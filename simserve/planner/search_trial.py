@@ -39,7 +39,7 @@ REQUESTS_PER_CLIENT = 10
 CONVERSATIONS_PER_CLIENT = 2
 """Conversations of each client, likewise."""
 CONVERSATIONS_PER_RUN = 10
-"""Times as long as people think in a mean conversation that an open loop of conversations lasts when it is shortened."""
+"""Times as long as people think in a mean conversation that a shortened run of conversations lasts."""
 WARMUPS_PER_RUN = 3
 """Times the warm-up that the scenario gives in seconds, likewise."""
 TERMS = ("ttft", "tpot", "e2e")
