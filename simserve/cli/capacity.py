@@ -20,7 +20,7 @@ from simserve.cli.options import (
     write_html,
 )
 from simserve.cli.progress import progress
-from simserve.errors import InfeasibleError
+from simserve.errors import InfeasibleError, InterruptedRunError
 
 
 def capacity(
@@ -55,6 +55,7 @@ def capacity(
     """Find the largest rate, or number of clients in a closed loop, at which the SLO holds, and what breaks first.
 
     Every load sees the same requests, their gaps stretched to the rate. Ends with 3 where the SLO holds at no load.
+    Ctrl-C ends the search with what it has shown until then (105).
 
     simserve capacity chatbot
 
@@ -81,5 +82,7 @@ def capacity(
         from simserve.report.capacity import render_capacity
 
         render_capacity(answer, console())
+    if answer.was_interrupted:
+        raise InterruptedRunError("interrupted; the answer is what the runs until then have shown")
     if not answer.found.largest.value:
         raise typer.Exit(InfeasibleError.exit_code)

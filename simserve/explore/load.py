@@ -1,81 +1,90 @@
-"""The load that a configuration of the simulator's tab bears: runs at other rates, around the one that is asked."""
+"""The load that a configuration of the simulator's tab bears: the search of `simserve capacity`, within its time."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
-from simserve.explore.limits import Check
+from simserve.errors import InterruptedRunError
+from simserve.explore.limits import Check, TooLongError
 from simserve.explore.queries import SimulatorQuery
-from simserve.scenario.run import run
+from simserve.planner.capacity_level import Level, Trial
+from simserve.planner.capacity_probe import probe_of
+from simserve.planner.capacity_search import Found, find_capacity
 
-_FACTORS = (0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 4.0)
-_HALVINGS = 4
-NUM_REQUESTS = 2000
-"""Of one run. Fewer would be over before the queue of an overload has grown, and promise too much."""
-_MOST_DOUBLINGS = 4
-_SHOWN = ("p95_ttft_ms", "p95_tpot_ms", "request_goodput", "output_throughput")
+MOST_RATE = 2000.0
+_MS = 1e3
 
 
 def load(query: SimulatorQuery, check: Check) -> dict[str, Any]:
     """Return latency, goodput and attainment over the rate of arrivals, and the most that the objective bears.
 
-    The line between the last rate that holds and the first that does not is narrowed by halving. One run a rate, on the
-    same draws; `simserve capacity` confirms by replications and longer runs.
+    Several runs a rate on the same draws, long enough for the queue of an overload to show: one run of 2,000 requests
+    promised 5 to 10 % more. When its time is over, what the runs have shown by then is the answer.
 
     Raises:
         InfeasibleError: The model does not fit.
         InputError: The deployment is none.
-        TooLongError: It took too long.
+        TooLongError: It took too long for a single run.
     """
-    points: dict[float, dict[str, Any]] = {}
+    stopped: list[TooLongError] = []
 
-    def measure(rate: float) -> bool:
-        rate = min(float(f"{rate:.3g}"), 2000.0)
-        if rate not in points:
-            asked = query.model_copy(update={"rate": rate, "num_requests": NUM_REQUESTS})
-            summary = run(asked.scenario(), progress=check, explain=False).summary
-            inner = summary["simserve"]
-            found = {"attainment": inner["slo"]["attainment"], "stability": inner["stability"]}
-            points[rate] = {"rate": rate, **found, **{name: summary[name] for name in _SHOWN}}
-        return _holds(points[rate], query)
+    def watch(done: int, total: int) -> None:
+        try:
+            check(done, total)
+        except TooLongError as late:
+            stopped.append(late)
+            raise KeyboardInterrupt from None
 
-    holds = [rate for rate in (query.rate * factor for factor in _FACTORS) if measure(rate)]
-    best, least = max(holds, default=0.0), query.rate * _FACTORS[0]
-    for _ in range(_MOST_DOUBLINGS):
-        if best < query.rate * _FACTORS[-1] * 0.99 or best >= 2000:
-            break
-        if measure(2 * best):
-            best *= 2
-        else:
-            break
-    if best:
-        missed = min((rate for rate in points if rate > best), default=best)
-        for _ in range(_HALVINGS):
-            middle = (best * missed) ** 0.5
-            if missed <= best or missed / best < 1.03:
-                break
-            best, missed = (middle, missed) if measure(middle) else (best, middle)
-    curve = [points[rate] for rate in sorted(points)]
-    most = max((each["rate"] for each in curve if _holds(each, query)), default=None)
+    probe = replace(probe_of(query.scenario()), watch=watch)
+
+    def run(rate: float, replication: int, num_requests: int) -> Trial:
+        watch(0, num_requests)
+        return probe(rate, replication, num_requests)
+
+    try:
+        found = find_capacity(run, asked=query.attainment, start=query.rate, highest=MOST_RATE)
+    except InterruptedRunError:
+        if stopped:
+            raise stopped[0] from None
+        raise
+    return _answer(query, found)
+
+
+def _answer(query: SimulatorQuery, found: Found) -> dict[str, Any]:
+    most = found.largest.value or None
+    points = [_point(level) for level in found.levels]
     return {
         "most": most,
-        "open_ended": most is not None and most == curve[-1]["rate"],
+        "open_ended": most is not None and found.largest.fails_at is None,
         "asked": query.rate,
-        "least": least,
-        "num_requests": NUM_REQUESTS,
-        "curve": {name: [each[name] for each in curve] for name in ("rate", "attainment", "stability", *_SHOWN)},
+        "least": points[0]["rate"],
+        "num_requests": found.num_requests,
+        "curve": {name: [each[name] for each in points] for name in points[0]},
         "equations": [
             {
                 "name": "Share of the load it bears",
                 "formula": "requests a second that arrive / the most within the objective",
                 "numbers": "none of these rates holds"
                 if most is None
-                else f"{query.rate:g} / {most:g} = {query.rate / most:.0%}",
+                else f"{query.rate:g} / {most:.3g} = {query.rate / most:.0%}",
             }
         ],
     }
 
 
-def _holds(point: dict[str, Any], query: SimulatorQuery) -> bool:
-    """Return whether the objective is met, and by a queue that does not grow."""
-    return (point["attainment"] or 0.0) >= query.attainment and point["stability"] != "overloaded"
+def _point(level: Level) -> dict[str, Any]:
+    return {
+        "rate": level.load,
+        "attainment": _plain(level.attainment),
+        "stability": level.stability,
+        "p95_ttft_ms": _plain(_MS * level.mean("p95_ttft")),
+        "p95_tpot_ms": _plain(_MS * level.mean("p95_tpot")),
+        "request_goodput": _plain(level.mean("goodput")),
+        "output_throughput": _plain(level.mean("output_throughput")),
+    }
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -19,7 +19,10 @@ from simserve.workload.requests import RequestSpecs
 
 MS = 1e3
 WHOLE_REPLICATIONS = 3
-"""Runs a load where each lasts as long as the scenario says, or as conversations take, unless more are asked for."""
+"""Runs a load where each lasts as long as the scenario says, unless more are asked for."""
+CONVERSATION_REPLICATIONS = 3
+CONVERSATION_TOLERANCE = 0.02
+"""Runs a load, and how closely it is looked, where each run lasts until the longest conversations are over."""
 THOROUGH_REQUESTS = 1_000_000
 """Most requests of all runs at one load where a precision is asked for."""
 Progress = Callable[[int, float], None]
@@ -90,11 +93,17 @@ class Capacity:
                 "enough": self._num_measured() >= found.needed_requests,
             },
             "notes": self.notes,
+            "interrupted": self.was_interrupted,
             "version": __version__,
             "seed": self.scenario.run.seed,
             "scenario_name": self.scenario.name,
             "scenario_hash": self.scenario.hash,
         }
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether the user stopped the search; the answer is what the runs until then have shown."""
+        return self.found.was_interrupted
 
     @property
     def notes(self) -> list[str]:
@@ -109,6 +118,8 @@ class Capacity:
                 f"{_percent(self.asked)} rests on {measured:,} requests; {found.needed_requests:,} are needed for ten "
                 "to lie beyond it"
             )
+        if self.was_interrupted:
+            notes.append("interrupted: this is what the runs until then have shown, and it was not closed in on")
         overflow = self.scenario.deployment.overflow
         if overflow is not None:
             notes.append(f"this is what the replicas bear alone: {overflow.api} takes what is too much, at any load")
@@ -224,9 +235,13 @@ def _effort(
         fewer = min(effort.replications, WHOLE_REPLICATIONS) if replications is None else effort.replications
         effort = replace(effort, num_requests=len(traffic), replications=fewer)
     elif scenario.workload.sessions is not None and replications is None and not is_closed_loop(scenario):
-        effort = replace(effort, replications=min(effort.replications, WHOLE_REPLICATIONS))
+        effort = replace(effort, replications=CONVERSATION_REPLICATIONS)
+        if precision is None:
+            effort = replace(effort, tolerance=CONVERSATION_TOLERANCE, most_requests=0)
     elif is_closed_loop(scenario) and num_requests is None:
         effort = replace(effort, num_requests=scenario.workload.num_requests)
+        if scenario.workload.sessions is not None and replications is None:
+            effort = replace(effort, replications=CONVERSATION_REPLICATIONS)
     return effort
 
 

@@ -25,7 +25,8 @@ class Trial:
         stability: Of the run.
         p95_ttft: Seconds; NaN where undefined, as all that follow.
         p95_tpot: Seconds.
-        goodput: Requests/s within the objective.
+        goodput: Requests/s within the objective: of those that arrive a second in an open loop, the share that meets
+            it; in a closed loop those answered a second that meet it.
         throughput: Requests/s answered.
         output_throughput: Output tokens/s.
         in_flight: Requests in the system on average.

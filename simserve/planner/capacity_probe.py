@@ -15,6 +15,7 @@ from simserve.metrics.slo import SLO, TERMS, attainment
 from simserve.metrics.summary import measure
 from simserve.metrics.throughput import throughput
 from simserve.planner.capacity_level import Trial
+from simserve.planner.capacity_ramp import REACHED, Ramp, mean_rate, ramp_of
 from simserve.planner.capacity_search import STAYS_PER_RUN
 from simserve.planner.scaling import has_own_clock, scaled_traffic
 from simserve.scenario.objective import objective
@@ -35,8 +36,8 @@ DRAWN_AT_ONCE = 4096
 """Requests that are drawn at least: making the tables of lengths takes longer than drawing from them."""
 STAYS_PER_OPEN_RUN = 5
 """Mean stays of a request that an open run lasts at least."""
-CONVERSATIONS_PER_RUN = 3
-"""Mean lengths of a conversation that a run lasts at least."""
+RATE_STEPS = 3
+"""Corrections of the rate at which conversations begin, until requests come at the rate asked for."""
 REMEDY = 'for example --set slo=\'{ttft: "1 s", tpot: "50 ms", attainment: 0.95}\''
 
 
@@ -50,9 +51,10 @@ class LoadProbe:
         draw: The traffic.
         warmup: ``auto``, ``none`` or seconds.
         is_closed_loop: Whether load is a number of clients, who all start at once.
-        least_seconds: An open run lasts at least this long.
+        ramp: Of conversations, how they grow to their rate; else None.
         draw_whole: From a load and the index of a replication to all requests of it, where a run must last as long as
             the scenario says (`simserve.planner.scaling.has_own_clock`); None: any part of it is like the rest.
+        watch: Called now and then in a run; one that raises KeyboardInterrupt ends it.
     """
 
     deployment: Deployment
@@ -60,10 +62,11 @@ class LoadProbe:
     draw: Draw
     warmup: str | float = "auto"
     is_closed_loop: bool = False
-    least_seconds: float = 0.0
+    ramp: Ramp | None = None
     draw_whole: Callable[[float, int], RequestSpecs] | None = None
+    watch: Callable[[int, int], None] | None = None
     _drawn: dict[int, RequestSpecs] = field(default_factory=dict)
-    _stays: list[float] = field(default_factory=list)
+    _stays: dict[float, float] = field(default_factory=dict)
 
     def __call__(self, load: float, replication: int, num_requests: int) -> Trial:
         """Return what a run at ``load`` (requests/s, or clients of a closed loop) measured.
@@ -71,17 +74,39 @@ class LoadProbe:
         Raises:
             KeyboardInterrupt: The user stopped it: part of a run is no measurement.
         """
+        warmup = self.warmup
         if self.draw_whole is not None:
             specs = self.draw_whole(load, replication)
+        elif self.ramp is not None:
+            specs, warmup = self._grown(self.ramp, load, replication, num_requests)
         else:
             specs = at_load(self._first(replication, self._length(load, num_requests)), load)
-        simulation = simulate(self.deployment, specs)
+        simulation = simulate(self.deployment, specs, progress=self.watch)
         if simulation.was_interrupted:
             raise KeyboardInterrupt
-        found = trial(simulation, self.slo, self.warmup)
-        if not self._stays and found.throughput > 0:
-            self._stays.append(found.in_flight / found.throughput)
+        found = trial(simulation, self.slo, warmup)
+        if load not in self._stays and found.throughput > 0 and found.stability != "overloaded":
+            self._stays[load] = found.in_flight / found.throughput
         return found
+
+    def _grown(self, ramp: Ramp, load: float, replication: int, num_requests: int) -> tuple[RequestSpecs, float]:
+        """Return conversations whose requests come at ``load`` on average after a warm-up, and its seconds."""
+        stay = self._stay(load)
+        start = ramp.seconds(stay)
+        if not isinstance(self.warmup, str):
+            start = max(start, self.warmup)
+        end = start + max(ramp.window(stay), STAYS_PER_OPEN_RUN * stay, num_requests / load)
+        nominal = load / REACHED
+        for _ in range(RATE_STEPS):
+            specs = at_load(self._first(replication, ceil(nominal * end)), nominal)
+            nominal *= load / max(mean_rate(specs, start, stay), load / 4)
+        return replace(at_load(specs, nominal), offered_rate=load), start
+
+    def _stay(self, load: float) -> float:
+        """Return how long a request stayed at the nearest of the other loads that were tried; 0 before the first."""
+        others = [tried for tried, stay in self._stays.items() if tried != load and np.isfinite(stay)]
+        nearest = min(others, key=lambda tried: (abs(np.log(tried / load)), tried), default=None)
+        return 0.0 if nearest is None else self._stays[nearest]
 
     def _first(self, replication: int, num_requests: int) -> RequestSpecs:
         """Return the first requests of a replication; a trace has as many as it has."""
@@ -92,14 +117,12 @@ class LoadProbe:
     def _length(self, load: float, num_requests: int) -> int:
         """Return the requests of a run that its warm-up, or a start of all clients at once, is a small part of.
 
-        An open run lasts several times as long as a request stays (at the first load that was tried): a shorter one is
-        over before the queue of an overload has grown. Of conversations so many that the first of them are long over:
-        contexts grow, and turns follow on each other.
+        An open run lasts several times as long as a request stays (at the nearest load that was tried): a shorter one
+        is over before the queue of an overload has grown.
         """
         if self.is_closed_loop:
             return max(num_requests, STAYS_PER_RUN * round(load))
-        stay = self._stays[0] if self._stays and np.isfinite(self._stays[0]) else 0.0
-        num_requests = max(num_requests, ceil(max(self.least_seconds, STAYS_PER_OPEN_RUN * stay) * load))
+        num_requests = max(num_requests, ceil(STAYS_PER_OPEN_RUN * self._stay(load) * load))
         return num_requests if isinstance(self.warmup, str) else max(num_requests, ceil(3 * self.warmup * load))
 
 
@@ -119,13 +142,14 @@ def trial(simulation: Simulation, slo: SLO, warmup: str | float) -> Trial:
     rates = throughput(records, window, measured.meets_slo)
     met = np.zeros(len(records), dtype=np.bool_) if measured.meets_slo is None else measured.meets_slo
     counted = window.has_arrived & latencies.is_completed
+    is_open = simulation.is_open_loop and np.isfinite(simulation.offered_rate)
     return Trial(
         attainment=shares.all_terms,
         by_metric={term: shares.by_metric[term] for term in TERMS if getattr(slo, term) is not None},
         stability=measured.verdict,
         p95_ttft=_p95(latencies.ttft[counted]),
         p95_tpot=_p95(latencies.tpot[counted]),
-        goodput=rates.good_requests,
+        goodput=shares.all_terms * simulation.offered_rate if is_open else rates.good_requests,
         throughput=rates.requests,
         output_throughput=rates.output_tokens,
         in_flight=float(np.mean(measured.stays.num_in_system_at_arrivals())) if len(measured.stays) else np.nan,
@@ -152,18 +176,14 @@ def probe_of(scenario: Scenario) -> LoadProbe:
         draw=lambda replication, num_requests: _draw(scenario, replication, num_requests),
         warmup=scenario.run.warmup,
         is_closed_loop=is_closed_loop(scenario),
-        least_seconds=CONVERSATIONS_PER_RUN * _conversation_seconds(scenario),
+        ramp=None if has_clock or scenario.workload.trace is not None else _ramp(scenario),
         draw_whole=None if not has_clock else lambda load, replication: _whole(scenario, load, replication),
     )
 
 
-def _conversation_seconds(scenario: Scenario) -> float:
-    """Return the mean seconds of thinking and tools in a conversation; 0 without conversations."""
-    if scenario.workload.sessions is None:
-        return 0.0
-    specs = _draw(scenario, 0, DRAWN_AT_ONCE)
-    assert specs.session is not None  # as the workload says
-    return float(specs.think_time.sum() / len(np.unique(specs.session)))
+def _ramp(scenario: Scenario) -> Ramp | None:
+    """Return how conversations grow to their rate, as the first thousands of requests show it; None without any."""
+    return None if scenario.workload.sessions is None else ramp_of(_draw(scenario, 0, DRAWN_AT_ONCE))
 
 
 def _whole(scenario: Scenario, load: float, replication: int) -> RequestSpecs:

@@ -57,11 +57,12 @@ class Found:
 
     Attributes:
         largest: The largest load that holds, and the load above it that fails.
-        levels: Every load that was tried with all replications, and the curve, ascending.
+        levels: Every load tried with all replications, or as many as it took to fail, and the curve, ascending.
         interval: 95 % interval of the capacity; None where it is 0, or nothing was seen to fail.
         interval_method: ``replications``, ``batch means`` or ``bracket``; empty without an interval.
         num_requests: Of one run.
         needed_requests: That the attainment asked needs, ten beyond the percentile; inf at 1.
+        was_interrupted: The user stopped the search: the loads are those of the longest runs until then.
     """
 
     largest: Largest
@@ -70,6 +71,7 @@ class Found:
     interval_method: str
     num_requests: int
     needed_requests: float
+    was_interrupted: bool = False
 
     def level(self, load: float | None) -> Level | None:
         """Return the runs at a load; None where it was not tried."""
@@ -115,14 +117,16 @@ def find_capacity(
         highest: Nothing above it is tried.
         is_whole: Whether loads are whole numbers.
 
+    Stopped by the user, it returns what the runs until then have shown.
+
     Raises:
-        InterruptedRunError: The user stopped it; says what the runs until then have shown.
+        InterruptedRunError: The user stopped it before a run was finished.
     """
     search = _Search(probe, asked, effort or Effort(), highest, is_whole)
     try:
         return search.run(start)
     except KeyboardInterrupt:
-        raise InterruptedRunError("interrupted", remedy=search.so_far()) from None
+        return search.so_far()
 
 
 @dataclass(slots=True)
@@ -152,14 +156,23 @@ class _Search:
             more = self._more_requests(found, replications, requests)
         return self._found(found, replications, requests, curve_requests)
 
-    def so_far(self) -> str:
+    def so_far(self) -> Found:
         """Return what the runs until now have shown: the highest load that held, the lowest above it that failed."""
-        loads = sorted({load for load, _, _ in self._seen})
-        verdicts = {load: self._longest(load).holds(self.asked) for load in loads}
-        held = max((load for load in loads if verdicts[load]), default=None)
-        failed = min((load for load in loads if not verdicts[load] and load > (held or 0)), default=None)
-        parts = [f"{load:.4g} {word}" for load, word in ((held, "held"), (failed, "failed")) if load is not None]
-        return f"until then a load of {' and one of '.join(parts)}" if parts else "no run was finished"
+        levels = [self._longest(load) for load in sorted({load for load, _, _ in self._seen})]
+        if not levels:
+            raise InterruptedRunError("interrupted", remedy="no run was finished")
+        held = max((level.load for level in levels if level.holds(self.asked)), default=0.0)
+        failed = min((level.load for level in levels if level.load > held), default=None)
+        interval = None if failed is None or not held else (held, failed)
+        return Found(
+            largest=Largest(value=held, fails_at=failed),
+            levels=tuple(levels),
+            interval=interval,
+            interval_method="bracket" if interval else "",
+            num_requests=max(length for _, _, length in self._seen),
+            needed_requests=needed_requests(self.asked),
+            was_interrupted=True,
+        )
 
     def _longest(self, load: float) -> Level:
         """Return the longest runs at a load."""
@@ -194,7 +207,19 @@ class _Search:
         )
 
     def _level(self, load: float, replications: int, num_requests: int) -> Level:
-        return Level(load=load, trials=tuple(self._trial(load, each, num_requests) for each in range(replications)))
+        """Return the runs at a load, no more of them than it takes to know that it does not hold."""
+        trials: list[Trial] = []
+        for each in range(replications):
+            if self._has_failed(trials, replications):
+                break
+            trials.append(self._trial(load, each, num_requests))
+        return Level(load=load, trials=tuple(trials))
+
+    def _has_failed(self, trials: Sequence[Trial], replications: int) -> bool:
+        """Return whether a load fails whatever the runs that are still to come show."""
+        missed = math.fsum(1 - trial.attainment for trial in trials)
+        overloaded = sum(trial.stability == "overloaded" for trial in trials)
+        return missed > (1 - self.asked) * replications + 1e-9 or 2 * overloaded > replications
 
     def _trial(self, load: float, replication: int, num_requests: int) -> Trial:
         key = (load, replication, num_requests)
@@ -243,12 +268,23 @@ class _Search:
         return fall if fall > 0 else None
 
     def _levels(self, replications: int, num_requests: int) -> list[Level]:
-        """Return every load of which all replications were run with so many requests."""
-        loads = {load for load, replication, length in self._seen if length == num_requests}
-        complete = [
-            load for load in loads if all((load, each, num_requests) in self._seen for each in range(replications))
+        """Return every load of which enough replications were run with so many requests."""
+        loads = sorted({load for load, _, length in self._seen if length == num_requests})
+        return [
+            self._level(load, replications, num_requests)
+            for load in loads
+            if self._is_complete(load, replications, num_requests)
         ]
-        return [self._level(load, replications, num_requests) for load in sorted(complete)]
+
+    def _is_complete(self, load: float, replications: int, num_requests: int) -> bool:
+        seen: list[Trial] = []
+        for each in range(replications):
+            if self._has_failed(seen, replications):
+                return True
+            if (load, each, num_requests) not in self._seen:
+                return False
+            seen.append(self._seen[load, each, num_requests])
+        return True
 
     def _found(self, found: Largest, replications: int, num_requests: int, curve_requests: int) -> Found:
         levels = self._levels(replications, num_requests)

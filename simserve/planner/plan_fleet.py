@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simserve.errors import InfeasibleError, InputError
+from simserve.planner.deciding_run import deciding_run
 from simserve.planner.makeup import smallest_fleet
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search_order import smallest_integer
-from simserve.planner.search_trial import MOST_REQUESTS, Trial, request_limit, try_fleet
+from simserve.planner.search_trial import Trial, try_fleet
 from simserve.scenario.schema import Scenario
 
 CONFIRMING_REPLICATIONS = 3
@@ -73,10 +74,10 @@ def resized(fleet: Fleet) -> Trial | None:
     """Return the run of the smallest fleet of this deployment that holds; None where four times as many do not."""
     held: dict[int, Trial] = {}
     there = with_overrides(fleet.scenario, fleet.overrides)
-    limit, least = request_limit(there, MOST_REQUESTS), smallest_fleet(there.deployment)
+    least = smallest_fleet(there.deployment)
 
     def holds(replicas: int) -> bool:
-        held[replicas] = try_fleet(fleet.scenario, fleet.overrides, replicas, limit)
+        held[replicas] = deciding_run(fleet.scenario, fleet.overrides, replicas)
         return held[replicas].holds
 
     most = RESIZED_AT_MOST * fleet.replicas + RESIZED_AT_MOST
@@ -148,8 +149,7 @@ def traffic_borne(fleet: Fleet) -> float | None:
         scenario = scaled_traffic(fleet.scenario, 1 + step * TRAFFIC_STEP)
         if scenario is None:
             return True
-        limit = request_limit(with_overrides(scenario, fleet.overrides), MOST_REQUESTS)
-        return not try_fleet(scenario, fleet.overrides, fleet.replicas, limit).holds
+        return not deciding_run(scenario, fleet.overrides, fleet.replicas).holds
 
     first_miss = smallest_integer(fails, 1, steps)
     return MOST_TRAFFIC if first_miss is None else 1 + (first_miss - 1) * TRAFFIC_STEP
@@ -160,8 +160,7 @@ def one_fewer(fleet: Fleet) -> Trial | None:
     there = with_overrides(fleet.scenario, fleet.overrides)
     if fleet.replicas <= smallest_fleet(there.deployment):
         return None
-    limit = request_limit(there, MOST_REQUESTS)
-    return try_fleet(fleet.scenario, fleet.overrides, fleet.replicas - 1, limit)
+    return deciding_run(fleet.scenario, fleet.overrides, fleet.replicas - 1)
 
 
 def trial_figures(trial: Trial) -> Mapping[str, Any]:

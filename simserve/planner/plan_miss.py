@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.planner.deciding_run import deciding_run
 from simserve.planner.overrides import Overrides
 from simserve.planner.search_member import Goal, GroupResult, Member
-from simserve.planner.search_trial import MOST_REQUESTS, TERMS, Trial, request_limit, try_fleet
+from simserve.planner.search_trial import TERMS, Trial
 from simserve.scenario.schema import Scenario
 
 MOST_GPUS_TRIED = 64
@@ -111,7 +112,7 @@ def shown(overrides: Overrides, num_gpus: int, scenario: Scenario, goal: Goal) -
     replicas = min(goal.max_gpus, MOST_GPUS_TRIED) // num_gpus
     if replicas < 1:
         return None
-    return try_fleet(scenario, overrides, replicas, request_limit(scenario, MOST_REQUESTS))
+    return deciding_run(scenario, overrides, replicas)
 
 
 def _simulated_miss(tried: Sequence[Member], scenario: Scenario, goal: Goal) -> Miss:

@@ -20,6 +20,7 @@ from typing import Any
 from simserve.errors import InputError
 from simserve.perf.pricing import price
 from simserve.planner.bound import NO_BOUND, fleet_bound
+from simserve.planner.deciding_run import deciding_run, narrow_run, narrowed
 from simserve.planner.makeup import POOLS_KEY, SCALING_KEY, makeup_of, merged
 from simserve.planner.overrides import Overrides
 from simserve.planner.search_member import Goal, Member
@@ -42,7 +43,7 @@ from simserve.scenario.schema import Scenario
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
-EARLY_SHARE = 0.3
+EARLY_SHARE = 0.2
 """Share of a run that cannot be shortened that is looked at first: what it misses is missed by the whole of it."""
 
 
@@ -288,9 +289,10 @@ class Search:
                 member.trial = trial
             return trial.holds
 
-        expects_failure = self.best is not None or self._has_missed
+        expects_failure = self.best is not None or self._has_missed or math.isfinite(self.goal.ceiling)
         starts_high = expects_failure and not is_one_job(self.space.scenario)
-        found = smallest_integer(holds, least, most, starts_high=starts_high)
+        start = None if expects_failure else self.space.scenario.deployment.replicas
+        found = smallest_integer(holds, least, most, starts_high=starts_high, start=start)
         self._has_missed = self._has_missed or found is None
         return None if found is None else held[found]
 
@@ -298,10 +300,14 @@ class Search:
         """Run a fleet: a short look first, all requests only where that does not fail by far."""
         scenario = self.space.scenario
         there = self.space.apply(member.overrides)
-        first, limit = request_limit(there, FIRST_REQUESTS), request_limit(there, MOST_REQUESTS)
+        first, fewer = request_limit(there, FIRST_REQUESTS), narrowed(there, replicas, FIRST_REQUESTS)
         asked = objective(scenario)
-        if first is not None and asked is not None:
-            look = try_fleet(scenario, member.overrides, replicas, _enough(scenario, first))
+        if asked is not None and (fewer is not None or first is not None):
+            look = (
+                narrow_run(scenario, member.overrides, replicas, fewer)
+                if fewer is not None
+                else try_fleet(scenario, member.overrides, replicas, _enough(scenario, first or FIRST_REQUESTS))
+            )
             if look.attainment is not None and look.attainment < asked.attainment - DOUBT:
                 self.trials.append(look)
                 return replace(look, holds=False)
@@ -309,7 +315,7 @@ class Search:
             doomed = self._doomed(scenario, member, replicas, asked.attainment)
             if doomed is not None:
                 return doomed
-        trial = try_fleet(scenario, member.overrides, replicas, limit)
+        trial = deciding_run(scenario, member.overrides, replicas)
         self.trials.append(trial)
         return trial
 
@@ -317,7 +323,7 @@ class Search:
         """Return a run of the first requests alone where these miss more often than all of the run may; else None."""
         count = 0 if self._specs is None else len(self._specs)
         first = round(EARLY_SHARE * count)
-        if self._specs is None or self._specs.concurrency is not None or first < FIRST_REQUESTS:
+        if self._specs is None or first < FIRST_REQUESTS:
             return None
         look = try_fleet(scenario, member.overrides, replicas, first)
         missed = 0.0 if look.attainment is None else (1.0 - look.attainment) * look.requests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from simserve.workload.arrival_spec import (
     SpikeArrivals,
     StepArrivals,
 )
+from simserve.workload.conversations import mean_requests
 
 UNEVEN_ARRIVALS = BurstArrivals | DailyArrivals | RampArrivals | SpikeArrivals | StepArrivals
 SECONDS_PER_HOUR = 3600.0
@@ -32,6 +34,14 @@ MOST_REQUESTS = 5000
 """Requests that decide in the search; the plan is confirmed on all of the scenario's."""
 DOUBT = 0.05
 """How far below the share asked for a first look must lie to count as a miss."""
+REQUESTS_PER_CLIENT = 10
+"""Requests of each client of a closed loop in a run that is shortened, at least."""
+CONVERSATIONS_PER_CLIENT = 2
+"""Conversations of each client, likewise."""
+CONVERSATIONS_PER_RUN = 10
+"""Times as long as people think in a mean conversation that a shortened run of conversations lasts."""
+WARMUPS_PER_RUN = 3
+"""Times the warm-up that the scenario gives in seconds, likewise."""
 TERMS = ("ttft", "tpot", "e2e")
 SHOWN_PERCENTILES = ("p50", "p95", "p99")
 
@@ -60,6 +70,7 @@ class Trial:
         figures: Rates: ``request_throughput`` and the like.
         binding: What binds, as `simserve run` names it.
         fidelity: Of the step times.
+        share: Of the replicas and their clients that were simulated; all figures but ``requests`` are of the whole.
     """
 
     overrides: Overrides
@@ -81,6 +92,7 @@ class Trial:
     figures: Mapping[str, float | None]
     binding: str
     fidelity: str
+    share: float = 1.0
 
 
 def try_fleet(
@@ -141,7 +153,8 @@ def request_limit(scenario: Scenario, most: int) -> int | None:
     """Return ``most`` where a run of so many requests is shorter than the scenario and says the same; else None.
 
     A job is as long as it is, and a trace, a load that changes, faults and scaling are not the same all through: these
-    are run whole.
+    are run whole. So are the clients of a closed loop, who all start at once, and conversations, whose contexts grow,
+    unless the scenario is much longer than that takes.
     """
     workload, deployment = scenario.workload, scenario.deployment
     if workload.trace is not None or isinstance(workload.arrivals, AllAtOnceArrivals | UNEVEN_ARRIVALS):
@@ -151,7 +164,24 @@ def request_limit(scenario: Scenario, most: int) -> int | None:
     count = workload.num_requests
     if count is None:
         count = int(getattr(workload.arrivals, "rate", 0.0) * (workload.duration or 0.0))
+    most = max(most, _least_requests(scenario))
     return most if count > most else None
+
+
+def _least_requests(scenario: Scenario) -> int:
+    """Return the requests below which the beginning of a run is too large a part of it."""
+    workload = scenario.workload
+    arrivals, sessions = workload.arrivals, workload.sessions
+    rate = float(getattr(arrivals, "rate", 0.0))
+    turns = 1.0 if sessions is None else mean_requests(sessions, scenario.folder)
+    if isinstance(arrivals, ClosedLoopArrivals):
+        return math.ceil(arrivals.concurrency * max(REQUESTS_PER_CLIENT, CONVERSATIONS_PER_CLIENT * turns))
+    warmup = 0.0 if isinstance(scenario.run.warmup, str) else float(scenario.run.warmup)
+    seconds = WARMUPS_PER_RUN * warmup
+    if sessions is not None:
+        thinking = (1 - sessions.tool_share) * sessions.think_time + sessions.tool_share * sessions.tool_time
+        seconds = max(seconds, CONVERSATIONS_PER_RUN * turns * thinking)
+    return math.ceil(rate * seconds)
 
 
 def is_short(scenario: Scenario) -> bool:

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+import simserve as ss
 from simserve.errors import InputError
 from simserve.explore.batching import batching, paging
 from simserve.explore.frameworks import replica
 from simserve.explore.lessons import kv_growth, memory_wall, quantization
+from simserve.explore.limits import TooLongError
 from simserve.explore.load import load
 from simserve.explore.money import cost
 from simserve.explore.queries import (
@@ -231,7 +233,32 @@ def test_the_most_load_is_where_the_objective_breaks() -> None:
     assert not found["open_ended"]
     assert tight["most"] < found["most"]
     assert load(SimulatorQuery(num_requests=100, slo_tpot_ms=2.0), no_limit)["most"] is None
-    assert load(SimulatorQuery(num_requests=100, rate=0.1), no_limit)["open_ended"]
+    assert load(SimulatorQuery(rate=0.1), no_limit)["most"] == pytest.approx(found["most"], rel=0.03)
+
+
+def test_the_most_load_is_the_capacity() -> None:
+    """The page and `simserve capacity` search alike, so they say the same."""
+    query = SimulatorQuery()
+
+    assert load(query, no_limit)["most"] == ss.capacity(query.scenario()).found.largest.value
+
+
+def test_the_load_that_a_deployment_bears_is_what_its_time_allows() -> None:
+    """Stopped in the middle it says what the runs have shown; before the first run is over there is nothing to say."""
+    calls = 0
+
+    def some(done: int, total: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 4:
+            raise TooLongError("the run takes longer than 5 s")
+
+    def none(done: int, total: int) -> None:
+        raise TooLongError("the run takes longer than 5 s")
+
+    assert load(SimulatorQuery(), some)["curve"]["rate"]
+    with pytest.raises(TooLongError):
+        load(SimulatorQuery(), none)
 
 
 def test_experts_are_spread_where_there_are_any() -> None:

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from simserve import rng
 from simserve.errors import InterruptedRunError
 from simserve.metrics.slo import SLO
-from simserve.planner.capacity_level import Trial
+from simserve.planner.capacity_level import Prober, Trial
 from simserve.planner.capacity_probe import LoadProbe
 from simserve.planner.capacity_search import Effort, Found, find_capacity
 from simserve.workload.requests import RequestSpecs
@@ -211,12 +211,20 @@ def test_more_precision_takes_more_requests() -> None:
     assert (strict.interval[1] - strict.interval[0]) / 2 / strict.largest.value <= 0.0035
 
 
-@pytest.mark.parametrize(
-    ("runs", "said"),
-    [(0, "no run was finished"), (1, "a load of 2 held"), (3, "a load of 4 held and one of 8 failed")],
-)
-def test_an_interrupt_says_what_was_shown_until_then(runs: int, said: str) -> None:
-    """The bracket so far is worth something."""
+@pytest.mark.parametrize(("runs", "held", "failed"), [(1, 2, None), (3, 4, 8)])
+def test_an_interrupt_keeps_what_was_shown_until_then(runs: int, held: float, failed: float | None) -> None:
+    """The bracket so far is worth something; without a run there is nothing to say."""
+    found = find_capacity(interrupted_after(runs), asked=0.95, start=2.0)
+
+    assert found.was_interrupted
+    assert (found.largest.value, found.largest.fails_at) == (held, failed)
+    assert [level.load for level in found.levels] == [2, 4, 8][:runs]
+    with pytest.raises(InterruptedRunError, match="no run was finished"):
+        find_capacity(interrupted_after(0), asked=0.95, start=2.0)
+
+
+def interrupted_after(runs: int) -> Prober:
+    """Return runs that hold up to 4.2, of which the user stops one."""
     done = 0
 
     def probe(load: float, replication: int, num_requests: int) -> Trial:
@@ -226,5 +234,20 @@ def test_an_interrupt_says_what_was_shown_until_then(runs: int, said: str) -> No
         done += 1
         return trial(load, 4.2, num_requests)
 
-    with pytest.raises(InterruptedRunError, match=said):
-        find_capacity(probe, asked=0.95, start=2.0)
+    return probe
+
+
+def test_a_load_that_fails_for_certain_is_not_run_again() -> None:
+    """Once what was missed is more than all runs together may miss, the others of that load are spared."""
+    runs: list[float] = []
+
+    def probe(load: float, replication: int, num_requests: int) -> Trial:
+        runs.append(load)
+        return trial(load, 4.2, num_requests)
+
+    found = find_capacity(probe, asked=0.95, start=2.0, effort=Effort(replications=6))
+
+    far = [level for level in found.levels if level.attainment < 0.7]
+    assert far
+    assert all(len(level.trials) == 1 for level in far)
+    assert len(found.level(found.largest.value).trials) == 6  # type: ignore[union-attr]

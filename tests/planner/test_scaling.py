@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.planner.capacity_probe import CONVERSATIONS_PER_RUN, probe_of, whole_traffic
+from simserve.planner.capacity_probe import probe_of, whole_traffic
 from simserve.planner.scaling import has_own_clock, scaled_arrivals, scaled_traffic
 from simserve.scenario.load import load
 from tests.scenario.builders import make_scenario
@@ -90,15 +90,6 @@ def test_a_capacity_of_a_pattern_stands_for_its_mean_and_its_peak() -> None:
     assert double.arrival_time[-1] == pytest.approx(60, abs=2)
     middle = np.count_nonzero((double.arrival_time > 20) & (double.arrival_time < 40))
     assert middle / len(double) == pytest.approx(20 / 30, abs=0.05)
-
-
-def test_conversations_are_long_over_within_a_run() -> None:
-    """At any rate a run lasts several conversations: contexts have grown, and turns follow on each other."""
-    probe = probe_of(load("multi-turn"))
-
-    assert probe.least_seconds == pytest.approx(CONVERSATIONS_PER_RUN * 80, rel=0.15)
-    assert probe._length(10.0, 500) >= 10 * probe.least_seconds
-    assert probe._length(0.1, 500) == 500
 
 
 def test_drafts_are_drawn_for_a_capacity() -> None:
