@@ -15,6 +15,7 @@ from simserve.planner.capacity_search import Effort, Found, find_capacity
 from simserve.planner.scaling import has_own_clock
 from simserve.scenario.objective import objective, objective_mapping
 from simserve.scenario.schema import Scenario
+from simserve.sim.routing_spec import API_POOL
 from simserve.workload.requests import RequestSpecs
 
 MS = 1e3
@@ -122,7 +123,10 @@ class Capacity:
             notes.append("interrupted: this is what the runs until then have shown, and it was not closed in on")
         overflow = self.scenario.deployment.overflow
         if overflow is not None:
-            notes.append(f"this is what the replicas bear alone: {overflow.api} takes what is too much, at any load")
+            rest = (
+                "takes what rules send it, and nothing more" if _keeps_api(self.scenario) else "takes what is too much"
+            )
+            notes.append(f"this is what the replicas bear alone: {overflow.api} {rest}, at any load")
         if found.largest.value and found.largest.fails_at is None:
             notes.append("the highest load that was tried holds; the capacity is at least that")
         return notes
@@ -168,6 +172,7 @@ def capacity(
     """Return the largest rate, or number of clients in a closed loop, at which the scenario's objective holds.
 
     Of a deployment whose overflow goes to an API it is what the replicas bear alone: an API takes whatever is too much.
+    Classes and rules that always go there still do.
 
     Args:
         scenario: What is deployed, what arrives, what is asked.
@@ -203,8 +208,20 @@ def capacity(
 
 
 def _without_api(scenario: Scenario) -> Scenario:
-    deployment = scenario.deployment.model_copy(update={"overflow": None})
+    """Return the scenario without what goes to an API because it is too much; what always goes there still does."""
+    overflow = scenario.deployment.overflow
+    if overflow is not None:
+        overflow = overflow.model_copy(update={"max_queue": None, "above_rate": None}) if _keeps_api(scenario) else None
+    deployment = scenario.deployment.model_copy(update={"overflow": overflow})
     return scenario.model_copy(update={"deployment": deployment})
+
+
+def _keeps_api(scenario: Scenario) -> bool:
+    """Return whether classes, or a routing rule, send requests to the API at any load."""
+    deployment = scenario.deployment
+    assert deployment.overflow is not None  # as the caller says
+    named = any(API_POOL in (rule.pool, rule.retry_pool) for rule in deployment.routing.rules or ())
+    return named or bool(deployment.overflow.always)
 
 
 def _effort(
