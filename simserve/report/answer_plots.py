@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION
-from simserve.report.quantities import number
+from simserve.report.quantities import count, number
 from simserve.report.scales import around, dollar_words, from_zero, log_time
 from simserve.report.sketch import (
     DASHED,
@@ -79,7 +79,7 @@ def capacity_latency(capacity: Capacity) -> Sketch:
         [level.mean("p95_ttft") for level in levels],
         [level.mean("p95_tpot") for level in levels],
         (slo.ttft, slo.tpot),
-        _load_label(is_closed=capacity.is_closed_loop),
+        load_label(is_closed=capacity.is_closed_loop),
         _borne(capacity),
     )
 
@@ -127,7 +127,7 @@ def capacity_goodput(capacity: Capacity) -> Sketch:
         [level.mean("throughput") for level in levels],
         [level.mean("goodput") for level in levels],
         None if knee is None else (knee.load, knee.mean("goodput")),
-        _load_label(is_closed=capacity.is_closed_loop),
+        load_label(is_closed=capacity.is_closed_loop),
         _borne(capacity),
     )
 
@@ -161,9 +161,10 @@ def goodput_against_load(
     if knee is not None:
         at, most = knee
         drawn.append(Dots(x=[at], y=[most], color=INK, is_hollow=True, size=_CIRCLE))
-        beyond = all(isinstance(mark, Band) or not isinstance(mark, Rule) or mark.x <= at for mark in marks)
+        beyond = all(not isinstance(mark, Rule) or mark.x <= at for mark in marks)
+        words = count(at) if at == round(at) else number(at)
         drawn.append(
-            Note(text=f"knee at {number(at)}", x=at, y=None, right=4 if beyond else -4, up=3, is_left_of=not beyond)
+            Note(text=f"knee at {words}", x=at, y=None, right=4 if beyond else -4, up=3, is_left_of=not beyond)
         )
     return Sketch(x=around(label, loads), y=from_zero("requests/s", [*answered, *good]), marks=drawn)
 
@@ -173,7 +174,8 @@ def _line(points: Iterable[tuple[float, float]], color: str, dashes: Dashes, sha
     return Curve(x=xs, y=ys, color=color, dashes=dashes, shape=shape, label=label)
 
 
-def _load_label(*, is_closed: bool) -> str:
+def load_label(*, is_closed: bool) -> str:
+    """Return what the axis of the load says."""
     return "clients" if is_closed else "requests/s that arrive"
 
 

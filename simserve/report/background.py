@@ -20,14 +20,15 @@ from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED, RequestRecords
 
 
-def background(scenario: Scenario, result: RunResult) -> dict[str, Any]:
-    """Return ``roofline`` and ``api``, each None where there is nothing to show.
+def background(scenario: Scenario, result: RunResult, *, with_loads: bool = False) -> dict[str, Any]:
+    """Return ``roofline``, ``api`` and ``loads``, each None where there is nothing to show.
 
     The decode step of the roofline is the run's mean one: its sequences, their contexts half grown.
 
     Args:
         scenario: What was run.
         result: What came of it.
+        with_loads: Whether the deployment is also run at other loads (`simserve.report.other_loads`); some 0.1 s.
 
     Raises:
         InputError: A profile is missing by now.
@@ -35,11 +36,16 @@ def background(scenario: Scenario, result: RunResult) -> dict[str, Any]:
     records = result.simulation.records
     done = records.status == COMPLETED
     if not done.any():
-        return {"roofline": None, "api": None}
+        return {"roofline": None, "api": None, "loads": None}
     # Where everything was answered elsewhere, no step says where a replica stands on its roofline.
     has_steps = result.summary["simserve"]["steps"]["mean_batch"] is not None
     found = _roofline(scenario, result, done) if has_steps else None
-    return {"roofline": found, "api": _api(scenario, records, done)}
+    loads = None
+    if with_loads and not result.simulation.was_interrupted:
+        from simserve.report.other_loads import other_loads  # the planner: needed by runs that write a page
+
+        loads = other_loads(scenario)
+    return {"roofline": found, "api": _api(scenario, records, done), "loads": loads}
 
 
 def _roofline(scenario: Scenario, result: RunResult, done: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, Any]:

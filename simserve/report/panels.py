@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simserve.metrics.result import RunResult
 from simserve.report import facts, tables
@@ -49,12 +50,29 @@ def figure_groups(result: RunResult) -> list[PanelGroup]:
     deployment = (*_roofline_panels(result), *_dollar_panels(result))
     if deployment:
         groups.append(PanelGroup("What the GPUs could do, and cost", "", deployment))
+    loads = result.background.get("loads")
+    if loads:
+        groups.append(_load_group(result, loads))
     points = seats_points(result)
     if points:
         requests = result.summary["simserve"]["bottleneck"]["seats_curve"]["requests"]
         runs = f"Short runs of {count(requests)} requests of this traffic, all queued at once, on one replica"
         groups.append(PanelGroup("Up to which batch a larger one pays", runs, (_seats_panel(points),)))
     return groups
+
+
+def _load_group(result: RunResult, found: Mapping[str, Any]) -> PanelGroup:
+    """Return latency and goodput at other loads, from short runs beside this one."""
+    from simserve.report import load_plots
+
+    unit = "clients" if found["is_closed"] else "requests/s"
+    told = f"{load_plots.knee_words(found, unit)}; {load_plots.borne_words(result, found, unit)}"
+    note = f"{told}. From short runs, {count(found['requests'])} requests or more each; simserve capacity narrows it"
+    panels = (
+        panel("load-latency", "Latency against load", "", load_plots.latency(result, found), f"{told}."),
+        panel("load-goodput", "Goodput against load", "", load_plots.goodput(found), f"{told}."),
+    )
+    return PanelGroup("At other loads", note, panels)
 
 
 def _seats_panel(points: list[tuple[int, float]]) -> Panel:

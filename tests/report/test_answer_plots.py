@@ -128,7 +128,7 @@ def test_the_knee_is_circled_and_named() -> None:
     marks = PICTURES["goodput"]().marks
 
     assert [(list(mark.x), list(mark.y)) for mark in marks if isinstance(mark, Dots)] == [([2.0], [2.0])]
-    assert [mark.text for mark in marks if isinstance(mark, Note)] == ["knee at 2.00"]
+    assert [mark.text for mark in marks if isinstance(mark, Note)] == ["knee at 2"]
 
 
 def test_what_is_not_shown_to_differ_is_hollow_and_named_once() -> None:

@@ -1,0 +1,129 @@
+"""A run at other loads: what the page of a run says beyond the load it was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simserve as ss
+from simserve.metrics.stored import read_result
+from simserve.report.html import render_report
+from simserve.report.load_plots import borne_words, goodput, knee, knee_words, latency
+from simserve.report.other_loads import NUM_REQUESTS, other_loads
+from simserve.report.sketch import Curve, Level, Note, Rule
+from tests.report.builders import run
+
+SMALL = ["workload.num_requests=50"]
+
+
+@pytest.fixture(scope="module")
+def chatbot() -> dict[str, Any]:
+    """Return the chatbot's deployment at other loads."""
+    found = other_loads(ss.load("chatbot", SMALL))
+    assert found is not None
+    return found
+
+
+def test_goodput_has_its_knee_inside(chatbot: dict[str, Any]) -> None:
+    """It rises with the load, and falls once requests are late; latency only rises."""
+    at = knee(chatbot)
+
+    assert at is not None
+    assert chatbot["loads"][0] < at[0] < chatbot["loads"][-1]
+    assert chatbot["goodput"][0] == pytest.approx(chatbot["throughput"][0])
+    assert chatbot["goodput"][-1] < 0.5 * at[1]
+    assert chatbot["p95_ttft"][0] < chatbot["p95_ttft"][-1]
+    assert chatbot["p95_tpot"][0] < chatbot["p95_tpot"][-1]
+
+
+def test_it_agrees_with_capacity(chatbot: dict[str, Any]) -> None:
+    """The load that `simserve capacity` finds lies between the last that holds and the first that does not."""
+    holds = [share >= 0.95 for share in chatbot["attainment"]]
+    first_missed = holds.index(False)
+
+    most = ss.capacity(ss.load("chatbot"), replications=1).summary["max_rate"]
+
+    assert chatbot["loads"][first_missed - 1] * 0.95 < most < chatbot["loads"][first_missed] * 1.05
+
+
+def test_an_overloaded_run_is_looked_at_below(chatbot: dict[str, Any]) -> None:
+    """Until the knee is seen: four times the load finds it where the load itself did."""
+    found = other_loads(ss.load("chatbot", [*SMALL, "workload.arrivals.rate=40"]))
+
+    assert found is not None
+    below, here = knee(found), knee(chatbot)
+    assert below is not None
+    assert here is not None
+    assert below[0] < found["own"]
+    assert below[0] == pytest.approx(here[0], rel=0.5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "slo=null",
+        "workload.arrivals={process: all_at_once}",
+        "deployment.faults=[{kind: replica, at: 1 s, duration: 1 s}]",
+    ],
+)
+def test_without_an_objective_or_a_load_there_is_nothing(change: str) -> None:
+    """Nor where something happens at its own time."""
+    assert other_loads(ss.load("chatbot", [*SMALL, "thresholds={}", change])) is None
+
+
+def test_clients_of_a_closed_loop_are_whole() -> None:
+    """A number of clients, named so."""
+    found = other_loads(ss.load("single-gpu-7b", SMALL))
+
+    assert found is not None
+    assert found["is_closed"]
+    assert all(load == round(load) for load in found["loads"])
+    assert goodput(found).x.label == "clients"
+
+
+def test_the_pictures_show_the_bounds_and_this_run(chatbot: dict[str, Any]) -> None:
+    """Two curves each, the bounds of the SLO, a rule at the run's own load."""
+    result = run("stable")
+
+    pictures = latency(result, chatbot), goodput(chatbot)
+
+    assert [sum(isinstance(mark, Curve) for mark in each.marks) for each in pictures] == [2, 2]
+    assert len([mark for mark in pictures[0].marks if isinstance(mark, Level)]) >= 1
+    assert all([mark.x for mark in each.marks if isinstance(mark, Rule)] == [chatbot["own"]] for each in pictures)
+    assert any(isinstance(mark, Note) and mark.text.startswith("knee at") for mark in pictures[1].marks)
+
+
+def test_words_say_what_the_pictures_show(chatbot: dict[str, Any]) -> None:
+    """Where goodput is highest, and between which loads the SLO breaks; each end too."""
+    result = run("stable")
+    rising = {**chatbot, "goodput": chatbot["throughput"]}
+    nothing = {**chatbot, "goodput": [0.0] * len(chatbot["loads"]), "attainment": [0.0] * len(chatbot["loads"])}
+    everything = {
+        **chatbot,
+        "attainment": [1.0] * len(chatbot["loads"]),
+        "stability": ["stable"] * len(chatbot["loads"]),
+    }
+
+    assert knee_words(chatbot, "requests/s").startswith("Goodput is highest near ")
+    assert knee_words(rising, "requests/s").startswith("Goodput still rises at ")
+    assert knee_words(nothing, "requests/s").startswith("At no load")
+    assert ", not at " in borne_words(result, chatbot, "requests/s")
+    assert "not" not in borne_words(result, everything, "requests/s")
+    assert "does not hold even at" in borne_words(result, nothing, "requests/s")
+
+
+def test_the_page_of_a_run_has_it_and_so_has_one_written_anew(tmp_path: Path) -> None:
+    """Stored with the run; a run that writes nothing does without."""
+    scenario = ss.load("chatbot", SMALL)
+    plain = ss.run(scenario)
+    ss.run(scenario, out=tmp_path / "out")
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+    again = render_report(read_result(tmp_path / "out"))
+
+    assert plain.background["loads"] is None
+    assert "At other loads" in page
+    assert again == page
+    assert f"{NUM_REQUESTS} requests or more each" in page
