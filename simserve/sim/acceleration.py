@@ -30,7 +30,7 @@ LEAST_REQUESTS_TO_COMPILE = 200_000
 _INSTALL = "pip install 'simserve[fast]'"
 _COMPILING = "from simserve.engine.compiled.loader import load_kernel; load_kernel()"
 _SECONDS_BEFORE_A_WORD = 2.0
-_SECONDS_BETWEEN_WORDS = 5.0
+_SECONDS_BETWEEN_WORDS = 10.0
 _log = logging.getLogger("simserve")
 
 Drive = Callable[[int, int, float], int]
@@ -119,6 +119,6 @@ def _tell(is_loaded: Event) -> None:
     """Say what is being waited for, and now and then for how long, until it is there."""
     begin = time.monotonic()
     if not is_loaded.wait(_SECONDS_BEFORE_A_WORD):
-        _say(f"compiling the kernel, once, which takes some twenty seconds; it is kept in {cache_folder()}")
+        _say(f"compiling the kernel, once, in half a minute or so; it is kept in {cache_folder()}")
     while not is_loaded.wait(_SECONDS_BETWEEN_WORDS):
         _log.warning("simserve: compiling the kernel: %.0f s so far", time.monotonic() - begin)
