@@ -32,6 +32,7 @@ _EXPECTED = [
     "hundred-requests-a-second",
     "interactive-and-batch",
     "kv-offload",
+    "limits-wide-open",
     "liveness-cascade",
     "long-context",
     "lost-replica",
@@ -59,6 +60,7 @@ _EXPECTED = [
 _OVERLOADED = {
     "busy-scales-late",
     "cold-start",
+    "limits-wide-open",
     "liveness-cascade",
     "overload-and-shedding",
     "rolling-update",

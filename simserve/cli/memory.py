@@ -59,6 +59,8 @@ def _render(report: Mapping[str, Any]) -> None:
     verdict = "fits" if report["fits"] else "[red]does not fit[/red]"
     out = console()
     out.print(f"[bold]{report['model']} on {report['num_gpus']} x {report['hardware']}[/bold]: {verdict}")
+    if report["open_limits"] is not None:
+        out.print(report["open_limits"], style="red", highlight=False)
     rows = [
         (part.replace("_", " "), format_bytes(size), f"{size / report['total_bytes']:.1%}")
         for part, size in report["parts"].items()

@@ -11,6 +11,7 @@ from simserve.perf.memory import MemoryPlan, plan_memory
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.quality import published_quality
 from simserve.scenario.kv_offload import offload_lines
+from simserve.scenario.limits import open_limits
 from simserve.scenario.resolve import ResolvedScenario, replica_shape
 from simserve.scenario.schema import Scenario
 
@@ -129,6 +130,7 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
             *memory.arithmetic,
             *offload_lines(resolved.engine, memory.kv_bytes_per_token * shape.num_gpus),
         ],
+        "open_limits": open_limits(resolved),
         "quality": quality_of(shape),
         "what_fits": [] if memory.fits else remedies(resolved),
         "engine_resolved": asdict(shape.engine),

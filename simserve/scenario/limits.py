@@ -1,0 +1,77 @@
+"""What goes wrong where a deployment's limits are left wide open: long steps, long requests, no memory to spare.
+
+Says nothing of traffic: each is a property of the limits, with its arithmetic. Simulates nothing.
+"""
+
+from __future__ import annotations
+
+from simserve.perf.pricing import price
+from simserve.scenario.resolve import ResolvedScenario
+from simserve.units import format_bytes
+
+LONG_STEP_SECONDS = 1.0
+"""A step from which on everybody who reads an answer sees it stop: twenty times a TPOT of 50 ms."""
+SHORTER_STEP_SECONDS = 0.25
+FEW_FULL_LENGTH = 16.0
+"""Requests of full length in the KV cache below which a handful of them stops all others."""
+HIGH_UTILIZATION = 0.95
+"""Share of the memory from which on vLLM's own advice is to lower it: graphs and other processes come on top."""
+
+
+def open_limits(resolved: ResolvedScenario) -> str | None:
+    """Return in one sentence what goes wrong with the limits of a replica, and what to set instead; None if nothing."""
+    if resolved.pools or not resolved.memory.fits:
+        return None
+    found = [each for each in (_long_step(resolved), _long_request(resolved), _little_left(resolved)) if each]
+    if not found:
+        return None
+    wrong, instead = "; ".join(each[0] for each in found), " ".join(f"--set {each[1]}" for each in found)
+    return f"What goes wrong: {wrong}. Instead: {instead}."
+
+
+def _long_step(resolved: ResolvedScenario) -> tuple[str, str] | None:
+    config = resolved.engine
+    budget = config.max_num_batched_tokens
+    if config.batching == "static" or config.kv_allocation == "none":
+        return None
+    times = price(resolved.shape).step_times
+    seconds = float(times.token_seconds[budget])
+    if seconds < LONG_STEP_SECONDS:
+        return None
+    shorter = budget
+    while shorter > 1024 and float(times.token_seconds[shorter]) > SHORTER_STEP_SECONDS:
+        shorter //= 2
+    wrong = (
+        f"a step of {budget:,} prompt tokens takes {seconds:.2g} s, not {1e3 * float(times.decode_base[1]):.0f} ms, "
+        "and every running answer stands still meanwhile"
+    )
+    return wrong, f"deployment.engine.max_num_batched_tokens={shorter}"
+
+
+def _long_request(resolved: ResolvedScenario) -> tuple[str, str] | None:
+    memory, full = resolved.memory, resolved.memory.max_concurrent_full_length
+    asked = resolved.scenario.deployment.engine.max_model_len
+    if asked is not None or full is None or full >= FEW_FULL_LENGTH:
+        return None
+    longest = memory.max_model_len
+    size = longest * memory.kv_bytes_per_token
+    wrong = (
+        f"without a maximum length a request may take {longest:,} tokens, {format_bytes(size)} a GPU, and {full:.1f} "
+        "of those fill the KV cache, so that the others wait or are preempted"
+    )
+    shorter = longest
+    while shorter > 2048 and full * longest / shorter < FEW_FULL_LENGTH:
+        shorter //= 2
+    return wrong, f"deployment.engine.max_model_len={shorter}"
+
+
+def _little_left(resolved: ResolvedScenario) -> tuple[str, str] | None:
+    memory, share = resolved.memory, resolved.shape.engine.gpu_memory_utilization
+    if share < HIGH_UTILIZATION:
+        return None
+    left = memory.total_bytes - memory.usable_bytes
+    wrong = (
+        f"{share:.0%} of the memory leaves {format_bytes(left)} a GPU for CUDA graphs, fragments and other processes, "
+        "so that a peak ends the server"
+    )
+    return wrong, "deployment.engine.gpu_memory_utilization=0.9"

@@ -1,0 +1,46 @@
+"""Limits that are left wide open: what goes wrong with each, and that what is advised mends it."""
+
+from __future__ import annotations
+
+import pytest
+
+from simserve.scenario.limits import open_limits
+from simserve.scenario.load import load
+from simserve.scenario.resolve import resolve
+
+WIDE_OPEN = "limits-wide-open"
+
+
+def test_each_limit_is_named_with_its_figure() -> None:
+    """Question 6 of the texts: 95 % of the memory, 32,768 tokens a step, no maximum length."""
+    said = open_limits(resolve(load(WIDE_OPEN)))
+
+    assert said is not None
+    assert "a step of 32,768 prompt tokens takes" in said
+    assert "may take 131,072 tokens, 17.18 GB a GPU" in said
+    assert "95% of the memory leaves 4.255 GB" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "gone"),
+    [
+        ("deployment.engine.max_num_batched_tokens=4096", "a step of"),
+        ("deployment.engine.max_model_len=16384", "without a maximum length"),
+        ("deployment.engine.gpu_memory_utilization=0.9", "of the memory leaves"),
+    ],
+)
+def test_what_is_advised_mends_it(change: str, gone: str) -> None:
+    """Each advice alone takes its own complaint away and leaves the others."""
+    before, after = open_limits(resolve(load(WIDE_OPEN))), open_limits(resolve(load(WIDE_OPEN, [change])))
+
+    assert before is not None
+    assert after is not None
+    assert f"--set {change}" in before
+    assert gone in before
+    assert gone not in after
+    assert after.count(";") == before.count(";") - 1
+
+
+def test_ordinary_limits_are_no_news() -> None:
+    """A scenario that sets them says nothing."""
+    assert open_limits(resolve(load("chatbot"))) is None
