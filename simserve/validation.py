@@ -191,6 +191,10 @@ def _as_input_error(
     rule = message.removeprefix("Value error, ")
     rule = rule[0].lower() + rule[1:] if rule[:1].isupper() and not rule[:2].isupper() else rule
     rule = rule.replace("input should", "must")
+    if kind in ("too_short", "too_long"):
+        bound, what = ("min_length", "at least") if kind == "too_short" else ("max_length", "at most")
+        context = detail["ctx"]
+        rule = f"must have {what} {context[bound]} entries, not {context['actual_length']}"
     return error(rule, file=file, key=key, value=value, remedy=remedy)
 
 
@@ -249,7 +253,7 @@ def _discriminators_in(annotation: Any) -> list[str]:
 
 
 def _is_union_tag(part: int | str) -> bool:
-    return isinstance(part, str) and (part.startswith(("function-", "tagged-union")) or "[" in part)
+    return isinstance(part, str) and (part.startswith(("function-", "tagged-union", "constrained-")) or "[" in part)
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -82,6 +82,9 @@ def _capacity_sentences(simulation: Simulation) -> list[str]:
     timeline = simulation.timeline
     assert timeline is not None
     found = []
+    if timeline.num_missed:
+        what = "A fault or update was" if timeline.num_missed == 1 else f"{timeline.num_missed} faults and updates were"
+        found.append(f"{what} to come after the end of the run, without effect.")
     if timeline.num_killed:
         found.append(f"The liveness probe restarted a replica that answered too late {_times(timeline.num_killed)}.")
     if timeline.num_replaced:

@@ -11,6 +11,7 @@ from simserve.errors import ScenarioError
 from simserve.perf.measured import measured_operators
 from simserve.perf.memory import MemoryPlan, plan_memory
 from simserve.perf.shape import ReplicaShape
+from simserve.profiles.api import load_api
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
@@ -79,6 +80,9 @@ def resolve(scenario: Scenario) -> ResolvedScenario:
         InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
     """
     check_combinations(scenario)
+    if scenario.deployment.overflow is not None:
+        with scenario.blaming("deployment.overflow.api"):
+            load_api(scenario.deployment.overflow.api, scenario.folder)
     if scenario.deployment.pools:
         return _resolve_pools(scenario)
     shape = replica_shape(scenario)

@@ -15,6 +15,7 @@ from simserve.engine.conversations import Conversations
 from simserve.sim.affinity import affinity_of
 from simserve.sim.autoscaler import Autoscaler
 from simserve.sim.callers import Callers, Event
+from simserve.sim.cluster import end_of
 from simserve.sim.control import Control, Limits
 from simserve.sim.delivery import Delivery
 from simserve.sim.disaggregation import DisaggregatedFleet
@@ -279,6 +280,7 @@ class ManagedRun:
             lost_since=np.array(outages.lost_since, dtype=np.float64),
             lost_until=np.array(outages.lost_until, dtype=np.float64),
             num_killed=outages.num_killed,
+            num_missed=self._num_missed(),
             num_replaced=0 if self._updates is None else self._updates.num_replaced,
             updates=np.array([] if self._updates is None else self._updates.spans, dtype=np.float64).reshape(-1, 2),
             tries=np.array(callers.abandoned, dtype=np.float64).reshape(-1, 3),
@@ -288,6 +290,12 @@ class ManagedRun:
             num_resent=callers.num_resent,
             lost_tokens=self.fleet.num_lost_tokens,
         )
+
+    def _num_missed(self) -> int:
+        """Return how many faults and updates have a time that the run did not come to."""
+        end = end_of(self.requests)
+        times = [each.at for each in (*self._control.faults, *self._control.updates)]
+        return sum(time is not None and time > end for time in times)
 
     def _data_plane(self, env: simpy.Environment) -> Generator[simpy.Event, Any, None]:
         """Drive the fleet from decision to decision, until every request has come to its end or nothing is to come."""

@@ -33,6 +33,7 @@ class FleetTimeline:
         num_resent: Requests that clients sent again.
         lost_tokens: Tokens generated for requests that were then given up or lost.
         num_killed: Replicas that a liveness probe restarted.
+        num_missed: Faults and updates whose time had not come when the run was over.
         num_replaced: Replicas that rolling updates replaced.
         updates: When each rolling update began, and when its last replica was ready (inf: not yet), shape [updates, 2].
     """
@@ -51,6 +52,7 @@ class FleetTimeline:
     lost_tokens: int
     pool_regions: tuple[str, ...] = ()
     num_killed: int = 0
+    num_missed: int = 0
     num_replaced: int = 0
     updates: Floats = field(default_factory=lambda: np.empty((0, 2)))
 

@@ -79,6 +79,13 @@ def refusal(*overrides: str, name: str = "chatbot") -> str:
         ),
         (["deployment.response_cache={hit_share: 0.2}", "deployment.engine.batching=static"], "continuous batching"),
         (["deployment.streaming={stream: false, buffer_tokens: 3}"], "no effect with stream"),
+        (["deployment.overflow={api: gpt-9, max_queue: 3}"], "is not a known api"),
+        (["deployment.response_cache={hit_share: 1.3}"], "deployment.response_cache.hit_share: 1.3 must be less than"),
+        (["deployment.fairness={shares: {a: 1}}"], "must have at least 2 entries, not 1"),
+        (
+            [f"deployment.pools={SPLIT}", "deployment.disaggregation={}", "deployment.pools.1.kv_cache_dtype=int8"],
+            "prefills KV caches of llama-3.1-70b in fp8, and no decode pool has these",
+        ),
     ],
 )
 def test_what_would_do_nothing_or_is_not_simulated_is_refused(overrides: list[str], words: str) -> None:

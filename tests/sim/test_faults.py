@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
+from simserve.metrics.losses import loss_sentences
 from simserve.metrics.replicas import replica_figures
 from simserve.sim.control import Control
 from simserve.sim.fault_spec import FaultSpec
@@ -137,3 +138,13 @@ def test_random_faults_come_at_their_rate_and_repeat_themselves() -> None:
     assert down.sum() / (3 * first.end_time) == pytest.approx(0.2, abs=0.06)
     assert first.records.finish_time.tolist() == again.records.finish_time.tolist()
     assert (first.records.status == COMPLETED).all()
+
+
+def test_what_was_to_come_after_the_end_is_told() -> None:
+    """A run of two seconds, and two faults: one in time, one an hour later, and an update as late."""
+    faults = [{"kind": "slow", "at": at, "duration": "1 s"} for at in ("1 s", "1 h")]
+    run = struck(make_specs([0.0], 1, 2), *faults)
+
+    assert run.timeline is not None
+    assert run.timeline.num_missed == 1
+    assert "A fault or update was to come after the end of the run, without effect." in loss_sentences(run)
