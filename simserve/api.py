@@ -99,7 +99,7 @@ def run(
     from simserve.report.timeline import write_timeline
 
     with staged_folder(Path(out), loaded, force=force) as folder:
-        result = _with_background(loaded, run_scenario(loaded, **how), with_loads=True)
+        result = _with_background(loaded, run_scenario(loaded, **how), with_page=True)
         write_result(result, folder)
         if timeline:
             write_timeline(result, folder)
@@ -109,11 +109,11 @@ def run(
     return result
 
 
-def _with_background(scenario: Scenario, result: metrics_result.RunResult, *, with_loads: bool = False) -> RunResult:
+def _with_background(scenario: Scenario, result: metrics_result.RunResult, *, with_page: bool = False) -> RunResult:
     from simserve.report.background import background
 
     known = {each.name: getattr(result, each.name) for each in fields(result)}
-    return RunResult(**{**known, "background": background(scenario, result, with_loads=with_loads)})
+    return RunResult(**{**known, "background": background(scenario, result, with_page=with_page)})
 
 
 def capacity(

@@ -14,13 +14,14 @@ from simserve.metrics.api_cost import ApiPrices
 from simserve.metrics.result import RunResult
 from simserve.perf.pricing import price
 from simserve.perf.roofline import roofline
-from simserve.profiles.api import load_api
+from simserve.profiles import catalog
+from simserve.profiles.api import ApiProfile, load_api
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED, RequestRecords
 
 
-def background(scenario: Scenario, result: RunResult, *, with_loads: bool = False) -> dict[str, Any]:
+def background(scenario: Scenario, result: RunResult, *, with_page: bool = False) -> dict[str, Any]:
     """Return ``roofline``, ``api`` and ``loads``, each None where there is nothing to show.
 
     The decode step of the roofline is the run's mean one: its sequences, their contexts half grown.
@@ -28,7 +29,8 @@ def background(scenario: Scenario, result: RunResult, *, with_loads: bool = Fals
     Args:
         scenario: What was run.
         result: What came of it.
-        with_loads: Whether the deployment is also run at other loads (`simserve.report.other_loads`); some 0.1 s.
+        with_page: Whether what a page shows besides is looked for too, some 0.1 s: the deployment at other loads
+            (`simserve.report.other_loads`), and of a scenario that names no API the cheapest one with its weights.
 
     Raises:
         InputError: A profile is missing by now.
@@ -41,11 +43,11 @@ def background(scenario: Scenario, result: RunResult, *, with_loads: bool = Fals
     has_steps = result.summary["simserve"]["steps"]["mean_batch"] is not None
     found = _roofline(scenario, result, done) if has_steps else None
     loads = None
-    if with_loads and not result.simulation.was_interrupted:
+    if with_page and not result.simulation.was_interrupted:
         from simserve.report.other_loads import other_loads  # the planner: needed by runs that write a page
 
         loads = other_loads(scenario)
-    return {"roofline": found, "api": _api(scenario, records, done), "loads": loads}
+    return {"roofline": found, "api": _api(scenario, records, done, with_others=with_page), "loads": loads}
 
 
 def _roofline(scenario: Scenario, result: RunResult, done: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, Any]:
@@ -62,15 +64,33 @@ def _roofline(scenario: Scenario, result: RunResult, done: np.ndarray[Any, np.dt
 
 
 def _api(
-    scenario: Scenario, records: RequestRecords, done: np.ndarray[Any, np.dtype[np.bool_]]
+    scenario: Scenario, records: RequestRecords, done: np.ndarray[Any, np.dtype[np.bool_]], *, with_others: bool
 ) -> dict[str, Any] | None:
-    if scenario.pricing.api is None:
+    """Return what the scenario's API would charge, or, if it names none, the cheapest that serves the same weights."""
+    prompts, answers = records.prompt_tokens[done], records.output_tokens[done]
+    if scenario.pricing.api is not None:
+        with scenario.blaming("pricing"):
+            return _charged(load_api(scenario.pricing.api, scenario.folder), prompts, answers, is_named=True)
+    if not with_others or scenario.deployment.pools:
         return None
-    with scenario.blaming("pricing"):
-        prices = ApiPrices.of(load_api(scenario.pricing.api, scenario.folder))
-    prompts, answers = prices.tokens_usd(records.prompt_tokens[done], records.output_tokens[done])
-    return {
-        "name": prices.name,
-        "date": prices.date,
-        "usd_per_request": float(prompts.mean() + answers.mean()),
-    }
+    found = [_charged(each, prompts, answers, is_named=False) for each in _serving(scenario.model)]
+    return min(found, key=lambda each: (each["usd_per_request"], each["name"]), default=None)
+
+
+def _serving(model: str) -> list[ApiProfile]:
+    """Return the APIs of the catalogue that serve a model's weights; a profile of them takes 3 ms to load."""
+    named = [name for name in catalog.names("api") if model in catalog.find("api", name).read_text(encoding="utf-8")]
+    return [profile for profile in map(load_api, named) if profile.weights == model]
+
+
+def _charged(
+    profile: ApiProfile,
+    prompt_tokens: np.ndarray[Any, np.dtype[np.int64]],
+    output_tokens: np.ndarray[Any, np.dtype[np.int64]],
+    *,
+    is_named: bool,
+) -> dict[str, Any]:
+    prices = ApiPrices.of(profile)
+    prompts, answers = prices.tokens_usd(prompt_tokens, output_tokens)
+    usd_per_request = float(prompts.mean() + answers.mean())
+    return {"name": prices.name, "date": prices.date, "usd_per_request": usd_per_request, "is_named": is_named}

@@ -100,7 +100,7 @@ def against_requests(
 
 def _beside(text: str, x: float, y: float, end: float) -> Note:
     is_left_of = x > _RIGHT_END * end
-    return Note(text=text, x=x, y=y, right=-6 if is_left_of else 6, up=-12, is_left_of=is_left_of)
+    return Note(text=text, x=x, y=y, right=-6 if is_left_of else 6, up=5 if is_left_of else -12, is_left_of=is_left_of)
 
 
 def tornado(summary: Mapping[str, Any]) -> Sketch | None:

@@ -32,7 +32,7 @@ def test_goodput_has_its_knee_inside(chatbot: dict[str, Any]) -> None:
 
     assert at is not None
     assert chatbot["loads"][0] < at[0] < chatbot["loads"][-1]
-    assert chatbot["goodput"][0] == pytest.approx(chatbot["throughput"][0])
+    assert chatbot["goodput"][0] == pytest.approx(chatbot["throughput"][0], rel=0.1)
     assert chatbot["goodput"][-1] < 0.5 * at[1]
     assert chatbot["p95_ttft"][0] < chatbot["p95_ttft"][-1]
     assert chatbot["p95_tpot"][0] < chatbot["p95_tpot"][-1]
