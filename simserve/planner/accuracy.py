@@ -41,23 +41,23 @@ FEWEST_OF_NAME = 5
 """Points of a GPU, model or engine below which it has no row of its own there."""
 
 CAUSES = {
-    "accelmark": "vLLM 0.7.3 hands a first token over in the next step, after host time that grows with the requests "
-    "that run and differs by node; near the capacity half of 300 requests wait, so that medians of TTFT jump",
+    "accelmark": "near the capacity half of 300 requests wait, so that medians of TTFT jump; the CPUs of its nodes are "
+    "known by one factor each; vLLM 0.20.1 decodes long contexts beside chunks of prompts 30 % slower than here",
     "apex_plus": "TTFT of short prompts is host and launch time of engine V0, a constant a layer here",
     "inferencex_agg": "TTFT of mixtures of experts: SGLang and TensorRT-LLM take 150 to 250 ms more for short prompts, "
     "which a launch time of 4 ms a layer would give for DeepSeek but neither for GLM-5 nor in kernels, and was dropped",
     "kaito": "network time is taken off TTFT as a constant; the vLLM release is not stated",
     "llama_cpp": "its prompts of spring 2024 reached 0.27 of the FP16 rate of an RTX 6000 Ada and 0.22 of an H100's, "
-    "where a half and at most 270 TFLOP/s stand here",
+    "where 0.55 and at most 300 TFLOP/s stand here; larger models reached 1.1 to 1.4 times as much",
     "mlperf": "submitters of the same machine are 20 to 40 % apart, by power (700 and 1,000 W) and settings; vLLM rows "
     "of the open division ran behind the reference harness; Mixtral's experts are priced too fast in large batches",
     "mlperf_official": "Mixtral's experts are priced too fast in large batches; H200 NVL, H100 PCIe, MI300X and "
     "MI325X have class efficiencies alone",
-    "single_stream": "vLLM and llama.cpp of 2023 in releases that are assumed; llama.cpp cut matrices by rows over its "
-    "GPUs then, which read at once and waited for each other, where layers are dealt out here",
+    "single_stream": "vLLM and llama.cpp of 2023 in releases that are assumed; vLLM's AWQ steps and its ranks under Ray "
+    "took more host time than those of Splitwise, from which it comes here",
     "nvidia_aic_inhouse_agg": "engine settings and lengths are not stated; defaults are assumed",
-    "splitwise_iterations": "vLLM of 2023: prompts beyond 2,048 tokens take 1.4 times as long a token over 4 and 8 "
-    "GPUs, as if large all-reduces were slow; BLOOM launches more kernels a layer than Llama",
+    "splitwise_iterations": "vLLM of 2023: all-reduces of 64 MiB and more are slow over 4 and 8 GPUs, on A100 by "
+    "amounts that differ twofold between batches and long prompts; decode steps over 2 A100 are priced 10 to 20 % slow",
     "trtllm_online_serving": "prompts are priced 13 % too fast, and every stall of a decode with them",
     "trtllm_perf_overview": "runs queue everything at once: seats and token budget of the build are not stated",
     "trtllm_static_batch": "early TensorRT-LLM: prompts of Falcon over 8 GPUs left 0.2 ms a layer idle; Mixtral's "
