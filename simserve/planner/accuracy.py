@@ -53,8 +53,8 @@ CAUSES = {
     "of the open division ran behind the reference harness; Mixtral's experts are priced too fast in large batches",
     "mlperf_official": "Mixtral's experts are priced too fast in large batches; H200 NVL, H100 PCIe, MI300X and "
     "MI325X have class efficiencies alone",
-    "single_stream": "vLLM and llama.cpp of 2023 in releases that are assumed; vLLM's AWQ steps and its ranks under Ray "
-    "took more host time than those of Splitwise, from which it comes here",
+    "single_stream": "vLLM and llama.cpp of 2023 in releases that are assumed; vLLM's AWQ steps and its ranks under "
+    "Ray took more host time than those of Splitwise, from which it comes here",
     "nvidia_aic_inhouse_agg": "engine settings and lengths are not stated; defaults are assumed",
     "splitwise_iterations": "vLLM of 2023: all-reduces of 64 MiB and more are slow over 4 and 8 GPUs, on A100 by "
     "amounts that differ twofold between batches and long prompts; decode steps over 2 A100 are priced 10 to 20 % slow",
