@@ -83,6 +83,7 @@ class ResolvedEngine:
         enforce_eager: Whether nothing is captured in CUDA graphs; every step then waits for its launches.
         sampling: ``greedy`` or ``nucleus`` (by top-k or top-p), what clients ask for.
         async_scheduling: Whether the host prepares the next step while the GPU computes.
+        attention_dp_timeout_iters: Steps for which the prompts of data-parallel ranks wait for each other; 0: none.
         host_slowdown: Times as long as in the engine's profile that work on the CPU takes; the times below hold it.
         host_seconds_per_step: CPU time of a step.
         host_seconds_per_request: CPU time a request of a step.
@@ -154,6 +155,7 @@ class ResolvedEngine:
     enforce_eager: bool
     sampling: str
     async_scheduling: bool
+    attention_dp_timeout_iters: int
     host_slowdown: float
     host_seconds_per_step: float
     host_seconds_per_request: float
