@@ -228,7 +228,7 @@ def sweep(
     out: str | Path | None = None,
     force: bool = False,
     workers: int = 1,
-    backend: str = "loky",
+    backend: str = "auto",
     scheduler: str | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
@@ -241,7 +241,7 @@ def sweep(
         out: Parquet file of the rows; what is finished is kept beside it until all are there. None: none is written.
         force: Whether ``out`` may hold the rows of another sweep, which are then replaced.
         workers: Processes on this machine.
-        backend: What runs the points: ``loky``, ``dask``, ``ray``.
+        backend: What runs the points: ``auto``, ``loky``, ``dask``, ``ray``.
         scheduler: Address of a Dask scheduler or Ray cluster; None: one on this machine.
         progress: Called after each point with the points done and all points.
 

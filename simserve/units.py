@@ -137,6 +137,8 @@ def format_seconds(value: float) -> str:
     """Return a duration in the unit a person would choose: ``'4.18 ms'``, ``'12.3 s'``, ``'25.0 min'``."""
     if not math.isfinite(value):
         return "unbounded" if value > 0 else "undefined"
+    if not value:
+        return "0 s"
     magnitude = abs(value)
     for limit, unit, factor in ((1e-3, "us", 1e6), (1.0, "ms", 1e3), (120.0, "s", 1.0), (7200.0, "min", 1 / 60)):
         if magnitude < limit:

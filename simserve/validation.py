@@ -27,23 +27,28 @@ _NAMED_HOLDERS = ("fields", "choices")
 """Where they hold schemas by name."""
 
 
-def _with_strict_numbers(schema: Any) -> Any:
-    """Return a schema in which int and float take numbers only; a whole number such as 1e3 stays an integer."""
+def _with_strict_numbers(schema: Any, model: type[BaseModel]) -> Any:
+    """Return a schema in which int and float take numbers only; a whole number such as 1e3 stays an integer.
+
+    Models within ``model`` have made theirs strict themselves.
+    """
     if isinstance(schema, list):
-        return [_with_strict_numbers(each) for each in schema]
+        return [_with_strict_numbers(each, model) for each in schema]
     if not isinstance(schema, dict):
         return schema
     kind = schema.get("type")
+    if kind == "model" and schema["cls"] is not model and issubclass(schema["cls"], FrozenModel):
+        return schema
     if kind in ("int", "float") and not schema.get("strict"):
         strict = {**schema, "strict": True}
         return strict if kind == "float" else no_info_before_validator_function(_whole, cast("CoreSchema", strict))
-    changed = {key: _with_strict_numbers(schema[key]) for key in _HOLDERS if key in schema}
+    changed = {key: _with_strict_numbers(schema[key], model) for key in _HOLDERS if key in schema}
     for key in _NAMED_HOLDERS:
         held = schema.get(key)
         if isinstance(held, dict):
-            changed[key] = {name: _with_strict_numbers(each) for name, each in held.items()}
+            changed[key] = {name: _with_strict_numbers(each, model) for name, each in held.items()}
         elif held is not None:
-            changed[key] = _with_strict_numbers(held)
+            changed[key] = _with_strict_numbers(held, model)
     return {**schema, **changed}
 
 
@@ -56,8 +61,9 @@ class FrozenModel(BaseModel):
 
     A number is a number: no switch and no text stands in for one, as pydantic would have it. Lists fill tuples.
 
-    Documented when first asked for a JSON Schema: reading the sources of all models takes
-    as long as the rest of their import.
+    Built when first used, most of them as a part of another: of a hundred models a command reads a few by themselves.
+    Documented when first asked for a JSON Schema: reading the sources of all models takes as long as the rest of their
+    import.
     """
 
     model_config = ConfigDict(
@@ -65,12 +71,13 @@ class FrozenModel(BaseModel):
         extra="forbid",
         allow_inf_nan=False,
         protected_namespaces=(),
+        defer_build=True,
     )
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return pydantic's schema with its numbers made strict."""
-        strict: CoreSchema = _with_strict_numbers(handler(source))
+        strict: CoreSchema = _with_strict_numbers(handler(source), cls)
         return strict
 
     @classmethod
@@ -88,6 +95,7 @@ def _describe_fields(model: type[BaseModel], seen: set[type[BaseModel]]) -> bool
     if model in seen:
         return False
     seen.add(model)
+    model.model_rebuild()
     inner = _models_within(model.__pydantic_core_schema__)
     is_changed = sum(_describe_fields(each, seen) for each in inner) > 0
     docstrings: dict[str, str] = {}

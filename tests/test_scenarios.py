@@ -225,6 +225,7 @@ def test_disaggregation_and_small_chunks_each_cut_the_gaps_between_tokens() -> N
     inner = split["simserve"]
     assert inner["transfers"]["count"] > 2900
     assert "Busy by pool: prefill" in inner["bottleneck"]["explanation"]
+    assert "the way to a decode replica: " in inner["bottleneck"]["explanation"]
     assert inner["cost"]["usd_per_hour"] == mixed["simserve"]["cost"]["usd_per_hour"]
 
 

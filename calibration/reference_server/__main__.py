@@ -88,6 +88,9 @@ def main() -> int:
         max_model_len=longest + 1,
         dtype=arguments.dtype,
     )
+    captured = model.capture(limits.max_num_seqs)
+    if captured:
+        say(f"{captured} CUDA graphs captured")
     traffic = Traffic(
         prompts=prompts,
         outputs=outputs,

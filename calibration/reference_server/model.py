@@ -1,18 +1,21 @@
 """The model of the reference server: a Llama of any size with random weights and a paged KV cache, in PyTorch.
 
-Every product has the shape of a real layer. Attention is plain PyTorch: a decode step gathers the blocks of its
-requests, padded to the longest context, so that it costs the longest where a paged kernel costs the sum; prompts run
-through ``scaled_dot_product_attention``. On CUDA, steps that only decode run as captured CUDA graphs.
+Every product has the shape of a real layer. A decode step gathers the keys and values of its requests one after
+another, so that it costs the sum of their contexts as a paged kernel does, and attends with PyTorch's ``varlen_attn``
+on CUDA, request by request on a CPU; prompts run through ``scaled_dot_product_attention``. On CUDA, steps that only
+decode run as CUDA graphs, captured before the first.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 
 from calibration.reference_server.scheduler import Request, Step
 from simserve.profiles.model import ModelProfile
@@ -25,6 +28,16 @@ INITIAL_STD = 0.02
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 GRAPH_BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Decode batches that are captured; a batch runs as the next of them."""
+
+GRAPH_WIDTHS = 12
+"""Mean contexts that are captured, at most: as many tokens are gathered, a twelfth of the longest context too many at
+most."""
+
+WARM_UPS = 2
+"""Runs of a decode step before it is captured."""
+
+Graph = tuple[torch.cuda.CUDAGraph, dict[str, Tensor], Tensor]
+"""A captured decode step, the tensors that it reads, and the one that it writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,9 @@ class PagedModel:
         if profile.moe is not None or profile.mla is not None or not profile.is_gated_mlp:
             raise ValueError(f"{profile.name}: the reference server has dense gated layers of plain attention only")
         self.profile, self.block_size, self.device = profile, block_size, torch.device(device)
+        self.uses_graphs = self.device.type == "cuda"
+        self.attend = _varlen if self.uses_graphs else _one_by_one
+        self.max_model_len = max_model_len
         self.dtype = DTYPES[dtype or ("fp32" if device == "cpu" else "bf16")]
         generator = torch.Generator(self.device).manual_seed(seed)
 
@@ -103,7 +119,8 @@ class PagedModel:
         ]
         self.spare_block = num_blocks
         self.rotation = self._rotation(max_model_len)
-        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, dict[str, Tensor], Tensor]] = {}
+        self.max_blocks = -(-max_model_len // block_size)
+        self._graphs: dict[tuple[int, int], Graph] = {}
 
     def _rotation(self, length: int) -> tuple[Tensor, Tensor]:
         half = self.profile.head_dim // 2
@@ -128,25 +145,25 @@ class PagedModel:
         return [table[position // size] * size + position % size for position in range(start, end)]
 
     def _decode(self, requests: Sequence[Request]) -> Tensor:
-        """Return the next token of requests that decode, as a captured graph on CUDA."""
+        """Return the next token of requests that decode, by a captured graph where there is one."""
         count = len(requests)
-        batch = count
-        if self.device.type == "cuda" and count <= GRAPH_BATCHES[-1]:
-            batch = next(size for size in GRAPH_BATCHES if size >= count)
+        batch = next((size for size in GRAPH_BATCHES if size >= count), count) if self._graphs else count
         inputs = self._decode_inputs(requests, batch)
-        if self.device.type != "cuda" or count > GRAPH_BATCHES[-1]:
-            return self._decode_forward(**inputs)
-        return self._replay(inputs)[:count]
+        total = sum(request.num_computed_tokens + 1 for request in requests) + batch - count
+        width = next((each for each in self.graph_widths() if each * batch >= total), 0)
+        if (batch, width) not in self._graphs:
+            return self._decode_forward(**inputs, total=total)[:count]
+        return self._replay(batch, width, inputs)[:count]
 
     def _decode_inputs(self, requests: Sequence[Request], batch: int) -> dict[str, Tensor]:
-        """Return tokens, positions, slots and block tables of a decode step, padded to ``batch`` on a spare block."""
-        longest = max(request.num_computed_tokens for request in requests) + 1
-        width = -(-longest // self.block_size)
-        if self.device.type == "cuda":
-            width = 1 << (width - 1).bit_length()  # few shapes, few graphs
-        spare = self.spare_block
+        """Return tokens, positions, slots, block tables and ends of a decode step, padded by a spare block.
+
+        Contexts lie one after another, to their ends; a request of the padding has one token.
+        """
+        spare, padding = self.spare_block, batch - len(requests)
+        width = self.max_blocks if self._graphs else max(len(request.block_table) for request in requests)
         tables = [request.block_table + [spare] * (width - len(request.block_table)) for request in requests]
-        padding = batch - len(requests)
+        lengths = [request.num_computed_tokens + 1 for request in requests] + [1] * padding
         positions = [request.num_computed_tokens for request in requests] + [0] * padding
         slots = [self._slots(each, each.num_computed_tokens, each.num_computed_tokens + 1)[0] for each in requests]
         ids = [each.token_ids[each.num_computed_tokens] for each in requests] + [0] * padding
@@ -155,55 +172,85 @@ class PagedModel:
             "positions": self._tensor(positions),
             "slots": self._tensor(slots + [spare * self.block_size] * padding),
             "tables": self._tensor(tables + [[spare] * width] * padding),
+            "ends": self._tensor([0, *itertools.accumulate(lengths)]).to(torch.int32),
         }
 
     def _tensor(self, values: list[int] | list[list[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.long).to(self.device, non_blocking=True)
 
-    def _replay(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Run a captured decode step, capturing its shape at first sight."""
-        key = (len(inputs["ids"]), inputs["tables"].shape[1])
-        if key not in self._graphs:
-            static = {name: each.clone() for name, each in inputs.items()}
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(2):
-                    self._decode_forward(**static)
-            torch.cuda.current_stream().wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                result = self._decode_forward(**static)
-            self._graphs[key] = (graph, static, result)
-        graph, static, result = self._graphs[key]
+    def graph_widths(self) -> list[int]:
+        """Return the mean contexts of a batch up to which captured decode steps gather, ascending."""
+        step = -(-self.max_model_len // GRAPH_WIDTHS)
+        return list(range(step, self.max_model_len + step, step))
+
+    @torch.inference_mode()
+    def capture(self, max_num_seqs: int) -> int:
+        """Capture every decode step that may come on CUDA, and return how many: none is captured while serving.
+
+        The largest comes first; the others find room in the memory that it leaves, since no two run at once.
+        """
+        if not self.uses_graphs:
+            return 0
+        pool = torch.cuda.graph_pool_handle()
+        most = next((size for size in GRAPH_BATCHES if size >= max_num_seqs), GRAPH_BATCHES[-1])
+        for batch in reversed([size for size in GRAPH_BATCHES if size <= most]):
+            for width in reversed(self.graph_widths()):
+                self._graphs[batch, width] = self._captured(batch, width, pool)
+        torch.cuda.synchronize()
+        return len(self._graphs)
+
+    def _spare_inputs(self, batch: int) -> dict[str, Tensor]:
+        """Return the inputs of a decode step that reads and writes the spare block alone."""
+        zeros = torch.zeros(batch, dtype=torch.long, device=self.device)
+        slots = zeros + self.spare_block * self.block_size
+        tables = torch.full((batch, self.max_blocks), self.spare_block, dtype=torch.long, device=self.device)
+        ends = torch.arange(batch + 1, dtype=torch.int32, device=self.device)
+        return {"ids": zeros, "positions": zeros.clone(), "slots": slots, "tables": tables, "ends": ends}
+
+    def _captured(self, batch: int, width: int, pool: tuple[int, int]) -> Graph:
+        """Return a captured decode step of a shape."""
+        static = self._spare_inputs(batch)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                self._decode_forward(**static, total=batch * width)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            result = self._decode_forward(**static, total=batch * width)
+        return graph, static, result
+
+    def _replay(self, batch: int, width: int, inputs: dict[str, Tensor]) -> Tensor:
+        """Run a captured decode step; its result holds until the next."""
+        graph, static, result = self._graphs[batch, width]
         for name, each in inputs.items():
             static[name].copy_(each)
         graph.replay()
         return result
 
-    def _decode_forward(self, ids: Tensor, positions: Tensor, slots: Tensor, tables: Tensor) -> Tensor:
-        places = self._places(tables, positions)
+    def _decode_forward(
+        self, ids: Tensor, positions: Tensor, slots: Tensor, tables: Tensor, ends: Tensor, total: int
+    ) -> Tensor:
+        gathered = self._gathered(tables, ends, total)
         hidden = self.embedding[ids]
         for layer, cache in zip(self.layers, self.caches, strict=True):
             query = self._write(layer, cache, hidden, positions, slots)
-            attended = self._attend_decodes(query, cache, *places)
+            attended = self._attend_decodes(query, cache, gathered, ends)
             hidden = self._rest(layer, hidden, attended)
         return self._sample(hidden)
 
-    def _places(self, tables: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the slots of all blocks of each decoding request, and which of them hold no token of it."""
-        batch, width = tables.shape
-        offsets = torch.arange(self.block_size, device=self.device)
-        gathered = (tables.unsqueeze(-1) * self.block_size + offsets).reshape(batch, width * self.block_size)
-        return gathered, torch.arange(width * self.block_size, device=self.device) > positions.unsqueeze(1)
+    def _gathered(self, tables: Tensor, ends: Tensor, total: int) -> Tensor:
+        """Return the slots of all contexts one after another, ``total`` of them; those beyond the last end are any."""
+        places = torch.arange(total, dtype=torch.int32, device=self.device)
+        rows = torch.searchsorted(ends[1:], places, right=True).clamp(max=len(tables) - 1)
+        offsets = (places - ends[rows]).clamp(max=tables.shape[1] * self.block_size - 1)
+        return tables[rows, offsets // self.block_size] * self.block_size + offsets % self.block_size
 
-    def _attend_decodes(self, query: Tensor, cache: tuple[Tensor, Tensor], gathered: Tensor, unseen: Tensor) -> Tensor:
-        """Return attention of one token a request, ``[requests, heads x width]``; query heads share their keys."""
-        keys, values = (each[gathered] for each in cache)
-        grouped = query.view(len(query), self.profile.num_key_value_heads, -1, self.profile.head_dim)
-        scores = torch.einsum("bkgd,bskd->bkgs", grouped, keys) * self.profile.head_dim**-0.5
-        scores = scores.masked_fill(unseen[:, None, None, :], float("-inf"))
-        return torch.einsum("bkgs,bskd->bkgd", scores.softmax(dim=-1), values).reshape(len(query), -1)
+    def _attend_decodes(self, query: Tensor, cache: tuple[Tensor, Tensor], gathered: Tensor, ends: Tensor) -> Tensor:
+        """Return attention of one token a request, ``[requests, heads x width]``."""
+        keys, values = (each.index_select(0, gathered) for each in cache)
+        return self.attend(query, keys, values, ends, self.max_model_len).reshape(len(query), -1)
 
     def _mixed(self, step: Step) -> Tensor:
         """Return the next token of every request of a step that prefills: decodes first, then chunks."""
@@ -219,17 +266,18 @@ class PagedModel:
             (done, size, self._tensor(self._slots(request, 0, done + size)))
             for request, done, size in pieces[num_decodes:]
         ]
-        places = None
+        places = ends = None
         if decodes:
             inputs = self._decode_inputs(decodes, num_decodes)
-            places = self._places(inputs["tables"], inputs["positions"])
+            ends = inputs["ends"]
+            places = self._gathered(inputs["tables"], ends, sum(done + 1 for _, done, _ in pieces[:num_decodes]))
         tensors = self._tensor(ids), self._tensor(positions), self._tensor(slots)
         hidden = self.embedding[tensors[0]]
         for layer, cache in zip(self.layers, self.caches, strict=True):
             query = self._write(layer, cache, hidden, *tensors[1:])
             attended = torch.empty((len(ids), query.shape[1] * query.shape[2]), device=self.device, dtype=self.dtype)
-            if places is not None:
-                attended[:num_decodes] = self._attend_decodes(query[:num_decodes], cache, *places)
+            if places is not None and ends is not None:
+                attended[:num_decodes] = self._attend_decodes(query[:num_decodes], cache, places, ends)
             start = num_decodes
             for done, size, context in chunks:
                 found = self._attend_chunk(query[start : start + size], cache, context, done)
@@ -243,10 +291,9 @@ class PagedModel:
         """Return causal attention of a chunk behind ``done`` tokens, ``[tokens, heads x width]``."""
         size = len(query)
         keys, values = (each[context].transpose(0, 1).unsqueeze(0) for each in cache)
-        mask = None
+        mask: Tensor | None = None
         if done and size > 1:
-            places = torch.arange(done + size, device=self.device)
-            mask = places <= places[done:].unsqueeze(1)
+            mask = causal_lower_right(size, done + size)  # what flash attention on CUDA knows, unlike other masks
         found = F.scaled_dot_product_attention(
             query.transpose(0, 1).unsqueeze(0),
             keys,
@@ -297,6 +344,26 @@ class PagedModel:
                 found = F.scaled_dot_product_attention(asked, keys, values, is_causal=True, enable_gqa=True)
                 hidden = self._rest(layer, hidden, found[0].transpose(0, 1).reshape(len(token_ids), -1))
             return int(self._sample(hidden[-1:])[0])
+
+
+def _varlen(query: Tensor, keys: Tensor, values: Tensor, ends: Tensor, longest: int) -> Tensor:
+    """Return attention of a query row a request over its own keys, by flash attention over packed contexts."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    starts = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device)
+    shared = query.shape[1] != keys.shape[1]
+    return varlen_attn(query, keys, values, starts, ends, 1, longest, enable_gqa=shared)
+
+
+def _one_by_one(query: Tensor, keys: Tensor, values: Tensor, ends: Tensor, longest: int) -> Tensor:
+    """Return the same, request by request."""
+    del longest
+    bounds = ends.tolist()
+    rows = []
+    for row, (start, end) in enumerate(itertools.pairwise(bounds)):
+        own = (each[start:end].transpose(0, 1).unsqueeze(0) for each in (keys, values))
+        rows.append(F.scaled_dot_product_attention(query[row, None, :, None], *own, enable_gqa=True)[0, :, 0])
+    return torch.stack(rows)
 
 
 def _rotated(vectors: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -53,8 +53,16 @@ TRANSFER_RANGES: Ranges = {
     "large": (0.1, (0.7,), 1.5),
 }
 
-NCCL_NAMES = {"all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "all_to_all": "alltoall"}
+NCCL_NAMES = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "all_to_all": "alltoall",
+}
 """Kind of a curve -> operation in a table."""
+
+NCCL = "nccl"
+"""In place of an engine: NCCL's own all-reduce, of engines without kernels of their own."""
 
 SOFT_ERROR = 0.1
 """Relative error beyond which a row counts linearly: some rows are single outliers (38 us between two of 3)."""
@@ -76,7 +84,9 @@ class Calls:
 
 
 def read_all_reduce(root: Path, system: str, engine: str) -> Calls | None:
-    """Return an engine's own all-reduce inside CUDA graphs; none without a table."""
+    """Return an engine's own all-reduce inside CUDA graphs, or NCCL's; none without a table."""
+    if engine == NCCL:
+        return read_transfer(root, system, "all_reduce")
     found = sorted((root / system / "comm" / ENGINE_FOLDERS[engine]).glob("*/custom_allreduce_perf.parquet"))
     if not found:
         return None
@@ -178,11 +188,11 @@ def error_table(root: Path) -> str:
 
 def _pairs(root: Path, fitted: str, tested: str) -> list[tuple[str, Curve, Calls]]:
     pairs: list[tuple[str, Curve, Calls]] = []
-    for engine in ENGINE_FOLDERS:
+    for engine in (*ENGINE_FOLDERS, NCCL):
         curve, calls = fit_all_reduce(root, fitted, engine), read_all_reduce(root, tested, engine)
         if curve is not None and calls is not None:
             pairs.append((f"all-reduce, {engine}", curve, calls))
-    for kind in NCCL_NAMES:
+    for kind in [each for each in NCCL_NAMES if each != "all_reduce"]:
         transfer, moved = fit_transfer(root, fitted, kind), read_transfer(root, tested, kind)
         if transfer is not None and moved is not None:
             pairs.append((f"{kind}, NCCL", transfer, moved))

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from simserve.calibrate import curve_forms as forms
-from simserve.calibrate.fitted_profile import constant_words, interval_words
+from simserve.calibrate.fitted_profile import NOT_OF_ENGINES, constant_words, interval_words
 from simserve.calibrate.kernel_fit import FittedKind, KernelFit
 from simserve.calibrate.kernels import points
 from simserve.calibrate.run_folder import KernelRun
@@ -111,6 +111,9 @@ def warnings(run: KernelRun, fit: KernelFit) -> list[str]:
     lines += [line for line in [spread_line(run)] if line]
     stays = "stays at the curves of the base profile" if fit.base is not None else "stays at class efficiencies"
     lines += [f"{name} {stays}: {why}" for name, why in fit.not_fitted_.items()]
+    for name, kind in fit.kinds_.items():
+        if kind.number_format in NOT_OF_ENGINES:
+            lines.append(f"{name} {stays}, though fitted: {NOT_OF_ENGINES[kind.number_format]}")
     if ("prefill attention" in fit.kinds_) != ("decode attention" in fit.kinds_):
         lines.append(f"attention {stays}: it needs prefill and decode calls")
     for name, kind in fit.kinds_.items():

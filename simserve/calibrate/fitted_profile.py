@@ -45,6 +45,9 @@ NEVER = 1e-9
 
 DIGITS = 4
 
+NOT_OF_ENGINES = {"int4_wo": "PyTorch's own kernel is slower than engines' (Marlin, Machete) from some 16 rows on"}
+"""Number format of products -> why what was measured of it is not what an engine runs, and left out of a profile."""
+
 
 def fitted_profile(run: KernelRun, fit: KernelFit, name: str | None = None) -> HardwareProfile:
     """Return the profile.
@@ -154,16 +157,26 @@ class _Builder:
                 self.peaks[dtype] = max(self.peaks.get(dtype, 0.0), constants[forms.COMPUTE])
                 compute[dtype] = _text(self.peaks[dtype], "compute")
         if not base:
-            self.mapping["memory"]["bandwidth"] = _text(self.bandwidth or ASSUMED_BANDWIDTH, "bandwidth")
-            if "bf16" not in self.peaks:
-                self.peaks["bf16"] = ASSUMED_PEAK
-                compute["bf16"] = _text(ASSUMED_PEAK, "compute")
-                compute["source"] += " BF16: no kernel shows it, an assumption."
-            compute["fp16"] = compute["bf16"]
+            self._assume_what_nothing_shows()
+
+    def _assume_what_nothing_shows(self) -> None:
+        """Set the rates of a device without a data sheet that no kernel reached, and say so."""
+        memory, compute = self.mapping["memory"], self.mapping["compute"]
+        if not self.bandwidth:
+            self.bandwidth = ASSUMED_BANDWIDTH
+            memory["source"] += " Bandwidth: no kernel shows it, an assumption."
+        memory["bandwidth"] = _text(self.bandwidth, "bandwidth")
+        formats = [kind.number_format for kind in self.fit.kinds_.values() if kind.table == points.GEMM]
+        for dtype in ("bf16", *(forms.PEAK_OF[each] for each in formats)):
+            if dtype not in self.peaks:
+                self.peaks[dtype] = self.peaks.get("bf16", ASSUMED_PEAK)
+                compute[dtype] = _text(self.peaks[dtype], "compute")
+                compute["source"] += f" {dtype.upper()}: no kernel shows it, an assumption."
+        compute["fp16"] = compute["bf16"]
 
     def add(self, kind: FittedKind) -> None:
         """Put the curve of a kind into the profile."""
-        if kind.table == points.GEMM:
+        if kind.table == points.GEMM and kind.number_format not in NOT_OF_ENGINES:
             curves = self.mapping.setdefault("gemm_curves", {})
             curves[forms.CLASS_OF[kind.number_format]] = [self._product(kind)]
             if kind.number_format == "fp8":
@@ -172,7 +185,6 @@ class _Builder:
             self.mapping.setdefault("grouped_gemm_curves", {})["bf16"] = [self._experts(kind)]
         elif kind.table == points.PREFILL and "decode attention" in self.fit.kinds_:
             self._add_attention(kind, self.fit.kinds_["decode attention"])
-
         elif kind.table == points.ALL_REDUCE:
             self._add_all_reduce(kind)
 

@@ -57,6 +57,7 @@ def machine_of(hardware: HardwareProfile, engine: str) -> Machine:
         peaks={dtype: peak for dtype, peak in peaks.items() if peak is not None},
         bandwidth=hardware.memory.bandwidth,
         gemm_efficiency=efficiency.gemm,
+        gemm_overlap=efficiency.gemm_overlap,
         attention_efficiency=efficiency.attention_prefill,
         memory_efficiency=efficiency.memory,
         kernel_latency=efficiency.kernel_latency,

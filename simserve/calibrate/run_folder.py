@@ -85,19 +85,25 @@ class Log:
         other.pop(key, None)
 
 
-def read_log(folder: Path) -> Log:
-    """Return the log of a folder; a last line cut short by a crash is dropped.
+def read_log(folder: Path, *, is_to_grow: bool = False) -> Log:
+    """Return the log of a folder; a last line cut short by a crash is left out.
+
+    Args:
+        folder: Where it lies.
+        is_to_grow: Cut that line off the file: the next row must not be glued to it.
 
     Raises:
-        InputError: A line before the last is no row.
+        InputError: A line before the last is no row, or the file cannot be read.
     """
     log = Log(folder / LOG_FILE)
     try:
         content = log.file.read_bytes()
     except FileNotFoundError:
         return log
+    except OSError as failure:
+        raise InputError(f"cannot be read: {failure.strerror}", file=log.file) from None
     lines = content.split(b"\n")
-    if lines[-1]:  # cut short: the next row must not be glued to it
+    if lines[-1] and is_to_grow:
         with log.file.open("r+b") as file:
             file.truncate(len(content) - len(lines[-1]))
     for number, line in enumerate(lines[:-1], start=1):
@@ -132,14 +138,14 @@ def open_run(folder: Path, facts: Mapping[str, Any], *, force: bool) -> Log:
     except OSError as failure:
         raise UsageError(f"cannot be written: {failure.strerror}", file=folder, key="--out") from None
     if provenance is None:
-        return read_log(folder)
+        return read_log(folder, is_to_grow=True)
     moved = [
         f"{name} is {provenance.get(name)!r}, not {value!r}"
         for name, value in facts.items()
         if provenance.get(name) != value
     ]
     if not moved:
-        return read_log(folder)
+        return read_log(folder, is_to_grow=True)
     if not force:
         remedy = "choose another folder, or --force to replace it"
         raise UsageError(f"holds a run whose {' and '.join(moved)}", file=folder, key="--out", remedy=remedy)

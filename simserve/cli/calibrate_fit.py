@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -154,4 +155,4 @@ def _render(run: KernelRun, found: KernelFit, summary: Mapping[str, Any], files:
     print_lines([f"host time of a launch: {launches}"] if launches else [])
     print_lines([f"WARNING: {line}" for line in warnings(run, found)])
     print_lines([f"profile: {files['profile']}   roofline: {files['plot']}"])
-    print_lines([f"next: simserve run chatbot --set deployment.hardware={files['profile']}"])
+    print_lines([f"next: simserve run chatbot --set {shlex.quote('deployment.hardware=' + files['profile'])}"])

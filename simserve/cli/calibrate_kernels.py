@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MODELS = {"cuda": "llama-3.1-8b", "cpu": "qwen2.5-0.5b"}
 _MOST_REASONS = 12
+SPARE_SECONDS, SPARE_SHARE = 2.0, 0.1
+"""What of a budget is kept for the start of the process and for writing the tables, at most."""
 
 
 def kernels(
@@ -61,7 +64,8 @@ def kernels(
 
     simserve calibrate kernels --model llama-3.1-8b --budget 5min --out calibration/runs/my-gpu
     """
-    deadline = time.monotonic() + _seconds(budget)
+    seconds = _seconds(budget)
+    deadline = time.monotonic() + seconds - min(SPARE_SECONDS, SPARE_SHARE * seconds)
     from simserve.calibrate.kernels.measure import check_choices, measure
     from simserve.calibrate.kernels.torch_device import open_device
     from simserve.calibrate.run_folder import read_run
@@ -114,7 +118,7 @@ def _seconds(budget: str) -> float:
 
 
 def _command() -> str:
-    return " ".join(["simserve", *sys.argv[1:]])
+    return shlex.join(["simserve", *sys.argv[1:]])
 
 
 def _render(run: KernelRun) -> None:
@@ -134,4 +138,4 @@ def _render(run: KernelRun) -> None:
     others = sum(each["points"] for each in skipped[_MOST_REASONS:])
     if others:
         print_lines([f"  {others:4d}  for other reasons (provenance.json lists them)"])
-    print_lines([f"next: simserve calibrate fit {run.folder}"])
+    print_lines([f"next: simserve calibrate fit {shlex.quote(str(run.folder))}"])

@@ -12,6 +12,7 @@ Tell = Callable[[int, int | None, str], None]
 
 AFTER_SECONDS = 2.0
 """Commands that end sooner show nothing."""
+REDRAWN_AFTER_SECONDS = 0.1
 
 
 @contextmanager
@@ -23,12 +24,16 @@ def progress(*, is_shown: bool) -> Iterator[Tell | None]:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    start = time.monotonic()
-    with Bar(console=Console(stderr=True), transient=True) as bar:
+    due = time.monotonic() + AFTER_SECONDS
+    # No thread that redraws it: a process with one is not forked (`simserve.planner.workers`).
+    with Bar(console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("", total=None, visible=False)
 
         def tell(done: int, total: int | None, doing: str) -> None:
-            is_long = time.monotonic() - start > AFTER_SECONDS
-            bar.update(task, completed=done, total=total, description=doing, visible=is_long)
+            nonlocal due
+            is_due = time.monotonic() > due
+            bar.update(task, completed=done, total=total, description=doing, visible=is_due or None, refresh=is_due)
+            if is_due:
+                due = time.monotonic() + REDRAWN_AFTER_SECONDS
 
         yield tell

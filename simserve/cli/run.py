@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,12 +21,12 @@ from simserve.cli.options import (
     print_json,
 )
 from simserve.cli.profiles import print_resolved
+from simserve.cli.progress import progress
 from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, InfeasibleError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
     from simserve.api import Progress, RunResult, Scenario
 
-_PROGRESS_AFTER_SECONDS = 2.0
 _DEFAULT_NUM_REQUESTS = 1000
 
 
@@ -139,8 +138,8 @@ def _run(scenario: Scenario, out: Path | None, files: dict[str, Any], *, as_json
 
     folder = out if out is not None else api.default_folder(scenario)
     try:
-        with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as progress:
-            result = api.run(scenario, out=folder, progress=progress, **files)
+        with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as told:
+            result = api.run(scenario, out=folder, progress=told, **files)
     except InfeasibleError:
         if as_json:
             print_json(api.memory(scenario))
@@ -223,18 +222,5 @@ def _last_part(name_or_path: str) -> str:
 @contextmanager
 def progress_bar(*, is_shown: bool, label: str = "simulating") -> Iterator[Progress | None]:
     """Yield what shows a bar on stderr once the run has lasted two seconds; None to show nothing."""
-    if not is_shown:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    start = time.monotonic()
-    with Bar(console=Console(stderr=True), transient=True, disable=False) as bar:
-        task = bar.add_task(label, total=None, visible=False)
-
-        def show(done: int, total: int) -> None:
-            is_long = time.monotonic() - start > _PROGRESS_AFTER_SECONDS
-            bar.update(task, completed=done, total=total, visible=is_long)
-
-        yield show
+    with progress(is_shown=is_shown) as tell:
+        yield None if tell is None else lambda done, total: tell(done, total, label)

@@ -38,7 +38,9 @@ def sweep(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes on this machine. Default: one a core.", show_default=False)
     ] = None,
-    backend: Annotated[str, typer.Option(metavar="loky|dask|ray", help="What runs the points.")] = "loky",
+    backend: Annotated[
+        str, typer.Option(metavar="auto|loky|dask|ray", help="What runs the points: this machine, or a cluster.")
+    ] = "auto",
     scheduler: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="Of a Dask scheduler or a Ray cluster.", show_default=False),

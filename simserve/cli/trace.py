@@ -21,7 +21,7 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         metavar="FORMAT",
-        help="auto, azure, csv, mooncake, burstgpt, bailian, sharegpt, vllm-bench or otel.",
+        help="auto, azure, csv, mooncake, burstgpt, bailian, sharegpt, vllm-bench, vllm-timed or otel.",
     ),
 ]
 TraceModelOption = Annotated[str | None, typer.Option(help="Model of the scenario.", show_default=False)]

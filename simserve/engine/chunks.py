@@ -356,6 +356,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
         else:
             join_decoding(replica, requests, index, computed, generated)
             num_joined += 1
+            if replica.has_late_tokens and generated == 1:
+                replica.late_tokens.append(index)
     if replica.is_prefill_first:
         note_stall(replica, num_joined)
     return num_finished

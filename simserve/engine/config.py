@@ -62,6 +62,11 @@ class EngineConfig:
             do not.
         async_scheduling: Whether a step is scheduled while the one before it runs, so that an arrival joins the step
             after next.
+        async_output: Whether tokens are handed over while the next step runs (`simserve.engine.late_tokens`); of ranks
+            that step together, none are.
+        handover_step_seconds: ``async_output``: seconds of a step before the tokens of the one before are handed over.
+        handover_request_seconds: ``async_output``: what a sequence of the step adds to that.
+        handover_prompt_seconds: ``async_output``: what launching prompts adds.
         num_speculative_tokens: Drafts a decoding request has verified in a step; each takes a token of the budget
             and a slot of KV, and so does the token behind them. 0: no speculative decoding.
         frontend_latency: Seconds from arrival to the scheduler (HTTP).
@@ -99,6 +104,10 @@ class EngineConfig:
     data_parallel_size: int = 1
     attention_dp_timeout_iters: int = 0
     async_scheduling: bool = False
+    async_output: bool = False
+    handover_step_seconds: float = 0.0
+    handover_request_seconds: float = 0.0
+    handover_prompt_seconds: float = 0.0
     num_speculative_tokens: int = 0
     frontend_latency: float = 0.0
     tokenization_per_token: float = 0.0

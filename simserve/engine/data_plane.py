@@ -1,7 +1,8 @@
-"""The data plane of equal replicas behind a built-in router, advanced event by event to the next decision.
+"""The data plane of equal replicas behind one router, advanced event by event to the next decision.
 
-Ties at one instant are ordered finish, arrival, plan. It knows arrivals and schedulers; what to do with those who
-finish, and with what the schedulers have written down, is the caller's.
+Ties at one instant are ordered finish, arrival, plan; before them the router looks at the replicas, where it does so
+only now and then. It knows arrivals, conversations and schedulers; what else to do with those who finish, and with what
+the schedulers have written down, is the caller's.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-from simserve.engine.numbers import earliest_of, find_all, least_of
+from simserve.engine.conversations import Conversations, following, ready_after
+from simserve.engine.numbers import copy_into, earliest_of, find_all, least_of, sort_ascending
+from simserve.engine.routing import LEAST, Router, choose
 from simserve.engine.state import FAILED, INFINITY, RequestTable
 
 REACHED, NEWS, CHORES = range(3)
@@ -23,59 +26,99 @@ EVENTS_BETWEEN_CHORES = 4096
 class DataPlane:
     """Who serves, who is to come, and the router between them.
 
+    Args:
+        units: Replicas, or the ranks of one together; at least one.
+        router: What chooses between them.
+        weighs_tokens: Whether it goes by tokens: prompts and the most that they may generate; else by requests.
+        renew_interval: Seconds between two looks of the router at the replicas; 0: what it knows is never stale.
+        schedules_ahead: Whether the schedulers work a step ahead.
+
     Attributes:
-        units: Replicas, or the ranks of one together.
+        units: Those.
+        num_units: How many.
         ends: When the plan of each ends, seconds.
         loads: Requests at each, held back ones included.
+        tokens: Theirs, where ``weighs_tokens``.
+        seen: Which of the two the router saw at its last look, where that is not now.
+        is_stale: Whether it is not.
+        renew_at: When it looks next; inf: never.
+        ready: The numbers of all units.
+        routes_least: Whether the router looks for the fewest requests as they are, and for nothing else.
         due: Units whose plans end at the instant at hand.
         cursor: Open loop: requests that have arrived so far.
         num_scheduled: Open loop: how many arrive in all, in the order of the table.
-        sent: Closed loop: a heap of (ready time, request).
+        sent: Others that are on their way: a heap of (ready time, request).
         inbox: What is to go there, for compiled code, whose heaps nobody else touches.
         held: Those who reach a scheduler that works ahead after its next step began: a heap of (time, request, unit).
-        failed: Requests that were refused, where `lists_failures`.
-        turn: Whose turn it is, round robin.
-        routes_least: Whether the router looks for the fewest requests (ties: the lowest unit) instead.
-        schedules_ahead: Whether the schedulers work a step ahead.
+        conversations: Whose next turn is sent when the one before it is answered; None: there are none.
+        finished: Requests that finished at the instant at hand, ascending, where ``notes_finishes``.
+        notes_finishes: Whether somebody wants to know which.
         has_listener: Whether `drive` returns at the instant of every finish.
         num_finished: Requests that have completed.
     """
 
     __slots__ = (
+        "conversations",
         "cursor",
         "due",
         "ends",
-        "failed",
+        "finished",
         "has_listener",
         "held",
         "inbox",
-        "lists_failures",
+        "is_stale",
         "loads",
+        "notes_finishes",
         "num_finished",
         "num_scheduled",
         "num_units",
+        "ready",
+        "renew_at",
+        "renew_interval",
+        "router",
         "routes_least",
         "schedules_ahead",
+        "seen",
         "sent",
-        "turn",
+        "tokens",
         "units",
+        "weighs_tokens",
     )
 
-    def __init__(self, units: list[Any], routes_least: bool, schedules_ahead: bool) -> None:
+    def __init__(
+        self,
+        units: list[Any],
+        router: Router,
+        *,
+        weighs_tokens: bool = False,
+        renew_interval: float = 0.0,
+        schedules_ahead: bool = False,
+    ) -> None:
+        is_single = len(units) == 1
         self.units = units
         self.num_units = len(units)
+        self.router = router
+        self.weighs_tokens = weighs_tokens and not is_single
+        self.is_stale = renew_interval > 0.0 and not is_single
+        self.renew_at = 0.0 if self.is_stale else INFINITY
+        self.renew_interval = renew_interval
+        self.routes_least = (
+            router.policy == LEAST and router.affinity is None and not (self.weighs_tokens or self.is_stale)
+        )
         self.ends = [INFINITY] * len(units)
         self.loads = [0] * len(units)
+        self.tokens = [0] * len(units)
+        self.seen = [0] * len(units)
+        self.ready = list(range(len(units)))
         self.due: list[int] = []
         self.cursor = 0
         self.num_scheduled = 0
         self.sent: list[tuple[float, int]] = []
         self.inbox: list[tuple[float, int]] = []
         self.held: list[tuple[float, int, int]] = []
-        self.failed: list[int] = []
-        self.lists_failures = False
-        self.turn = 0
-        self.routes_least = routes_least and len(units) > 1
+        self.conversations: Conversations | None = None
+        self.finished: list[int] = []
+        self.notes_finishes = self.weighs_tokens
         self.schedules_ahead = schedules_ahead
         self.has_listener = False
         self.num_finished = 0
@@ -89,6 +132,58 @@ def next_ready(plane: DataPlane, requests: RequestTable) -> float:
     elif plane.sent:
         ready = plane.sent[0][0]
     return min(ready, plane.held[0][0]) if plane.held else ready
+
+
+def route(plane: DataPlane, requests: RequestTable, index: int) -> int:
+    """Return which unit a request goes to, and count it there."""
+    if plane.routes_least:
+        number = least_of(plane.loads)
+    elif plane.num_units == 1:
+        number = 0
+    elif plane.is_stale:
+        number = choose(plane.router, index, plane.ready, plane.seen)
+    elif plane.weighs_tokens:
+        number = choose(plane.router, index, plane.ready, plane.tokens)
+    else:
+        number = choose(plane.router, index, plane.ready, plane.loads)
+    plane.loads[number] += 1
+    if plane.weighs_tokens:
+        plane.tokens[number] += requests.prompt_tokens[index] + requests.max_tokens[index]
+    return number
+
+
+def renew(plane: DataPlane, now: float) -> float:
+    """Let the router look at the units, as often as it does up to ``now``; return when it looks next."""
+    copy_into(plane.seen, plane.tokens if plane.weighs_tokens else plane.loads)
+    renew_at = plane.renew_at
+    while renew_at <= now:
+        renew_at += plane.renew_interval
+    plane.renew_at = renew_at
+    return renew_at
+
+
+def note_finished(plane: DataPlane, requests: RequestTable, number: int) -> None:
+    """Take over which requests a unit has finished."""
+    finished = plane.units[number].finished
+    while finished:
+        index = finished.pop()
+        plane.finished.append(index)
+        if plane.weighs_tokens:
+            plane.tokens[number] -= requests.prompt_tokens[index] + requests.max_tokens[index]
+
+
+def answer(plane: DataPlane, requests: RequestTable, index: int) -> None:
+    """Send what follows in its conversation on a request that has ended."""
+    conversations = plane.conversations
+    assert conversations is not None
+    ended_at = requests.ready_time[index] if requests.status[index] == FAILED else requests.finish_time[index]
+    group = following(conversations, index, ended_at)
+    if group < 0:
+        return
+    for each in range(conversations.edges[group], conversations.edges[group + 1]):
+        ready = ready_after(conversations, each, ended_at)
+        requests.ready_time[each] = ready
+        heappush(plane.sent, (ready, each))
 
 
 def driver(
@@ -116,16 +211,10 @@ def driver(
         else:
             index = heappop(plane.sent)[1]
         if requests.status[index] == FAILED:
-            if plane.lists_failures:
-                plane.failed.append(index)
+            if plane.conversations is not None:
+                answer(plane, requests, index)
             return
-        loads = plane.loads
-        if plane.routes_least:
-            number = least_of(loads)
-        else:
-            number = plane.turn
-            plane.turn = number + 1 if number + 1 < plane.num_units else 0
-        loads[number] += 1
+        number = route(plane, requests, index)
         if plane.schedules_ahead:
             unit = plane.units[number]
             time = seen(unit, now)
@@ -145,11 +234,11 @@ def driver(
         """
         ends, units, loads, due = plane.ends, plane.units, plane.loads, plane.due
         ready_times, statuses, num_scheduled = requests.ready_time, requests.status, plane.num_scheduled
+        notes_finishes, renew_at = plane.notes_finishes, plane.renew_at
         is_single = plane.num_units == 1
         is_plain = is_single and not plane.schedules_ahead
         while plane.inbox:
             heappush(plane.sent, plane.inbox.pop())
-        has_news = False
         countdown = EVENTS_BETWEEN_CHORES
         only = units[0]
         ready = next_ready(plane, requests)
@@ -158,6 +247,8 @@ def driver(
             if ready < end:
                 if ready >= until:
                     return REACHED
+                if ready >= renew_at:
+                    renew_at = renew(plane, ready)
                 cursor = plane.cursor
                 if is_plain and cursor < num_scheduled:
                     # Nothing to route, nothing to look up: the path of most requests of most runs.
@@ -168,19 +259,20 @@ def driver(
                     cursor += 1
                 else:
                     admit(plane, requests, ready)
-                    if plane.failed:
-                        return NEWS
                     cursor = plane.cursor
                 ready = ready_times[cursor] if is_plain and cursor < num_scheduled else next_ready(plane, requests)
                 continue
             if end >= until or end == INFINITY:
                 return REACHED
+            if end >= renew_at:
+                renew_at = renew(plane, end)
             if is_single:
                 num_finished = complete(only, requests)
                 if num_finished:
                     loads[0] -= num_finished
                     plane.num_finished += num_finished
-                    has_news = plane.has_listener
+                    if notes_finishes:
+                        note_finished(plane, requests, 0)
             else:
                 find_all(ends, end, due)
                 for position in range(len(due)):
@@ -189,13 +281,19 @@ def driver(
                     if num_finished:
                         loads[number] -= num_finished
                         plane.num_finished += num_finished
-                        has_news = plane.has_listener
-            if has_news:
-                return NEWS
+                        if notes_finishes:
+                            note_finished(plane, requests, number)
+            if notes_finishes and plane.finished:
+                sort_ascending(plane.finished)
+                if plane.has_listener:
+                    return NEWS
+                if plane.conversations is not None:
+                    for position in range(len(plane.finished)):
+                        answer(plane, requests, plane.finished[position])
+                    ready = next_ready(plane, requests)
+                plane.finished.clear()
             while ready == end:
                 admit(plane, requests, ready)
-                if plane.failed:
-                    return NEWS
                 ready = next_ready(plane, requests)
             if is_single:
                 plan(only, requests)

@@ -26,6 +26,7 @@ from simserve.engine.chunks import book_chunk_blocks, complete_chunks, forget_ch
 from simserve.engine.decoding import finish_decoding, steps_until_dry
 from simserve.engine.gaps import end_stall
 from simserve.engine.kv import used_tokens
+from simserve.engine.late_tokens import hand_over
 from simserve.engine.numbers import sum_between
 from simserve.engine.preemption import decay_ratio, make_room, make_way
 from simserve.engine.prefix_cache import evict
@@ -111,6 +112,8 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         return complete_static(replica, requests) if replica.mode == STATIC else complete_uncached(replica, requests)
     replica.num_steps = 0
     replica.is_open = False
+    if replica.late_tokens:
+        hand_over(replica, requests)
     now = replica.end_time
     first, increment = replica.first_seconds, replica.increment_seconds
     num_decodes = first_gaps = replica.num_scheduled_decodes

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from simserve.engine.prefix_cache import new_slot
+
 if TYPE_CHECKING:
     from simserve.engine.prefix_cache import PrefixCache
     from simserve.engine.state import Replica, RequestTable
@@ -111,17 +113,19 @@ def load_prefix(replica: Replica, requests: RequestTable, index: int, blocks: in
 
 
 def _load(cache: PrefixCache, tier: KVTier, index: int, blocks: int) -> int:
-    paths, held = cache.paths, cache.held
+    paths, slots, held = cache.paths, cache.slots, cache.held
     entry, start, loaded = paths.starts[index], 0, 0
     while start < blocks:
         segment, end = paths.segments[entry], min(paths.ends[entry], blocks)
-        here = held.get(segment, 0)
+        slot = slots.get(segment, 0)
+        here = held[slot]
         missing = end - start - here
         if missing > 0:
             tier.load(segment, missing)
-            held[segment] = here + missing
+            slot = slot or new_slot(cache, segment)
+            held[slot] = here + missing
             cache.num_idle += missing
-            cache.idle.setdefault(segment, None)
+            cache.idle.setdefault(slot, None)
             loaded += missing
         start = end
         entry += 1

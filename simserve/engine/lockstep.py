@@ -24,22 +24,19 @@ class Ranks:
     Attributes:
         ranks: Two or more.
         end_time: End of the common leap, or when a plan is due; inf: every rank is idle.
+        finished: Where all of them note what finished; None: nobody listens.
         timeout_steps: Steps after which prompts wait no longer for other ranks; 0: they never do.
         held_steps: Steps since they last could begin.
     """
 
-    __slots__ = ("end_time", "held_steps", "ranks", "timeout_steps")
+    __slots__ = ("end_time", "finished", "held_steps", "ranks", "timeout_steps")
 
     def __init__(self, ranks: list[Replica]) -> None:
         self.ranks = ranks
         self.end_time = INFINITY
+        self.finished: list[int] | None = None
         self.timeout_steps = ranks[0].config.attention_dp_timeout_iters
         self.held_steps = 0
-
-    @property
-    def finished(self) -> list[int] | None:
-        """Where the first rank notes what finished; None: nobody listens."""
-        return self.ranks[0].finished
 
 
 def submit_to_rank(group: Ranks, requests: RequestTable, index: int, now: float) -> None:

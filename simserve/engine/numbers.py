@@ -7,6 +7,10 @@ functions as loops.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 def sum_between(values: list[int], start: int, stop: int) -> int:
@@ -29,3 +33,34 @@ def find_all(times: list[float], time: float, positions: list[int]) -> None:
         positions[:] = (times.index(time),)
     else:
         positions[:] = [position for position, each in enumerate(times) if each == time]
+
+
+def least_among(numbers: list[int], loads: list[int]) -> int:
+    """Return which of ``numbers`` has the smallest of ``loads``, the first of several."""
+    own = [loads[number] for number in numbers]
+    return numbers[own.index(min(own))]
+
+
+def sum_among(numbers: list[int], loads: list[int]) -> int:
+    """Return the sum of the ``loads`` of ``numbers``, which are distinct."""
+    if len(numbers) == len(loads):
+        return sum(loads)
+    return sum([loads[number] for number in numbers])
+
+
+def copy_into(copy: list[int], values: list[int]) -> None:
+    """Make one list equal another of the same length."""
+    copy[:] = values
+
+
+def sort_ascending(values: list[int]) -> None:
+    """Sort a list that is short as a rule."""
+    values.sort()
+
+
+def as_column(values: NDArray[Any], as_list: bool) -> Any:
+    """Return integers or floats as Python reads them fastest, in a list, or as compiled code does, where they lie."""
+    if as_list:
+        return values.tolist()
+    kind = np.float64 if values.dtype.kind == "f" else np.int64
+    return memoryview(cast(bytes, np.ascontiguousarray(values, dtype=kind)))

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.kv_tier import KVTier
+from simserve.engine.numbers import as_column
 
 if TYPE_CHECKING:
+    from simserve.engine.kv_tier import KVTier
     from simserve.engine.state import Replica, RequestTable
 
 
@@ -51,7 +53,12 @@ class PrefixPaths:
     )
 
     def __init__(
-        self, offsets: NDArray[np.int64], segments: NDArray[np.int64], ends: NDArray[np.int64], block_size: int
+        self,
+        offsets: NDArray[np.int64],
+        segments: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        block_size: int,
+        as_lists: bool = True,
     ) -> None:
         """Lay out the paths in blocks; a segment that ends no block is left out.
 
@@ -60,6 +67,7 @@ class PrefixPaths:
             segments: Number of each segment.
             ends: Token of the request at which it ends, ascending within a request.
             block_size: Tokens a block.
+            as_lists: Whether they are read from Python, which is fastest with lists.
         """
         blocks = ends // block_size
         before = np.concatenate([[0], blocks[:-1]])
@@ -67,11 +75,12 @@ class PrefixPaths:
         before[firsts] = 0
         is_kept = blocks > before
         num_requests = len(offsets) - 1
+        starts = np.concatenate([[0], np.cumsum(is_kept)])[offsets]
         self.block_size = block_size
-        self.starts: list[int] = np.concatenate([[0], np.cumsum(is_kept)])[offsets].tolist()
-        self.segments: list[int] = segments[is_kept].tolist()
-        self.ends: list[int] = blocks[is_kept].tolist()
-        self.pinned_until = array("q", self.starts[:-1])
+        self.starts: Sequence[int] = as_column(starts, as_lists)
+        self.segments: Sequence[int] = as_column(segments[is_kept], as_lists)
+        self.ends: Sequence[int] = as_column(blocks[is_kept], as_lists)
+        self.pinned_until = array("q", starts[:-1].astype(np.int64).tobytes())
         self.shared_blocks = array("q", bytes(8 * num_requests))
         self.is_private = bytearray(num_requests)
         self.cached_tokens = array("q", bytes(8 * num_requests))
@@ -86,27 +95,51 @@ class PrefixPaths:
 class PrefixCache:
     """The cached blocks of one replica.
 
+    Segments of which anything lies here have a slot, from 1 on; the lists go by slot. Slot 0 stands for all others.
+
     Attributes:
         paths: What the requests share.
-        held: Segment -> its leading blocks in the cache.
-        used: Segment -> how many of those some running request uses; absent: none.
-        users: Segment -> how many requests use all of those.
-        reaches: Segment -> blocks that requests use which use fewer, one entry a request; absent: none do.
-        idle: Segments with blocks that nobody uses, the one first that was given up least recently.
+        slots: Segment -> its slot.
+        segments: The segment in each slot.
+        held: Its leading blocks in the cache.
+        used: How many of those some running request uses.
+        users: How many requests use all of those.
+        num_others: How many use fewer.
+        reaches: Slot -> blocks that each of those uses; absent: there have been none.
+        free_slots: Slots of segments that are gone.
+        idle: Slots with blocks that nobody uses, the one first that was given up least recently.
         num_idle: Those blocks. They count as free, since they give way.
         num_duplicates: Blocks of running requests, counted once for each of them, less the blocks that they are.
         tier: Where blocks go that give way (`simserve.engine.kv_tier`); None: nowhere.
     """
 
-    __slots__ = ("held", "idle", "num_duplicates", "num_idle", "paths", "reaches", "tier", "used", "users")
+    __slots__ = (
+        "free_slots",
+        "held",
+        "idle",
+        "num_duplicates",
+        "num_idle",
+        "num_others",
+        "paths",
+        "reaches",
+        "segments",
+        "slots",
+        "tier",
+        "used",
+        "users",
+    )
 
     def __init__(self, paths: PrefixPaths, tier: KVTier | None = None) -> None:
         self.paths = paths
         self.tier = tier
-        self.held: dict[int, int] = {}
-        self.used: dict[int, int] = {}
-        self.users: dict[int, int] = {}
+        self.slots: dict[int, int] = {}
+        self.segments = [-1]
+        self.held = [0]
+        self.used = [0]
+        self.users = [0]
+        self.num_others = [0]
         self.reaches: dict[int, list[int]] = {}
+        self.free_slots: list[int] = []
         self.idle: OrderedDict[int, None] = OrderedDict()
         self.num_idle = 0
         self.num_duplicates = 0
@@ -133,13 +166,13 @@ def find_prefix(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
     paths = cache.paths
     tier = cache.tier
     limit = (tokens - 1) // paths.block_size
-    held, used, ends, segments = cache.held, cache.used, paths.ends, paths.segments
+    slots, held, used, ends, segments = cache.slots, cache.held, cache.used, paths.ends, paths.segments
     found = idle = 0
     for entry in range(paths.starts[index], paths.starts[index + 1]):
-        segment = segments[entry]
-        blocks = held.get(segment, 0)
+        slot = slots.get(segments[entry], 0)
+        blocks = held[slot]
         if tier is not None:
-            blocks += tier.stored.get(segment, 0)
+            blocks += tier.stored.get(segments[entry], 0)
         size = ends[entry] - found
         is_whole = blocks >= size
         if is_whole:
@@ -148,7 +181,7 @@ def find_prefix(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
             blocks = limit - found
         if not blocks:
             break
-        in_use = used.get(segment, 0)
+        in_use = used[slot]
         if blocks > in_use:
             idle += blocks - in_use
         found += blocks
@@ -159,25 +192,25 @@ def find_prefix(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
 
 def use_prefix(cache: PrefixCache, index: int, blocks: int, idle: int) -> None:
     """Let a request that is admitted use what `find_prefix` found, at least one block."""
-    paths, used, users = cache.paths, cache.used, cache.users
+    paths, slots, used, users = cache.paths, cache.slots, cache.used, cache.users
     segments, ends = paths.segments, paths.ends
     entry = paths.starts[index]
     start = 0
     while start < blocks:
-        segment, end = segments[entry], ends[entry]
+        slot, end = slots.get(segments[entry], 0), ends[entry]
         reach = (end if end < blocks else blocks) - start
-        in_use = used.get(segment, 0)
+        in_use = used[slot]
         if reach == in_use:
-            users[segment] += 1
+            users[slot] += 1
         elif reach < in_use:
-            add_reach(cache, segment, reach, 1)
+            add_reach(cache, slot, reach, 1)
         else:
             if in_use:
-                add_reach(cache, segment, in_use, users[segment])
-            used[segment] = reach
-            users[segment] = 1
-            if reach == cache.held[segment]:
-                del cache.idle[segment]
+                add_reach(cache, slot, in_use, users[slot])
+            used[slot] = reach
+            users[slot] = 1
+            if reach == cache.held[slot]:
+                del cache.idle[slot]
         start += reach
         entry += 1
     cache.num_idle -= idle
@@ -194,32 +227,34 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
     if shared >= blocks or paths.is_private[index]:
         return
     first, last, until = paths.starts[index], paths.starts[index + 1], paths.pinned_until[index]
-    held, used, users, ends, segments = cache.held, cache.used, cache.users, paths.ends, paths.segments
+    slots, held, users, ends, segments = cache.slots, cache.held, cache.users, paths.ends, paths.segments
     while shared < blocks:
         if until == first or ends[until - 1] <= shared:
             if until == last:
                 break
-            segment, start = segments[until], shared
-            if segment in held:
+            start = shared
+            if slots.get(segments[until], 0):
                 paths.is_private[index] = 1
                 break
+            slot = new_slot(cache, segments[until])
             until += 1
         else:
-            segment, start = segments[until - 1], ends[until - 2] if until - 1 > first else 0
+            slot = slots.get(segments[until - 1], 0)
+            start = ends[until - 2] if until - 1 > first else 0
             reach = shared - start
-            if held[segment] != reach:
+            if held[slot] != reach:
                 paths.is_private[index] = 1
                 break
-            if users[segment] > 1:
+            if users[slot] > 1:
                 # Others stay behind with what this one leaves.
-                add_reach(cache, segment, reach, users[segment] - 1)
+                add_reach(cache, slot, reach, users[slot] - 1)
         end = ends[until - 1]
         before = shared
         shared = end if end < blocks else blocks
-        held[segment] = used[segment] = shared - start
+        held[slot] = cache.used[slot] = shared - start
         if cache.tier is not None:
-            cache.tier.drop(segment, shared - before)
-        users[segment] = 1
+            cache.tier.drop(segments[until - 1], shared - before)
+        users[slot] = 1
     paths.pinned_until[index] = until
     paths.shared_blocks[index] = shared
 
@@ -233,24 +268,31 @@ def leave_prefix(replica: Replica, index: int, tokens: int) -> None:
     if cache is None:
         return
     cache_blocks(cache, index, tokens)
-    paths, used, users, idle = cache.paths, cache.used, cache.users, cache.idle
+    paths, slots, held, used, users = cache.paths, cache.slots, cache.held, cache.used, cache.users
+    num_others, idle = cache.num_others, cache.idle
     segments, ends = paths.segments, paths.ends
     first, shared = paths.starts[index], paths.shared_blocks[index]
     end = shared
     freed = 0
     for entry in range(paths.pinned_until[index] - 1, first - 1, -1):
-        segment = segments[entry]
+        slot = slots.get(segments[entry], 0)
         start = ends[entry - 1] if entry > first else 0
-        in_use = used[segment]
+        in_use = used[slot]
         if end - start < in_use:
-            remove_reach(cache, segment, end - start)
-        elif users[segment] > 1:
-            users[segment] -= 1
+            remove_reach(cache, slot, end - start)
+        elif users[slot] > 1:
+            users[slot] -= 1
         else:
-            freed += in_use - _use_of_others(cache, segment)
+            freed += in_use
+            most = count = 0
+            if num_others[slot]:
+                # Those that use most of what is left come after this one.
+                most, count = take_longest_reach(cache, slot)
+                freed -= most
+            used[slot], users[slot] = most, count
         end = start
-        if segment not in used or cache.held[segment] > used[segment]:
-            give_up(idle, segment)
+        if held[slot] > used[slot]:
+            give_up(idle, slot)
     returned = freed - shared
     replica.free_blocks += returned
     cache.num_idle += freed
@@ -260,46 +302,52 @@ def leave_prefix(replica: Replica, index: int, tokens: int) -> None:
     paths.is_private[index] = 0
 
 
-def _use_of_others(cache: PrefixCache, segment: int) -> int:
-    """Forget the last request that uses so many blocks of a segment; return how many the others use."""
-    most, count = take_longest_reach(cache, segment)
-    if not most:
-        del cache.used[segment], cache.users[segment]
-        return 0
-    cache.used[segment], cache.users[segment] = most, count
-    return most
+def new_slot(cache: PrefixCache, segment: int) -> int:
+    """Give a segment a slot, and return it."""
+    if cache.free_slots:
+        slot = cache.free_slots.pop()
+        cache.segments[slot] = segment
+    else:
+        slot = len(cache.held)
+        cache.segments.append(segment)
+        for column in (cache.held, cache.used, cache.users, cache.num_others):
+            column.append(0)
+    cache.slots[segment] = slot
+    return slot
 
 
-def add_reach(cache: PrefixCache, segment: int, reach: int, count: int) -> None:
+def add_reach(cache: PrefixCache, slot: int, reach: int, count: int) -> None:
     """Note that ``count`` requests use so many blocks of a segment, fewer than others do."""
-    cache.reaches.setdefault(segment, []).extend([reach] * count)
+    cache.num_others[slot] += count
+    cache.reaches.setdefault(slot, []).extend([reach] * count)
 
 
-def remove_reach(cache: PrefixCache, segment: int, reach: int) -> None:
+def remove_reach(cache: PrefixCache, slot: int, reach: int) -> None:
     """Forget one of those requests."""
-    cache.reaches[segment].remove(reach)
+    cache.num_others[slot] -= 1
+    cache.reaches[slot].remove(reach)
 
 
-def take_longest_reach(cache: PrefixCache, segment: int) -> tuple[int, int]:
-    """Return the most blocks that such requests use, and how many use so many, and forget those; 0, 0: none do."""
-    reaches = cache.reaches.get(segment)
-    if not reaches:
-        cache.reaches.pop(segment, None)
-        return 0, 0
+def take_longest_reach(cache: PrefixCache, slot: int) -> tuple[int, int]:
+    """Return the most blocks that such requests use, of which there are some, how many use so many; forget those."""
+    reaches = cache.reaches[slot]
     most = max(reaches)
     count = reaches.count(most)
     reaches[:] = [each for each in reaches if each != most]
+    cache.num_others[slot] -= count
     return most, count
 
 
-def give_up(idle: OrderedDict[int, None], segment: int) -> None:
+def give_up(idle: OrderedDict[int, None], slot: int) -> None:
     """Make a segment the one that was given up last."""
-    idle[segment] = None
-    idle.move_to_end(segment)
+    if slot in idle:
+        idle.move_to_end(slot)
+    else:
+        idle[slot] = None
 
 
 def least_recent(idle: OrderedDict[int, None]) -> int:
-    """Return the segment that was given up least recently."""
+    """Return the slot of the segment that was given up least recently."""
     return next(iter(idle))
 
 
@@ -307,19 +355,19 @@ def evict(cache: PrefixCache, free_blocks: int) -> None:
     """Drop what was given up least recently until no more idle blocks are kept than there are free ones."""
     excess = cache.num_idle - free_blocks
     while excess > 0:
-        segment = least_recent(cache.idle)
-        in_use = cache.used.get(segment, 0)
-        blocks = cache.held[segment] - in_use
+        slot = least_recent(cache.idle)
+        in_use = cache.used[slot]
+        blocks = cache.held[slot] - in_use
         if cache.tier is not None:
-            cache.tier.keep(segment, min(blocks, excess))
+            cache.tier.keep(cache.segments[slot], min(blocks, excess))
         if blocks > excess:
-            cache.held[segment] -= excess
+            cache.held[slot] -= excess
             cache.num_idle -= excess
             return
-        del cache.idle[segment]
-        if in_use:
-            cache.held[segment] = in_use
-        else:
-            del cache.held[segment]
+        del cache.idle[slot]
+        cache.held[slot] = in_use
+        if not in_use:
+            del cache.slots[cache.segments[slot]]
+            cache.free_slots.append(slot)
         cache.num_idle -= blocks
         excess -= blocks

@@ -231,6 +231,7 @@ class Replica:
         "gap_values",
         "grows",
         "has_extras",
+        "has_late_tokens",
         "has_plain_admission",
         "has_priorities",
         "has_slots",
@@ -243,6 +244,7 @@ class Replica:
         "is_prefill_first",
         "last_decode_time",
         "late_arrivals_sum",
+        "late_tokens",
         "leap_index",
         "leaps",
         "max_num_seqs",
@@ -306,6 +308,7 @@ class Replica:
             config.admission == "on_demand" and not config.reserve_full_prompt and config.watermark_blocks == 0
         )
         self.has_priorities = config.scheduling_policy == "priority"
+        self.has_late_tokens = config.async_output and config.data_parallel_size == 1
         self.uses_estimate = self.grows and config.admission == "estimate"
         self.tokens_per_decode = 1 + config.num_speculative_tokens
         self.progress: Progress | None = None
@@ -377,6 +380,8 @@ class Replica:
         self.stall_times: list[float] = []
         self.stall_counts: list[int] = []
         self.last_decode_time = 0.0
+        # Requests whose first token the last step computed, to be handed over in the next.
+        self.late_tokens: list[int] = []
         self.leaps: list[float] = []
         # Speculative decoding: tokens that a step of each leap with decodes adds to the contexts.
         self.advances: list[float] = []

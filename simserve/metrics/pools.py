@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.metrics.steady_state import Window
+from simserve.units import format_seconds
 
 if TYPE_CHECKING:
     from simserve.sim.drafts import SpeculationTotals
     from simserve.sim.pools import PoolOutcome
+    from simserve.sim.records import RequestRecords
     from simserve.sim.simulate import Simulation
 
 TRANSFER_KEYS = ("count", "link_seconds", "waited_seconds", "stalled_seconds")
@@ -120,7 +122,23 @@ def pool_sentences(simulation: Simulation) -> list[str]:
             found.append(f"Prefill replicas stood still {share:.0%} of the time: decode replicas take in too little.")
     if transfers.get("count") and transfers["waited_seconds"] > transfers["link_seconds"]:
         found.append("KV caches waited longer for their link than they took on it.")
-    return found
+    return [*found, *_handover_sentences(simulation.records)]
+
+
+def _handover_sentences(records: RequestRecords) -> list[str]:
+    """Return what the way from the prefill to the decode replica adds to TTFT; empty where no cache went it."""
+    if records.prefill_end_time is None:
+        return []
+    handed_over = np.isfinite(records.prefill_end_time) & np.isfinite(records.first_token_time)
+    if not handed_over.any():
+        return []
+    first = records.first_token_time[handed_over]
+    way = float((first - records.prefill_end_time[handed_over]).mean())
+    ttft = float((first - records.arrival_time[handed_over]).mean())
+    return [
+        f"Between the end of a prompt and its first token lies the way to a decode replica: {format_seconds(way)} of a "
+        f"TTFT of {format_seconds(ttft)} on average."
+    ]
 
 
 def _figures(pool: PoolOutcome, end_time: float) -> dict[str, Any]:

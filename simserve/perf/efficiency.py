@@ -62,6 +62,7 @@ class Machine:
         attention_efficiency: Share of the peak FLOP/s of prefill attention on long prompts.
         memory_efficiency: Share of the bandwidth of a kernel that streams weights.
         decode_efficiency: The same of decode attention, where measured apart; None: a little above that.
+        gemm_overlap: How well their arithmetic hides memory traffic, where the hardware profile says it.
         kernel_latency: Seconds from one small kernel to the next in a CUDA graph.
         memory_share: Times `engine_scale`, the same of the bandwidth.
         engine_scale: How much better (above 1) or worse the engine's kernels are than the hardware's class.
@@ -78,6 +79,7 @@ class Machine:
     attention_efficiency: float
     memory_efficiency: float
     kernel_latency: float
+    gemm_overlap: float | None = None
     decode_efficiency: float | None = None
     engine_scale: float = 1.0
     memory_share: float = 1.0

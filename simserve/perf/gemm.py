@@ -124,7 +124,7 @@ def class_curve(machine: Machine, dtype: str) -> GemmCurve:
         sustained_efficiency=efficiency,
         loop_overhead=CLASS_LOOP_OVERHEAD,
         wave_quantisation=CLASS_WAVE_QUANTISATION,
-        overlap=CLASS_OVERLAP,
+        overlap=machine.gemm_overlap or CLASS_OVERLAP,
         memory_efficiency=machine.memory_efficiency,
         split_latency=CLASS_SPLIT_LATENCIES * machine.kernel_latency,
         max_splits=CLASS_MAX_SPLITS,

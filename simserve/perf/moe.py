@@ -231,7 +231,7 @@ def _class_curve(machine: Machine, dtype: str) -> GroupedGemmCurve:
         start_latency=CLASS_START_LATENCIES * KERNEL_LATENCIES["gemm"] * machine.kernel_latency,
         efficiency=machine.gemm_efficiency * NARROW_DTYPE_SHARE.get(dtype, 1.0),
         loop_overhead=CLASS_LOOP_OVERHEAD,
-        overlap=CLASS_OVERLAP,
+        overlap=machine.gemm_overlap or CLASS_OVERLAP,
         memory_efficiency=machine.memory_efficiency,
         expert_latency=CLASS_EXPERT_LATENCIES * machine.kernel_latency,
         routed_passes=CLASS_ROUTED_PASSES,

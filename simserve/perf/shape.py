@@ -160,6 +160,7 @@ class ReplicaShape:
             peaks={dtype: min(peak, most) for dtype, peak in peaks.items() if peak is not None},
             bandwidth=min(self.hardware.memory.bandwidth, self.engine.max_bandwidth),
             gemm_efficiency=efficiency.gemm,
+            gemm_overlap=efficiency.gemm_overlap,
             attention_efficiency=efficiency.attention_prefill,
             memory_efficiency=efficiency.memory,
             kernel_latency=efficiency.kernel_latency,
@@ -250,12 +251,12 @@ class ReplicaShape:
             if intra.kind == "none":
                 raise self._refuse(f"needs links between GPUs, and {name} has none", key)
             return Link(
-                bandwidth=intra.bandwidth,
+                bandwidth=min(intra.bandwidth, (intra.shared_bandwidth or math.inf) / num_gpus),
                 latency=intra.latency,
                 reference_ranks=ranks,
                 skew=skew,
                 curves=self.hardware.collective_curves,
-                engine=self.engine.name,
+                engine=self.engine.all_reduce or self.engine.name,
             )
         if inter.kind == "none":
             raise self._refuse(f"needs {num_gpus} GPUs; a node of {name} has {ranks} and no network", key)

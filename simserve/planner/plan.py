@@ -32,12 +32,13 @@ from simserve.planner.plan_single import single_changes
 from simserve.planner.plan_summary import summary_of
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search import Search
-from simserve.planner.search_group import each_result, refine_group, search_group
+from simserve.planner.search_group import refine_group, search_group
 from simserve.planner.search_member import Goal, GroupResult, Member
 from simserve.planner.search_order import is_less
 from simserve.planner.search_trial import Trial, is_short
 from simserve.planner.space import Space, default_hardware, space_on
 from simserve.planner.traffic import traffic_of
+from simserve.planner.workers import each_result
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 

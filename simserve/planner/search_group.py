@@ -6,10 +6,8 @@ One kind of GPU is one task: its result depends on nothing but its arguments, so
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
-
-from joblib import Parallel, delayed
 
 from simserve.planner.search import Search
 from simserve.planner.search_member import Goal, GroupResult, Member
@@ -104,12 +102,3 @@ def _result(search: Search, method: str) -> GroupResult:
         size=space.size,
         method=method,
     )
-
-
-def each_result(function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], jobs: int) -> Iterator[Any]:
-    """Yield the results of independent tasks in their order, worked on by some processes."""
-    if jobs <= 1 or len(tasks) <= 1:
-        for task in tasks:
-            yield function(*task)
-        return
-    yield from Parallel(n_jobs=min(jobs, len(tasks)), return_as="generator")(delayed(function)(*task) for task in tasks)

@@ -99,7 +99,7 @@ def sweep(
     out: Path | None = None,
     force: bool = False,
     workers: int = 1,
-    backend: str = "loky",
+    backend: str = "auto",
     scheduler: str | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
@@ -115,7 +115,7 @@ def sweep(
         out: Parquet file of the rows; None: none is written.
         force: Whether ``out`` may hold the rows of another sweep, which are then replaced.
         workers: Processes.
-        backend: What runs them: ``loky`` on this machine, ``dask``, ``ray``.
+        backend: What runs them: processes of this machine, ``auto`` or ``loky``, or ``dask``, or ``ray``.
         scheduler: Address of a Dask scheduler or Ray cluster; None: one on this machine.
         progress: Called after each point.
 

@@ -1,4 +1,4 @@
-"""What runs the points of a sweep: this process, loky on this machine, Dask or Ray on many. Knows no grid, no file."""
+"""What runs the points of a sweep: processes of this machine, Dask or Ray on many. Knows no grid, no file."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from simserve.errors import SimserveError, UsageError
+from simserve.errors import UsageError
 from simserve.planner.sweep_point import Row, Task, run_task
+from simserve.planner.workers import MOST_DEATHS, dying, fresh, results_of
 
-BACKENDS = ("loky", "dask", "ray")
-MOST_DEATHS = 3
-"""Times that workers may die without a point being finished in between."""
+BACKENDS = ("auto", "loky", "dask", "ray")
+"""``auto``: what is quickest on this machine (`simserve.planner.workers`); ``loky``: fresh processes of joblib's."""
 _PACKAGES = {"dask": "distributed", "ray": "ray"}
 
 
@@ -25,9 +25,9 @@ def check_backend(backend: str, scheduler: str | None) -> None:
     if backend not in BACKENDS:
         remedy = "choose from " + ", ".join(BACKENDS)
         raise UsageError("is not a known backend", key="--backend", value=backend, remedy=remedy)
-    if backend == "loky":
+    if backend not in _PACKAGES:
         if scheduler is not None:
-            raise UsageError("has no meaning for loky", key="--scheduler", remedy="--backend dask or ray")
+            raise UsageError("has no meaning on this machine alone", key="--scheduler", remedy="--backend dask or ray")
         return
     if importlib.util.find_spec(_PACKAGES[backend]) is None:
         raise UsageError(
@@ -53,32 +53,10 @@ def rows_of(tasks: Sequence[Task], *, workers: int, backend: str, scheduler: str
         yield from _on_dask(tasks, workers, scheduler)
     elif backend == "ray":
         yield from _on_ray(tasks, workers, scheduler)
-    elif workers == 1:
-        yield from map(run_task, tasks)
+    elif backend == "loky" and workers > 1:
+        yield from (row for _, row in fresh(run_task, [(task,) for task in tasks], workers))
     else:
-        yield from _on_loky(tasks, workers)
-
-
-def _on_loky(tasks: Sequence[Task], workers: int) -> Iterator[Row]:
-    from joblib import Parallel, delayed  # a tenth of a second, needed by workers only
-    from joblib.externals.loky.process_executor import BrokenProcessPool
-
-    left = {task[0]: task for task in tasks}
-    deaths = 0
-    while left:
-        pool = Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)
-        rows = pool(delayed(run_task)(task) for task in list(left.values()))
-        try:
-            for row in rows:
-                del left[row["point"]]
-                deaths = 0
-                yield row
-        except BrokenProcessPool:
-            deaths += 1
-            if deaths == MOST_DEATHS:
-                raise _dying() from None
-        finally:
-            rows.close()
+        yield from (row for _, row in results_of(run_task, [(task,) for task in tasks], workers))
 
 
 def _on_dask(tasks: Sequence[Task], workers: int, scheduler: str | None) -> Iterator[Row]:
@@ -95,7 +73,7 @@ def _on_dask(tasks: Sequence[Task], workers: int, scheduler: str | None) -> Iter
             for future in as_completed(futures):
                 yield future.result()
         except KilledWorker:
-            raise _dying() from None
+            raise dying() from None
         finally:
             client.cancel(futures)
 
@@ -115,17 +93,10 @@ def _on_ray(tasks: Sequence[Task], workers: int, scheduler: str | None) -> Itera
             done, pending = ray.wait(pending, num_returns=1)
             yield from ray.get(done)
     except ray.exceptions.WorkerCrashedError:
-        raise _dying() from None
+        raise dying() from None
     finally:
         with suppress(RuntimeError):
             ray.shutdown()
-
-
-def _dying() -> SimserveError:
-    return SimserveError(
-        "worker processes keep dying, perhaps for want of memory",
-        remedy="what was finished is kept: run it again with fewer --workers",
-    )
 
 
 def _unreachable(scheduler: str | None, failure: Exception) -> UsageError:

@@ -84,6 +84,7 @@ class ResolvedEngine:
         sampling: ``greedy`` or ``nucleus`` (by top-k or top-p), what clients ask for.
         async_scheduling: Whether the host prepares the next step while the GPU computes.
         attention_dp_timeout_iters: Steps for which the prompts of data-parallel ranks wait for each other; 0: none.
+        async_output: Whether tokens are handed over while the next step runs, once its kernels have been launched.
         host_slowdown: Times as long as in the engine's profile that work on the CPU takes; the times below hold it.
         host_seconds_per_step: CPU time of a step.
         host_seconds_per_request: CPU time a request of a step.
@@ -100,6 +101,7 @@ class ResolvedEngine:
         memory_share: Times that, the scale on its bandwidths.
         shared_decode_groups: Query heads a key-value head for which decode attention reads keys once for all of
             them, others read them each; None: any number.
+        all_reduce: ``nccl``, or None for one of the engine's own.
         fuses_activation_quantisation: Whether norms and activation functions round their results to 8 bits.
         narrow_kv_slowdown: Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels.
         max_bandwidth: Memory bandwidth beyond which the kernels gain nothing; infinite where they follow the GPU.
@@ -156,6 +158,7 @@ class ResolvedEngine:
     sampling: str
     async_scheduling: bool
     attention_dp_timeout_iters: int
+    async_output: bool
     host_slowdown: float
     host_seconds_per_step: float
     host_seconds_per_request: float
@@ -171,6 +174,7 @@ class ResolvedEngine:
     compute_efficiency: float
     memory_share: float
     shared_decode_groups: tuple[int, ...] | None
+    all_reduce: str | None
     fuses_activation_quantisation: bool
     narrow_kv_slowdown: float
     max_bandwidth: float

@@ -60,6 +60,8 @@ class Scheduling(FrozenModel):
     """Whether equal prefixes share KV blocks."""
     async_scheduling: bool
     """Whether the host prepares the next step while the GPU computes this one."""
+    async_output: bool = False
+    """Whether the tokens of a step are handed over while the next one runs, once its kernels have been launched."""
     reserve_full_prompt: bool = False
     """`on_demand`: admit only if the whole prompt fits (vLLM's `scheduler_reserve_full_isl`)."""
     watermark: float = Field(default=0.0, ge=0, lt=1)
@@ -216,6 +218,8 @@ class Kernels(FrozenModel):
     """What that leaves of the bandwidths, times this: above 1 where arithmetic alone is behind."""
     shared_decode_groups: tuple[int, ...] | None = None
     """Query heads a key-value head for which a decode step reads keys once for all of them; absent: any number."""
+    all_reduce: Literal["nccl"] | None = None
+    """Whose all-reduce ranks call: NCCL's; absent: one of the engine's own, which is quicker for short messages."""
     fuses_activation_quantisation: bool = False
     """Whether norms and activation functions write 8-bit products' inputs themselves, where weights have one scale a
     tensor or a channel; otherwise a kernel of its own does."""

@@ -265,6 +265,7 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
     return {
         "async_scheduling": is_async,
         "attention_dp_timeout_iters": choices.pick("attention_dp_timeout_iters", 0),
+        "async_output": known.scheduling.async_output,
         "host_slowdown": slowdown,
         "host_seconds_per_step": slowdown * (host.seconds_per_step + agreeing),
         "sampling": sampling,
@@ -281,6 +282,7 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
         "compute_efficiency": known.kernels.compute_efficiency,
         "memory_share": known.kernels.memory_share,
         "shared_decode_groups": known.kernels.shared_decode_groups,
+        "all_reduce": known.kernels.all_reduce,
         "fuses_activation_quantisation": known.kernels.fuses_activation_quantisation,
         "narrow_kv_slowdown": known.kernels.narrow_kv_slowdown,
         "max_bandwidth": known.kernels.max_bandwidth or math.inf,

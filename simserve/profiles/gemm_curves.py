@@ -71,6 +71,10 @@ class GemmCurve(TileCurve):
     """Rows of the smallest tile: 64 (CUTLASS; Hopper wgmma m64), or 16 in weight-only kernels (Marlin)."""
     max_tile_rows: PositiveInt = 64
     """Rows of the largest tile; tiles start at the smallest and double with m up to it."""
+    narrow_rows: PositiveInt | None = None
+    """Rows up to which a call runs kernels with the operands exchanged; absent: it has none."""
+    wide_slowdown: float = Field(default=0.0, ge=0)
+    """What a call of more rows takes longer while its rows fill no tile, as a share of its memory time."""
 
     @model_validator(mode="after")
     def _falls_with_length(self) -> Self:

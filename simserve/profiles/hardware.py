@@ -106,6 +106,8 @@ class IntraNodeLink(_Link):
     """NVLink, Infinity Fabric (AMD), PCIe, or no path between the GPUs."""
     gpus_per_node: int = Field(ge=1)
     """GPUs of a typical node."""
+    shared_bandwidth: PositiveBytesPerSecond | None = None
+    """What the GPUs that talk share of it, where transfers pass host memory; absent: nothing, each has its own."""
 
 
 class InterNodeLink(_Link):
@@ -148,6 +150,9 @@ class Efficiency(FrozenModel):
 
     gemm: Share
     """Share of the compute peak in large matrix products."""
+    gemm_overlap: float | None = Field(default=None, ge=1)
+    """Exponent p of their seconds, (arithmetic^p + memory^p)^(1/p): 1 where loads and arithmetic take turns, as before
+    Ampere's asynchronous copies; absent: that of the GPUs whose products were fitted."""
     attention_prefill: Share
     """Share of the compute peak in flash attention over long prompts."""
     attention_decode: Share | None = None

@@ -139,8 +139,8 @@ class AttentionCurves(FrozenModel):
 class AllReduceCurve(FrozenModel):
     """All-reduce of one engine: the quickest of one-shot, two-shot, ring, and reduction in the switch."""
 
-    engine: CurveEngine
-    """Whose kernels."""
+    engine: CurveEngine | Literal["nccl"]
+    """Whose kernels: an engine's own, or those of NCCL."""
     start: Seconds
     """Time of a small all-reduce over two ranks, less one doubling."""
     start_per_doubling: Seconds

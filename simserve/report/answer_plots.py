@@ -1,29 +1,50 @@
-"""Figures of what simserve finds by many runs, as Matplotlib figures: capacity, differences, sweeps, plans, dollars."""
+"""Pictures of what simserve finds by many runs, as sketches: capacity, differences, sweeps, fleets of a plan."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION, canvas, legend
-from simserve.report.quantities import dollars, number
+from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION
+from simserve.report.quantities import number
+from simserve.report.scales import around, dollar_words, from_zero, log_time
+from simserve.report.sketch import (
+    DASHED,
+    DOTTED,
+    SOLID,
+    Axis,
+    Band,
+    Curve,
+    Dashes,
+    Dots,
+    Level,
+    Mark,
+    Note,
+    Rule,
+    Shape,
+    Sketch,
+    Whiskers,
+)
 from simserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from simserve.planner.capacity_answer import Capacity
     from simserve.planner.compare import Comparison
+    from simserve.planner.statistics import Difference
     from simserve.planner.sweep import Sweep
 
-_DASHED = (0, (5, 2))
-_SERIES = ((BLUE, "-", "o"), (VERMILION, _DASHED, "s"), (GREEN, ":", "^"), (ORANGE, "-.", "D"), (SKY, "-", "v"))
-"""Colour, dashes and marker of the first, second, ... line: told apart by any eye, and without colour."""
-_MOST_LINES = len(_SERIES)
+SERIES: tuple[tuple[str, Dashes, Shape], ...] = (
+    (BLUE, SOLID, "circle"),
+    (VERMILION, DASHED, "square"),
+    (GREEN, DOTTED, "triangle"),
+    (ORANGE, (6.4, 1.6, 1.0, 1.6), "diamond"),
+    (SKY, SOLID, "wedge"),
+)
+"""Colour, dashes and shape of the first, second, ... line: told apart by any eye, and without colour."""
+_MOST_LINES = len(SERIES)
 _SHARES = ("slo_attainment", "busy", "kv_usage_mean")
 _UNITS = {
     "workload.arrivals.rate": "requests/s",
@@ -42,128 +63,184 @@ _COMPARED = (
     ("output_throughput", "output tokens/s"),
     ("usd_per_million_output_tokens", "dollars a token"),
 )
+_CIRCLE = 9.0
+"""Points: what goes round one point among others."""
+_ROOM = 1.15
+"""Factor beside the first and the last point of a logarithmic axis, for the circle."""
 
 
-def capacity_latency(capacity: Capacity) -> Figure:
+def capacity_latency(capacity: Capacity) -> Sketch:
     """Return p95 of TTFT and TPOT against the load, with the bounds of the SLO and the load that is borne."""
     slo = capacity.scenario.slo
     assert slo is not None  # as the search required
-    figure, axes = canvas()
-    loads = [level.load for level in capacity.found.levels]
-    for name, label, bound, (color, dashes, marker) in (
-        ("p95_ttft", "TTFT p95", slo.ttft, _SERIES[0]),
-        ("p95_tpot", "TPOT p95", slo.tpot, _SERIES[1]),
-    ):
-        values = [level.mean(name) for level in capacity.found.levels]
-        if not np.isfinite(values).any():
-            continue
-        axes.plot(loads, values, color=color, linestyle=dashes, marker=marker, markersize=3.5, label=label)
-        if bound is not None:
-            axes.axhline(bound, color=color, linewidth=1, linestyle=":")
-            _note(axes, f"SLO {format_seconds(bound)}", (min(loads), bound), color)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, _: format_seconds(value))
-    axes.yaxis.set_minor_formatter(lambda *_: "")
-    _mark_capacity(axes, capacity)
-    axes.set_xlabel(_load_label(capacity))
-    axes.set_ylabel("p95, logarithmic")
-    legend(figure, axes)
-    return figure
-
-
-def capacity_goodput(capacity: Capacity) -> Figure:
-    """Return requests/s answered, and within the SLO, against the load; the knee is where the latter is highest."""
-    figure, axes = canvas()
     levels = capacity.found.levels
-    loads = [level.load for level in levels]
-    for name, label, (color, dashes, marker) in (
-        ("throughput", "answered", _SERIES[1]),
-        ("goodput", "within the SLO", _SERIES[0]),
-    ):
-        values = [level.mean(name) for level in levels]
-        axes.plot(loads, values, color=color, linestyle=dashes, marker=marker, markersize=3.5, label=label)
-    knee = capacity.found.knee
-    if knee is not None:
-        axes.scatter([knee.load], [knee.mean("goodput")], s=60, facecolors="none", edgecolors=INK, zorder=4)
-        _note(axes, "knee", (knee.load, knee.mean("goodput")), INK, (6, -22))
-    axes.set_ylim(0, None)
-    _mark_capacity(axes, capacity)
-    axes.set_xlabel(_load_label(capacity))
-    axes.set_ylabel("requests/s")
-    legend(figure, axes)
-    return figure
-
-
-def _load_label(capacity: Capacity) -> str:
-    return "clients" if capacity.is_closed_loop else "requests/s that arrive"
-
-
-def _mark_capacity(axes: Axes, capacity: Capacity) -> None:
-    value = capacity.found.largest.value
-    if not value:
-        return
-    interval = capacity.found.interval
-    if interval is not None:
-        axes.axvspan(*interval, color=GREY, alpha=0.25, linewidth=0)
-    axes.axvline(value, color=INK, linewidth=1, linestyle=_DASHED)
-    axes.annotate(
-        f"holds up to {number(value)}",
-        (value, 1.0),
-        xycoords=("data", "axes fraction"),
-        xytext=(-3, 3),
-        textcoords="offset points",
-        ha="right",
-        fontsize=8,
-        color=INK,
+    return latency_against_load(
+        [level.load for level in levels],
+        [level.mean("p95_ttft") for level in levels],
+        [level.mean("p95_tpot") for level in levels],
+        (slo.ttft, slo.tpot),
+        _load_label(is_closed=capacity.is_closed_loop),
+        _borne(capacity),
     )
 
 
-def differences(comparison: Comparison) -> Figure:
-    """Return what each variant changes, in percent of the base, with 95 % intervals; hollow: not shown to differ."""
-    from matplotlib.ticker import MaxNLocator
+def latency_against_load(
+    loads: list[float],
+    ttft: list[float],
+    tpot: list[float],
+    bounds: tuple[float | None, float | None],
+    label: str,
+    marks: list[Mark],
+) -> Sketch:
+    """Return p95 of TTFT and TPOT, seconds, against the load.
 
+    Args:
+        loads: Ascending.
+        ttft: A value a load, NaN where undefined.
+        tpot: As ``ttft``.
+        bounds: Of the SLO, seconds.
+        label: Of the load.
+        marks: What else is drawn, below.
+    """
+    drawn: list[Mark] = list(marks)
+    reach: list[float] = []
+    for values, name, bound, (color, dashes, shape) in zip(
+        (ttft, tpot), ("TTFT p95", "TPOT p95"), bounds, SERIES, strict=False
+    ):
+        seen = [(load, value) for load, value in zip(loads, values, strict=True) if math.isfinite(value)]
+        if not seen:
+            continue
+        reach += [value for _, value in seen]
+        drawn.append(_line(seen, color, dashes, shape, name))
+        if bound is not None:
+            reach.append(bound)
+            drawn.append(Level(y=bound, color=color, dashes=DOTTED))
+            drawn.append(Note(text=f"SLO {format_seconds(bound)}", x=min(loads), y=bound, right=3, up=3, color=color))
+    return Sketch(left=0.2, x=around(label, loads), y=log_time(reach, "p95, logarithmic"), marks=drawn)
+
+
+def capacity_goodput(capacity: Capacity) -> Sketch:
+    """Return requests/s answered, and within the SLO, against the load; the knee is where the latter is highest."""
+    levels, knee = capacity.found.levels, capacity.found.knee
+    return goodput_against_load(
+        [level.load for level in levels],
+        [level.mean("throughput") for level in levels],
+        [level.mean("goodput") for level in levels],
+        None if knee is None else (knee.load, knee.mean("goodput")),
+        _load_label(is_closed=capacity.is_closed_loop),
+        _borne(capacity),
+    )
+
+
+def goodput_against_load(
+    loads: list[float],
+    answered: list[float],
+    good: list[float],
+    knee: tuple[float, float] | None,
+    label: str,
+    marks: list[Mark],
+) -> Sketch:
+    """Return requests/s answered, and within the SLO, against the load.
+
+    Args:
+        loads: Ascending.
+        answered: A value a load.
+        good: As ``answered``.
+        knee: Load and requests/s where ``good`` is highest.
+        label: Of the load.
+        marks: What else is drawn, below.
+    """
+    drawn: list[Mark] = list(marks)
+    for values, name, (color, dashes, shape) in (
+        (answered, "answered", SERIES[1]),
+        (good, "within the SLO", SERIES[0]),
+    ):
+        seen = [(load, value) for load, value in zip(loads, values, strict=True) if math.isfinite(value)]
+        if seen:
+            drawn.append(_line(seen, color, dashes, shape, name))
+    if knee is not None:
+        at, most = knee
+        drawn.append(Dots(x=[at], y=[most], color=INK, is_hollow=True, size=_CIRCLE))
+        beyond = all(isinstance(mark, Band) or not isinstance(mark, Rule) or mark.x <= at for mark in marks)
+        drawn.append(
+            Note(text=f"knee at {number(at)}", x=at, y=None, right=4 if beyond else -4, up=3, is_left_of=not beyond)
+        )
+    return Sketch(x=around(label, loads), y=from_zero("requests/s", [*answered, *good]), marks=drawn)
+
+
+def _line(points: Iterable[tuple[float, float]], color: str, dashes: Dashes, shape: Shape, label: str) -> Curve:
+    xs, ys = (np.array(each, dtype=np.float64) for each in zip(*points, strict=True))
+    return Curve(x=xs, y=ys, color=color, dashes=dashes, shape=shape, label=label)
+
+
+def _load_label(*, is_closed: bool) -> str:
+    return "clients" if is_closed else "requests/s that arrive"
+
+
+def _borne(capacity: Capacity) -> list[Mark]:
+    """Return the largest load that holds, with its interval; nothing where none does."""
+    value, interval = capacity.found.largest.value, capacity.found.interval
+    if not value:
+        return []
+    marks: list[Mark] = [] if interval is None else [Band(low=interval[0], high=interval[1], color=GREY)]
+    text = f"holds up to {number(value)}"
+    return [
+        *marks,
+        Rule(x=value, color=INK, dashes=DASHED),
+        Note(text=text, x=value, y=None, right=-3, up=3, is_left_of=True),
+    ]
+
+
+def differences(comparison: Comparison) -> Sketch:
+    """Return what each variant changes, in percent of the base, with 95 % intervals; hollow: not shown to differ."""
     names = [
         (name, label)
         for name, label in _COMPARED
         if any(_relative(variant.differences[name]) is not None for variant in comparison.variants)
     ]
     variants = comparison.variants[:_MOST_LINES]
-    height = 1.0 + 0.42 * len(names) * max(1, len(variants)) ** 0.7
-    figure, axes = canvas(height=height, left=0.3, bottom=0.55 / height, top=1 - 0.4 / height)
-    for number_of, variant in enumerate(variants):
-        color, _, marker = _SERIES[number_of]
-        offset = 0.6 * ((number_of + 0.5) / len(variants) - 0.5)
-        label: str | None = variant.name
+    marks: list[Mark] = [Rule(x=0.0, color=INK, dashes=SOLID)]
+    ends = [0.0]
+    for place, variant in enumerate(variants):
+        offset = 0.6 * ((place + 0.5) / len(variants) - 0.5)
+        rows: dict[bool, list[tuple[float, float, float]]] = {True: [], False: []}
         for row, (name, _) in enumerate(names):
             difference = variant.differences[name]
             value = _relative(difference)
-            if value is None:
-                continue
-            mean, width = value
-            axes.errorbar(
-                [mean],
-                [row + offset],
-                xerr=[[width], [width]],
-                fmt=marker,
-                color=color,
-                markersize=5,
-                markerfacecolor=color if difference.is_shown else "none",
-                capsize=3,
-                linewidth=1.2,
-                label=label,
-            )
-            label = None
-    axes.axvline(0, color=INK, linewidth=1)
-    axes.set_yticks(range(len(names)), [label for _, label in names])
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:+g}%" if value else "0")
-    axes.set_xlabel(f"change from {comparison.base.name}, with its 95% interval")
-    legend(figure, axes)
-    return figure
+            if value is not None:
+                rows[difference.is_shown].append((value[0], row + offset, value[1]))
+                ends += [value[0] - value[1], value[0] + value[1]]
+        marks += _intervals(rows, place, variant.name)
+    height = 1.0 + 0.42 * len(names) * max(1, len(variants)) ** 0.7
+    return Sketch(
+        height=height,
+        left=0.3,
+        bottom=0.55 / height,
+        top=1 - 0.4 / height,
+        x=around(f"change from {comparison.base.name}, with its 95% interval", ends, _percent_words),
+        y=Axis(low=len(names) - 0.5, high=-0.5, ticks=[(row, label) for row, (_, label) in enumerate(names)]),
+        marks=marks,
+    )
 
 
-def _relative(difference: Any) -> tuple[float, float] | None:
+def _intervals(rows: Mapping[bool, list[tuple[float, float, float]]], place: int, name: str) -> list[Mark]:
+    """Return the points of a variant, ``is shown -> (x, y, half width)``, each with its interval."""
+    color, _, shape = SERIES[place]
+    marks: list[Mark] = []
+    for is_shown, points in rows.items():
+        if not points:
+            continue
+        xs, ys, reach = (list(each) for each in zip(*points, strict=True))
+        marks.append(Whiskers(x=xs, y=ys, reach=reach, color=color))
+        marks.append(Dots(x=xs, y=ys, color=color, label=name, shape=shape, is_hollow=not is_shown))
+    return marks
+
+
+def _percent_words(value: float) -> str:
+    return f"{value:+g}%" if abs(value) > 1e-9 else "0"
+
+
+def _relative(difference: Difference) -> tuple[float, float] | None:
     """Return the mean and half width in percent of the base; None where undefined."""
     if difference.base is None or not difference.base or math.isnan(difference.mean) or math.isnan(difference.base):
         return None
@@ -172,7 +249,7 @@ def _relative(difference: Any) -> tuple[float, float] | None:
     return scale * difference.mean, scale * width
 
 
-def sweep_curves(sweep: Sweep, figure_name: str, label: str) -> Figure | None:
+def sweep_curves(sweep: Sweep, figure_name: str, label: str) -> Sketch | None:
     """Return a figure of the points against the first key with numbers, one line a value of the next key.
 
     Args:
@@ -195,23 +272,23 @@ def sweep_curves(sweep: Sweep, figure_name: str, label: str) -> Figure | None:
         lines.setdefault(tuple(str(row["values"][key]) for key in others), []).append((float(at), float(value)))
     if not lines:
         return None
-    figure, axes = canvas()
     drawn = sorted(lines.items())[:_MOST_LINES]
-    for (names, points), (color, dashes, marker) in zip(drawn, _SERIES, strict=False):
-        points.sort()
+    marks: list[Mark] = []
+    for (names, points), (color, dashes, shape) in zip(drawn, SERIES, strict=False):
         title = ", ".join(f"{key.rpartition('.')[2]} {name}" for key, name in zip(others, names, strict=True))
-        axes.plot(*zip(*points, strict=True), color=color, linestyle=dashes, marker=marker, markersize=3.5, label=title)
-    if len(lines) > _MOST_LINES:
-        axes.set_title(f"{_MOST_LINES} of {len(lines)} combinations", fontsize=8, loc="right", color=INK)
-    axes.set_ylim(0, None)
+        marks.append(_line(sorted(points), color, dashes, shape, title))
+    places, values = zip(*(point for _, points in drawn for point in points), strict=True)
+    height = from_zero(label, values)
     if figure_name in _SHARES:
-        axes.set_ylim(0, 1.04)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
-    axes.set_xlabel(f"{axis}, {_UNITS[axis]}" if axis in _UNITS else axis)
-    axes.set_ylabel(label)
-    if len(drawn) > 1 and len(others):
-        axes.legend(frameon=False, fontsize=8, labelcolor=INK)
-    return figure
+        height = Axis(label=label, high=1.04, words=lambda value: f"{100 * value:.0f}%")
+    return Sketch(
+        top=0.84 if len(lines) > _MOST_LINES else 0.9,
+        x=around(f"{axis}, {_UNITS[axis]}" if axis in _UNITS else axis, places),
+        y=height,
+        marks=marks,
+        title=f"{_MOST_LINES} of {len(lines)} combinations" if len(lines) > _MOST_LINES else "",
+        key="above" if others else None,
+    )
 
 
 def _numbers(sweep: Sweep, key: str) -> set[float]:
@@ -219,7 +296,7 @@ def _numbers(sweep: Sweep, key: str) -> set[float]:
     return {value for value in values if isinstance(value, int | float) and not isinstance(value, bool)}
 
 
-def plan_candidates(summary: Mapping[str, Any]) -> Figure | None:
+def plan_candidates(summary: Mapping[str, Any]) -> Sketch | None:
     """Return dollars a month against p95 TTFT of the fleets that were simulated; None where none was priced.
 
     Args:
@@ -232,113 +309,21 @@ def plan_candidates(summary: Mapping[str, Any]) -> Figure | None:
     ]
     if not seen:
         return None
-    figure, axes = canvas()
-    for holds, (color, _, marker), label in ((True, _SERIES[0], "holds"), (False, _SERIES[1], "does not hold")):
+    marks: list[Mark] = []
+    for holds, (color, _, shape), label in ((False, SERIES[1], "does not hold"), (True, SERIES[0], "holds")):
         points = [each for each in seen if bool(each.get("holds")) == holds]
-        axes.scatter(
-            [each["p95_ttft_ms"] / 1e3 for each in points],
-            [each["usd_per_month"] for each in points],
-            color=color if holds else "none",
-            edgecolors=color,
-            marker=marker,
-            s=22,
-            linewidths=1,
-            label=label,
-        )
+        if points:
+            xs, ys = [each["p95_ttft_ms"] / 1e3 for each in points], [each["usd_per_month"] for each in points]
+            marks.append(Dots(x=xs, y=ys, color=color, label=label, shape=shape, is_hollow=not holds, size=4.6))
     best = summary["best"]
-    if best:
-        spot = (best["p95_ttft_ms"] / 1e3, best["usd_per_month"])
-        axes.scatter([spot[0]], [spot[1]], s=90, facecolors="none", edgecolors=INK, zorder=4)
-        _note(axes, "the plan", spot, INK, (7, -10))
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(lambda value, _: format_seconds(value))
-    axes.xaxis.set_minor_formatter(lambda *_: "")
-    axes.set_ylim(0, None)
-    axes.yaxis.set_major_formatter(lambda value, _: dollars(value) if value else "$0")
-    axes.set_xlabel("TTFT p95, logarithmic")
-    axes.set_ylabel("dollars a month")
-    legend(figure, axes)
-    return figure
-
-
-def break_even(summary: Mapping[str, Any]) -> Figure | None:
-    """Return dollars a month of self-hosting and of the API against the requests of a month.
-
-    Self-hosting is drawn for the fleet of the answer: beyond what it holds another replica is needed.
-
-    Args:
-        summary: Of `simserve cost`.
-
-    Returns:
-        None where one of the two sides is unknown.
-    """
-    own, api, even = summary["self_host"], summary["api"], summary["break_even"]["requests_per_month"]
-    asked = (summary.get("day") or summary.get("terms") or {}).get("requests_per_month")
-    if own["usd_per_month"] is None or api["usd_per_request"] is None:
-        return None
-    marks = [value for value in (asked, even) if value]
-    if not marks:
-        return None
-    most = 1.2 * max(marks) / 1e6
-    figure, axes = canvas()
-    axes.plot([0, most], [0, most * 1e6 * api["usd_per_request"]], color=VERMILION, label=str(api["name"]))
-    axes.plot([0, most], [own["usd_per_month"]] * 2, color=BLUE, linestyle=_DASHED, label="self-hosting, this fleet")
-    if even:
-        axes.scatter([even / 1e6], [even * api["usd_per_request"]], color=INK, s=26, zorder=4)
-        _note(
-            axes,
-            f"break-even {number(even / 1e6)} M",
-            (even / 1e6, even * api["usd_per_request"]),
-            INK,
-            (6, -12) if even / 1e6 < 0.7 * most else (-6, -12),
-            "left" if even / 1e6 < 0.7 * most else "right",
-        )
-    if asked:
-        axes.axvline(asked / 1e6, color=GREY, linewidth=1, linestyle=":")
-        axes.annotate(
-            "this traffic",
-            (asked / 1e6, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, 3),
-            ha="center",
-            textcoords="offset points",
-            fontsize=8,
-            color=INK,
-        )
-    axes.set_xlim(0, most)
-    axes.set_ylim(0, None)
-    axes.yaxis.set_major_formatter(lambda value, _: dollars(value) if value else "$0")
-    axes.set_xlabel("million requests a month")
-    axes.set_ylabel("dollars a month")
-    legend(figure, axes)
-    return figure
-
-
-def tornado(summary: Mapping[str, Any]) -> Figure | None:
-    """Return by how much each input moves the saving of self-hosting; None where there is none.
-
-    Args:
-        summary: Of `simserve cost`.
-    """
-    rows: Sequence[Mapping[str, Any]] = summary["sensitivity"][:8]
-    if not rows:
-        return None
-    height = 1.1 + 0.32 * len(rows)
-    figure, axes = canvas(height=height, left=0.47, bottom=0.55 / height, top=1 - 0.25 / height)
-    for position, row in enumerate(rows):
-        low, high = row["saving_usd_per_month_low"], row["saving_usd_per_month_high"]
-        axes.barh([position], [high - low], left=[low], color=SKY if row["changes_the_answer"] else GREY, height=0.6)
-    axes.axvline(0, color=INK, linewidth=1)
-    if summary["saving_usd_per_month"] is not None:
-        axes.axvline(summary["saving_usd_per_month"], color=VERMILION, linewidth=1, linestyle=_DASHED)
-    axes.set_yticks(range(len(rows)), [row["parameter"] for row in rows], fontsize=8)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1e3:g}" if value else "0")
-    axes.set_xlabel("$1,000 a month saved")
-    return figure
-
-
-def _note(
-    axes: Axes, text: str, at: tuple[float, float], color: str, offset: tuple[int, int] = (3, 3), ha: str = "left"
-) -> None:
-    axes.annotate(text, at, xytext=offset, textcoords="offset points", fontsize=8, color=color, ha=ha)
+    if best and best.get("p95_ttft_ms"):
+        at, price = best["p95_ttft_ms"] / 1e3, best["usd_per_month"]
+        marks.append(Dots(x=[at], y=[price], color=INK, is_hollow=True, size=_CIRCLE))
+        marks.append(Note(text="the plan", x=at, y=price, right=-2, up=-15))
+    times = [each["p95_ttft_ms"] / 1e3 for each in seen]
+    return Sketch(
+        left=0.2,
+        x=log_time([min(times) / _ROOM, max(times) * _ROOM], "TTFT p95, logarithmic"),
+        y=from_zero("dollars a month", [each["usd_per_month"] for each in seen], dollar_words),
+        marks=marks,
+    )

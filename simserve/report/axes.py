@@ -67,16 +67,16 @@ def canvas(
     return figure, axes
 
 
-def legend(figure: Figure, axes: Axes) -> None:
-    """Name the curves above the axes, where none of them can run."""
-    handles, labels = axes.get_legend_handles_labels()
-    if handles:
+def legend(figure: Figure, axes: Axes, columns: int) -> None:
+    """Name the curves above the axes, where none of them can run, each label once."""
+    named = {label: handle for handle, label in reversed(list(zip(*axes.get_legend_handles_labels(), strict=True)))}
+    if named:
         figure.legend(
-            handles,
-            labels,
+            list(named.values())[::-1],
+            list(named)[::-1],
             loc="upper left",
             bbox_to_anchor=(0.0, 1.02),
-            ncols=len(handles),
+            ncols=columns,
             frameon=False,
             fontsize=TEXT_POINTS,
             labelcolor=INK,

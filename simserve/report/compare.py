@@ -37,9 +37,12 @@ _HEADLINES = (
     ("slo_attainment", "the share within the SLO"),
     ("mean_tpot_ms", "mean TPOT"),
     ("p95_ttft_ms", "p95 TTFT"),
+    ("p99_itl_ms", "p99 ITL"),
     ("output_throughput", "output tokens/s"),
     ("usd_per_million_output_tokens", "dollars a million output tokens"),
 )
+_LEAST_GAP_FACTOR = 2.0
+"""The p99 of ITL is a headline where it is so many times longer or shorter; else TPOT says the same."""
 _NOTHING = 1e-9
 """Percent below which a width is rounding."""
 _WRITE = {"share": share, "number": number, "dollars": dollars}
@@ -84,7 +87,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     """Return one sentence a variant: what it is shown to change, the headline figures only."""
     lines = []
     for variant in comparison.variants:
-        shown = [_headline(variant, name, label) for name, label in _HEADLINES if variant.differences[name].is_shown]
+        shown = [_headline(variant, name, label) for name, label in _HEADLINES if _is_headline(variant, name)]
         if len(comparison.base.summaries) == 1:
             text = "one run of a trace each: differences without intervals"
         else:
@@ -187,6 +190,14 @@ def _decimals(value: float) -> int:
     if size >= 0.1 or size < _NOTHING:
         return 0 if size >= 20 else 1
     return -math.floor(math.log10(size))
+
+
+def _is_headline(variant: Variant, name: str) -> bool:
+    difference = variant.differences[name]
+    if not difference.is_shown or name != "p99_itl_ms":
+        return difference.is_shown
+    low, high = sorted((difference.base, difference.variant))
+    return high >= _LEAST_GAP_FACTOR * low
 
 
 def _headline(variant: Variant, name: str, label: str) -> str:

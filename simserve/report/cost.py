@@ -56,15 +56,17 @@ class CostPlots:
 
     def break_even(self) -> Figure | None:
         """Return dollars a month of both sides against the requests of a month."""
-        from simserve.report.answer_plots import break_even
+        from simserve.report.dollar_plots import break_even
+        from simserve.report.sketch_figure import figure_or_none
 
-        return break_even(self.summary)
+        return figure_or_none(break_even(self.summary))
 
     def tornado(self) -> Figure | None:
         """Return by how much each input moves the saving of self-hosting."""
-        from simserve.report.answer_plots import tornado
+        from simserve.report.dollar_plots import tornado
+        from simserve.report.sketch_figure import figure_or_none
 
-        return tornado(self.summary)
+        return figure_or_none(tornado(self.summary))
 
 
 def answer(summary: Mapping[str, Any]) -> str:
@@ -356,19 +358,19 @@ def render_cost(summary: Mapping[str, Any], console: Console) -> None:
 
 def cost_page(summary: Mapping[str, Any], command: str = "") -> Page:
     """Return the answer as a page: its parts, and where the two sides cost the same."""
-    from simserve.report import answer_plots
+    from simserve.report import dollar_plots
     from simserve.report.panels import panel
 
     told = answer(summary)
     panels = [
         panel(name, title, note, figure, f"{told} {note}")
         for name, title, note, figure in (
-            ("break-even", "Dollars a month", "", answer_plots.break_even(summary)),
+            ("break-even", "Dollars a month", "", dollar_plots.break_even(summary)),
             (
                 "tornado",
                 "What matters most",
                 "The saving of self-hosting as each input goes from its low to its high value; dashed: as it is",
-                answer_plots.tornado(summary),
+                dollar_plots.tornado(summary),
             ),
         )
         if figure is not None

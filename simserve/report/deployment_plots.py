@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 
 from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION
-from simserve.report.quantities import dollars, number, share
+from simserve.report.dollar_plots import against_requests
+from simserve.report.quantities import number, share
 from simserve.report.sketch import (
-    DASHED,
-    DOTTED,
     Axis,
     Bar,
     Curve,
     Dots,
     Mark,
     Note,
-    Rule,
     Sketch,
     bar_sketch,
 )
@@ -107,7 +105,7 @@ def _operators(phase: str, points: Sequence[Mapping[str, Any]]) -> Dots:
         y=[point["flops_per_second"] for point in of_phase],
         color=color,
         label=label,
-        is_square=phase == "prefill",
+        shape="square" if phase == "prefill" else "circle",
     )
 
 
@@ -164,28 +162,14 @@ def dollars_a_month(api: Mapping[str, Any], usd_per_hour: float, requests_per_se
         usd_per_hour: Of the whole deployment.
         requests_per_second: What the run served.
     """
-    served = requests_per_second * 3600 * HOURS_A_MONTH
-    fleet = usd_per_hour * HOURS_A_MONTH
+    served, fleet = requests_per_second * 3600 * HOURS_A_MONTH, usd_per_hour * HOURS_A_MONTH
     even = fleet / api["usd_per_request"]
-    most = 1.25 * max(served, min(even, 4 * served))
-    million = 1e6
-    ends = np.array([0.0, most / million])
-    marks: list[Mark] = [
-        Curve(x=ends, y=ends * million * api["usd_per_request"], color=VERMILION, label=api["name"]),
-        Curve(x=ends, y=np.full(2, fleet), color=BLUE, dashes=DASHED, label="this deployment"),
-        Rule(x=served / million, color=GREY, dashes=DOTTED),
-        Note(text="this run", x=served / million, y=None, right=-3, up=3, is_left_of=True),
-    ]
-    if even <= most:
-        marks.append(Dots(x=[even / million], y=[fleet], color=INK, size=5.4))
-        text = f"break-even {number(even / million)} M"
-        marks.append(Note(text=text, x=even / million, y=fleet, right=5, up=-12))
-    return Sketch(
-        x=Axis(label="million requests a month like those of this run", high=most / million),
-        y=Axis(
-            label="dollars a month",
-            high=1.05 * max(fleet, most * api["usd_per_request"]),
-            words=lambda value: dollars(value) if value else "$0",
-        ),
-        marks=marks,
+    return against_requests(
+        api["name"],
+        api["usd_per_request"],
+        ("this deployment", fleet),
+        even=even,
+        asked=("this run", served),
+        most=1.25 * max(served, min(even, 4 * served)),
+        label="million requests a month like those of this run",
     )

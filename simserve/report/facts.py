@@ -64,7 +64,9 @@ def deployment_title(scenario: Mapping[str, Any]) -> str:
 
 def _pool_title(deployment: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
     whole = {**{key: value for key, value in deployment.items() if key not in ("replicas", "pools")}, **pool}
-    return f"{pool['name']}: {_num_gpus(whole)} x {whole['hardware']}"
+    own = [str(pool[key]) for key in ("model", "quantization") if key in pool]
+    model = f"{' '.join(own)} on " if own else ""
+    return f"{pool['name']}: {model}{_num_gpus(whole)} x {whole['hardware']}"
 
 
 def traffic(result: RunResult) -> str:
@@ -166,9 +168,11 @@ def memory_lines(result: RunResult) -> list[str]:
     memory, kv = simserve["memory"], simserve["kv"]
     draft = memory["draft_weights_bytes"]
     drafting = f" and {format_bytes(draft)} of the draft" if draft else ""
+    pools = result.scenario["deployment"].get("pools")
+    whose = f"a replica of the pool {pools[0]['name']}: " if pools else ""
     lines = [
-        f"weights {format_bytes(memory['weights_bytes'])}{drafting}, KV cache {format_bytes(memory['kv_bytes'])} "
-        f"of {format_bytes(memory['total_bytes'])} a GPU"
+        f"{whose}weights {format_bytes(memory['weights_bytes'])}{drafting}, KV cache "
+        f"{format_bytes(memory['kv_bytes'])} of {format_bytes(memory['total_bytes'])} a GPU"
     ]
     if kv["usage_mean"] is None:
         return [*lines, "no KV cache: every step computes its prefixes anew"]

@@ -75,14 +75,16 @@ class CapacityPlots:
     def latency(self) -> Figure:
         """Return p95 of TTFT and TPOT against the load, with the bounds of the SLO."""
         from simserve.report.answer_plots import capacity_latency
+        from simserve.report.sketch_figure import sketch_figure
 
-        return capacity_latency(self.answer)
+        return sketch_figure(capacity_latency(self.answer))
 
     def goodput(self) -> Figure:
         """Return requests/s answered and within the SLO against the load, with the knee."""
         from simserve.report.answer_plots import capacity_goodput
+        from simserve.report.sketch_figure import sketch_figure
 
-        return capacity_goodput(self.answer)
+        return sketch_figure(capacity_goodput(self.answer))
 
 
 class Comparison(compare.Comparison):
@@ -115,8 +117,9 @@ class ComparisonPlots:
     def differences(self) -> Figure:
         """Return what each variant changes, in percent of the base, with 95 % intervals."""
         from simserve.report.answer_plots import differences
+        from simserve.report.sketch_figure import sketch_figure
 
-        return differences(self.answer)
+        return sketch_figure(differences(self.answer))
 
 
 class Diff(diff.Diff):
@@ -161,8 +164,9 @@ class SweepPlots:
         None where no key has two numbers, or the figure is undefined throughout.
         """
         from simserve.report.answer_plots import sweep_curves
+        from simserve.report.sketch_figure import figure_or_none
 
-        return sweep_curves(self.answer, figure, figure)
+        return figure_or_none(sweep_curves(self.answer, figure, figure))
 
 
 class WritesPage(Protocol):

@@ -15,7 +15,6 @@ from simserve.report.speculation import speculation_lines
 
 if TYPE_CHECKING:
     from markupsafe import Markup
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +133,11 @@ def _share_panels(result: RunResult) -> tuple[Panel, ...]:
     )
 
 
-def panel(name: str, title: str, note: str, figure: Sketch | Figure, description: str) -> Panel:
-    """Return a sketch or a Matplotlib figure as a picture of a page; ``name`` is unique in it."""
+def panel(name: str, title: str, note: str, sketch: Sketch, description: str) -> Panel:
+    """Return a sketch as a picture of a page; ``name`` is unique in it."""
     from markupsafe import Markup
 
-    if isinstance(figure, Sketch):
-        return Panel(title, note, Markup(sketch_svg(figure, name, f"{title}. {description}")))
-    from simserve.report.svg import inline_svg  # Matplotlib: a quarter of a second
-
-    return Panel(title, note, Markup(inline_svg(figure, name, f"{title}. {description}")))
+    return Panel(title, note, Markup(sketch_svg(sketch, name, f"{title}. {description}")))
 
 
 def _spread(result: RunResult, *labels: str) -> str:

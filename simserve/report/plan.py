@@ -61,8 +61,9 @@ class PlanPlots:
     def candidates(self) -> Figure | None:
         """Return dollars a month against p95 TTFT of the fleets that were simulated; None where none was priced."""
         from simserve.report.answer_plots import plan_candidates
+        from simserve.report.sketch_figure import figure_or_none
 
-        return plan_candidates(self.summary)
+        return figure_or_none(plan_candidates(self.summary))
 
 
 def plan_page(summary: Mapping[str, Any], command: str) -> Page:

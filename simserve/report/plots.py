@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from simserve.metrics.latency import request_latencies
 from simserve.metrics.result import RunResult
 from simserve.report import facts
-from simserve.report.axes import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, clock, log_ticks
+from simserve.report.axes import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, clock
 from simserve.report.curves import TurningPoint, cumulative, cumulative_histogram, thinned
 from simserve.report.quantities import share
+from simserve.report.scales import log_time
 from simserve.report.sketch import (
     DASHED,
     DOTTED,
@@ -161,7 +162,7 @@ def throughput_curve(points: Sequence[tuple[int, float]], turning_point: Turning
         x=Axis(label="max_num_seqs", low=float(seats[0] - margin), high=float(seats[-1] + margin)),
         y=Axis(label="output tokens/s", high=1.12 * turning_point.value),
         marks=[
-            Curve(x=seats, y=rates, color=BLUE, has_dots=True),
+            Curve(x=seats, y=rates, color=BLUE, shape="circle"),
             Rule(x=turning_point.at, color=VERMILION, dashes=DASHED),
         ],
         title=f"most at max_num_seqs {turning_point.at}, {after}",
@@ -187,27 +188,8 @@ def _cumulative(curves: Sequence[Curve], limits: Mapping[str, float | None], lab
     drawn = [curve for curve in curves if len(curve.x)]
     bounds = [(limit, curve.color) for curve in curves if (limit := limits.get(curve.label)) is not None]
     reach = [float(curve.x[index]) for curve in drawn for index in (0, -1)]
-    axis = _log_time(reach + [limit for limit, _ in bounds])
+    axis = log_time(reach + [limit for limit, _ in bounds])
     return Sketch(x=axis, y=Axis(label=label, ticks=_SHARE_TICKS), marks=[*drawn, *_limits(axis, bounds)])
-
-
-def _log_time(reach: Sequence[float]) -> Axis:
-    """Return a logarithmic axis of times whose ticks carry their unit.
-
-    Args:
-        reach: Seconds that must be seen; those that are not positive cannot be.
-    """
-    seen = [value for value in reach if value > 0] or [0.01, 1.0]
-    low, high = min(seen) / 1.1, max(seen) * 1.1
-    if high < 3 * low:
-        low, high = low / 2, high * 2
-    ticks = [(tick, _tick_text(tick)) for tick in log_ticks(low, high)]
-    return Axis(label="time, logarithmic", low=low, high=high, is_log=True, ticks=ticks)
-
-
-def _tick_text(seconds: float) -> str:
-    """Return a round time; above a second in seconds throughout, as 200 s is no round number of minutes."""
-    return format_seconds(seconds) if seconds < 1 else f"{seconds:,.0f} s"
 
 
 def _limits(axis: Axis, limits: Sequence[tuple[float, str]]) -> list[Mark]:

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, canvas, log_ticks
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-Floats = NDArray[np.float64]
+from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY
+from simserve.report.scales import log_reach
+from simserve.report.sketch import DASHED, Axis, Curve, Dots, Mark, Shape, Sketch
 
 _MANY = 300
 """Numbers of a plot from which on its marks are small."""
 BAND = 0.2
 """Relative error that the dashed lines mark."""
-
-_KINDS: Mapping[str, tuple[str, str]] = {
-    "vllm": (BLUE, "o"),
-    "sglang": (ORANGE, "s"),
-    "tensorrt-llm": (GREEN, "^"),
-    "others": (SKY, "D"),
-    "not scored": (GREY, "x"),
-}
-"""Engine -> colour and marker; told apart by either."""
-
 NOT_SCORED = "not scored"
+
+_KINDS: Mapping[str, tuple[str, Shape]] = {
+    NOT_SCORED: (GREY, "cross"),
+    "vllm": (BLUE, "circle"),
+    "sglang": (ORANGE, "square"),
+    "tensorrt-llm": (GREEN, "triangle"),
+    "others": (SKY, "diamond"),
+}
+"""Engine -> colour and shape, told apart by either; what is not scored lies below the others."""
 
 
 def engine_kind(engine: str) -> str:
@@ -38,72 +31,42 @@ def engine_kind(engine: str) -> str:
     return engine if engine in _KINDS else "others"
 
 
-def scatter(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], unit: str) -> Figure:
+def scatter(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], unit: str) -> Sketch:
     """Return predictions over measurements, kind by kind.
 
     Args:
         series: Kind (`engine_kind`, or `NOT_SCORED`) -> measured and predicted figures, positive.
         unit: Of both axes.
     """
-    figure, axes = canvas(height=4.3, left=0.15, top=0.9, bottom=0.12)
-    reach = np.concatenate([np.asarray(each, dtype=np.float64) for pair in series.values() for each in pair])
-    low, high = float(reach.min()) / 1.3, float(reach.max()) * 1.3
-    _lines(axes, low, high)
-    for kind, (color, marker) in _KINDS.items():
-        if kind in series:
-            measured, predicted = series[kind]
-            axes.plot(
-                measured,
-                predicted,
-                label=kind,
-                color=color,
-                marker=marker,
-                linestyle="none",
-                markersize=2.6 if len(reach) > _MANY else 5.0,
-                markeredgewidth=0.7 if marker == "x" else 0.0,
-                alpha=0.6,
-                zorder=1.5 if kind == NOT_SCORED else 2.0,
-            )
-    _logarithmic(axes, low, high)
-    axes.set_xlabel(f"measured, {unit}")
-    axes.set_ylabel(f"predicted, {unit}")
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="upper left",
-        bbox_to_anchor=(0.0, 1.01),
-        ncols=len(handles),
-        frameon=False,
-        fontsize=8,
-        labelcolor=INK,
-        handletextpad=0.2,
-        columnspacing=1.0,
-        markerscale=1.8 if len(reach) > _MANY else 1.0,
-    )
-    return figure
-
-
-def _lines(axes: Axes, low: float, high: float) -> None:
-    """Draw equality, and ``BAND`` to either side."""
+    reach = log_reach(value for pair in series.values() for each in pair for value in each)
+    assert reach is not None  # a series has points
+    low, high = reach[0] / 1.3, reach[1] * 1.3
+    num_points = sum(len(measured) for measured, _ in series.values())
     ends = np.array([low, high])
-    axes.plot(ends, ends, color=INK, linewidth=0.9)
-    for factor in (1.0 - BAND, 1.0 + BAND):
-        axes.plot(ends, factor * ends, color=INK, linewidth=0.6, linestyle=(0, (4, 3)))
-
-
-def _logarithmic(axes: Axes, low: float, high: float) -> None:
-    from matplotlib.ticker import FixedLocator, NullLocator
-
-    ticks = log_ticks(low, high)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(low, high)
-    axes.set_ylim(low, high)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(FixedLocator(ticks))
-        axis.set_minor_locator(NullLocator())
-        axis.set_ticklabels([_tick_text(tick) for tick in ticks])
+    marks: list[Mark] = [Curve(x=ends, y=ends, color=INK, width=0.9)]
+    marks += [Curve(x=ends, y=factor * ends, color=INK, width=0.6, dashes=DASHED) for factor in (1 - BAND, 1 + BAND)]
+    marks += [
+        Dots(
+            x=series[kind][0],
+            y=series[kind][1],
+            color=color,
+            label=kind,
+            shape=shape,
+            size=2.6 if 2 * num_points > _MANY else 5.0,
+            opacity=0.65,
+        )
+        for kind, (color, shape) in _KINDS.items()
+        if kind in series
+    ]
+    return Sketch(
+        height=4.3,
+        left=0.15,
+        bottom=0.12,
+        top=0.9,
+        x=Axis(label=f"measured, {unit}", low=low, high=high, is_log=True, words=_tick_text),
+        y=Axis(label=f"predicted, {unit}", low=low, high=high, is_log=True, words=_tick_text),
+        marks=marks,
+    )
 
 
 def _tick_text(value: float) -> str:

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.report.axes import INK, log_ticks
+from simserve.report.axes import INK, TEXT_POINTS, WIDTH_INCHES, log_ticks
 
 Floats = NDArray[np.float64]
 Dashes = tuple[float, ...]
@@ -23,14 +23,21 @@ Dashes = tuple[float, ...]
 SOLID: Dashes = ()
 DASHED: Dashes = (5.0, 2.0)
 DOTTED: Dashes = (1.0, 1.65)
+Shape = Literal["circle", "square", "triangle", "diamond", "wedge", "cross"]
+"""Of a point; a wedge is a triangle that stands on its tip."""
+
 MAX_LINEAR_TICKS = 6
+POINTS_AN_INCH = 72.0
+KEY_LEFT, KEY_HANDLE, KEY_GAP, KEY_ROW = 8.0, 25.0, 16.0, 13.5
+"""Points: where a key above begins, what stands before a label, what between two, and from line to line."""
+_NARROW, _WIDE = frozenset("iljtfrI.,:;'|!()[] -/"), frozenset("mwMWGOQ%@&≤")
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 """Leading digits of the distance between two ticks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A line through points, ``has_dots`` at each."""
+    """A line through points, with a point of some ``shape`` at each, or none."""
 
     x: Floats
     y: Floats
@@ -38,7 +45,7 @@ class Curve:
     label: str = ""
     dashes: Dashes = SOLID
     width: float = 1.5
-    has_dots: bool = False
+    shape: Shape | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +82,56 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A horizontal line over the whole width."""
+
+    y: float
+    color: str
+    dashes: Dashes
+    width: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A pale strip over the whole height, from ``low`` to ``high`` along x."""
+
+    low: float
+    high: float
+    color: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A rectangle: ``left`` to ``right`` along x, ``thickness`` along y around ``y``."""
+
+    left: float
+    right: float
+    y: float
+    thickness: float
+    color: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whiskers:
+    """Intervals along x, ``reach`` to either side of each point, with a stroke at both ends."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    reach: Sequence[float]
+    color: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dots:
-    """Points, round or square, ``size`` points wide."""
+    """Points of one shape, ``size`` points wide; hollow ones are an outline on nothing."""
 
     x: Sequence[float]
     y: Sequence[float]
     color: str
     label: str = ""
-    is_square: bool = False
+    shape: Shape = "circle"
+    is_hollow: bool = False
+    opacity: float = 1.0
     size: float = 5.4
 
 
@@ -100,7 +149,9 @@ class Note:
     size: float = 8.0
 
 
-Mark = Curve | Steps | Bar | Rule | Dots | Note
+Mark = Curve | Steps | Bar | Rule | Level | Band | Box | Whiskers | Dots | Note
+NamedMark = Curve | Steps | Bar | Dots
+"""Marks that a key explains, where they have a label."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -196,6 +247,36 @@ class Sketch:
     key: Literal["above", "below"] | None = "above"
     has_grid: bool = True
     instead: str = ""
+
+    @property
+    def named(self) -> list[NamedMark]:
+        """The marks that the key explains, each label once."""
+        if self.key is None:
+            return []
+        found: dict[str, NamedMark] = {}
+        for mark in self.marks:
+            if isinstance(mark, NamedMark) and mark.label:
+                found.setdefault(mark.label, mark)
+        return list(found.values())
+
+    @property
+    def key_rows(self) -> list[list[NamedMark]]:
+        """The lines of a key above the axes, each as full as it can be."""
+        rows: list[list[NamedMark]] = []
+        room = 0.0
+        for mark in self.named:
+            width = KEY_HANDLE + text_width(mark.label, TEXT_POINTS)
+            if not rows or width > room:
+                rows.append([])
+                room = WIDTH_INCHES * POINTS_AN_INCH - KEY_LEFT
+            rows[-1].append(mark)
+            room -= width + KEY_GAP
+        return rows
+
+
+def text_width(text: str, size: float) -> float:
+    """Return about how wide a text is in the sans serif type of a page, in points as ``size`` is."""
+    return size * sum(0.32 if each in _NARROW else 0.9 if each in _WIDE else 0.58 for each in text)
 
 
 def bar_sketch(label: str, end: float, bars: Sequence[Bar]) -> Sketch:

@@ -5,7 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simserve.report.axes import INK, canvas, key_below, legend
-from simserve.report.sketch import Axis, Bar, Curve, Dashes, Dots, Mark, Note, Rule, Sketch, Steps
+from simserve.report.sketch import (
+    KEY_ROW,
+    POINTS_AN_INCH,
+    Axis,
+    Band,
+    Bar,
+    Box,
+    Curve,
+    Dashes,
+    Dots,
+    Level,
+    Mark,
+    Note,
+    Rule,
+    Shape,
+    Sketch,
+    Steps,
+    Whiskers,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -13,11 +31,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_MARKERS: dict[Shape, str] = {
+    "circle": "o",
+    "square": "s",
+    "triangle": "^",
+    "diamond": "D",
+    "wedge": "v",
+    "cross": "x",
+}
+
+
 def sketch_figure(sketch: Sketch) -> Figure:
     """Return the picture as a figure of its own."""
-    figure, axes = canvas(
-        height=sketch.height, left=sketch.left, right=sketch.right, bottom=sketch.bottom, top=sketch.top
-    )
+    rows = sketch.key_rows if sketch.key == "above" else []
+    height = sketch.height + KEY_ROW / POINTS_AN_INCH * max(len(rows) - 1, 0)
+    bottom, top = (share * sketch.height / height for share in (sketch.bottom, sketch.top))
+    figure, axes = canvas(height=height, left=sketch.left, right=sketch.right, bottom=bottom, top=top)
     if sketch.instead:
         axes.set_axis_off()
         axes.text(0.5, 0.5, sketch.instead, transform=axes.transAxes, ha="center", color=INK)
@@ -36,10 +65,15 @@ def sketch_figure(sketch: Sketch) -> Figure:
     if sketch.title:
         axes.set_title(sketch.title, fontsize=9, loc="left", color=INK)
     if sketch.key == "above":
-        legend(figure, axes)
+        legend(figure, axes, columns=max(map(len, rows), default=1))
     elif sketch.key == "below":
         key_below(figure, axes)
     return figure
+
+
+def figure_or_none(sketch: Sketch | None) -> Figure | None:
+    """Return the picture as a figure; None where there is none."""
+    return None if sketch is None else sketch_figure(sketch)
 
 
 def _mark(drawn: DrawnAxis, axis: Axis) -> None:
@@ -53,8 +87,9 @@ def _mark(drawn: DrawnAxis, axis: Axis) -> None:
 def _draw(axes: Axes, mark: Mark) -> None:
     match mark:
         case Curve():
-            line, label, dots = _line(mark.dashes), mark.label or None, "o" if mark.has_dots else None
-            axes.plot(mark.x, mark.y, color=mark.color, ls=line, lw=mark.width, label=label, marker=dots, markersize=3)
+            line, label = _line(mark.dashes), mark.label or None
+            dots = None if mark.shape is None else _MARKERS[mark.shape]
+            axes.plot(mark.x, mark.y, color=mark.color, ls=line, lw=mark.width, label=label, marker=dots, markersize=4)
         case Steps() if mark.is_filled:
             axes.stairs(mark.values, mark.edges, fill=True, color=mark.color, alpha=0.5, linewidth=0)
         case Steps():
@@ -65,9 +100,17 @@ def _draw(axes: Axes, mark: Mark) -> None:
             axes.barh([0], [mark.length], left=[mark.start], color=color, ec=mark.edge, lw=0.6, label=mark.label)
         case Rule():
             axes.axvline(mark.x, color=mark.color, ls=_line(mark.dashes), lw=mark.width)
+        case Level():
+            axes.axhline(mark.y, color=mark.color, ls=_line(mark.dashes), lw=mark.width)
+        case Band():
+            axes.axvspan(mark.low, mark.high, color=mark.color, alpha=0.25, linewidth=0)
+        case Box():
+            axes.barh([mark.y], [mark.right - mark.left], left=[mark.left], height=mark.thickness, color=mark.color)
+        case Whiskers():
+            reach = list(mark.reach)
+            axes.errorbar(mark.x, mark.y, xerr=[reach, reach], fmt="none", ecolor=mark.color, capsize=3, lw=1.2)
         case Dots():
-            shape, label = "s" if mark.is_square else "o", mark.label or None
-            axes.scatter(mark.x, mark.y, marker=shape, s=mark.size**2, color=mark.color, label=label, zorder=3)
+            _points(axes, mark)
         case Note():
             axes.annotate(
                 mark.text,
@@ -80,6 +123,17 @@ def _draw(axes: Axes, mark: Mark) -> None:
                 color=mark.color,
                 annotation_clip=False,
             )
+
+
+def _points(axes: Axes, mark: Dots) -> None:
+    is_line = mark.shape == "cross"
+    opacity = None if mark.opacity == 1.0 else mark.opacity
+    drawn = axes.scatter(mark.x, mark.y, marker=_MARKERS[mark.shape], s=mark.size**2, alpha=opacity, zorder=3)
+    drawn.set_label(mark.label)
+    drawn.set_linewidth(1.1 if mark.is_hollow or is_line else 0.0)
+    drawn.set_edgecolor(mark.color)
+    if not is_line:
+        drawn.set_facecolor("none" if mark.is_hollow else mark.color)
 
 
 def _line(dashes: Dashes) -> str | tuple[int, Dashes]:

@@ -6,24 +6,54 @@ Lengths are points, 72 an inch. The same sketch gives the same text. Knows no Ma
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from simserve.report.axes import COLOR_ROLES, GRID, INK, TEXT_POINTS, WIDTH_INCHES
-from simserve.report.sketch import Axis, Bar, Curve, Dashes, Dots, Floats, Mark, Note, Rule, Sketch, Steps
+from simserve.report.sketch import (
+    KEY_GAP,
+    KEY_HANDLE,
+    KEY_LEFT,
+    KEY_ROW,
+    POINTS_AN_INCH,
+    Axis,
+    Band,
+    Bar,
+    Box,
+    Curve,
+    Dashes,
+    Dots,
+    Floats,
+    Level,
+    Mark,
+    NamedMark,
+    Note,
+    Rule,
+    Shape,
+    Sketch,
+    Steps,
+    Whiskers,
+    text_width,
+)
 
-_POINTS_AN_INCH = 72.0
 _TICK = 3.0
 _PAD = 3.5
 """Points between a tick and its words."""
 _HANDLE = 18.0
-_ROW = 13.5
-_KEY_LEFT = 8.0
+_CURVE_DOT = 4.4
+_END = 2.6
+"""Half of the stroke at the end of an interval."""
 _BAR_SHARE = 0.91
 """Of the height of the axes that a bar takes."""
-_NARROW, _WIDE = frozenset("iljtfrI.,:;'|!()[] -/"), frozenset("mwMWGOQ%@&≤")
+_OUTLINES: dict[Shape, tuple[tuple[float, float], ...]] = {
+    "square": ((-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5)),
+    "triangle": ((0.0, -0.55), (0.6, 0.5), (-0.6, 0.5)),
+    "wedge": ((0.0, 0.55), (0.6, -0.5), (-0.6, -0.5)),
+    "diamond": ((0.0, -0.66), (0.66, 0.0), (0.0, 0.66), (-0.66, 0.0)),
+}
+"""Corners of a shape around its middle, in widths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +87,8 @@ def sketch_svg(sketch: Sketch, name: str, description: str) -> str:
         name: Unique in the page; letters, digits and dashes.
         description: What a reader who cannot see it should know.
     """
-    width, height = WIDTH_INCHES * _POINTS_AN_INCH, sketch.height * _POINTS_AN_INCH
+    width, height = WIDTH_INCHES * POINTS_AN_INCH, sketch.height * POINTS_AN_INCH
+    upper = 0.0
     frame = _Frame(
         sketch, sketch.left * width, sketch.right * width, (1 - sketch.top) * height, (1 - sketch.bottom) * height
     )
@@ -65,11 +96,11 @@ def sketch_svg(sketch: Sketch, name: str, description: str) -> str:
         middle = (frame.upper + frame.lower) / 2
         parts = [_text(sketch.instead, (frame.left + frame.right) / 2, middle, anchor="middle")]
     else:
-        key, end = _key(sketch, height)
-        height = max(height, end)
+        key, upper, lower = _key(sketch, height)
+        height = max(height, lower) - upper
         parts = [*_grid(frame), *_clipped(frame, name), *_axes(frame), *_words(frame), *key]
     content = "\n".join(parts)
-    box = f"0 0 {_number(width)} {_number(height)}"
+    box = f"0 {_number(upper)} {_number(width)} {_number(height)}"
     return f'<svg role="img" aria-label="{html.escape(description)}" viewBox="{box}">\n{content}\n</svg>'
 
 
@@ -84,8 +115,7 @@ def _grid(frame: _Frame) -> Iterator[str]:
 
 def _clipped(frame: _Frame, name: str) -> Iterator[str]:
     """Yield the marks that end where the axes do."""
-    width, height = _number(frame.right - frame.left), _number(frame.lower - frame.upper)
-    place = f'x="{_number(frame.left)}" y="{_number(frame.upper)}" width="{width}" height="{height}"'
+    place = _place(frame.left, frame.upper, frame.right - frame.left, frame.lower - frame.upper)
     yield f'<clipPath id="{name}-axes"><rect {place}/></clipPath>'
     yield f'<g clip-path="url(#{name}-axes)">'
     for mark in frame.sketch.marks:
@@ -98,8 +128,8 @@ def _drawn(frame: _Frame, mark: Mark) -> Iterator[str]:
         case Curve():
             xs, ys = frame.xs(mark.x), frame.ys(mark.y)
             yield _path(_through(xs, ys), mark.color, mark.width, mark.dashes)
-            if mark.has_dots:
-                yield from (_dot(x, y, mark.color, 3.0) for x, y in zip(xs, ys, strict=True))
+            if mark.shape is not None:
+                yield from _points(xs, ys, mark.color, mark.shape, _CURVE_DOT)
         case Steps():
             xs = np.repeat(frame.xs(mark.edges), 2)[1:-1]
             ys = np.repeat(frame.ys(mark.values), 2)
@@ -114,9 +144,53 @@ def _drawn(frame: _Frame, mark: Mark) -> Iterator[str]:
         case Rule():
             x = frame.x(mark.x)
             yield _line((x, frame.upper), (x, frame.lower), mark.color, mark.width, mark.dashes)
+        case Level():
+            y = frame.y(mark.y)
+            yield _line((frame.left, y), (frame.right, y), mark.color, mark.width, mark.dashes)
+        case Band():
+            left, right = frame.x(mark.low), frame.x(mark.high)
+            place = _place(left, frame.upper, right - left, frame.lower - frame.upper)
+            yield f'<rect {place} fill="{_color(mark.color)}" fill-opacity="0.25"/>'
+        case Box():
+            left, right = sorted((frame.x(mark.left), frame.x(mark.right)))
+            upper, lower = sorted(frame.y(mark.y + sign * mark.thickness / 2) for sign in (-1, 1))
+            yield f'<rect {_place(left, upper, right - left, lower - upper)} fill="{_color(mark.color)}"/>'
+        case Whiskers():
+            yield from _whiskers(frame, mark)
         case Dots():
-            for x, y in zip(frame.xs(np.array(mark.x)), frame.ys(np.array(mark.y)), strict=True):
-                yield _dot(x, y, mark.color, mark.size, is_square=mark.is_square)
+            xs, ys = frame.xs(np.array(mark.x)), frame.ys(np.array(mark.y))
+            yield from _points(
+                xs, ys, mark.color, mark.shape, mark.size, is_hollow=mark.is_hollow, opacity=mark.opacity
+            )
+
+
+def _whiskers(frame: _Frame, mark: Whiskers) -> Iterator[str]:
+    for x, y, reach in zip(mark.x, mark.y, mark.reach, strict=True):
+        left, right, height = frame.x(x - reach), frame.x(x + reach), frame.y(y)
+        yield _line((left, height), (right, height), mark.color, 1.2)
+        for end in (left, right):
+            yield _line((end, height - _END), (end, height + _END), mark.color, 1.2)
+
+
+def _points(
+    xs: Floats, ys: Floats, color: str, shape: Shape, size: float, *, is_hollow: bool = False, opacity: float = 1.0
+) -> Iterator[str]:
+    """Yield points of one look, their colour said once."""
+    paint = f'fill="none" {_stroke(color, 1.1, ())}' if is_hollow or shape == "cross" else f'fill="{_color(color)}"'
+    faint = "" if opacity == 1.0 else f' opacity="{opacity:g}"'
+    yield f"<g {paint}{faint}>"
+    for x, y in zip(xs.tolist(), ys.tolist(), strict=True):
+        if shape == "circle":
+            yield f'<circle cx="{_number(x)}" cy="{_number(y)}" r="{_number(size / 2)}"/>'
+        elif shape == "cross":
+            left, right, upper, lower = (
+                _number(each) for each in (x - size / 2, x + size / 2, y - size / 2, y + size / 2)
+            )
+            yield f'<path d="M{left} {upper}L{right} {lower}M{left} {lower}L{right} {upper}"/>'
+        else:
+            corners = (f"{_number(x + size * dx)} {_number(y + size * dy)}" for dx, dy in _OUTLINES[shape])
+            yield f'<path d="M{"L".join(corners)}z"/>'
+    yield "</g>"
 
 
 def _bar(frame: _Frame, bar: Bar) -> str:
@@ -149,7 +223,7 @@ def _axes(frame: _Frame) -> Iterator[str]:
 
 def _upright(frame: _Frame, axis: Axis) -> str:
     """Return what the vertical axis says, left of the words at its ticks."""
-    widest = max((_width(text, TEXT_POINTS) for _, text in axis.marked), default=0.0)
+    widest = max((text_width(text, TEXT_POINTS) for _, text in axis.marked), default=0.0)
     place = max(frame.left - _TICK - _PAD - widest - 6.0, TEXT_POINTS)
     middle = (frame.upper + frame.lower) / 2
     turned = f'transform="rotate(-90 {_number(place)} {_number(middle)})"'
@@ -167,38 +241,47 @@ def _words(frame: _Frame) -> Iterator[str]:
         yield _text(frame.sketch.title, frame.left, frame.upper - 6.0)
 
 
-def _key(sketch: Sketch, height: float) -> tuple[list[str], float]:
-    """Return the key, and how far down it reaches."""
-    named = [mark for mark in sketch.marks if not isinstance(mark, Note | Rule) and mark.label]
-    if sketch.key is None or not named:
-        return [], 0.0
+def _key(sketch: Sketch, height: float) -> tuple[list[str], float, float]:
+    """Return the key, and how far up and down it reaches: above 0 where it takes more than a line."""
     parts: list[str] = []
     if sketch.key == "above":
-        x, y = _KEY_LEFT, 1.35 * TEXT_POINTS
-        for mark in named:
-            parts += _entry(mark, x, y)
-            x += _HANDLE + 7.0 + _width(mark.label, TEXT_POINTS) + 16.0
-        return parts, 0.0
+        rows = sketch.key_rows
+        upper = -KEY_ROW * max(len(rows) - 1, 0)
+        for place, row in enumerate(rows):
+            x = KEY_LEFT
+            for mark in row:
+                parts += _entry(mark, x, 1.35 * TEXT_POINTS + upper + place * KEY_ROW)
+                x += KEY_HANDLE + text_width(mark.label, TEXT_POINTS) + KEY_GAP
+        return parts, upper, 0.0
+    named = sketch.named
+    if not named:
+        return [], 0.0, 0.0
     first = 0.64 * height + 1.6 * TEXT_POINTS
-    rows = -(-len(named) // 2)
-    second = _KEY_LEFT + 31.0 + max(_width(mark.label, TEXT_POINTS) for mark in named[:rows])
+    in_column = -(-len(named) // 2)
+    second = KEY_LEFT + 31.0 + max(text_width(mark.label, TEXT_POINTS) for mark in named[:in_column])
     for place, mark in enumerate(named):
-        column, row = divmod(place, rows)
-        parts += _entry(mark, second if column else _KEY_LEFT, first + row * _ROW)
-    return parts, first + (rows - 1) * _ROW + 5.0
+        column, line = divmod(place, in_column)
+        parts += _entry(mark, second if column else KEY_LEFT, first + line * KEY_ROW)
+    return parts, 0.0, first + (in_column - 1) * KEY_ROW + 5.0
 
 
-def _entry(mark: Curve | Steps | Bar | Dots, x: float, y: float) -> Iterable[str]:
-    """Return how a mark looks and what it is, ``y`` being the line that its words stand on."""
+def _entry(mark: NamedMark, x: float, y: float) -> Iterator[str]:
+    """Yield how a mark looks and what it is, ``y`` being the line that its words stand on."""
     middle = y - 0.33 * TEXT_POINTS
     if isinstance(mark, Bar):
         side = 0.9 * TEXT_POINTS
-        return _rect(x, y - 0.85 * side, side, side, mark), _text(mark.label, x + 15.0, y)
-    words = _text(mark.label, x + _HANDLE + 7.0, y)
+        yield _rect(x, y - 0.85 * side, side, side, mark)
+        yield _text(mark.label, x + 15.0, y)
+        return
+    place = np.array([x + _HANDLE / 2]), np.array([middle])
     if isinstance(mark, Dots):
-        return _dot(x + _HANDLE / 2, middle, mark.color, mark.size, is_square=mark.is_square), words
-    width = mark.width if isinstance(mark, Curve) else 1.2
-    return _line((x, middle), (x + _HANDLE, middle), mark.color, width, mark.dashes), words
+        yield from _points(*place, mark.color, mark.shape, max(mark.size, 5.0), is_hollow=mark.is_hollow)
+    else:
+        width = mark.width if isinstance(mark, Curve) else 1.2
+        yield _line((x, middle), (x + _HANDLE, middle), mark.color, width, mark.dashes)
+        if isinstance(mark, Curve) and mark.shape is not None:
+            yield from _points(*place, mark.color, mark.shape, _CURVE_DOT)
+    yield _text(mark.label, x + KEY_HANDLE, y)
 
 
 def _through(xs: Floats, ys: Floats) -> str:
@@ -230,17 +313,13 @@ def _stroke(color: str, width: float, dashes: Sequence[float]) -> str:
     return f'stroke="{_color(color)}" stroke-width="{width}"' + (f' stroke-dasharray="{pattern}"' if pattern else "")
 
 
+def _place(x: float, y: float, width: float, height: float) -> str:
+    return f'x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
+
+
 def _rect(x: float, y: float, width: float, height: float, bar: Bar) -> str:
-    place = f'x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
     fill = "none" if bar.color is None else _color(bar.color)
-    return f'<rect {place} fill="{fill}" stroke="{_color(bar.edge)}" stroke-width="0.6"/>'
-
-
-def _dot(x: float, y: float, color: str, size: float, *, is_square: bool = False) -> str:
-    if is_square:
-        place = f'x="{_number(x - size / 2)}" y="{_number(y - size / 2)}" width="{size}" height="{size}"'
-        return f'<rect {place} fill="{_color(color)}"/>'
-    return f'<circle cx="{_number(x)}" cy="{_number(y)}" r="{_number(size / 2)}" fill="{_color(color)}"/>'
+    return f'<rect {_place(x, y, width, height)} fill="{fill}" stroke="{_color(bar.edge)}" stroke-width="0.6"/>'
 
 
 def _text(
@@ -255,11 +334,6 @@ def _text(
     place = f'x="{_number(x)}" y="{_number(y)}" font-size="{size:g}" fill="{_color(color)}"'
     anchored = "" if anchor == "start" else f' text-anchor="{anchor}"'
     return f"<text {place}{anchored}{' ' + more if more else ''}>{html.escape(text, quote=False)}</text>"
-
-
-def _width(text: str, size: float) -> float:
-    """Return about how wide a text is in the sans serif type of a page."""
-    return size * sum(0.32 if each in _NARROW else 0.9 if each in _WIDE else 0.58 for each in text)
 
 
 def _color(color: str) -> str:

@@ -13,7 +13,7 @@ from simserve.planner.measured.point import Metric
 from simserve.planner.scoring import error_summary, errors_of
 from simserve.planner.validate import Validation as Replayed
 from simserve.report.page import environment, html_table, write_whole
-from simserve.report.panels import Panel
+from simserve.report.panels import Panel, panel
 from simserve.report.quantities import counted
 from simserve.report.scatter import BAND, NOT_SCORED, engine_kind, scatter
 from simserve.report.validation import METRICS, READING, error_tables, not_run_lines, validation_lines
@@ -51,7 +51,11 @@ class ValidationPlots:
         """Return predictions over measurements of ``tpot``, ``ttft``, ``e2e`` or ``throughput``; None without any."""
         unit, scale = _UNITS[metric]
         series = _series(self.answer, metric, scale)
-        return scatter(series, f"{METRICS[metric]} in {unit}") if series else None
+        if not series:
+            return None
+        from simserve.report.sketch_figure import sketch_figure
+
+        return sketch_figure(scatter(series, f"{METRICS[metric]} in {unit}"))
 
 
 def write_validation_page(validation: Replayed, file: Path, *, with_data: bool = False) -> None:
@@ -93,10 +97,6 @@ def validation_html(validation: Replayed) -> str:
 
 def _panel(validation: Replayed, metric: Metric) -> Panel | None:
     """Return the scatter plot of a metric; None without a point."""
-    from markupsafe import Markup
-
-    from simserve.report.svg import inline_svg
-
     unit, scale = _UNITS[metric]
     series = _series(validation, metric, scale)
     if not series:
@@ -111,8 +111,7 @@ def _panel(validation: Replayed, metric: Metric) -> Panel | None:
             f"{errors['p90_ape']:.0%}; {within:.0%} within {BAND:.0%}"
         )
     title = f"{METRICS[metric][:1].upper()}{METRICS[metric][1:]}, {unit}"
-    figure = inline_svg(scatter(series, unit), metric, f"{title}. Predicted against measured; {note}.")
-    return Panel(title, note, Markup(figure))
+    return panel(metric, title, note, scatter(series, unit), f"Predicted against measured; {note}.")
 
 
 def _series(validation: Replayed, metric: Metric, scale: float) -> dict[str, tuple[list[float], list[float]]]:

@@ -10,7 +10,7 @@ from simserve.scenario.fleet_rules import check_fleet
 from simserve.scenario.front_combinations import check_front
 from simserve.scenario.objective import limits_by_class
 from simserve.scenario.schema import Scenario
-from simserve.sim.routing_spec import BLIND_POLICIES, LIVE_POLICIES
+from simserve.sim.routing_spec import BLIND_POLICIES
 from simserve.workload.requests import RequestSpecs
 
 
@@ -84,8 +84,7 @@ def _first_decision(scenario: Scenario) -> str | None:
     ):
         if getattr(deployment, option):
             return f"deployment.{option}"
-    routing = deployment.routing
-    return "deployment.routing" if routing.policy not in LIVE_POLICIES or routing.update_interval else None
+    return None
 
 
 def _check_classes(scenario: Scenario) -> None:
@@ -151,9 +150,9 @@ def _check_pools(scenario: Scenario) -> None:
     if deployment.disaggregation is None and roles - {"both"}:
         rule = "have the roles prefill and decode, and nothing says how KV caches get from one to the other"
         _refuse(scenario, key, rule, "add deployment.disaggregation, such as {}, or give every pool the role both")
-    if deployment.disaggregation is not None and roles != {"prefill", "decode"}:
-        rule = "needs pools of the roles prefill and decode, and none of the role both"
-        _refuse(scenario, "deployment.disaggregation", rule, "give every pool one of them")
+    if deployment.disaggregation is not None and not roles >= {"prefill", "decode"}:
+        rule = "needs pools of the roles prefill and decode; others of the role both may stand beside them"
+        _refuse(scenario, "deployment.disaggregation", rule, "give a pool each of them")
     if not pools:
         return
     if len(set(names)) < len(names):

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from simserve.scenario.objective import limits_by_class
-from simserve.scenario.pools import replica_weights_bytes, replicas_per_node, transferred_bytes_per_token
+from simserve.scenario.pools import (
+    replica_weights_bytes,
+    replicas_per_node,
+    startup_seconds,
+    transferred_bytes_per_token,
+)
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.sim.control import Control
 
@@ -16,7 +21,7 @@ def control_of(resolved: ResolvedScenario) -> Control:
         admission=deployment.admission,
         limits=limits_by_class(resolved.scenario),
         autoscaling=deployment.autoscaling,
-        startup_seconds=_startup_seconds(resolved),
+        startup_seconds=startup_seconds(deployment.autoscaling, replica_weights_bytes(resolved)),
         faults=deployment.faults,
         liveness=deployment.liveness,
         updates=deployment.updates,
@@ -31,13 +36,6 @@ def control_of(resolved: ResolvedScenario) -> Control:
         replicas_per_node=replicas_per_node(resolved),
         weights_bytes=replica_weights_bytes(resolved),
     )
-
-
-def _startup_seconds(resolved: ResolvedScenario) -> float:
-    deployment = resolved.scenario.deployment
-    if deployment.autoscaling is None:
-        return 0.0
-    return deployment.autoscaling.startup.seconds(replica_weights_bytes(resolved))
 
 
 def _allowed(resolved: ResolvedScenario) -> tuple[tuple[int, ...], ...]:

@@ -96,9 +96,6 @@ def _check_regions(scenario: Scenario) -> None:
         _refuse(
             scenario, key, "has nothing to choose from: there are no pools", "add deployment.pools, each with a region"
         )
-    for option in ("disaggregation", "streaming"):
-        if getattr(deployment, option) is not None:
-            _refuse(scenario, key, f"is not simulated together with deployment.{option}", "leave one of them out")
     for number, pool in enumerate(pools):
         if pool.region is None:
             _refuse(

@@ -70,9 +70,6 @@ def _check_rules(scenario: Scenario) -> None:
                 known = f"choose from {', '.join(names)}" if names else "add deployment.pools, or leave it out"
                 _refuse(scenario, f"{key}.{option}", "names no pool that takes requests", known, name)
         _check_classes(scenario, f"{key}.classes", rule.classes or ())
-        if rule.misclassified is not None and deployment.disaggregation is not None:
-            rule_text = "is not simulated with disaggregation"
-            _refuse(scenario, f"{key}.misclassified", rule_text, "give the pools the role both")
 
 
 def _check_classes(scenario: Scenario, key: str, names: Iterable[str]) -> None:

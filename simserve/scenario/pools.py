@@ -7,6 +7,7 @@ from simserve.perf.pricing import price
 from simserve.perf.quantization import KV_BITS
 from simserve.scenario.fit import check_fit
 from simserve.scenario.resolve import ResolvedScenario
+from simserve.sim.autoscaling_spec import AutoscalingSpec, StartupSpec
 from simserve.sim.pools import PoolSetup
 
 
@@ -39,11 +40,18 @@ def _setup(resolved: ResolvedScenario, number: int) -> PoolSetup:
         role=spec.role,
         region=spec.region or "",
         autoscaling=scaling,
-        startup_seconds=0.0 if scaling is None else scaling.startup.seconds(weights_bytes),
+        startup_seconds=startup_seconds(scaling, weights_bytes),
         weights_bytes=weights_bytes,
         replicas_per_node=replicas_per_node(own),
+        kv_layout=kv_layout(own),
+        kv_bytes_per_token=transferred_bytes_per_token(own),
         acceptance=() if speculative is None else speculative.conditional_acceptance,
     )
+
+
+def startup_seconds(scaling: AutoscalingSpec | None, weights_bytes: float) -> float:
+    """Return the seconds from the launch of a replica to its first request."""
+    return (StartupSpec() if scaling is None else scaling.startup).seconds(weights_bytes)
 
 
 def replica_weights_bytes(resolved: ResolvedScenario) -> float:
@@ -55,6 +63,11 @@ def replicas_per_node(resolved: ResolvedScenario) -> int:
     """Return how many replicas fill a node."""
     gpus = resolved.shape.hardware.intra_node.gpus_per_node
     return max(gpus // resolved.scenario.deployment.gpus_per_replica, 1)
+
+
+def kv_layout(resolved: ResolvedScenario) -> str:
+    """Return what two replicas must have in common to read each other's KV caches: model and number format."""
+    return f"{resolved.shape.model.name} {resolved.shape.kv_cache_dtype}"
 
 
 def transferred_bytes_per_token(resolved: ResolvedScenario) -> float:

@@ -137,14 +137,19 @@ def _mean_gpu_hour(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> Gpu
 
 
 def _check_handover(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> None:
-    """Refuse pools that could not read each other's KV caches."""
-    first = pools[0].shape
-    for number, pool in enumerate(pools):
-        shape = pool.shape
-        if (shape.model.name, shape.kv_cache_dtype) != (first.model.name, first.kv_cache_dtype):
-            rule = f"holds KV caches of {shape.model.name} in {shape.kv_cache_dtype}, unlike the first pool"
-            with scenario.blaming(f"deployment.pools.{number}"):
-                raise ScenarioError(rule, remedy="give both roles the same model and kv_cache_dtype")
+    """Refuse a pool that prefills or decodes and has no counterpart of its model, KV format and region."""
+    specs = scenario.deployment.pools
+    keys = [
+        (pool.shape.model.name, pool.shape.kv_cache_dtype, spec.region) for pool, spec in zip(pools, specs, strict=True)
+    ]
+    for number, (spec, key) in enumerate(zip(specs, keys, strict=True)):
+        other = {"prefill": "decode", "decode": "prefill"}.get(spec.role)
+        if other is None or any(each.role == other and its == key for each, its in zip(specs, keys, strict=True)):
+            continue
+        where = "" if spec.region is None else f" in the region {spec.region}"
+        rule = f"{spec.role}s KV caches of {key[0]} in {key[1]}{where}, and no {other} pool has these"
+        with scenario.blaming(f"deployment.pools.{number}"):
+            raise ScenarioError(rule, remedy="give both roles one model, kv_cache_dtype and region")
 
 
 def replica_shape(scenario: Scenario) -> ReplicaShape:
@@ -342,7 +347,19 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         pipeline_parallel_size=shape.pipeline_parallel_size,
         attention_dp_timeout_iters=engine.attention_dp_timeout_iters,
         async_scheduling=engine.async_scheduling,
+        async_output=engine.async_output,
+        handover_step_seconds=engine.host_seconds_per_step,
+        handover_request_seconds=engine.host_seconds_per_request - engine.host_seconds_per_streamed_request,
+        handover_prompt_seconds=_launching_seconds(shape),
         num_speculative_tokens=shape.num_speculative_tokens,
         frontend_latency=engine.frontend_latency,
         tokenization_per_token=engine.tokenization_per_token,
     )
+
+
+def _launching_seconds(shape: ReplicaShape) -> float:
+    """Return how long the host launches the kernels of a step with prompts that no CUDA graph covers."""
+    engine, model = shape.engine, shape.model
+    layer = engine.eager_prompt_seconds_per_layer
+    layer = engine.eager_seconds_per_layer if layer is None else layer
+    return model.num_hidden_layers * layer + model.num_moe_layers * engine.eager_seconds_per_expert_layer

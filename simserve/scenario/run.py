@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from simserve import __version__
-from simserve.errors import ScenarioError
 from simserve.metrics.api_cost import ApiPrices
 from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.pools import drafted
@@ -23,21 +22,19 @@ from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.profiles.api import load_api
 from simserve.profiles.expected_errors import UNVALIDATED, expected_error, generation_of, load_expected_errors
-from simserve.scenario.combinations import check_traffic
 from simserve.scenario.control import control_of
 from simserve.scenario.fit import check_fit, quality_of
 from simserve.scenario.objective import objective
 from simserve.scenario.pools import pool_setups
 from simserve.scenario.pricing import grid
+from simserve.scenario.replication import replicate
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.seats import limit_gains, seats_curve
-from simserve.scenario.speculative import speculation_facts, with_paces
+from simserve.scenario.speculative import speculation_facts
 from simserve.sim.acceleration import Accelerate
 from simserve.sim.records import RequestRecords
-from simserve.sim.simulate import Deployment, Simulation, simulate
-from simserve.units import to_text
-from simserve.workload.generate import generate
+from simserve.sim.simulate import Deployment, Simulation
 from simserve.workload.requests import RequestSpecs
 
 LEAST_WAITING_SHARE = 0.1
@@ -155,9 +152,8 @@ def _replicate(
     deployment = _deployment(resolved, priced)
     count = max(scenario.run.replications, 1 if scenario.run.precision is None else PILOT_RUNS)
     count = min(count, scenario.run.max_replications) if scenario.run.precision is not None else count
-    specs = _traffic(scenario, 0)
     shown = _part(progress, 0, count)
-    first = simulate(deployment, specs, progress=shown, keep_steps=keep_steps, accelerate=accelerate)
+    specs, first = replicate(deployment, scenario, 0, progress=shown, keep_steps=keep_steps, accelerate=accelerate)
     facts = _facts(resolved, priced, first, specs, explain=explain)
     summaries = [summarize(first, facts)]
     try:
@@ -168,7 +164,7 @@ def _replicate(
                 break
             done = len(summaries)
             shown = _part(progress, done, max(count, done + 1))
-            simulation = simulate(deployment, _traffic(scenario, done), progress=shown, accelerate=accelerate)
+            _, simulation = replicate(deployment, scenario, done, progress=shown, accelerate=accelerate)
             if simulation.was_interrupted:
                 first = replace(first, was_interrupted=True)
             else:
@@ -187,25 +183,6 @@ def _asks_another(scenario: Scenario, summaries: Sequence[Mapping[str, Any]], co
         return False
     width = widest(summaries, precision)
     return width is not None and not width.is_narrow
-
-
-def _traffic(scenario: Scenario, replication: int) -> RequestSpecs:
-    """Return the requests of one replication; a warm-up must leave some of them to measure."""
-    with scenario.blaming("workload"):
-        specs = generate(scenario.workload, seed=scenario.run.seed, replication=replication, base_path=scenario.folder)
-    check_traffic(scenario, specs)
-    specs = with_paces(specs, scenario.deployment.speculative, scenario.run.seed, replication)
-    warmup = scenario.run.warmup
-    last = float(specs.arrival_time[np.isfinite(specs.arrival_time)].max(initial=-np.inf))
-    if not isinstance(warmup, str) and specs.concurrency is None and warmup >= last:
-        with scenario.blaming("run"):
-            raise ScenarioError(
-                f"must end before the last of the arrivals, {to_text(last, 'time')}",
-                key="warmup",
-                value=to_text(warmup, "time"),
-                remedy="nothing would be left to measure",
-            )
-    return specs
 
 
 def _part(progress: Progress | None, replication: int, replications: int) -> Progress | None:
@@ -359,8 +336,7 @@ class Replicator:
         Raises:
             KeyboardInterrupt: The user stopped it; part of a run is no replication.
         """
-        specs = _traffic(self._resolved.scenario, replication)
-        simulation = simulate(self._deployment, specs)
+        specs, simulation = replicate(self._deployment, self._resolved.scenario, replication)
         if simulation.was_interrupted:
             raise KeyboardInterrupt
         if self._known_facts is None:

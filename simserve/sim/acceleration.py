@@ -6,10 +6,13 @@ What cannot be compiled runs interpreted, with the same results; the reason is s
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
-from threading import Timer
+from threading import Event, Thread
 from typing import Literal
 
 from simserve.engine.compiled.cache import cache_folder, is_warm
@@ -25,7 +28,9 @@ LEAST_REQUESTS_TO_COMPILE = 200_000
 """``auto``: the same where the kernel has yet to be compiled, which takes some twenty seconds, once."""
 
 _INSTALL = "pip install 'simserve[fast]'"
+_COMPILING = "from simserve.engine.compiled.loader import load_kernel; load_kernel()"
 _SECONDS_BEFORE_A_WORD = 2.0
+_SECONDS_BETWEEN_WORDS = 5.0
 _log = logging.getLogger("simserve")
 
 Drive = Callable[[int, int, float], int]
@@ -76,10 +81,12 @@ def _say(line: str) -> None:
 @cache
 def _load() -> tuple[Drive | None, str | None]:
     """Return the compiled kernel, or why there is none."""
-    told = Timer(_SECONDS_BEFORE_A_WORD, _say, [f"compiling the kernel, once; it is kept in {cache_folder()}"])
-    told.daemon = True
-    told.start()
+    is_loaded = Event()
+    teller = Thread(target=_tell, args=(is_loaded,), daemon=True)
+    teller.start()
     try:
+        if not is_warm():
+            _compile()
         from simserve.engine.compiled.loader import load_kernel  # llvmlite, and where it has to compile, numba
 
         return load_kernel(), None
@@ -87,4 +94,31 @@ def _load() -> tuple[Drive | None, str | None]:
         lines = str(error).splitlines()
         return None, f"{type(error).__name__}: {lines[0] if lines else ''}"
     finally:
-        told.cancel()
+        is_loaded.set()
+        teller.join()
+
+
+def _compile() -> None:
+    """Let a process of its own compile the kernel and keep it: LLVM loses interrupts, and numba takes 80 MB.
+
+    Where it cannot, whoever loads the kernel compiles it, or finds out why that fails.
+    """
+    if sys.executable:
+        nowhere = subprocess.DEVNULL
+        subprocess.run(
+            [sys.executable, "-c", _COMPILING],
+            check=False,
+            stdin=nowhere,
+            stdout=nowhere,
+            stderr=nowhere,
+            start_new_session=True,
+        )
+
+
+def _tell(is_loaded: Event) -> None:
+    """Say what is being waited for, and now and then for how long, until it is there."""
+    begin = time.monotonic()
+    if not is_loaded.wait(_SECONDS_BEFORE_A_WORD):
+        _say(f"compiling the kernel, once, which takes some twenty seconds; it is kept in {cache_folder()}")
+    while not is_loaded.wait(_SECONDS_BETWEEN_WORDS):
+        _log.warning("simserve: compiling the kernel: %.0f s so far", time.monotonic() - begin)

@@ -1,14 +1,17 @@
-"""Affinity: the replica that has probably kept what a request begins with, as a router remembers it.
+"""Affinity: what a router goes by to send a request where what it begins with has probably been kept.
 
-A router does not ask the replicas: it knows where it sent what, and not what they have evicted since (as SGLang's and
-the vLLM production stack's routers do). Knows no load.
+It is remembered and looked up by `simserve.engine.routing`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine.numbers import as_column
+from simserve.engine.routing import Affinity
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.workload.requests import RequestSpecs
 
@@ -18,93 +21,78 @@ LEAST_EXCESS = 4
 """Requests more than the least loaded one, below which the replica of a session is not passed over."""
 
 
-class Affinity(Protocol):
-    """What a router remembers of the requests it has routed.
+def session_affinity(sessions: Sequence[int] | NDArray[np.int64], as_lists: bool = True) -> Affinity:
+    """Return that every request of a session goes where the one before it went.
 
-    Attributes:
-        worth: How much more load than the least loaded replica, in the router's unit, the one preferred last may have.
-    """
-
-    worth: int
-
-    def preferred(self, index: int, ready: Sequence[int]) -> int | None:
-        """Return the replica of ``ready`` that a request should go to; None: it is new to all."""
-
-    def routed(self, index: int, number: int) -> None:
-        """Remember that a request went to replica ``number``."""
-
-
-class SessionAffinity:
-    """Every request of a session goes where the one before it went.
+    How long what is kept is, is not known: it is worth `LEAST_EXCESS`.
 
     Args:
         sessions: Session of each request; negative: none.
+        as_lists: Whether it is read from Python, not from compiled code.
     """
-
-    def __init__(self, sessions: Sequence[int]) -> None:
-        self._sessions = sessions
-        # How long what is kept is, is not known.
-        self.worth = LEAST_EXCESS
-        self._place: dict[int, int] = {}
-
-    def preferred(self, index: int, ready: Sequence[int]) -> int | None:
-        """Return where the session's last request went, if that replica is ready."""
-        number = self._place.get(self._sessions[index])
-        return number if number in ready else None
-
-    def routed(self, index: int, number: int) -> None:
-        """Remember it for the session's next request."""
-        if self._sessions[index] >= 0:
-            self._place[self._sessions[index]] = number
+    numbers = np.asarray(sessions, dtype=np.int64)
+    has_session = numbers >= 0
+    offsets = np.concatenate([[0], np.cumsum(has_session)])
+    keys = numbers[has_session]
+    return _affinity(offsets, keys, np.full(len(keys), LEAST_EXCESS), np.zeros(len(numbers)), as_lists)
 
 
-class PrefixAffinity:
-    """A request goes where the longest part of what it begins with was served last.
+def prefix_affinity(
+    offsets: Sequence[int] | NDArray[np.int64],
+    segments: Sequence[int] | NDArray[np.int64],
+    ends: Sequence[int] | NDArray[np.int64],
+    least: Sequence[float] | NDArray[np.floating],
+    as_lists: bool = True,
+) -> Affinity:
+    """Return that a request goes where the longest part of what it begins with was served last.
 
-    Equal segment numbers mean equal tokens from the first one on, so one number stands for the whole path to it. Too
-    short a part is not worth a detour: a system prompt that all have in common would send everybody to one replica.
+    Equal segment numbers mean equal tokens from the first one on, so one number stands for the whole path to it. What
+    is known is worth the tokens that need not be computed. Too short a part is not worth a detour: a system prompt that
+    all have in common would send everybody to one replica.
 
     Args:
         offsets: Request i has the entries ``offsets[i] .. offsets[i + 1] - 1``.
         segments: Number of each segment, in order within a request.
         ends: Token of the request before which it ends.
         least: Tokens of each request that must be known to a replica at least.
+        as_lists: Whether it is read from Python, not from compiled code.
     """
-
-    def __init__(
-        self, offsets: Sequence[int], segments: Sequence[int], ends: Sequence[int], least: Sequence[float]
-    ) -> None:
-        self._offsets, self._segments, self._ends, self._least = offsets, segments, ends, least
-        self._place: dict[int, int] = {}
-        # The tokens that need not be computed there.
-        self.worth = 0
-
-    def preferred(self, index: int, ready: Sequence[int]) -> int | None:
-        """Return where the longest known path went, of those whose replica is ready."""
-        place, ends, least = self._place, self._ends, self._least[index]
-        for entry in range(self._offsets[index + 1] - 1, self._offsets[index] - 1, -1):
-            if ends[entry] < least:
-                return None
-            number = place.get(self._segments[entry])
-            if number is not None and number in ready:
-                self.worth = ends[entry]
-                return number
-        return None
-
-    def routed(self, index: int, number: int) -> None:
-        """Remember it for all its segments: what the request computes, and its answer, are kept there."""
-        self._place.update(dict.fromkeys(self._segments[self._offsets[index] : self._offsets[index + 1]], number))
+    return _affinity(np.asarray(offsets), np.asarray(segments), np.asarray(ends), np.asarray(least), as_lists)
 
 
-def affinity_of(routing: RoutingSpec, specs: RequestSpecs) -> Affinity | None:
+def _affinity(
+    offsets: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    least: NDArray[np.floating],
+    as_lists: bool,
+) -> Affinity:
+    keys, num_keys = dense(numbers)
+    starts, values, worth = (as_column(each, as_lists) for each in (offsets, keys, ends))
+    return Affinity(starts, values, worth, as_column(least.astype(np.float64), as_lists), num_keys)
+
+
+def affinity_of(routing: RoutingSpec, specs: RequestSpecs, as_lists: bool = True) -> Affinity | None:
     """Return what the router remembers under its policy; None where it goes by load alone, or has nothing to go by."""
     if routing.policy == "session" and specs.session is not None:
-        return SessionAffinity(specs.session.tolist())
+        return session_affinity(specs.session, as_lists)
     if routing.policy == "prefix" and specs.prefixes is not None:
         prefixes = specs.prefixes
         threshold = DEFAULT_CACHE_THRESHOLD if routing.cache_threshold is None else routing.cache_threshold
         least = threshold * specs.prompt_tokens
-        return PrefixAffinity(
-            prefixes.offsets.tolist(), prefixes.segments.tolist(), prefixes.ends.tolist(), least.tolist()
-        )
+        return prefix_affinity(prefixes.offsets, prefixes.segments, prefixes.ends, least, as_lists)
     return None
+
+
+def dense(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Return numbers from 0 up that are equal where ``numbers`` are, and one more than the largest."""
+    if not len(numbers):
+        return numbers, 0
+    if numbers.min() >= 0 and numbers.max() < _SPARSE * len(numbers):
+        return numbers, int(numbers.max()) + 1
+    distinct, inverse = np.unique(numbers, return_inverse=True)
+    return inverse.astype(np.int64), len(distinct)
+
+
+_SPARSE = 4
+"""Numbers are dense enough to be used as they are while there are at least one in so many."""

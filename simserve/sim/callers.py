@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.engine.state import Replica, RequestTable
+from simserve.engine.state import RequestTable
 from simserve.sim.delivery import Delivery
 from simserve.sim.records import UNFINISHED
 from simserve.workload.class_spec import ClassSpec, RetrySpec
@@ -50,11 +50,12 @@ class Callers:
         http_timeout: float | None = None,
     ) -> None:
         self.num_ended = 0
+        # Requests that come to an end in all; of clients who stop by a time, known when the last of them has.
+        self.num_due = len(specs)
+        self._num_idle = self._num_unsent = 0
         self.num_resent = 0
         self.abandoned: list[tuple[float, float, float]] = []
         self.on_end: list[Callable[[int, float], None]] = []
-        self.requests, self.lists_failures = requests, True
-        self.replicas: list[Replica] = []
         self._not_before = 0.0
         self._specs, self._requests, self._events = specs, requests, events
         self._arrival_time, self._latency = arrival_time, latency
@@ -155,13 +156,19 @@ class Callers:
         self._put(index, max(ready_time, self._not_before))
 
     def _send_next(self, answered_at: float, not_before: float = 0.0) -> None:
-        index = self._next
-        if index < len(self._specs):
+        index, specs = self._next, self._specs
+        if index < len(specs):
             self._next = index + 1
-            is_first = index < (self._specs.concurrency or 0)
-            sent_at = self._specs.begins_at(index) if is_first else answered_at + float(self._specs.think_time[index])
-            self._arrival_time[index] = self._sent_at[index] = sent_at
-            self._put(index, max(sent_at + float(self._latency[index]), not_before))
+            is_first = index < (specs.concurrency or 0)
+            sent_at = specs.begins_at(index) if is_first else answered_at + float(specs.think_time[index])
+            if not specs.is_over(sent_at):
+                self._arrival_time[index] = self._sent_at[index] = sent_at
+                self._put(index, max(sent_at + float(self._latency[index]), not_before))
+                return
+            self._num_unsent += 1
+        self._num_idle += 1
+        if self._num_idle == specs.concurrency:
+            self.num_due = self._next - self._num_unsent
 
     def _put(self, index: int, ready_time: float) -> None:
         self._requests.ready_time[index] = ready_time

@@ -26,6 +26,7 @@ class ClosedLoop:
         cluster: Where requests go.
         think_time: Seconds between an answer and the sending of request i, shape [N].
         begins_at: From a client, counted from 0, to when it sends its first request.
+        is_over: From when a request would be sent to whether clients have stopped by then.
         frontend_latency: Seconds from sending request i to the scheduler, shape [N].
         arrival_time: Filled with when each request was sent, shape [N].
     """
@@ -36,12 +37,12 @@ class ClosedLoop:
     frontend_latency: NDArray[np.float64]
     arrival_time: NDArray[np.float64]
     begins_at: Callable[[int], float]
+    is_over: Callable[[float], bool]
     _answers: dict[int, simpy.Event] = field(default_factory=dict)
 
     def start(self, concurrency: int) -> None:
         """Let ``concurrency`` clients begin, at time 0 or over the ramp-up."""
-        for replica in self.cluster.replicas:
-            replica.finished = []
+        self.cluster.listen()
         indices = iter(range(len(self.think_time)))
         for client in range(concurrency):
             index = next(indices, None)
@@ -56,9 +57,9 @@ class ClosedLoop:
     def _client(self, first: int, begins_at: float, indices: Iterator[int]) -> Generator[simpy.Event, Any, None]:
         sent_at, index = begins_at, first
         requests = self.cluster.requests
-        if begins_at > 0.0:
+        if begins_at > 0.0 and not self.is_over(begins_at):
             yield self.env.timeout(begins_at)
-        while True:
+        while not self.is_over(sent_at):
             self.arrival_time[index] = sent_at
             ready_time = sent_at + float(self.frontend_latency[index])
             if requests.status[index] == FAILED:
@@ -73,5 +74,5 @@ class ClosedLoop:
                 return
             index = following
             sent_at = answered_at + float(self.think_time[index])
-            if sent_at > self.env.now:
+            if sent_at > self.env.now and not self.is_over(sent_at):
                 yield self.env.timeout(sent_at - self.env.now)

@@ -6,19 +6,21 @@ SimPy's side.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappush
 from typing import Any
 
 import numpy as np
 
 from simserve.engine.compiled.run import Compiled, Drive
+from simserve.engine.conversations import Conversations
 from simserve.engine.data_plane import CHORES, NEWS, DataPlane, driver
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.lockstep import Ranks, complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
+from simserve.engine.routing import Router
 from simserve.engine.state import LEAP_WIDTH, STATIC, Replica, RequestTable
 from simserve.sim.recorder import FLUSH_ROWS, Recorder
-from simserve.sim.routing_spec import RoutingPolicy
+from simserve.sim.routing_spec import TOKEN_POLICIES, RoutingPolicy, RoutingSpec
 
 Routing = RoutingPolicy
 _drive_replicas = driver(submit, complete, plan, seen_time)
@@ -32,7 +34,8 @@ class Cluster:
         replicas: At least one; those of a replica that steps in lockstep stand side by side.
         requests: The table of all requests of the run.
         recorder: Takes the leaps.
-        routing: ``round_robin``, or ``least_outstanding`` (ties: the lowest replica).
+        routing: How requests are spread.
+        router: What chooses that way (`simserve.sim.routing.plain_router`).
         on_progress: Called now and then with the number of requests that have finished.
         num_ranks: How many of ``replicas`` step together as one replica.
     """
@@ -42,7 +45,8 @@ class Cluster:
         replicas: list[Replica],
         requests: RequestTable,
         recorder: Recorder,
-        routing: Routing,
+        routing: RoutingSpec,
+        router: Router,
         on_progress: Callable[[int], None] | None = None,
         num_ranks: int = 1,
     ) -> None:
@@ -54,15 +58,22 @@ class Cluster:
         if num_ranks > 1:
             units = [Ranks(replicas[at : at + num_ranks]) for at in starts]
             self._drive = _drive_ranks
-        works_ahead = replicas[0].config.async_scheduling and replicas[0].mode != STATIC
-        self._plane = DataPlane(units, routing == "least_outstanding", works_ahead)
+        self._plane = DataPlane(
+            units,
+            router,
+            weighs_tokens=routing.policy in TOKEN_POLICIES,
+            renew_interval=routing.update_interval,
+            schedules_ahead=replicas[0].config.async_scheduling and replicas[0].mode != STATIC,
+        )
+        if self._plane.notes_finishes:
+            self._note_finishes()
         self.requests = requests
         self._recorder = recorder
         self._on_progress = on_progress
         self._compiled: Compiled | None = None
 
     def accelerate(self, drive: Drive | None) -> None:
-        """Let compiled code drive, from before anything is sent to the end; None: nothing changes."""
+        """Let compiled code drive from now on, before the first step; None: nothing changes."""
         if drive is not None:
             self._compiled = Compiled(drive, self._plane, self.replicas, self.requests)
 
@@ -76,20 +87,35 @@ class Cluster:
         """Requests that were to reach the cluster, and have not: their times and indices."""
         return list(self._plane.sent) if self._compiled is None else self._compiled.unsent
 
-    @property
-    def lists_failures(self) -> bool:
-        """Whether requests that fail on arrival are among those that `drive` returns."""
-        return self._plane.lists_failures
+    def _note_finishes(self) -> None:
+        self._plane.notes_finishes = True
+        for unit in self._plane.units:
+            unit.finished = []
+            for rank in unit.ranks if isinstance(unit, Ranks) else ():
+                rank.finished = unit.finished
 
-    @lists_failures.setter
-    def lists_failures(self, lists: bool) -> None:
-        self._plane.lists_failures = lists
+    def listen(self) -> None:
+        """Let `drive` return at the instant of every finish; before it is accelerated."""
+        self._note_finishes()
+        self._plane.has_listener = True
+
+    def converse(self, conversations: Conversations, sent: Iterable[tuple[float, int]]) -> None:
+        """Hold conversations; before it is accelerated.
+
+        Args:
+            conversations: They.
+            sent: Which requests are sent first, and when they reach the router.
+        """
+        self._note_finishes()
+        self._plane.conversations = conversations
+        # Sorted, it is a heap.
+        self._plane.sent = sorted(sent)
+        for ready_time, index in self._plane.sent:
+            self.requests.ready_time[index] = ready_time
 
     def schedule_all(self) -> None:
-        """Open loop: every request of the table arrives at its ``ready_time`` (ascending)."""
+        """Open loop: every request of the table arrives at its ``ready_time`` (ascending); before it is accelerated."""
         self._plane.num_scheduled = len(self.requests.ready_time)
-        if self._compiled is not None:
-            self._compiled.schedule_all(self._plane.num_scheduled)
 
     def send(self, index: int, ready_time: float) -> None:
         """Closed loop: one request reaches the cluster at ``ready_time``, not before the time driven to."""
@@ -107,14 +133,10 @@ class Cluster:
             listened-to instant the arrivals and plans of that instant are still to come: call again.
         """
         plane, requests, compiled = self._plane, self.requests, self._compiled
-        if not plane.has_listener and self.replicas[0].finished is not None:
-            plane.has_listener = True
-            if compiled is not None:
-                compiled.listen(plane.lists_failures)
         while True:
             reason = self._drive(plane, requests, until) if compiled is None else compiled.drive(until)
             if reason == NEWS:
-                return self._collect_finished()
+                return self._take_finished()
             if reason != CHORES:
                 return []
             self._do_chores()
@@ -131,16 +153,13 @@ class Cluster:
         if self._on_progress is not None:
             self._on_progress(self._plane.num_finished if self._compiled is None else self._compiled.num_finished)
 
-    def _collect_finished(self) -> list[int]:
-        """Return, ascending, the requests that finished or failed at this instant, and forget them."""
+    def _take_finished(self) -> list[int]:
+        """Return, ascending, the requests that finished at this instant, and forget them."""
         if self._compiled is not None:
             return self._compiled.take_finished()
-        finished, self._plane.failed = self._plane.failed, []
-        for replica in self.replicas:
-            if replica.finished:
-                finished += replica.finished
-                replica.finished = []
-        return sorted(finished)
+        finished = list(self._plane.finished)
+        self._plane.finished.clear()
+        return finished
 
     def flush(self) -> None:
         """Hand all leaps to the recorder."""

@@ -13,7 +13,7 @@ from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pool_spec import DisaggregationSpec
 from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.response_cache_spec import ResponseCacheSpec
-from simserve.sim.routing_spec import API_POOL, LIVE_POLICIES, RoutingSpec, RuleSpec
+from simserve.sim.routing_spec import API_POOL, RoutingSpec, RuleSpec
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.update_spec import UpdateSpec
 
@@ -67,11 +67,10 @@ class Control:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing decides but a router that the plain data plane knows."""
-        is_live = self.routing.policy in LIVE_POLICIES and not self.routing.update_interval
+        """Whether nothing decides but a router that sends every request to a replica."""
         nothing_else = (self.admission, self.autoscaling, self.streaming, self.disaggregation)
         is_left_alone = not self.faults and not self.updates and self.liveness is None
-        return is_live and is_left_alone and all(each is None for each in nothing_else) and not self.has_front
+        return is_left_alone and all(each is None for each in nothing_else) and not self.has_front
 
     @property
     def rules(self) -> tuple[RuleSpec, ...]:

@@ -1,4 +1,7 @@
-"""DisaggregatedFleet: prefill replicas that hand each request over to a decode replica, with its KV cache."""
+"""DisaggregatedFleet: prefill replicas that hand each request over to a decode replica, with its KV cache.
+
+Replicas that do both may stand beside them; what they answer crosses no link.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _ON_ITS_WAY = -3
 
 
 class DisaggregatedFleet(Fleet):
-    """A fleet whose pools prefill or decode.
+    """A fleet some of whose pools prefill or decode.
 
     Attributes:
         handover: The links between them.
@@ -27,8 +30,16 @@ class DisaggregatedFleet(Fleet):
     decode_router: Router
     landed: deque[int]
 
-    def _begin(self, index: int) -> None:
-        self.handover.begin(index)
+    def readers(self, index: int, pools: list[Pool]) -> list[Pool]:
+        """Return the decode pools that can read the KV cache of a request: of its model and format, in its region."""
+        return [pool for pool in pools if pool.reads(self._source(index))]
+
+    def _source(self, index: int) -> Pool:
+        """Return the pool that computed the KV cache of a request."""
+        return self.units[self.handover.prefill_replica[index]].pool
+
+    def _begin(self, index: int, unit: Unit) -> None:
+        self.handover.begin(index, is_split=unit.pool.role == "prefill")
 
     def _leave(self, unit: Unit, index: int) -> None:
         super()._leave(unit, index)
@@ -40,7 +51,8 @@ class DisaggregatedFleet(Fleet):
                 unit.replica.end_time = INFINITY
                 return False
             return True
-        self._go_on(self.handover.take_in(unit, now), now)
+        if unit.pool.role == "decode":
+            self._go_on(self.handover.take_in(unit, now), now)
         return True
 
     def _go_on(self, freed: list[Unit], now: float) -> None:
@@ -81,7 +93,9 @@ class DisaggregatedFleet(Fleet):
 
     def num_parked(self, pool: Pool) -> int:
         """Return how many requests, or caches that have landed, wait for a replica of a pool to be ready."""
-        return len(self.landed) if pool.role == "decode" else super().num_parked(pool)
+        if pool.role != "decode":
+            return super().num_parked(pool)
+        return sum(pool.reads(self._source(index)) for index in self.landed)
 
     def _bury(self, unit: Unit, now: float) -> None:
         members = list(unit.members)

@@ -74,7 +74,9 @@ class SpotFault(_Losing):
     replica: Place = 0
     """With `at`: which one, from 0."""
     notice: Annotated[Seconds, Field(ge=0)] = 120.0
-    """Warning before it is taken (AWS gives two minutes)."""
+    """Warning before it is taken (AWS gives two minutes). `duration` (or `mttr`) runs from there until the instance
+    that replaces it takes requests. That is paid for from its launch: `deployment.autoscaling.startup` before it is
+    ready, or without autoscaling the defaults of that block."""
 
 
 class SlowFault(_Timed):

@@ -16,7 +16,7 @@ from simserve.sim.disaggregation import DisaggregatedFleet
 from simserve.sim.fault_spec import BlackHoleFault, FaultSpec, LinkFault, NodeFault, SlowFault, SpotFault
 from simserve.sim.fleet import Fleet
 from simserve.sim.outages import Outages
-from simserve.sim.units import READY, STOPPED, Pool, Unit
+from simserve.sim.units import READY, STARTING, STOPPED, Pool, Unit
 from simserve.workload.requests import RequestSpecs
 
 Steps = Generator[simpy.Event, Any, None]
@@ -158,7 +158,8 @@ class Faults:
     def _take_back(self, fault: SpotFault, units: list[Unit], seconds: float) -> Steps:
         """Drain for the length of the notice, then take it; another instance is ready when it is over.
 
-        Under an autoscaler only if it has not filled the gap by then.
+        It is launched, and paid for, so long before as a start takes. Under an autoscaler only if that has not filled
+        the gap by then.
         """
         for unit in units:
             self._fleet.drain(unit, self._env.now)
@@ -166,8 +167,17 @@ class Faults:
         for unit in units:
             if unit.state != STOPPED:
                 self._fleet.lose(unit, self._env.now, then=STOPPED, retry=fault.in_flight == "retry")
-        yield self._env.timeout(seconds)
-        for unit in units:
-            pool = unit.pool
-            if pool.wanted is None or len(pool.present) < pool.wanted:
-                self._fleet.launch(pool, self._env.now, is_ready=True, place=unit.place)
+        yield self._env.all_of([self._env.process(self._replace(unit, seconds)) for unit in units])
+
+    def _replace(self, unit: Unit, seconds: float) -> Steps:
+        """Have another instance in the place of one that was taken, ready after ``seconds``."""
+        pool = unit.pool
+        startup = min(pool.startup_seconds, seconds)
+        yield self._env.timeout(seconds - startup)
+        if pool.wanted is not None and len(pool.present) >= pool.wanted:
+            yield self._env.timeout(startup)
+            return
+        instance = self._fleet.launch(pool, self._env.now, is_ready=False, place=unit.place)
+        yield self._env.timeout(startup)
+        if instance.state == STARTING:
+            self._fleet.ready(instance, self._env.now)

@@ -46,12 +46,15 @@ class Fleet(Lives):
     Attributes:
         refusals: How often each of `REASONS` was the answer at the door, tries that were repeated included.
         parked: Requests that wait for a replica to be ready.
+        way_back: With regions and streaming: seconds of each answer's way to its client, which then are in no row; else
+            None.
     """
 
     router: Router
     callers: Callers
     gate: Gate | None = None
     regions: Regions | None = None
+    way_back: list[float] | None = None
 
     def __init__(
         self,
@@ -130,7 +133,7 @@ class Fleet(Lives):
     @property
     def is_done(self) -> bool:
         """Whether every request has come to its end."""
-        return self.callers.num_ended == len(self._place)
+        return self.callers.num_ended == self.callers.num_due
 
     def drive(self, until: float) -> None:
         """Advance to ``until`` (exclusive), to news for SimPy's side, or until nothing is left to do."""
@@ -248,7 +251,7 @@ class Fleet(Lives):
 
     def _enter(self, unit: Unit, index: int, now: float) -> None:
         """Let a request reach the scheduler of its replica."""
-        self._begin(index)
+        self._begin(index, unit)
         if unit.pool.schedules_ahead:
             seen = seen_time(unit.replica, now)
             if seen > now:
@@ -330,10 +333,13 @@ class Fleet(Lives):
             self.stop(unit, now)
 
     def _answered_at(self, index: int, unit: Unit, now: float) -> float:
-        """Return when the answer is with its client; the row then says what the client sees."""
+        """Return when the answer is with its client; the row then says what the client sees, unless it is streamed."""
         if self.regions is None:
             return now
         back, requests = self.regions.one_way(index, unit.pool), self.requests
+        if self.way_back is not None:
+            self.way_back[index] = back
+            return now + back
         requests.first_token_time[index] += back
         requests.finish_time[index] += back
         return now + back
@@ -369,7 +375,7 @@ class Fleet(Lives):
 
     # What a fleet of prefill and decode replicas does besides: `simserve.sim.disaggregation`.
 
-    def _begin(self, index: int) -> None:
+    def _begin(self, _index: int, _unit: Unit) -> None:
         """Get a row ready for its replica."""
 
     def _may_step(self, _unit: Unit, _now: float) -> bool:

@@ -241,8 +241,9 @@ class FrontedFleet(Fleet):
         self._asked_again[index] = 1
         self.num_asked_again += 1
         self.num_discarded_tokens += self.requests.generated_tokens[index]
-        if unit.pool.paths is not None:
-            unit.pool.paths.cached_tokens[index] = 0
+        for pool in self.pools:
+            if pool.paths is not None:
+                pool.paths.cached_tokens[index] = 0
         if self.fair is not None:
             self.fair.charge_answer(index)
         self.rules.kinds[index] = self.rules.second[index]

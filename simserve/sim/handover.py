@@ -20,7 +20,7 @@ class Handover:
 
     Args:
         spec: The links.
-        kv_bytes_per_token: Of the whole model.
+        kv_bytes_per_token: Of the whole model, where a pool does not say.
         requests: The table of all requests.
         events: Where landings are put, a heap.
 
@@ -61,13 +61,14 @@ class Handover:
         """Seconds that caches waited for a link."""
         return sum(link.waited for link in self._links.values())
 
-    def begin(self, index: int) -> None:
-        """Ask a prefill replica for the first token alone."""
+    def begin(self, index: int, *, is_split: bool = True) -> None:
+        """Forget an earlier attempt; ask a prefill replica (``is_split``) for the first token alone."""
         requests = self._requests
-        self._asked[index] = (requests.output_tokens[index], requests.max_tokens[index])
-        requests.output_tokens[index] = requests.max_tokens[index] = 1
         self.prefill_end[index] = self.transfer_start[index] = self.transfer_end[index] = nan
         self.prefill_replica[index] = -1
+        if is_split:
+            self._asked[index] = (requests.output_tokens[index], requests.max_tokens[index])
+            requests.output_tokens[index] = requests.max_tokens[index] = 1
 
     def restore(self, index: int) -> None:
         """Let the row say again what the client asked for."""
@@ -84,7 +85,9 @@ class Handover:
         forget_handed_over(unit.replica, index)
         requests.status[index] = UNFINISHED
         requests.finish_time[index] = requests.first_token_time[index] = nan
-        seconds = requests.prompt_tokens[index] * self._bytes_per_token / self._spec.transfer_bandwidth
+        own = unit.pool.kv_bytes_per_token
+        bytes_per_token = self._bytes_per_token if own is None else own
+        seconds = requests.prompt_tokens[index] * bytes_per_token / self._spec.transfer_bandwidth
         self.num_transfers += 1
         self._source[index] = unit
         self._on_their_way[unit.number] = self._on_their_way.get(unit.number, 0) + 1

@@ -11,6 +11,7 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from simserve.engine.conversations import Conversations
 from simserve.sim.affinity import affinity_of
 from simserve.sim.autoscaler import Autoscaler
 from simserve.sim.callers import Callers, Event
@@ -37,7 +38,7 @@ from simserve.sim.routing import Router
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.rules import rules_of
 from simserve.sim.series import BinnedSums
-from simserve.sim.sessions import Sessions
+from simserve.sim.sessions import Sessions, conversations_of, first_sent, forget_unsent
 from simserve.sim.step_log import StepLog
 from simserve.sim.streaming import joined
 from simserve.sim.timeline import FleetTimeline
@@ -98,6 +99,7 @@ class ManagedRun:
         if control.regions is not None:
             self._regions = self.fleet.regions = Regions(control.regions, self._pools, self.fleet.units, specs)
             self.fleet.router.near = self._regions.near
+            self.fleet.way_back = None if control.streaming is None else [0.0] * len(specs)
         http_timeout = None if control.streaming is None else control.streaming.http_timeout
         self.fleet.callers = Callers(specs, self.requests, events, self.arrival_time, latency, http_timeout)
         if control.admission is not None:
@@ -109,10 +111,14 @@ class ManagedRun:
                 self.fleet.launch(pool, 0.0, is_ready=True, place=place)
         self._outages = Outages(self.fleet)
         self._sessions: Sessions | None = None
-        if specs.turn is not None:
-            self._sessions = Sessions(self.fleet.callers, specs, latency, self.arrival_time)
+        conversations = conversations_of(specs, latency, self.arrival_time)
+        if conversations is not None:
+            send = self.fleet.callers.send
+            self._sessions = Sessions(conversations, self.requests, send)
             self.fleet.callers.on_end.append(self._answer)
-            self._sessions.start()
+            for ready_time, index in first_sent(conversations, specs):
+                send(index, ready_time)
+            self._note_begun(conversations)
         elif specs.concurrency is None:
             # One tokeniser, in order: nobody overtakes a long prompt.
             np.frombuffer(self.requests.ready_time)[:] = np.maximum.accumulate(self.arrival_time + latency)
@@ -142,7 +148,7 @@ class ManagedRun:
             env.run(until=done)
         except KeyboardInterrupt:
             if self._sessions is not None:
-                self._sessions.forget_unsent()
+                forget_unsent(self.fleet.callers.unsent, self.requests, self.arrival_time)
             elif self._specs.concurrency is None:
                 # What was still to come was never sent.
                 self.arrival_time[self.fleet.num_arrived :] = np.nan
@@ -163,6 +169,7 @@ class ManagedRun:
         fleet.handover = Handover(control.disaggregation, control.kv_bytes_per_token, self.requests, events)
         decoding = [pool for pool in self._pools if pool.role == "decode"]
         fleet.decode_router = Router(RoutingSpec(), fleet.units, decoding, self._specs)
+        fleet.decode_router.near = fleet.readers
         return fleet
 
     @property
@@ -316,7 +323,13 @@ class ManagedRun:
 
     def _answer(self, index: int, heard_at: float) -> None:
         assert self._sessions is not None
-        self._sessions.answer([index], None if self.fleet.callers.delivery is None else heard_at)
+        self._sessions.answer(index, None if self.fleet.callers.delivery is None else heard_at)
+        self._note_begun(self._sessions.conversations)
+
+    def _note_begun(self, conversations: Conversations) -> None:
+        """Where clients stop by a time, note how many requests there are in all when the last one has."""
+        if conversations.num_idle == self._specs.concurrency:
+            self.fleet.callers.num_due = conversations.num_begun
 
     def _patience(self, index: int) -> float | None:
         """Return the seconds from its arrival in which a request's first token must come; None: no limit."""
@@ -362,4 +375,6 @@ def _pool(setup: PoolSetup, sums: BinnedSums, specs: RequestSpecs, log: StepLog 
         startup_seconds=setup.startup_seconds,
         weights_bytes=setup.weights_bytes,
         replicas_per_node=setup.replicas_per_node,
+        kv_layout=setup.kv_layout,
+        kv_bytes_per_token=setup.kv_bytes_per_token,
     )

@@ -45,6 +45,8 @@ class PoolSetup:
         acceptance: Speculative decoding: probability that each draft is accepted, given that all before it were;
             empty: the paces are the requests' own, or nothing drafts.
         region: Where they are; empty: regions do not matter.
+        kv_layout: Model and format of their KV caches.
+        kv_bytes_per_token: Of the whole model, in this format; None: what `Control` says.
     """
 
     name: str
@@ -60,6 +62,8 @@ class PoolSetup:
     replicas_per_node: int = 1
     acceptance: tuple[float, ...] = ()
     region: str = ""
+    kv_layout: str = ""
+    kv_bytes_per_token: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,19 +100,29 @@ def request_table(
     Args:
         pools: One or more.
         specs: What arrives.
-        allowed: Indices of pools by class; empty: all, for all. A class without pools is served elsewhere.
+        allowed: Indices, among the pools that take requests, by class; empty: all, for all. A class without pools is
+            served elsewhere.
         kinds: Of each request an index into ``allowed``; None: its class.
     """
     classes = specs.request_class if kinds is None else kinds
     if classes is None or not allowed or (len(pools) == 1 and all(allowed)):
         return _table(specs, pools, pools[0].engine)
-    tables = [_table(specs, [pools[number] for number in each], pools[0].engine) for each in allowed]
+    entrances = [pool for pool in pools if pool.role != "decode"]
+    tables = [
+        _table(specs, _serving([entrances[number] for number in each], pools), pools[0].engine) for each in allowed
+    ]
     merged = tables[0]
     for name in _LIMITED:
         column = getattr(merged, name)
         for index, number in enumerate(classes.tolist()):
             column[index] = getattr(tables[number], name)[index]
     return merged
+
+
+def _serving(entrances: Sequence[PoolSetup], pools: Sequence[PoolSetup]) -> list[PoolSetup]:
+    """Return pools with those that decode what they prefill."""
+    keys = {(pool.kv_layout, pool.region) for pool in entrances if pool.role == "prefill"}
+    return [*entrances, *(pool for pool in pools if pool.role == "decode" and (pool.kv_layout, pool.region) in keys)]
 
 
 def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineConfig) -> RequestTable:

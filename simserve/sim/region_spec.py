@@ -21,7 +21,8 @@ class RegionsSpec(FrozenModel):
     """Pools in regions (`region` of each pool), and clients that are nearer to some than to others.
 
     A request goes to the nearest region with a pool that may serve it and is ready. Its way there and the way of its
-    answer back are part of TTFT and E2E, as its client sees them. (Time limits of clients run until the replica has
+    answer back are part of TTFT and E2E, as its client sees them, beside `streaming.network_latency`. KV caches do not
+    leave their region: one with a prefill pool has a decode pool. (Time limits of clients run until the replica has
     answered, not until the answer has arrived.)
     """
 

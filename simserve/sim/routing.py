@@ -1,12 +1,19 @@
-"""Router: which of the ready replicas an arrival goes to, from signals that may be stale."""
+"""Router: which of the ready replicas of a fleet an arrival goes to, from signals that may be stale.
+
+How it chooses between them is `simserve.engine.routing`'s; here is which it may choose from.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from simserve import rng
-from simserve.sim.affinity import Affinity
-from simserve.sim.routing_spec import TOKEN_POLICIES, RoutingSpec
+from simserve.engine import routing
+from simserve.engine.routing import Affinity, choose
+from simserve.sim.affinity import affinity_of
+from simserve.sim.routing_spec import BLIND_POLICIES, TOKEN_POLICIES, RoutingSpec
 from simserve.sim.units import Pool, Unit
 from simserve.workload.requests import RequestSpecs
 
@@ -14,6 +21,34 @@ _UNIFORMS_AT_ONCE = 1024
 NONE_READY = -1
 DEFAULT_GUARD = 1.5
 """Load over the mean load from which a replica is passed over (SGLang's router: ``--balance-rel-threshold``)."""
+_POLICIES = {"round_robin": routing.ROUND_ROBIN, "random": routing.RANDOM, "power_of_two": routing.TWO_CHOICES}
+_DRAWS = {"random": 1, "power_of_two": 2}
+"""Random numbers that a request takes."""
+
+
+def plain_router(spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True) -> routing.Router:
+    """Return the router of replicas that are there throughout: each request is routed once, by numbers drawn here.
+
+    Args:
+        spec: The policy.
+        specs: What arrives.
+        as_lists: Whether it is read from Python, not from compiled code.
+    """
+    router = _router(spec, affinity_of(spec, specs, as_lists))
+    random = rng.stream(specs.seed, "routing", specs.replication)
+    for _ in range(-(-len(specs) * _DRAWS.get(spec.policy, 0) // _UNIFORMS_AT_ONCE)):
+        _draw_more(router, random)
+    return router
+
+
+def _router(spec: RoutingSpec, affinity: Affinity | None) -> routing.Router:
+    guard = DEFAULT_GUARD if spec.imbalance_guard is None else spec.imbalance_guard
+    return routing.Router(_POLICIES.get(spec.policy, routing.LEAST), affinity, guard)
+
+
+def _draw_more(router: routing.Router, random: np.random.Generator) -> None:
+    """Add to the random numbers of a router; each batch is used from its end."""
+    router.uniforms.frombytes(random.random(_UNIFORMS_AT_ONCE)[::-1].tobytes())
 
 
 class Router:
@@ -46,9 +81,7 @@ class Router:
         kinds: Sequence[int] | None = None,
     ) -> None:
         self.near: Callable[[int, list[Pool]], list[Pool]] | None = None
-        self._affinity = affinity
-        self._guard = DEFAULT_GUARD if spec.imbalance_guard is None else spec.imbalance_guard
-        self._policy = spec.policy
+        self._router = _router(spec, affinity)
         self._units = units
         self._pools = list(pools)
         self._allowed = [[self._pools[number] for number in each] for each in allowed]
@@ -58,15 +91,15 @@ class Router:
         self._weights = dict(spec.weights or {})
         self._credits = dict.fromkeys(self._weights, 0.0)
         self._is_stale = spec.update_interval > 0
+        self._is_blind = spec.policy in BLIND_POLICIES
         self._seen: list[int] = []
-        self._turn = 0
         self._random = rng.stream(specs.seed, "routing", specs.replication)
-        self._uniforms: list[float] = []
+        self._draws = _DRAWS.get(spec.policy, 0)
         self._weighs_tokens = spec.policy in TOKEN_POLICIES
 
     def refresh(self) -> None:
         """Look at every replica; until the next look, this is what the router knows."""
-        self._seen = [self._signal(unit) for unit in self._units]
+        self._seen = self._live_signals()
 
     def redirect(self, index: int, kind: int) -> None:
         """Let a request go to other pools from now on.
@@ -92,7 +125,11 @@ class Router:
             ready = [number for pool in pools for number in self._open(pool)]
         if not ready:
             return NONE_READY
-        return self._among(ready) if self._affinity is None else self._near(index, ready, self._affinity)
+        router = self._router
+        if router.num_drawn + self._draws > len(router.uniforms):
+            router.uniforms, router.num_drawn = router.uniforms[router.num_drawn :], 0
+            _draw_more(router, self._random)
+        return choose(router, index, ready, self._signals())
 
     def _open(self, pool: Pool) -> list[int]:
         """Return the replicas of a pool that a request may go to, ascending."""
@@ -104,33 +141,19 @@ class Router:
         """Return the pools that may serve a request."""
         return self._pools if self._kinds is None else self._allowed[self._kinds[index]]
 
-    def _near(self, index: int, ready: Sequence[int], affinity: Affinity) -> int:
-        """Return the replica that knows a request, unless it has far more to do than the others."""
-        number = affinity.preferred(index, ready)
-        if number is None or self._is_overloaded(number, ready, affinity.worth):
-            number = self._least(ready)
-        affinity.routed(index, number)
-        return number
-
-    def _is_overloaded(self, number: int, ready: Sequence[int], worth: int) -> bool:
-        """Return whether a replica has far more to do than the mean, and so much more than the least that it shows."""
-        own = self._known(number)
-        if own <= worth:
-            return False
-        units = self._units
-        if self._is_stale:
-            loads = [self._known(each) for each in ready]
-        elif self._weighs_tokens:
-            loads = [units[each].tokens for each in ready]
-        else:
-            loads = [units[each].load for each in ready]
-        return own > self._guard * sum(loads) / len(loads) and own > min(loads) + worth
-
-    def _known(self, number: int) -> int:
-        """Return the load of a replica as far as the router knows."""
+    def _signals(self) -> list[int]:
+        """Return the load of every replica as far as the router knows; one newer than its last look is empty."""
+        if self._is_blind:
+            return []
         if not self._is_stale:
-            return self._signal(self._units[number])
-        return self._seen[number] if number < len(self._seen) else 0
+            return self._live_signals()
+        self._seen += [0] * (len(self._units) - len(self._seen))
+        return self._seen
+
+    def _live_signals(self) -> list[int]:
+        if self._weighs_tokens:
+            return [unit.tokens for unit in self._units]
+        return [unit.load for unit in self._units]
 
     def _draw_pool(self, pools: list[Pool]) -> Pool:
         """Return the pool whose turn it is by weight: smooth weighted round robin, as nginx deals."""
@@ -139,36 +162,3 @@ class Router:
         chosen = max(pools, key=lambda pool: self._credits[pool.name])
         self._credits[chosen.name] -= sum(self._weights[pool.name] for pool in pools)
         return chosen
-
-    def _among(self, ready: Sequence[int]) -> int:
-        if len(ready) == 1:
-            return ready[0]
-        if self._policy == "round_robin":
-            turn = self._turn if self._turn < len(ready) else 0
-            self._turn = turn + 1
-            return ready[turn]
-        if self._policy == "random":
-            return ready[self._draw(len(ready))]
-        if self._policy == "power_of_two":
-            first = self._draw(len(ready))
-            second = self._draw(len(ready) - 1)
-            second += second >= first
-            # The lower number first, so that ties go to it.
-            return self._least((ready[min(first, second)], ready[max(first, second)]))
-        return self._least(ready)
-
-    def _least(self, ready: Sequence[int]) -> int:
-        if not self._is_stale:
-            units = self._units
-            loads = [units[number].tokens if self._weighs_tokens else units[number].load for number in ready]
-            return ready[loads.index(min(loads))]
-        # A replica that is newer than the last look is thought to be empty.
-        return min(ready, key=self._known)
-
-    def _signal(self, unit: Unit) -> int:
-        return unit.tokens if self._weighs_tokens else unit.load
-
-    def _draw(self, below: int) -> int:
-        if not self._uniforms:
-            self._uniforms = self._random.random(_UNIFORMS_AT_ONCE).tolist()
-        return min(int(self._uniforms.pop() * below), below - 1)

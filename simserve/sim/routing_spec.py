@@ -15,8 +15,6 @@ from simserve.validation import FrozenModel
 RoutingPolicy = Literal[
     "round_robin", "random", "least_outstanding", "least_tokens", "power_of_two", "session", "prefix"
 ]
-LIVE_POLICIES = ("round_robin", "least_outstanding")
-"""Policies that the plain data plane knows, with signals that are never stale."""
 BLIND_POLICIES = ("round_robin", "random")
 """Policies that look at no signal."""
 

@@ -1,121 +1,121 @@
-"""Conversations: the next turn is sent when the one before it is answered. The data plane calls; no process of SimPy.
+"""Conversations: from what arrives to what is sent first, and in a fleet, to what follows on an answer.
 
-A turn that failed is answered too: what follows is sent all the same, and fails in its turn if it must.
+Whose turn follows on which is `simserve.engine.conversations`'; the plain data plane asks there by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.state import FAILED, Replica, RequestTable
+from simserve.engine.conversations import Conversations, following, next_beginning, ready_after
+from simserve.engine.state import FAILED, RequestTable
 from simserve.workload.requests import RequestSpecs
 
 
-class Sender(Protocol):
-    """Where the turns of conversations go: a cluster, or the clients of a fleet.
+def conversations_of(
+    specs: RequestSpecs, latency: NDArray[np.float64], arrival_time: NDArray[np.float64]
+) -> Conversations | None:
+    """Return the conversations of a run; None: arrivals wait for no answer.
 
-    Attributes:
-        requests: The table of all requests.
-        replicas: Schedulers that must say what they have finished.
-        lists_failures: Whether it is told of requests that fail on arrival.
+    Args:
+        specs: Requests; those of a conversation stand side by side, by turn.
+        latency: Seconds from sending request i to the router, shape [N].
+        arrival_time: Filled with when each request was sent, shape [N].
     """
+    if specs.turn is None:
+        return None
+    assert specs.session is not None
+    is_first = np.ones(len(specs), dtype=bool)
+    is_first[1:] = (np.diff(specs.session) != 0) | (np.diff(specs.turn) != 0)
+    starts = np.flatnonzero(is_first)
+    edges = np.append(starts, len(specs)).astype(np.int64)
+    return Conversations(
+        group=_column(np.cumsum(is_first) - 1, np.int64),
+        edges=_column(edges, np.int64),
+        unanswered=_column(np.diff(edges), np.int64),
+        begins=_column(np.append(specs.turn[starts] == 1, True), np.int8),
+        is_closed=specs.concurrency is not None,
+        closes_at=math.inf if specs.closes_at is None else specs.closes_at,
+        think_time=_column(specs.think_time, np.float64),
+        latency=_column(latency, np.float64),
+        arrival_time=_seen(arrival_time),
+    )
 
-    requests: RequestTable
-    replicas: list[Replica]
-    lists_failures: bool
 
-    @property
-    def unsent(self) -> list[tuple[float, int]]:
-        """Requests that were to reach it, and have not: their times and indices."""
+def _column(values: NDArray[Any], kind: type[np.generic]) -> Any:
+    """Return a copy of values as both Python and compiled code read them fast."""
+    return _seen(np.array(values, dtype=kind))
 
-    def send(self, index: int, ready_time: float) -> None:
-        """Let one request arrive at ``ready_time``."""
+
+def _seen(values: NDArray[Any]) -> Any:
+    return memoryview(cast(bytes, values))
+
+
+def first_sent(conversations: Conversations, specs: RequestSpecs) -> Iterable[tuple[float, int]]:
+    """Begin the conversations: yield when the first requests reach the router, and which they are.
+
+    In an open loop the first turn of every conversation, at its time; in a closed loop ``concurrency`` clients hold
+    one conversation after another, and begin at 0 or over the ramp-up.
+    """
+    edges = conversations.edges
+    if specs.concurrency is None:
+        begins = np.asarray(conversations.begins)[np.asarray(conversations.group)] == 1
+        indices = np.flatnonzero(begins)
+        sent_at = np.asarray(conversations.arrival_time)
+        sent_at[indices] = sent_at[np.asarray(edges)[np.asarray(conversations.group)[indices]]]
+        ready = sent_at[indices] + np.asarray(conversations.latency)[indices]
+        yield from zip(ready.tolist(), indices.tolist(), strict=True)
+        return
+    for client in range(specs.concurrency):
+        sent = specs.begins_at(client)
+        group = next_beginning(conversations, sent, thinks=False)
+        if group < 0:
+            continue
+        for index in range(edges[group], edges[group + 1]):
+            conversations.arrival_time[index] = sent
+            yield sent + conversations.latency[index], index
+
+
+def forget_unsent(
+    unsent: Iterable[tuple[float, int]], requests: RequestTable, arrival_time: NDArray[np.float64]
+) -> None:
+    """Take back the arrival of what was to be sent, but was not by the time the run ended."""
+    for _, index in unsent:
+        arrival_time[index] = requests.ready_time[index] = np.nan
 
 
 class Sessions:
-    """The conversations of a run, open or in a closed loop.
-
-    In a closed loop ``concurrency`` clients hold one conversation after another; they begin at 0, or over the ramp-up.
+    """The conversations of a fleet, told of every request that ends.
 
     Args:
-        cluster: Where requests go.
-        specs: Requests with ``turn``; those of a conversation stand side by side, by turn.
-        frontend_latency: Seconds from sending request i to the scheduler, shape [N].
-        arrival_time: Filled with when each request was sent, shape [N].
+        conversations: They.
+        requests: The table of all requests.
+        send: Lets one request arrive at a time.
     """
 
     def __init__(
-        self,
-        cluster: Sender,
-        specs: RequestSpecs,
-        frontend_latency: NDArray[np.float64],
-        arrival_time: NDArray[np.float64],
+        self, conversations: Conversations, requests: RequestTable, send: Callable[[int, float], None]
     ) -> None:
-        assert specs.session is not None
-        assert specs.turn is not None
-        self._cluster = cluster
-        self._concurrency, self._begins_at = specs.concurrency, specs.begins_at
-        self._latency, self._arrival_time = frontend_latency, arrival_time
-        self._think_time: list[float] = specs.think_time.tolist()
-        # Requests of one turn of one conversation are a group; groups of a conversation are consecutive.
-        is_first = np.ones(len(specs), dtype=bool)
-        is_first[1:] = (np.diff(specs.session) != 0) | (np.diff(specs.turn) != 0)
-        self._group: list[int] = (np.cumsum(is_first) - 1).tolist()
-        starts = np.flatnonzero(is_first)
-        self._edges: list[int] = [*starts.tolist(), len(specs)]
-        self._unanswered: list[int] = np.diff(self._edges).tolist()
-        self._begins: list[bool] = [*(specs.turn[starts] == 1).tolist(), True]
-        self._beginnings = iter([number for number, begins in enumerate(self._begins[:-1]) if begins])
+        self.conversations, self._requests, self._send = conversations, requests, send
 
-    def start(self) -> None:
-        """Open loop: send the first turns at their times; closed: those that find a client, when it begins."""
-        self._cluster.lists_failures = True
-        for replica in self._cluster.replicas:
-            replica.finished = []
-        if self._concurrency is None:
-            for group in self._beginnings:
-                self._send(group, float(self._arrival_time[self._edges[group]]))
-            return
-        for client in range(self._concurrency):
-            self._begin_next(self._begins_at(client), thinks=False)
-
-    def answer(self, indices: Sequence[int], heard_at: float | None = None) -> None:
-        """Send what follows on requests that ended at this instant, in this order.
+    def answer(self, index: int, heard_at: float | None = None) -> None:
+        """Send what follows on a request that ended.
 
         Args:
-            indices: The requests.
-            heard_at: When their clients know; None: when they ended.
+            index: The request.
+            heard_at: When its client knows; None: when it ended.
         """
-        requests = self._cluster.requests
-        for index in indices:
-            group = self._group[index]
-            self._unanswered[group] -= 1
-            if self._unanswered[group]:
-                continue
-            failed = requests.status[index] == FAILED
-            ended_at = requests.ready_time[index] if failed else requests.finish_time[index]
-            ended_at = ended_at if heard_at is None else heard_at
-            if not self._begins[group + 1]:
-                self._send(group + 1, ended_at, thinks=True)
-            elif self._concurrency is not None:
-                self._begin_next(ended_at, thinks=True)
-
-    def forget_unsent(self) -> None:
-        """Take back the arrival of what was to be sent, but was not by the time the run ended."""
-        for _, index in self._cluster.unsent:
-            self._arrival_time[index] = self._cluster.requests.ready_time[index] = np.nan
-
-    def _begin_next(self, time: float, *, thinks: bool) -> None:
-        group = next(self._beginnings, None)
-        if group is not None:
-            self._send(group, time, thinks=thinks)
-
-    def _send(self, group: int, time: float, *, thinks: bool = False) -> None:
-        for index in range(self._edges[group], self._edges[group + 1]):
-            sent_at = time + self._think_time[index] if thinks else time
-            self._arrival_time[index] = sent_at
-            self._cluster.send(index, sent_at + float(self._latency[index]))
+        conversations, requests = self.conversations, self._requests
+        if heard_at is None:
+            has_failed = requests.status[index] == FAILED
+            heard_at = requests.ready_time[index] if has_failed else requests.finish_time[index]
+        group = following(conversations, index, heard_at)
+        if group < 0:
+            return
+        for each in range(conversations.edges[group], conversations.edges[group + 1]):
+            self._send(each, ready_after(conversations, each, heard_at))

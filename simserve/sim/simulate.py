@@ -31,8 +31,9 @@ from simserve.sim.pools import PoolOutcome, PoolSetup, together
 from simserve.sim.prefixes import prefix_paths
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
+from simserve.sim.routing import plain_router
 from simserve.sim.routing_spec import RoutingSpec
-from simserve.sim.sessions import Sessions
+from simserve.sim.sessions import conversations_of, first_sent, forget_unsent
 from simserve.sim.step_log import StepLog
 from simserve.sim.streaming import StreamTotals, client_view
 from simserve.sim.streaming_spec import StreamingSpec
@@ -138,14 +139,15 @@ def simulate(
     """
     log = StepLog() if keep_steps else None
     engine, priced = deployment.engine, deployment.priced
-    if _is_managed(deployment, specs):
+    control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
+    if _is_managed(deployment, control, specs):
         compiled_for(accelerate, len(specs), "what decides beyond where a request goes")
-        return _managed(deployment, specs, progress, log)
+        return _managed(deployment, control, specs, progress, log)
     records, totals, end_time, was_interrupted = _run(
-        engine, priced.step_times, priced, deployment.num_replicas, deployment.routing, specs, progress, log, accelerate
+        engine, priced.step_times, priced, deployment.num_replicas, control.routing, specs, progress, log, accelerate
     )
     return Simulation(
-        records=records.by_arrival() if specs.sends_out_of_order else records,
+        records=_in_order(records, specs),
         totals=totals,
         end_time=end_time,
         num_replicas=deployment.num_replicas * engine.data_parallel_size,
@@ -157,23 +159,24 @@ def simulate(
     )
 
 
-def _is_managed(deployment: Deployment, specs: RequestSpecs) -> bool:
+def _is_managed(deployment: Deployment, control: Control, specs: RequestSpecs) -> bool:
     """Return whether anything is decided in the run beyond where a request goes."""
     has_patience = any(each.timeout is not None or each.retries is not None for each in specs.classes)
-    control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
-    decides = not control.is_plain
-    return has_patience or decides or bool(deployment.pools)
+    return has_patience or not control.is_plain or bool(deployment.pools)
 
 
 def _as_seen(spec: StreamingSpec, simulation: Simulation, run: ManagedRun) -> Simulation:
     """Return the run as the clients see it."""
     pace = np.frombuffer(run.requests.pace, dtype=np.int64) if len(run.requests.pace) else None
-    view = client_view(spec, simulation.records, run.clocks, simulation.end_time, pace)
+    way_back = None if run.fleet.way_back is None else np.array(run.fleet.way_back)
+    view = client_view(spec, simulation.records, run.clocks, simulation.end_time, pace, way_back)
     totals = replace(simulation.totals, itl=view.itl)
     return replace(simulation, records=view.records, totals=totals, stream=view.totals)
 
 
-def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | None, log: StepLog | None) -> Simulation:
+def _managed(
+    deployment: Deployment, control: Control, specs: RequestSpecs, progress: Progress | None, log: StepLog | None
+) -> Simulation:
     engine, priced = deployment.engine, deployment.priced
     setups = deployment.pools or (
         PoolSetup(
@@ -185,7 +188,6 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
             gpus_per_replica=deployment.gpus_per_replica,
         ),
     )
-    control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
     streaming = control.streaming
     run = ManagedRun(
         control,
@@ -217,7 +219,13 @@ def _managed(deployment: Deployment, specs: RequestSpecs, progress: Progress | N
     )
     if streaming is not None:
         simulation = _as_seen(streaming, simulation, run)
-    return replace(simulation, records=simulation.records.by_arrival()) if specs.sends_out_of_order else simulation
+    return replace(simulation, records=_in_order(simulation.records, specs))
+
+
+def _in_order(records: RequestRecords, specs: RequestSpecs) -> RequestRecords:
+    """Return the records in order of arrival; of clients that stop, without what they never sent."""
+    ordered = records.by_arrival() if specs.sends_out_of_order else records
+    return ordered if specs.closes_at is None else ordered.sent()
 
 
 def _frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
@@ -232,11 +240,12 @@ def replay(
     specs: RequestSpecs,
     *,
     num_replicas: int = 1,
-    routing: Routing = "round_robin",
+    routing: Routing | RoutingSpec = "round_robin",
     accelerate: Accelerate = "off",
 ) -> Replay:
     """Serve ``specs`` on replicas whose step times are given, without a priced deployment behind them."""
-    records, totals, _, _ = _run(config, step_times, None, num_replicas, routing, specs, None, accelerate=accelerate)
+    spec = routing if isinstance(routing, RoutingSpec) else RoutingSpec(policy=routing)
+    records, totals, _, _ = _run(config, step_times, None, num_replicas, spec, specs, None, accelerate=accelerate)
     return Replay(records=records, totals=totals)
 
 
@@ -245,7 +254,7 @@ def _run(
     times: StepTimes,
     priced: PricedDeployment | None,
     num_replicas: int,
-    routing: Routing,
+    routing: RoutingSpec,
     specs: RequestSpecs,
     progress: Progress | None,
     log: StepLog | None = None,
@@ -261,35 +270,35 @@ def _run(
     replicas = [Replica(number // num_ranks, config, times) for number in range(num_replicas * num_ranks)]
     if log is not None:
         log.watch(replicas)
-    paths = recorder.paths = prefix_paths(config, specs)
+    paths = recorder.paths = prefix_paths(config, specs, as_lists=compiled is None)
     for replica in replicas:
         set_up(replica, requests, paths)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
-    cluster = Cluster(replicas, requests, recorder, routing, on_progress, num_ranks)
-    cluster.accelerate(compiled)
+    router = plain_router(routing, specs, as_lists=compiled is None)
+    cluster = Cluster(replicas, requests, recorder, routing, router, on_progress, num_ranks)
     env = simpy.Environment()
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
     clients: ClosedLoop | None = None
-    sessions: Sessions | None = None
     latency = _frontend_latency(config, specs)
-    if specs.turn is not None:
-        sessions = Sessions(cluster, specs, latency, arrival_time)
-        sessions.start()
+    conversations = conversations_of(specs, latency, arrival_time)
+    if conversations is not None:
+        cluster.converse(conversations, first_sent(conversations, specs))
     elif specs.concurrency is None:
         # One tokeniser, in order: nobody overtakes a long prompt.
         np.frombuffer(requests.ready_time)[:] = np.maximum.accumulate(arrival_time + latency)
         cluster.schedule_all()
     else:
-        clients = ClosedLoop(env, cluster, specs.think_time, latency, arrival_time, specs.begins_at)
+        clients = ClosedLoop(env, cluster, specs.think_time, latency, arrival_time, specs.begins_at, specs.is_over)
         clients.start(specs.concurrency)
-    env.process(_data_plane(env, cluster, clients, sessions))
+    cluster.accelerate(compiled)
+    env.process(_data_plane(env, cluster, clients))
     was_interrupted = False
     try:
         env.run()
     except KeyboardInterrupt:
         was_interrupted = True
-    if sessions is not None:
-        sessions.forget_unsent()
+    if conversations is not None:
+        forget_unsent(cluster.unsent, requests, arrival_time)
     elif was_interrupted and clients is None:
         # What was still to come was never sent.
         arrival_time[cluster.num_arrived :] = np.nan
@@ -300,12 +309,12 @@ def _run(
     end_time = end_of(requests)
     num_schedulers = len(replicas)
     # What only the scheduler needed is gone before the sums are made.
-    del cluster, requests, replicas, env, clients, sessions
+    del cluster, router, conversations, requests, replicas, env, clients
     return records, recorder.totals(num_schedulers, records, end_time), end_time, was_interrupted
 
 
 def _data_plane(
-    env: simpy.Environment, cluster: Cluster, clients: ClosedLoop | None, sessions: Sessions | None = None
+    env: simpy.Environment, cluster: Cluster, clients: ClosedLoop | None
 ) -> Generator[simpy.Event, Any, None]:
     """Drive the cluster from decision to decision."""
     # Whoever starts at time 0 comes first.
@@ -313,9 +322,7 @@ def _data_plane(
     while True:
         until = env.peek()
         finished = cluster.drive(until)
-        if finished and sessions is not None:
-            sessions.answer(finished)
-        elif finished and clients is not None:
+        if finished and clients is not None:
             time = cluster.requests.finish_time[finished[0]]
             if time > env.now:
                 yield env.timeout(time - env.now)

@@ -59,6 +59,7 @@ def client_view(
     clocks: Mapping[int, Floats],
     end_time: float,
     pace: Integers | None = None,
+    way_back: Floats | None = None,
 ) -> ClientView:
     """Return the run as the client sees it.
 
@@ -68,6 +69,7 @@ def client_view(
         clocks: Of each replica the leaps with decodes: start, steps, first and increment, shape [4, leaps].
         end_time: Of the run, seconds.
         pace: Speculative decoding: parts of a token that each request gains a step (`simserve.engine.progress`).
+        way_back: Seconds from the region of its replica to each client, beside the network; None: no regions.
     """
     first, finish = records.first_token_time.copy(), records.finish_time.copy()
     itl_max = np.where(records.replica_id < 0, records.itl_max, np.nan)
@@ -103,7 +105,7 @@ def client_view(
             itl.add(gaps[is_gap], np.ones(int(is_gap.sum())))
             largest = np.maximum.reduceat(np.append(np.where(is_gap, gaps, 0.0), 0.0), starts)
             itl_max[own] = np.where(ends > starts, largest, np.nan)
-    latency = spec.network_latency
+    latency = spec.network_latency + (0.0 if way_back is None else way_back)
     # Whoever got no answer still hears of it over the network.
     seen = replace(records, first_token_time=first + latency, finish_time=finish + latency, itl_max=itl_max)
     totals = StreamTotals(

@@ -36,6 +36,8 @@ class Pool:
         weights_bytes: Of one replica, over all its GPUs: what a start loads.
         replicas_per_node: How many of them fill a node.
         paces: Speculative decoding: pace of each request here; None: they are the table's.
+        kv_layout: Model and format of its KV caches: with disaggregation, only pools of one layout read each other's.
+        kv_bytes_per_token: Of the whole model, in this format; None: the same for all pools.
         wanted: Replicas that an autoscaler asked for last; None: there is none.
         in_flux: Replicas that an update will bring back, less those that it has launched on top.
     """
@@ -55,6 +57,8 @@ class Pool:
     weights_bytes: float = 0.0
     replicas_per_node: int = 1
     paces: list[int] | None = None
+    kv_layout: str = ""
+    kv_bytes_per_token: float | None = None
     wanted: int | None = None
     in_flux: int = 0
 
@@ -62,6 +66,10 @@ class Pool:
     def present(self) -> list[Unit]:
         """Replicas that serve, will serve, or are down for a while."""
         return [unit for unit in self.units if unit.state in (STARTING, READY, DOWN)]
+
+    def reads(self, source: Pool) -> bool:
+        """Return whether a decode pool takes in what a prefill pool computes: caches of its own, of its region."""
+        return self.kv_layout == source.kv_layout and self.region == source.region
 
     def free_place(self) -> int:
         """Return the lowest place that no replica has."""

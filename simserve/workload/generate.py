@@ -35,11 +35,20 @@ from simserve.workload.traces.formats import read_trace
 from simserve.workload.traces.table import find_file
 from simserve.workload.traces.trace import Trace
 
+_FEWEST_DRAWN, _ROUNDS_DRAWN = 1000, 4
+"""Requests that are drawn at first for a closed loop that ends by time: so many, and so many a client."""
 MODEL_LIMIT = -1
 """Stands in `RequestSpecs.max_tokens` for what the prompt leaves of the model's length."""
 
 
-def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: Path | None = None) -> RequestSpecs:
+def generate(
+    spec: WorkloadSpec,
+    *,
+    seed: int,
+    replication: int = 0,
+    base_path: Path | None = None,
+    num_requests: int | None = None,
+) -> RequestSpecs:
     """Return the requests of one run.
 
     The streams are ``arrivals``, ``prompt_tokens`` and ``output_tokens``, and every draw takes one uniform of
@@ -50,11 +59,20 @@ def generate(spec: WorkloadSpec, *, seed: int, replication: int = 0, base_path: 
         seed: Seed of the run, >= 0. A trace with times of its own does not depend on it.
         replication: Index of the replication, >= 0.
         base_path: Folder that relative paths are tried against before the working folder.
+        num_requests: Closed loop that ends by ``duration``: how many requests are drawn for its clients, who send as
+            many of them as they come to. None: some rounds of them all.
 
     Raises:
         TraceError: A trace or a file of lengths cannot be used.
         ScenarioError: No request arrives within the duration.
     """
+    if isinstance(spec.arrivals, ClosedLoopArrivals) and spec.duration is not None:
+        count = num_requests or max(_FEWEST_DRAWN, _ROUNDS_DRAWN * spec.arrivals.concurrency)
+        if spec.trace is not None:
+            count = min(count, len(read_trace(find_file(spec.trace.path, base_path), spec.trace.format).prompt_tokens))
+        counted = spec.model_copy(update={"num_requests": count, "duration": None})
+        specs = generate(counted, seed=seed, replication=replication, base_path=base_path)
+        return replace(specs, closes_at=spec.duration)
     specs = replace(
         _drawn(spec, seed, replication, base_path),
         seed=seed,
@@ -210,6 +228,8 @@ def _from_trace(
     trace = read_trace(file, source.format).scaled(
         time=source.time_scale, prompt=source.prompt_scale, output=source.output_scale
     )
+    if source.block_size is not None and trace.prefix_blocks is None:
+        raise TraceError("holds no hash_ids", file=file, key="workload.trace.block_size", remedy="leave it out")
     if spec.arrivals is None and not trace.has_arrival_times:
         raise TraceError(
             "holds no arrival times",
@@ -224,7 +244,7 @@ def _from_trace(
     else:
         timing = _drawn_timing(spec, trace, file, seed, replication)
     num_requests = len(timing.arrival_time)
-    blocks, prompt_tokens = trace.prefix_blocks, trace.prompt_tokens[:num_requests]
+    blocks, prompt_tokens = trace.blocks_of(source.block_size), trace.prompt_tokens[:num_requests]
     output_tokens = trace.output_tokens[:num_requests]
     asked = output_tokens if trace.max_tokens is None else trace.max_tokens[:num_requests]
     classes = spec.classes or ()

@@ -26,6 +26,8 @@ class RequestSpecs:
             float64; empty in an open loop without conversations.
         concurrency: Closed loop: number of clients; the first ``concurrency`` requests are their first. None: open.
         ramp_up: Closed loop: seconds over which the clients begin, evenly, the first one at 0; None: all at 0.
+        closes_at: Closed loop: when clients stop, seconds; what they would send then or later is never sent. None: they
+            go on to the last request.
         is_stationary: Whether arrivals are open-loop and stationary, so that a warm-up may be cut.
         offered_rate: Requests/s that the scenario asks for, or NaN (closed loop, all at once).
         pace: Speculative decoding: tokens a decode step that each request gains, drawn beforehand, in sixteenths
@@ -61,6 +63,11 @@ class RequestSpecs:
     session: NDArray[np.int64] | None = None
     turn: NDArray[np.int64] | None = None
     ramp_up: float | None = None
+    closes_at: float | None = None
+
+    def is_over(self, sent_at: float) -> bool:
+        """Return whether clients of a closed loop have stopped by the time at which a request would be sent."""
+        return self.closes_at is not None and sent_at >= self.closes_at
 
     def begins_at(self, client: int) -> float:
         """Return when a client of a closed loop, counted from 0, sends its first request, seconds."""

@@ -11,13 +11,15 @@ from pydantic import Field, field_validator, model_validator
 
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
-from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
+from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals
 from simserve.workload.class_spec import MAX_CLASSES, ClassSpec, check_classes
 from simserve.workload.length_spec import Length
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 from simserve.workload.users import FrontDoor
 
-TraceFormat = Literal["auto", "azure", "csv", "mooncake", "burstgpt", "bailian", "sharegpt", "vllm-bench", "otel"]
+TraceFormat = Literal[
+    "auto", "azure", "csv", "mooncake", "burstgpt", "bailian", "sharegpt", "vllm-bench", "vllm-timed", "otel"
+]
 Scale = Annotated[float, Field(gt=0, le=1e6)]
 
 
@@ -31,7 +33,11 @@ class TraceSpec(FrozenModel):
     0. `csv`: arrival_time (seconds from the start of the run), prompt_tokens, output_tokens, and max_tokens if there
     is one. `mooncake`, `bailian`: JSON lines; which blocks prompts share is what a prefix cache finds. `burstgpt`:
     requests that failed are left out. `sharegpt`: texts, lengths estimated, no arrival times. `vllm-bench`: a
-    detailed result of `vllm bench serve`. `otel`: spans with gen_ai.usage attributes."""
+    detailed result of `vllm bench serve`. `vllm-timed`: what its `timed_trace` replays, as `mooncake` in seconds and
+    blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes."""
+    block_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Tokens that one of the trace's `hash_ids` stands for. Absent: as the format has it, 512 of `mooncake`, 16 of
+    `bailian` and `vllm-timed`."""
     time_scale: Scale = 1.0
     """Multiplies the recorded times: 0.5 sends the same requests at twice the rate."""
     prompt_scale: Scale = 1.0
@@ -55,7 +61,8 @@ class WorkloadSpec(FrozenModel):
     num_requests: int | None = Field(default=None, ge=1, le=MAX_REQUESTS)
     """Number of requests; all are served to the end. With a trace: only its first."""
     duration: Seconds | None = Field(default=None, gt=0)
-    """Arrivals stop then; what has arrived is served to the end."""
+    """Arrivals stop then; what has arrived is served to the end, conversations that have begun included. Clients of a
+    closed loop send nothing from then on."""
     trace: TraceSpec | None = None
     """Recorded traffic, instead of `arrivals` and lengths; `arrivals` beside it replace its times."""
     classes: Annotated[tuple[ClassSpec, ...], Field(min_length=1, max_length=MAX_CLASSES)] | None = None
@@ -112,7 +119,7 @@ class WorkloadSpec(FrozenModel):
             return self
         if self.num_requests is None and self.duration is None:
             raise ValueError('has no end; give num_requests, or duration such as "10 min"')
-        if self.duration is not None and isinstance(self.arrivals, ClosedLoopArrivals | AllAtOnceArrivals):
+        if self.duration is not None and isinstance(self.arrivals, AllAtOnceArrivals):
             raise ValueError(f"cannot end {self.arrivals.process} arrivals by duration; give num_requests instead")
         rate = getattr(self.arrivals, "rate", 0.0)
         if self.duration is not None and rate * self.duration > MAX_REQUESTS / 2:

@@ -65,7 +65,7 @@ def test_every_kind_is_found(fit: KernelFit) -> None:
 
 def test_the_profile_prices_products_as_the_fit_does(profile: HardwareProfile, fit: KernelFit) -> None:
     """Shares of peaks give the rates back."""
-    for dtype, peak in (("bfloat16", "bf16"), ("fp8", "fp8"), ("int4_wo", "bf16")):
+    for dtype, peak in (("bfloat16", "bf16"), ("fp8", "fp8")):
         kind = fit.kinds_[f"products {dtype}"]
         curve = profile.gemm_curves[forms.CLASS_OF[dtype]][0]
         device = GemmDevice(
@@ -220,10 +220,36 @@ def test_a_fit_on_half_a_run_says_so(tmp_path: Path, ended: str) -> None:
 
 def test_a_complete_run_says_nothing_of_the_kind(run: KernelRun, fit: KernelFit, profile: HardwareProfile) -> None:
     """No warning where there is nothing to warn of."""
-    assert warnings(run, fit) == []
+    assert [line for line in warnings(run, fit) if not line.startswith("products int4_wo")] == []
     assert profile.calibration is not None
     assert profile.calibration.note == ""
     assert "INCOMPLETE" not in profile.description
+
+
+def test_a_kernel_that_no_engine_runs_does_not_replace_one_that_they_run(
+    run: KernelRun, overlay: KernelFit, profile: HardwareProfile
+) -> None:
+    """PyTorch's 4-bit products: fitted and shown, but left out of the profile."""
+    told = [line for line in warnings(run, overlay) if line.startswith("products int4_wo")]
+
+    assert "products int4_wo" in overlay.kinds_
+    assert {"bf16", "fp8"} <= set(profile.gemm_curves)
+    assert "int4_weight_only" not in profile.gemm_curves
+    assert "stays at the curves of the base profile, though fitted: PyTorch's own kernel is slower" in told[0]
+
+
+def test_calls_that_show_no_rate_leave_it_assumed(tmp_path: Path) -> None:
+    """All of one length, as where nothing but the start shows: a profile, with the assumption said."""
+    folder = write_run(tmp_path / "short", kinds=("products bfloat16", "products fp8"), keep=0.2)
+    run = read_run(folder)
+    flat = KernelRun(folder, run.provenance, {name: each.assign(seconds=5e-6) for name, each in run.tables.items()})
+
+    profile = fitted_profile(flat, KernelFit().fit(flat))
+
+    assert profile.memory.bandwidth == pytest.approx(1e10)
+    assert "Bandwidth: no kernel shows it, an assumption" in profile.memory.source
+    assert "FP8: no kernel shows it, an assumption" in profile.compute.source
+    assert profile.compute.fp8 == profile.compute.bf16
 
 
 def test_intervals_and_errors_are_in_the_profile(profile: HardwareProfile) -> None:

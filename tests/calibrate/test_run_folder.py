@@ -56,7 +56,11 @@ def test_a_line_cut_short_is_dropped_and_the_next_stands_alone(tmp_path: Path) -
     with log.file.open("ab") as file:
         file.write(b'{"event": "measu')
 
-    read_log(tmp_path).add("gemm_perf", SIZES | {"m": 16}, measured())
+    before = log.file.read_bytes()
+    assert len(read_log(tmp_path).rows) == 1
+    assert log.file.read_bytes() == before, "who only reads changes nothing"
+
+    read_log(tmp_path, is_to_grow=True).add("gemm_perf", SIZES | {"m": 16}, measured())
 
     assert len(read_log(tmp_path).rows) == 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -59,6 +60,47 @@ def test_tokens_do_not_depend_on_how_they_are_batched(num_blocks: int, budget: i
         assert request.token_ids == expected
 
 
+def test_decode_steps_are_replayed_in_the_shapes_that_were_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With graphs that run the step anew: padded batches and tables give the same tokens, none is captured late."""
+    from calibration.reference_server import model as module
+
+    profile = tiny_profile()
+    model = module.PagedModel(profile, num_blocks=64, block_size=4, device="cpu", max_model_len=48)  # type: ignore[arg-type]
+    replayed: list[tuple[int, int]] = []
+
+    def captured(batch: int, width: int, pool: object) -> object:
+        assert pool == "one pool for all"
+        static = model._spare_inputs(batch)
+        result = model._decode_forward(**static, total=batch * width)
+
+        def replay() -> None:
+            replayed.append((batch, width))
+            result.copy_(model._decode_forward(**static, total=batch * width))
+
+        return SimpleNamespace(replay=replay), static, result
+
+    monkeypatch.setattr(model, "_captured", captured)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "one pool for all")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    model.uses_graphs = True
+    count = model.capture(3)
+    chance = np.random.default_rng(1)
+    prompts = [chance.integers(0, 2048, size).tolist() for size in (5, 23, 31)]
+    requests = [Request(index, len(ids), 8, token_ids=list(ids)) for index, ids in enumerate(prompts)]
+    limits = Limits(max_num_seqs=3, max_num_batched_tokens=64, block_size=4, num_blocks=64)
+    serve(Scheduler(limits), ScheduledClients(requests, [0.0] * 3), RealClock(), model.compute)
+
+    assert model.graph_widths() == list(range(4, 52, 4))
+    assert (count, len(model._graphs)) == (3 * 12, 3 * 12)
+    assert {batch for batch, _ in replayed} == {4}
+    assert {width for _, width in replayed} == {16, 20, 24}
+    for request, prompt in zip(requests, prompts, strict=True):
+        expected = list(prompt)
+        for _ in range(8):
+            expected.append(model.reference(expected))
+        assert request.token_ids == expected
+
+
 def test_a_served_run_reads_as_a_detailed_result(tmp_path: Path) -> None:
     """What the server writes, the reader of ``vllm bench serve`` reads, and finds its summary in its lists."""
     from calibration.reference_server.clients import LiveClients
@@ -105,3 +147,21 @@ def test_experts_are_refused() -> None:
 
     with pytest.raises(ValueError, match="dense gated layers"):
         PagedModel(load_model("mixtral-8x7b"), num_blocks=1, block_size=4, device="cpu", max_model_len=4)
+
+
+def test_packed_decodes_pass_the_checks_of_their_kernel_on_a_gpu() -> None:
+    """Flash attention over contexts one after another, on tensors without memory: shapes and dtypes are PyTorch's."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from calibration.reference_server.model import _varlen
+
+    with FakeTensorMode():
+        query, keys, values = (
+            torch.empty(shape, dtype=torch.bfloat16, device="cuda")
+            for shape in ((3, 32, 128), (500, 8, 128), (500, 8, 128))
+        )
+        ends = torch.empty(4, dtype=torch.int32, device="cuda")
+
+        found = _varlen(query, keys, values, ends, 200)
+
+    assert (found.shape, found.dtype, found.device.type) == ((3, 32, 128), torch.bfloat16, "cuda")

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from hypothesis import strategies as st
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
+from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
 from simserve.workload.conversations import Shape, contexts
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
@@ -148,6 +149,10 @@ def configs(
         new_token_ratio_decay=draw(st.sampled_from([0.0010033333, 0.017320508, 0.22360680])),
         pipeline_parallel_size=1 if kv_allocation == "none" else draw(st.sampled_from([1, 1, 2, 3, 4])),
         frontend_latency=draw(st.integers(0, 2)) * FRONTEND_UNIT,
+        async_output=draw(st.booleans()),
+        handover_step_seconds=0.01,
+        handover_request_seconds=0.003,
+        handover_prompt_seconds=draw(st.sampled_from([0.0, 0.07])),
     )
 
 
@@ -332,6 +337,18 @@ def conversations(draw: st.DrawFn, config: EngineConfig) -> RequestSpecs:
         session=session,
         turn=turn,
     )
+
+
+@st.composite
+def routings(draw: st.DrawFn) -> RoutingSpec:
+    """Draw a router: any policy, looking all the time or now and then, with an affinity that is strict or not."""
+    policy = draw(st.sampled_from(get_args(RoutingPolicy)))
+    options: dict[str, Any] = {"update_interval": f"{draw(st.sampled_from([0, 0, 0.37, 2.9]))} s"}
+    if policy in ("session", "prefix"):
+        options["imbalance_guard"] = draw(st.sampled_from([None, 1.0, 1.3]))
+    if policy == "prefix":
+        options["cache_threshold"] = draw(st.sampled_from([None, 0.0, 0.2, 0.9]))
+    return RoutingSpec(policy=policy, **options)
 
 
 @st.composite

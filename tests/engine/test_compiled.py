@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,12 +18,16 @@ from hypothesis import strategies as st
 
 import simserve as ss
 from simserve.engine.compiled.cache import read, write
-from simserve.engine.compiled.fields import REPLICA, REQUESTS
+from simserve.engine.compiled.fields import AFFINITY, CONVERSATIONS, PLANE, REPLICA, REQUESTS, ROUTER
 from simserve.engine.compiled.run import reason_against
+from simserve.engine.conversations import Conversations
+from simserve.engine.data_plane import DataPlane
+from simserve.engine.routing import Affinity, Router
 from simserve.engine.state import Replica, RequestTable
 from simserve.errors import InvariantError, UsageError
 from simserve.scenario.schema import Scenario
 from simserve.sim import acceleration
+from simserve.sim.routing_spec import RoutingPolicy
 from simserve.sim.simulate import Replay, replay
 from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
 from tests.engine.strategies import (
@@ -31,6 +35,7 @@ from tests.engine.strategies import (
     cases,
     ordered_cases,
     pressed_cases,
+    routings,
     shared_cases,
     speculative_cases,
     swapping_cases,
@@ -80,7 +85,7 @@ def compare(kind: str, data: st.DataObject) -> None:
     config = dataclasses.replace(case.config, async_scheduling=data.draw(st.booleans()))
     cluster: dict[str, Any] = {
         "num_replicas": data.draw(st.integers(1, 3)),
-        "routing": data.draw(st.sampled_from(["round_robin", "least_outstanding"])),
+        "routing": data.draw(routings()),
     }
     runs = [replay(config, case.times, case.specs, accelerate=each, **cluster) for each in ("off", "on")]
 
@@ -110,9 +115,59 @@ def assert_same_values(name: str, expected: Any, actual: Any) -> None:
 
 
 def test_every_field_has_a_place_in_flat_memory() -> None:
-    """What `Replica` and `RequestTable` have, compiled code sees; but for free ranges, which it does not serve."""
+    """What these objects have, compiled code sees; but for free ranges, which it does not serve."""
     assert set(Replica.__slots__) - set(REPLICA.fields) == {"free_ranges"}
-    assert set(REQUESTS.fields) == set(RequestTable.__slots__)
+    for record, kind in (
+        (REQUESTS, RequestTable),
+        (PLANE, DataPlane),
+        (ROUTER, Router),
+        (AFFINITY, Affinity),
+        (CONVERSATIONS, Conversations),
+    ):
+        assert set(record.fields) == set(kind.__slots__)
+
+
+TOGETHER = {
+    "sessions": {
+        "turns": {"distribution": "geometric", "mean": 4, "max": 9},
+        "think_time": "5 s",
+        "think_time_cv": 1,
+    },
+    "shared_prefix": {"num_groups": 3, "tokens": 400},
+    "classes": [
+        {"name": "chat", "share": 0.8},
+        {"name": "long", "share": 0.2, "prompt_tokens": {"distribution": "fixed", "value": 900}},
+    ],
+    "prompt_tokens": {"distribution": "lognormal", "mean": 120, "cv": 1.0, "max": 2000},
+    "output_tokens": {"distribution": "lognormal", "mean": 100, "cv": 1.0, "max": 500},
+    "num_requests": 2000,
+}
+
+
+@needs_numba
+@pytest.mark.parametrize(
+    ("routing", "load"),
+    [
+        *((policy, {"arrivals": {"process": "poisson", "rate": 100}}) for policy in get_args(RoutingPolicy)),
+        ({"policy": "prefix", "update_interval": "0.5 s"}, {"arrivals": {"process": "poisson", "rate": 300}}),
+        ("prefix", {"arrivals": {"process": "closed_loop", "concurrency": 100, "think_time": "2 s"}}),
+    ],
+)
+def test_conversations_of_two_classes_run_compiled_behind_any_router(
+    routing: Any, load: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """With prefix caching on four replicas, where memory is short: nothing falls back, and every byte is the same."""
+    engine = {"name": "vllm", "version": "0.12", "max_model_len": 16384, "gpu_memory_utilization": 0.3}
+    deployment = {"hardware": "h100-sxm-80gb", "replicas": 4, "routing": routing, "engine": engine}
+    scenario = Scenario.model_validate(
+        {"name": "together", "model": "llama-3.1-8b", "deployment": deployment, "workload": TOGETHER | load}
+    )
+    with caplog.at_level(logging.WARNING):
+        runs = [ss.run(scenario, accelerate=accelerate) for accelerate in ("off", "on")]
+
+    assert not [message for message in caplog.messages if "interpreted" in message]
+    assert json.dumps(dict(runs[0].summary)) == json.dumps(dict(runs[1].summary))
+    assert runs[0].requests.equals(runs[1].requests)
 
 
 @needs_numba

@@ -352,6 +352,7 @@ class ContinuousReplica(Replica):
     def complete(self, step: Step, end: float) -> None:
         """Bring the effects of a step about: tokens, finishes, and the next requests of the clients."""
         self.step_ends.append(end)
+        self.hand_over(step, end)
         gained = {}
         for request in step.decoding:
             request.fraction += self.tokens_gained(request)
@@ -373,6 +374,17 @@ class ContinuousReplica(Replica):
                 finished.append(request.index)
         for index in sorted(finished):
             self.send_follower(index, end)
+
+    def hand_over(self, step: Step, end: float) -> None:
+        """Hand over the first tokens of the step before, where that waits for the host of this one."""
+        config = self.config
+        if not config.async_output or config.kv_allocation == "none" or config.data_parallel_size > 1:
+            return
+        wait = config.handover_step_seconds + config.handover_request_seconds * len(step.requests)
+        wait += config.handover_prompt_seconds if step.chunks else 0.0
+        for request in self.requests.values():
+            if request.status == "waiting" and len(request.token_times) == 1 and math.isnan(request.handed_over):
+                request.handed_over = step.start + min(wait, end - step.start)
 
     def check(self, step: Step) -> None:
         """Assert what must hold of every planned step."""

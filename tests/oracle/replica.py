@@ -48,7 +48,15 @@ class Request:
     is_swapped: bool = False
     scheduled: float = math.nan
     finish: float = math.nan
+    handed_over: float = math.nan
     token_times: list[float] = field(default_factory=list)
+
+    @property
+    def first_token(self) -> float:
+        """When its first token was handed over: with its step, unless that waited for the next."""
+        if math.isnan(self.handed_over):
+            return (self.token_times or [math.nan])[0]
+        return self.handed_over
 
     @property
     def is_decoding(self) -> bool:
@@ -301,7 +309,7 @@ class Replica(ABC):
             arrival_time=np.array([request.arrival for request in sent]),
             ready_time=np.array([request.ready for request in sent]),
             scheduled_time=np.array([request.scheduled for request in sent]),
-            first_token_time=np.array([(request.token_times or [math.nan])[0] for request in sent]),
+            first_token_time=np.array([request.first_token for request in sent]),
             finish_time=np.array([request.finish for request in sent]),
             itl_max=np.array([max(one, default=math.nan) for one in gaps]),
             num_preemptions=np.array([request.num_preemptions for request in sent]),

@@ -17,7 +17,7 @@ import yaml
 
 from simserve.errors import ScenarioError, SimserveError, UsageError
 from simserve.planner import sweep as sweep_module
-from simserve.planner import sweep_workers
+from simserve.planner import sweep_workers, workers
 from simserve.planner.sweep import Sweep, parse_grid, sweep
 from simserve.planner.sweep_point import Row, Task, run_task
 from simserve.scenario.run import run
@@ -123,11 +123,12 @@ def test_points_of_another_version_are_run_again(tmp_path: Path, monkeypatch: py
 
 
 def test_workers_write_the_same_bytes(tmp_path: Path) -> None:
-    """Whatever the order in which they finish."""
-    for workers in (1, 2):
-        sweep(make_scenario(), GRID, out=tmp_path / f"{workers}.parquet", workers=workers)
+    """Whatever the order in which they finish, and whatever processes they are."""
+    for jobs, backend in ((1, "auto"), (2, "auto"), (2, "loky")):
+        sweep(make_scenario(), GRID, out=tmp_path / f"{jobs}{backend}.parquet", workers=jobs, backend=backend)
 
-    assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
+    assert len({each.read_bytes() for each in tmp_path.iterdir()}) == 1
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def die(task: Task) -> Row:
@@ -140,10 +141,10 @@ def die(task: Task) -> Row:
 def test_workers_that_keep_dying_end_the_sweep_with_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with a traceback, and not for ever."""
     monkeypatch.setattr(sweep_workers, "run_task", die)
-    monkeypatch.setattr(sweep_workers, "MOST_DEATHS", 1)
+    monkeypatch.setattr(workers, "MOST_DEATHS", 1)
 
     with pytest.raises(SimserveError, match=r"keep dying.*fewer --workers"):
-        sweep(make_scenario(), GRID, workers=2)
+        sweep(make_scenario(), GRID, workers=2, backend="loky")
 
 
 def test_the_same_sweep_may_be_written_again_and_another_not(tmp_path: Path) -> None:
@@ -266,18 +267,21 @@ def children(process: int, marker: str) -> Iterator[int]:
 
 
 @pytest.mark.slow
-def test_200_points_survive_a_killed_worker_and_an_interrupt_on_loky(tmp_path: Path, in_one_go: Path) -> None:
+@pytest.mark.parametrize(("backend", "marker"), [("auto", "simserve"), ("loky", "popen_loky")])
+def test_200_points_survive_a_killed_worker_and_an_interrupt_here(
+    tmp_path: Path, in_one_go: Path, backend: str, marker: str
+) -> None:
     """And end in the same bytes."""
-    first = start(tmp_path, "--workers", "2")
+    first = start(tmp_path, "--workers", "2", "--backend", backend)
     wait_for_points(tmp_path, 20, first)
-    os.kill(next(children(first.pid, "popen_loky")), signal.SIGKILL)
+    os.kill(next(children(first.pid, marker)), signal.SIGKILL)
     wait_for_points(tmp_path, 60, first)
     first.send_signal(signal.SIGINT)
     _, stderr = first.communicate(timeout=60)
     assert first.returncode == 105, stderr
     assert "points are kept" in stderr
 
-    second = start(tmp_path, "--workers", "2")
+    second = start(tmp_path, "--workers", "2", "--backend", backend)
     stdout, stderr = second.communicate(timeout=300)
 
     assert second.returncode == 0, stderr

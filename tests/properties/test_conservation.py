@@ -62,7 +62,8 @@ def traffic(draw: st.DrawFn) -> RequestSpecs:
         specs = make_specs(np.cumsum(gaps).tolist(), prompts, outputs)
     else:
         specs = make_closed_loop(draw(st.integers(1, 12)), prompts, outputs, draw(st.sampled_from([0.0, 1.3])))
-        specs = replace(specs, ramp_up=draw(st.sampled_from([None, 5.0])))
+        closes_at = draw(st.sampled_from([None, 0.0, 4.0, 20.0]))
+        specs = replace(specs, ramp_up=draw(st.sampled_from([None, 5.0])), closes_at=closes_at)
     if draw(st.booleans()):
         specs = in_conversations(specs, draw(st.integers(1, 4)))
     own = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
@@ -200,18 +201,27 @@ def test_everything_is_accounted_for(specs: RequestSpecs, control: Control, is_a
 
     run.run()
 
-    requests = run.requests
     assert run.fleet.is_done
-    assert UNFINISHED not in requests.status
+    check_ends(specs, run)
     for unit in run.fleet.units:
         replica = unit.replica
         assert (unit.load, unit.tokens, unit.members) == (0, 0, {})
         assert (replica.num_running, replica.num_outstanding, replica.num_decoding) == (0, 0, 0)
         assert replica.free_blocks == replica.num_blocks
         assert not replica.waiting
-        assert replica.cache is None or not (replica.cache.used or replica.cache.reaches)
+        assert replica.cache is None or not (any(replica.cache.used) or any(replica.cache.num_others))
         assert unit.launched_at <= unit.stopped_at or unit.state != STOPPED
     check_times(specs, control, config, times)
+
+
+def check_ends(specs: RequestSpecs, run: ManagedRun) -> None:
+    """Assert that what was sent has come to an end, and that all of it was sent unless clients stopped before."""
+    status = np.frombuffer(run.requests.status, dtype=np.int8)
+    sent = np.isfinite(run.arrival_time)
+    assert (status[sent] != UNFINISHED).all()
+    assert specs.closes_at is not None or sent.all()
+    assert specs.closes_at is None or specs.turn is not None or (run.arrival_time[sent] < specs.closes_at).all()
+    assert run.fleet.callers.num_ended == sent.sum()
 
 
 def pools_of(control: Control, config: Any, times: Any) -> list[PoolSetup]:
@@ -233,7 +243,7 @@ def check_times(specs: RequestSpecs, control: Control, config: Any, times: Any) 
     sent = np.isfinite(records.arrival_time)
     assert sent.all()
     done = records.status == COMPLETED
-    if not specs.sends_out_of_order:
+    if not specs.sends_out_of_order and specs.closes_at is None:
         assert (records.output_tokens[done] == specs.output_tokens[done]).all()
     assert (records.arrival_time[done] <= records.admitted_time[done]).all()
     assert (records.admitted_time[done] <= records.scheduled_time[done]).all()

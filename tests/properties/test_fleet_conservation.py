@@ -16,12 +16,15 @@ from hypothesis import strategies as st
 from simserve.engine.config import EngineConfig
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.control import Control
+from simserve.sim.disaggregation import DisaggregatedFleet
+from simserve.sim.fleet import NOWHERE
 from simserve.sim.liveness_spec import LivenessSpec
 from simserve.sim.managed import ManagedRun
 from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.pools import PoolSetup
-from simserve.sim.records import COMPLETED, REASONS, UNFINISHED
+from simserve.sim.records import COMPLETED, REASONS
 from simserve.sim.region_spec import RegionsSpec
+from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Simulation, simulate
 from simserve.sim.units import STOPPED, Unit
 from simserve.sim.update_spec import UpdateSpec
@@ -29,11 +32,10 @@ from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import affine_step_times, make_config, make_faults
 from tests.engine.strategies import conversations
-from tests.properties.test_conservation import CHECKS, classes, controls, fault_mappings, traffic
+from tests.properties.test_conservation import CHECKS, check_ends, classes, controls, fault_mappings, traffic
 from tests.theory.builders import make_deployment
 
 TIMES = affine_step_times(step_seconds=0.2, token_seconds=0.01, decode_context_seconds=0.001)
-NAMES = ("small", "large")
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def engines(draw: st.DrawFn) -> EngineConfig:
 
 
 @st.composite
-def setups(draw: st.DrawFn, name: str, role: Role, *, in_region: bool) -> PoolSetup:
+def setups(draw: st.DrawFn, name: str, role: Role, region: str) -> PoolSetup:
     """Draw a pool of one or two replicas, that may scale, and may draft."""
     config, acceptance = draw(engines()), ()
     if role != "prefill" and draw(st.booleans()):
@@ -88,25 +90,45 @@ def setups(draw: st.DrawFn, name: str, role: Role, *, in_region: bool) -> PoolSe
         weights_bytes=1e9,
         replicas_per_node=draw(st.integers(1, 2)),
         acceptance=acceptance,
-        region=("eu" if name == "small" else "us") if in_region else "",
+        region=region,
     )
+
+
+SHAPES: dict[str, tuple[tuple[str, Role, str], ...]] = {
+    "pools": (("small", "both", ""), ("large", "both", "")),
+    "regions": (("small", "both", "eu"), ("large", "both", "us")),
+    "split": (("small", "prefill", ""), ("decode", "decode", "")),
+    "mixed": (("decode", "decode", ""), ("small", "both", ""), ("large", "prefill", "")),
+    "split regions": (
+        ("small", "prefill", "eu"),
+        ("decode-eu", "decode", "eu"),
+        ("large", "prefill", "us"),
+        ("decode-us", "decode", "us"),
+    ),
+    "two models": (
+        ("small", "prefill", ""),
+        ("decode-a", "decode", ""),
+        ("large", "prefill", ""),
+        ("decode-b", "decode", ""),
+    ),
+}
+"""Pools of each kind of cluster: name, role, region."""
 
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    """Draw two pools behind one router, in two regions, or one that prefills and one that decodes."""
-    shape = draw(st.sampled_from(["pools", "regions", "split"]))
+    """Draw pools behind one router: alike, in two regions, or some that prefill and some that decode."""
+    shape = draw(st.sampled_from(sorted(SHAPES)))
+    is_split = any(role == "prefill" for _, role, _ in SHAPES[shape])
     control = replace(draw(controls()), autoscaling=None)
     if shape == "split":
-        control = replace(control, routing=control.routing.model_copy(update={"rules": ()}))
-    if shape != "pools":
-        # What streams is not simulated together with regions, and its clocks are those of replicas that do both.
-        control = replace(control, streaming=None)
-    roles: tuple[Role, Role] = ("prefill", "decode") if shape == "split" else ("both", "both")
-    pools = tuple(
-        draw(setups(name, role, in_region=shape == "regions")) for name, role in zip(NAMES, roles, strict=True)
-    )
-    mappings = draw(st.lists(pool_faults(is_split=shape == "split"), max_size=3))
+        control = replace(control, routing=within(control.routing, "small"))
+    pools = tuple(draw(setups(name, role, region)) for name, role, region in SHAPES[shape])
+    if shape == "two models":
+        # Of one model are the first two, of another the last two.
+        pools = tuple(replace(pool, kv_layout=str(number // 2)) for number, pool in enumerate(pools))
+    names = [name for name, _, _ in SHAPES[shape]]
+    mappings = draw(st.lists(pool_faults(names, is_split=is_split), max_size=3))
     liveness = {"period": "4 s", "timeout": "1 s", "threshold": 2, "restart": "3 s"}
     liveness |= {"in_flight": draw(st.sampled_from(["lost", "retry"]))}
     update: dict[str, Any] = {
@@ -125,20 +147,31 @@ def clusters(draw: st.DrawFn) -> Cluster:
         liveness=validate(LivenessSpec, liveness) if draw(st.booleans()) else None,
         updates=(validate(UpdateSpec, update),) if draw(st.booleans()) else (),
         regions=validate(RegionsSpec, {**regions, **draw(st.sampled_from([{}, {"spill_above": 2}]))})
-        if shape == "regions"
+        if "regions" in shape
         else None,
-        disaggregation=validate(DisaggregationSpec, link) if shape == "split" else None,
+        disaggregation=validate(DisaggregationSpec, link) if is_split else None,
         kv_bytes_per_token=1e9,
     )
     return Cluster(control, pools)
 
 
+def within(routing: RoutingSpec, pool: str) -> RoutingSpec:
+    """Return the same router for a cluster in which one pool takes requests: a second answer comes from it too."""
+    rules = tuple(
+        rule.model_copy(
+            update={name: pool for name in ("pool", "retry_pool") if getattr(rule, name) not in (None, "api")}
+        )
+        for rule in routing.rules or ()
+    )
+    return routing.model_copy(update={"rules": rules})
+
+
 @st.composite
-def pool_faults(draw: st.DrawFn, *, is_split: bool) -> dict[str, Any]:
-    """Draw a fault of any kind, on one pool or counted over both."""
+def pool_faults(draw: st.DrawFn, names: list[str], *, is_split: bool) -> dict[str, Any]:
+    """Draw a fault of any kind, on one pool or counted over all."""
     fault: dict[str, Any] = draw(fault_mappings())
     if draw(st.booleans()):
-        fault |= {"pool": draw(st.sampled_from(NAMES)), **({} if fault["kind"] == "node" else {"replica": 0})}
+        fault |= {"pool": draw(st.sampled_from(names)), **({} if fault["kind"] == "node" else {"replica": 0})}
     if is_split and draw(st.booleans()):
         kept = {key: value for key, value in fault.items() if key in ("at", "duration", "mtbf", "mttr")}
         fault = {"kind": "link", **kept, **draw(st.sampled_from([{}, {"factor": 5}]))}
@@ -168,9 +201,9 @@ def check_unit(unit: Unit) -> None:
     cache = replica.cache
     if cache is None:
         return
-    assert not (cache.used)
-    assert not (cache.reaches)
-    assert cache.num_idle == sum(cache.held.values()) <= replica.num_blocks
+    assert not any(cache.used)
+    assert not any(cache.reaches.values())
+    assert cache.num_idle == sum(cache.held) <= replica.num_blocks
     if cache.tier is not None:
         assert cache.tier.num_stored == sum(cache.tier.stored.values()) <= cache.tier.num_blocks
 
@@ -185,11 +218,19 @@ def test_everything_is_accounted_for_in_any_cluster(specs: RequestSpecs, cluster
 
     rows = run.requests
     assert run.fleet.is_done
-    assert UNFINISHED not in rows.status
+    check_ends(specs, run)
     asked = ManagedRun(cluster.control, cluster.setups, specs, np.zeros(len(specs)), None).requests
     assert list(rows.max_tokens) == list(asked.max_tokens)
     for unit in run.fleet.units:
         check_unit(unit)
+    fleet = run.fleet
+    assert (len(fleet.parked), fleet._held, fleet._arrives_at) == (0, set(), {})
+    assert set(fleet._place) <= {NOWHERE}
+    if isinstance(fleet, DisaggregatedFleet):
+        handover = fleet.handover
+        assert (len(fleet.landed), handover._source, handover._asked, handover._stalled_since) == (0, {}, {}, {})
+        assert not any(handover._on_their_way.values())
+        assert not any(handover._arrived.values())
 
 
 @given(requests(), clusters())

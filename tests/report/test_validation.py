@@ -99,7 +99,7 @@ def test_more_points_draw_more_marks() -> None:
     few = validation_page(Validation(predictions=(make_prediction({"tpot": 0.012}),)))
     many = validation_page(Validation(predictions=(make_prediction({"tpot": 0.012}),) * 11))
 
-    assert many.count("<use") - few.count("<use") == 10
+    assert many.count("<circle") - few.count("<circle") == 10
 
 
 def test_the_page_is_the_same_every_time(tmp_path: Path) -> None:

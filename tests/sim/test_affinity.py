@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simserve as ss
+from simserve.engine.routing import preferred, remember
 from simserve.scenario.load import from_mapping
-from simserve.sim.affinity import PrefixAffinity, SessionAffinity
+from simserve.sim.affinity import prefix_affinity, session_affinity
 from simserve.sim.recorder import Recorder
 from simserve.sim.routing import Router
 from simserve.sim.routing_spec import RoutingSpec
@@ -35,7 +36,7 @@ def make_router(affinity: Any, loads: list[int], **spec: Any) -> Router:
 
 def test_a_session_stays_where_it_began() -> None:
     """Its first request goes to the least loaded, the next ones there too; another session to its own."""
-    router = make_router(SessionAffinity([7, 7, 8, 7]), [3, 1, 2])
+    router = make_router(session_affinity([7, 7, 8, 7]), [3, 1, 2])
 
     assert [router.choose(index) for index in (0, 1)] == [1, 1]
     router._units[1].load = 5
@@ -44,7 +45,7 @@ def test_a_session_stays_where_it_began() -> None:
 
 def test_a_session_moves_when_its_replica_is_gone() -> None:
     """And stays where it moved to."""
-    router = make_router(SessionAffinity([7, 7, 7]), [3, 1, 2])
+    router = make_router(session_affinity([7, 7, 7]), [3, 1, 2])
     assert router.choose(0) == 1
 
     router._pools[0].ready = [0, 2]
@@ -56,36 +57,36 @@ def test_a_session_moves_when_its_replica_is_gone() -> None:
 def test_the_longest_known_prefix_decides() -> None:
     """Request 3 begins as 0 and 1 do, and goes on as 1 does."""
     ends = [100, 150, 100, 200, 250, 80, 100, 200, 260]
-    affinity = PrefixAffinity([0, 2, 5, 6, 9], [1, 10, 1, 2, 11, 5, 1, 2, 12], ends, [0.0] * 4)
+    affinity = prefix_affinity([0, 2, 5, 6, 9], [1, 10, 1, 2, 11, 5, 1, 2, 12], ends, [0.0] * 4)
     router = make_router(affinity, [0, 9, 9])
     assert router.choose(0) == 0
-    affinity.routed(1, 2)
-    affinity.routed(2, 1)
+    remember(affinity, 1, 2)
+    remember(affinity, 2, 1)
 
-    assert affinity.preferred(3, [0, 1, 2]) == 2
-    assert affinity.preferred(3, [0, 1]) is None
+    assert preferred(affinity, 3, [0, 1, 2]) == 2
+    assert preferred(affinity, 3, [0, 1]) == -1
 
 
 def test_a_replica_that_is_too_full_is_passed_over() -> None:
     """More than 1.5 times the mean, and more than four above the least: then the least loaded one takes it."""
-    affinity = SessionAffinity([7, 7, 7])
-    affinity.routed(0, 1)
+    affinity = session_affinity([7, 7, 7])
+    remember(affinity, 0, 1)
 
     assert make_router(affinity, [8, 12, 10]).choose(1) == 1
     assert make_router(affinity, [0, 4, 0]).choose(1) == 1
     assert make_router(affinity, [8, 30, 10]).choose(1) == 0
-    affinity.routed(0, 1)
+    remember(affinity, 0, 1)
     assert make_router(affinity, [8, 30, 10], imbalance_guard=3.0).choose(1) == 1
 
 
 def test_a_prefix_that_all_have_in_common_draws_nobody() -> None:
     """Less than the threshold of the prompt is known there: the request is not sent after it."""
     offsets, segments, ends = [0, 2, 4], [1, 10, 1, 11], [100, 400, 100, 400]
-    for least, expected in ((50.0, 2), (150.0, None)):
-        affinity = PrefixAffinity(offsets, segments, ends, [least, least])
-        affinity.routed(0, 2)
+    for least, expected in ((50.0, 2), (150.0, -1)):
+        affinity = prefix_affinity(offsets, segments, ends, [least, least])
+        remember(affinity, 0, 2)
 
-        assert affinity.preferred(1, [0, 1, 2]) == expected
+        assert preferred(affinity, 1, [0, 1, 2]) == expected
 
 
 @given(
@@ -95,8 +96,8 @@ def test_a_prefix_that_all_have_in_common_draws_nobody() -> None:
 )
 def test_the_guard_keeps_load_within_its_bound(loads: list[int], known: int, guard: float) -> None:
     """Whoever knows a prefix gets the request, unless it is too far beyond the mean for the tokens saved."""
-    affinity = PrefixAffinity([0, 1, 2], [1, 1], [known, known], [0.0, 0.0])
-    affinity.routed(0, 0)
+    affinity = prefix_affinity([0, 1, 2], [1, 1], [known, known], [0.0, 0.0])
+    remember(affinity, 0, 0)
     router = make_router(affinity, loads, policy="prefix", imbalance_guard=guard)
 
     chosen = router.choose(1)

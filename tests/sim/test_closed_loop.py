@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.cluster import Routing
-from simserve.sim.records import RequestRecords
+from simserve.sim.control import Control
+from simserve.sim.records import COMPLETED, RequestRecords
 from simserve.sim.simulate import replay, simulate
+from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_closed_loop, make_config, make_specs
 from tests.theory.builders import make_deployment
@@ -38,6 +43,33 @@ def test_requests_are_sent_in_order_of_index() -> None:
     records = served(make_closed_loop(2, [4] * 5, [5, 2, 1, 1, 1]))
 
     assert records.arrival_time.tolist() == [0.0, 0.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("is_managed", [False, True])
+@pytest.mark.parametrize(("closes_at", "count"), [(0.5, 2), (3.0, 3), (100.0, 5)])
+def test_clients_stop_at_a_time(closes_at: float, count: int, is_managed: bool) -> None:
+    """Answers of two clients at 2, 3, 3 s: what would be sent at the end or later is not there."""
+    specs = replace(make_closed_loop(2, [4] * 5, [3, 2, 1, 1, 1]), closes_at=closes_at)
+    deployment = make_deployment(make_config(), constant_step_times(1.0), 1)
+    if is_managed:
+        # A door that is wide open: the managed data plane serves.
+        deployment = replace(deployment, control=Control(admission=validate(AdmissionSpec, {"max_queue": 99})))
+    records = simulate(deployment, specs).records
+
+    assert records.arrival_time.tolist() == [0.0, 0.0, 2.0, 3.0, 3.0][:count]
+    assert (records.status == COMPLETED).all()
+
+
+def test_clients_that_stop_finish_their_conversations() -> None:
+    """Of two turns each, 0.5 s apart: the one begun before 3 s goes on to its end, no other begins."""
+    specs = make_closed_loop(1, [4] * 6, 1, 0.5)
+    place = np.arange(6)
+    specs = replace(specs, session=place // 2, turn=place % 2 + 1, closes_at=3.0)
+    records = simulate(make_deployment(make_config(), constant_step_times(1.0), 1), specs).records
+
+    assert records.arrival_time.tolist() == [0.0, 1.5, 3.0][:2]
+    later = simulate(make_deployment(make_config(), constant_step_times(1.0), 1), replace(specs, closes_at=3.5)).records
+    assert later.arrival_time.tolist() == [0.0, 1.5, 3.0, 4.5]
 
 
 def test_more_clients_than_requests() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +14,17 @@ from hypothesis import strategies as st
 from simserve.engine.config import EngineConfig
 from simserve.sim.control import Control
 from simserve.sim.managed import ManagedRun
-from simserve.sim.pool_spec import DisaggregationSpec
+from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, TIMED_OUT, UNFINISHED
+from simserve.sim.region_spec import RegionsSpec
+from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.simulate import Simulation, simulate
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs
-from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
+from tests.builders import affine_step_times, constant_step_times, make_config, make_faults, make_specs
+from tests.theory.builders import make_deployment
 
 BYTES_PER_TOKEN = 1e9
 
@@ -45,6 +50,114 @@ def handed_over(
     run = ManagedRun(control, [first, second], specs, np.zeros(len(specs)), None)
     run.run()
     return run
+
+
+def in_company(specs: RequestSpecs, pools: Sequence[tuple[str, Role, dict[str, Any]]], **control: Any) -> Simulation:
+    """Return a run of pools of one replica each, beside each other; a step takes a second, a token 0.1 s of a link."""
+    times = constant_step_times(1.0)
+    base = make_deployment(make_config(), times, 1)
+    setups = tuple(
+        PoolSetup(
+            **{"name": name, "role": role, "engine": base.engine, "priced": base.priced, "num_replicas": 1, **rest},
+            step_times=times,
+        )
+        for name, role, rest in pools
+    )
+    link = validate(DisaggregationSpec, {"transfer_bandwidth": "10 GB/s", "transfer_latency": "0 s"})
+    decides = Control(**{"disaggregation": link, "kv_bytes_per_token": BYTES_PER_TOKEN, **control})
+    return simulate(replace(base, pools=setups, control=decides), specs)
+
+
+def rules(*each: dict[str, Any]) -> RoutingSpec:
+    """Return a router with rules."""
+    return validate(RoutingSpec, {"rules": list(each)})
+
+
+def test_short_prompts_may_stay_with_replicas_that_do_both() -> None:
+    """Conditional disaggregation: five tokens are answered where they arrive, twenty cross a link."""
+    pools = [("p", "prefill", {}), ("d", "decode", {}), ("both", "both", {})]
+    routing = rules({"pool": "both", "max_prompt_tokens": 10}, {"pool": "p"})
+    records = in_company(make_specs([0.0, 0.0], [5, 20], 3), pools, routing=routing).records
+
+    assert records.replica_id.tolist() == [2, 1]
+    assert records.finish_time.tolist() == [3.0, 5.0]
+    assert records.transfer_end_time is not None
+    assert np.isnan(records.transfer_end_time).tolist() == [True, False]
+    assert records.prefill_replica_id is not None
+    assert records.prefill_replica_id.tolist() == [-1, 0]
+
+
+def test_a_wrong_guess_may_cost_a_way_over_the_link() -> None:
+    """Answered at 3 s by the small pool, then by the large model apart: 1 s of prefill, 1 s of link, two steps."""
+    pools = [("p", "prefill", {}), ("d", "decode", {}), ("small", "both", {})]
+    routing = rules({"pool": "small", "misclassified": 1.0, "retry_pool": "p"})
+    run = in_company(make_specs([0.0], 10, 3), pools, routing=routing)
+
+    assert run.records.status.tolist() == [COMPLETED]
+    assert run.records.first_token_time.tolist() == [5.0]
+    assert run.records.finish_time.tolist() == [7.0]
+    assert run.records.output_tokens.tolist() == [3]
+    assert run.front is not None
+    assert (run.front.asked_again, run.front.discarded_tokens) == (1, 3)
+
+
+def test_a_wrong_guess_of_a_split_pool_is_asked_again_of_one_that_does_both() -> None:
+    """5 s over the link, then three steps; of the link nothing stays in the records."""
+    pools = [("p", "prefill", {}), ("d", "decode", {}), ("large", "both", {})]
+    routing = rules({"pool": "p", "misclassified": 1.0, "retry_pool": "large"})
+    run = in_company(make_specs([0.0], 20, 3), pools, routing=routing)
+
+    assert run.records.finish_time.tolist() == [5.0 + 3.0]
+    assert run.records.replica_id.tolist() == [2]
+    assert run.records.transfer_end_time is not None
+    assert np.isnan(run.records.transfer_end_time).all()
+    assert run.transfers["count"] == 1.0
+
+
+def test_caches_are_read_by_their_own_model_and_stay_in_their_region() -> None:
+    """Two models, and two regions: each request decodes where its cache can be read, whoever has less to do there."""
+    for key, values in (("kv_layout", ("a", "b")), ("region", ("eu", "us"))):
+        first, second = ({key: value} for value in values)
+        pools = [("p", "prefill", first), ("d", "decode", first), ("q", "prefill", second), ("e", "decode", second)]
+        routing = rules({"pool": "q", "max_prompt_tokens": 10}, {"pool": "p"})
+        regions = None
+        if key == "region":
+            asked = {"clients": {"us": 1.0}, "latency": {"us": {"eu": "0 s"}}, "within": "0 s"}
+            regions = validate(RegionsSpec, asked)
+        records = in_company(make_specs([0.0] * 3, [5, 5, 20], 3), pools, routing=routing, regions=regions).records
+
+        assert records.prefill_replica_id is not None
+        assert records.prefill_replica_id.tolist() == [2, 2, 0]
+        assert records.replica_id.tolist() == [3, 3, 1]
+
+
+def test_a_cache_waits_for_a_decode_replica_of_its_own() -> None:
+    """The only replica that reads it is lost until 10 s: it waits, beside an idle one of another model."""
+    pools = [("p", "prefill", {"kv_layout": "a"}), ("d", "decode", {"kv_layout": "a"})]
+    pools += [("q", "prefill", {"kv_layout": "b"}), ("e", "decode", {"kv_layout": "b"})]
+    fault = {"kind": "replica", "pool": "d", "at": "0.5 s", "duration": "9.5 s"}
+    run = in_company(make_specs([0.0], 20, 3), pools, routing=rules({"pool": "p"}), faults=make_faults(fault))
+
+    assert run.records.replica_id.tolist() == [1]
+    assert run.records.first_token_time.tolist() == [10.0]
+
+
+def test_every_pool_says_how_much_a_token_weighs() -> None:
+    """A cache of half the bytes crosses in half the time."""
+    pools = [("p", "prefill", {"kv_bytes_per_token": BYTES_PER_TOKEN / 2}), ("d", "decode", {})]
+    records = in_company(make_specs([0.0], 20, 3), pools).records
+
+    assert records.finish_time.tolist() == [1.0 + 1.0 + 2.0]
+
+
+def test_the_order_of_pools_does_not_decide_on_lengths() -> None:
+    """The decode pool named first is not the one that a class goes to: its limit counts where it decodes."""
+    short, long = (make_config(max_model_len=length, num_blocks=64) for length in (48, 96))
+    pools = [("d", "decode", {"engine": short}), ("p", "prefill", {"engine": long}), ("both", "both", {"engine": long})]
+    routing = rules({"pool": "both", "max_prompt_tokens": 30}, {"pool": "p"})
+    records = in_company(make_specs([0.0, 0.0], [30, 40], 50), pools, routing=routing).records
+
+    assert records.output_tokens.tolist() == [50, 8]
 
 
 def column(run: ManagedRun, name: str) -> list[float]:

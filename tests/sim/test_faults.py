@@ -21,11 +21,17 @@ from tests.theory.builders import make_deployment
 
 
 def struck(
-    specs: RequestSpecs, *faults: dict[str, Any], replicas: int = 2, per_node: int = 1, policy: str = "round_robin"
+    specs: RequestSpecs,
+    *faults: dict[str, Any],
+    replicas: int = 2,
+    per_node: int = 1,
+    policy: str = "round_robin",
+    startup: float = 0.0,
 ) -> Simulation:
     """Return a run of replicas of four seats; every step takes a second."""
     read = TypeAdapter(tuple[FaultSpec, ...]).validate_python(faults)
-    control = Control(faults=read, replicas_per_node=per_node, routing=RoutingSpec(policy=policy))
+    routing = RoutingSpec(policy=policy)
+    control = Control(faults=read, replicas_per_node=per_node, routing=routing, startup_seconds=startup)
     config = make_config(max_model_len=512, num_blocks=2000)
     return simulate(replace(make_deployment(config, constant_step_times(1.0), replicas), control=control), specs)
 
@@ -70,6 +76,21 @@ def test_a_notice_lets_short_answers_through() -> None:
 
     assert run.records.status.tolist() == [COMPLETED, COMPLETED, COMPLETED, FAILED, COMPLETED, COMPLETED]
     assert run.records.replica_id[4:].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("startup", "launched"), [(0.0, 30.0), (8.0, 22.0), (50.0, 10.0)])
+def test_what_replaces_a_spot_instance_is_paid_for_from_its_launch(startup: float, launched: float) -> None:
+    """Idle at 4 s, taken at 10; another one is ready at 30: it is launched a start before, at most when it can be."""
+    specs = make_specs([float(index) for index in range(40)], 1, 1)
+    fault = {"kind": "spot", "replica": 1, "at": "4 s", "duration": "20 s", "notice": "6 s"}
+    run = struck(specs, fault, startup=startup)
+
+    assert run.timeline is not None
+    assert run.timeline.launched_at.tolist() == [0.0, 0.0, launched]
+    assert run.timeline.ready_at.tolist() == [0.0, 0.0, 30.0]
+    assert run.timeline.stopped_at[1] == 4.0
+    assert run.replica_seconds == run.end_time + 4.0 + run.end_time - launched
+    assert 2 in run.records.replica_id[31:].tolist()
 
 
 def test_a_slow_replica_takes_longer_for_every_step() -> None:

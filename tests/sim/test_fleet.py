@@ -14,7 +14,7 @@ from simserve.sim.records import RequestRecords
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Deployment, Simulation, _managed, simulate
 from simserve.workload.requests import RequestSpecs
-from tests.engine.strategies import Case, cases, pressed_cases, shared_cases
+from tests.engine.strategies import Case, cases, pressed_cases, routings, shared_cases
 from tests.theory.builders import make_deployment
 
 COLUMNS = (
@@ -34,7 +34,8 @@ COLUMNS = (
 
 def managed(deployment: Deployment, specs: RequestSpecs) -> Simulation:
     """Return a run on the managed data plane, whatever the deployment asks for."""
-    return _managed(deployment, specs, None, None)
+    assert deployment.control is not None
+    return _managed(deployment, deployment.control, specs, None, None)
 
 
 def assert_same(records: RequestRecords, plain: RequestRecords) -> None:
@@ -44,19 +45,23 @@ def assert_same(records: RequestRecords, plain: RequestRecords) -> None:
 
 
 @given(
-    st.one_of(cases(), pressed_cases(), shared_cases()),
+    st.one_of(cases(), pressed_cases(), shared_cases()).filter(lambda case: case.config.data_parallel_size == 1),
     st.integers(1, 3),
-    st.sampled_from(["round_robin", "least_outstanding"]),
+    routings(),
+    st.sampled_from([None, 4.0, 20.0]),
 )
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-def test_without_decisions_the_managed_run_is_the_plain_run(case: Case, num_replicas: int, policy: str) -> None:
-    """Open and closed loops, any scheduler, any number of replicas: the same bytes."""
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+def test_without_decisions_the_managed_run_is_the_plain_run(
+    case: Case, num_replicas: int, routing: RoutingSpec, closes_at: float | None
+) -> None:
+    """Open and closed loops, to the last request or until clients stop, any scheduler, any router: the same bytes."""
+    specs = case.specs if case.specs.concurrency is None else replace(case.specs, closes_at=closes_at)
     config = replace(case.config, async_scheduling=case.config.batching == "continuous" and num_replicas == 2)
-    deployment = make_deployment(config, case.times, num_replicas, policy)
-    control = Control(routing=RoutingSpec(policy=policy))
+    control = Control(routing=routing)
     assert control.is_plain
+    deployment = replace(make_deployment(config, case.times, num_replicas), control=control)
 
-    plain, run = simulate(deployment, case.specs), managed(replace(deployment, control=control), case.specs)
+    plain, run = simulate(deployment, specs), managed(deployment, specs)
 
     assert_same(run.records, plain.records)
     assert run.end_time == plain.end_time

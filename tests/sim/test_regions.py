@@ -16,6 +16,7 @@ from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, TIMED_OUT
 from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.simulate import Simulation, simulate
+from simserve.sim.streaming_spec import StreamingSpec
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs
@@ -31,6 +32,7 @@ def spread(
     *,
     faults: Sequence[dict[str, Any]] = (),
     ahead: bool = False,
+    streaming: StreamingSpec | None = None,
     **rules: Any,
 ) -> Simulation:
     """Return a run with a replica of two seats in each of two regions; ``homes`` are 0 for eu and 1 for us."""
@@ -44,7 +46,7 @@ def spread(
     if homes is not None:
         classes = tuple(ClassSpec(name=f"in-{name}", share=0.5, region=name, timeout="60 s") for name in ("eu", "us"))
         specs = replace(specs, classes=classes, request_class=np.array(homes, dtype=np.int16))
-    control = Control(regions=regions, faults=make_faults(*faults))
+    control = Control(regions=regions, faults=make_faults(*faults), streaming=streaming)
     return simulate(replace(deployment, pools=pools, control=control), specs)
 
 
@@ -65,6 +67,29 @@ def test_the_way_there_and_back_is_part_of_what_the_client_sees() -> None:
     assert run.records.scheduled_time.tolist() == [1.25]
     assert run.records.first_token_time.tolist() == [2.5]
     assert run.records.finish_time.tolist() == [3.5]
+
+
+def test_events_cross_the_way_between_regions_too() -> None:
+    """Network 0.1 s and 0.25 s between regions, each way: an event of two tokens, at 2 s + 0.7; gaps are the steps'."""
+    fault = {"kind": "node", "pool": "eu", "at": "0 s", "duration": "100 s"}
+    way = validate(StreamingSpec, {"network_latency": "0.1 s", "buffer_tokens": 2, "cost_per_event": "0 s"})
+    run = spread(make_specs([1.0], 1, 4), [0], faults=[fault], streaming=way)
+    records = run.records
+
+    assert records.scheduled_time.tolist() == [1.35]
+    assert records.first_token_time.tolist() == [pytest.approx(3.35 + 0.35)]
+    assert records.finish_time.tolist() == [pytest.approx(5.35 + 0.35)]
+    assert records.itl_max.tolist() == [pytest.approx(2.0)]
+
+
+def test_a_client_hears_of_an_answer_from_afar_before_it_asks_again() -> None:
+    """In a closed loop the next request leaves when the answer has crossed both ways."""
+    fault = {"kind": "node", "pool": "eu", "at": "0 s", "duration": "100 s"}
+    way = validate(StreamingSpec, {"network_latency": "0.1 s", "cost_per_event": "0 s"})
+    run = spread(make_closed_loop(1, [1, 1], [2, 2], 0.0), [0, 0], faults=[fault], streaming=way)
+
+    assert run.records.finish_time[0] == pytest.approx(0.35 + 2.0 + 0.35)
+    assert run.records.arrival_time[1] == pytest.approx(2.7)
 
 
 @pytest.mark.parametrize("ahead", [False, True])

@@ -18,6 +18,8 @@ from simserve.engine.state import Replica, RequestTable
 from simserve.sim.cluster import Cluster, Routing
 from simserve.sim.recorder import Recorder
 from simserve.sim.records import RequestRecords
+from simserve.sim.routing import plain_router
+from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.series import TimeSeries
 from simserve.sim.simulate import replay
 from tests.builders import constant_step_times, make_specs
@@ -46,7 +48,8 @@ def outstanding_seconds(case: Case, num_replicas: int, routing: Routing) -> tupl
     ready_time = specs.arrival_time + config.frontend_latency
     np.frombuffer(requests.ready_time)[:] = ready_time
     replicas = [Replica(number, config, case.times) for number in range(num_replicas)]
-    cluster = Cluster(replicas, requests, Recorder(config, case.times, None), routing)
+    spec = RoutingSpec(policy=routing)
+    cluster = Cluster(replicas, requests, Recorder(config, case.times, None), spec, plain_router(spec, specs))
     cluster.schedule_all()
     now = total = 0.0
     cluster.drive(np.nextafter(now, np.inf))

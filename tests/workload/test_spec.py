@@ -133,14 +133,6 @@ def test_wrong_lengths_are_one_line_with_the_key_path(length, message):
             "asks for about 6.05e+08 requests, more than 50,000,000",
         ),
         (
-            {
-                "arrivals": {"process": "closed_loop", "concurrency": 1},
-                "num_requests": None,
-                "duration": "9 s",
-            },
-            "cannot end closed_loop arrivals by duration; give num_requests instead",
-        ),
-        (
             {"arrivals": {"process": "all_at_once"}, "num_requests": None, "duration": "9 s"},
             "cannot end all_at_once arrivals by duration; give num_requests instead",
         ),

@@ -24,6 +24,10 @@ MOONCAKE = (
     '{"timestamp": 500, "input_length": 700, "output_length": 6, "hash_ids": [0, 2]}\n'
     '{"timestamp": 500, "input_length": 1100, "output_length": 7, "hash_ids": [0, 2, 3]}\n'
 )
+VLLM_TIMED = (
+    '{"timestamp": 0.25, "input_length": 40, "output_length": 5, "hash_ids": [1, 2, 3]}\n'
+    '{"timestamp": 1.5, "input_length": 40, "output_length": 6, "hash_ids": [1, 2, 4]}\n'
+)
 BURSTGPT = (
     "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
     "5,ChatGPT,472,18,490,Conversation log\n"
@@ -77,6 +81,7 @@ EXAMPLES = {
     "bailian": BAILIAN,
     "sharegpt": SHAREGPT,
     "vllm-bench": VLLM_BENCH,
+    "vllm-timed": VLLM_TIMED,
     "otel": OTEL,
 }
 
@@ -105,6 +110,27 @@ def test_mooncake_is_milliseconds_and_blocks(tmp_path: Path) -> None:
     assert trace.prefix_blocks.block_tokens == 512
     assert trace.prefix_blocks.counts.tolist() == [2, 2, 3]
     assert trace.prefix_blocks.reuse == pytest.approx(3 / 7)
+
+
+def test_timed_traces_of_vllm_are_seconds_and_small_blocks(tmp_path: Path) -> None:
+    """Mooncake's fields; 32 of 40 tokens are shared, and with blocks of 10 tokens 20 of them."""
+    trace = read(tmp_path, VLLM_TIMED, "vllm-timed")
+
+    assert trace.arrival_time.tolist() == [0.25, 1.5]
+    assert trace.prefix_blocks is not None
+    assert trace.prefix_blocks.block_tokens == 16
+    for size, shared in ((None, 32), (10, 20)):
+        specs = replay(tmp_path, VLLM_TIMED, {} if size is None else {"block_size": size})
+        assert specs.prefixes is not None
+        begins = specs.prefixes.offsets[:2]
+        assert len(set(specs.prefixes.segments[begins].tolist())) == 1
+        assert specs.prefixes.ends[begins].tolist() == [shared, shared]
+
+
+def test_a_block_size_needs_blocks(tmp_path: Path) -> None:
+    """Of a trace that names none it would mean nothing."""
+    with pytest.raises(TraceError, match=r"workload\.trace\.block_size: holds no hash_ids; leave it out"):
+        replay(tmp_path, EXAMPLES["csv"], {"block_size": 16})
 
 
 def test_the_real_mooncake_trace_is_read_whole() -> None:

@@ -7,7 +7,7 @@ chunks of unknown size and is left out. Every figure names its ``unit``, which c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,8 @@ _LOADS = (
     ("input_config", "phases", "profiling"),
     ("input_config",),
 )
-"""Where versions keep concurrency and request rate: AIPerf, GenAI-Perf, AIPerf with named phases, older ones."""
+"""Where versions keep concurrency and request rate: AIPerf, GenAI-Perf, AIPerf with named phases, older ones. Where
+``phases`` is a list, each phase says its ``kind``, ``type``, ``rate``, ``smoothness`` and ``concurrency``."""
 
 
 def is_aiperf(document: Mapping[str, Any]) -> bool:
@@ -91,22 +92,55 @@ def _num_requests(fields: Fields) -> int:
 
 
 def _notes(fields: Fields) -> list[str]:
-    return ["inter_chunk_latency is between chunks, not tokens: left out"] if "inter_chunk_latency" in fields else []
+    notes = ["inter_chunk_latency is between chunks, not tokens: left out"] if "inter_chunk_latency" in fields else []
+    bounds = [block.values["concurrency"] for block in _load_blocks(fields) if "concurrency" in block]
+    if bounds and "rate" in _arrivals(fields):
+        notes.append(
+            f"at most {bounds[0]} requests were in flight; the simulation sends at the rate without that bound"
+        )
+    return notes
 
 
 def _arrivals(fields: Fields) -> dict[str, Any]:
     """Return the load that the export's own configuration says; empty where it says none."""
-    for path in _LOADS:
-        block = fields.find(*path)
-        if block is None:
-            continue
-        rate = block.optional("request_rate", "requests/s")
+    for block in _load_blocks(fields):
+        rate = block.optional("rate" if "rate" in block else "request_rate", "requests/s")
         if rate is not None:
-            pattern = block.text("arrival_pattern") or block.text("request_rate_mode")
-            return {"process": pattern, "rate": rate} if pattern in ("poisson", "constant") else {"rate": rate}
+            return _at_rate(block, rate)
         if "concurrency" in block:
             return {"process": "closed_loop", "concurrency": block.count("concurrency")}
     return {}
+
+
+def _load_blocks(fields: Fields) -> Iterator[Fields]:
+    """Yield the mappings that may say the load; the profiled ones of a list of phases first.
+
+    Raises:
+        TraceError: Several phases were profiled, whose figures are mixed in the summary.
+    """
+    config = fields.find("input_config")
+    if config is not None and isinstance(config.values.get("phases"), list):
+        phases = [each for each in config.items_of("phases") if "profiling" in (each.text("kind"), each.text("name"))]
+        if len(phases) > 1:
+            rule = f"holds {len(phases)} profiled phases, whose figures are mixed here"
+            remedy = "read phases/NAME/profile_export_aiperf.json of each"
+            raise TraceError(rule, file=fields.file, key=config.key("phases"), remedy=remedy)
+        yield from phases
+    yield from (block for path in _LOADS if (block := fields.find(*path)) is not None)
+
+
+def _at_rate(block: Fields, rate: float) -> dict[str, Any]:
+    """Return arrivals at a rate, of the pattern that stands beside it."""
+    pattern = block.text("arrival_pattern") or block.text("request_rate_mode") or block.text("type")
+    if pattern in ("poisson", "constant"):
+        return {"process": pattern, "rate": rate}
+    if pattern == "gamma":
+        key = "smoothness" if "smoothness" in block else "arrival_smoothness"
+        smoothness = block.optional(key, "the shape of the gamma distribution")
+        if smoothness is not None and smoothness <= 0:
+            raise block.error(key, "must be > 0")
+        return {"process": "gamma", "rate": rate, "cv": (1.0 if smoothness is None else smoothness) ** -0.5}
+    return {"rate": rate}
 
 
 def read_aiperf_records(rows: Sequence[Fields], label: str) -> BenchResult:

@@ -111,7 +111,7 @@ def _arrivals(fields: Fields) -> dict[str, Any]:
     strategy = fields.find("config", "strategy") or fields.find("args", "strategy")
     if strategy is None:
         raise fields.error("config.strategy", "is missing: a strategy with type_ is expected")
-    kind = strategy.text("type_")
+    kind = strategy.text("type_") or strategy.text("kind")
     if kind in ("constant", "poisson"):
         return {"process": kind, "rate": strategy.number("rate", "requests/s")}
     if kind in ("async", "replay") and "rate" in strategy:

@@ -33,6 +33,8 @@ _KEYS = {
     "request_latency": "e2e",
 }
 _STATISTICS = ("mean", "median", "p90", "p95", "p99")
+BEHIND = 0.05
+"""Share of the requested rate that a client may stay behind before its own rate counts."""
 
 
 def is_inference_perf(document: Mapping[str, Any]) -> bool:
@@ -51,27 +53,37 @@ def read_inference_perf(fields: Fields, label: str) -> BenchResult:
     measured: dict[str, float] = {}
     for theirs, ours in _KEYS.items():
         if theirs in latency:
-            block = latency.mapping(theirs)
-            measured |= {
-                f"{each}_{ours}": block.number(each, "seconds") for each in _STATISTICS if block.values.get(each)
-            }
+            measured |= _statistics(latency.mapping(theirs), ours)
     if "inter_token_latency" in latency:
         measured["mean_itl"] = latency.mapping("inter_token_latency").number("mean", "seconds")
     throughput = successes.mapping("throughput")
     measured["output_throughput"] = throughput.number("output_tokens_per_sec", "tokens/s")
     measured["request_throughput"] = throughput.number("requests_per_sec", "requests/s")
     num_requests = successes.count("count")
+    notes: list[str] = []
     return BenchResult(
         label=label,
         file=fields.file,
         tool="inference-perf",
-        arrivals=_arrivals(fields),
+        arrivals=_arrivals(fields, notes),
         num_requests=num_requests,
         prompt_tokens=np.array([_mean_tokens(successes, ("prompt_tokens", "prompt_len"), num_requests)]),
         output_tokens=np.array([_mean_tokens(successes, ("output_tokens", "output_len"), num_requests)]),
         measured=measured,
         definitions=DEFINITIONS,
+        notes=notes,
     )
+
+
+def _statistics(block: Fields, name: str) -> dict[str, float]:
+    """Return the figures of a latency; percentiles may stand in a mapping of their own, the median as ``p50``."""
+    found = {}
+    for each in _STATISTICS:
+        places = (block, each), (block.find("percentiles"), "p50" if each == "median" else each)
+        place = next(((where, key) for where, key in places if where is not None and where.values.get(key)), None)
+        if place is not None:
+            found[f"{each}_{name}"] = place[0].number(place[1], "seconds")
+    return found
 
 
 def _mean_tokens(successes: Fields, names: tuple[str, str], num_requests: int) -> float:
@@ -84,8 +96,11 @@ def _mean_tokens(successes: Fields, names: tuple[str, str], num_requests: int) -
     raise successes.error(names[0], "is missing: the mean or the total of tokens is expected")
 
 
-def _arrivals(fields: Fields) -> dict[str, Any]:
-    """Return the load of a stage, its process from the ``config.yaml`` beside the report."""
+def _arrivals(fields: Fields, notes: list[str]) -> dict[str, Any]:
+    """Return the load of a stage, its process from the ``config.yaml`` beside the report.
+
+    The rate is the one that was asked for, or the one that was sent where the client fell behind, which is noted.
+    """
     load = fields.mapping("load_summary")
     if "concurrency" in load:
         return {"process": "closed_loop", "concurrency": load.count("concurrency")}
@@ -94,6 +109,10 @@ def _arrivals(fields: Fields) -> dict[str, Any]:
     rate = load.number("requested_rate", "requests/s")
     if rate <= 0:
         raise load.error("requested_rate", "must be > 0")
+    sent = load.optional("achieved_rate", "requests/s")
+    if sent is not None and 0 < sent < (1.0 - BEHIND) * rate:
+        notes.append(f"the client sent {sent:.4g} requests/s of the {rate:.4g} asked for: simulated at what it sent")
+        rate = sent
     config = Path(fields.file).parent / "config.yaml"
     kind = None
     if config.is_file():

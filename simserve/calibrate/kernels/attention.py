@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from simserve.calibrate.kernels.kernel import Kernel, UnsupportedError, relative_error, spread_indices
@@ -19,6 +20,9 @@ SHORTEST_SHARE = 0.5
 """Shortest context of a ragged batch over the longest."""
 
 CHECKED_HEADS = 4
+
+_BACKENDS = {0: "math", 2: "memory-efficient", 3: "cuDNN"}
+"""Numbers of `torch.nn.attention.SDPBackend` but for flash attention, which may be PyTorch's own or a newer one."""
 
 
 def prompts(point: Point, device: TorchDevice) -> Kernel:
@@ -52,8 +56,17 @@ def prompts(point: Point, device: TorchDevice) -> Kernel:
                 errors.append(relative_error(result[last, head, row], truth))
         return max(errors)
 
-    source = f"torch SDPA ({device.flash_attention})" if device.is_cuda else "torch SDPA"
+    source = _sdpa_source(device, inputs(0), is_causal=True, enable_gqa=is_grouped)
     return Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source=source)
+
+
+def _sdpa_source(device: TorchDevice, inputs: Sequence[Tensor], *, is_causal: bool, enable_gqa: bool) -> str:
+    """Return whose kernel PyTorch takes for attention: on a GPU there are several, of unlike speed."""
+    if not device.is_cuda:
+        return "torch SDPA"
+    torch = device.torch
+    number = torch._fused_sdp_choice(*inputs, None, 0.0, is_causal, scale=None, enable_gqa=enable_gqa)
+    return f"torch SDPA ({_BACKENDS.get(int(number)) or device.flash_attention})"
 
 
 def decodes(point: Point, device: TorchDevice) -> Kernel:
@@ -84,7 +97,7 @@ def ragged_lengths(batch: int, mean: int) -> list[int]:
 def _padded(point: Point, device: TorchDevice) -> Kernel:
     """Contexts of one length, for flash attention without a mask."""
     batch, context, *_ = _sizes(point, "step")
-    return _in_rows(point, device, [context] * batch, None, f"torch SDPA ({device.flash_attention}), padded KV")
+    return _in_rows(point, device, [context] * batch, None)
 
 
 def _masked(point: Point, device: TorchDevice) -> Kernel:
@@ -96,10 +109,10 @@ def _masked(point: Point, device: TorchDevice) -> Kernel:
     places = torch.arange(context, device=device.kind)
     mask = places[None, :] < torch.tensor(lengths, device=device.kind)[:, None]
     mask = mask[:, None, None, :].expand(batch, 1, heads // kv_heads, context)
-    return _in_rows(point, device, lengths, mask, "torch SDPA, padded KV and mask")
+    return _in_rows(point, device, lengths, mask)
 
 
-def _in_rows(point: Point, device: TorchDevice, lengths: list[int], mask: Tensor | None, source: str) -> Kernel:
+def _in_rows(point: Point, device: TorchDevice, lengths: list[int], mask: Tensor | None) -> Kernel:
     """A query row for every query head of a key-value head, so that keys are read once."""
     torch = device.torch
     batch, context, heads, kv_heads, width = _sizes(point, "step")
@@ -122,6 +135,9 @@ def _in_rows(point: Point, device: TorchDevice, lengths: list[int], mask: Tensor
                 errors.append(relative_error(result[row, kv_head, 0], truth))
         return max(errors)
 
+    seen = (query, *device.keys_and_values(torch.bfloat16, key_shape))
+    source = _sdpa_source(device, seen, is_causal=False, enable_gqa=False) + ", padded KV"
+    source += "" if mask is None else " and mask"
     return Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source=source)
 
 
@@ -140,9 +156,9 @@ def _paged(point: Point, device: TorchDevice) -> Kernel:
     table = torch.zeros((batch, max(pages)), dtype=torch.int32)
     for row, own in enumerate(torch.randperm(sum(pages), generator=generator).to(torch.int32).split(pages)):
         table[row, : len(own)] = own
-    table = table.to(device.kind)
+    table = device.placed(table)
     ends = torch.arange(batch + 1, dtype=torch.int32, device=device.kind)
-    used = torch.tensor(lengths, dtype=torch.int32, device=device.kind)
+    used = device.placed(torch.tensor(lengths, dtype=torch.int32))
 
     def call(copy: int) -> Tensor:
         key, value = device.keys_and_values(torch.bfloat16, page_shape, copy)
@@ -180,7 +196,7 @@ def _packed(point: Point, device: TorchDevice) -> Kernel:
     query = device.fresh(torch.bfloat16, (batch, heads, width))
     ends = torch.arange(batch + 1, dtype=torch.int32, device=device.kind)
     starts = [sum(lengths[:row]) for row in range(batch + 1)]
-    key_ends = torch.tensor(starts, dtype=torch.int32, device=device.kind)
+    key_ends = device.placed(torch.tensor(starts, dtype=torch.int32))
 
     def call(copy: int) -> Tensor:
         key, value = device.keys_and_values(torch.bfloat16, key_shape, copy)

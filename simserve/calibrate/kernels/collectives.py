@@ -1,7 +1,8 @@
 """All-reduce and point-to-point between the GPUs of a machine: one process a GPU, NCCL (Gloo between CPU processes).
 
 Every rank starts from random values that all ranks can draw, so that each knows the true result. On a GPU the calls
-are queued behind a kernel that waits, so that the time between two events holds no launch of the host.
+are queued behind a kernel that waits and a call that no event sees, so that the time between two events holds no launch
+of the host and no wait for a rank that came late. The time is that of the slowest rank.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from simserve.calibrate.kernels.timing import Timing, summarise
 from simserve.calibrate.kernels.torch_device import Tensor, import_torch
 
 CALLS_OF_A_SAMPLE = 10
-"""Sums of a buffer with itself before it is filled anew: 8 ranks make its values 10^9 times as large."""
+"""Calls that are timed together; with the first, 8 ranks make the values of a sum 10^10 times as large."""
 
 WAIT_CYCLES = 2_000_000
 """Cycles that the GPU waits while calls are queued: about a millisecond."""
@@ -186,8 +187,10 @@ def _timed(torch: Any, call: Callable[[], None], buffer: Tensor, source: Tensor,
     count = torch.tensor([min(max(int(world.target / max(first * CALLS_OF_A_SAMPLE, 1e-6)), 3), MAX_SAMPLES)])
     count = count.to(buffer.device)
     distributed.broadcast(count, 0)
-    samples = [sample(torch, call, buffer, source) for _ in range(int(count.item()))]
-    return summarise(samples, "events" if is_cuda else "clock")
+    own = [sample(torch, call, buffer, source) for _ in range(int(count.item()))]
+    samples = torch.tensor(own, dtype=torch.float64, device=buffer.device)
+    distributed.all_reduce(samples, op=distributed.ReduceOp.MAX)  # a sender of a short message does not wait
+    return summarise(samples.tolist(), "events" if is_cuda else "clock")
 
 
 def _sample_on_gpu(torch: Any, call: Callable[[], None], buffer: Tensor, source: Tensor) -> float:
@@ -197,6 +200,7 @@ def _sample_on_gpu(torch: Any, call: Callable[[], None], buffer: Tensor, source:
     torch.cuda.synchronize()
     if hasattr(torch.cuda, "_sleep"):
         torch.cuda._sleep(WAIT_CYCLES)
+    call()
     before.record()
     for _ in range(CALLS_OF_A_SAMPLE):
         call()
@@ -208,6 +212,7 @@ def _sample_on_gpu(torch: Any, call: Callable[[], None], buffer: Tensor, source:
 def _sample_on_cpu(torch: Any, call: Callable[[], None], buffer: Tensor, source: Tensor) -> float:
     buffer.copy_(source)
     torch.distributed.barrier()
+    call()
     start = time.perf_counter()
     for _ in range(CALLS_OF_A_SAMPLE):
         call()

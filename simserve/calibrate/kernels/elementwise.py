@@ -54,8 +54,9 @@ def rotary_angles(device: TorchDevice, rows: int, head: int) -> tuple[Tensor, Te
     """Return cosine and sine of the positions 1 to ``rows``, to be multiplied with heads: ``[rows, 1, head]``."""
     torch = device.torch
     frequencies = 10000.0 ** (-torch.arange(0, head, 2, device=device.kind, dtype=torch.float32) / head)
-    angles = torch.arange(1, rows + 1, device=device.kind, dtype=torch.float32)[:, None] * frequencies
-    angles = torch.cat((angles, angles), dim=-1)[:, None, :]
+    places = torch.arange(1, rows + 1, device=device.kind, dtype=torch.float32)
+    angles = places.unsqueeze(1) * frequencies
+    angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
     return angles.cos().to(torch.bfloat16), angles.sin().to(torch.bfloat16)
 
 
@@ -89,8 +90,8 @@ def _add(point: Point, device: TorchDevice) -> Kernel:
     rows, width = _shape(point)
 
     def call(number: int) -> Tensor:
-        both = device.random(torch.bfloat16, (rows, 2 * width), number)
-        return both[:, :width] + both[:, width:]
+        state, residual = device.random(torch.bfloat16, (rows, 2 * width), number).chunk(2, dim=-1)
+        return state + residual
 
     def truth(x: Tensor) -> Tensor:
         return x[:, :width].double() + x[:, width:].double()

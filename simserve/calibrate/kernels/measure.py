@@ -267,6 +267,7 @@ class _Session:
         text = (str(failure).strip() or type(failure).__name__).splitlines()[0]
         if "out of memory" in str(failure).lower() or "not enough memory" in str(failure).lower():
             self.log.skip(point.table, point.sizes, f"{OUT_OF_MEMORY}: {text}"[:300])
+            failure.__traceback__ = None  # it holds the frames, and these the tensors that did fit
             self.device.release()
             return
         try:
@@ -319,7 +320,7 @@ class _Session:
 
     def _note_clocks(self, now: float) -> None:
         self._clocked = now
-        clocks = read_clocks() if self.device.is_cuda else None
+        clocks = read_clocks(self.device.smi_id) if self.device.is_cuda else None
         if clocks is not None:
             self.clocks.append(clocks)
 

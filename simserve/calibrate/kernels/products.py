@@ -25,6 +25,9 @@ INNER_TILES = 8
 SCALE = 0.01
 """Scale of 4-bit and 8-bit weights."""
 
+FP8_MULTIPLE = 16
+"""What columns and reduction of an FP8 product must be multiples of."""
+
 MIN_FP8_CAPABILITY = (8, 9)
 MIN_INT4_CAPABILITY = (8, 0)
 
@@ -64,6 +67,8 @@ def _fp8(device: TorchDevice, m: int, n: int, k: int) -> Kernel:
     _need_capability(device, MIN_FP8_CAPABILITY, "FP8 products")
     if not hasattr(torch, "_scaled_mm"):
         raise UnsupportedError("this PyTorch has no _scaled_mm")
+    if n % FP8_MULTIPLE or k % FP8_MULTIPLE:
+        raise UnsupportedError(f"FP8 products need widths in multiples of {FP8_MULTIPLE}")
     x = device.fresh(torch.bfloat16, (m, k))
     one = torch.ones((), dtype=torch.float32, device=device.kind)
     copies = device.num_copies(1.0 * n * k)
@@ -94,6 +99,8 @@ def _int8(device: TorchDevice, m: int, n: int, k: int) -> Kernel:
 
 def _int8_weights(device: TorchDevice, m: int, n: int, k: int) -> Kernel:
     torch = device.torch
+    if device.is_cuda:
+        raise UnsupportedError("PyTorch's kernel of 8-bit weights is a plain loop on a GPU, as no engine runs")
     if not hasattr(torch.ops.aten, "_weight_int8pack_mm"):
         raise UnsupportedError("this PyTorch has no _weight_int8pack_mm")
     x = device.fresh(torch.bfloat16, (m, k))
@@ -116,8 +123,7 @@ def _int4_weights(device: TorchDevice, m: int, n: int, k: int) -> Kernel:
     if k % GROUP_SIZE or n % 16:
         raise UnsupportedError(f"the 4-bit kernel needs k in whole groups of {GROUP_SIZE} and n in 16")
     x = device.fresh(torch.bfloat16, (m, k))
-    generator = torch.Generator(device=device.kind).manual_seed(4)
-    codes = torch.randint(0, 16, (n, k), dtype=torch.int32, device=device.kind, generator=generator)
+    codes = device.integers(16, (n, k), seed=4)
     packed, multiply, source = _packed(device, codes)
     scales = torch.full((k // GROUP_SIZE, n, 2), SCALE, dtype=torch.bfloat16, device=device.kind)
     copies = min(device.num_copies(0.5 * n * k), 32)
@@ -144,7 +150,8 @@ def _packed(device: TorchDevice, codes: Tensor) -> tuple[Tensor, Callable[..., T
         return packed, aten._weight_int4pack_mm_for_cpu, "torch _weight_int4pack_mm_for_cpu"
     if not hasattr(aten, "_weight_int4pack_mm"):
         raise UnsupportedError("this PyTorch has no _weight_int4pack_mm")
-    pairs = (codes[:, ::2] << 4 | codes[:, 1::2]).to(device.torch.uint8)
+    high, low = codes.unflatten(-1, (-1, 2)).unbind(-1)
+    pairs = (high << 4 | low).to(device.torch.uint8)
     return aten._convert_weight_to_int4pack(pairs, INNER_TILES), aten._weight_int4pack_mm, "torch _weight_int4pack_mm"
 
 
@@ -188,7 +195,8 @@ _PRODUCTS: dict[str, Callable[[TorchDevice, int, int, int], Kernel]] = {
 def experts(point: Point, device: TorchDevice) -> Kernel:
     """Return the routed experts of one layer: sorting, both grouped products, activation, weighted sum.
 
-    Tokens are dealt to the experts evenly, in random order (``distribution: balanced``).
+    Tokens are dealt to the experts evenly, in random order (``distribution: balanced``); where they do not need all
+    experts, the next call takes the next ones, whose weights no cache holds.
 
     Raises:
         UnsupportedError: This PyTorch has no grouped product.
@@ -203,10 +211,12 @@ def experts(point: Point, device: TorchDevice) -> Kernel:
     )
     x = device.fresh(torch.bfloat16, (tokens, hidden))
     up = device.random(torch.bfloat16, (count, hidden, ups * width), 0)
-    down = device.random(torch.bfloat16, (count, width, hidden), 1)
+    down = device.random(torch.bfloat16, (count, width, hidden), ups)  # beyond the other weights
     generator = torch.Generator(device="cpu").manual_seed(tokens)
     order = torch.randperm(count, generator=generator)
-    chosen = order[torch.arange(tokens * topk) % count].view(tokens, topk).to(device.kind)
+    copies = min(device.num_copies(point.num_bytes), max(count // (tokens * topk), 1))
+    places_of = torch.arange(copies * tokens * topk).view(copies, tokens, topk)
+    chosen = device.placed(order[places_of % count])
     share = torch.full((tokens, topk), 1.0 / topk, dtype=torch.bfloat16, device=device.kind)
 
     ones = torch.ones(tokens * topk, dtype=torch.int32, device=device.kind)
@@ -217,23 +227,23 @@ def experts(point: Point, device: TorchDevice) -> Kernel:
         gate, other = value.chunk(2, dim=-1)
         return torch.nn.functional.silu(gate) * other
 
-    def call(_: int) -> Tensor:
-        flat = chosen.reshape(-1)
+    def call(copy: int) -> Tensor:
+        flat = chosen.select(0, copy).reshape(-1)
         places = torch.argsort(flat, stable=True)
         used = torch.zeros(count, dtype=torch.int32, device=device.kind).scatter_add_(0, flat, ones)
         ends = torch.cumsum(used, 0, dtype=torch.int32)
-        inner = activated(grouped(x[places // topk] * (1.0 / hidden**0.5), up, offs=ends))
+        inner = activated(grouped(x.index_select(0, places // topk) * (1.0 / hidden**0.5), up, offs=ends))
         result = torch.empty((tokens * topk, hidden), dtype=torch.bfloat16, device=device.kind)
-        result[places] = grouped(inner * (1.0 / width**0.5), down, offs=ends)
-        return (result.view(tokens, topk, hidden) * share[..., None]).sum(dim=1)
+        result.index_copy_(0, places, grouped(inner * (1.0 / width**0.5), down, offs=ends))
+        return (result.view(tokens, topk, hidden) * share.unsqueeze(-1)).sum(dim=1)
 
     def error() -> float:
         rows = spread_indices(tokens, 2)
         truth = torch.zeros((len(rows), hidden), dtype=torch.float64, device=device.kind)
         for place, row in enumerate(rows):
-            for expert in chosen[row].tolist():
+            for expert in chosen[0, row].tolist():
                 inner = activated((x[row].double() / hidden**0.5) @ up[expert].double())
                 truth[place] += (inner / width**0.5) @ down[expert].double() / topk
         return relative_error(call(0)[rows], truth)
 
-    return Kernel(call=call, copies=1, error=error, tolerance=0.05, source="torch grouped_mm")
+    return Kernel(call=call, copies=copies, error=error, tolerance=0.05, source="torch grouped_mm")

@@ -110,12 +110,12 @@ def _on_cpu(call: Call, copies: int, target: float, deadline: float) -> Timing:
 def _captured(call: Call, copies: int, device: TorchDevice) -> tuple[Any, int] | None:
     """Return a graph of several calls and how many they are; none where the kernel cannot be captured."""
     torch = device.torch
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
+    side, stream = torch.cuda.Stream(), torch.cuda.current_stream()
+    side.wait_stream(stream)
     with torch.cuda.stream(side):
         for number in range(WARM_UP_CALLS):
             call(number % copies)
-    torch.cuda.current_stream().wait_stream(side)
+    stream.wait_stream(side)
     torch.cuda.synchronize()
     start = time.perf_counter()
     call(0)
@@ -130,8 +130,10 @@ def _captured(call: Call, copies: int, device: TorchDevice) -> tuple[Any, int] |
             for number in range(num_calls):
                 call(number % copies)
     except torch.cuda.OutOfMemoryError:
+        torch.cuda.set_stream(stream)
         raise
     except RuntimeError:
+        torch.cuda.set_stream(stream)  # PyTorch leaves its capturing stream the current one where the end fails too
         torch.cuda.synchronize()
         return None
     graph.replay()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass, field
@@ -75,6 +76,7 @@ class TorchDevice:
         num_multiprocessors: Streaming multiprocessors, or threads of a CPU.
         compute_capability: Of a GPU, as ``9.0``.
         flash_attention: Whose flash attention PyTorch calls: its own (FA2), or a newer one that is installed.
+        smi_id: How nvidia-smi calls the GPU, which counts those that ``CUDA_VISIBLE_DEVICES`` hides too.
     """
 
     torch: Any
@@ -85,6 +87,7 @@ class TorchDevice:
     num_multiprocessors: int
     compute_capability: str | None = None
     flash_attention: str = "FA2"
+    smi_id: str = "0"
     _pools: dict[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -116,7 +119,7 @@ class TorchDevice:
         if places < 1:
             raise TooLargeError(f"{count} elements are more than the pool of random data holds")
         start = (copy % places) * count
-        return pool[start : start + count].view(shape)
+        return pool.narrow(0, start, count).view(shape)
 
     def keys_and_values(self, dtype: Any, shape: tuple[int, ...], copy: int = 0) -> tuple[Tensor, Tensor]:
         """Return two inputs of a shape that share no memory: reading one leaves nothing of the other in a cache."""
@@ -128,7 +131,17 @@ class TorchDevice:
         """Return normal values in memory of their own, which a kernel may write."""
         count = math.prod(shape)
         drawn = self._drawn(dtype, min(count, RANDOM_ELEMENTS))
-        return drawn.repeat(-(-count // drawn.numel()))[:count].view(shape)
+        return drawn.repeat(-(-count // drawn.numel())).narrow(0, 0, count).view(shape)
+
+    def placed(self, values: Tensor) -> Tensor:
+        """Return host values on the device."""
+        return values.to(self.kind)
+
+    def integers(self, end: int, shape: tuple[int, ...], seed: int) -> Tensor:
+        """Return integers from 0 to before ``end`` in memory of their own, 32 bit."""
+        torch = self.torch
+        generator = torch.Generator(device=self.kind).manual_seed(seed)
+        return torch.randint(0, end, shape, dtype=torch.int32, device=self.kind, generator=generator)
 
     def num_copies(self, num_bytes: float) -> int:
         """Return how many copies of an input outgrow the cache twice over, as far as the pool holds them."""
@@ -203,14 +216,16 @@ def _cuda(torch: Any) -> TorchDevice:
         total_memory=float(properties.total_memory),
         num_multiprocessors=int(properties.multi_processor_count),
         compute_capability=f"{properties.major}.{properties.minor}",
-        flash_attention=_activate_flash_attention(int(properties.major)),
+        flash_attention=_activate_flash_attention(torch, int(properties.major)),
+        smi_id=_smi_id(str(getattr(properties, "uuid", ""))),
     )
 
 
-def _activate_flash_attention(generation: int) -> str:
+def _activate_flash_attention(torch: Any, generation: int) -> str:
     """Let PyTorch call the flash attention that engines run on a GPU of this generation, and return which it calls.
 
-    FlashAttention-3 on Hopper, 4 on Blackwell, where the package is installed; pages of KV need one of them.
+    FlashAttention-3 on Hopper, 4 on Blackwell, where the package is installed; pages of KV need one of them. PyTorch
+    would still take cuDNN's attention first there, which is told not to.
     """
     wanted = NEWER_FLASH_ATTENTION.get(generation)
     if wanted is None:
@@ -221,7 +236,13 @@ def _activate_flash_attention(generation: int) -> str:
         activate_flash_attention_impl(wanted)
     except (ImportError, ValueError, RuntimeError):
         return "FA2"
+    torch.backends.cuda.enable_cudnn_sdp(False)
     return wanted
+
+
+def _smi_id(uuid: str) -> str:
+    """Return how nvidia-smi calls the GPU of an identifier; the first GPU where PyTorch knows none."""
+    return f"GPU-{uuid}" if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", uuid) else "0"
 
 
 def _processor() -> str:
@@ -275,27 +296,27 @@ def describe(device: TorchDevice) -> dict[str, Any]:
             "flash_attention": device.flash_attention,
             "cuda": getattr(torch.version, "cuda", None),
             "hip": getattr(torch.version, "hip", None),
-            "driver": _smi_line("driver_version"),
-            "power_limit_w": _smi_line("power.limit"),
+            "driver": _smi_line("driver_version", device.smi_id),
+            "power_limit_w": _smi_line("power.limit", device.smi_id),
         }
     return facts
 
 
-def read_clocks() -> dict[str, str] | None:
-    """Return clocks, temperature, power and reasons for throttling of the first GPU; none without nvidia-smi."""
+def read_clocks(smi_id: str = "0") -> dict[str, str] | None:
+    """Return clocks, temperature, power and reasons for throttling of a GPU; none without nvidia-smi."""
     for reason in REASON_FIELDS:
-        line = _smi_line(",".join((*CLOCK_FIELDS, reason)))
+        line = _smi_line(",".join((*CLOCK_FIELDS, reason)), smi_id)
         values = [] if line is None else [value.strip() for value in line.split(",")]
         if len(values) == len(CLOCK_FIELDS) + 1:
             return dict(zip((*CLOCK_FIELDS, "reasons"), values, strict=True))
     return None
 
 
-def _smi_line(fields: str) -> str | None:
+def _smi_line(fields: str, smi_id: str) -> str | None:
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
-    command = [program, f"--query-gpu={fields}", "--format=csv,noheader,nounits", "--id=0"]
+    command = [program, f"--query-gpu={fields}", "--format=csv,noheader,nounits", f"--id={smi_id}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -11,7 +11,12 @@ from llvmlite import binding
 from numba.core import types
 from numba.extending import overload_method
 
-from simserve.engine.compiled import containers, fields, replacements  # noqa: F401 (numba learns what containers do)
+from simserve.engine.compiled import (  # numba learns what containers do
+    containers,  # noqa: F401
+    fields,
+    replacements,
+    slots,  # noqa: F401
+)
 from simserve.engine.compiled.loader import ENTRY, REALLOCATE
 from simserve.engine.compiled.types import RecordType, next_float, record_at
 from simserve.engine.data_plane import driver

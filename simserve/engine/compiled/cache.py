@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import tempfile
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -75,6 +76,7 @@ _SOURCES = _digest_of_sources()
 """Of the sources as they were when they were imported: what is edited later is not what this process compiles."""
 
 
+@cache
 def _key() -> str:
     versions = [_version(name) for name in ("numba", "llvmlite", "numpy")]
     described = repr([_SOURCES, sys.version, platform.machine(), *versions])

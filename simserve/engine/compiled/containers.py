@@ -17,13 +17,11 @@ from numba.extending import intrinsic, lower_builtin, overload, overload_method,
 
 from simserve.engine.compiled import replacements
 from simserve.engine.compiled.types import (
-    ADDRESS,
     BYTE,
     WORD_TYPE,
     ColumnType,
     CountsType,
     ItemsType,
-    OrderType,
     QueueType,
     RecordsType,
     load_entry,
@@ -319,7 +317,7 @@ def _head(queue: Any) -> Any:
     return word_at(queue, 0)
 
 
-# Numbers and order by segment: what dicts are to the prefix cache.
+# Numbers by position: what dicts are to paces, and would be to a tier.
 
 
 @overload(operator.getitem, strict=False)
@@ -340,8 +338,6 @@ def _counts_set(counts: Any, segment: Any, value: Any) -> Any:
 def _counts_del(counts: Any, segment: Any) -> Any:
     if isinstance(counts, CountsType):
         return lambda counts, segment: set_word(counts, segment, 0)
-    if isinstance(counts, OrderType):
-        return lambda counts, segment: _unlink(counts, segment + 1)
     return None
 
 
@@ -355,42 +351,3 @@ def _counts_contain(counts: Any, segment: Any) -> Any:
 @overload_method(CountsType, "get", strict=False)
 def _counts_get_or(counts: Any, segment: Any, default: Any) -> Any:
     return lambda counts, segment, default: word_at(counts, segment)
-
-
-@intrinsic
-def _order_column(typing_context: Any, order: Any, position: Any) -> Any:
-    """Return the column of those behind, 0, or of those before, 1."""
-
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.load(place(builder, args[0], args[1], ADDRESS))
-
-    return CountsType()(order, types.int64), lower
-
-
-@register_jitable
-def _unlink(order: Any, entry: Any) -> None:
-    following, previous = _order_column(order, 0), _order_column(order, 1)
-    behind, before = word_at(following, entry), word_at(previous, entry)
-    set_word(following, before, behind)
-    set_word(previous, behind, before)
-    set_word(following, entry, 0)
-
-
-@overload_method(OrderType, "move_to_end", strict=False)
-def _move_to_end(order: Any, segment: Any) -> Any:
-    def move_to_end(order: Any, segment: Any) -> Any:
-        entry = segment + 1
-        following, previous = _order_column(order, 0), _order_column(order, 1)
-        if word_at(following, entry) or word_at(previous, 0) == entry:
-            _unlink(order, entry)
-        last = word_at(previous, 0)
-        set_word(following, last, entry)
-        set_word(previous, entry, last)
-        set_word(previous, 0, entry)
-
-    return move_to_end
-
-
-@overload_method(OrderType, "first", strict=False)
-def _first(order: Any) -> Any:
-    return lambda order: word_at(_order_column(order, 0), 0) - 1

@@ -10,6 +10,7 @@ from simserve.engine.compiled.layout import (
     INTEGER,
     Column,
     Counts,
+    Index,
     Items,
     Kind,
     Order,
@@ -42,11 +43,12 @@ TIER = Record("tier", {"stored": Counts()})
 CACHE = Record(
     "cache",
     {
-        **dict.fromkeys(("held", "reach_heads", "used", "users"), Counts()),
+        **dict.fromkeys(("free_slots", "held", "num_others", "reach_heads", "segments", "used", "users"), Items("q")),
         **dict.fromkeys(("num_duplicates", "num_idle", "free_reach"), INTEGER),
         "idle": Order(),
         "paths": Pointer(PATHS),
         "reaches": Items("qqq"),
+        "slots": Index(),
         "tier": Pointer(TIER),
     },
 )
@@ -95,6 +97,7 @@ _REPLICA: dict[str, Kind] = {
         (
             "grows",
             "has_extras",
+            "has_late_tokens",
             "has_plain_admission",
             "has_priorities",
             "has_slots",
@@ -114,6 +117,7 @@ _REPLICA: dict[str, Kind] = {
             "finish_heap",
             "finished",
             "gap_leaps",
+            "late_tokens",
             "prefilling",
             "residues",
             "running",
@@ -136,12 +140,45 @@ _REPLICA: dict[str, Kind] = {
 _UNSEEN = ("free_ranges",)
 REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in Replica.__slots__ if name not in _UNSEEN})
 
+AFFINITY = Record(
+    "affinity",
+    {
+        **dict.fromkeys(("ends", "keys", "offsets", "places"), Column("q")),
+        "least": Column("d"),
+        "worth": INTEGER,
+    },
+)
+ROUTER = Record(
+    "router",
+    {
+        **dict.fromkeys(("num_drawn", "policy", "turn"), INTEGER),
+        "affinity": Pointer(AFFINITY),
+        "guard": FLOAT,
+        "uniforms": Column("d"),
+    },
+)
+CONVERSATIONS = Record(
+    "conversations",
+    {
+        **dict.fromkeys(("edges", "group", "unanswered"), Column("q")),
+        **dict.fromkeys(("arrival_time", "latency", "think_time"), Column("d")),
+        **dict.fromkeys(("next_group", "num_begun", "num_groups", "num_idle"), INTEGER),
+        "begins": Column("b"),
+        "closes_at": FLOAT,
+        "is_closed": BOOLEAN,
+    },
+)
 _PLANE: dict[str, Kind] = {
-    **dict.fromkeys(("has_listener", "lists_failures", "routes_least", "schedules_ahead"), BOOLEAN),
-    **dict.fromkeys(("due", "failed", "loads"), Items("q")),
+    **dict.fromkeys(
+        ("has_listener", "is_stale", "notes_finishes", "routes_least", "schedules_ahead", "weighs_tokens"), BOOLEAN
+    ),
+    **dict.fromkeys(("due", "finished", "loads", "ready", "seen", "tokens"), Items("q")),
+    **dict.fromkeys(("renew_at", "renew_interval"), FLOAT),
+    "conversations": Pointer(CONVERSATIONS),
     "ends": Items("d"),
     "held": Items("dqq"),
     "inbox": Items("dq"),
+    "router": Pointer(ROUTER),
     "sent": Items("dq"),
     "units": Records(REPLICA),
 }

@@ -50,7 +50,14 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Segments in an order: of each the one behind it and the one before it, 1 added; entry 0 is between the ends."""
+    """Slots, from 1 on, in an order: entries, length and capacity; of each slot (the one behind it, the one before it),
+    entry 0 being between the ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Positive whole numbers by key: entries, how many are taken, and how many there are, a power of two; an entry is
+    (key, number), of which 0 is none, at the place that the key hashes to, or behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,8 @@ class Records:
     record: Record
 
 
-Kind = str | Column | Items | Queue | Counts | Order | Pointer | Records
+Kind = str | Column | Items | Queue | Counts | Order | Index | Pointer | Records
+_INDEX_SIZE = 64
 
 
 class Record:
@@ -88,7 +96,7 @@ class Record:
         self.num_words = 0
         for field, kind in fields.items():
             self.offsets[field] = self.num_words
-            self.num_words += {Items: 3, Table: 3, Queue: 11, Order: 2}.get(type(kind), 1)
+            self.num_words += {Items: 3, Table: 3, Queue: 11, Order: 3, Index: 3}.get(type(kind), 1)
 
 
 class Memory:
@@ -121,9 +129,12 @@ class Memory:
         elif isinstance(kind, Queue):
             self._kept.append(value)
             self.words[at + 3] = value.ctypes.data
-        elif isinstance(kind, Order):
-            self._kept.append(value)
-            self.words[at], self.words[at + 1] = (column.ctypes.data for column in value)
+        elif isinstance(kind, Order | Index):
+            # Both are empty to begin with.
+            size = _INDEX_SIZE if isinstance(kind, Index) else 1
+            self.words[at] = _allocate(2 * size * WORD)
+            ctypes.memset(int(self.words[at]), 0, 2 * size * WORD)
+            self.words[at + 1], self.words[at + 2] = 0 if isinstance(kind, Index) else 1, size
         elif isinstance(value, Memory):
             self._kept.append(value)
             self.words[at] = value.address
@@ -188,18 +199,23 @@ class Memory:
         """Return the length of a list."""
         return int(self.words[number * self.record.num_words + self.record.offsets[name] + 1])
 
-    def _put_items(self, at: int, kind: Items, values: Sequence[float] | None) -> None:
+    def _put_items(self, at: int, kind: Items, values: Sequence[Any] | None) -> None:
         """Copy a list. One that is absent gets no memory, by which compiled code knows it."""
         if values is None:
             return
-        items = np.array(values, dtype=np.float64 if kind.codes == "d" else np.int64)
+        if len(kind.codes) == 1:
+            items = np.array(values, dtype=kind.codes)
+        else:
+            items = np.empty((len(values), len(kind.codes)), dtype=np.int64)
+            for position, code in enumerate(kind.codes):
+                items[:, position] = np.array([each[position] for each in values], dtype=code).view(np.int64)
         self.words[at] = _allocate(max(items.nbytes, WORD))
         ctypes.memmove(int(self.words[at]), items.ctypes.data, items.nbytes)
         self.words[at + 1] = self.words[at + 2] = len(items)
 
     def __del__(self) -> None:
         for name, kind in self.record.fields.items():
-            if (isinstance(kind, Items) and not isinstance(kind, Table)) or isinstance(kind, Queue):
+            if isinstance(kind, Items | Queue | Order | Index) and not isinstance(kind, Table):
                 first = self.record.offsets[name] + (4 if isinstance(kind, Queue) else 0)
                 for at in range(first, len(self.words), self.record.num_words):
                     _free(int(self.words[at]))

@@ -103,10 +103,63 @@ def find_all(times: Any, time: float, positions: Any) -> None:
             positions.append(position)
 
 
-def add_reach(cache: Any, segment: int, reach: int, count: int) -> None:
+def least_among(numbers: Any, loads: Any) -> int:
+    """As `simserve.engine.numbers.least_among`."""
+    least: int = numbers[0]
+    for position in range(1, len(numbers)):
+        number = numbers[position]
+        if loads[number] < loads[least]:
+            least = number
+    return least
+
+
+def sum_among(numbers: Any, loads: Any) -> int:
+    """As `simserve.engine.numbers.sum_among`."""
+    total = 0
+    for position in range(len(numbers)):
+        total += loads[numbers[position]]
+    return total
+
+
+def copy_into(copy: Any, values: Any) -> None:
+    """As `simserve.engine.numbers.copy_into`."""
+    for position in range(len(values)):
+        copy[position] = values[position]
+
+
+def sort_ascending(values: Any) -> None:
+    """As `simserve.engine.numbers.sort_ascending`: by insertion."""
+    for position in range(1, len(values)):
+        value = values[position]
+        before = position - 1
+        while before >= 0 and values[before] > value:
+            values[before + 1] = values[before]
+            before -= 1
+        values[before + 1] = value
+
+
+def new_slot(cache: Any, segment: int) -> int:
+    """As `simserve.engine.prefix_cache.new_slot`."""
+    if cache.free_slots:
+        slot: int = cache.free_slots.pop()
+        cache.segments[slot] = segment
+    else:
+        slot = len(cache.held)
+        cache.segments.append(segment)
+        cache.held.append(0)
+        cache.used.append(0)
+        cache.users.append(0)
+        cache.num_others.append(0)
+        cache.reach_heads.append(0)
+    cache.slots[segment] = slot
+    return slot
+
+
+def add_reach(cache: Any, slot: int, reach: int, count: int) -> None:
     """As `simserve.engine.prefix_cache.add_reach`."""
+    cache.num_others[slot] += count
     reaches = cache.reaches
-    head = cache.reach_heads[segment]
+    head = cache.reach_heads[slot]
     entry = head
     while entry:
         blocks, requests, following = reaches[entry - 1]
@@ -121,16 +174,16 @@ def add_reach(cache: Any, segment: int, reach: int, count: int) -> None:
     else:
         reaches.append((reach, count, head))
         entry = len(reaches)
-    cache.reach_heads[segment] = entry
+    cache.reach_heads[slot] = entry
 
 
-def drop_reach(cache: Any, segment: int, entry: int) -> None:
+def drop_reach(cache: Any, slot: int, entry: int) -> None:
     """Take an entry out of the chain of a segment, for use by another."""
     reaches = cache.reaches
     following = reaches[entry - 1][2]
-    each = cache.reach_heads[segment]
+    each = cache.reach_heads[slot]
     if each == entry:
-        cache.reach_heads[segment] = following
+        cache.reach_heads[slot] = following
     else:
         while reaches[each - 1][2] != entry:
             each = reaches[each - 1][2]
@@ -139,37 +192,38 @@ def drop_reach(cache: Any, segment: int, entry: int) -> None:
     cache.free_reach = entry
 
 
-def remove_reach(cache: Any, segment: int, reach: int) -> None:
+def remove_reach(cache: Any, slot: int, reach: int) -> None:
     """As `simserve.engine.prefix_cache.remove_reach`."""
+    cache.num_others[slot] -= 1
     reaches = cache.reaches
-    entry = cache.reach_heads[segment]
+    entry = cache.reach_heads[slot]
     while reaches[entry - 1][0] != reach:
         entry = reaches[entry - 1][2]
     blocks, requests, following = reaches[entry - 1]
     if requests > 1:
         reaches[entry - 1] = (blocks, requests - 1, following)
     else:
-        drop_reach(cache, segment, entry)
+        drop_reach(cache, slot, entry)
 
 
-def take_longest_reach(cache: Any, segment: int) -> tuple[int, int]:
+def take_longest_reach(cache: Any, slot: int) -> tuple[int, int]:
     """As `simserve.engine.prefix_cache.take_longest_reach`."""
     reaches = cache.reaches
     most = count = longest = 0
-    entry = cache.reach_heads[segment]
+    entry = cache.reach_heads[slot]
     while entry:
         blocks, requests, following = reaches[entry - 1]
         if blocks > most:
             most, count, longest = blocks, requests, entry
         entry = following
-    if longest:
-        drop_reach(cache, segment, longest)
+    drop_reach(cache, slot, longest)
+    cache.num_others[slot] -= count
     return most, count
 
 
-def give_up(idle: Any, segment: int) -> None:
+def give_up(idle: Any, slot: int) -> None:
     """As `simserve.engine.prefix_cache.give_up`."""
-    idle.move_to_end(segment)
+    idle.move_to_end(slot)
 
 
 def least_recent(idle: Any) -> int:
@@ -260,6 +314,11 @@ REPLACED: dict[str, Any] = {
         earliest_of,
         least_of,
         find_all,
+        least_among,
+        sum_among,
+        copy_into,
+        sort_ascending,
+        new_slot,
         add_reach,
         drop_reach,
         remove_reach,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.compiled import fields
-from simserve.engine.compiled.layout import INTEGER, Counts, Memory, Pointer, Queue, Record, Records, Table
+from simserve.engine.compiled.layout import INTEGER, Column, Index, Items, Memory, Order, Pointer, Queue, Record, Table
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
 from simserve.engine.queue import OrderedQueue
@@ -80,23 +80,13 @@ class Compiled:
                 elif not isinstance(kind, Pointer):
                     self._replicas.put(name, getattr(replica, name), number)
         self._plane = Memory(fields.PLANE)
-        for name, kind in fields.PLANE.fields.items():
-            self._plane.put(name, self._replicas if isinstance(kind, Records) else getattr(plane, name))
+        own = {"units": self._replicas, "router": _router(plane), "conversations": _conversations(plane)}
+        for name in fields.PLANE.fields:
+            self._plane.put(name, own[name] if name in own else getattr(plane, name))
         self._inbox = self._plane.reserve("inbox", 2 * _INBOX_SIZE)
         self._inbox_times = self._inbox.view(np.float64)
         self._num_sent = 0
         self._plane_address, self._requests_address = self._plane.address, self._requests.address
-
-    def schedule_all(self, num_requests: int) -> None:
-        """Let the requests of the table arrive at their ``ready_time``."""
-        self._plane.put("num_scheduled", num_requests)
-
-    def listen(self, lists_failures: bool) -> None:
-        """Let `drive` return whenever requests finish, or also when some fail on arrival."""
-        self._plane.put("has_listener", True)
-        self._plane.put("lists_failures", lists_failures)
-        for number in range(len(self.replicas)):
-            self._replicas.put("finished", [], number)
 
     def send(self, index: int, ready_time: float) -> None:
         """Let a request reach the router at ``ready_time``, not before the time driven to."""
@@ -118,11 +108,8 @@ class Compiled:
         return self._drive(self._plane_address, self._requests_address, until)
 
     def take_finished(self) -> list[int]:
-        """Return, ascending, the requests that finished or failed since it was asked last."""
-        finished = self._plane.take("failed")
-        for number in range(len(self.replicas)):
-            finished += self._replicas.take("finished", number)
-        return sorted(finished)
+        """Return, ascending, the requests that finished at the instant at hand, where somebody listens."""
+        return self._plane.take("finished")
 
     @property
     def unsent(self) -> list[tuple[float, int]]:
@@ -167,6 +154,29 @@ def _tables() -> list[str]:
     return [name for name, kind in fields.REPLICA.fields.items() if isinstance(kind, Table)]
 
 
+def _columns(record: Record, values: object) -> Memory:
+    """Return an object of numbers and columns; columns in lists are copied, others used where they are."""
+    memory = Memory(record)
+    for name, kind in record.fields.items():
+        value = getattr(values, name)
+        if isinstance(kind, Column) and isinstance(value, list):
+            value = np.array(value, dtype=kind.code)
+        if not isinstance(kind, Pointer):
+            memory.put(name, value)
+    return memory
+
+
+def _router(plane: DataPlane) -> Memory:
+    memory = _columns(fields.ROUTER, plane.router)
+    if plane.router.affinity is not None:
+        memory.put("affinity", _columns(fields.AFFINITY, plane.router.affinity))
+    return memory
+
+
+def _conversations(plane: DataPlane) -> Memory | None:
+    return None if plane.conversations is None else _columns(fields.CONVERSATIONS, plane.conversations)
+
+
 def _numbers(record: Record, values: EngineConfig | StepTimes) -> Memory:
     memory = Memory(record)
     for name in record.fields:
@@ -179,20 +189,16 @@ def _caches(replicas: list[Replica]) -> list[Memory | None]:
     first = replicas[0].cache
     if first is None:
         return [None] * len(replicas)
-    known = first.paths
-    numbers, segments = np.unique(np.array(known.segments, dtype=np.int64), return_inverse=True)
-    paths = Memory(fields.PATHS)
-    columns = {"segments": segments.astype(np.int64)}
-    columns |= {name: np.array(getattr(known, name), dtype=np.int64) for name in ("starts", "ends")}
-    for name in fields.PATHS.fields:
-        paths.put(name, columns.get(name, getattr(known, name)))
+    paths = _columns(fields.PATHS, first.paths)
     caches: list[Memory | None] = []
     for _ in replicas:
         cache = Memory(fields.CACHE)
         for name, kind in fields.CACHE.fields.items():
-            if isinstance(kind, Counts):
-                cache.put(name, np.zeros(len(numbers) + 1, dtype=np.int64))
-        cache.put("idle", (np.zeros(len(numbers) + 1, dtype=np.int64), np.zeros(len(numbers) + 1, dtype=np.int64)))
+            if isinstance(kind, Order | Index):
+                cache.put(name, None)
+            elif isinstance(kind, Items) and name not in ("reach_heads", "reaches"):
+                cache.put(name, getattr(first, name))
+        cache.put("reach_heads", first.num_others)
         cache.put("paths", paths)
         caches.append(cache)
     return caches

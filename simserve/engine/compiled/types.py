@@ -30,6 +30,7 @@ from simserve.engine.compiled.layout import (
     WORD,
     Column,
     Counts,
+    Index,
     Items,
     Order,
     Pointer,
@@ -95,11 +96,25 @@ class CountsType(types.Type):
         super().__init__(name="simserve.counts")
 
 
+_PAIR = types.UniTuple(types.int64, 2)
+
+
 class OrderType(types.Type):
-    """Segments in an order."""
+    """Slots in an order."""
+
+    element = _PAIR
 
     def __init__(self) -> None:
         super().__init__(name="simserve.order")
+
+
+class IndexType(types.Type):
+    """Positive whole numbers by key."""
+
+    element = _PAIR
+
+    def __init__(self) -> None:
+        super().__init__(name="simserve.index")
 
 
 class _PointerModel(models.PrimitiveModel):
@@ -107,7 +122,7 @@ class _PointerModel(models.PrimitiveModel):
         super().__init__(manager, fe_type, ADDRESS)
 
 
-for _each in (RecordType, RecordsType, ColumnType, ItemsType, QueueType, CountsType, OrderType):
+for _each in (RecordType, RecordsType, ColumnType, ItemsType, QueueType, CountsType, OrderType, IndexType):
     register_model(_each)(_PointerModel)
 
 
@@ -119,8 +134,8 @@ def type_of(kind: Any) -> Any:
         return ColumnType(kind.code)
     if isinstance(kind, Items):
         return ItemsType(kind.codes)
-    if isinstance(kind, Queue | Counts | Order):
-        return {Queue: QueueType, Counts: CountsType, Order: OrderType}[type(kind)]()
+    if isinstance(kind, Queue | Counts | Order | Index):
+        return {Queue: QueueType, Counts: CountsType, Order: OrderType, Index: IndexType}[type(kind)]()
     if isinstance(kind, Records):
         return RecordsType(kind.record)
     assert isinstance(kind, Pointer)
@@ -155,7 +170,7 @@ def _get_attribute(context: Any, builder: Any, record: RecordType, value: Any, n
     if kind in (INTEGER, BOOLEAN):
         word = builder.load(place(builder, value, offset, WORD_TYPE))
         return builder.trunc(word, ir.IntType(1)) if kind == BOOLEAN else word
-    if isinstance(kind, Items | Queue | Order):
+    if isinstance(kind, Items | Queue | Order | Index):
         return place(builder, value, offset, BYTE)
     return builder.load(place(builder, value, offset, ADDRESS))
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
-from statistics import NormalDist
 from typing import Any
 
 PROMPTS_PER_CLIENT = 10
 """Closed-loop benchmarks send this many prompts a client (InferenceX benchmark protocol)."""
-
-_CUT_STEPS = 50
 
 LENGTH_SLACK = 200
 """Tokens of ``max_model_len`` above prompt and output ("little above isl+osl")."""
@@ -66,20 +62,14 @@ def around(mean: float, cv: float, longest: int) -> dict[str, Any]:
     return {"distribution": "lognormal", "mean": mean, "cv": cv, "max": longest}
 
 
-def cut(mean: float, cv: float, limit: int) -> dict[str, Any]:
-    """Return lognormal lengths whose mean is known after they were cut at ``limit``, uncut."""
-    uncut = mean
-    for _ in range(_CUT_STEPS):
-        uncut *= mean / _mean_of_cut(uncut, cv, limit)
-    return {"distribution": "lognormal", "mean": uncut, "cv": cv}
+def cut(mean: float, limit: int) -> dict[str, Any]:
+    """Return answers that end where they end, known by their mean after they were cut at ``limit``, uncut.
 
-
-def _mean_of_cut(mean: float, cv: float, limit: int) -> float:
-    """Return the mean of min(X, limit) of a lognormal X."""
-    sigma = math.sqrt(math.log1p(cv * cv))
-    score = (math.log(limit / mean) + sigma * sigma / 2) / sigma
-    below = NormalDist().cdf
-    return mean * below(score - sigma) + limit * (1.0 - below(score))
+    Below the limit every length is as likely as another: so were the first hundred answers of Llama-3-8B to AccelMark's
+    prompts (2 to 512 tokens, 37 % at the limit of 512, 18 % below 145, mean 339). The mean of min(X, L) of an X
+    uniform to U is L (1 - L / 2 U).
+    """
+    return {"distribution": "uniform", "min": 1, "max": round(limit / (2.0 * (1.0 - mean / limit)))}
 
 
 def closed_loop(

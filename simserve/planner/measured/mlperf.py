@@ -37,7 +37,11 @@ VLLM_SEATS = 256
 """Its default; vLLM on NVIDIA GPUs is assumed to be cut over all of them."""
 
 VLLM_WITH_FP8 = "0.5.5"
-"""The known release nearest to AMD's fork of 0.4.3 and to 0.5.2, both of which ran FP8."""
+"""The known release nearest to 0.5.2, which ran FP8."""
+
+AMDS_VLLM = "0.6.6"
+"""The release whose host times are nearest to AMD's forks, of 0.4.3 with kernels and a scheduler of their own in
+v4.1."""
 
 _LOG_LOADS = ("offline_max", "rate_rps (Poisson)")
 _VARIANTS = ("DepthPruned", "Sparse")
@@ -110,7 +114,7 @@ def _official_point(row: Row, lengths: Path) -> MeasuredPoint:
         round_name=row.text("version"),
         benchmark=benchmark,
         engine=engine,
-        version=TENSORRT_LLM.get(row.text("version"), "") if engine == "tensorrt-llm" else "0.6.6",
+        version=TENSORRT_LLM.get(row.text("version"), "") if engine == "tensorrt-llm" else AMDS_VLLM,
         hardware=hardware,
         rate=row.number_of("throughput_tok_s") / mean if is_server and mean else None,
         mean=mean,
@@ -150,7 +154,7 @@ def _point(submission: _Submission, latencies: dict[Metric, float], reason: str,
 def _layout(submission: _Submission) -> Layout:
     """Return what the harness sets, with the cut and the seats of the row itself where it has them."""
     row = submission.row
-    if submission.engine == "vllm" and not submission.hardware.startswith("mi"):
+    if submission.engine == "vllm" and not _is_amds(submission):
         return Layout(row.count("gpus", 1), 1, VLLM_SEATS, VLLM_SEATS)
     usual = layout_of(submission.round_name, submission.benchmark, submission.hardware)
     seats = re.search(r"gpu_batch_size=\{[^}]*: (\d+)\}", row.text("notes"))
@@ -162,6 +166,11 @@ def _layout(submission: _Submission) -> Layout:
         server_seats=given or usual.server_seats,
         offline_seats=given or usual.offline_seats,
     )
+
+
+def _is_amds(submission: _Submission) -> bool:
+    """Return whether AMD's harness ran, with weights and KV cache that Quark quantised to FP8."""
+    return submission.hardware.startswith("mi")
 
 
 def _quantization(submission: _Submission) -> str:
@@ -194,7 +203,7 @@ def _scenario(submission: _Submission, benchmark: Benchmark, layout: Layout, len
         tensor_parallel_size=layout.tensor,
         pipeline_parallel_size=layout.pipeline,
         quantization=_quantization(submission),
-        kv_cache_dtype="fp8" if submission.engine == "tensorrt-llm" else "auto",
+        kv_cache_dtype="fp8" if submission.engine == "tensorrt-llm" or _is_amds(submission) else "auto",
     )
     prompt = {"distribution": "empirical", "path": str(lengths / benchmark.lengths), "column": "input_length"}
     width, num_requests = benchmark.beam_width, REQUESTS_PER_SEAT * limits["max_num_seqs"]
@@ -230,7 +239,7 @@ def _engine(row: Row) -> tuple[str, str]:
     """Return engine and version; NVIDIA's harness, whose logs name TensorRT, runs TensorRT-LLM."""
     name = row.text("framework").partition(" ")[0]
     if name == "vLLM":
-        return "vllm", VLLM_WITH_FP8
+        return "vllm", AMDS_VLLM if hardware_name(row.text("hardware")).startswith("mi") else VLLM_WITH_FP8
     return ("tensorrt-llm", TENSORRT_LLM.get(row.text("version"), "")) if name == "TensorRT" else (name.lower(), "")
 
 

@@ -14,12 +14,14 @@ from simserve.workload.traces.azure import read_azure
 from simserve.workload.traces.bailian import read_bailian
 from simserve.workload.traces.burstgpt import read_burstgpt
 from simserve.workload.traces.csv import read_csv
+from simserve.workload.traces.mooncake import BLOCK_TOKENS as MOONCAKE_TOKENS
 from simserve.workload.traces.mooncake import read_mooncake
 from simserve.workload.traces.otel import read_otel
 from simserve.workload.traces.sharegpt import read_sharegpt
 from simserve.workload.traces.table import read_text
 from simserve.workload.traces.trace import Trace
 from simserve.workload.traces.vllm_bench import read_vllm_bench
+from simserve.workload.traces.vllm_timed import read_vllm_timed
 
 _REMEMBERED = 2
 """Traces kept: a search serves the same one on every deployment."""
@@ -32,6 +34,7 @@ READERS: dict[str, Callable[[Path], Trace]] = {
     "bailian": read_bailian,
     "sharegpt": read_sharegpt,
     "vllm-bench": read_vllm_bench,
+    "vllm-timed": read_vllm_timed,
     "otel": read_otel,
 }
 """Format -> its reader."""
@@ -116,4 +119,12 @@ def _of_object(first: dict[str, Any]) -> str | None:
     found = next((name for name, fields in _FIELDS.items() if all(field in first for field in fields)), None)
     if found is None and ("attributes" in first or "resource_spans" in first):
         return "otel"
+    if found == "mooncake" and _has_small_blocks(first):
+        return "vllm-timed"
     return "vllm-bench" if found is None and "input_lens" in first else found
+
+
+def _has_small_blocks(first: dict[str, Any]) -> bool:
+    """Return whether a request names more blocks than its prompt has of Mooncake's."""
+    ids, length = first.get("hash_ids"), first["input_length"]
+    return isinstance(ids, list) and isinstance(length, int) and (len(ids) - 1) * MOONCAKE_TOKENS >= max(length, 1)

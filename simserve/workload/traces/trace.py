@@ -57,6 +57,11 @@ class Trace:
     num_unserved: int = 0
     remark: str | None = None
 
+    def blocks_of(self, block_tokens: int | None) -> PrefixBlocks | None:
+        """Return what prompts share, in blocks of so many tokens; None: of as many as the format says."""
+        blocks = self.prefix_blocks
+        return blocks if blocks is None or block_tokens is None else replace(blocks, block_tokens=block_tokens)
+
     @property
     def has_arrival_times(self) -> bool:
         """Whether the format says when requests arrive."""

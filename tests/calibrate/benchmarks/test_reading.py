@@ -152,6 +152,52 @@ def test_aiperf_s_records_are_the_profiled_ones_that_were_served(tmp_path: Path)
     assert result.measured["output_throughput"] == pytest.approx(44 / 1.8)
 
 
+@pytest.mark.parametrize(
+    ("phase", "arrivals"),
+    [
+        ({"type": "concurrency", "concurrency": 4}, {"process": "closed_loop", "concurrency": 4}),
+        ({"type": "poisson", "rate": 2.0}, {"process": "poisson", "rate": 2.0}),
+        ({"type": "constant", "rate": 2.0, "concurrency": 8}, {"process": "constant", "rate": 2.0}),
+        ({"type": "gamma", "rate": 2.0, "smoothness": 0.25}, {"process": "gamma", "rate": 2.0, "cv": 2.0}),
+        ({"type": "gamma", "rate": 2.0}, {"process": "gamma", "rate": 2.0, "cv": 1.0}),
+        ({"type": "user_centric", "rate": 2.0}, {"rate": 2.0}),
+    ],
+)
+def test_aiperf_s_listed_phases_say_the_load(phase: dict[str, Any], arrivals: dict[str, Any], tmp_path: Path) -> None:
+    """Schema 1.5: the phase that was profiled, not the one that warmed up."""
+    warm = {"name": "warmup", "kind": "warmup", "type": "concurrency", "concurrency": 99}
+    config = {"phases": [warm, {"name": "steady", "kind": "profiling", **phase}]}
+
+    (result,) = read(tmp_path, documents.aiperf() | {"schema_version": "1.5", "input_config": config})
+
+    assert result.arrivals == arrivals
+    is_bounded = "rate" in phase and "concurrency" in phase
+    assert any("at most 8 requests were in flight" in note for note in result.notes) == is_bounded
+
+
+def test_inference_perf_s_client_that_fell_behind_is_simulated_at_its_own_rate(tmp_path: Path) -> None:
+    """What was asked for never reached the server, and that is said."""
+    load = {"requested_rate": 80.88, "achieved_rate": 39.07}
+
+    (result,) = read(tmp_path, documents.inference_perf() | {"load_summary": load})
+
+    assert result.arrivals == {"rate": 39.07}
+    assert result.notes == ["the client sent 39.07 requests/s of the 80.88 asked for: simulated at what it sent"]
+
+
+def test_inference_perf_s_percentiles_may_stand_apart(tmp_path: Path) -> None:
+    """As in its own schema of native reports, where the median is p50."""
+    document = documents.inference_perf()
+    for block in document["successes"]["latency"].values():
+        block["percentiles"] = {"p50": block.pop("median"), "p90": block.pop("p90"), "p99": block.pop("p99")}
+
+    (result,) = read(tmp_path, document)
+
+    assert result.measured["median_tpot"] == pytest.approx(TPOT)
+    assert result.measured["p99_ttft"] == pytest.approx(TTFT)
+    assert result.measured["p95_ttft"] == pytest.approx(TTFT)
+
+
 def test_inference_perf_s_process_stands_beside_it(tmp_path: Path) -> None:
     """The report says a rate; its config.yaml says how it was drawn."""
     (tmp_path / "config.yaml").write_text("load: {type: poisson}\n", encoding="utf-8")
@@ -246,6 +292,15 @@ MALFORMED = {
     "aiperf in an unknown unit": (
         with_value(documents.aiperf(), "fortnights", "time_to_first_token", "unit"),
         "time_to_first_token.unit: 'fortnights' must be a unit of time",
+    ),
+    "aiperf of several profiled phases": (
+        documents.aiperf() | {"input_config": {"phases": [{"name": name, "kind": "profiling"} for name in "ab"]}},
+        "input_config.phases: holds 2 profiled phases",
+    ),
+    "aiperf with a gamma of nothing": (
+        documents.aiperf()
+        | {"input_config": {"loadgen": {"request_rate": 2, "arrival_pattern": "gamma", "arrival_smoothness": 0}}},
+        "arrival_smoothness: 0 must be > 0",
     ),
     "inference-perf without latencies": (
         without(documents.inference_perf(), "successes", "latency"),

@@ -31,6 +31,7 @@ class MadeUpGpu:
         self.num_captured: list[int] = []
         self.num_replays = 0
         self.failure = failure
+        self.stream: object = None
         self.torch = SimpleNamespace(cuda=self._cuda())
 
     def launch(self, _: int) -> None:
@@ -77,7 +78,12 @@ class MadeUpGpu:
             yield
 
         waiting = SimpleNamespace(wait_stream=lambda _: None)
+
+        def set_stream(chosen: object) -> None:
+            gpu.stream = chosen
+
         return SimpleNamespace(
+            set_stream=set_stream,
             Event=Event,
             CUDAGraph=Graph,
             graph=graph,
@@ -194,3 +200,22 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
     with pytest.raises(UsageError, match=r"PyTorch sees no GPU; try --device cpu"):
         open_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("uuid", "name"),
+    [("60fe3ce0-aa5c-4c3b-8d5c-0123456789ab", "GPU-60fe3ce0-aa5c-4c3b-8d5c-0123456789ab"), ("", "0"), ("?", "0")],
+)
+def test_nvidia_smi_is_asked_for_the_gpu_that_is_measured(uuid: str, name: str) -> None:
+    """It counts those that CUDA_VISIBLE_DEVICES hides too: by its identifier, where PyTorch knows that."""
+    assert torch_device._smi_id(uuid) == name
+
+
+def test_a_failed_capture_leaves_the_stream_as_it_was() -> None:
+    """PyTorch's context manager does not, where its end fails too."""
+    gpu = MadeUpGpu(RuntimeError("operation not permitted when stream is capturing"))
+    device = gpu.device()
+
+    time_call(gpu.launch, 3, device, target=0.03, deadline=math.inf)
+
+    assert gpu.stream is gpu.torch.cuda.current_stream()

@@ -1,0 +1,113 @@
+"""Conversations: whose turn follows on which, and when it is sent. Knows no router and no scheduler.
+
+A turn that failed is answered too: what follows is sent all the same, and fails in its turn if it must.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableSequence, Sequence
+
+NOTHING = -1
+
+
+class Conversations:
+    """The conversations of a run, open or in a closed loop.
+
+    The requests of one turn of one conversation are a group: they are sent together. Groups of a conversation are
+    consecutive.
+
+    Attributes:
+        group: Of each request, shape [N] as all columns of requests.
+        edges: Group g holds the requests ``edges[g] .. edges[g + 1] - 1``, shape [groups + 1].
+        unanswered: Of each group, requests that are still to end.
+        begins: 1 where a group is the first of its conversation, and behind the last one.
+        num_groups: How many there are.
+        next_group: Closed loop: where the search for a conversation that nobody has begun goes on.
+        is_closed: Whether a client that is done with one conversation begins another.
+        closes_at: Closed loop: when clients stop, seconds; whoever would begin a conversation then or later does not.
+        num_begun: Closed loop: requests of the conversations that have begun.
+        num_idle: Closed loop: clients that begin no further one.
+        think_time: From the answer to the turn before to the sending of each request, seconds.
+        latency: From its sending to the router, seconds.
+        arrival_time: When each was sent, seconds; filled as they are.
+    """
+
+    __slots__ = (
+        "arrival_time",
+        "begins",
+        "closes_at",
+        "edges",
+        "group",
+        "is_closed",
+        "latency",
+        "next_group",
+        "num_begun",
+        "num_groups",
+        "num_idle",
+        "think_time",
+        "unanswered",
+    )
+
+    def __init__(
+        self,
+        *,
+        group: Sequence[int],
+        edges: Sequence[int],
+        unanswered: MutableSequence[int],
+        begins: Sequence[int],
+        is_closed: bool,
+        closes_at: float,
+        think_time: Sequence[float],
+        latency: Sequence[float],
+        arrival_time: MutableSequence[float],
+    ) -> None:
+        self.group, self.edges, self.unanswered, self.begins = group, edges, unanswered, begins
+        self.num_groups = len(unanswered)
+        self.next_group = self.num_begun = self.num_idle = 0
+        self.is_closed, self.closes_at = is_closed, closes_at
+        self.think_time, self.latency, self.arrival_time = think_time, latency, arrival_time
+
+
+def following(conversations: Conversations, index: int, answered_at: float) -> int:
+    """Note that a request has ended; return the group that is sent on it, -1: none is, or none yet."""
+    group = conversations.group[index]
+    left = conversations.unanswered[group] - 1
+    conversations.unanswered[group] = left
+    if left:
+        return NOTHING
+    if not conversations.begins[group + 1]:
+        return group + 1
+    return next_beginning(conversations, answered_at, True) if conversations.is_closed else NOTHING
+
+
+def next_beginning(conversations: Conversations, time: float, thinks: bool) -> int:
+    """Return the first group of the next conversation that nobody has begun, -1: there is none, or the client stops.
+
+    Args:
+        conversations: Of a closed loop.
+        time: When its client is free.
+        thinks: Whether it thinks before it begins.
+    """
+    begins, group = conversations.begins, conversations.next_group
+    while group < conversations.num_groups and not begins[group]:
+        group += 1
+    conversations.next_group = group + 1
+    if group >= conversations.num_groups:
+        conversations.num_idle += 1
+        return NOTHING
+    first = conversations.edges[group]
+    if (time + conversations.think_time[first] if thinks else time) >= conversations.closes_at:
+        conversations.num_idle += 1
+        return NOTHING
+    behind = group + 1
+    while not begins[behind]:
+        behind += 1
+    conversations.num_begun += conversations.edges[behind] - first
+    return group
+
+
+def ready_after(conversations: Conversations, index: int, answered_at: float) -> float:
+    """Let a client think from ``answered_at`` and send a request; return when that reaches the router."""
+    sent_at = answered_at + conversations.think_time[index]
+    conversations.arrival_time[index] = sent_at
+    return sent_at + conversations.latency[index]

@@ -1,0 +1,136 @@
+"""Routing: which of some replicas a request goes to: in turn, by chance, by load, or to the one that knows it.
+
+Loads are handed to it, as fresh or as stale as whoever asks has them; random numbers too. It knows no clock and no
+scheduler, and is the same for the compiled data plane, the interpreted one, and fleets that change.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from simserve.engine.numbers import least_among, sum_among
+
+ROUND_ROBIN, RANDOM, TWO_CHOICES, LEAST = range(4)
+"""In turn; drawn; the less loaded of two drawn; the least loaded."""
+
+
+class Affinity:
+    """What a router remembers of the requests it has routed.
+
+    A request is known by a path of keys, and a key stands for the whole path to it. Where a router sent a key last,
+    that part of the request has probably been kept; it is not told what has been evicted since (as SGLang's and the
+    vLLM production stack's routers are not).
+
+    Attributes:
+        offsets: Request i has the entries ``offsets[i] .. offsets[i + 1] - 1`` of the two columns, shape [N + 1].
+        keys: Number of each key, from 0.
+        ends: What it is worth, in the unit of the loads, to be where that key is known; ascending within a request.
+        least: Of each request, what it must be worth for a detour, shape [N].
+        places: Key -> replica that it went to last; -1: none.
+        worth: Of the replica that was preferred last.
+    """
+
+    __slots__ = ("ends", "keys", "least", "offsets", "places", "worth")
+
+    def __init__(
+        self, offsets: Sequence[int], keys: Sequence[int], ends: Sequence[int], least: Sequence[float], num_keys: int
+    ) -> None:
+        self.offsets, self.keys, self.ends, self.least = offsets, keys, ends, least
+        self.places = [-1] * num_keys
+        self.worth = 0
+
+
+class Router:
+    """One policy and its state.
+
+    Attributes:
+        policy: How it chooses where nothing is known of a request.
+        affinity: What it remembers; None: nothing.
+        guard: Load over the mean load from which a replica that knows a request is passed over.
+        turn: Whose turn it is.
+        uniforms: Random numbers from [0, 1).
+        num_drawn: How many of them have been used.
+    """
+
+    __slots__ = ("affinity", "guard", "num_drawn", "policy", "turn", "uniforms")
+
+    def __init__(self, policy: int, affinity: Affinity | None = None, guard: float = 1.0) -> None:
+        self.policy = policy
+        self.affinity = affinity
+        self.guard = guard
+        self.turn = 0
+        self.uniforms: array[float] = array("d")
+        self.num_drawn = 0
+
+
+def choose(router: Router, index: int, ready: list[int], loads: list[int]) -> int:
+    """Return which replica a request goes to.
+
+    Args:
+        router: Its policy.
+        index: The request.
+        ready: Numbers of those it may go to, at least one; ties go to the first.
+        loads: Of all replicas by number; round robin and chance do not look at them.
+    """
+    affinity = router.affinity
+    if affinity is not None:
+        number = preferred(affinity, index, ready)
+        if number < 0 or is_overloaded(router, number, ready, loads, affinity.worth):
+            number = least_among(ready, loads)
+        remember(affinity, index, number)
+        return number
+    num_ready = len(ready)
+    if num_ready == 1:
+        return ready[0]
+    if router.policy == LEAST:
+        return least_among(ready, loads)
+    if router.policy == ROUND_ROBIN:
+        turn = router.turn if router.turn < num_ready else 0
+        router.turn = turn + 1
+        return ready[turn]
+    first = draw(router, num_ready)
+    if router.policy == RANDOM:
+        return ready[first]
+    second = draw(router, num_ready - 1)
+    if second >= first:
+        second += 1
+    one, other = ready[min(first, second)], ready[max(first, second)]
+    return one if loads[one] <= loads[other] else other
+
+
+def preferred(affinity: Affinity, index: int, ready: list[int]) -> int:
+    """Return the replica that knows the longest part of a request, of those that are ready; -1: it is new to all."""
+    places, keys, ends, least = affinity.places, affinity.keys, affinity.ends, affinity.least[index]
+    first = affinity.offsets[index]
+    for entry in range(affinity.offsets[index + 1] - 1, first - 1, -1):
+        if ends[entry] < least:
+            return -1
+        number = places[keys[entry]]
+        if number >= 0 and number in ready:
+            affinity.worth = ends[entry]
+            return number
+    return -1
+
+
+def is_overloaded(router: Router, number: int, ready: list[int], loads: list[int], worth: int) -> bool:
+    """Return whether a replica has far more to do than the mean, and so much more than the least that it shows."""
+    own = loads[number]
+    if own <= worth:
+        return False
+    is_far = own > router.guard * sum_among(ready, loads) / len(ready)
+    return is_far and own > loads[least_among(ready, loads)] + worth
+
+
+def remember(affinity: Affinity, index: int, number: int) -> None:
+    """Note where a request went, for all its keys: what it computes, and its answer, are kept there."""
+    places, keys = affinity.places, affinity.keys
+    for entry in range(affinity.offsets[index], affinity.offsets[index + 1]):
+        places[keys[entry]] = number
+
+
+def draw(router: Router, below: int) -> int:
+    """Return a random whole number from 0 up to ``below``, exclusive."""
+    uniform = router.uniforms[router.num_drawn]
+    router.num_drawn += 1
+    return min(int(uniform * below), below - 1)

@@ -1,0 +1,198 @@
+"""Processes of this machine that work through a list of tasks. Knows no sweep and no search.
+
+Where that is safe they are forked: a copy of this process has imported, priced and drawn what this one has, and starts
+in a hundredth of a second. Elsewhere joblib starts fresh ones, each of which imports simserve for itself.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from simserve.errors import SimserveError
+
+MOST_DEATHS = 3
+"""Times that workers may die without a task being finished in between."""
+START_SECONDS = 1.5
+"""Fresh processes are started only where they save more than this: half of it is importing, in each of them."""
+
+Task = tuple[Any, ...]
+"""What a function is called with."""
+
+
+def each_result(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> Iterator[Any]:
+    """Yield the results of independent tasks in their order, worked on by some processes."""
+    kept: dict[int, Any] = {}
+    following = 0
+    for place, result in results_of(function, tasks, jobs):
+        kept[place] = result
+        while following in kept:
+            yield kept.pop(following)
+            following += 1
+
+
+def results_of(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> Iterator[tuple[int, Any]]:
+    """Yield the place of every task and its result as it is done, in any order; what a task raises is raised.
+
+    Whoever stops asking, for a Ctrl-C or otherwise, ends the processes.
+
+    Args:
+        function: What does a task; a module's own, so that a process finds it.
+        tasks: Its arguments; results depend on nothing else.
+        jobs: Processes; 1: this one alone.
+
+    Raises:
+        SimserveError: Processes keep dying.
+    """
+    jobs = min(jobs, len(tasks))
+    if jobs > 1 and can_fork():
+        yield from _forked(function, tasks, jobs)
+        return
+    begin = time.monotonic()
+    for place, task in enumerate(tasks):
+        if jobs > 1 and place and _is_worth_starting((time.monotonic() - begin) / place, len(tasks) - place, jobs):
+            yield from ((place + other, result) for other, result in fresh(function, tasks[place:], jobs))
+            return
+        yield place, function(*task)
+
+
+def can_fork() -> bool:
+    """Return whether a copy of this process would work: on Linux, and with no other thread of Python's.
+
+    A copy has this thread alone; what another one has locked would stay so. On macOS system libraries do not survive.
+    """
+    return sys.platform == "linux" and threading.active_count() == 1
+
+
+def _is_worth_starting(seconds: float, num_tasks: int, jobs: int) -> bool:
+    """Return whether fresh processes save time over ``num_tasks`` of so many seconds each."""
+    return seconds * num_tasks * (1 - 1 / jobs) > START_SECONDS
+
+
+class _Worker:
+    """A forked process, and the pipe to it."""
+
+    def __init__(self, function: Callable[..., Any], tasks: Sequence[Task], others: Sequence[Connection]) -> None:
+        self.pipe, theirs = multiprocessing.Pipe()
+        self.place: int | None = None
+        process = multiprocessing.get_context("fork").Process
+        self.process = process(target=_serve, args=(theirs, function, tasks, [*others, self.pipe]), daemon=True)
+        with warnings.catch_warnings():
+            # Python 3.12 warns of any thread. Those of numpy's BLAS wait for work, and it looks after them in a fork.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.process.start()
+        theirs.close()
+
+    def give(self, place: int | None) -> None:
+        """Let it do a task, or end; one that has died meanwhile is found dead when it is waited for."""
+        self.place = place
+        try:
+            self.pipe.send(place)
+        except OSError:
+            return
+
+    def end(self) -> None:
+        """End it, whatever it does."""
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+def _serve(pipe: Connection, function: Callable[..., Any], tasks: Sequence[Task], others: Sequence[Connection]) -> None:
+    """Do tasks by their places until there are no more. Ctrl-C is for the process that asked."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for each in others:
+        # With these open, nobody would notice that the process that asked has gone.
+        each.close()
+    try:
+        while (place := pipe.recv()) is not None:
+            try:
+                answer = True, function(*tasks[place])
+            except Exception as failure:  # raised again where it was asked for
+                answer = False, failure
+            pipe.send(answer)
+    except (EOFError, BrokenPipeError):
+        return
+
+
+def _forked(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> Iterator[tuple[int, Any]]:
+    left = list(range(len(tasks)))[::-1]
+    workers: list[_Worker] = []
+    deaths = 0
+    try:
+        while left or workers:
+            while left and len(workers) < jobs:
+                workers.append(_Worker(function, tasks, [each.pipe for each in workers]))
+                workers[-1].give(left.pop())
+            ready = wait([worker.pipe for worker in workers])
+            for worker in [each for each in workers if each.pipe in ready]:
+                place = worker.place
+                assert place is not None  # it works on something
+                try:
+                    is_done, result = worker.pipe.recv()
+                except (EOFError, OSError):
+                    # It was killed, perhaps for want of memory: another one does its task.
+                    deaths += 1
+                    if deaths == MOST_DEATHS:
+                        raise dying() from None
+                    workers.remove(worker)
+                    worker.end()
+                    left.append(place)
+                    continue
+                if not is_done:
+                    raise result
+                deaths = 0
+                if left:
+                    worker.give(left.pop())
+                else:
+                    workers.remove(worker)
+                    worker.end()
+                yield place, result
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+def fresh(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> Iterator[tuple[int, Any]]:
+    """Yield what `results_of` does, from joblib's fresh processes in any case."""
+    from joblib import Parallel, delayed  # a tenth of a second, needed by these alone
+    from joblib.externals.loky.process_executor import BrokenProcessPool
+
+    left = dict(enumerate(tasks))
+    deaths = 0
+    while left:
+        pool = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
+        results = pool(delayed(_at_place)(function, place, task) for place, task in list(left.items()))
+        try:
+            for place, result in results:
+                del left[place]
+                deaths = 0
+                yield place, result
+        except BrokenProcessPool:
+            deaths += 1
+            if deaths == MOST_DEATHS:
+                raise dying() from None
+        finally:
+            results.close()
+
+
+def _at_place(function: Callable[..., Any], place: int, task: Task) -> tuple[int, Any]:
+    """Do a task in a fresh process; Ctrl-C, which a terminal sends to all, is for the process that asked."""
+    if multiprocessing.parent_process() is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return place, function(*task)
+
+
+def dying() -> SimserveError:
+    """Return the error of workers that keep dying."""
+    return SimserveError(
+        "worker processes keep dying, perhaps for want of memory",
+        remedy="what was finished is kept: run it again with fewer --workers",
+    )

@@ -1,0 +1,60 @@
+"""Axes that hold given values, with room around them and ticks in the words of their unit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from simserve.report.axes import log_ticks
+from simserve.report.quantities import dollars
+from simserve.report.sketch import Axis
+from simserve.units import format_seconds
+
+_ROOM = 1.05
+_MARGIN = 0.05
+
+
+def log_time(reach: Iterable[float], label: str = "time, logarithmic") -> Axis:
+    """Return a logarithmic axis of times whose ticks carry their unit.
+
+    Args:
+        reach: Seconds that must be seen; those that are not positive cannot be.
+        label: What the axis says.
+    """
+    low, high = log_reach(reach) or (0.01, 1.0)
+    low, high = low / 1.1, high * 1.1
+    if high < 3 * low:
+        low, high = low / 2, high * 2
+    ticks = [(tick, _time_words(tick)) for tick in log_ticks(low, high)]
+    return Axis(label=label, low=low, high=high, is_log=True, ticks=ticks)
+
+
+def log_reach(values: Iterable[float]) -> tuple[float, float] | None:
+    """Return the smallest and the largest of the positive finite values; None without any."""
+    seen = [value for value in values if value > 0 and math.isfinite(value)]
+    return (min(seen), max(seen)) if seen else None
+
+
+def from_zero(label: str, values: Iterable[float], words: Callable[[float], str] | None = None) -> Axis:
+    """Return an axis from 0 to a little above the largest of ``values``, ``label`` with its unit beside it."""
+    most = max((value for value in values if math.isfinite(value)), default=0.0)
+    return Axis(label=label, high=_ROOM * most if most > 0 else 1.0, words=words)
+
+
+def around(label: str, values: Sequence[float], words: Callable[[float], str] | None = None) -> Axis:
+    """Return an axis from a little below the smallest to a little above the largest of ``values``."""
+    low, high = min(values), max(values)
+    margin = _MARGIN * (high - low) or _MARGIN * abs(high) or 1.0
+    return Axis(label=label, low=low - margin, high=high + margin, words=words)
+
+
+def dollar_words(value: float) -> str:
+    """Return dollars at a tick."""
+    if abs(value) < 1e-9:
+        return "$0"
+    return dollars(value) if value > 0 else f"-{dollars(-value)}"
+
+
+def _time_words(seconds: float) -> str:
+    """Return a round time; above a second in seconds throughout, as 200 s is no round number of minutes."""
+    return format_seconds(seconds) if seconds < 1 else f"{seconds:,.0f} s"

@@ -1,0 +1,102 @@
+"""One replication of a scenario: its traffic, and what becomes of it. Summarises nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from simserve.errors import ScenarioError
+from simserve.scenario.combinations import check_traffic
+from simserve.scenario.schema import Scenario
+from simserve.scenario.speculative import with_paces
+from simserve.sim.simulate import Deployment, Simulation, simulate
+from simserve.units import to_text
+from simserve.workload.arrival_spec import MAX_REQUESTS
+from simserve.workload.generate import generate
+from simserve.workload.requests import RequestSpecs
+
+_MARGIN, _LEAST_GROWTH, _MOST_GROWTH = 1.2, 2.0, 100.0
+"""How many more requests are drawn for clients that ran out of them: by the time that is left, and between these."""
+
+
+def replicate(
+    deployment: Deployment, scenario: Scenario, replication: int, **options: Any
+) -> tuple[RequestSpecs, Simulation]:
+    """Return the requests of one replication and what becomes of them.
+
+    Clients of a closed loop that stop at a time send as many requests as they come to: where too few were drawn, the
+    run is made again with more of them, the first of which are the same.
+
+    Args:
+        deployment: What serves them.
+        scenario: What arrives.
+        replication: Index of the replication, >= 0.
+        options: Of `simserve.sim.simulate.simulate`.
+
+    Raises:
+        ScenarioError: Nothing arrives, a warm-up leaves nothing to measure, or clients never stop asking.
+        InputError: A trace is missing or invalid.
+    """
+    specs = _traffic(scenario, replication)
+    simulation = simulate(deployment, specs, **options)
+    while _ran_out(specs, simulation):
+        more = _traffic(scenario, replication, _enough(scenario, specs, simulation))
+        if len(more) == len(specs):
+            break
+        specs, simulation = more, simulate(deployment, more, **options)
+    return specs, simulation
+
+
+def _traffic(scenario: Scenario, replication: int, num_requests: int | None = None) -> RequestSpecs:
+    """Return the requests of one replication; a warm-up must leave some of them to measure."""
+    seed = scenario.run.seed
+    with scenario.blaming("workload"):
+        specs = generate(
+            scenario.workload,
+            seed=seed,
+            replication=replication,
+            base_path=scenario.folder,
+            num_requests=num_requests,
+        )
+    check_traffic(scenario, specs)
+    specs = with_paces(specs, scenario.deployment.speculative, seed, replication)
+    warmup = scenario.run.warmup
+    last = float(specs.arrival_time[np.isfinite(specs.arrival_time)].max(initial=-np.inf))
+    if not isinstance(warmup, str) and specs.concurrency is None and warmup >= last:
+        with scenario.blaming("run"):
+            raise ScenarioError(
+                f"must end before the last of the arrivals, {to_text(last, 'time')}",
+                key="warmup",
+                value=to_text(warmup, "time"),
+                remedy="nothing would be left to measure",
+            )
+    return specs
+
+
+def _ran_out(specs: RequestSpecs, simulation: Simulation) -> bool:
+    """Return whether clients that were to stop at a time had nothing more to send before it."""
+    if specs.closes_at is None or simulation.was_interrupted:
+        return False
+    if specs.turn is None:
+        num_unsent = len(specs) - len(simulation.records)
+    else:
+        assert specs.session is not None
+        assert simulation.records.session is not None
+        num_unsent = len(np.unique(specs.session)) - len(np.unique(simulation.records.session))
+    # Every client that stops leaves one request, or conversation, unsent.
+    return num_unsent < (specs.concurrency or 0)
+
+
+def _enough(scenario: Scenario, specs: RequestSpecs, simulation: Simulation) -> int:
+    """Return how many requests the clients will hardly come to by the end."""
+    assert specs.closes_at is not None
+    reached = float(simulation.records.arrival_time.max(initial=0.0))
+    growth = _MARGIN * specs.closes_at / reached if reached > 0 else math.inf
+    count = math.ceil(len(specs) * min(max(growth, _LEAST_GROWTH), _MOST_GROWTH))
+    if count > MAX_REQUESTS:
+        with scenario.blaming("workload"):
+            rule = f"is so long that the clients send more than {MAX_REQUESTS:,} requests"
+            raise ScenarioError(rule, key="duration", remedy="shorten it, or give the clients a think_time")
+    return count

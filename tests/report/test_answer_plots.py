@@ -1,0 +1,173 @@
+"""Pictures of many runs: what they show, and that page and notebook show the same."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from simserve.report.answer_plots import (
+    differences,
+    goodput_against_load,
+    latency_against_load,
+    plan_candidates,
+    sweep_curves,
+)
+from simserve.report.dollar_plots import break_even, tornado
+from simserve.report.scatter import scatter
+from simserve.report.sketch import Box, Curve, Dots, Level, Note, Rule, Sketch, Whiskers
+from simserve.report.sketch_figure import sketch_figure
+from simserve.report.sketch_svg import sketch_svg
+from tests.report.test_sketch import texts_of
+
+LOADS = [1.0, 2.0, 4.0]
+NAN = float("nan")
+
+
+class Named:
+    """Attributes by name, in place of an answer that takes seconds to find."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+
+def comparison() -> Sketch:
+    """Return a variant whose TTFT is shown to differ and whose throughput is not."""
+    nothing = Named(base=NAN, mean=NAN, half_width=NAN, is_shown=False)
+    found = dict.fromkeys(("p95_tpot_ms", "p95_e2el_ms", "usd_per_million_output_tokens"), nothing)
+    found |= {
+        "p95_ttft_ms": Named(base=100.0, mean=50.0, half_width=5.0, is_shown=True),
+        "output_throughput": Named(base=100.0, mean=1.0, half_width=4.0, is_shown=False),
+    }
+    return differences(Named(base=Named(name="base"), variants=[Named(name="bf16", differences=found)]))  # type: ignore[arg-type]
+
+
+def sweep(num_lines: int) -> Sketch:
+    """Return p95 TTFT over two rates, one line a size."""
+    rows = [
+        {"values": {"rate": rate, "deployment.tensor_parallel_size": size}, "p95_ttft_ms": 10.0 * rate / (size + 1)}
+        for rate in (1, 2)
+        for size in range(num_lines)
+    ]
+    sketch = sweep_curves(
+        Named(keys=["rate", "deployment.tensor_parallel_size"], rows=rows),  # type: ignore[arg-type]
+        "p95_ttft_ms",
+        "TTFT p95, ms",
+    )
+    assert sketch is not None
+    return sketch
+
+
+def cost() -> dict[str, Any]:
+    """Return a cost comparison that breaks even at two million requests."""
+    return {
+        "self_host": {"usd_per_month": 2000.0},
+        "api": {"name": "an-api", "usd_per_request": 0.001},
+        "break_even": {"requests_per_month": 2e6},
+        "day": {"requests_per_month": 5e6},
+        "saving_usd_per_month": 3000.0,
+        "sensitivity": [
+            {
+                "parameter": "API, $ a request",
+                "saving_usd_per_month_low": -1000.0,
+                "saving_usd_per_month_high": 7000.0,
+                "changes_the_answer": True,
+            }
+        ],
+    }
+
+
+def plan() -> Sketch:
+    """Return two fleets, one of which holds and is the plan."""
+    holds = {"usd_per_month": 1e4, "p95_ttft_ms": 300.0, "holds": True}
+    sketch = plan_candidates({"candidates": [holds, {**holds, "p95_ttft_ms": 3e3, "holds": False}], "best": holds})
+    assert sketch is not None
+    return sketch
+
+
+PICTURES = {
+    "latency": lambda: latency_against_load(LOADS, [0.1, 0.2, 2.0], [NAN, 0.02, 0.03], (1.0, None), "load", []),
+    "goodput": lambda: goodput_against_load(LOADS, LOADS, [1.0, 2.0, 0.1], (2.0, 2.0), "load", []),
+    "differences": comparison,
+    "sweep": lambda: sweep(7),
+    "plan": plan,
+    "break-even": lambda: break_even(cost()),
+    "tornado": lambda: tornado(cost()),
+    "scatter": lambda: scatter({"vllm": ([1.0, 10.0], [1.1, 9.0]), "not scored": ([2.0], [3.0])}, "ms"),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_both_drawings_hold_the_same_words(name: str) -> None:
+    """Ticks, axes, notes and key, on the page and in a notebook."""
+    sketch = PICTURES[name]()
+    assert sketch is not None
+    figure = sketch_figure(sketch)
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    drawn = [*axes.get_xticklabels(), *axes.get_yticklabels(), *axes.texts, axes.xaxis.label, axes.yaxis.label]
+    drawn += [text for key in figure.legends for text in key.get_texts()]
+    words = [text.get_text() for text in drawn] + [axes.get_title(loc="left")]
+
+    assert sorted(texts_of(sketch_svg(sketch, "one", "Words"))) == sorted(filter(None, words))
+    assert sketch.x.label
+    assert sketch.y.label or sketch.y.ticks
+
+
+def test_bounds_stand_where_they_are_and_undefined_loads_are_left_out() -> None:
+    """Of the SLO; without a bound there is no line."""
+    marks = PICTURES["latency"]().marks
+
+    assert [(mark.y, mark.color) for mark in marks if isinstance(mark, Level)] == [(1.0, marks[0].color)]
+    assert [list(mark.x) for mark in marks if isinstance(mark, Curve)] == [LOADS, LOADS[1:]]
+
+
+def test_the_knee_is_circled_and_named() -> None:
+    """Where most requests are within the objective."""
+    marks = PICTURES["goodput"]().marks
+
+    assert [(list(mark.x), list(mark.y)) for mark in marks if isinstance(mark, Dots)] == [([2.0], [2.0])]
+    assert [mark.text for mark in marks if isinstance(mark, Note)] == ["knee at 2.00"]
+
+
+def test_what_is_not_shown_to_differ_is_hollow_and_named_once() -> None:
+    """With the interval that covers zero."""
+    sketch = comparison()
+
+    points = {mark.is_hollow: list(mark.x) for mark in sketch.marks if isinstance(mark, Dots)}
+    assert points == {False: [50.0], True: [1.0]}
+    assert [list(mark.reach) for mark in sketch.marks if isinstance(mark, Whiskers)] == [[5.0], [4.0]]
+    assert [mark.label for mark in sketch.named] == ["bf16"]
+
+
+def test_a_long_key_takes_more_lines_and_the_picture_grows_upwards() -> None:
+    """The axes stay as large as they were."""
+    one, seven = sketch_svg(sweep(2), "a", "Two"), sketch_svg(sweep(7), "a", "Seven")
+    boxes = [[float(each) for each in re.findall(r'viewBox="([^"]+)"', svg)[0].split()] for svg in (one, seven)]
+
+    assert boxes[0][1] == 0
+    assert boxes[1][1] < 0
+    assert boxes[1][1] + boxes[1][3] == pytest.approx(boxes[0][3])
+    assert "5 of 7 combinations" in texts_of(seven)
+
+
+def test_the_two_sides_meet_at_the_break_even() -> None:
+    """A point on both lines, the traffic a rule."""
+    sketch = break_even(cost())
+    assert sketch is not None
+
+    point = next(mark for mark in sketch.marks if isinstance(mark, Dots))
+    assert (point.x[0] * 1e6 * 0.001, point.y[0]) == (2000.0, 2000.0)
+    assert [mark.x for mark in sketch.marks if isinstance(mark, Rule)] == [5.0]
+    assert break_even({**cost(), "api": {"name": "x", "usd_per_request": None}}) is None
+
+
+def test_inputs_reach_from_their_low_to_their_high() -> None:
+    """A box an input, its name wholly inside the picture."""
+    sketch = tornado(cost())
+    assert sketch is not None
+
+    assert [(mark.left, mark.right) for mark in sketch.marks if isinstance(mark, Box)] == [(-1000.0, 7000.0)]
+    assert sketch.left * 4.6 * 72 > 60
+    assert tornado({**cost(), "sensitivity": []}) is None
