@@ -58,6 +58,8 @@ class EngineConfig:
         new_token_ratio_decay: ``estimate``: fall of the ratio a decode step.
         pipeline_parallel_size: Groups of requests in flight, DESIGN section 4.
         data_parallel_size: Ranks with a scheduler and a KV cache each, all as described here, that step together.
+        attention_dp_timeout_iters: With ranks: prompts wait until every rank has one, at most so many steps; 0: they
+            do not.
         async_scheduling: Whether a step is scheduled while the one before it runs, so that an arrival joins the step
             after next.
         async_output: Whether tokens are handed over while the next step runs (`simserve.engine.late_tokens`); of ranks
@@ -100,6 +102,7 @@ class EngineConfig:
     new_token_ratio_decay: float = 0.602 / 600
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
+    attention_dp_timeout_iters: int = 0
     async_scheduling: bool = False
     async_output: bool = False
     handover_step_seconds: float = 0.0

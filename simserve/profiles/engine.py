@@ -83,6 +83,7 @@ class ResolvedEngine:
         enforce_eager: Whether nothing is captured in CUDA graphs; every step then waits for its launches.
         sampling: ``greedy`` or ``nucleus`` (by top-k or top-p), what clients ask for.
         async_scheduling: Whether the host prepares the next step while the GPU computes.
+        attention_dp_timeout_iters: Steps for which the prompts of data-parallel ranks wait for each other; 0: none.
         async_output: Whether tokens are handed over while the next step runs, once its kernels have been launched.
         host_slowdown: Times as long as in the engine's profile that work on the CPU takes; the times below hold it.
         host_seconds_per_step: CPU time of a step.
@@ -158,6 +159,7 @@ class ResolvedEngine:
     enforce_eager: bool
     sampling: str
     async_scheduling: bool
+    attention_dp_timeout_iters: int
     async_output: bool
     host_slowdown: float
     host_seconds_per_step: float

@@ -56,6 +56,8 @@ class EngineOverrides(FrozenModel):
     """Host memory for swapped KV, bytes."""
     async_scheduling: bool | None = None
     """Whether the host prepares the next step while the GPU computes."""
+    attention_dp_timeout_iters: int | None = Field(default=None, ge=2)
+    """Steps for which the prompts of data-parallel ranks wait for each other."""
     sampling: Literal["greedy", "nucleus"] | None = None
     """`greedy`, or `nucleus`: by top-k or top-p."""
     enforce_eager: bool | None = None

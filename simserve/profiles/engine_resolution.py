@@ -266,6 +266,7 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
     slowdown: float = choices.pick("host_slowdown", place.host_slowdown)
     return {
         "async_scheduling": is_async,
+        "attention_dp_timeout_iters": choices.pick("attention_dp_timeout_iters", 0),
         "async_output": known.scheduling.async_output,
         "host_slowdown": slowdown,
         "host_seconds_per_step": slowdown * (host.seconds_per_step + agreeing),

@@ -106,6 +106,10 @@ class EngineSpec(FrozenModel):
     """Longest prompt plus output, tokens. Absent: the model's own limit."""
     async_scheduling: bool | None = None
     """Whether the host prepares the next step while the GPU works on this one."""
+    attention_dp_timeout_iters: Annotated[int, Field(ge=2)] | None = None
+    """TensorRT-LLM with `data_parallel_size`: prompts wait until every rank has one, at most so many steps
+    (attention_dp_config: enable_balance, timeout_iters), so that none is computed while the other ranks idle. Absent:
+    they do not wait."""
     sampling: Literal["greedy", "nucleus"] | None = None
     """How clients ask for tokens: `greedy`, or `nucleus`, by top-k or top-p, as a model's generation_config.json makes
     of clients that ask for nothing; vLLM 0.8 to 0.13 sorts the logits for it. Absent: greedy."""

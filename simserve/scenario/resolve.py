@@ -274,6 +274,10 @@ def _check_experts(shape: ReplicaShape) -> None:
 def _check_ranks(shape: ReplicaShape) -> None:
     """Refuse data-parallel attention where it has no meaning, or no scheduler that steps in lockstep."""
     key, size, engine = "data_parallel_size", shape.data_parallel_size, shape.engine
+    waits = engine.attention_dp_timeout_iters
+    if waits and (size == 1 or engine.name != "tensorrt-llm"):
+        rule = "has no meaning without TensorRT-LLM and data_parallel_size above 1"
+        raise ScenarioError(rule, key="engine.attention_dp_timeout_iters", value=waits, remedy="leave it out")
     if size == 1:
         return
     if shape.model.moe is None:
@@ -345,6 +349,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         new_token_ratio_minimum=engine.new_token_ratio_minimum,
         new_token_ratio_decay=engine.new_token_ratio_decay,
         pipeline_parallel_size=shape.pipeline_parallel_size,
+        attention_dp_timeout_iters=engine.attention_dp_timeout_iters,
         async_scheduling=engine.async_scheduling,
         async_output=engine.async_output,
         handover_step_seconds=engine.host_seconds_per_step,

@@ -74,7 +74,8 @@ def pressed_cases(draw: st.DrawFn) -> Case:
 def ranked_cases(draw: st.DrawFn) -> Case:
     """Draw ranks that step together: continuous batching in blocks, one stage, more requests than one rank holds."""
     case = draw(st.one_of(cases(), pressed_cases()).filter(_can_have_ranks))
-    config = replace(case.config, data_parallel_size=draw(st.integers(2, 4)))
+    timeout = draw(st.sampled_from([0, 0, 2, 5]))
+    config = replace(case.config, data_parallel_size=draw(st.integers(2, 4)), attention_dp_timeout_iters=timeout)
     rises = draw(st.lists(st.integers(0, 5), max_size=60))
     times = replace(
         case.times,

@@ -209,6 +209,30 @@ def test_ranks_of_data_parallel_attention_serve_together() -> None:
     assert sum(parts.values()) == pytest.approx(result.simulation.totals.busy_seconds, rel=1e-6)
 
 
+BALANCED = ["deployment.engine.name=tensorrt-llm", "deployment.engine.attention_dp_timeout_iters=30"]
+
+
+def test_ranks_whose_prompts_wait_for_each_other_compute_them_in_fewer_steps() -> None:
+    """TensorRT-LLM's balance: fewer steps hold prompts, so tokens come sooner once the first has come, late."""
+    clients = {"process": "closed_loop", "concurrency": 32}
+    lengths = {"distribution": "uniform", "min": 150, "max": 250}
+    prompts = {"distribution": "fixed", "value": 4000}
+    load = {"arrivals": clients, "prompt_tokens": prompts, "output_tokens": lengths, "num_requests": 96}
+    ranks = [*EXPERTS, "deployment.data_parallel_size=4", "deployment.enable_expert_parallel=true"]
+    plain, balanced = (run(make_scenario([*ranks, *more], workload=load)) for more in ([BALANCED[0]], BALANCED))
+
+    assert balanced.summary["mean_ttft_ms"] > plain.summary["mean_ttft_ms"]
+    assert balanced.summary["mean_tpot_ms"] < plain.summary["mean_tpot_ms"]
+    assert balanced.summary["completed"] == plain.summary["completed"] == 96
+
+
+@pytest.mark.parametrize("overrides", [BALANCED, [*EXPERTS, BALANCED[1]]])
+def test_prompts_wait_for_each_other_only_in_ranks_of_tensorrt_llm(overrides: list[str]) -> None:
+    """On one rank, and under another engine, the knob is refused."""
+    with pytest.raises(InputError, match=r"attention_dp_timeout_iters.*without TensorRT-LLM and data_parallel_size"):
+        resolve(make_scenario(overrides))
+
+
 def test_a_layer_partition_reaches_the_replica() -> None:
     """As written; an engine that cannot place layers refuses it."""
     deployment = {"hardware": "h100-sxm-80gb", "pipeline_parallel_size": 2, "pipeline_layer_partition": [10, 22]}

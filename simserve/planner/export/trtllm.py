@@ -82,6 +82,9 @@ def _options(deployment: Deployment) -> dict[str, Any]:
         options["cuda_graph_config"] = None
     if deployment.scenario.deployment.data_parallel_size > 1:
         options["enable_attention_dp"] = True
+    if deployment.take("engine.attention_dp_timeout_iters"):
+        iters = engine.attention_dp_timeout_iters
+        options["attention_dp_config"] = {"enable_balance": True, "timeout_iters": iters, "batching_wait_iters": 0}
     kv_cache: dict[str, Any] = {}
     asked = deployment.scenario.deployment.kv_cache_dtype
     if asked not in _KV_CACHE or (asked in ("fp16", "bf16") and asked != deployment.model.dtype):

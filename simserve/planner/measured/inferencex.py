@@ -18,7 +18,7 @@ from simserve.planner.measured.names import (
     version_number,
 )
 from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
-from simserve.planner.measured.recipes import Recipe, is_data_parallel, recipe_of
+from simserve.planner.measured.recipes import BALANCE_STEPS, Recipe, is_data_parallel, recipe_of
 from simserve.planner.measured.table import Row, read_rows
 
 SHORTEST_SHARE = 0.8
@@ -75,8 +75,10 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
     recipe = recipe_of(engine, version, model, hardware, _year(row)) if has_script else Recipe()
     workload = build.closed_loop(clients, *lengths, clients * recipe.prompts)
     tensor, expert, ranks = _parallel_sizes(row)
+    balance = None
     if has_script and is_data_parallel(engine, model, clients, prompt):
         tensor, expert, ranks = 1, tensor, tensor
+        balance = BALANCE_STEPS
     if recipe.places_experts or _must_place_experts(engine, model, tensor):
         expert = tensor * ranks
     deployed = build.deployment(
@@ -86,6 +88,7 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
             "version": version,
             "enable_prefix_caching": False,
             "max_model_len": prompt + lengths[1].get("max", output) + build.LENGTH_SLACK,
+            "attention_dp_timeout_iters": balance,
             "sampling": None if is_public else "nucleus",
             **_knobs(engine, recipe, clients // ranks, prompt),
         },

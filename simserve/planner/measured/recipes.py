@@ -108,5 +108,9 @@ def is_data_parallel(engine: str, model: str, clients: int, prompt: int) -> bool
     return is_deepseek and clients > DATA_PARALLEL_ABOVE[prompt > LONG_PROMPT]
 
 
+BALANCE_STEPS = 60
+"""`attention_dp_config.timeout_iters` of that script, with `enable_balance` (both at 2e46dba)."""
+
+
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdecimal())

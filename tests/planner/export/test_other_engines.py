@@ -126,6 +126,17 @@ def test_data_parallel_attention_is_said(target: str, words: str) -> None:
     assert target == "sglang" or "enable_attention_dp: true" in result.files["extra_llm_api_options.yaml"]
 
 
+def test_balanced_prompts_of_tensorrt_llm_are_said() -> None:
+    """As attention_dp_config, which turns the balance on."""
+    ranks = ["deployment.data_parallel_size=8", "deployment.engine.attention_dp_timeout_iters=60"]
+    model = ["model=deepseek-v3", "deployment.quantization=fp8", "deployment.hardware=h200-sxm-141gb"]
+
+    options = exported("trtllm", *model, *ranks).files["extra_llm_api_options.yaml"]
+
+    assert "enable_balance: true" in options
+    assert "timeout_iters: 60" in options
+
+
 def test_sglang_quantises_or_needs_a_checkpoint() -> None:
     """FP8 and torchao's formats while it loads; GGUF from a file only; no integer KV."""
     assert "--torchao-config int8wo" in exported("sglang", "deployment.quantization=int8-wo", version="0.5.4").line
