@@ -77,13 +77,15 @@ def rows(*, quick: bool) -> list[Row]:
     most = sizes[-1]
     plain: Row = {"replicas": 1, "writes_files": False, "answers": 1.0}
     found = [{**plain, "load": load, "num_requests": size} for size in sizes for load in LOADS]
+    if quick:
+        found = found[:1]
     found += [
         {**plain, "load": "2 %", "num_requests": most // 10, "answers": LONG_ANSWERS},
         {**plain, "load": "70 %", "num_requests": most, "writes_files": True},
         {**plain, "load": "70 %", "num_requests": most, "replicas": 16},
         {**plain, "load": "full", "num_requests": most, "replicas": 16},
     ]
-    return found
+    return found[:4] if quick else found
 
 
 def measure_both(row: Row, *, quick: bool) -> dict[str, dict[str, float]]:
