@@ -59,7 +59,9 @@ def capacity_lines(capacity: Capacity) -> list[str]:
         ]
     within = ""
     if interval is not None:
-        within = f" (95% interval {_load(capacity, interval['low'])} to {_load(capacity, interval['high'])})"
+        low, high = _load(capacity, interval["low"]), _load(capacity, interval["high"])
+        is_known = interval["method"] != "bracket"
+        within = f" (95% interval {low} to {high})" if is_known else f" (and no longer at {high})"
     lines = [f"The SLO holds up to {_load(capacity, value)} {unit}{within}; {_breaks(capacity)}."]
     failing = found.level(found.largest.fails_at)
     if failing is not None:
