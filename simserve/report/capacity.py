@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.capacity_answer import Capacity
@@ -33,7 +34,10 @@ def render_capacity(capacity: Capacity, console: Console) -> None:
     console.print()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for position, name in enumerate(header(capacity)):
-        table.add_column(name, justify="left" if position == len(_HEADER) - 1 else "right", no_wrap=True)
+        # Two lines a title: on 80 columns they would be cut off.
+        table.add_column(
+            name.replace(" ", "\n", 1), justify="left" if position == len(_HEADER) - 1 else "right", no_wrap=True
+        )
     for row, level in zip(rows(capacity), capacity.found.levels, strict=True):
         found = capacity.found.largest
         emphasis = "bold green" if level.load == found.value else "red" if level.load == found.fails_at else ""
@@ -59,19 +63,23 @@ def capacity_lines(capacity: Capacity) -> list[str]:
         ]
     within = ""
     if interval is not None:
-        within = f" (95% interval {_load(capacity, interval['low'])} to {_load(capacity, interval['high'])})"
+        low, high = _load(capacity, interval["low"]), _load(capacity, interval["high"])
+        is_known = interval["method"] != "bracket"
+        within = f" (95% interval {low} to {high})" if is_known else f" (and no longer at {high})"
     lines = [f"The SLO holds up to {_load(capacity, value)} {unit}{within}; {_breaks(capacity)}."]
     failing = found.level(found.largest.fails_at)
     if failing is not None:
         parts = ", ".join(f"{_TERMS[name]} {share(part)}" for name, part in failing.by_metric.items())
+        met = _below(failing.attainment, asked)
         lines.append(
-            f"At {_load(capacity, failing.load)} {unit}, {share(failing.attainment)} of requests meet it ({asked} "
+            f"At {_load(capacity, failing.load)} {unit}, {met} of requests meet it ({asked} "
             f"asked){f': {parts}' if parts else ''}; the run is {failing.stability}."
         )
     knee = found.knee
     if knee is not None:
         goodput = number(knee.mean("goodput"))
-        lines.append(f"Goodput peaks near {_load(capacity, knee.load)} {unit}, at {goodput} requests/s within the SLO.")
+        peak = _load(capacity, knee.load)
+        lines.append(f"Goodput (what meets the SLO) peaks near {peak} {unit}, at {goodput} requests/s within the SLO.")
     return lines
 
 
@@ -146,6 +154,12 @@ def _load(capacity: Capacity, load: float | None) -> str:
     if load is None:
         return UNDEFINED
     return count(load) if capacity.is_closed_loop else number(load)
+
+
+def _below(attainment: float, asked: str) -> str:
+    """Return a share that misses what is asked, with so many digits that it does not look the same."""
+    shown = share(attainment)
+    return f"{math.floor(1e4 * attainment) / 1e2:.2f}%" if shown.replace(".0%", "%") == asked else shown
 
 
 def _breaks(capacity: Capacity) -> str:
