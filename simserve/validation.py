@@ -188,6 +188,8 @@ def _as_input_error(
         value = None
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return error("must be a mapping of keys to values", file=file, key=key, value=value, remedy=remedy)
+    if kind in ("tuple_type", "list_type"):
+        return error("must be a list", file=file, key=key, value=value, remedy=remedy)
     rule = message.removeprefix("Value error, ")
     rule = rule[0].lower() + rule[1:] if rule[:1].isupper() and not rule[:2].isupper() else rule
     rule = rule.replace("input should", "must")

@@ -41,14 +41,15 @@ def replicas_over_time(result: RunResult) -> Sketch | None:
 
 
 def attainment_over_time(result: RunResult) -> Sketch | None:
-    """Return the share of the requests that met the objective, by when they arrived; None without an objective.
+    """Return the share of the requests that met the objective, by when they arrived; None without an objective, or where
+    all came at once.
 
     The spans hold equal numbers of requests.
     """
     records = result.simulation.records
     order = np.argsort(records.arrival_time, kind="stable")[: int(np.isfinite(records.arrival_time).sum())]
     count = min(_NUM_SPANS, len(order) // _LEAST_REQUESTS)
-    if result.slo is None or count < 2:
+    if result.slo is None or count < 2 or not records.arrival_time[order[-1]] > 0.0:
         return None
     met = requests_meeting(request_latencies(records), result.slo)[order].astype(np.float64)
     starts = np.arange(count) * len(order) // count

@@ -8,6 +8,7 @@ import pytest
 from simserve.metrics.result import RunResult
 from simserve.report.fleet_plots import attainment_over_time, has_changed, replicas_over_time
 from simserve.report.html import render_report
+from simserve.report.html import render_report
 from simserve.report.sketch import Sketch, Steps
 from simserve.scenario.load import load
 from simserve.scenario.run import run
@@ -61,3 +62,18 @@ def test_the_page_shows_them_where_the_fleet_changed(cold: RunResult) -> None:
     assert plain.simulation.totals.series.replicas_ready is None
     columns = list(cold.timeseries.columns)
     assert columns[-2:] == ["replicas_launched", "replicas_ready"]
+
+
+def test_there_is_no_time_of_arrival_where_all_come_at_once() -> None:
+    """A replica is lost in an offline batch: the page shows the replicas, and no share by time."""
+    overrides = {
+        "workload.arrivals": {"process": "all_at_once"},
+        "workload.num_requests": 200,
+        "workload.duration": None,
+        "deployment.faults": [{"kind": "node", "at": "1 s", "duration": "2 s", "in_flight": "retry"}],
+    }
+    result = run(load("lost-replica", overrides), explain=False)
+
+    assert has_changed(result)
+    assert attainment_over_time(result) is None
+    assert "Replicas" in render_report(result)
