@@ -144,13 +144,15 @@ def goodput_against_load(
 
     Args:
         loads: Ascending.
-        answered: A value a load.
+        answered: A value a load. What is within the SLO is answered: where a rate over its own span of a short run says
+            less, the line stands at ``good``.
         good: As ``answered``.
         knee: Load and requests/s where ``good`` is highest.
         label: Of the load.
         marks: What else is drawn, below.
     """
     drawn: list[Mark] = list(marks)
+    answered = [max(each, least) if least > 0 else each for each, least in zip(answered, good, strict=True)]
     for values, name, (color, dashes, shape) in (
         (answered, "answered", SERIES[1]),
         (good, "within the SLO", SERIES[0]),

@@ -12,6 +12,8 @@ from simserve.units import format_seconds
 
 _ROOM = 1.05
 _MARGIN = 0.05
+_LEAST_SHARE = 0.11
+"""Of an axis between two ticks whose words carry a unit."""
 
 
 def log_time(reach: Iterable[float], label: str = "time, logarithmic") -> Axis:
@@ -25,8 +27,14 @@ def log_time(reach: Iterable[float], label: str = "time, logarithmic") -> Axis:
     low, high = low / 1.1, high * 1.1
     if high < 3 * low:
         low, high = low / 2, high * 2
-    ticks = [(tick, _time_words(tick)) for tick in log_ticks(low, high)]
-    return Axis(label=label, low=low, high=high, is_log=True, ticks=ticks)
+    axis = Axis(label=label, low=low, high=high, is_log=True)
+    ticks: list[float] = []
+    for tick in log_ticks(low, high):
+        # Even steps lie closer and closer: what would stand on its neighbour's words is left out.
+        if not ticks or axis.share(tick) - axis.share(ticks[-1]) >= _LEAST_SHARE:
+            ticks.append(tick)
+    axis.ticks = [(tick, _time_words(tick)) for tick in ticks]
+    return axis
 
 
 def log_reach(values: Iterable[float]) -> tuple[float, float] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from simserve.report.answer_plots import (
     sweep_curves,
 )
 from simserve.report.dollar_plots import break_even, tornado
+from simserve.report.scales import log_time
 from simserve.report.scatter import scatter
 from simserve.report.sketch import Box, Curve, Dots, Level, Note, Rule, Sketch, Whiskers
 from simserve.report.sketch_figure import sketch_figure
@@ -129,6 +131,24 @@ def test_the_knee_is_circled_and_named() -> None:
 
     assert [(list(mark.x), list(mark.y)) for mark in marks if isinstance(mark, Dots)] == [([2.0], [2.0])]
     assert [mark.text for mark in marks if isinstance(mark, Note)] == ["knee at 2"]
+
+
+def test_what_is_within_the_objective_is_answered() -> None:
+    """Whatever the two rates of a short run say."""
+    sketch = goodput_against_load(LOADS, [0.9, 1.8, NAN], [1.0, 1.5, 0.1], None, "load", [])
+
+    answered, good = ([*mark.y] for mark in sketch.marks if isinstance(mark, Curve))
+    assert answered == [1.0, 1.8]
+    assert good == [1.0, 1.5, 0.1]
+
+
+def test_words_of_close_ticks_do_not_overlap() -> None:
+    """Within a decade, even steps lie close at the upper end."""
+    axis = log_time([0.011, 0.055])
+
+    places = [axis.share(value) for value, _ in axis.marked]
+    assert len(places) >= 3
+    assert min(after - before for before, after in pairwise(places)) >= 0.11
 
 
 def test_what_is_not_shown_to_differ_is_hollow_and_named_once() -> None:
