@@ -41,8 +41,8 @@ def replicas_over_time(result: RunResult) -> Sketch | None:
 
 
 def attainment_over_time(result: RunResult) -> Sketch | None:
-    """Return the share of the requests that met the objective, by when they arrived; None without an objective, or where
-    all came at once.
+    """Return the share of the requests that met the objective, by when they arrived; None without an objective, or
+    where all came at once.
 
     The spans hold equal numbers of requests.
     """
