@@ -443,6 +443,18 @@ def test_accelmark_runs_in_the_engines_process(tmp_path: Path) -> None:
     assert "frontend_latency" not in _accelmark(tmp_path, version="0.20.1")["deployment"]["engine"]
 
 
+def test_accelmarks_slow_node_is_less_slow_where_nobody_is_served(tmp_path: Path) -> None:
+    """The RTX 4090's; others take as long either way."""
+    kinds = ("rate_rps", "offline_batch (all requests queued)")
+
+    def slowdowns(hardware: str) -> list[float]:
+        scenarios = [_accelmark(tmp_path, hardware=hardware, load_type=kind) for kind in kinds]
+        return [each["deployment"]["engine"]["host_slowdown"] for each in scenarios]
+
+    assert slowdowns("NVIDIA GeForce RTX 4090") == [3.0, 1.7]
+    assert slowdowns("NVIDIA A100-SXM4-80GB") == [2.0, 2.0]
+
+
 def test_accelmarks_long_contexts(tmp_path: Path) -> None:
     """100 requests a run, 30,208 tokens at most, and beyond V0's CUDA graphs."""
     suite = {"len_kind": "suite D dataset sharegpt_longctx_v1", "precision": "BF16", "notes": "", "num_requests": 200}
