@@ -19,6 +19,7 @@ from scipy.optimize import least_squares
 
 from simserve.calibrate.attention_tables import GPUS, Calls, read_calls
 from simserve.perf.attention_curve import (
+    TILE,
     Gpu,
     affine_prefill_seconds,
     decode_base_seconds,
@@ -169,6 +170,8 @@ def fit_kernel(root: Path, system: str, kernel: Kernel, wide: DecodeAttentionCur
     decode, prefill = (kernel.calls(root, system, phase) for phase in ("decode", "prefill"))
     if decode is not None:
         fixed = dict(kernel.splits)
+        if not np.any(decode.heads.width > TILE):
+            fixed["wide_penalty"] = DECODE_RANGES["wide_penalty"][1]  # no call shows it
         if kernel.kind == "latent":
             fixed |= {"wide_penalty": 1.0, "start_per_width": 0.0}
         if wide is not None and kernel.kv_bits == 8:

@@ -20,6 +20,7 @@ from simserve.perf.collectives import (
 from simserve.perf.efficiency import Array, Machine, start_latency
 from simserve.perf.fitted_attention import NARROW_KV_BYTES, FittedAttention, fitted_attention
 from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, wide_class
+from simserve.perf.indexer import indexer_parts
 from simserve.perf.measured import Line, MeasuredOperators, measured_operators
 from simserve.perf.measured_attention import MeasuredAttention, measured_attention
 from simserve.perf.moe import expert_curve, layer_parts, routed_load, shape_of_experts
@@ -214,6 +215,8 @@ def _attention_block(stage: Stage, tokens: Array) -> Array:
     if stage.attention is None:
         calls = 1 if stage.shape.attention == "flash" else STANDARD_ATTENTION_CALLS
         parts[HOST] += calls * start_latency(machine, "attention_decode")
+    if model.indexer is not None:
+        parts += indexer_parts(model.indexer, machine, tokens)
     return parts
 
 

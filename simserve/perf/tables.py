@@ -28,6 +28,7 @@ from simserve.perf.attention import (
 )
 from simserve.perf.efficiency import Array
 from simserve.perf.fitted_attention import NARROW_KV_BYTES
+from simserve.perf.indexer import index_key_seconds, index_pair_seconds
 from simserve.perf.memory import kv_bytes_per_token
 from simserve.perf.offload import cpu_key_seconds, cpu_pair_seconds, link_bandwidth, offload_parts
 from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES
@@ -142,6 +143,7 @@ def _last_token(shape: ReplicaShape, asked: int | None) -> int:
 
 def _step_times(stage: Stage, attention: AttentionShape, parts: StepParts, slope: Array) -> StepTimes:
     request, pair, key = _prefill_seconds(stage, attention)
+    pair += index_pair_seconds(stage.shape.model.indexer, stage.machine)
     num_layers = stage.num_layers * stage.shape.pipeline_parallel_size
     return StepTimes(
         decode_base=_sums(parts.decode),
@@ -284,7 +286,7 @@ def _decode_slope(stage: Stage, attention: AttentionShape, sequences: Array) -> 
     unshared = unshared_key_seconds(*read, stage.shape.engine.shared_decode_groups)
     if reads_keys_by_query_head(stage.shape):
         unshared = unshared_key_seconds(*read, (), stage.machine.bandwidth)
-    key = max(key, unshared)
+    key = max(key, unshared) + width * index_key_seconds(stage.shape.model.indexer, stage.machine)
     num_stages = stage.shape.pipeline_parallel_size
     groups = num_micro_batches(np.maximum(sequences, 1.0), num_stages)
     passes = rounds(groups, stage.shape.layers_per_stage)

@@ -112,7 +112,7 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
         scenario=build.scenario(row.label, model, deployed, workload),
         measured=row.latencies("tpot", "ttft"),
         shown_only=_shown_only(row, is_public=is_public),
-        protocol=Protocol(cold_seconds=recipe.cold_seconds),
+        protocol=Protocol(cold_seconds=recipe.cold_seconds + clients * recipe.cold_seconds_per_client),
         reason=_MIXED_EXPERTS if is_mixed else "",
     )
 
