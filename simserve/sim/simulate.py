@@ -27,7 +27,7 @@ from simserve.sim.control import Control
 from simserve.sim.front import FrontTotals
 from simserve.sim.managed import ManagedRun
 from simserve.sim.pools import PoolOutcome, PoolSetup, together
-from simserve.sim.prefixes import prefix_paths
+from simserve.sim.prefixes import prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.routing import plain_router
@@ -265,6 +265,9 @@ def _run(
         specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace, specs.priority, is_lean=True
     )
     recorder = Recorder(config, times, priced, log=log)
+    if not config.num_offload_blocks:
+        # Once for caches and router.
+        specs = replace(specs, prefixes=prefixes_of(specs))
     num_ranks = config.data_parallel_size
     replicas = [Replica(number // num_ranks, config, times) for number in range(num_replicas * num_ranks)]
     if log is not None:
