@@ -26,13 +26,15 @@ sys.path.insert(0, str(ROOT))
 
 PARTS: Mapping[str, str] = {
     "simserve/engine/prefix_cache": "prefix cache",
+    "simserve/engine/routing": "routing",
+    "simserve/engine/conversations": "clients",
+    "simserve/engine/data_plane": "data plane",
     "simserve/engine/kernel": "kernel: plan and complete leaps",
     "simserve/engine/": "engine: chunks, decoding, admission, blocks",
     "simserve/sim/routing": "routing",
     "simserve/sim/affinity": "routing",
     "simserve/sim/sessions": "clients",
     "simserve/sim/callers": "clients",
-    "simserve/sim/clients": "clients",
     "simserve/sim/recorder": "recording",
     "simserve/sim/": "data plane",
     "simpy": "SimPy",

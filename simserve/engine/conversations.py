@@ -1,4 +1,6 @@
-"""Conversations: whose turn follows on which, and when it is sent. Knows no router and no scheduler.
+"""Conversations: what follows on which answer, and when it is sent. Knows no router and no scheduler.
+
+A closed loop of single requests is one of conversations that have one turn each.
 
 A turn that failed is answered too: what follows is sent all the same, and fails in its turn if it must.
 """

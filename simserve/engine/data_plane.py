@@ -1,8 +1,8 @@
 """The data plane of equal replicas behind one router, advanced event by event to the next decision.
 
 Ties at one instant are ordered finish, arrival, plan; before them the router looks at the replicas, where it does so
-only now and then. It knows arrivals, conversations and schedulers; what else to do with those who finish, and with what
-the schedulers have written down, is the caller's.
+only now and then. It knows arrivals, conversations and schedulers; what to do with what the schedulers have written
+down is the caller's.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from simserve.engine.numbers import copy_into, earliest_of, find_all, least_of, 
 from simserve.engine.routing import LEAST, Router, choose
 from simserve.engine.state import FAILED, INFINITY, RequestTable
 
-REACHED, NEWS, CHORES = range(3)
-"""Why `drive` returns: the time is up or nothing is left; requests finished that somebody listens to; it is time to
-look after what has gathered."""
+REACHED, CHORES = range(2)
+"""Why `drive` returns: the time is up or nothing is left; it is time to look after what has gathered."""
 
 EVENTS_BETWEEN_CHORES = 4096
 
@@ -48,12 +47,10 @@ class DataPlane:
         cursor: Open loop: requests that have arrived so far.
         num_scheduled: Open loop: how many arrive in all, in the order of the table.
         sent: Others that are on their way: a heap of (ready time, request).
-        inbox: What is to go there, for compiled code, whose heaps nobody else touches.
         held: Those who reach a scheduler that works ahead after its next step began: a heap of (time, request, unit).
         conversations: Whose next turn is sent when the one before it is answered; None: there are none.
-        finished: Requests that finished at the instant at hand, ascending, where ``notes_finishes``.
-        notes_finishes: Whether somebody wants to know which.
-        has_listener: Whether `drive` returns at the instant of every finish.
+        finished: Requests that finished at the instant at hand, where ``notes_finishes``.
+        notes_finishes: Whether the router or the conversations want to know which.
         num_finished: Requests that have completed.
     """
 
@@ -63,9 +60,7 @@ class DataPlane:
         "due",
         "ends",
         "finished",
-        "has_listener",
         "held",
-        "inbox",
         "is_stale",
         "loads",
         "notes_finishes",
@@ -114,13 +109,11 @@ class DataPlane:
         self.cursor = 0
         self.num_scheduled = 0
         self.sent: list[tuple[float, int]] = []
-        self.inbox: list[tuple[float, int]] = []
         self.held: list[tuple[float, int, int]] = []
         self.conversations: Conversations | None = None
         self.finished: list[int] = []
         self.notes_finishes = self.weighs_tokens
         self.schedules_ahead = schedules_ahead
-        self.has_listener = False
         self.num_finished = 0
 
 
@@ -225,20 +218,12 @@ def driver(
         hand_over(plane, requests, number, index, now)
 
     def drive(plane: DataPlane, requests: RequestTable, until: float) -> int:
-        """Advance to ``until`` (exclusive), or to the first instant at which a request finishes that is listened to.
-
-        In a listened-to instant the arrivals and plans of that instant are still to come: call again.
-
-        Returns:
-            `REACHED`, `NEWS` or `CHORES`.
-        """
+        """Advance to ``until`` (exclusive), or until there are chores; return `REACHED` or `CHORES`."""
         ends, units, loads, due = plane.ends, plane.units, plane.loads, plane.due
         ready_times, statuses, num_scheduled = requests.ready_time, requests.status, plane.num_scheduled
         notes_finishes, renew_at = plane.notes_finishes, plane.renew_at
         is_single = plane.num_units == 1
         is_plain = is_single and not plane.schedules_ahead
-        while plane.inbox:
-            heappush(plane.sent, plane.inbox.pop())
         countdown = EVENTS_BETWEEN_CHORES
         only = units[0]
         ready = next_ready(plane, requests)
@@ -284,10 +269,9 @@ def driver(
                         if notes_finishes:
                             note_finished(plane, requests, number)
             if notes_finishes and plane.finished:
-                sort_ascending(plane.finished)
-                if plane.has_listener:
-                    return NEWS
                 if plane.conversations is not None:
+                    if len(plane.finished) > 1:
+                        sort_ascending(plane.finished)
                     for position in range(len(plane.finished)):
                         answer(plane, requests, plane.finished[position])
                     ready = next_ready(plane, requests)

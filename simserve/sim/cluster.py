@@ -7,14 +7,13 @@ SimPy's side.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from heapq import heappush
 from typing import Any
 
 import numpy as np
 
 from simserve.engine.compiled.run import Compiled, Drive
 from simserve.engine.conversations import Conversations
-from simserve.engine.data_plane import CHORES, NEWS, DataPlane, driver
+from simserve.engine.data_plane import CHORES, DataPlane, driver
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.lockstep import Ranks, complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
 from simserve.engine.routing import Router
@@ -28,7 +27,7 @@ _drive_ranks = driver(submit_to_rank, complete_ranks, plan_ranks, seen_by_ranks)
 
 
 class Cluster:
-    """Replicas, their queue of arrivals, and the router between them.
+    """Replicas, what is on its way to them, and the router between them.
 
     Args:
         replicas: At least one; those of a replica that steps in lockstep stand side by side.
@@ -94,11 +93,6 @@ class Cluster:
             for rank in unit.ranks if isinstance(unit, Ranks) else ():
                 rank.finished = unit.finished
 
-    def listen(self) -> None:
-        """Let `drive` return at the instant of every finish; before it is accelerated."""
-        self._note_finishes()
-        self._plane.has_listener = True
-
     def converse(self, conversations: Conversations, sent: Iterable[tuple[float, int]]) -> None:
         """Hold conversations; before it is accelerated.
 
@@ -117,28 +111,10 @@ class Cluster:
         """Open loop: every request of the table arrives at its ``ready_time`` (ascending); before it is accelerated."""
         self._plane.num_scheduled = len(self.requests.ready_time)
 
-    def send(self, index: int, ready_time: float) -> None:
-        """Closed loop: one request reaches the cluster at ``ready_time``, not before the time driven to."""
-        self.requests.ready_time[index] = ready_time
-        if self._compiled is None:
-            heappush(self._plane.sent, (ready_time, index))
-        else:
-            self._compiled.send(index, ready_time)
-
-    def drive(self, until: float) -> list[int]:
-        """Advance to ``until`` (exclusive), or to the first instant at which a request finishes that is listened to.
-
-        Returns:
-            The requests that finished then, ascending; empty if ``until`` was reached or nothing is left to do. In a
-            listened-to instant the arrivals and plans of that instant are still to come: call again.
-        """
+    def drive(self, until: float) -> None:
+        """Advance to ``until`` (exclusive), or until nothing is left to do."""
         plane, requests, compiled = self._plane, self.requests, self._compiled
-        while True:
-            reason = self._drive(plane, requests, until) if compiled is None else compiled.drive(until)
-            if reason == NEWS:
-                return self._take_finished()
-            if reason != CHORES:
-                return []
+        while (self._drive(plane, requests, until) if compiled is None else compiled.drive(until)) == CHORES:
             self._do_chores()
 
     def _do_chores(self) -> None:
@@ -152,14 +128,6 @@ class Cluster:
                     self._recorder.flush(replica)
         if self._on_progress is not None:
             self._on_progress(self._plane.num_finished if self._compiled is None else self._compiled.num_finished)
-
-    def _take_finished(self) -> list[int]:
-        """Return, ascending, the requests that finished at this instant, and forget them."""
-        if self._compiled is not None:
-            return self._compiled.take_finished()
-        finished = list(self._plane.finished)
-        self._plane.finished.clear()
-        return finished
 
     def flush(self) -> None:
         """Hand all leaps to the recorder."""

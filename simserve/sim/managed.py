@@ -112,7 +112,7 @@ class ManagedRun:
                 self.fleet.launch(pool, 0.0, is_ready=True, place=place)
         self._outages = Outages(self.fleet)
         self._sessions: Sessions | None = None
-        conversations = conversations_of(specs, latency, self.arrival_time)
+        conversations = conversations_of(specs, latency, self.arrival_time) if specs.turn is not None else None
         if conversations is not None:
             send = self.fleet.callers.send
             self._sessions = Sessions(conversations, self.requests, send)

@@ -18,10 +18,11 @@ def prefix_paths(config: EngineConfig, specs: RequestSpecs, as_lists: bool = Tru
         specs: What arrives.
         as_lists: Whether it is read from Python, not from compiled code.
     """
+    if specs.prefixes is None or not config.enable_prefix_caching:
+        return None
     # A tier behind the cache ages by segment, so that finer ones are nearer to its blocks.
     prefixes = specs.prefixes if config.num_offload_blocks else prefixes_of(specs)
-    if prefixes is None or not config.enable_prefix_caching:
-        return None
+    assert prefixes is not None
     return PrefixPaths(prefixes.offsets, prefixes.segments, prefixes.ends, config.block_size, as_lists)
 
 
@@ -38,16 +39,18 @@ def prefixes_of(specs: RequestSpecs) -> PrefixSegments | None:
 
 def in_chains(prefixes: PrefixSegments) -> PrefixSegments:
     """Return the same with one segment for each chain of segments that nothing else follows on than the next."""
-    segments = prefixes.segments
+    segments, offsets = prefixes.segments, prefixes.offsets
     if not len(segments):
         return prefixes
-    follows = np.ones(len(segments), dtype=bool)
-    follows[prefixes.offsets[:-1][np.diff(prefixes.offsets) > 0]] = False
-    before = np.full(int(segments.max()) + 1, -1, dtype=np.int64)
-    before[segments[1:][follows[1:]]] = segments[:-1][follows[1:]]
+    is_first = np.zeros(len(segments), dtype=bool)
+    is_first[offsets[:-1][np.diff(offsets) > 0]] = True
+    kind = np.int32 if max(len(segments), int(segments.max())) < 2**31 - 1 else np.int64
+    before = np.full(int(segments.max()) + 1, -1, dtype=kind)
+    before[segments[1:]] = segments[:-1]
+    before[segments[is_first]] = -1
     num_behind = np.bincount(before[before >= 0], minlength=len(before))
     is_next = (before >= 0) & (num_behind[before] == 1)
-    heads = np.where(is_next, before, np.arange(len(before)))
+    heads = np.where(is_next, before, np.arange(len(before), dtype=kind))
     while True:
         further = heads[heads]
         if np.array_equal(further, heads):
@@ -55,6 +58,11 @@ def in_chains(prefixes: PrefixSegments) -> PrefixSegments:
         heads = further
     numbers = heads[segments]
     is_last = np.ones(len(segments), dtype=bool)
-    is_last[:-1] = ~follows[1:] | (numbers[1:] != numbers[:-1])
-    counts = np.concatenate([[0], np.cumsum(is_last)])
-    return PrefixSegments(offsets=counts[prefixes.offsets], segments=numbers[is_last], ends=prefixes.ends[is_last])
+    np.not_equal(numbers[1:], numbers[:-1], out=is_last[:-1])
+    is_last[:-1] |= is_first[1:]
+    counts = np.concatenate([np.zeros(1, dtype=kind), np.cumsum(is_last, dtype=kind)])
+    return PrefixSegments(
+        offsets=counts[offsets].astype(np.int64),
+        segments=numbers[is_last].astype(np.int64),
+        ends=prefixes.ends[is_last],
+    )

@@ -20,25 +20,28 @@ from simserve.workload.requests import RequestSpecs
 def conversations_of(
     specs: RequestSpecs, latency: NDArray[np.float64], arrival_time: NDArray[np.float64]
 ) -> Conversations | None:
-    """Return the conversations of a run; None: arrivals wait for no answer.
+    """Return what is sent on which answer; None in an open loop without conversations.
 
     Args:
-        specs: Requests; those of a conversation stand side by side, by turn.
+        specs: Requests; those of a conversation stand side by side, by turn. A closed loop of single requests is one
+            of conversations of one turn.
         latency: Seconds from sending request i to the router, shape [N].
         arrival_time: Filled with when each request was sent, shape [N].
     """
-    if specs.turn is None:
+    if specs.turn is None and specs.concurrency is None:
         return None
-    assert specs.session is not None
     is_first = np.ones(len(specs), dtype=bool)
-    is_first[1:] = (np.diff(specs.session) != 0) | (np.diff(specs.turn) != 0)
-    starts = np.flatnonzero(is_first)
-    edges = np.append(starts, len(specs)).astype(np.int64)
+    begins = np.ones(len(specs), dtype=bool)
+    if specs.turn is not None:
+        assert specs.session is not None
+        is_first[1:] = (np.diff(specs.session) != 0) | (np.diff(specs.turn) != 0)
+        begins = specs.turn[is_first] == 1
+    edges = np.append(np.flatnonzero(is_first), len(specs))
     return Conversations(
         group=_column(np.cumsum(is_first) - 1, np.int64),
         edges=_column(edges, np.int64),
         unanswered=_column(np.diff(edges), np.int64),
-        begins=_column(np.append(specs.turn[starts] == 1, True), np.int8),
+        begins=_column(np.append(begins, True), np.int8),
         is_closed=specs.concurrency is not None,
         closes_at=math.inf if specs.closes_at is None else specs.closes_at,
         think_time=_column(specs.think_time, np.float64),

@@ -22,13 +22,12 @@ from simserve.engine.state import PROMPT_TOO_LONG, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
 from simserve.sim.acceleration import Accelerate, compiled_for
-from simserve.sim.clients import ClosedLoop
 from simserve.sim.cluster import Cluster, Routing, end_of
 from simserve.sim.control import Control
 from simserve.sim.front import FrontTotals
 from simserve.sim.managed import ManagedRun
 from simserve.sim.pools import PoolOutcome, PoolSetup, together
-from simserve.sim.prefixes import prefix_paths
+from simserve.sim.prefixes import prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.routing import plain_router
@@ -266,6 +265,9 @@ def _run(
         specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config, specs.pace, specs.priority, is_lean=True
     )
     recorder = Recorder(config, times, priced, log=log)
+    if not config.num_offload_blocks:
+        # Once for caches and router.
+        specs = replace(specs, prefixes=prefixes_of(specs))
     num_ranks = config.data_parallel_size
     replicas = [Replica(number // num_ranks, config, times) for number in range(num_replicas * num_ranks)]
     if log is not None:
@@ -278,20 +280,16 @@ def _run(
     cluster = Cluster(replicas, requests, recorder, routing, router, on_progress, num_ranks)
     env = simpy.Environment()
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
-    clients: ClosedLoop | None = None
     latency = _frontend_latency(config, specs)
     conversations = conversations_of(specs, latency, arrival_time)
     if conversations is not None:
         cluster.converse(conversations, first_sent(conversations, specs))
-    elif specs.concurrency is None:
+    else:
         # One tokeniser, in order: nobody overtakes a long prompt.
         np.frombuffer(requests.ready_time)[:] = np.maximum.accumulate(arrival_time + latency)
         cluster.schedule_all()
-    else:
-        clients = ClosedLoop(env, cluster, specs.think_time, latency, arrival_time, specs.begins_at, specs.is_over)
-        clients.start(specs.concurrency)
     cluster.accelerate(compiled)
-    env.process(_data_plane(env, cluster, clients))
+    env.process(_data_plane(env, cluster))
     was_interrupted = False
     try:
         env.run()
@@ -299,7 +297,7 @@ def _run(
         was_interrupted = True
     if conversations is not None:
         forget_unsent(cluster.unsent, requests, arrival_time)
-    elif was_interrupted and clients is None:
+    elif was_interrupted:
         # What was still to come was never sent.
         arrival_time[cluster.num_arrived :] = np.nan
         np.frombuffer(requests.ready_time)[cluster.num_arrived :] = np.nan
@@ -309,30 +307,20 @@ def _run(
     end_time = end_of(requests)
     num_schedulers = len(replicas)
     # What only the scheduler needed is gone before the sums are made.
-    del cluster, router, conversations, requests, replicas, env, clients
+    del cluster, router, conversations, requests, replicas, env
     return records, recorder.totals(num_schedulers, records, end_time), end_time, was_interrupted
 
 
-def _data_plane(
-    env: simpy.Environment, cluster: Cluster, clients: ClosedLoop | None
-) -> Generator[simpy.Event, Any, None]:
+def _data_plane(env: simpy.Environment, cluster: Cluster) -> Generator[simpy.Event, Any, None]:
     """Drive the cluster from decision to decision."""
     # Whoever starts at time 0 comes first.
     yield env.timeout(0)
     while True:
         until = env.peek()
-        finished = cluster.drive(until)
-        if finished and clients is not None:
-            time = cluster.requests.finish_time[finished[0]]
-            if time > env.now:
-                yield env.timeout(time - env.now)
-            clients.answer(finished)
-            # Everyone who reacts at this very instant does so before the next step is planned.
-            yield env.timeout(0)
-        elif until == float("inf"):
+        cluster.drive(until)
+        if until == float("inf"):
             return
-        else:
-            yield env.timeout(max(until - env.now, 0.0))
+        yield env.timeout(max(until - env.now, 0.0))
 
 
 def _records(

@@ -151,19 +151,25 @@ def contexts(
     is_whole = growth == 1.0
     num_groups = 0 if groups is None else int(groups.max()) + 1
     has_system = int(groups is not None)
-    sizes = has_system + shape.turn + (not is_whole)
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    row = np.repeat(np.arange(num_rows), sizes)
-    position = np.arange(len(row)) - offsets[row] - has_system
-    earlier = main[np.minimum(first_turn[row] + np.maximum(position, 0), len(main) - 1)]
-    is_earlier, is_own = position < shape.turn[row] - 1, position == shape.turn[row] - 1
+    offsets = np.concatenate([[0], np.cumsum(has_system + shape.turn + (not is_whole))])
+    segments = np.empty(offsets[-1], dtype=np.int64)
+    segment_ends = np.empty(offsets[-1], dtype=np.int64)
     main_ends = ends if is_whole else prompts
-    segments = np.where(is_earlier, earlier, np.where(is_own, row, num_rows + row)) + num_groups
-    segment_ends = np.where(is_earlier, main_ends[earlier], np.where(is_own, main_ends[row], ends[row]))
+    # The turns before: so many of them, from the first one of the conversation on.
+    count = shape.turn - 1
+    before_row = np.cumsum(count) - count
+    number = np.arange(int(count.sum()))
+    earlier = main[number + np.repeat(first_turn - before_row, count)]
+    number += np.repeat(offsets[:-1] + has_system - before_row, count)
+    segments[number] = earlier + num_groups
+    segment_ends[number] = main_ends[earlier]
+    own = offsets[:-1] + has_system + count
+    row = np.arange(num_rows)
+    segments[own], segment_ends[own] = row + num_groups, main_ends
+    if not is_whole:
+        segments[own + 1], segment_ends[own + 1] = num_rows + row + num_groups, ends
     if groups is not None:
-        is_system = position < 0
-        segments[is_system] = groups[shape.session[row[is_system]]]
-        segment_ends[is_system] = system
+        segments[offsets[:-1]], segment_ends[offsets[:-1]] = groups[shape.session], system
     return prompts, PrefixSegments(offsets=offsets, segments=segments, ends=segment_ends)
 
 

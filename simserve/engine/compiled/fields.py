@@ -169,15 +169,12 @@ CONVERSATIONS = Record(
     },
 )
 _PLANE: dict[str, Kind] = {
-    **dict.fromkeys(
-        ("has_listener", "is_stale", "notes_finishes", "routes_least", "schedules_ahead", "weighs_tokens"), BOOLEAN
-    ),
+    **dict.fromkeys(("is_stale", "notes_finishes", "routes_least", "schedules_ahead", "weighs_tokens"), BOOLEAN),
     **dict.fromkeys(("due", "finished", "loads", "ready", "seen", "tokens"), Items("q")),
     **dict.fromkeys(("renew_at", "renew_interval"), FLOAT),
     "conversations": Pointer(CONVERSATIONS),
     "ends": Items("d"),
     "held": Items("dqq"),
-    "inbox": Items("dq"),
     "router": Pointer(ROUTER),
     "sent": Items("dq"),
     "units": Records(REPLICA),

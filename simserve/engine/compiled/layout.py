@@ -6,7 +6,7 @@ import ctypes
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,15 +166,6 @@ class Memory:
         self._floats[at + 9] = ageing
         self.words[at + 10] = 1
 
-    def take(self, name: str, number: int = 0) -> list[int]:
-        """Return a list of whole numbers and clear it."""
-        at = number * self.record.num_words + self.record.offsets[name]
-        length = int(self.words[at + 1])
-        if not length:
-            return []
-        self.words[at + 1] = 0
-        return (ctypes.c_int64 * length).from_address(int(self.words[at]))[:]
-
     def pairs(self, name: str) -> list[tuple[float, int]]:
         """Return a list of a float and a whole number each."""
         at = self.record.offsets[name]
@@ -182,18 +173,6 @@ class Memory:
             return []
         items = np.array((ctypes.c_int64 * (2 * int(self.words[at + 1]))).from_address(int(self.words[at])))
         return list(zip(items[::2].view(np.float64).tolist(), items[1::2].tolist(), strict=True))
-
-    def reserve(self, name: str, num_words: int) -> NDArray[np.int64]:
-        """Give an empty list room, and return that."""
-        at = self.record.offsets[name]
-        self.words[at] = _allocate(num_words * WORD)
-        self.words[at + 2] = num_words // len(cast(Items, self.record.fields[name]).codes)
-        room = (ctypes.c_int64 * num_words).from_address(int(self.words[at]))
-        return np.frombuffer(cast(bytes, room), dtype=np.int64)
-
-    def set_length(self, name: str, length: int) -> None:
-        """Say how many entries have been put into the room of a list."""
-        self.words[self.record.offsets[name] + 1] = length
 
     def length(self, name: str, number: int = 0) -> int:
         """Return the length of a list."""

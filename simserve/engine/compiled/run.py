@@ -16,10 +16,8 @@ from simserve.engine.compiled.layout import INTEGER, Column, Index, Items, Memor
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
 from simserve.engine.queue import OrderedQueue
-from simserve.engine.state import CONTINUOUS, INFINITY, LEAP_WIDTH, Replica, RequestTable
+from simserve.engine.state import CONTINUOUS, LEAP_WIDTH, Replica, RequestTable
 from simserve.engine.tables import StepTimes
-
-_INBOX_SIZE = 4096
 
 Drive = Callable[[int, int, float], int]
 
@@ -83,39 +81,16 @@ class Compiled:
         own = {"units": self._replicas, "router": _router(plane), "conversations": _conversations(plane)}
         for name in fields.PLANE.fields:
             self._plane.put(name, own[name] if name in own else getattr(plane, name))
-        self._inbox = self._plane.reserve("inbox", 2 * _INBOX_SIZE)
-        self._inbox_times = self._inbox.view(np.float64)
-        self._num_sent = 0
         self._plane_address, self._requests_address = self._plane.address, self._requests.address
-
-    def send(self, index: int, ready_time: float) -> None:
-        """Let a request reach the router at ``ready_time``, not before the time driven to."""
-        if self._num_sent == _INBOX_SIZE:
-            self._empty_inbox()
-        self._inbox_times[2 * self._num_sent] = ready_time
-        self._inbox[2 * self._num_sent + 1] = index
-        self._num_sent += 1
-
-    def _empty_inbox(self) -> None:
-        """Nothing happens before the beginning of time, but for what compiled code does first."""
-        self.drive(-INFINITY)
 
     def drive(self, until: float) -> int:
         """Drive to ``until``, as `simserve.engine.data_plane.driver` says."""
-        if self._num_sent:
-            self._plane.set_length("inbox", self._num_sent)
-            self._num_sent = 0
         return self._drive(self._plane_address, self._requests_address, until)
-
-    def take_finished(self) -> list[int]:
-        """Return, ascending, the requests that finished at the instant at hand, where somebody listens."""
-        return self._plane.take("finished")
 
     @property
     def unsent(self) -> list[tuple[float, int]]:
         """Requests that were to reach the router, and have not: their times and indices."""
-        waiting = zip(self._inbox_times[: 2 * self._num_sent : 2].tolist(), self._inbox[1::2].tolist(), strict=False)
-        return [*self._plane.pairs("sent"), *waiting]
+        return self._plane.pairs("sent")
 
     @property
     def num_arrived(self) -> int:
