@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION
+from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION, WIDTH_INCHES
 from simserve.report.quantities import count, number
-from simserve.report.scales import around, dollar_words, from_zero, log_time
+from simserve.report.scales import around, dollar_words, from_zero, log_time, spaced
 from simserve.report.sketch import (
     DASHED,
     DOTTED,
+    POINTS_AN_INCH,
     SOLID,
     Axis,
     Band,
@@ -63,6 +64,8 @@ _COMPARED = (
     ("output_throughput", "output tokens/s"),
     ("usd_per_million_output_tokens", "dollars a token"),
 )
+_NAMES = 0.3
+"""Share of the width that the names of compared figures take."""
 _CIRCLE = 9.0
 """Points: what goes round one point among others."""
 _ROOM = 1.15
@@ -216,12 +219,13 @@ def differences(comparison: Comparison) -> Sketch:
                 ends += [value[0] - value[1], value[0] + value[1]]
         marks += _intervals(rows, place, variant.name)
     height = 1.0 + 0.42 * len(names) * max(1, len(variants)) ** 0.7
+    label = f"change from {comparison.base.name}, with its 95% interval"
     return Sketch(
         height=height,
-        left=0.3,
+        left=_NAMES,
         bottom=0.55 / height,
         top=1 - 0.4 / height,
-        x=around(f"change from {comparison.base.name}, with its 95% interval", ends, _percent_words),
+        x=spaced(around(label, ends, _percent_words), (0.96 - _NAMES) * WIDTH_INCHES * POINTS_AN_INCH),
         y=Axis(low=len(names) - 0.5, high=-0.5, ticks=[(row, label) for row, (_, label) in enumerate(names)]),
         marks=marks,
     )
@@ -241,7 +245,7 @@ def _intervals(rows: Mapping[bool, list[tuple[float, float, float]]], place: int
 
 
 def _percent_words(value: float) -> str:
-    return f"{value:+g}%" if abs(value) > 1e-9 else "0"
+    return f"{value:+,.10g}%" if abs(value) > 1e-9 else "0"
 
 
 def _relative(difference: Difference) -> tuple[float, float] | None:

@@ -125,7 +125,7 @@ def tornado(summary: Mapping[str, Any]) -> Sketch | None:
         marks.append(Rule(x=saving, color=VERMILION, dashes=DASHED))
         marks.append(Note(text="as it is", x=saving, y=None, right=3, up=3))
     height = 1.1 + 0.32 * len(rows)
-    names = 16.0 + max(text_width(row["parameter"], TEXT_POINTS) for row in rows)
+    names = 18.0 + 1.12 * max(text_width(row["parameter"], TEXT_POINTS) for row in rows)
     return Sketch(
         height=height,
         left=names / (WIDTH_INCHES * POINTS_AN_INCH),

@@ -213,7 +213,11 @@ def _dollar_panels(result: RunResult) -> tuple[Panel, ...]:
         f"A request costs {dollars(own)} here and {dollars(api['usd_per_request'])} at {api['name']}; both cost the "
         f"same at {number(even)} requests/s, all month; this run served {number(served)}"
     )
-    chosen = "" if api["is_named"] else "The scenario names no API: this is the cheapest listed one with its weights. "
+    chosen = (
+        ""
+        if api.get("is_named", True)
+        else "The scenario names no API: this is the cheapest listed one with its weights. "
+    )
     note = f"{chosen}{text}. GPUs alone: simserve cost counts operations, spares and the hours of the day"
     figure = deployment_plots.dollars_a_month(api, hourly, served)
     return (panel("api", f"Against {api['name']} (prices of {api['date']})", note, figure, f"{text}."),)

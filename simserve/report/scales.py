@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
-from simserve.report.axes import log_ticks
+from simserve.report.axes import TEXT_POINTS, log_ticks
 from simserve.report.quantities import dollars
-from simserve.report.sketch import Axis
+from simserve.report.sketch import Axis, text_width
 from simserve.units import format_seconds
 
 _ROOM = 1.05
@@ -54,6 +55,20 @@ def around(label: str, values: Sequence[float], words: Callable[[float], str] | 
     low, high = min(values), max(values)
     margin = _MARGIN * (high - low) or _MARGIN * abs(high) or 1.0
     return Axis(label=label, low=low - margin, high=high + margin, words=words)
+
+
+def spaced(axis: Axis, points: float) -> Axis:
+    """Return a linear axis with as many of its ticks as have room for their words; 0 stays one.
+
+    Args:
+        axis: Horizontal, ``points`` long.
+        points: See ``axis``.
+    """
+    ticks = axis.marked
+    while len(ticks) > 2 and 1.3 * sum(text_width(text, TEXT_POINTS) for _, text in ticks) > points:
+        zero = next((place for place, (value, _) in enumerate(ticks) if abs(value) < 1e-9), 0)
+        ticks = ticks[zero % 2 :: 2]
+    return replace(axis, ticks=ticks)
 
 
 def dollar_words(value: float) -> str:

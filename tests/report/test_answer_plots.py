@@ -16,9 +16,9 @@ from simserve.report.answer_plots import (
     sweep_curves,
 )
 from simserve.report.dollar_plots import break_even, tornado
-from simserve.report.scales import log_time
+from simserve.report.scales import around, log_time, spaced
 from simserve.report.scatter import scatter
-from simserve.report.sketch import Box, Curve, Dots, Level, Note, Rule, Sketch, Whiskers
+from simserve.report.sketch import Box, Curve, Dots, Level, Note, Rule, Sketch, Whiskers, text_width
 from simserve.report.sketch_figure import sketch_figure
 from simserve.report.sketch_svg import sketch_svg
 from tests.report.test_sketch import texts_of
@@ -159,6 +159,16 @@ def test_what_is_not_shown_to_differ_is_hollow_and_named_once() -> None:
     assert points == {False: [50.0], True: [1.0]}
     assert [list(mark.reach) for mark in sketch.marks if isinstance(mark, Whiskers)] == [[5.0], [4.0]]
     assert [mark.label for mark in sketch.named] == ["bf16"]
+
+
+def test_long_words_of_ticks_have_room() -> None:
+    """Fewer of them, 0 among them."""
+    axis = spaced(around("change", [-4000.0, 23000.0], lambda value: f"{value:+,.0f}%"), 220.0)
+
+    words = [text for _, text in axis.marked]
+    assert any(value == 0 for value, _ in axis.marked)
+    assert 2 <= len(words) < len(around("change", [-4000.0, 23000.0]).marked)
+    assert sum(text_width(text, 9.0) for text in words) < 220.0
 
 
 def test_a_long_key_takes_more_lines_and_the_picture_grows_upwards() -> None:
