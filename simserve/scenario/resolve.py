@@ -11,6 +11,7 @@ from simserve.errors import ScenarioError
 from simserve.perf.measured import measured_operators
 from simserve.perf.memory import MemoryPlan, plan_memory
 from simserve.perf.shape import ReplicaShape
+from simserve.profiles.api import load_api
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
@@ -79,6 +80,7 @@ def resolve(scenario: Scenario) -> ResolvedScenario:
         InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
     """
     check_combinations(scenario)
+    _check_apis(scenario)
     if scenario.deployment.pools:
         return _resolve_pools(scenario)
     shape = replica_shape(scenario)
@@ -96,6 +98,16 @@ def resolve(scenario: Scenario) -> ResolvedScenario:
         engine=engine,
         gpu_hour=price,
     )
+
+
+def _check_apis(scenario: Scenario) -> None:
+    """Refuse an API that is not known, before anything is simulated."""
+    overflow = scenario.deployment.overflow
+    named = {"pricing.api": scenario.pricing.api, "deployment.overflow.api": None if overflow is None else overflow.api}
+    for key, name in named.items():
+        if name is not None:
+            with scenario.blaming(key):
+                load_api(name, scenario.folder)
 
 
 def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
