@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from simserve.report.cost import CostResult
 
 _WITHOUT = "Without a scenario: "
+_MOST_REQUESTS = 1e15
+"""Requests a month at most: a hundred thousand a day for everybody on earth."""
 
 
 def _number(text: str, *, minimum: float = 0.0, maximum: float = float("inf")) -> Any:
@@ -44,7 +46,9 @@ def cost(
     api_input_usd: Annotated[float | None, _number("API price of a million prompt tokens.")] = None,
     api_output_usd: Annotated[float | None, _number("API price of a million output tokens.")] = None,
     api_request_usd: Annotated[float | None, _number(_WITHOUT + "API price of a request, instead of tokens.")] = None,
-    requests_per_month: Annotated[float | None, _number("Requests a month; of 720 hours.")] = None,
+    requests_per_month: Annotated[
+        float | None, _number("Requests a month; of 720 hours.", maximum=_MOST_REQUESTS)
+    ] = None,
     prompt_tokens: Annotated[float | None, _number(_WITHOUT + "tokens of a mean prompt.")] = None,
     output_tokens: Annotated[float | None, _number(_WITHOUT + "tokens of a mean answer.")] = None,
     cached_share: Annotated[

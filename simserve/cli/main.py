@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION, *thresholds[1:])
     try:
         _replace_closed_streams()
+        _write_any_text()
         code = _run_app(arguments)
         sys.stdout.flush()
         return code
@@ -83,6 +85,22 @@ def _replace_closed_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (lives as long as the process)
+
+
+def _write_any_text() -> None:
+    """Let pipes and files get UTF-8 in every locale, and a terminal that knows fewer characters a sign for the others.
+
+    Names of files that are no UTF-8 leave as they came in.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if not isinstance(stream, io.TextIOWrapper):
+            continue
+        if stream.encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
+            stream.reconfigure(errors="surrogateescape")
+        elif stream.isatty():
+            stream.reconfigure(errors="replace")
+        else:
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
 
 
 def _abandon_stdout() -> None:

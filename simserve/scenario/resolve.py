@@ -80,9 +80,7 @@ def resolve(scenario: Scenario) -> ResolvedScenario:
         InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
     """
     check_combinations(scenario)
-    if scenario.deployment.overflow is not None:
-        with scenario.blaming("deployment.overflow.api"):
-            load_api(scenario.deployment.overflow.api, scenario.folder)
+    _check_apis(scenario)
     if scenario.deployment.pools:
         return _resolve_pools(scenario)
     shape = replica_shape(scenario)
@@ -100,6 +98,16 @@ def resolve(scenario: Scenario) -> ResolvedScenario:
         engine=engine,
         gpu_hour=price,
     )
+
+
+def _check_apis(scenario: Scenario) -> None:
+    """Refuse an API that is not known, before anything is simulated."""
+    overflow = scenario.deployment.overflow
+    named = {"pricing.api": scenario.pricing.api, "deployment.overflow.api": None if overflow is None else overflow.api}
+    for key, name in named.items():
+        if name is not None:
+            with scenario.blaming(key):
+                load_api(name, scenario.folder)
 
 
 def _resolve_pools(scenario: Scenario) -> ResolvedScenario:

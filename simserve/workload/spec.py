@@ -46,6 +46,10 @@ class TraceSpec(FrozenModel):
     """Multiplies the lengths of the answers (and the trace's own max_tokens)."""
 
 
+MAX_MAX_TOKENS = 10**9
+"""Tokens that a client may ask for at most: beyond any model."""
+
+
 class WorkloadSpec(FrozenModel):
     """The traffic of a scenario: a trace, or arrivals with lengths."""
 
@@ -78,11 +82,11 @@ class WorkloadSpec(FrozenModel):
     @classmethod
     def _check_max_tokens(cls, value: object) -> object:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            is_valid = value >= 1 and float(value).is_integer()
+            is_valid = 1 <= value <= MAX_MAX_TOKENS and float(value).is_integer()
         else:
             is_valid = value in ("exact", "model_limit")
         if not is_valid:
-            raise ValueError("must be exact, model_limit or a whole number >= 1")
+            raise ValueError(f"must be exact, model_limit or a whole number from 1 to {MAX_MAX_TOKENS}")
         return value
 
     @model_validator(mode="after")

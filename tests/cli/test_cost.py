@@ -205,6 +205,8 @@ def test_python_answers_the_same(cost: Any) -> None:
         ("--api gpt-4o --api-request-usd 1", "--api-request-usd: cannot stand beside --api"),
         ("--api gpt-4o --requests-per-month 5", "--api: needs --prompt-tokens and --output-tokens"),
         ("--gpu-hour-usd 1 --share 0", "--share: 0 must be above 0"),
+        ("chatbot --requests-per-month inf", "'--requests-per-month': Input should be less than or equal to"),
+        ("chatbot --requests-per-month 1e300", "'--requests-per-month': Input should be less than or equal to"),
         ("--gpu-hour-usd 1 --share 2", "--share"),
         ("--gpu-hour-usd 1 --set pricing.api=gpt-4o", "--set: needs a scenario"),
         ("chatbot --gpus 2", "--gpus: is for arithmetic without a scenario"),

@@ -94,6 +94,22 @@ def test_a_process_without_stdout_or_stderr_works(arguments: str, closed: str, f
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("arguments", ["run small.yaml --json", "run small.yaml", "gpus --json", "gpus"])
+def test_a_pipe_gets_the_same_bytes_in_every_locale(arguments: str, folder: Path, small: str) -> None:
+    """Where nothing but ASCII is known, a terminal gets a sign for the others, and a pipe UTF-8."""
+    narrow = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "simserve", *arguments.split()]
+
+    outputs = [
+        subprocess.run(command, cwd=folder, env=environment(**each), capture_output=True, check=False)
+        for each in ({"PYTHONUTF8": "1"}, narrow)
+    ]
+
+    assert [each.returncode for each in outputs] == [0, 0], outputs[1].stderr
+    assert outputs[0].stdout == outputs[1].stdout
+    assert outputs[1].stdout.decode("utf-8")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
 @pytest.mark.parametrize(
     "arguments", ["gpus", "gpus --json", "schema", "scenarios chatbot", "memory chatbot", "--help"]

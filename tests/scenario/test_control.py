@@ -72,6 +72,8 @@ def refusal(*overrides: str, name: str = "chatbot") -> str:
         (["deployment.fairness={shares: {chat: 1, other: 2}}", CLASSES % ""], "names no class"),
         (["deployment.routing.rules=[{pool: small}]"], "names no pool"),
         (["deployment.overflow={api: gpt-4o}"], "sends nothing to the API"),
+        (["deployment.overflow={api: gpt-4oo, max_queue: 3}"], "deployment.overflow.api: 'gpt-4oo' is not a known api"),
+        (["pricing.api=gpt-4oo"], "--set pricing.api: 'gpt-4oo' is not a known api; did you mean 'gpt-4o'"),
         (["deployment.overflow={api: gpt-4o, max_queue: 3}", "deployment.pools=[{name: api}]"], "rename it"),
         (
             ["deployment.pools=[{name: a}, {name: b}]", "deployment.routing.rules=[{pool: a, classes: [x]}]"],

@@ -138,10 +138,14 @@ def test_wrong_lengths_are_one_line_with_the_key_path(length, message):
         ),
         (
             {"max_tokens": "all"},
-            "workload.max_tokens: 'all' must be exact, model_limit or a whole number >= 1",
+            "workload.max_tokens: 'all' must be exact, model_limit or a whole number from 1 to 1000000000",
         ),
-        ({"max_tokens": 0}, "workload.max_tokens: 0 must be exact, model_limit or a whole number >= 1"),
-        ({"max_tokens": True}, "workload.max_tokens: True must be exact, model_limit or a whole number >= 1"),
+        ({"max_tokens": 1e19}, "workload.max_tokens: 1e+19 must be exact, model_limit or a whole number from 1 to"),
+        ({"max_tokens": 0}, "workload.max_tokens: 0 must be exact, model_limit or a whole number from 1 to 1000000000"),
+        (
+            {"max_tokens": True},
+            "workload.max_tokens: True must be exact, model_limit or a whole number from 1 to 1000000000",
+        ),
         ({"rate": 4}, "workload.rate: is not a known key"),
     ],
 )
