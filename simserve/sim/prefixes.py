@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,7 +46,7 @@ def in_chains(prefixes: PrefixSegments) -> PrefixSegments:
     is_first = np.zeros(len(segments), dtype=bool)
     is_first[offsets[:-1][np.diff(offsets) > 0]] = True
     kind = np.int32 if max(len(segments), int(segments.max())) < 2**31 - 1 else np.int64
-    before: NDArray[Any] = np.full(int(segments.max()) + 1, -1, dtype=kind)
+    before: NDArray[np.integer] = np.full(int(segments.max()) + 1, -1, dtype=kind)
     before[segments[1:]] = segments[:-1]
     before[segments[is_first]] = -1
     num_behind = np.bincount(before[before >= 0], minlength=len(before))
