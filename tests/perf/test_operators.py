@@ -162,10 +162,10 @@ def test_a_window_of_a_thousand_tokens_is_a_straight_line() -> None:
 
 
 def test_kernels_that_follow_a_gpu_only_so_far() -> None:
-    """llama.cpp on an H100: 1.6 of its 3.35 TB/s, 270 of its 989 TFLOP/s; an RTX 4090 has less of both."""
+    """llama.cpp on an H100: 1.6 of its 3.35 TB/s, 300 of its 989 TFLOP/s; an RTX 4090 has less of both."""
     large, small = (make_shape(name, engine="llama.cpp").machine for name in ("h100-sxm-80gb", "rtx-4090-24gb"))
 
-    assert (large.bandwidth, large.peak("bf16")) == (1.6e12, 270e12)
+    assert (large.bandwidth, large.peak("bf16")) == (1.6e12, 300e12)
     assert (small.bandwidth, small.peak("bf16")) == (1.008e12, pytest.approx(165.2e12, rel=0.01))
 
 

@@ -56,7 +56,8 @@ def test_no_request_beats_the_bounds_on_its_latencies(case: Case) -> None:
     records = replay(case.config, case.times, case.specs).records
     prompt, output = lengths(case)
     done = records.status == COMPLETED
-    gaps = output[done] - 1
+    # A first token that is handed over late may come with the second.
+    gaps = np.maximum(output[done] - 1 - case.config.async_output, 0)
 
     ttft = (records.first_token_time - records.arrival_time)[done]
     decoding = (records.finish_time - records.first_token_time)[done]
@@ -68,8 +69,8 @@ def test_no_request_beats_the_bounds_on_its_latencies(case: Case) -> None:
 @given(st.one_of(cases(), pressed_cases()), st.floats(0.0, 3.0))
 @few
 def test_a_replica_works_at_least_as_long_as_the_bound(case: Case, slack: float) -> None:
-    """Without limits on the pace; and with the pace that the requests really had."""
-    assume(is_bounded(case))
+    """Without limits on the pace; and with the pace that the requests really had, where no first token was late."""
+    assume(is_bounded(case) and not case.config.async_output)
     outcome = replay(case.config, case.times, case.specs)
     records = outcome.records
     prompt, output = lengths(case)

@@ -52,7 +52,7 @@ def test_every_event_leaves_when_its_last_token_is_there(case: Case, size: int) 
     for index, request in walker.requests.items():
         if request.status != "completed":
             continue
-        times = request.token_times
+        times = [request.first_token, *request.token_times[1:]]
         events = [*times[size - 1 : -1 : size], times[-1]]
         assert run.records.first_token_time[index] == pytest.approx(events[0], rel=1e-9)
         assert run.records.finish_time[index] == pytest.approx(events[-1], rel=1e-9)
