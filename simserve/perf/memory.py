@@ -194,17 +194,14 @@ def activation_bytes(shape: ReplicaShape) -> float:
     """Return the peak of activations on one GPU.
 
     The larger of a layer over the token budget, ``factor * tokens * (hidden + intermediate / TP)`` elements,
-    and of sampling, logits of every seat (or of every token of the budget, where the engine finds its peak
-    so) and what the engine takes in any case beside the hidden states. A
+    and of sampling, logits of every seat and what the engine takes in any case beside the hidden states. A
     standard attention kernel adds the scores of the longest chunk against the longest context.
     """
     engine, model, ranks = shape.engine, shape.model, shape.tensor_parallel_size
     widest = model.hidden_size + model.intermediate_size / ranks
     layer = engine.activation_token_bytes_factor * engine.max_num_batched_tokens * widest * ACTIVATION_BYTES
     hidden = engine.max_num_batched_tokens * model.hidden_size * ACTIVATION_BYTES
-    sampled = engine.activation_logit_bytes * engine.max_num_seqs
-    profiled = engine.activation_token_logit_bytes * engine.max_num_batched_tokens
-    logits = max(sampled, profiled) * model.vocab_size
+    logits = engine.activation_logit_bytes * engine.max_num_seqs * model.vocab_size
     peak = max(layer, logits + hidden + engine.activation_base_bytes)
     if shape.attention == "standard":
         queries = min(engine.max_chunk_tokens, engine.max_model_len)

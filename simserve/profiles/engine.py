@@ -73,7 +73,6 @@ class ResolvedEngine:
         activation_logit_bytes: Peak of sampling: this times ``max_num_seqs`` x vocabulary, while the hidden
             states of the step (``max_num_batched_tokens`` x hidden) still live. The two peaks do not add up:
             the larger counts.
-        activation_token_logit_bytes: The same times ``max_num_batched_tokens`` x vocabulary; the larger counts.
         activation_base_bytes: Bytes of that peak however many seats there are.
         cuda_graph_bytes: Memory of the captured graphs.
         counts_cuda_graphs: Whether that is subtracted before KV; otherwise it comes out of the unused share.
@@ -149,7 +148,6 @@ class ResolvedEngine:
     non_torch_bytes_parallel: float
     activation_token_bytes_factor: float
     activation_logit_bytes: float
-    activation_token_logit_bytes: float
     activation_base_bytes: float
     cuda_graph_bytes: float
     counts_cuda_graphs: bool

@@ -46,9 +46,6 @@ class RuntimeMemory(FrozenModel):
     """Peak activations: times `max_num_batched_tokens` x (hidden + intermediate / TP) x bytes an element."""
     activation_logit: Bytes
     """Peak of sampling: bytes a logit, times `max_num_seqs` x vocabulary."""
-    activation_token_logit: Bytes = 0.0
-    """The same, times `max_num_batched_tokens` x vocabulary, where the run that finds the peak computes the logits of
-    every token; 0: of the last ones alone."""
     activation_base: Bytes = 0.0
     """Peak of sampling: bytes beside the logits, however many seats (workspaces of kernels and of the sampler)."""
     source: str

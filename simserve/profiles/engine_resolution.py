@@ -234,7 +234,6 @@ def resolve_memory(
         "non_torch_bytes_parallel": runtime.non_torch_parallel,
         "activation_token_bytes_factor": runtime.activation_token_factor,
         "activation_logit_bytes": runtime.activation_logit,
-        "activation_token_logit_bytes": runtime.activation_token_logit,
         "activation_base_bytes": runtime.activation_base,
         "cuda_graph_bytes": graphs.memory if graph_sizes else 0.0,
         "counts_cuda_graphs": graphs.is_budgeted,

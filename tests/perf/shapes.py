@@ -97,7 +97,6 @@ def bare_shape(
     nothing = {
         "activation_token_bytes_factor": 0.0,
         "activation_logit_bytes": 0.0,
-        "activation_token_logit_bytes": 0.0,
         "activation_base_bytes": 0.0,
         "cuda_graph_bytes": 0.0,
         "max_num_batched_tokens": 0,

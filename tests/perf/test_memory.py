@@ -202,18 +202,3 @@ def test_the_memory_plan_follows_the_placement() -> None:
     )
 
     assert placed < sliced
-
-
-def test_tensorrt_llm_sets_the_logits_of_its_whole_budget_aside() -> None:
-    """From 1.0 on: 8 bytes a token and word of the vocabulary, 10 from 1.1 on; before, those of the seats alone."""
-    budget, words = 16384, 128256
-    old, first, second = (
-        plan_memory(
-            make_shape(engine="tensorrt-llm", version=version, model="llama-3.1-8b", max_num_batched_tokens=budget)
-        ).activation_bytes
-        for version in ("0.21", "1.0", "1.1")
-    )
-
-    assert second - first == pytest.approx(2 * budget * words)
-    assert first == pytest.approx(8 * budget * words + 2 * budget * 4096)
-    assert old < first / 2
