@@ -13,10 +13,12 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simserve.errors import SimserveError
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 MOST_DEATHS = 3
 """Times that workers may die without a task being finished in between."""
@@ -123,6 +125,8 @@ def _serve(pipe: Connection, function: Callable[..., Any], tasks: Sequence[Task]
 
 
 def _forked(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> Iterator[tuple[int, Any]]:
+    from multiprocessing.connection import wait  # sockets and all, needed by these alone
+
     left = list(range(len(tasks)))[::-1]
     workers: list[_Worker] = []
     deaths = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simserve.metrics.percentiles import percentiles
@@ -12,6 +12,7 @@ from simserve.metrics.percentiles import percentiles
 SHARES = (0, 1, 12.5, 50, 90, 95, 99, 99.9, 100)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=60))
 def test_they_are_numpys(values: list[float]) -> None:
     """Of any values, one alone among them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simserve.sim.series import BinnedSums, mean_count
+from simserve.sim.series import BinnedSums, mean_count, mean_running_and_waiting
 
 
 def test_an_amount_is_spread_over_its_interval() -> None:
@@ -80,3 +80,17 @@ def test_an_end_on_the_edge_of_a_bin_begins_no_bin() -> None:
 
     assert len(edges) == 4
     np.testing.assert_allclose(means["busy"], [1.0, 1.0, 1.0])
+
+
+def test_running_and_waiting_are_the_two_counts() -> None:
+    """Also with requests that were never scheduled, never answered or never admitted, in any order of finishing."""
+    admitted = np.array([0.0, 1.0, 1.5, np.nan, 2.0])
+    scheduled = np.array([0.5, 1.0, np.nan, np.nan, 2.5])
+    finish = np.array([4.0, 3.0, np.nan, np.nan, np.nan])
+    edges = np.linspace(0.0, 5.0, 6)
+
+    running, waiting = mean_running_and_waiting(admitted, scheduled, finish, edges)
+
+    assert running == pytest.approx(mean_count(scheduled, finish, edges))
+    assert waiting == pytest.approx(mean_count(admitted, scheduled, edges))
+    assert running == pytest.approx([0.5, 2.0, 2.5, 2.0, 1.0])
