@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from simserve.planner.capacity_ramp import ramp_of
 from simserve.planner.plan_findings import Findings
 from simserve.planner.plan_fleet import CONFIRMING_REPLICATIONS, trial_figures
 from simserve.planner.plan_miss import Miss
@@ -16,8 +17,11 @@ from simserve.planner.search_trial import HOURS_PER_MONTH, TERMS, Trial, deploye
 from simserve.planner.search_words import plain
 from simserve.scenario.objective import objective_mapping
 from simserve.scenario.schema import Scenario
+from simserve.workload.generate import generate
 
 PRICE_CHANGE = 0.2
+ENOUGH_OF_RATE = 0.9
+"""Share of the rate asked for that conversations must have reached, on average over what was measured."""
 
 
 def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str, Any]:
@@ -105,6 +109,29 @@ def _best(found: Findings) -> dict[str, Any] | None:
 
 def _assumed(found: Findings, there: Scenario) -> list[str]:
     """Return which figures of a plan are not the scenario's own, in words."""
+    return [*_drafts_assumed(found, there), *_still_beginning(found)]
+
+
+def _still_beginning(found: Findings) -> list[str]:
+    """Return that conversations do not come at their rate yet while the scenario's run lasts, where that is so."""
+    workload, trial = found.borne.workload, found.confirmed
+    rate = getattr(workload.arrivals, "rate", None)
+    reached = None if trial is None else trial.figures["request_throughput"]
+    if workload.sessions is None or workload.trace is not None or rate is None or not reached:
+        return []
+    if reached >= ENOUGH_OF_RATE * rate:
+        return []
+    ramp = ramp_of(generate(workload, seed=found.borne.run.seed, base_path=found.borne.folder))
+    if ramp is None:
+        return []
+    enough = round(2 * rate * ramp.seconds(0.0), -3)
+    return [
+        f"{reached:.3g} requests come a second, not {rate:g}: conversations are still beginning when the run ends; the "
+        f"fleet for {rate:g} is planned with --set workload.num_requests={max(enough, 1000):.0f}"
+    ]
+
+
+def _drafts_assumed(found: Findings, there: Scenario) -> list[str]:
     drafts = there.deployment.speculative
     if drafts is None or found.scenario.deployment.speculative is not None:
         return []

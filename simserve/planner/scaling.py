@@ -48,8 +48,18 @@ def scaled_arrivals(arrivals: Arrivals, factor: float) -> Arrivals | None:
     return arrivals.model_copy(update=changed)
 
 
+def _has_length(scenario: Scenario) -> bool:
+    """Return whether a run is to last as long at any load: a warm-up in seconds, conversations, clients."""
+    workload = scenario.workload
+    is_closed = isinstance(workload.arrivals, ClosedLoopArrivals)
+    return is_closed or workload.sessions is not None or not isinstance(scenario.run.warmup, str)
+
+
 def scaled_traffic(scenario: Scenario, factor: float) -> Scenario | None:
-    """Return the scenario with all its arrivals times ``factor``; None where it has none that could be scaled."""
+    """Return the scenario with all its arrivals times ``factor``; None where it has none that could be scaled.
+
+    As many requests in less time, unless the length of the run matters: then as many more.
+    """
     workload = scenario.workload
     changed: dict[str, Any] = {}
     if workload.arrivals is not None:
@@ -66,4 +76,6 @@ def scaled_traffic(scenario: Scenario, factor: float) -> Scenario | None:
         changed["classes"] = tuple(classes)
     if workload.arrivals is None and all(each.arrivals is None for each in workload.classes or ()):
         return None
+    if workload.num_requests is not None and _has_length(scenario):
+        changed["num_requests"] = max(1, round(workload.num_requests * factor))
     return scenario.model_copy(update={"workload": workload.model_copy(update=changed)})

@@ -292,9 +292,31 @@ class Search:
         expects_failure = self.best is not None or self._has_missed or math.isfinite(self.goal.ceiling)
         starts_high = expects_failure and not is_one_job(self.space.scenario)
         start = None if expects_failure else self.space.scenario.deployment.replicas
+        guess = self._guess(member, least, most)
+        if guess is not None:
+            starts_high, start = False, guess
         found = smallest_integer(holds, least, most, starts_high=starts_high, start=start)
         self._has_missed = self._has_missed or found is None
         return None if found is None else held[found]
+
+    def _guess(self, member: Member, least: int, most: int) -> int | None:
+        """Return the fewest replicas that first looks do not rule out, where these are much shorter; else None."""
+        scenario, there = self.space.scenario, self.space.apply(member.overrides)
+        asked = objective(scenario)
+        if asked is None or self.goal.objective == "latency":
+            return None
+        wanted = asked.attainment - DOUBT
+
+        def seems_to_hold(replicas: int) -> bool:
+            fewer = narrowed(there, replicas, FIRST_REQUESTS)
+            if fewer is None:
+                return False
+            look = narrow_run(scenario, member.overrides, replicas, fewer)
+            return look.attainment is not None and look.attainment >= wanted
+
+        if narrowed(there, most, FIRST_REQUESTS) is None:
+            return None
+        return smallest_integer(seems_to_hold, least, most, starts_high=True)
 
     def trial(self, member: Member, replicas: int) -> Trial:
         """Run a fleet: a short look first, all requests only where that does not fail by far."""

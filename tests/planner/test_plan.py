@@ -358,6 +358,25 @@ def test_an_interrupted_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPat
     assert not found.summary["best"]["confirmed"]["is_confirmed"]
 
 
+def test_conversations_that_are_still_beginning_are_said() -> None:
+    """A fleet for what comes in a short run is not the fleet for the rate that was asked for."""
+    workload = {
+        "arrivals": {"process": "constant", "rate": 4.0},
+        "prompt_tokens": {"distribution": "fixed", "value": 100},
+        "output_tokens": {"distribution": "fixed", "value": 20},
+        "sessions": {"turns": {"distribution": "fixed", "value": 4}, "think_time": "10 s"},
+    }
+    small = options(hardware=("l4-24gb",), choices={**SMALL, "deployment.engine.max_num_seqs": [64]}, trials=0)
+
+    short = plan(busy_scenario(workload={**workload, "num_requests": 160}), small).summary["best"]
+    settled = {"workload": {**workload, "num_requests": 800}, "run": {"warmup": "60 s"}}
+    long = plan(busy_scenario(**settled), small).summary["best"]
+
+    assert any("requests come a second, not 4" in each for each in short["assumes"])
+    assert "workload.num_requests=1000" in short["assumes"][-1]
+    assert long["assumes"] == []
+
+
 def test_one_change_is_measured_on_the_deployment_as_it_is() -> None:
     """With a full queue; the largest gain first, what is refused without a figure."""
     single = planned()["single_changes"]
