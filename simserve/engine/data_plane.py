@@ -128,10 +128,8 @@ def next_ready(plane: DataPlane, requests: RequestTable) -> float:
 
 
 def route(plane: DataPlane, requests: RequestTable, index: int) -> int:
-    """Return which unit a request goes to, and count it there."""
-    if plane.routes_least:
-        number = least_of(plane.loads)
-    elif plane.num_units == 1:
+    """Return which unit a request goes to, where that is not the one with the fewest requests; count it there."""
+    if plane.num_units == 1:
         number = 0
     elif plane.is_stale:
         number = choose(plane.router, index, plane.ready, plane.seen)
@@ -207,7 +205,11 @@ def driver(
             if plane.conversations is not None:
                 answer(plane, requests, index)
             return
-        number = route(plane, requests, index)
+        if plane.routes_least:
+            number = least_of(plane.loads)
+            plane.loads[number] += 1
+        else:
+            number = route(plane, requests, index)
         if plane.schedules_ahead:
             unit = plane.units[number]
             time = seen(unit, now)
