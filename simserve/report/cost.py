@@ -69,18 +69,13 @@ class CostPlots:
         return figure_or_none(tornado(self.summary))
 
 
-def _api_name(api: Mapping[str, Any]) -> str:
-    """Return the name of an API; of one whose prices were given on the command line there is none."""
-    return "the API" if api["name"] == "given" else str(api["name"])
-
-
 def answer(summary: Mapping[str, Any]) -> str:
     """Return the answer: which side costs less and by how much, or the one figure that is known."""
     own, api = summary["self_host"], summary["api"]
     cheaper, saving = summary["cheaper"], summary["saving_usd_per_month"]
     if cheaper is not None and saving is not None:
         low, high = (own, api) if cheaper == "self_host" else (api, own)
-        other = _api_name(api) if cheaper == "self_host" else "GPUs of one's own"
+        other = str(api["name"]).replace("given", "the API") if cheaper == "self_host" else "GPUs of one's own"
         return (
             f"{_SIDES[cheaper]} costs less: {dollars(low['usd_per_month'])} a month against "
             f"{dollars(high['usd_per_month'])} for {other}, {dollars(abs(saving))} less."
