@@ -44,10 +44,18 @@ def background(scenario: Scenario, result: RunResult, *, with_page: bool = False
     found = _roofline(scenario, result, done) if has_steps else None
     loads = None
     if with_page and not result.simulation.was_interrupted:
-        from simserve.report.other_loads import other_loads  # the planner: needed by runs that write a page
-
-        loads = other_loads(scenario)
+        loads = _loads(scenario)
     return {"roofline": found, "api": _api(scenario, records, done, with_others=with_page), "loads": loads}
+
+
+def _loads(scenario: Scenario) -> dict[str, Any] | None:
+    """Return the deployment at other loads; None where the user stopped it: the run itself is done by then."""
+    from simserve.report.other_loads import other_loads  # the planner: needed by runs that write a page
+
+    try:
+        return other_loads(scenario)
+    except KeyboardInterrupt:
+        return None
 
 
 def _roofline(scenario: Scenario, result: RunResult, done: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, Any]:

@@ -18,8 +18,11 @@ from simserve.workload.arrival_spec import AllAtOnceArrivals
 
 NUM_REQUESTS = 600
 """Of one run, at least."""
-_FACTORS = (0.5, 0.71, 1.0, 1.19, 1.41, 1.68, 2.0, 2.83)
-"""Times the scenario's load."""
+_FACTORS = (1.0, 1.41, 0.71, 2.0, 0.5, 1.19, 2.83, 1.68)
+"""Times the scenario's load, the most telling first."""
+_MOST_REQUESTS = 8_000
+"""Measured requests of all runs, from which on no further load is tried: of a large fleet fewer loads are shown."""
+_LEAST_LOADS = 3
 _MOST_FURTHER = 3
 """Halvings below and doublings above, where goodput is highest at the end of what was tried."""
 _KEPT = ("p95_ttft", "p95_tpot", "goodput", "throughput", "attainment")
@@ -28,7 +31,8 @@ _KEPT = ("p95_ttft", "p95_tpot", "goodput", "throughput", "attainment")
 def other_loads(scenario: Scenario) -> dict[str, Any] | None:
     """Return what short runs at other loads measured; None without an objective, or without a load to scale.
 
-    A trace, all requests at once, and what happens at times of its own (faults, autoscaling, a day's curve) have none.
+    A trace, all requests at once, and what happens at times of its own (faults, autoscaling, a day's curve) have no
+    such load; where one load takes too many requests already, it is None too.
 
     Returns:
         ``loads`` ascending, ``own`` the scenario's, ``is_closed`` whether they are clients, ``requests`` of the
@@ -45,13 +49,15 @@ def other_loads(scenario: Scenario) -> dict[str, Any] | None:
 
     def measure(load: float) -> None:
         load = float(max(1, round(load))) if is_closed else float(f"{load:.4g}")
-        if load not in found:
+        if load not in found and sum(len(each.met) for each in found.values()) < _MOST_REQUESTS:
             found[load] = probe(load, 0, NUM_REQUESTS)
 
     for factor in _FACTORS:
         measure(own * factor)
     for end, factor in ((max, 2.0), (min, 0.5)):
         _further(found, measure, end, factor)
+    if len(found) < _LEAST_LOADS:
+        return None
     loads = sorted(found)
     return {
         "own": own,

@@ -127,3 +127,30 @@ def test_the_page_of_a_run_has_it_and_so_has_one_written_anew(tmp_path: Path) ->
     assert "At other loads" in page
     assert again == page
     assert f"{NUM_REQUESTS} requests or more each" in page
+
+
+def test_what_takes_many_requests_is_shown_at_fewer_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's own among them; at fewer than three there is nothing to see."""
+    scenario = ss.load("chatbot", SMALL)
+    monkeypatch.setattr("simserve.report.other_loads._MOST_REQUESTS", 2000)
+    fewer = other_loads(scenario)
+    monkeypatch.setattr("simserve.report.other_loads._MOST_REQUESTS", 500)
+
+    assert fewer is not None
+    assert 3 <= len(fewer["loads"]) < 8
+    assert fewer["own"] in fewer["loads"]
+    assert other_loads(scenario) is None
+
+
+def test_stopped_meanwhile_the_run_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With its page, which shows one thing less."""
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simserve.report.other_loads.probe_of", stopped)
+
+    result = ss.run(ss.load("chatbot", SMALL), out=tmp_path / "out")
+
+    assert result.background["loads"] is None
+    assert "At other loads" not in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
