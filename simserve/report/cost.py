@@ -51,6 +51,11 @@ class CostResult:
         write_page(cost_page(self.summary, command), file)
 
 
+def _api_name(api: Mapping[str, Any]) -> str:
+    """Return the name of an API; of one whose prices were given on the command line there is none."""
+    return "the API" if api["name"] == "given" else str(api["name"])
+
+
 def answer(summary: Mapping[str, Any]) -> str:
     """Return the answer: which side costs less and by how much, or the one figure that is known."""
     own, api = summary["self_host"], summary["api"]

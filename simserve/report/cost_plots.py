@@ -1,4 +1,4 @@
-"""`cost.plot`: the figures of a cost comparison by name. Each is a Matplotlib figure, or None where nothing is known."""
+"""`cost.plot`: the figures of a cost comparison by name, for a notebook; None where there is nothing to draw."""
 
 from __future__ import annotations
 
@@ -29,8 +29,3 @@ class CostPlots:
         from simserve.report.sketch_figure import figure_or_none
 
         return figure_or_none(tornado(self.summary))
-
-
-def _api_name(api: Mapping[str, Any]) -> str:
-    """Return the name of an API; of one whose prices were given on the command line there is none."""
-    return "the API" if api["name"] == "given" else str(api["name"])
