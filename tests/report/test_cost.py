@@ -37,7 +37,7 @@ def test_the_answer_names_the_cheaper_side_and_what_it_saves() -> None:
     """Or the one figure that is known."""
     own, api = summary(), summary(gpu_hour_usd=10.0)
 
-    assert answer(own).startswith("Self-hosting costs less: $1,540 a month against $10,000 for given")
+    assert answer(own).startswith("Self-hosting costs less: $1,540 a month against $10,000 for the API")
     assert answer(api).startswith("The API costs less: $10,000 a month against $14,500 for GPUs of one's own")
     assert answer(summary(api_request_usd=None)) == "2 GPUs cost $1,540 a month, $7.70 a million output tokens."
 
