@@ -12,8 +12,9 @@ from simserve.report.page import Page, Section, write_page
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.console import Console
+
+    from simserve.report.cost_plots import CostPlots
 
 _WIDEST = 100
 _SIDES = {"self_host": "Self-hosting", "api": "The API"}
@@ -41,6 +42,8 @@ class CostResult:
     @property
     def plot(self) -> CostPlots:
         """Its figures: ``break_even()`` and ``tornado()``."""
+        from simserve.report.cost_plots import CostPlots
+
         return CostPlots(self.summary)
 
     def to_html(self, file: str | Path, command: str = "") -> None:
@@ -48,25 +51,9 @@ class CostResult:
         write_page(cost_page(self.summary, command), file)
 
 
-@dataclass(frozen=True, slots=True)
-class CostPlots:
-    """The figures of a cost comparison; None where there is nothing to draw."""
-
-    summary: Mapping[str, Any]
-
-    def break_even(self) -> Figure | None:
-        """Return dollars a month of both sides against the requests of a month."""
-        from simserve.report.dollar_plots import break_even
-        from simserve.report.sketch_figure import figure_or_none
-
-        return figure_or_none(break_even(self.summary))
-
-    def tornado(self) -> Figure | None:
-        """Return by how much each input moves the saving of self-hosting."""
-        from simserve.report.dollar_plots import tornado
-        from simserve.report.sketch_figure import figure_or_none
-
-        return figure_or_none(tornado(self.summary))
+def _api_name(api: Mapping[str, Any]) -> str:
+    """Return the name of an API; of one whose prices were given on the command line there is none."""
+    return "the API" if api["name"] == "given" else str(api["name"])
 
 
 def answer(summary: Mapping[str, Any]) -> str:
@@ -75,7 +62,7 @@ def answer(summary: Mapping[str, Any]) -> str:
     cheaper, saving = summary["cheaper"], summary["saving_usd_per_month"]
     if cheaper is not None and saving is not None:
         low, high = (own, api) if cheaper == "self_host" else (api, own)
-        other = str(api["name"]).replace("given", "the API") if cheaper == "self_host" else "GPUs of one's own"
+        other = _api_name(api) if cheaper == "self_host" else "GPUs of one's own"
         return (
             f"{_SIDES[cheaper]} costs less: {dollars(low['usd_per_month'])} a month against "
             f"{dollars(high['usd_per_month'])} for {other}, {dollars(abs(saving))} less."
