@@ -7,6 +7,9 @@ from typing import Any
 
 from simserve.report.quantities import count, counted, dollars, latency, listed, number, share
 
+_NO_GAIN = 1.05
+"""Times the throughput below which a change is not called a gain."""
+
 _TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 _LATENCIES = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
 _LEVERS = {
@@ -226,9 +229,13 @@ def single_lines(summary: Mapping[str, Any]) -> list[str]:
     if not possible:
         return [f"{own}; no single change is possible here."]
     best = possible[0]
-    lines = [f"{own}. The change that brings most is {best['variant']}: {best['times']:.2g} times that."]
-    if len(possible) > 1:
-        lines.append("; ".join(f"{each['variant']}: {each['times']:.2g} times" for each in possible[1:]))
+    if best["times"] < _NO_GAIN:
+        lines, rest = [f"{own}, and no single change adds a twentieth to that."], possible
+    else:
+        lines = [f"{own}. The change that brings most is {best['variant']}: {best['times']:.2g} times that."]
+        rest = possible[1:]
+    if rest:
+        lines.append("; ".join(f"{each['variant']}: {each['times']:.2g} times" for each in rest))
     return lines
 
 
