@@ -163,8 +163,8 @@ def _max_model_len(choices: Choices, known: EngineVersion, place: Place, model_m
         default, note = model_max_len, "capped at the model's"
     chosen = choices.pick("max_model_len", default, note)
     if chosen > model_max_len:
-        choices.sources["max_model_len"] = f"scenario, capped at the model's {model_max_len}"
-    return min(chosen, model_max_len)
+        choices.sources["max_model_len"] = f"scenario, beyond the model's {model_max_len}"
+    return chosen
 
 
 def _budget(choices: Choices, known: EngineVersion, place: Place, seats: int, unchunked_len: int, batching: str) -> int:

@@ -22,7 +22,8 @@ def open_limits(resolved: ResolvedScenario) -> str | None:
     """Return in one sentence what goes wrong with the limits of a replica, and what to set instead; None if nothing."""
     if resolved.pools or not resolved.memory.fits:
         return None
-    found = [each for each in (_long_step(resolved), _long_request(resolved), _little_left(resolved)) if each]
+    problems = (_long_step(resolved), _long_request(resolved), _little_left(resolved), _beyond_model(resolved))
+    found = [each for each in problems if each]
     if not found:
         return None
     wrong, instead = "; ".join(each[0] for each in found), " ".join(f"--set {each[1]}" for each in found)
@@ -75,3 +76,14 @@ def _little_left(resolved: ResolvedScenario) -> tuple[str, str] | None:
         "so that a peak ends the server"
     )
     return wrong, "deployment.engine.gpu_memory_utilization=0.9"
+
+
+def _beyond_model(resolved: ResolvedScenario) -> tuple[str, str] | None:
+    longest, known = resolved.memory.max_model_len, resolved.shape.model.max_position_embeddings
+    if longest <= known:
+        return None
+    wrong = (
+        f"{resolved.shape.model.name} was trained on {known:,} positions: seconds and bytes hold up to {longest:,}, "
+        "the quality of the answers does not"
+    )
+    return wrong, f"deployment.engine.max_model_len={known}"

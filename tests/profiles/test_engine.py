@@ -328,15 +328,15 @@ def test_a_key_that_is_none_counts_as_absent() -> None:
 
 
 def test_defaults_bend_around_what_is_set_and_say_so() -> None:
-    """Seats shrink to a smaller budget, the budget grows to more seats, the context stops at the model's."""
+    """Seats shrink to a smaller budget, the budget grows to more seats, a context beyond the model's is said."""
     small, large = resolve(max_num_batched_tokens=512), resolve(max_num_seqs=10000)
 
     assert small.max_num_seqs == small.max_chunk_tokens == 512
     assert small.sources["max_num_seqs"].endswith("capped at max_num_batched_tokens")
     assert large.max_num_batched_tokens == 10000
     assert large.sources["max_num_batched_tokens"].endswith("raised to max_num_seqs")
-    assert resolve(max_model_len=100000).max_model_len == 8192
-    assert resolve(max_model_len=100000).sources["max_model_len"] == "scenario, capped at the model's 8192"
+    assert resolve(max_model_len=100000).max_model_len == 100000
+    assert resolve(max_model_len=100000).sources["max_model_len"] == "scenario, beyond the model's 8192"
 
 
 def test_admission_follows_a_kv_allocation_that_reserves() -> None:

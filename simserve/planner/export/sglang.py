@@ -30,7 +30,13 @@ def export_sglang(deployment: Deployment) -> Export:
     flags = flags_of("sglang", deployment.version)
     command = ["python", "-m", "sglang.launch_server", "--model-path", deployment.checkpoint]
     command += _parallel(deployment, flags) + _formats(deployment, flags) + _knobs(deployment, flags)
-    return Export(target="sglang", version=deployment.version, command=tuple(command), notes=deployment.all_notes())
+    return Export(
+        target="sglang",
+        version=deployment.version,
+        command=tuple(command),
+        environment={"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"} if deployment.is_beyond_model else {},
+        notes=deployment.all_notes(),
+    )
 
 
 def _parallel(deployment: Deployment, flags: Flags) -> list[str]:

@@ -52,6 +52,8 @@ def export_vllm(deployment: Deployment) -> Export:
     command += _rare(deployment, flags)
     partition = deployment.take("pipeline_layer_partition") or deployment.take("engine.pipeline_layer_partition")
     environment = {"VLLM_PP_LAYER_PARTITION": ",".join(map(str, partition))} if partition else {}
+    if deployment.is_beyond_model:
+        environment["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
     return Export(
         target="vllm",
         version=deployment.version,
