@@ -47,7 +47,7 @@ def test_ordinary_limits_are_no_news() -> None:
 
 
 def test_a_length_beyond_the_model_is_simulated_and_said() -> None:
-    """Question 4 of the texts asks for 16,384 tokens of a model of 4,096: a quarter as many requests fit, not as many."""
+    """Question 4 of the texts asks for 16,384 tokens of a model of 4,096: a quarter as many requests fit."""
     shape = ["model=llama-2-13b", "deployment.hardware=a100-sxm-80gb", "deployment.tensor_parallel_size=1"]
     shape += ["deployment.quantization=none", "deployment.kv_cache_dtype=auto"]
     usual = resolve(load("chatbot", [*shape, "deployment.engine.max_model_len=4096"]))
