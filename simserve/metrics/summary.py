@@ -175,7 +175,14 @@ def measure(simulation: Simulation, *, slo: SLO | None, warmup: str | float) -> 
         latencies=latencies,
         stays=stayed,
         verdict=verdict,
-        window=find_window(records, latencies, stayed, warmup=warmup, is_steady=is_steady),
+        window=find_window(
+            records,
+            latencies,
+            stayed,
+            warmup=warmup,
+            is_steady=is_steady,
+            has_changing_fleet=simulation.has_changing_fleet,
+        ),
         meets_slo=None if slo is None else requests_meeting(latencies, slo),
     )
 

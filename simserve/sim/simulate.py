@@ -72,6 +72,8 @@ class Simulation:
         is_stationary: Open-loop arrivals at a constant mean rate, so that a warm-up may be cut.
         offered_rate: Requests/s asked for; NaN where undefined.
         was_interrupted: The user stopped it; requests may be unfinished.
+        has_changing_fleet: Replicas come and go, or break: what a start or a loss does is part of the answer, so that no
+            warm-up is cut.
         steps: Every step, where they were asked for.
         timeline: The lives of the replicas, where something decides in a run; None: all were there throughout.
         pools: What each pool did, where there are several; else empty.
@@ -88,6 +90,7 @@ class Simulation:
     is_stationary: bool
     offered_rate: float
     was_interrupted: bool
+    has_changing_fleet: bool = False
     steps: StepLog | None = None
     timeline: FleetTimeline | None = None
     pools: tuple[PoolOutcome, ...] = ()
@@ -210,6 +213,7 @@ def _managed(
         is_stationary=specs.is_stationary,
         offered_rate=specs.offered_rate,
         was_interrupted=was_interrupted,
+        has_changing_fleet=control.changes_fleet or any(setup.autoscaling is not None for setup in setups),
         steps=log,
         timeline=run.timeline,
         pools=tuple(outcomes) if len(outcomes) > 1 else (),
