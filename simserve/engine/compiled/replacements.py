@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from simserve.engine.numbers import SEVERAL
 from simserve.errors import InvariantError
 
 
@@ -98,6 +99,17 @@ def least_of(loads: Any) -> int:
         if loads[position] < loads[least]:
             least = position
     return least
+
+
+def find_one(times: Any, time: float) -> int:
+    """As `simserve.engine.numbers.find_one`."""
+    place = SEVERAL
+    for position in range(len(times)):
+        if times[position] == time:
+            if place != SEVERAL:
+                return SEVERAL
+            place = position
+    return place
 
 
 def find_all(times: Any, time: float, positions: Any) -> None:
@@ -319,6 +331,7 @@ REPLACED: dict[str, Any] = {
         sum_between,
         earliest_of,
         least_of,
+        find_one,
         find_all,
         least_among,
         sum_among,
