@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from simserve.engine.conversations import Conversations, following, ready_after
-from simserve.engine.numbers import copy_into, earliest_of, find_all, least_of, sort_ascending
+from simserve.engine.numbers import SEVERAL, copy_into, earliest_of, find_all, find_one, least_of, sort_ascending
 from simserve.engine.routing import LEAST, Router, choose
 from simserve.engine.state import FAILED, INFINITY, RequestTable
 
@@ -128,9 +128,11 @@ def next_ready(plane: DataPlane, requests: RequestTable) -> float:
 
 
 def route(plane: DataPlane, requests: RequestTable, index: int) -> int:
-    """Return which unit a request goes to, where that is not the one with the fewest requests; count it there."""
+    """Return which unit a request goes to; count it there."""
     if plane.num_units == 1:
         number = 0
+    elif plane.routes_least:
+        number = least_of(plane.loads)
     elif plane.is_stale:
         number = choose(plane.router, index, plane.ready, plane.seen)
     elif plane.weighs_tokens:
@@ -185,17 +187,23 @@ def driver(
 ) -> Callable[[DataPlane, RequestTable, float], int]:
     """Return `drive` over units that these four functions move."""
 
-    def hand_over(plane: DataPlane, requests: RequestTable, number: int, index: int, now: float) -> None:
+    def hand_over(plane: DataPlane, requests: RequestTable, number: int, index: int, now: float) -> float:
+        """Hand a request to a unit and return when its plan ends, which is no later than before."""
         unit = plane.units[number]
         submit(unit, requests, index, now)
-        plane.ends[number] = unit.end_time
+        end: float = unit.end_time
+        plane.ends[number] = end
+        return end
 
-    def admit(plane: DataPlane, requests: RequestTable, now: float) -> None:
-        """Route the next arrival and hand it to its unit, or hand over one that was held back."""
+    def admit(plane: DataPlane, requests: RequestTable, now: float) -> float:
+        """Route the next arrival and hand it to its unit, or hand over one that was held back.
+
+        Returns:
+            When the plan of that unit ends; infinity: there is none.
+        """
         if plane.held and plane.held[0][0] == now:
             _, index, number = heappop(plane.held)
-            hand_over(plane, requests, number, index, now)
-            return
+            return hand_over(plane, requests, number, index, now)
         if plane.cursor < plane.num_scheduled:
             index = plane.cursor
             plane.cursor = index + 1
@@ -204,62 +212,68 @@ def driver(
         if requests.status[index] == FAILED:
             if plane.conversations is not None:
                 answer(plane, requests, index)
-            return
-        if plane.routes_least:
-            number = least_of(plane.loads)
-            plane.loads[number] += 1
-        else:
-            number = route(plane, requests, index)
+            return INFINITY
+        number = route(plane, requests, index)
         if plane.schedules_ahead:
             unit = plane.units[number]
             time = seen(unit, now)
             if time > now:
-                plane.ends[number] = unit.end_time
                 heappush(plane.held, (time, index, number))
-                return
-        hand_over(plane, requests, number, index, now)
+                end: float = unit.end_time
+                plane.ends[number] = end
+                return end
+        return hand_over(plane, requests, number, index, now)
 
     def drive(plane: DataPlane, requests: RequestTable, until: float) -> int:
         """Advance to ``until`` (exclusive), or until there are chores; return `REACHED` or `CHORES`."""
         ends, units, loads, due = plane.ends, plane.units, plane.loads, plane.due
         ready_times, statuses, num_scheduled = requests.ready_time, requests.status, plane.num_scheduled
         notes_finishes, renew_at = plane.notes_finishes, plane.renew_at
-        is_single = plane.num_units == 1
-        is_plain = is_single and not plane.schedules_ahead
+        is_single, routes_least = plane.num_units == 1, plane.routes_least
+        number = 0
         countdown = EVENTS_BETWEEN_CHORES
-        only = units[0]
         ready = next_ready(plane, requests)
+        end = earliest_of(ends)
         while True:
-            end = only.end_time if is_single else earliest_of(ends)
             if ready < end:
                 if ready >= until:
                     return REACHED
                 if ready >= renew_at:
                     renew_at = renew(plane, ready)
                 cursor = plane.cursor
-                if is_plain and cursor < num_scheduled:
-                    # Nothing to route, nothing to look up: the path of most requests of most runs.
+                if cursor < num_scheduled and not plane.schedules_ahead:
+                    # Nothing to look up and nobody to hold back: the path of most requests of most runs.
                     plane.cursor = cursor + 1
                     if statuses[cursor] != FAILED:
-                        loads[0] += 1
-                        submit(only, requests, cursor, ready)
+                        if is_single or routes_least:
+                            number = 0 if is_single else least_of(loads)
+                            loads[number] += 1
+                        else:
+                            number = route(plane, requests, cursor)
+                        unit = units[number]
+                        submit(unit, requests, cursor, ready)
+                        unit_end = ends[number] = unit.end_time
+                        if unit_end < end:
+                            end = unit_end
                     cursor += 1
+                    ready = ready_times[cursor] if cursor < num_scheduled else next_ready(plane, requests)
                 else:
-                    admit(plane, requests, ready)
-                    cursor = plane.cursor
-                ready = ready_times[cursor] if is_plain and cursor < num_scheduled else next_ready(plane, requests)
+                    end = min(end, admit(plane, requests, ready))
+                    ready = next_ready(plane, requests)
                 continue
             if end >= until or end == INFINITY:
                 return REACHED
             if end >= renew_at:
                 renew_at = renew(plane, end)
-            if is_single:
-                num_finished = complete(only, requests)
+            number = 0 if is_single else find_one(ends, end)
+            if number >= 0:
+                unit = units[number]
+                num_finished = complete(unit, requests)
                 if num_finished:
-                    loads[0] -= num_finished
+                    loads[number] -= num_finished
                     plane.num_finished += num_finished
                     if notes_finishes:
-                        note_finished(plane, requests, 0)
+                        note_finished(plane, requests, number)
             else:
                 find_all(ends, end, due)
                 for position in range(len(due)):
@@ -270,6 +284,7 @@ def driver(
                         plane.num_finished += num_finished
                         if notes_finishes:
                             note_finished(plane, requests, number)
+                number = SEVERAL
             if notes_finishes and plane.finished:
                 if plane.conversations is not None:
                     if len(plane.finished) > 1:
@@ -281,14 +296,16 @@ def driver(
             while ready == end:
                 admit(plane, requests, ready)
                 ready = next_ready(plane, requests)
-            if is_single:
-                plan(only, requests)
+            if number >= 0:
+                plan(unit, requests)
+                ends[number] = unit.end_time
             else:
                 for position in range(len(due)):
                     number = due[position]
                     unit = units[number]
                     plan(unit, requests)
                     ends[number] = unit.end_time
+            end = unit.end_time if is_single else earliest_of(ends)
             countdown -= 1
             if not countdown:
                 return CHORES

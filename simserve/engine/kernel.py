@@ -27,6 +27,7 @@ from simserve.engine.decoding import finish_decoding, steps_until_dry
 from simserve.engine.gaps import end_stall
 from simserve.engine.kv import used_tokens
 from simserve.engine.late_tokens import hand_over
+from simserve.engine.leaps import leap_row
 from simserve.engine.numbers import sum_between
 from simserve.engine.preemption import decay_ratio, make_room, make_way
 from simserve.engine.prefix_cache import evict
@@ -190,7 +191,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         if blocked_by == BLOCKED_BY_NOTHING and replica.num_running >= replica.max_num_seqs:
             blocked_by = BLOCKED_BY_SEATS
     replica.leaps.extend(
-        (
+        leap_row(
             replica.start_time,
             num_steps,
             first,

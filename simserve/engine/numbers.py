@@ -12,6 +12,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+SEVERAL = -1
+"""Where something stands that stands in several places."""
+
 
 def sum_between(values: list[int], start: int, stop: int) -> int:
     """Return the sum of ``values[start:stop]``."""
@@ -27,12 +30,14 @@ def least_of(loads: list[int]) -> int:
     return loads.index(min(loads))
 
 
+def find_one(times: list[float], time: float) -> int:
+    """Return where ``time`` stands in ``times``, in which it is; `SEVERAL`: in more places than one."""
+    return times.index(time) if times.count(time) == 1 else SEVERAL
+
+
 def find_all(times: list[float], time: float, positions: list[int]) -> None:
     """Fill ``positions`` with where ``time`` stands in ``times``."""
-    if times.count(time) == 1:
-        positions[:] = (times.index(time),)
-    else:
-        positions[:] = [position for position, each in enumerate(times) if each == time]
+    positions[:] = [position for position, each in enumerate(times) if each == time]
 
 
 def least_among(numbers: list[int], loads: list[int]) -> int:

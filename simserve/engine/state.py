@@ -47,28 +47,6 @@ SHIFT = 32
 """An entry of the finish heap is ``finish_step << SHIFT | index``: one integer orders by step, then by request."""
 MASK = (1 << SHIFT) - 1
 
-LEAP_FIELDS = (
-    "start_time",  # seconds
-    "num_steps",
-    "first_seconds",  # duration of the first step
-    "increment_seconds",  # by how much each further step is longer
-    "num_decoding",  # sequences that decode in the step
-    "context_tokens",  # their tokens in the KV cache, at the first step
-    "prefill_tokens",  # a step
-    "num_prefilling",  # requests with a chunk in the step
-    "priced_tokens",  # x of StepTimes
-    "attended_pairs",  # P of StepTimes, at the first step
-    "attended_keys",  # C of StepTimes, at the first step
-    "first_gaps",  # requests whose inter-token gap is the first step
-    "further_gaps",  # requests whose inter-token gap is each further step
-    "held_tokens",  # tokens in the KV cache before the leap
-    "used_before",  # KV tokens reserved before the leap
-    "used_after",  # KV tokens reserved in its last step
-    "waiting_seconds",  # requests waiting, summed over the seconds of the leap
-    "blocked_by",  # what kept the head of the queue out
-)
-LEAP_WIDTH = len(LEAP_FIELDS)
-
 
 class RequestTable:
     """Columns of all requests of a run, row i is request i.
@@ -332,7 +310,7 @@ class Replica:
         self.late_arrivals_sum = 0.0
 
         self.num_decoding = 0
-        self.context_sum: float = 0
+        self.context_sum = 0.0
         self.context_squares = 0
         self.prefilled_tokens = 0
         self.step = 0
@@ -382,7 +360,7 @@ class Replica:
         self.last_decode_time = 0.0
         # Requests whose first token the last step computed, to be handed over in the next.
         self.late_tokens: list[int] = []
-        self.leaps: list[float] = []
+        self.leaps = bytearray()
         # Speculative decoding: tokens that a step of each leap with decodes adds to the contexts.
         self.advances: list[float] = []
         self.irregular_gaps: list[float] = []

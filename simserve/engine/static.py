@@ -6,6 +6,7 @@ before the end, so TTFT equals E2E and inter-token gaps are undefined.
 
 from __future__ import annotations
 
+from simserve.engine.leaps import end_row, leap_row
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_NOTHING,
@@ -64,9 +65,9 @@ def complete_static(replica: Replica, requests: RequestTable) -> int:
         return 0
     # The rows of the batch were written when it started; who waited meanwhile is known now.
     late = len(replica.waiting) * replica.end_time - replica.late_arrivals_sum
-    replica.leaps[-2] = late - replica.num_queued * replica.start_time
     if replica.waiting and replica.blocked_by == BLOCKED_BY_NOTHING:
-        replica.leaps[-1] = BLOCKED_BY_SEATS
+        replica.blocked_by = BLOCKED_BY_SEATS
+    end_row(replica.leaps, late - replica.num_queued * replica.start_time, replica.blocked_by)
     for index in replica.chunk_requests:
         requests.first_token_time[index] = requests.finish_time[index] = replica.end_time
         requests.generated_tokens[index] = requests.output_tokens[index]
@@ -190,4 +191,4 @@ def _record(
     used: int,
 ) -> None:
     row = (start, num_steps, first, increment, num_decoding, context, prefill_tokens, num_prefilling, priced)
-    replica.leaps.extend((*row, pairs, keys, 0, 0, held, used, used, 0.0, replica.blocked_by))
+    replica.leaps.extend(leap_row(*row, pairs, keys, 0, 0, held, used, used, 0.0, replica.blocked_by))

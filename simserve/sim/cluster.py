@@ -15,9 +15,10 @@ from simserve.engine.compiled.run import Compiled, Drive
 from simserve.engine.conversations import Conversations
 from simserve.engine.data_plane import CHORES, DataPlane, driver
 from simserve.engine.kernel import complete, plan, seen_time, submit
+from simserve.engine.leaps import LEAP_BYTES
 from simserve.engine.lockstep import Ranks, complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
 from simserve.engine.routing import Router
-from simserve.engine.state import LEAP_WIDTH, STATIC, Replica, RequestTable
+from simserve.engine.state import STATIC, Replica, RequestTable
 from simserve.sim.recorder import FLUSH_ROWS, Recorder
 from simserve.sim.routing_spec import TOKEN_POLICIES, RoutingPolicy, RoutingSpec
 
@@ -122,7 +123,7 @@ class Cluster:
         if self._compiled is not None:
             self._recorder.flush_compiled(self._compiled, FLUSH_ROWS)
         else:
-            limit = FLUSH_ROWS * LEAP_WIDTH
+            limit = FLUSH_ROWS * LEAP_BYTES
             for replica in self.replicas:
                 if len(replica.leaps) >= limit:
                     self._recorder.flush(replica)

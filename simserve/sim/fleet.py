@@ -15,8 +15,9 @@ from heapq import heappop, heappush
 
 from simserve.engine.cancel import cancel
 from simserve.engine.kernel import complete, plan, seen_time, submit
+from simserve.engine.leaps import LEAP_BYTES
 from simserve.engine.slowing import use_times
-from simserve.engine.state import COMPLETED, FAILED, INFINITY, LEAP_WIDTH, UNFINISHED, RequestTable
+from simserve.engine.state import COMPLETED, FAILED, INFINITY, UNFINISHED, RequestTable
 from simserve.sim.callers import ANSWER, ARRIVE, FIRST_BYTE, LAND, SUBMIT, TIMEOUT, Callers, Event
 from simserve.sim.gate import ADMITTED, Gate
 from simserve.sim.lives import Lives
@@ -176,7 +177,7 @@ class Fleet(Lives):
             unit.pool.recorder.flush(unit.replica)
 
     def _do_chores(self) -> None:
-        limit = FLUSH_ROWS * LEAP_WIDTH
+        limit = FLUSH_ROWS * LEAP_BYTES
         for unit in self.units:
             if len(unit.replica.leaps) >= limit:
                 unit.pool.recorder.flush(unit.replica)

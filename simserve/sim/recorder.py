@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from simserve.engine.compiled.run import Compiled
 from simserve.engine.config import EngineConfig
 from simserve.engine.histogram import Histogram
+from simserve.engine.leaps import LEAP_FIELDS, take_leaps
 from simserve.engine.prefix_cache import PrefixPaths
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
@@ -22,8 +23,6 @@ from simserve.engine.state import (
     BLOCKED_BY_NOTHING,
     BLOCKED_BY_SCATTER,
     BLOCKED_BY_SEATS,
-    LEAP_FIELDS,
-    LEAP_WIDTH,
     Replica,
 )
 from simserve.engine.tables import StepTimes
@@ -172,8 +171,7 @@ class Recorder:
             self._histogram.add(gaps[:, 0], gaps[:, 1])
             del replica.irregular_gaps[:]
         if len(replica.leaps):
-            rows = np.ascontiguousarray(np.array(replica.leaps, dtype=np.float64).reshape(-1, LEAP_WIDTH).T)
-            del replica.leaps[:]
+            rows = take_leaps(replica.leaps)
             if self._log is not None:
                 self._log.add(replica, rows)
             if self.clocks is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from simserve.engine.numbers import SEVERAL
 from simserve.errors import InvariantError
 
 
@@ -78,6 +79,11 @@ def sum_between(values: Any, start: int, stop: int) -> int:
     return total
 
 
+def leap_row(*fields: Any) -> Any:
+    """As `simserve.engine.leaps.leap_row`: numbers as they are."""
+    return fields
+
+
 def earliest_of(times: Any) -> float:
     """As `simserve.engine.numbers.earliest_of`."""
     earliest: float = times[0]
@@ -93,6 +99,17 @@ def least_of(loads: Any) -> int:
         if loads[position] < loads[least]:
             least = position
     return least
+
+
+def find_one(times: Any, time: float) -> int:
+    """As `simserve.engine.numbers.find_one`."""
+    place = SEVERAL
+    for position in range(len(times)):
+        if times[position] == time:
+            if place != SEVERAL:
+                return SEVERAL
+            place = position
+    return place
 
 
 def find_all(times: Any, time: float, positions: Any) -> None:
@@ -310,9 +327,11 @@ REPLACED: dict[str, Any] = {
         heappop,
         heapify,
         bisect_left,
+        leap_row,
         sum_between,
         earliest_of,
         least_of,
+        find_one,
         find_all,
         least_among,
         sum_among,

@@ -15,8 +15,9 @@ from simserve.engine.compiled import fields
 from simserve.engine.compiled.layout import INTEGER, Column, Index, Items, Memory, Order, Pointer, Queue, Record, Table
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
+from simserve.engine.leaps import LEAP_WIDTH
 from simserve.engine.queue import OrderedQueue
-from simserve.engine.state import CONTINUOUS, LEAP_WIDTH, Replica, RequestTable
+from simserve.engine.state import CONTINUOUS, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 
 Drive = Callable[[int, int, float], int]
