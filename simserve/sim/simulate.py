@@ -72,8 +72,8 @@ class Simulation:
         is_stationary: Open-loop arrivals at a constant mean rate, so that a warm-up may be cut.
         offered_rate: Requests/s asked for; NaN where undefined.
         was_interrupted: The user stopped it; requests may be unfinished.
-        has_changing_fleet: Replicas come and go, or break: what a start or a loss does is part of the answer, so that no
-            warm-up is cut.
+        has_changing_fleet: Replicas come and go, or break: what a start or a loss does is part of the answer, so that
+            no warm-up is cut.
         steps: Every step, where they were asked for.
         timeline: The lives of the replicas, where something decides in a run; None: all were there throughout.
         pools: What each pool did, where there are several; else empty.
