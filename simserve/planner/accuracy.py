@@ -46,8 +46,8 @@ CAUSES = {
     "apex_plus": "TTFT of short prompts is host and launch time of engine V0, a constant a layer here",
     "inferencex_agg": "TTFT of mixtures of experts: SGLang and TensorRT-LLM take 150 to 250 ms more for short prompts, "
     "which a launch time of 4 ms a layer would give for DeepSeek but neither for GLM-5 nor in kernels, and was dropped",
-    "kaito": "network time is taken off TTFT as a constant; the vLLM release is not stated; at 32 requests/s its server "
-    "is nearly full, where a step 10 % longer is 25 % more of TPOT",
+    "kaito": "network time is taken off TTFT as a constant; the vLLM release is not stated; at 32 requests/s its "
+    "server is nearly full, where a step 10 % longer is 25 % more of TPOT",
     "llama_cpp": "its prompts of spring 2024 reached 0.27 of the FP16 rate of an RTX 6000 Ada and 0.22 of an H100's, "
     "where 0.55 and at most 300 TFLOP/s stand here; larger models reached 1.1 to 1.4 times as much",
     "mlperf": "submitters of the same machine are 20 to 40 % apart, by power (700 and 1,000 W) and settings; vLLM rows "
