@@ -63,7 +63,7 @@ CAUSES = {
     "trtllm_perf_overview": "runs queue everything at once: seats and token budget of the build are not stated",
     "trtllm_static_batch": "early TensorRT-LLM: prompts of Falcon over 8 GPUs left 0.2 ms a layer idle; Mixtral's "
     "random weights sent all tokens to few experts (32 sequences decode in less time than all weights take to read)",
-    "vllm_itl": "starts of the experts' kernels with one sequence, where the tables hold none below some tokens",
+    "vllm_itl": "one sequence: kernels and their starts alone, 3 % from the tables",
 }
 """Source -> what its largest errors likely come from: read off the rows, not proved by an experiment."""
 
