@@ -46,7 +46,8 @@ CAUSES = {
     "apex_plus": "TTFT of short prompts is host and launch time of engine V0, a constant a layer here",
     "inferencex_agg": "TTFT of mixtures of experts: SGLang and TensorRT-LLM take 150 to 250 ms more for short prompts, "
     "which a launch time of 4 ms a layer would give for DeepSeek but neither for GLM-5 nor in kernels, and was dropped",
-    "kaito": "network time is taken off TTFT as a constant; the vLLM release is not stated",
+    "kaito": "network time is taken off TTFT as a constant; the vLLM release is not stated; at 32 requests/s its "
+    "server is nearly full, where a step 10 % longer is 25 % more of TPOT",
     "llama_cpp": "its prompts of spring 2024 reached 0.27 of the FP16 rate of an RTX 6000 Ada and 0.22 of an H100's, "
     "where 0.55 and at most 300 TFLOP/s stand here; larger models reached 1.1 to 1.4 times as much",
     "mlperf": "submitters of the same machine are 20 to 40 % apart, by power (700 and 1,000 W) and settings; vLLM rows "
@@ -62,7 +63,7 @@ CAUSES = {
     "trtllm_perf_overview": "runs queue everything at once: seats and token budget of the build are not stated",
     "trtllm_static_batch": "early TensorRT-LLM: prompts of Falcon over 8 GPUs left 0.2 ms a layer idle; Mixtral's "
     "random weights sent all tokens to few experts (32 sequences decode in less time than all weights take to read)",
-    "vllm_itl": "starts of the experts' kernels with one sequence, where the tables hold none below some tokens",
+    "vllm_itl": "one sequence: kernels and their starts alone, 3 % from the tables",
 }
 """Source -> what its largest errors likely come from: read off the rows, not proved by an experiment."""
 

@@ -288,6 +288,15 @@ CONSTANTS = (
         ),
     ),
     FittedConstant(
+        "vLLM 0.8.5 to 0.13: 50 us a step and request whose tokens are drawn at random; AIConfigurator's sweep, TP 2",
+        lambda point: _is_swept(point, "vllm", "qwen3-32b") and _ranks(point) == 2,
+        ("tpot",),
+        (
+            ("the same, TP 4 and 8", lambda point: _is_swept(point, "vllm", "qwen3-32b") and _ranks(point) > 2, "tpot"),
+            ("KAITO, A100", lambda point: point.source == "kaito", "tpot"),
+        ),
+    ),
+    FittedConstant(
         "Triton experts: 1.7 ms a layer, 3 us to tokenise a token; InferenceX gpt-oss-120b, TensorRT-LLM",
         lambda point: _is_served(point, "tensorrt-llm", "gpt-oss"),
         ("ttft",),

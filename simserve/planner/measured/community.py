@@ -173,7 +173,13 @@ def _kaito_point(row: Row) -> MeasuredPoint:
     model, hardware = model_name(row.text("model")), hardware_name(row.text("hardware"))
     deployed = build.deployment(
         hardware,
-        engine={"name": "vllm", "version": KAITO_VERSION, "max_model_len": 4096, "enable_prefix_caching": False},
+        engine={
+            "name": "vllm",
+            "version": KAITO_VERSION,
+            "max_model_len": 4096,
+            "enable_prefix_caching": False,
+            "sampling": "nucleus",  # GuideLLM asks for no temperature: tokens are drawn at random
+        },
     )
     lengths = build.fixed(row.count("isl", 200)), build.fixed(row.count("osl", 200))
     rate, count = row.number_of("load_value"), row.count("num_requests", 1000)

@@ -114,7 +114,7 @@ def _itl_point(row: Row, context: int) -> MeasuredPoint:
         source="vllm_itl",
         engine="vllm",
         version=_ITL_VERSION,
-        quantization="mxfp4" if row.text("model").startswith("gpt-oss") else "none",
+        quantization=quantization_name(precision.partition(" weights")[0]),
         sizes={"tensor_parallel_size": row.count("tp", 1)},
         load=("batch", 1),
         lengths=(context - _ITL_ANSWER // 2, _ITL_ANSWER),
