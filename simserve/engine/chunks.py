@@ -297,20 +297,14 @@ def _sum_chunks(replica: Replica, requests: RequestTable, num_decodes: int) -> t
     return priced, pairs, keys
 
 
-def book_chunk_blocks(replica: Replica, requests: RequestTable, num_steps: int) -> int:
-    """Take the blocks of the chunks that ran; return how many."""
+def chunk_blocks(replica: Replica, requests: RequestTable, num_steps: int) -> int:
+    """Return the blocks that the chunks take in so many steps."""
     block_size = replica.block_size
     taken = 0
-    if len(replica.chunk_requests) == 1:
-        done = requests.computed_tokens[replica.chunk_requests[0]]
-        taken = -(-(done + replica.chunk_tokens[0] * num_steps) // block_size) + (-done // block_size)
-        replica.free_blocks -= taken
-        return taken
     for position in range(len(replica.chunk_requests)):
         chunk = replica.chunk_tokens[position]
         done = requests.computed_tokens[replica.chunk_requests[position]]
         taken += -(-(done + chunk * num_steps) // block_size) + (-done // block_size)
-    replica.free_blocks -= taken
     return taken
 
 

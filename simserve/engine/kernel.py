@@ -22,7 +22,7 @@ from heapq import heappop
 from math import ceil, inf, nextafter, sqrt
 
 from simserve.engine.admission import steps_until_admitted
-from simserve.engine.chunks import book_chunk_blocks, complete_chunks, forget_chunks, plan_chunks, schedule_chunks
+from simserve.engine.chunks import chunk_blocks, complete_chunks, forget_chunks, plan_chunks, schedule_chunks
 from simserve.engine.decoding import finish_decoding, steps_until_dry
 from simserve.engine.gaps import end_stall
 from simserve.engine.kv import used_tokens
@@ -127,8 +127,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     used_before = used_after = (
         (replica.num_blocks - replica.free_blocks) * block_size if grows else used_tokens(replica)
     )
-    step = replica.step
-    progress = replica.progress
+    taken = 0
     leap = replica.leap_index
     replica.leap_index = leap + 1
 
@@ -142,28 +141,28 @@ def complete(replica: Replica, requests: RequestTable) -> int:
             first_gaps = 0
             if num_steps == 1:
                 longest = 0.0
-        gap_values = replica.gap_values
+        gap_values, gap_leaps = replica.gap_values, replica.gap_leaps
         while gap_values and gap_values[-1] <= longest:
             gap_values.pop()
-            replica.gap_leaps.pop()
+            gap_leaps.pop()
         gap_values.append(longest)
-        replica.gap_leaps.append(leap)
+        gap_leaps.append(leap)
+        step, progress = replica.step, replica.progress
         advance: float = num_decodes
         if progress is not None:
             advance = progress.total / GRID
             replica.advances.append(advance)
-            taken = progress.take(step, num_steps) if grows else 0
-            replica.free_blocks -= taken
-            used_after += taken * block_size
+            if grows:
+                taken = progress.take(step, num_steps)
         elif grows:
-            offset = step % block_size
-            taken = (num_steps // block_size) * num_decodes
-            remainder = num_steps % block_size
-            if remainder:
-                taken += sum_between(replica.residues, offset, offset + remainder)
-            replica.free_blocks -= taken
-            used_after += taken * block_size
-        replica.step = step = step + num_steps
+            if num_steps == 1:
+                taken = replica.residues[step % block_size]
+            else:
+                offset, remainder = step % block_size, num_steps % block_size
+                taken = (num_steps // block_size) * num_decodes
+                if remainder:
+                    taken += sum_between(replica.residues, offset, offset + remainder)
+        replica.step = step + num_steps
         replica.context_sum = context_sum + advance * num_steps
         replica.last_decode_time = now
         if replica.estimate_sum:
@@ -173,9 +172,12 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     chunks = replica.chunk_requests
     num_chunks = len(chunks)
     prefill_tokens = replica.prefill_tokens
-    if num_chunks and grows:
-        taken = book_chunk_blocks(replica, requests, num_steps)
-        used_after += taken * block_size
+    if grows:
+        if num_chunks:
+            taken += chunk_blocks(replica, requests, num_steps)
+        if taken:
+            replica.free_blocks -= taken
+            used_after += taken * block_size
     if has_extras:
         cache = replica.cache
         if cache is not None and cache.num_idle > replica.free_blocks:
@@ -217,7 +219,9 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         num_finished = complete_chunks(replica, requests, num_steps)
     if num_decodes:
         heap = replica.finish_heap
-        while heap and heap[0] >> SHIFT == step:
+        # The entries of the steps that are over.
+        until = (replica.step + 1) << SHIFT
+        while heap and heap[0] < until:
             finish_decoding(replica, requests, heappop(heap) & MASK)
             num_finished += 1
     return num_finished
