@@ -116,4 +116,5 @@ def _select(column: Column) -> str:
         return f"[{labels}][{name} + 1] AS {name}"
     if column.sql_type == "DOUBLE":
         return f"CASE WHEN isnan({name}) THEN NULL ELSE {name} END AS {name}"
-    return f"CAST({name} AS {column.sql_type}) AS {name}"
+    cell = f"CASE WHEN {name} < 0 THEN NULL ELSE {name} END" if column.is_null_below_zero else name
+    return f"CAST({cell} AS {column.sql_type}) AS {name}"

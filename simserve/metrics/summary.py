@@ -220,7 +220,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
         **latency_summary(measured.latencies, in_window, simulation.totals.itl),
         "simserve": {
             **_identity(facts),
-            "load": "open" if simulation.is_open_loop else "closed",
+            "load": _load(simulation),
             "stability": measured.verdict,
             "bottleneck": _bottleneck(simulation, facts, measured),
             "utilization": _utilization(simulation, facts),
@@ -246,7 +246,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "streaming": stream_figures(simulation),
             "overflow": overflowed,
             **front_figures(simulation),
-            "users": users_figures(facts.users, measured.latencies, measured.window),
+            "users": users_figures(facts.users, measured.latencies, measured.window, records.request_class),
             "replicas": replica_figures(simulation, facts.num_gpus),
             "requests": {**fates(records), "resent": 0 if timeline is None else timeline.num_resent},
             "rejected": {"by_reason": reasons(records), "refusals": {} if timeline is None else timeline.refusals},
@@ -255,6 +255,13 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "thresholds": evaluate_thresholds(facts.thresholds, figures),
         },
     }
+
+
+def _load(simulation: Simulation) -> str:
+    """Return ``open``, ``closed``, or ``mixed`` where clients of a closed loop stand beside open arrivals."""
+    if not simulation.is_open_loop:
+        return "closed"
+    return "mixed" if simulation.has_clients else "open"
 
 
 def _identity(facts: RunFacts) -> dict[str, Any]:

@@ -251,7 +251,7 @@ def _effort(
             raise UsageError("has no meaning here: a run lasts as long as the scenario says", key="--requests")
         fewer = min(effort.replications, WHOLE_REPLICATIONS) if replications is None else effort.replications
         effort = replace(effort, num_requests=len(traffic), replications=fewer)
-    elif scenario.workload.sessions is not None and replications is None and not is_closed_loop(scenario):
+    elif scenario.workload.has_sessions and replications is None and not is_closed_loop(scenario):
         effort = replace(effort, replications=CONVERSATION_REPLICATIONS)
         if precision is None:
             effort = replace(effort, tolerance=CONVERSATION_TOLERANCE, most_requests=0)

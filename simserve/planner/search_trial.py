@@ -157,7 +157,10 @@ def request_limit(scenario: Scenario, most: int) -> int | None:
     unless the scenario is much longer than that takes.
     """
     workload, deployment = scenario.workload, scenario.deployment
-    if workload.trace is not None or isinstance(workload.arrivals, AllAtOnceArrivals | UNEVEN_ARRIVALS):
+    sources = (workload.arrivals, *(each.arrivals for each in workload.classes or ()))
+    if workload.trace is not None or any(isinstance(each, AllAtOnceArrivals | UNEVEN_ARRIVALS) for each in sources):
+        return None
+    if workload.is_mixed and workload.has_clients:
         return None
     if deployment.faults or deployment.autoscaling or deployment.updates:
         return None

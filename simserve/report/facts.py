@@ -11,6 +11,7 @@ import numpy as np
 from simserve.metrics.batch_means import BEYOND_PERCENTILE, needed_requests
 from simserve.metrics.kv_room import requests_in_kv
 from simserve.metrics.result import RunResult
+from simserve.report.arriving import LOOPS
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 from simserve.units import format_bytes, format_seconds
 from simserve.workload.arrival_spec import STATIONARY
@@ -70,25 +71,6 @@ def _pool_title(deployment: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
     own = [str(pool[key]) for key in ("model", "quantization") if key in pool]
     model = f"{' '.join(own)} on " if own else ""
     return f"{pool['name']}: {model}{_num_gpus(whole)} x {whole['hardware']}"
-
-
-def traffic(result: RunResult) -> str:
-    """Return what arrived: ``'5,000 requests, poisson (rate 5.5)'``, and their mean lengths."""
-    workload, summary = result.scenario["workload"], result.summary
-    arrivals = dict(workload.get("arrivals") or {})
-    steps = arrivals.pop("steps", ())
-    if steps:
-        arrivals["rate"] = " then ".join(f"{number(step['rate'])} for {step['duration']}" for step in steps)
-    unnamed = "arrivals by class" if workload.get("trace") is None else "trace"
-    process = str(arrivals.pop("process", unnamed)).replace("_", " ")
-    settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in arrivals.items())
-    sent = counted(summary["simserve"]["requests"]["submitted"], "request")
-    text = f"{sent}, {process} ({settings})" if settings else f"{sent}, {process}"
-    completed = summary["completed"]
-    if not completed:
-        return text
-    prompt, output = summary["total_input_tokens"] / completed, summary["total_output_tokens"] / completed
-    return f"{text}; {number(prompt)} prompt and {number(output)} output tokens on average"
 
 
 def num_gpus(result: RunResult) -> int:
@@ -172,7 +154,7 @@ def throughput_lines(result: RunResult) -> list[str]:
     return [
         f"{number(summary['request_throughput'])} requests/s{within}",
         f"{number(summary['output_throughput'], 4)} output tokens/s, "
-        f"{number(summary['total_token_throughput'], 4)} with prompts; {summary['simserve']['load']} loop",
+        f"{number(summary['total_token_throughput'], 4)} with prompts; {LOOPS[summary['simserve']['load']]}",
     ]
 
 

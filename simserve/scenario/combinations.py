@@ -121,8 +121,8 @@ def _check_routing(scenario: Scenario) -> None:
     routing, key = scenario.deployment.routing, "deployment.routing"
     workload = scenario.workload
     # Which prompts of a trace begin alike, and who sent them, is seen when it is read.
-    has_sessions = workload.sessions is not None or workload.trace is not None
-    has_prefixes = has_sessions or workload.shared_prefix is not None
+    has_sessions = workload.has_sessions or workload.trace is not None
+    has_prefixes = has_sessions or workload.has_shared_prefix
     needed = {"session": has_sessions, "prefix": has_prefixes}.get(routing.policy)
     if needed is False:
         what = "sessions" if routing.policy == "session" else "shared_prefix or sessions"
@@ -164,7 +164,7 @@ def _check_pools(scenario: Scenario) -> None:
 
 def _check_offload(scenario: Scenario) -> None:
     deployment, workload = scenario.deployment, scenario.workload
-    if workload.sessions is not None or workload.trace is not None or workload.shared_prefix is not None:
+    if workload.has_sessions or workload.trace is not None or workload.has_shared_prefix:
         return
     keys = {"deployment.engine": deployment.engine}
     keys |= {

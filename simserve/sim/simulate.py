@@ -68,12 +68,13 @@ class Simulation:
         totals: Sums over all replicas.
         end_time: The last event, seconds.
         num_replicas: Schedulers that served: replicas, and of each the ranks of data-parallel attention.
-        is_open_loop: Arrivals did not wait for answers.
+        is_open_loop: Arrivals, or some of them, did not wait for answers.
         is_stationary: Open-loop arrivals at a constant mean rate, so that a warm-up may be cut.
         offered_rate: Requests/s asked for; NaN where undefined.
         was_interrupted: The user stopped it; requests may be unfinished.
-        has_changing_fleet: Replicas come and go, or break: what a start or a loss does is part of the answer, so that
-            no warm-up is cut.
+        has_clients: Clients of a closed loop sent requests; beside open arrivals, or alone.
+        has_changing_fleet: Replicas come and go, or break: what a start or a loss does is part of the answer, so no
+            warm-up is cut.
         steps: Every step, where they were asked for.
         timeline: The lives of the replicas, where something decides in a run; None: all were there throughout.
         pools: What each pool did, where there are several; else empty.
@@ -90,6 +91,7 @@ class Simulation:
     is_stationary: bool
     offered_rate: float
     was_interrupted: bool
+    has_clients: bool = False
     has_changing_fleet: bool = False
     steps: StepLog | None = None
     timeline: FleetTimeline | None = None
@@ -153,7 +155,8 @@ def simulate(
         totals=totals,
         end_time=end_time,
         num_replicas=deployment.num_replicas * engine.data_parallel_size,
-        is_open_loop=specs.concurrency is None,
+        is_open_loop=specs.has_open_arrivals,
+        has_clients=specs.concurrency is not None,
         is_stationary=specs.is_stationary,
         offered_rate=specs.offered_rate,
         was_interrupted=was_interrupted,
@@ -209,7 +212,8 @@ def _managed(
         totals=together(outcomes),
         end_time=end_time,
         num_replicas=len(run.fleet.units),
-        is_open_loop=specs.concurrency is None,
+        is_open_loop=specs.has_open_arrivals,
+        has_clients=specs.concurrency is not None,
         is_stationary=specs.is_stationary,
         offered_rate=specs.offered_rate,
         was_interrupted=was_interrupted,

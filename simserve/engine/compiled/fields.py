@@ -160,12 +160,11 @@ ROUTER = Record(
 CONVERSATIONS = Record(
     "conversations",
     {
-        **dict.fromkeys(("edges", "group", "unanswered"), Column("q")),
+        **dict.fromkeys(("edges", "end_group", "group", "next_group", "unanswered"), Column("q")),
         **dict.fromkeys(("arrival_time", "latency", "think_time"), Column("d")),
-        **dict.fromkeys(("next_group", "num_begun", "num_groups", "num_idle"), INTEGER),
-        "begins": Column("b"),
+        **dict.fromkeys(("num_begun", "num_groups", "num_idle"), INTEGER),
+        **dict.fromkeys(("begins", "loop"), Column("b")),
         "closes_at": FLOAT,
-        "is_closed": BOOLEAN,
     },
 )
 _PLANE: dict[str, Kind] = {
