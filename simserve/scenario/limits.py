@@ -5,6 +5,7 @@ Says nothing of traffic: each is a property of the limits, with its arithmetic. 
 
 from __future__ import annotations
 
+from simserve.engine.tables import StepTimes
 from simserve.perf.pricing import price
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.units import format_bytes
@@ -36,17 +37,22 @@ def _long_step(resolved: ResolvedScenario) -> tuple[str, str] | None:
     if config.batching == "static" or config.kv_allocation == "none":
         return None
     times = price(resolved.shape).step_times
-    seconds = float(times.token_seconds[budget])
+    seconds = _token_seconds(times, budget)
     if seconds < LONG_STEP_SECONDS:
         return None
     shorter = budget
-    while shorter > 1024 and float(times.token_seconds[shorter]) > SHORTER_STEP_SECONDS:
+    while shorter > 1024 and _token_seconds(times, shorter) > SHORTER_STEP_SECONDS:
         shorter //= 2
     wrong = (
         f"a step of {budget:,} prompt tokens takes {seconds:.2g} s, not {1e3 * float(times.decode_base[1]):.0f} ms, "
         "and every running answer stands still meanwhile"
     )
     return wrong, f"deployment.engine.max_num_batched_tokens={shorter}"
+
+
+def _token_seconds(times: StepTimes, tokens: int) -> float:
+    last = len(times.token_seconds) - 1
+    return float(times.token_seconds[min(tokens, last)]) + times.token_seconds_beyond * max(tokens - last, 0)
 
 
 def _long_request(resolved: ResolvedScenario) -> tuple[str, str] | None:
