@@ -50,7 +50,9 @@ MAX_REPLICAS = 10_000
 
 def _as_text(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise ValueError(f'is a number, and a version is a text; put it in quotes: version: "{value}"')
+        # An unquoted 0.10 has lost its zero by now.
+        meant = f' or "{value}0"' if isinstance(value, float) and len(str(value).partition(".")[2]) == 1 else ""
+        raise ValueError(f'is a number, and a version is a text; put it in quotes: version: "{value}"{meant}')
     return value
 
 

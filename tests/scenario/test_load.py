@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import yaml
@@ -22,6 +24,16 @@ def write_scenario(folder: Path, text: str | None = None) -> Path:
 def test_a_file_and_its_folder_are_remembered(tmp_path: Path) -> None:
     """Relative paths inside a scenario start from its own folder."""
     assert load(write_scenario(tmp_path)).folder == tmp_path
+
+
+def test_a_pipe_is_read_as_a_file(tmp_path: Path) -> None:
+    """As the shell's <(...) and /dev/stdin hand one over."""
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_text, args=(yaml.safe_dump(scenario_mapping()),), daemon=True)
+    writer.start()
+
+    assert load(pipe).model_dump() == load(write_scenario(tmp_path)).model_dump()
 
 
 def test_a_bundled_scenario_is_found_by_name() -> None:
