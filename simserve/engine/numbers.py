@@ -63,6 +63,16 @@ def sort_ascending(values: list[int]) -> None:
     values.sort()
 
 
+def remove_all(values: list[int], value: int) -> None:
+    """Take every entry that equals ``value`` out of a list."""
+    values[:] = [each for each in values if each != value]
+
+
+def column(values: Any, kind: type[np.generic] = np.float64) -> Any:
+    """Return a copy of some numbers as both Python and compiled code read and write it."""
+    return memoryview(cast(bytes, np.array(values, dtype=kind)))
+
+
 def as_column(values: NDArray[Any], as_list: bool) -> Any:
     """Return integers or floats as Python reads them fastest, in a list, or as compiled code does, where they lie."""
     if as_list:

@@ -140,6 +140,7 @@ _REPLICA: dict[str, Kind] = {
 _UNSEEN = ("free_ranges",)
 REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in Replica.__slots__ if name not in _UNSEEN})
 
+UNIFORMS = Record("uniforms", {"place": Column("q"), "values": Column("d")})
 AFFINITY = Record(
     "affinity",
     {
@@ -151,10 +152,10 @@ AFFINITY = Record(
 ROUTER = Record(
     "router",
     {
-        **dict.fromkeys(("num_drawn", "policy", "turn"), INTEGER),
+        **dict.fromkeys(("policy", "turn"), INTEGER),
         "affinity": Pointer(AFFINITY),
         "guard": FLOAT,
-        "uniforms": Column("d"),
+        "uniforms": Pointer(UNIFORMS),
     },
 )
 CONVERSATIONS = Record(
@@ -167,13 +168,73 @@ CONVERSATIONS = Record(
         "closes_at": FLOAT,
     },
 )
+BUCKET = Record("bucket", dict.fromkeys(("burst", "filled_at", "level", "rate"), FLOAT))
+DOOR = Record(
+    "door",
+    {
+        **dict.fromkeys(("kv_headroom", "probabilistic_from", "retry_after"), FLOAT),
+        "bucket": Pointer(BUCKET),
+        "has_patience": BOOLEAN,
+        "kinds": Column("i"),
+        "max_queue": INTEGER,
+        "patience": Column("d"),
+        "uniforms": Pointer(UNIFORMS),
+    },
+)
+PATIENCE = Record(
+    "patience",
+    {
+        **dict.fromkeys(("backoff", "jitter", "max_backoff", "timeout"), Column("d")),
+        "first_byte_timeout": FLOAT,
+        "has_timeouts": BOOLEAN,
+        "honors": Column("b"),
+        "kinds": Column("i"),
+        "max_tries": Column("q"),
+        "uniforms": Pointer(UNIFORMS),
+    },
+)
+CALLERS = Record(
+    "callers",
+    {
+        **dict.fromkeys(("latency", "sent_at"), Column("d")),
+        **dict.fromkeys(("num_ended", "num_resent"), INTEGER),
+        "abandoned": Items("d"),
+        "events": Items("dqqq"),
+        "patience": Pointer(PATIENCE),
+        "tries": Column("i"),
+    },
+)
+FINISHES = Record("finishes", {"interval": FLOAT, "is_warm": BOOLEAN, "last": FLOAT})
+ATTENDANCE = Record(
+    "attendance",
+    {
+        "callers": Pointer(CALLERS),
+        "door": Pointer(DOOR),
+        "draws": INTEGER,
+        "finishes": Records(FINISHES),
+        "going": Items("qd"),
+        "has_left": Column("b"),
+        "leaving": Items("qqd"),
+        "lost_tokens": INTEGER,
+        "mid_time": FLOAT,
+        "num_leaving": Items("q"),
+        "place": Column("i"),
+        "refusals": Column("q"),
+    },
+)
+PART = Record("part", {"ready": Items("q")})
 _PLANE: dict[str, Kind] = {
-    **dict.fromkeys(("is_stale", "notes_finishes", "routes_least", "schedules_ahead", "weighs_tokens"), BOOLEAN),
+    **dict.fromkeys(
+        ("is_divided", "is_stale", "notes_finishes", "routes_least", "schedules_ahead", "weighs_tokens"), BOOLEAN
+    ),
     **dict.fromkeys(("due", "finished", "loads", "ready", "seen", "tokens"), Items("q")),
     **dict.fromkeys(("renew_at", "renew_interval"), FLOAT),
+    "attendance": Pointer(ATTENDANCE),
     "conversations": Pointer(CONVERSATIONS),
     "ends": Items("d"),
     "held": Items("dqq"),
+    "kinds": Column("i"),
+    "parts": Records(PART),
     "router": Pointer(ROUTER),
     "sent": Items("dq"),
     "units": Records(REPLICA),

@@ -155,6 +155,18 @@ def sort_ascending(values: Any) -> None:
         values[before + 1] = value
 
 
+def remove_all(values: Any, value: int) -> None:
+    """As `simserve.engine.numbers.remove_all`."""
+    kept = 0
+    for position in range(len(values)):
+        each = values[position]
+        if each != value:
+            values[kept] = each
+            kept += 1
+    while len(values) > kept:
+        values.pop()
+
+
 def new_slot(cache: Any, segment: int) -> int:
     """As `simserve.engine.prefix_cache.new_slot`."""
     if cache.free_slots:
@@ -337,6 +349,7 @@ REPLACED: dict[str, Any] = {
         sum_among,
         copy_into,
         sort_ascending,
+        remove_all,
         new_slot,
         add_reach,
         drop_reach,
