@@ -27,7 +27,9 @@ def door_of(spec: AdmissionSpec, control: Control, specs: RequestSpecs, uniforms
         specs: What arrives, and how long clients wait.
         uniforms: For refusals at random.
     """
-    patience = [_patience(control, specs, kind) for kind in range(max(len(specs.classes), 1))]
+    patience = [INFINITY]
+    if spec.deadline_aware:
+        patience = [_patience(control, specs, kind) for kind in range(max(len(specs.classes), 1))]
     bucket = spec.token_bucket
     return Door(
         bucket=None if bucket is None else Bucket(bucket.rate, bucket.burst),
@@ -36,7 +38,7 @@ def door_of(spec: AdmissionSpec, control: Control, specs: RequestSpecs, uniforms
         probabilistic_from=INFINITY if spec.probabilistic_from is None else spec.probabilistic_from,
         patience=column(patience),
         kinds=kinds_of(specs),
-        has_patience=spec.deadline_aware and min(patience) < INFINITY,
+        has_patience=min(patience) < INFINITY,
         retry_after=spec.retry_after,
         uniforms=uniforms,
     )
