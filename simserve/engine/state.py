@@ -245,6 +245,7 @@ class Replica:
         "ratio_steps_skipped",
         "residues",
         "running",
+        "scheduled_blocks",
         "sequence_seconds",
         "stall_counts",
         "stall_leaps",
@@ -319,7 +320,7 @@ class Replica:
         capacity = config.num_blocks * config.block_size
         self.num_blocks = capacity // config.max_model_len if config.kv_allocation == "static" else config.num_blocks
         self.free_blocks = self.num_blocks
-        self.residues = [0] * (2 * config.block_size)
+        self.residues = [0] * config.block_size
         self.swaps = config.preemption_mode == "swap"
         # A prefix cache or swapping: one question on the hot path instead of several.
         self.has_extras = self.swaps
@@ -346,6 +347,8 @@ class Replica:
         self.chunk_requests: list[int] = []
         self.chunk_tokens: list[int] = []
         self.prefill_tokens = 0
+        # Blocks that the chunks take in one step; -1: to be counted.
+        self.scheduled_blocks = 0
         self.priced_tokens = 0
         self.attended_pairs = 0.0
         self.attended_keys = 0.0
