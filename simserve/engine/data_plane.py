@@ -266,19 +266,21 @@ def driver(
         ends, units, loads, due = plane.ends, plane.units, plane.loads, plane.due
         ready_times, statuses, num_scheduled = requests.ready_time, requests.status, plane.num_scheduled
         notes_finishes, renew_at = plane.notes_finishes, plane.renew_at
-        is_single, routes_least = plane.num_units == 1, plane.routes_least
+        is_single, routes_least, schedules_ahead = plane.num_units == 1, plane.routes_least, plane.schedules_ahead
+        limit = min(until, renew_at)
         number = 0
         countdown = EVENTS_BETWEEN_CHORES
         ready = next_ready(plane, requests)
         end = earliest_of(ends)
         while True:
             if ready < end:
-                if ready >= until:
-                    return REACHED
-                if ready >= renew_at:
+                if ready >= limit:
+                    if ready >= until:
+                        return REACHED
                     renew_at = renew(plane, ready)
+                    limit = min(until, renew_at)
                 cursor = plane.cursor
-                if cursor < num_scheduled and not plane.schedules_ahead:
+                if cursor < num_scheduled and not schedules_ahead:
                     # Nothing to look up and nobody to hold back: the path of most requests of most runs.
                     plane.cursor = cursor + 1
                     if statuses[cursor] != FAILED:
@@ -298,10 +300,11 @@ def driver(
                     end = min(end, admit(plane, requests, ready))
                     ready = next_ready(plane, requests)
                 continue
-            if end >= until or end == INFINITY:
-                return REACHED
-            if end >= renew_at:
+            if end >= limit:
+                if end >= until:
+                    return REACHED
                 renew_at = renew(plane, end)
+                limit = min(until, renew_at)
             number = 0 if is_single else find_one(ends, end)
             if number >= 0:
                 unit = units[number]

@@ -16,9 +16,11 @@ SEVERAL = -1
 """Where something stands that stands in several places."""
 
 
-def sum_between(values: list[int], start: int, stop: int) -> int:
-    """Return the sum of ``values[start:stop]``."""
-    return sum(values[start:stop])
+def sum_around(values: list[int], start: int, count: int) -> int:
+    """Return the sum of ``count`` values from a position on, fewer than all, the first behind the last."""
+    stop = start + count
+    around = stop - len(values)
+    return sum(values[start:stop]) if around <= 0 else sum(values[start:]) + sum(values[:around])
 
 
 earliest_of: Callable[[list[float]], float] = min

@@ -71,10 +71,14 @@ def bisect_left(values: Any, value: Any) -> int:
     return low
 
 
-def sum_between(values: Any, start: int, stop: int) -> int:
-    """As `simserve.engine.numbers.sum_between`."""
+def sum_around(values: Any, start: int, count: int) -> int:
+    """As `simserve.engine.numbers.sum_around`."""
     total = 0
-    for position in range(start, stop):
+    stop = start + count
+    around = stop - len(values)
+    for position in range(start, stop if around <= 0 else stop - around):
+        total += values[position]
+    for position in range(around):
         total += values[position]
     return total
 
@@ -340,7 +344,7 @@ REPLACED: dict[str, Any] = {
         heapify,
         bisect_left,
         leap_row,
-        sum_between,
+        sum_around,
         earliest_of,
         least_of,
         find_one,
