@@ -150,6 +150,8 @@ def test_quantised_models_run_on_one_gpu(gpu: str, model: str, engine: str, quan
     [
         ("h200-sxm-141gb", "deepseek-r1", 8),
         ("h200-sxm-141gb", "glm-5", 8),
+        ("h200-sxm-141gb", "qwen3.5-397b-a17b", 8),
+        ("h100-sxm-80gb", "qwen3-next-80b-a3b", 2),
         ("b200-sxm-180gb", "kimi-k2", 8),
         ("mi300x-192gb", "deepseek-v3", 8),
         ("h200-sxm-141gb", "qwen3-235b-a22b", 4),
