@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simserve.perf.attention import SCORE_BYTES
 from simserve.perf.gemm import ACTIVATION_BYTES
@@ -182,6 +182,15 @@ def state_seats(shape: ReplicaShape) -> int:
     needs = _needs(shape) | {"states": 0.0}
     room = STATE_SHARE * max(_left_for_kv(shape, needs)[1], 0.0)
     return max(min(shape.engine.max_num_seqs, int(room / (state_bytes(shape) * _states_per_seat(shape)))), 1)
+
+
+def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
+    """Return a deployment whose default seats leave room for KV beside their states of linear attention."""
+    source, seats = shape.engine.sources["max_num_seqs"], state_seats(shape)
+    if source == "scenario" or seats == shape.engine.max_num_seqs:
+        return shape
+    sources = {**shape.engine.sources, "max_num_seqs": f"{source}, as many as have room for their states"}
+    return replace(shape, engine=replace(shape.engine, max_num_seqs=seats, sources=sources))
 
 
 def offloaded_weights_bytes(shape: ReplicaShape) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
 from simserve.perf.measured import measured_operators
-from simserve.perf.memory import MemoryPlan, plan_memory, state_seats
+from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_states
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.api import load_api
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
@@ -192,20 +192,10 @@ def replica_shape(scenario: Scenario) -> ReplicaShape:
     )
     with scenario.blaming("deployment"):
         _check_layout(shape)
-        shape = _with_room_for_states(shape)
+        shape = with_room_for_states(shape)
         if deployment.speculative is not None:
             shape = with_speculation(shape, deployment.speculative, folder)
     return shape
-
-
-def _with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
-    """Return a deployment whose default seats leave room for KV beside their states of linear attention."""
-    source = shape.engine.sources["max_num_seqs"]
-    seats = state_seats(shape)
-    if source == "scenario" or seats == shape.engine.max_num_seqs:
-        return shape
-    sources = {**shape.engine.sources, "max_num_seqs": f"{source}, as many as have room for their states"}
-    return replace(shape, engine=replace(shape.engine, max_num_seqs=seats, sources=sources))
 
 
 def _check_layout(shape: ReplicaShape) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simserve.perf.linear_attention import mixing_parts, state_seconds
-from simserve.perf.memory import plan_memory, state_seats
+from simserve.perf.memory import plan_memory, state_seats, with_room_for_states
 from simserve.perf.pricing import price
 from simserve.perf.weights import weights_bytes, weights_bytes_per_gpu
 from simserve.profiles.model import LinearAttention, load_model
@@ -116,3 +116,7 @@ def test_default_seats_leave_room_for_keys() -> None:
     assert seats < 2048
     assert plan.parts["states"] / plan.kv_bytes == pytest.approx(0.9, rel=0.01)
     assert state_seats(make_shape(max_num_seqs=256)) == 256
+    assert with_room_for_states(many).engine.max_num_seqs == 2048
+    defaults = make_shape("h200-sxm-141gb", "qwen3.5-397b-a17b", **(SERVED | {"max_num_seqs": None}))
+    room = with_room_for_states(defaults).engine
+    assert (room.max_num_seqs, room.sources["max_num_seqs"].endswith("room for their states")) == (seats, True)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from simserve.errors import InputError
-from simserve.perf.memory import MemoryPlan, plan_memory
+from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_states
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
 from simserve.profiles import catalog
@@ -161,7 +161,7 @@ def test_quantised_models_run_on_one_gpu(gpu: str, model: str, engine: str, quan
 )
 def test_large_mixtures_of_experts_fit_a_node_in_fp8(gpu: str, model: str, ranks: int) -> None:
     """The deployments that publishers and benchmarks name."""
-    shape = make_shape_of(gpu, model, "sglang", ranks, quantization="fp8")
+    shape = with_room_for_states(make_shape_of(gpu, model, "sglang", ranks, quantization="fp8"))
 
     assert_priced(shape)
     assert plan_memory(shape).fits
