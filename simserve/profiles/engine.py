@@ -92,6 +92,7 @@ class ResolvedEngine:
         eager_seconds_per_layer: Least seconds of a layer in a step that no CUDA graph covers.
         eager_prompt_seconds_per_layer: The same in steps that hold prompts; None: as much.
         eager_gap_seconds_per_layer: Idle time of the GPU in a layer without routed experts of such a step.
+        eager_gap_seconds_per_linear_layer: The same in a layer of linear attention.
         eager_seconds_per_expert_layer: What routed experts add to it.
         eager_expert_formats: Weight formats whose experts do; empty: all.
         host_overlap: Share of both hidden behind the GPU; 0 without ``async_scheduling``.
@@ -167,6 +168,7 @@ class ResolvedEngine:
     eager_seconds_per_layer: float
     eager_prompt_seconds_per_layer: float | None
     eager_gap_seconds_per_layer: float
+    eager_gap_seconds_per_linear_layer: float
     eager_seconds_per_expert_layer: float
     eager_expert_formats: tuple[str, ...]
     host_overlap: float

@@ -195,6 +195,8 @@ class Host(FrozenModel):
     eager_gap_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """How long a layer without routed experts leaves the GPU idle in such a step, seconds: gaps between many short
     kernels. Long kernels of experts hide them."""
+    eager_gap_seconds_per_linear_layer: Seconds = Field(default=0.0, ge=0)
+    """How long a layer of linear attention leaves it idle, seconds: a dozen Triton kernels between torch operators."""
     eager_seconds_per_expert_layer: Seconds = Field(default=0.0, ge=0)
     """What routed experts add to that, seconds, where their many small kernels are launched one by one (Triton)."""
     eager_expert_formats: tuple[str, ...] = ()

@@ -276,6 +276,7 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
         "eager_seconds_per_layer": slowdown * host.eager_seconds_per_layer,
         "eager_prompt_seconds_per_layer": None if prompt_launching is None else slowdown * prompt_launching,
         "eager_gap_seconds_per_layer": slowdown * host.eager_gap_seconds_per_layer,
+        "eager_gap_seconds_per_linear_layer": slowdown * host.eager_gap_seconds_per_linear_layer,
         "eager_seconds_per_expert_layer": slowdown * host.eager_seconds_per_expert_layer,
         "eager_expert_formats": host.eager_expert_formats,
         "host_overlap": host.overlap if is_async else 0.0,

@@ -1,11 +1,11 @@
-"""The optional parts of a model's architecture: routed experts, latent attention, sparse-attention indexer.
+"""The optional parts of a model's architecture: experts, latent, sparse and linear attention.
 
 Fields only; what follows from them is derived in `simserve.profiles.architecture`.
 """
 
 from __future__ import annotations
 
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from simserve.validation import FrozenModel
 
@@ -69,3 +69,43 @@ class SparseIndexer(FrozenModel):
     """Width of its keys."""
     topk: PositiveInt
     """Most tokens that a query attends to."""
+
+
+class LinearAttention(FrozenModel):
+    """Layers of a gated delta rule (Gated DeltaNet): a state of fixed size a sequence instead of keys and values."""
+
+    num_layers: PositiveInt
+    """Layers of this kind; the others keep keys and values."""
+    num_key_heads: PositiveInt
+    """Heads of queries and keys."""
+    num_value_heads: PositiveInt
+    """Heads of values, outputs and states; a multiple of the key heads."""
+    key_head_dim: PositiveInt
+    """Width of a query and key head."""
+    value_head_dim: PositiveInt
+    """Width of a value head."""
+    conv_kernel: PositiveInt = 4
+    """Tokens that the convolution over queries, keys and values sees."""
+    state_element_bytes: PositiveFloat = 4.0
+    """Bytes of an element of the state: FP32, as SGLang and the configuration of Qwen3.5 have it."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LinearAttention:
+        if self.num_value_heads % self.num_key_heads:
+            raise ValueError(f"num_key_heads must divide num_value_heads (={self.num_value_heads})")
+        return self
+
+    @property
+    def mixed_width(self) -> int:
+        """Width of queries, keys and values of all heads together, which pass the convolution."""
+        return 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
+
+    @property
+    def state_elements(self) -> int:
+        """Elements of the state of one sequence in one layer: a matrix a value head."""
+        return self.num_value_heads * self.key_head_dim * self.value_head_dim
+
+    @property
+    def num_small_parameters(self) -> int:
+        """Parameters of a layer outside its matrices: the convolution, decay and time step a head, the gated norm."""
+        return self.mixed_width * self.conv_kernel + 2 * self.num_value_heads + self.value_head_dim

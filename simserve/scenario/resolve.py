@@ -9,7 +9,7 @@ from pathlib import Path
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
 from simserve.perf.measured import measured_operators
-from simserve.perf.memory import MemoryPlan, plan_memory
+from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_states
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.api import load_api
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
@@ -192,6 +192,7 @@ def replica_shape(scenario: Scenario) -> ReplicaShape:
     )
     with scenario.blaming("deployment"):
         _check_layout(shape)
+        shape = with_room_for_states(shape)
         if deployment.speculative is not None:
             shape = with_speculation(shape, deployment.speculative, folder)
     return shape
