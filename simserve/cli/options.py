@@ -115,13 +115,17 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> None:
-    """Print a plain table whose first column is never cut, and a note below it."""
+    """Print a plain table whose first column is never cut and whose figures stand flush right, and a note below it."""
     from rich.table import Table
 
+    from simserve.report.quantities import text_columns
+
     table = Table(box=None, pad_edge=False)
+    cells = list(rows)
+    is_text = text_columns(cells) or (True,) * len(header)
     for position, title in enumerate(header):
-        table.add_column(title, no_wrap=position == 0)
-    for row in rows:
+        table.add_column(title, justify="left" if is_text[position] else "right", no_wrap=position == 0)
+    for row in cells:
         table.add_row(*row)
     out = console()
     out.print(table)
