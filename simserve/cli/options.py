@@ -96,7 +96,9 @@ def _command(context: typer.Context) -> str:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object on stdout, keys in their order; an undefined number is null."""
-    json.dump(_plain(value), sys.stdout, indent=2, allow_nan=False)
+    from simserve.metrics.figures import in_json
+
+    json.dump(in_json(value), sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
 
 
@@ -131,11 +133,3 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], note: str 
     out.print(table)
     if note:
         out.print(f"[dim]{note}[/dim]")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
