@@ -15,6 +15,7 @@ from simserve.metrics.bottleneck import bottleneck
 from simserve.metrics.classes import class_figures
 from simserve.metrics.cost import cost
 from simserve.metrics.energy import Grid, board_watts, energy
+from simserve.metrics.figures import in_json, ratio
 from simserve.metrics.front import front_figures, front_sentences
 from simserve.metrics.kv_use import kv_figures
 from simserve.metrics.latency import RequestLatencies, latency_summary, request_latencies
@@ -155,7 +156,7 @@ def summarize(simulation: Simulation, facts: RunFacts) -> dict[str, Any]:
     """
     measured = measure(simulation, slo=facts.slo, warmup=facts.warmup)
     summary = _headline(simulation, facts, measured)
-    return {key: _plain(value) for key, value in summary.items()}
+    return {key: in_json(value) for key, value in summary.items()}
 
 
 def measure(simulation: Simulation, *, slo: SLO | None, warmup: str | float) -> Measured:
@@ -313,8 +314,8 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         blocked_seconds=totals.blocked_seconds,
         busy_share=simulation.busy_share,
         waiting_share=waiting_share(measured.stays),
-        preemptions_per_request=_ratio(float(records.num_preemptions.sum()), _count(records.status == COMPLETED)),
-        mean_batch=_ratio(totals.sequence_steps, totals.num_steps),
+        preemptions_per_request=ratio(float(records.num_preemptions.sum()), _count(records.status == COMPLETED)),
+        mean_batch=ratio(totals.sequence_steps, totals.num_steps),
         max_batch=int(facts.engine_resolved["max_num_seqs"]),
         is_static=facts.engine_resolved.get("batching") == "static",
         limit_gains=facts.limit_gains,
@@ -345,8 +346,8 @@ def _utilization(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
         moved = sum(pool.peak_bandwidth * pool.totals.busy_seconds for pool in pools)
     return {
         "busy": simulation.busy_share,
-        "mfu": _ratio(totals.flops, flops),
-        "mbu": _ratio(totals.bytes, moved),
+        "mfu": ratio(totals.flops, flops),
+        "mbu": ratio(totals.bytes, moved),
     }
 
 
@@ -370,29 +371,10 @@ def _window(window: Window) -> dict[str, float]:
 def _steps(totals: RunTotals) -> dict[str, Any]:
     return {
         "count": totals.num_steps,
-        "mean_batch": _ratio(totals.sequence_steps, totals.num_steps),
+        "mean_batch": ratio(totals.sequence_steps, totals.num_steps),
         "seconds_by_part": dict(totals.seconds_by_part),
     }
 
 
 def _count(selected: NDArray[np.bool_]) -> int:
     return int(np.count_nonzero(selected))
-
-
-def _ratio(numerator: float, denominator: float) -> float:
-    return float(numerator) / float(denominator) if denominator > 0 else math.nan
-
-
-def _plain(value: Any) -> Any:
-    """Return ``value`` in what JSON knows: undefined and unbounded numbers become None."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
-    return value

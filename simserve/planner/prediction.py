@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -23,9 +23,6 @@ from simserve.sim.simulate import Deployment, simulate
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
-
-Adjustment = Callable[[ResolvedScenario, PricedDeployment], PricedDeployment]
-"""Changes the seconds of a deployment's steps, for fitting."""
 
 LONG_RUN_WINDOW = (0.4, 0.8)
 """Share of the requests of a long run, in order, between which its figures are taken: past the ramp, before the
@@ -57,11 +54,9 @@ class Pricer:
     """Resolves and prices deployments, each once, and keeps the figures of what was replayed.
 
     Attributes:
-        adjust: Applied to the seconds of every deployment; None: as they are priced.
         replayed: What was replayed, by `replay_key` -> all its figures and the requests that were not served.
     """
 
-    adjust: Adjustment | None = None
     replayed: dict[str, tuple[Mapping[Metric, float], int]] = field(default_factory=dict)
     _known: dict[str, tuple[ResolvedScenario, PricedDeployment]] = field(default_factory=dict)
 
@@ -77,14 +72,8 @@ class Pricer:
             if not resolved.memory.fits:
                 raise InputError("does not fit in the memory left", key="deployment")
             resolved = _long_enough(resolved)
-            priced = price(resolved.shape)
-            self._known[key] = (resolved, priced)
-        resolved, priced = self._known[key]
-        return resolved, self.adjust(resolved, priced) if self.adjust else priced
-
-    def adjusted(self, adjust: Adjustment) -> Pricer:
-        """Return a pricer with another adjustment that shares what has been priced."""
-        return replace(self, adjust=adjust, replayed={})
+            self._known[key] = resolved, price(resolved.shape)
+        return self._known[key]
 
 
 def deployment_key(scenario: Scenario) -> str:
