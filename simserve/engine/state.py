@@ -184,6 +184,7 @@ class Replica:
         "advances",
         "attended_keys",
         "attended_pairs",
+        "batch_rows",
         "block_size",
         "blocked_by",
         "cache",
@@ -366,6 +367,8 @@ class Replica:
         self.leaps = bytearray()
         # Speculative decoding: tokens that a step of each leap with decodes adds to the contexts.
         self.advances: list[float] = []
+        # Static batching: the leaps of the batch that runs, written down when it ends.
+        self.batch_rows: list[tuple[float, ...]] = []
         self.irregular_gaps: list[float] = []
         self.finished: list[int] | None = None
         # For a timeline: (request, seconds, what) of preemptions; None: nobody asks.

@@ -116,7 +116,7 @@ def assert_same_values(name: str, expected: Any, actual: Any) -> None:
 
 def test_every_field_has_a_place_in_flat_memory() -> None:
     """What these objects have, compiled code sees; but for free ranges, which it does not serve."""
-    assert set(Replica.__slots__) - set(REPLICA.fields) == {"free_ranges"}
+    assert set(Replica.__slots__) - set(REPLICA.fields) == {"batch_rows", "free_ranges"}
     for record, kind in (
         (REQUESTS, RequestTable),
         (PLANE, DataPlane),

@@ -137,7 +137,7 @@ _REPLICA: dict[str, Kind] = {
     "times": Pointer(TIMES),
     "waiting": Queue(),
 }
-_UNSEEN = ("free_ranges",)
+_UNSEEN = ("batch_rows", "free_ranges")
 REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in Replica.__slots__ if name not in _UNSEEN})
 
 UNIFORMS = Record("uniforms", {"place": Column("q"), "values": Column("d")})
