@@ -277,11 +277,12 @@ def _mlp_block(stage: Stage, gemms: list[Gemm], tokens: Array) -> Array:
 def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     """Return choosing, sorting, grouped GEMMs, activation function and weighted sum of the experts of one layer."""
     model, precision, machine = stage.shape.model, stage.precision, stage.machine
-    parts = elementwise_parts(ROUTING_PASSES * moe.num_experts * LOGIT_BYTES, tokens, machine)
+    kernels = stage.shape.engine.num_group_router_kernels if moe.num_router_groups > 1 else 1
+    parts = elementwise_parts(ROUTING_PASSES * moe.num_experts * LOGIT_BYTES, tokens, machine, kernels)
     up, down = model.expert_gemms(stage.shape.expert_slices)
     shape = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
     curve = expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share)
-    load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups)
+    load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups, moe.router_groups)
     if not precision.has_packed_experts:
         held = float(np.max(load.held)) * (up.num_weights + down.num_weights)
         parts += unpacking_parts(precision, machine, held, np.full(len(tokens), np.inf))  # no grouped packed kernel
@@ -310,7 +311,8 @@ def projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = Fal
         machine, gemm_class(precision), precision.arithmetic, precision.compute_share, precision.min_tile_rows
     )
     call = gemm_call(curve, machine, work, precision.arithmetic, tokens, gemm.out_features)
-    total = np.maximum(call.total - (curve.start_latency if is_beside else 0.0), 0.0)
+    gap = stage.shape.engine.block_scaled_gap if precision.is_block_scaled else 0.0
+    total = np.maximum(call.total - (curve.start_latency if is_beside else -gap), 0.0)
     parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=total)
     if precision.unpacked_from_rows is not None:
         plain = wide_projection(stage, gemm, tokens, precision.unpacked_bits)

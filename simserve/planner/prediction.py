@@ -202,18 +202,19 @@ def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:
     """Return TPOT, TTFT, E2E (seconds) and throughput (tokens/s) of a run as the protocol takes them."""
     latencies = request_latencies(records)
     late = records.admitted_time - records.arrival_time if protocol.is_server_side else np.zeros(len(records))
-    if protocol.cold_seconds:
-        late = late - protocol.cold_seconds * (records.arrival_time == np.nanmin(records.arrival_time))
+    is_cold = records.arrival_time == np.nanmin(records.arrival_time)
+    late = late - protocol.cold_seconds * is_cold
+    stall = protocol.cold_stall_seconds * is_cold
     counted = _counted(len(records), protocol)
     ttft = (latencies.ttft - late)[counted]
     decode_time = records.finish_time - records.first_token_time
-    tpot = _statistic(latencies.tpot[counted], protocol)
+    tpot = _statistic((latencies.tpot + stall / np.maximum(records.output_tokens - 1, 1))[counted], protocol)
     if protocol.is_token_weighted:
         tpot = float(decode_time.sum() / records.output_tokens.sum())
     return {
         "tpot": tpot,
         "ttft": float(np.nanmax(ttft)) if protocol.is_batch_time else _statistic(ttft, protocol),
-        "e2e": _statistic((latencies.e2e - late)[counted], protocol),
+        "e2e": _statistic((latencies.e2e - late + stall)[counted], protocol),
         "throughput": _throughput(records, protocol) * protocol.num_copies / protocol.beam_width,
     }
 

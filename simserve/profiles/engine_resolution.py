@@ -289,6 +289,8 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
         "all_reduce_host_from": known.kernels.all_reduce_host_from or math.inf,
         "fuses_activation_quantisation": known.kernels.fuses_activation_quantisation,
         "narrow_kv_slowdown": known.kernels.narrow_kv_slowdown,
+        "block_scaled_gap": known.kernels.block_scaled_gap,
+        "num_group_router_kernels": known.kernels.num_group_router_kernels,
         "max_bandwidth": known.kernels.max_bandwidth or math.inf,
         "max_flops": known.kernels.max_flops or math.inf,
         "max_share_of_fp16": known.kernels.max_share_of_fp16,

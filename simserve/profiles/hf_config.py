@@ -312,6 +312,8 @@ def _experts(reader: ConfigReader) -> dict[str, Any] | None:
         "first_dense_layers": reader.integer("first_k_dense_replace", default=0, minimum=0),
         "layer_step": reader.integer("decoder_sparse_step", "interleave_moe_layer_step", default=1),
         "dense_layers": dense_layers(reader),
+        "num_router_groups": reader.integer("n_group", default=1),
+        "num_router_groups_per_tok": reader.integer("topk_group", default=1),
         "has_router_bias": (
             reader.flag("has_router_bias")
             or reader.flag("use_routing_bias")

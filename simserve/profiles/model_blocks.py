@@ -29,6 +29,10 @@ class MixtureOfExperts(FrozenModel):
     """Every ``layer_step``-th layer has experts, the others a dense MLP."""
     dense_layers: tuple[NonNegativeInt, ...] = ()
     """Further layers, counted from 0, that keep the dense MLP."""
+    num_router_groups: PositiveInt = 1
+    """Groups of neighbouring experts that the router chooses among first; 1: it does not."""
+    num_router_groups_per_tok: PositiveInt = 1
+    """Groups that the experts of a token come from."""
     has_router_bias: bool = False
     """Whether the router adds a number per expert (a bias or a score correction)."""
     has_expert_bias: bool = False
@@ -42,7 +46,16 @@ class MixtureOfExperts(FrozenModel):
             raise ValueError(f"num_experts_per_tok must not exceed num_experts (={self.num_experts})")
         if bool(self.num_shared_experts) != bool(self.shared_intermediate_size):
             raise ValueError("num_shared_experts and shared_intermediate_size go together")
+        if self.num_experts % self.num_router_groups:
+            raise ValueError(f"num_router_groups must divide num_experts (={self.num_experts})")
+        if self.num_router_groups_per_tok > self.num_router_groups:
+            raise ValueError(f"num_router_groups_per_tok must not exceed num_router_groups (={self.num_router_groups})")
         return self
+
+    @property
+    def router_groups(self) -> tuple[int, int]:
+        """Groups of experts, and how many of them the experts of a token come from."""
+        return self.num_router_groups, self.num_router_groups_per_tok
 
 
 class LatentAttention(FrozenModel):

@@ -118,6 +118,13 @@ def test_the_first_layers_of_deepseek_are_dense() -> None:
     assert [gemm.name for gemm in model.mlp_gemms(3)] == ["router", "shared_gate_up", "shared_down"]
 
 
+def test_deepseek_chooses_groups_of_experts_first() -> None:
+    """4 of 8 groups; Kimi K2 writes the same keys and has one group."""
+    models = [read(name).moe for name in ("deepseek-ai--DeepSeek-R1", "moonshotai--Kimi-K2-Instruct")]
+
+    assert [moe.router_groups for moe in models if moe is not None] == [(8, 4), (1, 1)]
+
+
 def test_a_sparse_indexer_caches_a_key_of_its_own() -> None:
     """DeepSeek-V3.2: 132 bytes a token and layer beside the latent vector, in FP8 whatever the cache."""
     dense, sparse = read("deepseek-ai--DeepSeek-R1"), read("deepseek-ai--DeepSeek-V3.2")

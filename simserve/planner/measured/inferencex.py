@@ -123,9 +123,15 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
         scenario=build.scenario(row.label, model, deployed, workload),
         measured=row.latencies("tpot", "ttft"),
         shown_only=_shown_only(row),
-        protocol=Protocol(cold_seconds=recipe.cold_seconds + clients * recipe.cold_seconds_per_client),
+        protocol=_protocol(recipe, clients),
         reason=_MIXED_EXPERTS if is_mixed else "",
     )
+
+
+def _protocol(recipe: Recipe, clients: int) -> Protocol:
+    """Return how the figures were taken: of a burst of prompts, one waits on average for half, and half wait for it."""
+    burst = clients * recipe.cold_seconds_per_client
+    return Protocol(cold_seconds=recipe.cold_seconds + burst, cold_stall_seconds=burst)
 
 
 def _parallel_sizes(row: Row) -> tuple[int, int, int]:
