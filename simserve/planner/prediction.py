@@ -213,6 +213,7 @@ def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:
     """Return TPOT, TTFT, E2E (seconds) and throughput (tokens/s) of a run as the protocol takes them."""
     latencies = request_latencies(records)
     late = records.admitted_time - records.arrival_time if protocol.is_server_side else np.zeros(len(records))
+    late = late - protocol.front_seconds
     if protocol.cold_seconds:
         late = late - protocol.cold_seconds * (records.arrival_time == np.nanmin(records.arrival_time))
     counted = _counted(len(records), protocol)

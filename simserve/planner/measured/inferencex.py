@@ -18,7 +18,7 @@ from simserve.planner.measured.names import (
     version_number,
 )
 from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
-from simserve.planner.measured.recipes import BALANCE_STEPS, Recipe, is_data_parallel, recipe_of
+from simserve.planner.measured.recipes import BALANCE_STEPS, Recipe, front_seconds, is_data_parallel, recipe_of
 from simserve.planner.measured.table import Row, read_rows
 
 SHORTEST_SHARE = 0.8
@@ -112,7 +112,10 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
         scenario=build.scenario(row.label, model, deployed, workload),
         measured=row.latencies("tpot", "ttft"),
         shown_only=_shown_only(row, is_public=is_public),
-        protocol=Protocol(cold_seconds=recipe.cold_seconds + clients * recipe.cold_seconds_per_client),
+        protocol=Protocol(
+            cold_seconds=recipe.cold_seconds + clients * recipe.cold_seconds_per_client,
+            front_seconds=front_seconds(hardware) if is_public and not recipe.cold_seconds else 0.0,
+        ),
         reason=_MIXED_EXPERTS if is_mixed else "",
     )
 
@@ -172,6 +175,7 @@ def _knobs(engine: str, recipe: Recipe, clients: int, prompt: int) -> dict[str, 
         "max_num_batched_tokens": budget,
         "gpu_memory_utilization": recipe.share,
         "async_scheduling": recipe.is_async,
+        "max_cudagraph_capture_size": recipe.max_cudagraph_capture_size,
     }
 
 

@@ -66,6 +66,7 @@ _RANKS = ("model=deepseek-v3", "deployment.quantization=fp8", "deployment.hardwa
     ("overrides", "words"),
     [
         (("deployment.engine.enforce_eager=true",), "--enforce-eager"),
+        (("deployment.engine.max_cudagraph_capture_size=2048",), "--max-cudagraph-capture-size 2048"),
         (("deployment.cpu_offload_gb=1",), "--cpu-offload-gb 1"),
         (
             (*_RANKS, "deployment.data_parallel_size=8", "deployment.enable_expert_parallel=true"),
