@@ -121,7 +121,8 @@ def _select(column: Column) -> str:
         if column.labels and only >= 0:
             return f"{_quoted(column.labels[only])} AS {name}"
         if not column.labels:
-            return f"CAST({only} AS {column.sql_type}) AS {name}"
+            cell = "NULL" if column.is_null_below_zero and only < 0 else str(only)
+            return f"CAST({cell} AS {column.sql_type}) AS {name}"
     if column.labels:
         labels = ", ".join("'" + label.replace("'", "''") + "'" for label in column.labels)
         return f"[{labels}][{name} + 1] AS {name}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simserve.perf.collectives import (
+    Link,
     all_gather_seconds,
     all_reduce_seconds,
     point_to_point_seconds,
@@ -19,6 +20,7 @@ from simserve.perf.collectives import (
 )
 from simserve.perf.efficiency import Array, Machine, start_latency
 from simserve.perf.fitted_attention import NARROW_KV_BYTES, FittedAttention, fitted_attention
+from simserve.perf.fusion import FUSED_KERNELS, has_fused_all_reduce
 from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, wide_class
 from simserve.perf.indexer import indexer_parts
 from simserve.perf.linear_attention import mixing_parts
@@ -29,6 +31,7 @@ from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, PART_NAMES, bo
 from simserve.perf.quantization import Precision, kv_element_bytes
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.unpacking import unpacked_parts, unpacking_parts
+from simserve.perf.weights import marlin_padded
 from simserve.profiles.model import Gemm, MixtureOfExperts, ModelProfile
 
 NORM_PASSES = 4
@@ -176,12 +179,27 @@ def _reductions(stage: Stage, tokens: Array) -> Array:
     num_reductions = stage.num_layers * (1.0 if model.has_parallel_attention else 2.0)
     if shape.data_parallel_size > 1:
         num_reductions -= stage.num_layers * model.num_moe_layers / model.num_hidden_layers
-    return num_reductions * _all_reduce(stage, tokens * model.hidden_size * ACTIVATION_BYTES)
+    message = tokens * model.hidden_size * ACTIVATION_BYTES
+    seconds = num_reductions * _all_reduce(stage, message)
+    is_fused = has_fused_all_reduce(shape, tokens)
+    if is_fused.any():
+        fused = replace(shape.tensor_link, engine=FUSED_KERNELS)
+        norm = start_latency(stage.machine, "elementwise")  # each saves the start of the norm behind it
+        least = np.maximum(_all_reduce(stage, message, fused) - norm, 0.0)
+        seconds = np.where(is_fused, np.minimum(num_reductions * least, seconds), seconds)
+    if model.qk_norm == "full":
+        # The heads of all ranks have one norm: their sums of squares are added up before it, and the ranks have had no
+        # time to drift apart since the reduction before.
+        together = replace(shape.tensor_link, skew=0.0)
+        seconds = seconds + stage.num_layers * all_reduce_seconds(
+            2.0 * LOGIT_BYTES * tokens, shape.tensor_parallel_size, together
+        )
+    return np.asarray(seconds)
 
 
-def _all_reduce(stage: Stage, message: Array) -> Array:
+def _all_reduce(stage: Stage, message: Array, fused: Link | None = None) -> Array:
     """Return the seconds of an all-reduce; a measured one waits for the last rank too."""
-    num_ranks, link = stage.shape.tensor_parallel_size, stage.shape.tensor_link
+    num_ranks, link = stage.shape.tensor_parallel_size, fused or stage.shape.tensor_link
     seconds = all_reduce_seconds(message, num_ranks, link)
     line = None if stage.measured is None else stage.measured.all_reduce(num_ranks)
     if line is None:
@@ -280,6 +298,8 @@ def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     kernels = stage.shape.engine.num_group_router_kernels if moe.num_router_groups > 1 else 1
     parts = elementwise_parts(ROUTING_PASSES * moe.num_experts * LOGIT_BYTES, tokens, machine, kernels)
     up, down = model.expert_gemms(stage.shape.expert_slices)
+    if precision.name == "mxfp4" and stage.shape.engine.name == "vllm":
+        up, down = marlin_padded(up, down)
     shape = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
     curve = expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share)
     load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups, moe.router_groups)

@@ -80,6 +80,7 @@ class ResolvedEngine:
         cuda_graph_max_batch: The last of them, 0 without graphs.
         cuda_graph_max_prompt_tokens: Tokens up to which a step that prefills runs on graphs too.
         enforce_eager: Whether nothing is captured in CUDA graphs; every step then waits for its launches.
+        max_cudagraph_capture_size: Tokens of the largest captured batch as asked for, else of the largest there is.
         sampling: ``greedy`` or ``nucleus`` (by top-k or top-p), what clients ask for.
         async_scheduling: Whether the host prepares the next step while the GPU computes.
         attention_dp_timeout_iters: Steps for which the prompts of data-parallel ranks wait for each other; 0: none.
@@ -104,6 +105,7 @@ class ResolvedEngine:
             them, others read them each; None: any number.
         all_reduce: ``nccl``, or None for one of the engine's own.
         all_reduce_host_from: Bytes from which it also crosses the host link; infinite where it never does.
+        fuses_all_reduce_norm: Whether the norm behind a small all-reduce is part of its kernel.
         fuses_activation_quantisation: Whether norms and activation functions round their results to 8 bits.
         narrow_kv_slowdown: Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels.
         block_scaled_gap: Seconds that a product with scales by blocks starts later than the fitted kernels.
@@ -158,6 +160,7 @@ class ResolvedEngine:
     cuda_graph_max_batch: int
     cuda_graph_max_prompt_tokens: int
     enforce_eager: bool
+    max_cudagraph_capture_size: int
     sampling: str
     async_scheduling: bool
     attention_dp_timeout_iters: int
@@ -181,6 +184,7 @@ class ResolvedEngine:
     shared_decode_groups: tuple[int, ...] | None
     all_reduce: str | None
     all_reduce_host_from: float
+    fuses_all_reduce_norm: bool
     fuses_activation_quantisation: bool
     narrow_kv_slowdown: float
     block_scaled_gap: float

@@ -229,6 +229,8 @@ class Kernels(FrozenModel):
     """Whose all-reduce ranks call: NCCL's; absent: one of the engine's own, which is quicker for short messages."""
     all_reduce_host_from: Bytes | None = Field(default=None, gt=0)
     """Message from which all-reduces over more than two ranks also cross the host link once, bytes; absent: none."""
+    fuses_all_reduce_norm: bool = False
+    """Whether the norm behind a small all-reduce is part of its kernel (Hopper and Blackwell)."""
     fuses_activation_quantisation: bool = False
     """Whether norms and activation functions write 8-bit products' inputs themselves, where weights have one scale a
     tensor or a channel; otherwise a kernel of its own does."""

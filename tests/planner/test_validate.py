@@ -199,6 +199,18 @@ def test_answers_of_a_cold_server_wait_for_the_prompts_behind_them() -> None:
     assert cold["tpot"] - warm["tpot"] == pytest.approx(0.1 * 2.0 / 20)
 
 
+def test_a_distant_client_hears_of_every_first_token_later() -> None:
+    """TPOT stays."""
+    measured = {"tpot": 0.01, "ttft": 0.05, "e2e": 0.2}
+    points = [make_point(measured=measured, protocol=Protocol(front_seconds=each)) for each in (0.0, 0.01)]
+
+    near, far = (predict(point, Pricer()).predicted for point in points)
+
+    assert far["ttft"] - near["ttft"] == pytest.approx(0.01)
+    assert far["e2e"] - near["e2e"] == pytest.approx(0.01)
+    assert far["tpot"] == near["tpot"]
+
+
 def test_a_client_in_the_engines_process_hears_of_first_tokens_a_step_later() -> None:
     """vLLM V0 hands them over in the next step; V1 at once."""
     measured = {"tpot": 0.01, "ttft": 0.05}

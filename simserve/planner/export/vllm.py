@@ -141,6 +141,10 @@ def _rare(deployment: Deployment, flags: Flags) -> list[str]:
     words = []
     if deployment.take("engine.enforce_eager"):
         words += flags.render("--enforce-eager", True, key="deployment.engine.enforce_eager")
+    captured = deployment.take("engine.max_cudagraph_capture_size")
+    if captured:
+        key = "deployment.engine.max_cudagraph_capture_size"
+        words += flags.render("--max-cudagraph-capture-size", captured, key=key)
     offloaded = deployment.take("cpu_offload_gb") or deployment.take("engine.cpu_offload_gb")
     if offloaded:
         words += flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb")

@@ -19,7 +19,7 @@ from simserve.planner.measured.names import (
     version_number,
 )
 from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
-from simserve.planner.measured.recipes import BALANCE_STEPS, Recipe, is_data_parallel, recipe_of
+from simserve.planner.measured.recipes import BALANCE_STEPS, Recipe, front_seconds, is_data_parallel, recipe_of
 from simserve.planner.measured.table import Row, read_rows
 
 SHORTEST_SHARE = 0.8
@@ -123,15 +123,15 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
         scenario=build.scenario(row.label, model, deployed, workload),
         measured=row.latencies("tpot", "ttft"),
         shown_only=_shown_only(row),
-        protocol=_protocol(recipe, clients),
+        protocol=_protocol(recipe, clients, front_seconds(hardware) if is_public and not recipe.cold_seconds else 0.0),
         reason=_MIXED_EXPERTS if is_mixed else "",
     )
 
 
-def _protocol(recipe: Recipe, clients: int) -> Protocol:
+def _protocol(recipe: Recipe, clients: int, front: float) -> Protocol:
     """Return how the figures were taken: of a burst of prompts, one waits on average for half, and half wait for it."""
     burst = clients * recipe.cold_seconds_per_client
-    return Protocol(cold_seconds=recipe.cold_seconds + burst, cold_stall_seconds=burst)
+    return Protocol(cold_seconds=recipe.cold_seconds + burst, cold_stall_seconds=burst, front_seconds=front)
 
 
 def _parallel_sizes(row: Row) -> tuple[int, int, int]:
@@ -188,6 +188,7 @@ def _knobs(engine: str, recipe: Recipe, clients: int, prompt: int) -> dict[str, 
         "max_num_batched_tokens": budget,
         "gpu_memory_utilization": recipe.share,
         "async_scheduling": recipe.is_async,
+        "max_cudagraph_capture_size": recipe.max_cudagraph_capture_size,
     }
 
 
