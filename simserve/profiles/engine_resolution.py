@@ -289,7 +289,7 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
         "all_reduce_host_from": known.kernels.all_reduce_host_from or math.inf,
         "fuses_activation_quantisation": known.kernels.fuses_activation_quantisation,
         "narrow_kv_slowdown": known.kernels.narrow_kv_slowdown,
-        "block_scaled_gap": known.kernels.block_scaled_gap,
+        "latent_attention_gap": known.kernels.latent_attention_gap,
         "num_group_router_kernels": known.kernels.num_group_router_kernels,
         "max_bandwidth": known.kernels.max_bandwidth or math.inf,
         "max_flops": known.kernels.max_flops or math.inf,
