@@ -242,6 +242,8 @@ def _attention_block(stage: Stage, tokens: Array) -> Array:
     if stage.attention is None:
         calls = 1 if stage.shape.attention == "flash" else STANDARD_ATTENTION_CALLS
         parts[HOST] += calls * start_latency(machine, "attention_decode")
+    if model.mla is not None:
+        parts[HOST] += stage.shape.engine.latent_attention_gap
     if model.indexer is not None:
         parts += indexer_parts(model.indexer, machine, tokens)
     return parts
@@ -331,8 +333,7 @@ def projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = Fal
         machine, gemm_class(precision), precision.arithmetic, precision.compute_share, precision.min_tile_rows
     )
     call = gemm_call(curve, machine, work, precision.arithmetic, tokens, gemm.out_features)
-    gap = stage.shape.engine.block_scaled_gap if precision.is_block_scaled else 0.0
-    total = np.maximum(call.total - (curve.start_latency if is_beside else -gap), 0.0)
+    total = np.maximum(call.total - (curve.start_latency if is_beside else 0.0), 0.0)
     parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=total)
     if precision.unpacked_from_rows is not None:
         plain = wide_projection(stage, gemm, tokens, precision.unpacked_bits)

@@ -108,7 +108,7 @@ class ResolvedEngine:
         fuses_all_reduce_norm: Whether the norm behind a small all-reduce is part of its kernel.
         fuses_activation_quantisation: Whether norms and activation functions round their results to 8 bits.
         narrow_kv_slowdown: Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels.
-        block_scaled_gap: Seconds that a product with scales by blocks starts later than the fitted kernels.
+        latent_attention_gap: Seconds that a layer's latent attention takes longer than the fitted kernels.
         num_group_router_kernels: Small kernels of a layer whose router chooses groups of experts first.
         max_bandwidth: Memory bandwidth beyond which the kernels gain nothing; infinite where they follow the GPU.
         max_flops: The same of the FLOP/s of 16-bit products.
@@ -187,7 +187,7 @@ class ResolvedEngine:
     fuses_all_reduce_norm: bool
     fuses_activation_quantisation: bool
     narrow_kv_slowdown: float
-    block_scaled_gap: float
+    latent_attention_gap: float
     num_group_router_kernels: int
     max_bandwidth: float
     max_flops: float

@@ -236,8 +236,8 @@ class Kernels(FrozenModel):
     tensor or a channel; otherwise a kernel of its own does."""
     narrow_kv_slowdown: float = Field(default=1.0, ge=1)
     """Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels, which are newer."""
-    block_scaled_gap: Seconds = Field(default=0, ge=0)
-    """Seconds that each matrix product with scales by blocks starts later than the fitted kernels, which are newer."""
+    latent_attention_gap: Seconds = Field(default=0, ge=0)
+    """Seconds that a layer's latent attention (MLA) takes longer than the fitted kernels, which are newer."""
     num_group_router_kernels: int = Field(default=1, ge=1)
     """Small kernels that choose experts where the router chooses groups of them first, and that add shared experts."""
     max_bandwidth: BytesPerSecond | None = Field(default=None, gt=0)

@@ -136,18 +136,18 @@ def test_a_router_of_groups_takes_more_small_kernels() -> None:
     assert step(6, "qwen3-235b-a22b") == step(1, "qwen3-235b-a22b")
 
 
-def test_products_by_blocks_start_later_in_older_releases() -> None:
-    """TensorRT-LLM 1.1, whose tables are of a newer release: five products a layer of DeepSeek, none in 16 bit."""
+def test_latent_attention_takes_longer_in_older_releases() -> None:
+    """TensorRT-LLM 1.1, whose tables are of a newer release: 12 us in each of DeepSeek's 61 layers, none elsewhere."""
     shape = make_shape("h200-sxm-141gb", "deepseek-r1", engine="tensorrt-llm", version="1.1", tensor_parallel_size=8)
 
-    def step(gap: float, quantization: str) -> float:
-        given = {"quantization": quantization, "engine": dataclasses.replace(shape.engine, block_scaled_gap=gap)}
-        return float(price(dataclasses.replace(shape, **given)).step_times.decode_base[8])
+    def step(gap: float, model: str) -> float:
+        engine = dataclasses.replace(shape.engine, latent_attention_gap=gap)
+        changed = dataclasses.replace(shape, engine=engine, model=load_model(model))
+        return float(price(changed).step_times.decode_base[8])
 
-    assert shape.engine.block_scaled_gap == pytest.approx(3e-6)
-    per_layer = (step(3e-6, "fp8") - step(0.0, "fp8")) / 61
-    assert 4 * 3e-6 <= per_layer <= 5 * 3e-6
-    assert step(3e-6, "none") == step(0.0, "none")
+    assert shape.engine.latent_attention_gap == pytest.approx(12e-6)
+    assert step(12e-6, "deepseek-r1") - step(0.0, "deepseek-r1") == pytest.approx(61 * 12e-6)
+    assert step(12e-6, "qwen3-235b-a22b") == step(0.0, "qwen3-235b-a22b")
 
 
 def test_a_rank_computes_no_more_than_its_experts_can_take() -> None:
