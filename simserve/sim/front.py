@@ -92,7 +92,7 @@ class FrontedFleet(Fleet):
             if self.gate is not None:
                 self.gate.parked_before = fair.waiting_of
             self.router.has_room = lambda unit: (
-                unit.load < (unit.pool.config.max_num_seqs if max_outstanding is None else max_outstanding)
+                unit.load < (unit.replica.max_num_seqs if max_outstanding is None else max_outstanding)
             )
 
     def totals(self, class_names: tuple[str, ...]) -> FrontTotals:
