@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.planner.capacity_probe import probe_of, whole_traffic
+from simserve.errors import ScenarioError
+from simserve.planner.capacity_probe import check_load, probe_of, whole_traffic
 from simserve.planner.scaling import has_own_clock, scaled_arrivals, scaled_traffic
 from simserve.scenario.load import load
 from tests.scenario.builders import make_scenario
@@ -97,3 +98,27 @@ def test_drafts_are_drawn_for_a_capacity() -> None:
     probe = probe_of(load("speculative-decoding"))
 
     assert probe(4.0, 0, 100).attainment > 0
+
+
+def test_clients_beside_a_rate_are_two_loads() -> None:
+    """Which of them should grow is not said; conversations beside single requests grow together."""
+    bench = {"name": "bench", "arrivals": {"process": "closed_loop", "concurrency": 2}}
+    batch = {"name": "batch", "arrivals": {"process": "all_at_once"}, "num_requests": 10}
+    workload = {
+        "arrivals": {"process": "poisson", "rate": 4.0},
+        "prompt_tokens": {"distribution": "fixed", "value": 50},
+        "output_tokens": {"distribution": "fixed", "value": 5},
+        "duration": "20 s",
+    }
+    two, one = (
+        make_scenario(workload={**workload, "classes": [{"name": "chat", "share": 1.0}, each]}, slo={"ttft": "1 s"})
+        for each in (bench, batch)
+    )
+
+    with pytest.raises(ScenarioError, match="which of the two is the load"):
+        check_load(two)
+    check_load(one)
+    doubled = scaled_traffic(one, 2.0)
+    assert doubled is not None
+    assert doubled.workload.classes is not None
+    assert doubled.workload.classes[1].num_requests == 20
