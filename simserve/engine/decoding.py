@@ -79,8 +79,8 @@ def leave_decoding(replica: Replica, requests: RequestTable, index: int, context
 
 
 def finish(replica: Replica, requests: RequestTable, index: int) -> None:
-    """Declare a request completed at the end of the step."""
-    requests.finish_time[index] = replica.end_time
+    """Declare a request completed at the end of the step; its client hears of it from the API server."""
+    requests.finish_time[index] = max(replica.end_time, replica.api_free_at)
     requests.generated_tokens[index] = requests.output_tokens[index]
     requests.status[index] = COMPLETED
     replica.num_running -= 1
