@@ -345,7 +345,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             if replica.evictions is not None:
                 replica.evictions.extend((index, now, RECOMPUTED))
         else:
-            requests.first_token_time[index] = now
+            replica.api_free_at = max(replica.api_free_at, now) + replica.api_token_seconds
+            requests.first_token_time[index] = replica.api_free_at
         generated += 1
         if generated == requests.output_tokens[index]:
             if replica.grows:

@@ -99,6 +99,7 @@ class ResolvedEngine:
         host_overlap: Share of both hidden behind the GPU; 0 without ``async_scheduling``.
         frontend_latency: From arrival to the scheduler.
         tokenization_per_token: What a token of the prompt adds to it; 0 where the scenario sets the latency.
+        api_server_seconds_per_token: Seconds of the API server for a token of a stream.
         compute_efficiency: Scale on the hardware profile's kernel efficiencies.
         memory_share: Times that, the scale on its bandwidths.
         shared_decode_groups: Query heads a key-value head for which decode attention reads keys once for all of
@@ -179,6 +180,7 @@ class ResolvedEngine:
     host_overlap: float
     frontend_latency: float
     tokenization_per_token: float
+    api_server_seconds_per_token: float
     compute_efficiency: float
     memory_share: float
     shared_decode_groups: tuple[int, ...] | None

@@ -210,6 +210,9 @@ class Host(FrozenModel):
     """From arrival to the scheduler: HTTP, queue hand-over, seconds."""
     tokenization_per_token: Seconds = Field(default=0.0, ge=0)
     """What a token of the prompt adds to that: splitting text into tokens, seconds."""
+    api_server_seconds_per_token: Seconds = Field(default=0.0, ge=0)
+    """How long the one process that detokenises and sends takes for a token of a stream, seconds; 0: not known to bind.
+    `deployment.streaming` replaces it."""
     enforced_eager_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
     """`eager_seconds_per_layer` with `enforce_eager`, which switches compilation off too; absent: as without."""
     source: str

@@ -301,6 +301,7 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
         "host_overlap": host.overlap if is_async else 0.0,
         "frontend_latency": choices.pick("frontend_latency", slowdown * host.frontend_latency),
         "tokenization_per_token": 0.0 if choices.is_set("frontend_latency") else slowdown * host.tokenization_per_token,
+        "api_server_seconds_per_token": slowdown * host.api_server_seconds_per_token,
         "compute_efficiency": known.kernels.compute_efficiency,
         "memory_share": known.kernels.memory_share,
         "shared_decode_groups": known.kernels.shared_decode_groups,

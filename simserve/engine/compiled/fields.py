@@ -78,6 +78,8 @@ REQUESTS = Record("requests", {name: Column(_COLUMNS.get(name, "q")) for name in
 _REPLICA: dict[str, Kind] = {
     **dict.fromkeys(
         (
+            "api_free_at",
+            "api_token_seconds",
             "attended_keys",
             "attended_pairs",
             "context_sum",
