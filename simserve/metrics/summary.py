@@ -252,7 +252,7 @@ class _Money:
     dollars: dict[str, float]
     energy: dict[str, float]
     overflow: dict[str, Any]
-    gpu_hour_usd: float
+    gpu_hour_usd: float | None
 
 
 def _money(simulation: Simulation, facts: RunFacts, measured: Measured, rates: Throughput) -> _Money:
