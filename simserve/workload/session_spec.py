@@ -5,13 +5,18 @@ The text below a field is its entry in the reference.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.length_spec import FixedLength, Length, Tokens
+
+
+def _as_fixed(value: object) -> object:
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    return {"distribution": "fixed", "value": value} if is_count else value
 
 
 class SessionsSpec(FrozenModel):
@@ -22,8 +27,8 @@ class SessionsSpec(FrozenModel):
     are the new text of a turn.
     """
 
-    turns: Length
-    """Turns of a conversation."""
+    turns: Annotated[Length, BeforeValidator(_as_fixed, json_schema_input_type=int | Length)]
+    """Turns of a conversation; a bare number: so many in each."""
     think_time: Seconds = 0.0
     """Mean time between an answer and the next turn: reading and typing."""
     think_time_cv: float = Field(default=0.0, ge=0, le=20)
