@@ -81,14 +81,15 @@ def resolve_scheduling(choices: Choices, known: EngineVersion) -> dict[str, Any]
         shares_blocks, reason = False, "as swapped blocks are not shared"
     refuse_sharing(choices.asked, batching, kv_allocation)
     admission = choices.pick("admission", admission, note)
+    is_by_priority = choices.asked.scheduling_policy == "priority"
     refuse_order(choices.asked, batching, kv_allocation, admission)
     return {
         "batching": batching,
         "kv_allocation": kv_allocation,
         "admission": admission,
         "scheduling_policy": choices.pick("scheduling_policy", "fcfs"),
-        "priority_ageing": choices.pick("priority_ageing", 0.0),
-        "priority_preemption": choices.pick("priority_preemption", False),
+        "priority_ageing": choices.pick("priority_ageing", 0.0) if is_by_priority else 0.0,
+        "priority_preemption": choices.pick("priority_preemption", False) if is_by_priority else False,
         "preemption_mode": choices.pick("preemption_mode", "recompute"),
         "swap_space": choices.pick("swap_space", DEFAULT_SWAP_SPACE)
         if choices.asked.preemption_mode == "swap"
