@@ -1,6 +1,7 @@
 """Conversations: what follows on which answer, and when it is sent. Knows no router and no scheduler.
 
-A closed loop of single requests is one of conversations that have one turn each.
+A closed loop of single requests is one of conversations that have one turn each; so are single requests beside
+conversations. There may be several closed loops, each with clients of its own, beside what arrives at times of its own.
 
 A turn that failed is answered too: what follows is sent all the same, and fails in its turn if it must.
 """
@@ -10,13 +11,15 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 
 NOTHING = -1
+NOBODY = -1
+"""In `Conversations.loop`: a conversation begins at a time of its own, not when a client is free."""
 
 
 class Conversations:
     """The conversations of a run, open or in a closed loop.
 
     The requests of one turn of one conversation are a group: they are sent together. Groups of a conversation are
-    consecutive.
+    consecutive; so are the conversations of a closed loop.
 
     Attributes:
         group: Of each request, shape [N] as all columns of requests.
@@ -24,14 +27,17 @@ class Conversations:
         unanswered: Of each group, requests that are still to end.
         begins: 1 where a group is the first of its conversation, and behind the last one.
         num_groups: How many there are.
-        next_group: Closed loop: where the search for a conversation that nobody has begun goes on.
-        is_closed: Whether a client that is done with one conversation begins another.
-        closes_at: Closed loop: when clients stop, seconds; whoever would begin a conversation then or later does not.
-        num_begun: Closed loop: requests of the conversations that have begun.
-        num_idle: Closed loop: clients that begin no further one.
+        loop: Of each group, the closed loop whose clients hold its conversation, -1: none. A client that is done with
+            one begins another.
+        next_group: Of each closed loop, where the search for a conversation that nobody has begun goes on.
+        end_group: Of each closed loop, the group behind its last.
+        closes_at: Closed loops: when clients stop, seconds; whoever would begin a conversation then or later does not.
+        num_begun: Requests of the conversations that have begun in closed loops, and of all others.
+        num_idle: Closed loops: clients that begin no further one.
         think_time: From the answer to the turn before to the sending of each request, seconds.
         latency: From its sending to the router, seconds.
-        arrival_time: When each was sent, seconds; filled as they are.
+        arrival_time: When each was sent, seconds; filled as they are. Before that, of a turn that follows on another,
+            the earliest that it may be, NaN: at once.
     """
 
     __slots__ = (
@@ -39,9 +45,10 @@ class Conversations:
         "begins",
         "closes_at",
         "edges",
+        "end_group",
         "group",
-        "is_closed",
         "latency",
+        "loop",
         "next_group",
         "num_begun",
         "num_groups",
@@ -57,7 +64,10 @@ class Conversations:
         edges: Sequence[int],
         unanswered: MutableSequence[int],
         begins: Sequence[int],
-        is_closed: bool,
+        loop: Sequence[int],
+        next_group: MutableSequence[int],
+        end_group: Sequence[int],
+        num_begun: int,
         closes_at: float,
         think_time: Sequence[float],
         latency: Sequence[float],
@@ -65,8 +75,9 @@ class Conversations:
     ) -> None:
         self.group, self.edges, self.unanswered, self.begins = group, edges, unanswered, begins
         self.num_groups = len(unanswered)
-        self.next_group = self.num_begun = self.num_idle = 0
-        self.is_closed, self.closes_at = is_closed, closes_at
+        self.loop, self.next_group, self.end_group = loop, next_group, end_group
+        self.num_begun, self.num_idle = num_begun, 0
+        self.closes_at = closes_at
         self.think_time, self.latency, self.arrival_time = think_time, latency, arrival_time
 
 
@@ -79,22 +90,24 @@ def following(conversations: Conversations, index: int, answered_at: float) -> i
         return NOTHING
     if not conversations.begins[group + 1]:
         return group + 1
-    return next_beginning(conversations, answered_at, True) if conversations.is_closed else NOTHING
+    loop = conversations.loop[group]
+    return NOTHING if loop < 0 else next_beginning(conversations, loop, answered_at, True)
 
 
-def next_beginning(conversations: Conversations, time: float, thinks: bool) -> int:
+def next_beginning(conversations: Conversations, loop: int, time: float, thinks: bool) -> int:
     """Return the first group of the next conversation that nobody has begun, -1: there is none, or the client stops.
 
     Args:
-        conversations: Of a closed loop.
+        conversations: Of closed loops.
+        loop: The one whose client it is.
         time: When its client is free.
         thinks: Whether it thinks before it begins.
     """
-    begins, group = conversations.begins, conversations.next_group
-    while group < conversations.num_groups and not begins[group]:
+    begins, group, end = conversations.begins, conversations.next_group[loop], conversations.end_group[loop]
+    while group < end and not begins[group]:
         group += 1
-    conversations.next_group = group + 1
-    if group >= conversations.num_groups:
+    conversations.next_group[loop] = group + 1
+    if group >= end:
         conversations.num_idle += 1
         return NOTHING
     first = conversations.edges[group]
@@ -111,5 +124,8 @@ def next_beginning(conversations: Conversations, time: float, thinks: bool) -> i
 def ready_after(conversations: Conversations, index: int, answered_at: float) -> float:
     """Let a client think from ``answered_at`` and send a request; return when that reaches the router."""
     sent_at = answered_at + conversations.think_time[index]
+    earliest = conversations.arrival_time[index]
+    if earliest > sent_at:
+        sent_at = earliest
     conversations.arrival_time[index] = sent_at
     return sent_at + conversations.latency[index]

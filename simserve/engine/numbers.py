@@ -12,10 +12,15 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+SEVERAL = -1
+"""Where something stands that stands in several places."""
 
-def sum_between(values: list[int], start: int, stop: int) -> int:
-    """Return the sum of ``values[start:stop]``."""
-    return sum(values[start:stop])
+
+def sum_around(values: list[int], start: int, count: int) -> int:
+    """Return the sum of ``count`` values from a position on, fewer than all, the first behind the last."""
+    stop = start + count
+    around = stop - len(values)
+    return sum(values[start:stop]) if around <= 0 else sum(values[start:]) + sum(values[:around])
 
 
 earliest_of: Callable[[list[float]], float] = min
@@ -27,12 +32,14 @@ def least_of(loads: list[int]) -> int:
     return loads.index(min(loads))
 
 
+def find_one(times: list[float], time: float) -> int:
+    """Return where ``time`` stands in ``times``, in which it is; `SEVERAL`: in more places than one."""
+    return times.index(time) if times.count(time) == 1 else SEVERAL
+
+
 def find_all(times: list[float], time: float, positions: list[int]) -> None:
     """Fill ``positions`` with where ``time`` stands in ``times``."""
-    if times.count(time) == 1:
-        positions[:] = (times.index(time),)
-    else:
-        positions[:] = [position for position, each in enumerate(times) if each == time]
+    positions[:] = [position for position, each in enumerate(times) if each == time]
 
 
 def least_among(numbers: list[int], loads: list[int]) -> int:
@@ -56,6 +63,16 @@ def copy_into(copy: list[int], values: list[int]) -> None:
 def sort_ascending(values: list[int]) -> None:
     """Sort a list that is short as a rule."""
     values.sort()
+
+
+def remove_all(values: list[int], value: int) -> None:
+    """Take every entry that equals ``value`` out of a list."""
+    values[:] = [each for each in values if each != value]
+
+
+def column(values: Any, kind: type[np.generic] = np.float64) -> Any:
+    """Return a copy of some numbers as both Python and compiled code read and write it."""
+    return memoryview(cast(bytes, np.array(values, dtype=kind)))
 
 
 def as_column(values: NDArray[Any], as_list: bool) -> Any:

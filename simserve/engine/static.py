@@ -1,11 +1,12 @@
 """Static batching: collect up to a size or a wait, pad to the longest, answer together.
 
-A batch is one plan. It is recorded as one leap for its prefill and one for its decode steps; nobody gets a token
-before the end, so TTFT equals E2E and inter-token gaps are undefined.
+A batch is one plan. It is recorded, when it ends, as one leap for its prefill and one for its decode steps; nobody gets
+a token before the end, so TTFT equals E2E and inter-token gaps are undefined.
 """
 
 from __future__ import annotations
 
+from simserve.engine.leaps import end_row, leap_row
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_NOTHING,
@@ -62,11 +63,14 @@ def complete_static(replica: Replica, requests: RequestTable) -> int:
     """Answer everyone in the batch; return how many."""
     if not replica.num_steps:
         return 0
-    # The rows of the batch were written when it started; who waited meanwhile is known now.
+    for row in replica.batch_rows:
+        replica.leaps.extend(leap_row(*row))
+    replica.batch_rows.clear()
+    # Who waited meanwhile is known now.
     late = len(replica.waiting) * replica.end_time - replica.late_arrivals_sum
-    replica.leaps[-2] = late - replica.num_queued * replica.start_time
     if replica.waiting and replica.blocked_by == BLOCKED_BY_NOTHING:
-        replica.leaps[-1] = BLOCKED_BY_SEATS
+        replica.blocked_by = BLOCKED_BY_SEATS
+    end_row(replica.leaps, late - replica.num_queued * replica.start_time, replica.blocked_by)
     for index in replica.chunk_requests:
         requests.first_token_time[index] = requests.finish_time[index] = replica.end_time
         requests.generated_tokens[index] = requests.output_tokens[index]
@@ -115,7 +119,7 @@ def _slot(replica: Replica, prompt: int, output: int) -> int:
 
 
 def _record_batch(replica: Replica, requests: RequestTable, size: int) -> float:
-    """Record the batch as leaps; return its seconds."""
+    """Note the batch as leaps, for when it ends; return its seconds."""
     batch = replica.chunk_requests
     prompt = max(requests.prompt_tokens[index] for index in batch)
     slot = _slot(replica, prompt, max(requests.max_tokens[index] for index in batch))
@@ -190,4 +194,4 @@ def _record(
     used: int,
 ) -> None:
     row = (start, num_steps, first, increment, num_decoding, context, prefill_tokens, num_prefilling, priced)
-    replica.leaps.extend((*row, pairs, keys, 0, 0, held, used, used, 0.0, replica.blocked_by))
+    replica.batch_rows.append((*row, pairs, keys, 0, 0, held, used, used, 0.0, replica.blocked_by))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from simserve.engine.gaps import keep_largest_gap, push_gap
+from simserve.engine.leaps import leap_row
 from simserve.engine.state import (
     BLOCKED_BY_NOTHING,
     BLOCKED_BY_SEATS,
@@ -71,7 +72,7 @@ def complete_uncached(replica: Replica, requests: RequestTable) -> int:
     """Apply the step: one token for every request in it; return how many finished."""
     now, num_decoding = replica.end_time, replica.num_decoding
     replica.leaps.extend(
-        (
+        leap_row(
             replica.start_time,
             1,
             replica.first_seconds,

@@ -73,7 +73,7 @@ def stays(records: RequestRecords, end_time: float) -> Stays:
     stayed = np.where(records.status[sent] == UNFINISHED, np.inf, arrival)
     system_exit = np.where(np.isfinite(finish), finish, stayed)
     queue_exit = np.fmin(records.scheduled_time[sent], system_exit)
-    beginnings = arrival if records.turn is None else arrival[records.turn[sent] == 1]
+    beginnings = arrival if records.turn is None else arrival[records.turn[sent] <= 1]
     return Stays(
         arrival=arrival,
         queue_exit=queue_exit,

@@ -106,6 +106,8 @@ def _frame(columns: Sequence[Column]) -> pd.DataFrame:
         elif column.labels:
             codes: NDArray[np.int64] = column.cells.astype(np.int64)
             series[column.name] = pd.Categorical.from_codes(codes, pd.Index(column.labels))
+        elif column.is_null_below_zero and (column.cells < 0).any():
+            series[column.name] = pd.Series(column.cells, dtype="Int64").mask(column.cells < 0)
         else:
             series[column.name] = column.cells
     return pd.DataFrame(series)

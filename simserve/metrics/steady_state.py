@@ -47,11 +47,13 @@ def find_window(
     *,
     warmup: str | float,
     is_steady: bool,
+    has_changing_fleet: bool = False,
 ) -> Window:
     """Return the measured window of a run.
 
     ``warmup: none``, and ``auto`` where there is no steady state to wait for, is the whole run: first arrival
-    to last departure, as ``vllm bench serve`` counts. Otherwise the window starts at the end of the warm-up
+    to last departure, as ``vllm bench serve`` counts. A fleet that scales or breaks has none: the hole that a start or
+    a loss leaves is what is asked about. Otherwise the window starts at the end of the warm-up
     and ends with the last arrival (of a conversation, where there are any), so that neither filling up nor draining
     is in it: a request counts for latency if it *arrives* in the window, for throughput if it is *completed* in it.
     Little's law then holds in both.
@@ -68,13 +70,14 @@ def find_window(
         stays: The requests that were sent.
         warmup: ``auto``, ``none`` or seconds.
         is_steady: Whether arrivals are open-loop and stationary, and the run keeps up with them.
+        has_changing_fleet: Whether replicas come and go, or break, in the run.
     """
     if not len(stays):
         return Window(start=np.nan, end=np.nan, has_arrived=np.zeros(len(records), bool), is_whole_run=True)
     first, last, run_end = float(stays.arrival[0]), stays.last_beginning, stays.run_end
     whole = _window(records, first, run_end, is_whole_run=True)
     if isinstance(warmup, str):
-        if warmup == "none" or not is_steady:
+        if warmup == "none" or not is_steady or has_changing_fleet:
             return whole
         window = _window(records, _warmup_end(records, latencies, stays), last)
         return window if _is_long_enough(latencies, window) else whole

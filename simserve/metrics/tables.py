@@ -25,18 +25,21 @@ class Column:
         cells: Shape [rows]; NaN is null. None: null throughout.
         sql_type: Its type in the file.
         labels: What the integers in ``cells`` stand for; empty if for themselves.
+        is_null_below_zero: Whether a negative integer is null.
     """
 
     name: str
     cells: NDArray[Any] | None
     sql_type: str
     labels: tuple[str, ...] = ()
+    is_null_below_zero: bool = False
 
 
 def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
     """Return the columns of ``requests.parquet``, one row a request, in order of arrival.
 
-    ``class session_id turn`` are null without classes and sessions, ``slo_ok`` without an SLO. ``served_by`` is
+    ``class session_id turn`` are null without classes and sessions, the latter two also for requests that stand alone
+    beside conversations; ``slo_ok`` without an SLO. ``served_by`` is
     ``replica``, ``api`` or ``cache`` for completed requests, and null for the others. ``ttft_ms`` is
     there as soon as a first token is; ``tpot_ms e2el_ms`` only for completed requests. With disaggregation the times
     of the transfer follow.
@@ -45,8 +48,8 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
     return [
         Column("request_id", np.arange(len(records)), "BIGINT"),
         Column("class", records.request_class, "VARCHAR", records.class_names),
-        Column("session_id", records.session, "BIGINT"),
-        Column("turn", records.turn, "INTEGER"),
+        Column("session_id", records.session, "BIGINT", is_null_below_zero=True),
+        Column("turn", _turns(records), "INTEGER", is_null_below_zero=True),
         Column("replica_id", records.replica_id, "INTEGER"),
         Column("status", records.status, "VARCHAR", STATUSES),
         Column("arrival_s", records.arrival_time, "DOUBLE"),
@@ -67,6 +70,13 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
         *_transfer_columns(records),
         *([Column("region", records.client_region, "VARCHAR", records.region_names)] if records.region_names else []),
     ]
+
+
+def _turns(records: RequestRecords) -> NDArray[np.int64] | None:
+    """Return the turn of each request, -1 where it stands alone beside conversations."""
+    if records.turn is None or records.session is None:
+        return records.turn
+    return np.where(records.session < 0, -1, records.turn)
 
 
 def _transfer_columns(records: RequestRecords) -> list[Column]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.metrics.latency import RequestLatencies
 from simserve.metrics.steady_state import Window
@@ -24,15 +25,22 @@ class UsersFacts:
         clients: Those that a closed loop holds; None: they come at a rate.
         think_time: Mean seconds between an answer and the next request of a client.
         rate: Requests/s of an open loop; NaN in a closed one.
+        classes: Those whose requests are the users', where others are not; None: all are.
     """
 
     users: int
     clients: int | None
     think_time: float
     rate: float
+    classes: tuple[int, ...] | None = None
 
 
-def users_figures(facts: UsersFacts | None, latencies: RequestLatencies, window: Window) -> dict[str, Any]:
+def users_figures(
+    facts: UsersFacts | None,
+    latencies: RequestLatencies,
+    window: Window,
+    request_class: NDArray[np.int16] | None = None,
+) -> dict[str, Any]:
     """Return `USERS_KEYS`; None each where the scenario counts no users.
 
     From the mean E2E latency R of the measured window, by Little's law: ``clients`` that think for Z send
@@ -41,7 +49,10 @@ def users_figures(facts: UsersFacts | None, latencies: RequestLatencies, window:
     """
     if facts is None:
         return dict.fromkeys(USERS_KEYS)
-    counted = latencies.e2e[window.has_arrived & latencies.is_completed]
+    is_counted = window.has_arrived & latencies.is_completed
+    if facts.classes is not None and request_class is not None:
+        is_counted &= np.isin(request_class, facts.classes)
+    counted = latencies.e2e[is_counted]
     seconds = float(np.mean(counted)) if len(counted) else math.nan
     rate = facts.rate if facts.clients is None else facts.clients / (seconds + facts.think_time)
     return {

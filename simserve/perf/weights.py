@@ -114,7 +114,7 @@ def _layer_weights(
 def _matrices(model: ModelProfile, num_ranks: int) -> list[Gemm]:
     """Return every matrix of all layers on one rank but the routed experts."""
     matrices = [gemm for layer in range(model.num_hidden_layers) for gemm in model.mlp_gemms(layer, num_ranks)]
-    return matrices + model.attention_gemms(num_ranks) * model.num_hidden_layers
+    return matrices + [gemm for count, gemm in model.mixing_gemms(num_ranks) for _ in range(count)]
 
 
 def _expert_weights(model: ModelProfile, quantization: str, num_ranks: int, num_groups: int) -> float:

@@ -183,7 +183,7 @@ def probe_of(scenario: Scenario) -> LoadProbe:
 
 def _ramp(scenario: Scenario) -> Ramp | None:
     """Return how conversations grow to their rate, as the first thousands of requests show it; None without any."""
-    return None if scenario.workload.sessions is None else ramp_of(_draw(scenario, 0, DRAWN_AT_ONCE))
+    return None if not scenario.workload.has_sessions else ramp_of(_draw(scenario, 0, DRAWN_AT_ONCE))
 
 
 def _whole(scenario: Scenario, load: float, replication: int) -> RequestSpecs:
@@ -218,6 +218,13 @@ def check_load(scenario: Scenario) -> None:
     with scenario.blaming("slo"):
         if objective(scenario) is None:
             raise ScenarioError("is missing: without an objective no load is too much", remedy=REMEDY)
+    if has_two_loads(scenario):
+        with scenario.blaming("workload"):
+            raise ScenarioError(
+                "has clients in a closed loop beside arrivals at a rate: which of the two is the load is not said",
+                key="classes",
+                remedy="leave one of them out, or sweep the one that is meant: simserve sweep --grid KEY=...",
+            )
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         with scenario.blaming("workload.arrivals"):
             raise ScenarioError(
@@ -249,9 +256,14 @@ def load_of(scenario: Scenario, specs: RequestSpecs) -> float:
     return float(specs.offered_rate)
 
 
+def has_two_loads(scenario: Scenario) -> bool:
+    """Return whether load is a number of clients and, beside them, a rate."""
+    return scenario.workload.is_mixed and scenario.workload.has_clients
+
+
 def is_closed_loop(scenario: Scenario) -> bool:
     """Return whether clients wait for their answers, so that load is their number."""
-    return isinstance(scenario.workload.arrivals, ClosedLoopArrivals)
+    return isinstance(scenario.workload.arrivals, ClosedLoopArrivals) and not scenario.workload.is_mixed
 
 
 def _draw(scenario: Scenario, replication: int, num_requests: int) -> RequestSpecs:

@@ -14,6 +14,7 @@ from simserve.workload.arrival_spec import (
     SpikeArrivals,
     StepArrivals,
 )
+from simserve.workload.class_spec import ClassSpec
 
 PATTERNS = RampArrivals | StepArrivals | SpikeArrivals | DailyArrivals
 """Arrivals whose rate changes at given times: a part of a run is not like the whole of it."""
@@ -29,7 +30,7 @@ def has_own_clock(scenario: Scenario) -> bool:
     if workload.trace is not None or isinstance(workload.arrivals, ClosedLoopArrivals | AllAtOnceArrivals):
         return False
     own = [each.arrivals for each in workload.classes or ()]
-    changes = any(isinstance(each, PATTERNS) for each in (workload.arrivals, *own))
+    changes = any(isinstance(each, PATTERNS | AllAtOnceArrivals) for each in (workload.arrivals, *own))
     return changes or bool(deployment.faults or deployment.autoscaling or deployment.updates)
 
 
@@ -48,11 +49,20 @@ def scaled_arrivals(arrivals: Arrivals, factor: float) -> Arrivals | None:
     return arrivals.model_copy(update=changed)
 
 
+def _scaled_class(each: ClassSpec, factor: float) -> ClassSpec:
+    """Return a class with arrivals of its own times ``factor``: of a batch, its requests."""
+    if each.arrivals is None:
+        return each
+    if each.num_requests is not None:
+        return each.model_copy(update={"num_requests": max(1, round(each.num_requests * factor))})
+    return each.model_copy(update={"arrivals": scaled_arrivals(each.arrivals, factor)})
+
+
 def _has_length(scenario: Scenario) -> bool:
     """Return whether a run is to last as long at any load: a warm-up in seconds, conversations, clients."""
     workload = scenario.workload
     is_closed = isinstance(workload.arrivals, ClosedLoopArrivals)
-    return is_closed or workload.sessions is not None or not isinstance(scenario.run.warmup, str)
+    return is_closed or workload.has_sessions or not isinstance(scenario.run.warmup, str)
 
 
 def scaled_traffic(scenario: Scenario, factor: float) -> Scenario | None:
@@ -67,13 +77,7 @@ def scaled_traffic(scenario: Scenario, factor: float) -> Scenario | None:
         if changed["arrivals"] is None:
             return None
     if workload.classes is not None:
-        classes = [
-            each
-            if each.arrivals is None
-            else each.model_copy(update={"arrivals": scaled_arrivals(each.arrivals, factor)})
-            for each in workload.classes
-        ]
-        changed["classes"] = tuple(classes)
+        changed["classes"] = tuple(_scaled_class(each, factor) for each in workload.classes)
     if workload.arrivals is None and all(each.arrivals is None for each in workload.classes or ()):
         return None
     if workload.num_requests is not None and _has_length(scenario):

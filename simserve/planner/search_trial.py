@@ -157,7 +157,10 @@ def request_limit(scenario: Scenario, most: int) -> int | None:
     unless the scenario is much longer than that takes.
     """
     workload, deployment = scenario.workload, scenario.deployment
-    if workload.trace is not None or isinstance(workload.arrivals, AllAtOnceArrivals | UNEVEN_ARRIVALS):
+    sources = (workload.arrivals, *(each.arrivals for each in workload.classes or ()))
+    if workload.trace is not None or any(isinstance(each, AllAtOnceArrivals | UNEVEN_ARRIVALS) for each in sources):
+        return None
+    if workload.is_mixed and workload.has_clients:
         return None
     if deployment.faults or deployment.autoscaling or deployment.updates:
         return None
@@ -179,7 +182,7 @@ def _least_requests(scenario: Scenario) -> int:
     warmup = 0.0 if isinstance(scenario.run.warmup, str) else float(scenario.run.warmup)
     seconds = WARMUPS_PER_RUN * warmup
     if sessions is not None:
-        thinking = (1 - sessions.tool_share) * sessions.think_time + sessions.tool_share * sessions.tool_time
+        thinking = (1 - sessions.tool_share) * (sessions.think_time or 0.0) + sessions.tool_share * sessions.tool_time
         seconds = max(seconds, CONVERSATIONS_PER_RUN * turns * thinking)
     return math.ceil(rate * seconds)
 

@@ -57,7 +57,7 @@ def traffic_of(scenario: Scenario) -> Traffic:
         workload = workload.model_copy(update={"num_requests": limit, "duration": None})
     specs = generate(workload, seed=scenario.run.seed, base_path=scenario.folder)
     arrivals = specs.arrival_time[np.isfinite(specs.arrival_time)]
-    is_open = specs.concurrency is None and len(arrivals) > 1 and float(arrivals[-1]) > float(arrivals[0])
+    is_open = specs.has_open_arrivals and len(arrivals) > 1 and float(arrivals[-1]) > float(arrivals[0])
     slow = _bins(arrivals, SLOW_BIN_SECONDS) if is_open else np.zeros(0)
     fast = _bins(arrivals, FAST_BIN_SECONDS) if is_open else np.zeros(0)
     return Traffic(

@@ -96,9 +96,10 @@ def find(kind: Kind, name: str, relative_to: Path | None = None) -> Path:
         path = Path(name).expanduser()
         candidates = [path] if path.is_absolute() or relative_to is None else [relative_to / path, path]
         for candidate in candidates:
-            if candidate.is_file():
+            if candidate.exists() and not candidate.is_dir():  # a file, or a pipe such as /dev/stdin
                 return candidate
-        raise error("no such file", file=name)
+        is_folder = any(candidate.is_dir() for candidate in candidates)
+        raise error("is a folder, not a file" if is_folder else "no such file", file=name)
     for folder in folders(kind):
         path = folder / f"{name}.yaml"
         if path.is_file():

@@ -93,11 +93,13 @@ class ResolvedEngine:
         eager_seconds_per_layer: Least seconds of a layer in a step that no CUDA graph covers.
         eager_prompt_seconds_per_layer: The same in steps that hold prompts; None: as much.
         eager_gap_seconds_per_layer: Idle time of the GPU in a layer without routed experts of such a step.
+        eager_gap_seconds_per_linear_layer: The same in a layer of linear attention.
         eager_seconds_per_expert_layer: What routed experts add to it.
         eager_expert_formats: Weight formats whose experts do; empty: all.
         host_overlap: Share of both hidden behind the GPU; 0 without ``async_scheduling``.
         frontend_latency: From arrival to the scheduler.
         tokenization_per_token: What a token of the prompt adds to it; 0 where the scenario sets the latency.
+        api_server_seconds_per_token: Seconds of the API server for a token of a stream.
         compute_efficiency: Scale on the hardware profile's kernel efficiencies.
         memory_share: Times that, the scale on its bandwidths.
         shared_decode_groups: Query heads a key-value head for which decode attention reads keys once for all of
@@ -107,6 +109,8 @@ class ResolvedEngine:
         fuses_all_reduce_norm: Whether the norm behind a small all-reduce is part of its kernel.
         fuses_activation_quantisation: Whether norms and activation functions round their results to 8 bits.
         narrow_kv_slowdown: Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels.
+        latent_attention_gap: Seconds that a layer's latent attention takes longer than the fitted kernels.
+        num_group_router_kernels: Small kernels of a layer whose router chooses groups of experts first.
         max_bandwidth: Memory bandwidth beyond which the kernels gain nothing; infinite where they follow the GPU.
         max_flops: The same of the FLOP/s of 16-bit products.
         max_share_of_fp16: The same as a share of the FP16 rate, accumulated in FP16; None: all of it.
@@ -170,11 +174,13 @@ class ResolvedEngine:
     eager_seconds_per_layer: float
     eager_prompt_seconds_per_layer: float | None
     eager_gap_seconds_per_layer: float
+    eager_gap_seconds_per_linear_layer: float
     eager_seconds_per_expert_layer: float
     eager_expert_formats: tuple[str, ...]
     host_overlap: float
     frontend_latency: float
     tokenization_per_token: float
+    api_server_seconds_per_token: float
     compute_efficiency: float
     memory_share: float
     shared_decode_groups: tuple[int, ...] | None
@@ -183,6 +189,8 @@ class ResolvedEngine:
     fuses_all_reduce_norm: bool
     fuses_activation_quantisation: bool
     narrow_kv_slowdown: float
+    latent_attention_gap: float
+    num_group_router_kernels: int
     max_bandwidth: float
     max_flops: float
     max_share_of_fp16: float | None

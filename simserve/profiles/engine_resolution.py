@@ -81,14 +81,15 @@ def resolve_scheduling(choices: Choices, known: EngineVersion) -> dict[str, Any]
         shares_blocks, reason = False, "as swapped blocks are not shared"
     refuse_sharing(choices.asked, batching, kv_allocation)
     admission = choices.pick("admission", admission, note)
+    is_by_priority = choices.asked.scheduling_policy == "priority"
     refuse_order(choices.asked, batching, kv_allocation, admission)
     return {
         "batching": batching,
         "kv_allocation": kv_allocation,
         "admission": admission,
         "scheduling_policy": choices.pick("scheduling_policy", "fcfs"),
-        "priority_ageing": choices.pick("priority_ageing", 0.0),
-        "priority_preemption": choices.pick("priority_preemption", False),
+        "priority_ageing": choices.pick("priority_ageing", 0.0) if is_by_priority else 0.0,
+        "priority_preemption": choices.pick("priority_preemption", False) if is_by_priority else False,
         "preemption_mode": choices.pick("preemption_mode", "recompute"),
         "swap_space": choices.pick("swap_space", DEFAULT_SWAP_SPACE)
         if choices.asked.preemption_mode == "swap"
@@ -163,8 +164,8 @@ def _max_model_len(choices: Choices, known: EngineVersion, place: Place, model_m
         default, note = model_max_len, "capped at the model's"
     chosen = choices.pick("max_model_len", default, note)
     if chosen > model_max_len:
-        choices.sources["max_model_len"] = f"scenario, capped at the model's {model_max_len}"
-    return min(chosen, model_max_len)
+        choices.sources["max_model_len"] = f"scenario, beyond the model's {model_max_len}"
+    return chosen
 
 
 def _budget(choices: Choices, known: EngineVersion, place: Place, seats: int, unchunked_len: int, batching: str) -> int:
@@ -295,11 +296,13 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
         "eager_seconds_per_layer": slowdown * host.eager_seconds_per_layer,
         "eager_prompt_seconds_per_layer": None if prompt_launching is None else slowdown * prompt_launching,
         "eager_gap_seconds_per_layer": slowdown * host.eager_gap_seconds_per_layer,
+        "eager_gap_seconds_per_linear_layer": slowdown * host.eager_gap_seconds_per_linear_layer,
         "eager_seconds_per_expert_layer": slowdown * host.eager_seconds_per_expert_layer,
         "eager_expert_formats": host.eager_expert_formats,
         "host_overlap": host.overlap if is_async else 0.0,
         "frontend_latency": choices.pick("frontend_latency", slowdown * host.frontend_latency),
         "tokenization_per_token": 0.0 if choices.is_set("frontend_latency") else slowdown * host.tokenization_per_token,
+        "api_server_seconds_per_token": slowdown * host.api_server_seconds_per_token,
         "compute_efficiency": known.kernels.compute_efficiency,
         "memory_share": known.kernels.memory_share,
         "shared_decode_groups": known.kernels.shared_decode_groups,
@@ -308,6 +311,8 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
         "fuses_activation_quantisation": known.kernels.fuses_activation_quantisation,
         "fuses_all_reduce_norm": known.kernels.fuses_all_reduce_norm,
         "narrow_kv_slowdown": known.kernels.narrow_kv_slowdown,
+        "latent_attention_gap": known.kernels.latent_attention_gap,
+        "num_group_router_kernels": known.kernels.num_group_router_kernels,
         "max_bandwidth": known.kernels.max_bandwidth or math.inf,
         "max_flops": known.kernels.max_flops or math.inf,
         "max_share_of_fp16": known.kernels.max_share_of_fp16,

@@ -11,8 +11,10 @@ import numpy as np
 from simserve.metrics.batch_means import BEYOND_PERCENTILE, needed_requests
 from simserve.metrics.kv_room import requests_in_kv
 from simserve.metrics.result import RunResult
+from simserve.report.arriving import LOOPS
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 from simserve.units import format_bytes, format_seconds
+from simserve.workload.arrival_spec import STATIONARY
 
 PART_LABELS = {
     "compute": "compute",
@@ -30,6 +32,8 @@ WAIT_LABELS = {
 }
 _WHOLE = 0.999
 """A window of this share of the run is all of it: no warm-up was cut."""
+_STEADY = tuple(kind.model_fields["process"].default for kind in STATIONARY)
+"""Arrivals under which a warm-up is looked for."""
 _BEYOND_LAST = 0.01
 """Share of the requests that lie beyond p99."""
 _SHORT = ("tpot", "ttft")
@@ -69,25 +73,6 @@ def _pool_title(deployment: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
     return f"{pool['name']}: {model}{_num_gpus(whole)} x {whole['hardware']}"
 
 
-def traffic(result: RunResult) -> str:
-    """Return what arrived: ``'5,000 requests, poisson (rate 5.5)'``, and their mean lengths."""
-    workload, summary = result.scenario["workload"], result.summary
-    arrivals = dict(workload.get("arrivals") or {})
-    steps = arrivals.pop("steps", ())
-    if steps:
-        arrivals["rate"] = " then ".join(f"{number(step['rate'])} for {step['duration']}" for step in steps)
-    unnamed = "arrivals by class" if workload.get("trace") is None else "trace"
-    process = str(arrivals.pop("process", unnamed)).replace("_", " ")
-    settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in arrivals.items())
-    sent = counted(summary["simserve"]["requests"]["submitted"], "request")
-    text = f"{sent}, {process} ({settings})" if settings else f"{sent}, {process}"
-    completed = summary["completed"]
-    if not completed:
-        return text
-    prompt, output = summary["total_input_tokens"] / completed, summary["total_output_tokens"] / completed
-    return f"{text}; {number(prompt)} prompt and {number(output)} output tokens on average"
-
-
 def num_gpus(result: RunResult) -> int:
     """Return the GPUs of the whole deployment."""
     return _num_gpus(result.scenario["deployment"])
@@ -117,9 +102,20 @@ def measured(result: RunResult) -> str:
         return f"{text}{_precision_reached(result.summary['simserve']['replications'])}{few}"
     length = window["end_s"] - window["start_s"]
     if length >= _WHOLE * duration:
-        return f"{requests}, the whole run of {format_seconds(duration)}{few}"
+        return f"{requests}, the whole run of {format_seconds(duration)}{_why_whole(result)}{few}"
     start, end = format_seconds(window["start_s"]), format_seconds(window["end_s"])
     return f"{requests} that arrived from {start} to {end}, after the warm-up{few}"
+
+
+def _why_whole(result: RunResult) -> str:
+    """Return why no warm-up was cut, where one might be looked for: the fleet changes; else nothing."""
+    deployment, workload = result.scenario["deployment"], result.scenario["workload"]
+    sources = [each.get("arrivals") for each in (workload, *(workload.get("classes") or ()))]
+    changes = any(deployment.get(key) for key in ("autoscaling", "faults", "updates", "liveness"))
+    changes = changes or any(pool.get("autoscaling") for pool in deployment.get("pools") or ())
+    is_steady = all(each["process"] in _STEADY for each in sources if each) and any(sources)
+    is_looked_for = result.scenario["run"]["warmup"] == "auto" and is_steady
+    return "; no warm-up is cut, since the fleet changes as it goes" if changes and is_looked_for else ""
 
 
 def _too_few(requests: float, *, is_each: bool) -> str:
@@ -158,7 +154,7 @@ def throughput_lines(result: RunResult) -> list[str]:
     return [
         f"{number(summary['request_throughput'])} requests/s{within}",
         f"{number(summary['output_throughput'], 4)} output tokens/s, "
-        f"{number(summary['total_token_throughput'], 4)} with prompts; {summary['simserve']['load']} loop",
+        f"{number(summary['total_token_throughput'], 4)} with prompts; {LOOPS[summary['simserve']['load']]}",
     ]
 
 

@@ -9,6 +9,7 @@ from simserve.metrics.result import RunResult
 from simserve.profiles.quality import quality_lines
 from simserve.report import facts, knobs, tables
 from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
+from simserve.report.arriving import LOOPS, traffic
 from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.fleet import door_lines, fleet_lines, front_lines, stream_lines, user_lines
 from simserve.report.page import environment, write_whole
@@ -48,7 +49,7 @@ def _answer(result: RunResult) -> dict[str, Any]:
         "has_completed": bool(result.summary["completed"]),
         "explanation": result.summary["simserve"]["bottleneck"]["explanation"],
         "title": facts.title(result),
-        "traffic": facts.traffic(result),
+        "traffic": traffic(result),
         "engine": knobs.engine_name(result),
         "warnings": warnings(result),
         "caveat": sentence_case(steady_state_caveat(result)),
@@ -80,7 +81,7 @@ def _tables(result: RunResult) -> dict[str, Any]:
         "cost_lines": facts.cost_lines(result),
         "energy_lines": facts.energy_lines(result),
         "measured": sentence_case(facts.measured(result)),
-        "load": summary["simserve"]["load"],
+        "load": LOOPS[summary["simserve"]["load"]],
         "knobs": knobs.important_knobs(result),
         "all_knobs": knobs.all_knobs(result),
     }

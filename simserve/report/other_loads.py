@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from simserve.planner.capacity_level import Trial
-from simserve.planner.capacity_probe import is_closed_loop, load_of, own_traffic, probe_of
+from simserve.planner.capacity_probe import has_two_loads, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.scaling import has_own_clock
 from simserve.scenario.objective import objective
 from simserve.scenario.schema import Scenario
@@ -40,7 +40,7 @@ def other_loads(scenario: Scenario) -> dict[str, Any] | None:
         (requests/s) and attainment, None where undefined.
     """
     workload = scenario.workload
-    no_load = workload.trace is not None or isinstance(workload.arrivals, AllAtOnceArrivals)
+    no_load = workload.trace is not None or isinstance(workload.arrivals, AllAtOnceArrivals) or has_two_loads(scenario)
     if no_load or objective(scenario) is None or has_own_clock(scenario):
         return None
     is_closed, probe = is_closed_loop(scenario), probe_of(scenario)

@@ -10,6 +10,7 @@ from simserve.metrics.result import RunResult
 from simserve.profiles.quality import quality_lines
 from simserve.report import facts
 from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
+from simserve.report.arriving import traffic
 from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.fleet import door_lines, fleet_lines, front_lines, stream_lines, user_lines
 from simserve.report.knobs import engine_lines
@@ -50,7 +51,7 @@ def render_run(result: RunResult, console: Console, folder: Path | None) -> None
     console.print(Text(answer(result), style=_STYLES[verdict(result)]), width=width)
     if result.summary["completed"]:
         console.print(Text(result.summary["simserve"]["bottleneck"]["explanation"]), width=width)
-    console.print(Text(f"{facts.title(result)}; {facts.traffic(result)}", style="dim"), width=width)
+    console.print(Text(f"{facts.title(result)}; {traffic(result)}", style="dim"), width=width)
     for section in (_latencies(result), _facts(result), _trust(result, folder)):
         console.print()
         console.print(section, width=width)

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.state import EVICTED, LEAP_FIELDS, READMITTED, RECOMPUTED, Replica
+from simserve.engine.leaps import LEAP_FIELDS
+from simserve.engine.state import EVICTED, READMITTED, RECOMPUTED, Replica
 from simserve.errors import InvariantError
 from simserve.metrics.result import RunResult
 from simserve.sim.records import STATUSES, UNFINISHED, RequestRecords

@@ -79,22 +79,28 @@ def _ran_out(specs: RequestSpecs, simulation: Simulation) -> bool:
     """Return whether clients that were to stop at a time had nothing more to send before it."""
     if specs.closes_at is None or simulation.was_interrupted:
         return False
-    if specs.turn is None:
-        num_unsent = len(specs) - len(simulation.records)
-    else:
-        assert specs.session is not None
-        assert simulation.records.session is not None
-        num_unsent = len(np.unique(specs.session)) - len(np.unique(simulation.records.session))
     # Every client that stops leaves one request, or conversation, unsent.
-    return num_unsent < (specs.concurrency or 0)
+    if specs.turn is None:
+        return len(specs) - len(simulation.records) < (specs.concurrency or 0)
+    assert specs.session is not None
+    assert simulation.records.session is not None
+    unsent = ~np.isin(specs.session, simulation.records.session)
+    owner = specs.loop_of_each
+    return any(
+        len(np.unique(specs.session[unsent & (owner == loop)])) < clients.concurrency
+        for loop, clients in enumerate(specs.client_loops)
+    )
 
 
 def _enough(scenario: Scenario, specs: RequestSpecs, simulation: Simulation) -> int:
-    """Return how many requests the clients will hardly come to by the end."""
+    """Return how many requests the clients, of several loops those of one, will hardly come to by the end."""
     assert specs.closes_at is not None
-    reached = float(simulation.records.arrival_time.max(initial=0.0))
-    growth = _MARGIN * specs.closes_at / reached if reached > 0 else math.inf
-    count = math.ceil(len(specs) * min(max(growth, _LEAST_GROWTH), _MOST_GROWTH))
+    owner = specs.loop_of_each
+    drawn = int(np.bincount(owner[owner >= 0]).max(initial=0))
+    # Beside open arrivals the last request says nothing of how far the clients got.
+    reached = float(simulation.records.arrival_time.max(initial=0.0)) if specs.loop is None else 0.0
+    growth = _MARGIN * specs.closes_at / reached if reached > 0 else _LEAST_GROWTH
+    count = math.ceil(drawn * min(max(growth, _LEAST_GROWTH), _MOST_GROWTH))
     if count > MAX_REQUESTS:
         with scenario.blaming("workload"):
             rule = f"is so long that the clients send more than {MAX_REQUESTS:,} requests"

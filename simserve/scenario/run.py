@@ -32,6 +32,7 @@ from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.seats import limit_gains, seats_curve
 from simserve.scenario.speculative import speculation_facts
+from simserve.scenario.without_effect import without_effect
 from simserve.sim.acceleration import Accelerate
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Deployment, Simulation
@@ -204,7 +205,7 @@ def _facts(
         fidelity=priced.fidelity,
         fidelity_by_operator=dict(priced.operators),
         expected_error=_expected_error(resolved, simulation),
-        engine_resolved={**asdict(resolved.shape.engine), "notes": list(priced.notes)},
+        engine_resolved={**asdict(resolved.shape.engine), "notes": [*priced.notes, *without_effect(scenario, specs)]},
         memory=resolved.memory,
         num_gpus=resolved.num_gpus,
         gpu_hour_usd=resolved.gpu_hour_usd,
@@ -232,12 +233,22 @@ def _facts(
 
 def _users(scenario: Scenario, specs: RequestSpecs) -> UsersFacts | None:
     """Return how many users the arrivals stand for; None where the scenario does not say."""
-    users = getattr(scenario.workload.arrivals, "users", None)
+    arrivals = scenario.workload.arrivals
+    users = getattr(arrivals, "users", None)
     if users is None:
         return None
-    later = specs.think_time[specs.concurrency or 0 :]
-    think_time = float(later.mean()) if len(later) else 0.0
-    return UsersFacts(users=users, clients=specs.concurrency, think_time=think_time, rate=specs.offered_rate)
+    # Beside classes with arrivals of their own, only the others are the users'.
+    shares = np.array([each.share is not None for each in specs.classes], dtype=np.bool_)
+    are_theirs = np.ones(len(specs), dtype=np.bool_) if specs.request_class is None else shares[specs.request_class]
+    clients = getattr(arrivals, "concurrency", None)
+    later = specs.think_time[are_theirs][clients or 0 :] if clients else np.zeros(0)
+    return UsersFacts(
+        users=users,
+        clients=clients,
+        think_time=float(later.mean()) if len(later) else 0.0,
+        rate=float(getattr(arrivals, "rate", math.nan)),
+        classes=None if shares.all() else tuple(np.flatnonzero(shares).tolist()),
+    )
 
 
 def _speculation(

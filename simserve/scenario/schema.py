@@ -87,7 +87,8 @@ class RunSpec(FrozenModel):
         BeforeValidator(_as_warmup, json_schema_input_type=str),
         PlainSerializer(_warmup_text, when_used="json"),
     ] = "auto"
-    """What is cut at the start: `auto` (MSER-5, under stationary open-loop arrivals), `none`, or a time."""
+    """What is cut at the start: `auto` (MSER-5, under stationary open-loop arrivals at a fleet that stays as it is),
+    `none`, or a time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,11 @@ class Control:
         return is_left_alone and all(each is None for each in nothing_else) and not self.has_front
 
     @property
+    def changes_fleet(self) -> bool:
+        """Whether replicas come and go, or break, at times of their own; pools may besides have autoscalers."""
+        return bool(self.autoscaling or self.faults or self.updates or self.liveness)
+
+    @property
     def rules(self) -> tuple[RuleSpec, ...]:
         """The router's rules, before them that of the classes which never see a replica."""
         own, api = self.routing.rules or (), self.overflow

@@ -10,6 +10,9 @@ from simserve.engine.prefix_cache import PrefixPaths
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
 
+_SPARSE = 4
+"""Numbers of segments are put one after another where fewer than one in so many is used."""
+
 
 def prefix_paths(config: EngineConfig, specs: RequestSpecs, as_lists: bool = True) -> PrefixPaths | None:
     """Return what the requests share in blocks of a replica; None where nothing is, or where it is not cached.
@@ -35,7 +38,7 @@ def prefixes_of(specs: RequestSpecs) -> PrefixSegments | None:
     a trace may meet, and keep theirs.
     """
     prefixes = specs.prefixes
-    return prefixes if prefixes is None or specs.turn is None else in_chains(prefixes)
+    return prefixes if prefixes is None or specs.turn is None or prefixes.is_recorded else in_chains(prefixes)
 
 
 def in_chains(prefixes: PrefixSegments) -> PrefixSegments:
@@ -43,6 +46,9 @@ def in_chains(prefixes: PrefixSegments) -> PrefixSegments:
     segments, offsets = prefixes.segments, prefixes.offsets
     if not len(segments):
         return prefixes
+    if segments.max() > _SPARSE * len(segments):
+        # Of very many system prompts few are drawn.
+        segments = np.unique(segments, return_inverse=True)[1].astype(np.int64)
     is_first = np.zeros(len(segments), dtype=bool)
     is_first[offsets[:-1][np.diff(offsets) > 0]] = True
     kind = np.int32 if max(len(segments), int(segments.max())) < 2**31 - 1 else np.int64

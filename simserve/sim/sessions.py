@@ -20,7 +20,7 @@ from simserve.workload.requests import RequestSpecs
 def conversations_of(
     specs: RequestSpecs, latency: NDArray[np.float64], arrival_time: NDArray[np.float64]
 ) -> Conversations | None:
-    """Return what is sent on which answer; None in an open loop without conversations.
+    """Return what is sent on which answer; None where nothing waits for answers.
 
     Args:
         specs: Requests; those of a conversation stand side by side, by turn. A closed loop of single requests is one
@@ -37,12 +37,17 @@ def conversations_of(
         is_first[1:] = (np.diff(specs.session) != 0) | (np.diff(specs.turn) != 0)
         begins = specs.turn[is_first] == 1
     edges = np.append(np.flatnonzero(is_first), len(specs))
+    owner = specs.loop_of_each[is_first]
+    ranges = [np.flatnonzero(owner == loop) for loop in range(len(specs.client_loops))]
     return Conversations(
         group=_column(np.cumsum(is_first) - 1, np.int64),
         edges=_column(edges, np.int64),
         unanswered=_column(np.diff(edges), np.int64),
         begins=_column(np.append(begins, True), np.int8),
-        is_closed=specs.concurrency is not None,
+        loop=_column(owner, np.int8),
+        next_group=_column(np.array([each[0] if len(each) else 0 for each in ranges]), np.int64),
+        end_group=_column(np.array([each[-1] + 1 if len(each) else 0 for each in ranges]), np.int64),
+        num_begun=int(np.count_nonzero(specs.loop_of_each < 0)),
         closes_at=math.inf if specs.closes_at is None else specs.closes_at,
         think_time=_column(specs.think_time, np.float64),
         latency=_column(latency, np.float64),
@@ -62,26 +67,27 @@ def _seen(values: NDArray[Any]) -> Any:
 def first_sent(conversations: Conversations, specs: RequestSpecs) -> Iterable[tuple[float, int]]:
     """Begin the conversations: yield when the first requests reach the router, and which they are.
 
-    In an open loop the first turn of every conversation, at its time; in a closed loop ``concurrency`` clients hold
-    one conversation after another, and begin at 0 or over the ramp-up.
+    In an open loop the first turn of every conversation, at its time; in a closed loop its clients hold one
+    conversation after another, and begin at 0 or over the ramp-up.
     """
     edges = conversations.edges
-    if specs.concurrency is None:
-        begins = np.asarray(conversations.begins)[np.asarray(conversations.group)] == 1
-        indices = np.flatnonzero(begins)
+    of_request = np.asarray(conversations.group)
+    is_open = (np.asarray(conversations.begins)[of_request] == 1) & (np.asarray(conversations.loop)[of_request] < 0)
+    if is_open.any():
+        indices = np.flatnonzero(is_open)
         sent_at = np.asarray(conversations.arrival_time)
         sent_at[indices] = sent_at[np.asarray(edges)[np.asarray(conversations.group)[indices]]]
         ready = sent_at[indices] + np.asarray(conversations.latency)[indices]
         yield from zip(ready.tolist(), indices.tolist(), strict=True)
-        return
-    for client in range(specs.concurrency):
-        sent = specs.begins_at(client)
-        group = next_beginning(conversations, sent, thinks=False)
-        if group < 0:
-            continue
-        for index in range(edges[group], edges[group + 1]):
-            conversations.arrival_time[index] = sent
-            yield sent + conversations.latency[index], index
+    for number, clients in enumerate(specs.client_loops):
+        for client in range(clients.concurrency):
+            sent = clients.begins_at(client)
+            group = next_beginning(conversations, number, sent, thinks=False)
+            if group < 0:
+                continue
+            for index in range(edges[group], edges[group + 1]):
+                conversations.arrival_time[index] = sent
+                yield sent + conversations.latency[index], index
 
 
 def forget_unsent(
@@ -89,7 +95,8 @@ def forget_unsent(
 ) -> None:
     """Take back the arrival of what was to be sent, but was not by the time the run ended."""
     for _, index in unsent:
-        arrival_time[index] = requests.ready_time[index] = np.nan
+        requests.ready_time[index] = np.nan
+    arrival_time[np.isnan(np.frombuffer(requests.ready_time))] = np.nan
 
 
 class Sessions:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.state import LEAP_FIELDS, Replica
+from simserve.engine.leaps import LEAP_FIELDS
+from simserve.engine.state import Replica
 
 Floats = NDArray[np.float64]
 

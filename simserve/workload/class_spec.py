@@ -12,8 +12,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
-from simserve.workload.arrival_spec import AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
+from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals
 from simserve.workload.length_spec import Length
+from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 
 MAX_CLASSES = 100
 MAX_RETRIES = 1000
@@ -87,7 +88,15 @@ class ClassSpec(FrozenModel):
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of the workload's common arrivals, or of the rows of its trace; the shares of all classes add up to 1."""
     arrivals: Arrivals | None = None
-    """Arrivals of its own, instead of a share of the common ones; open loop."""
+    """Arrivals of its own, instead of a share of the common ones: at a rate, or those of clients in a closed loop
+    (`workload.duration` then says when they stop), or a batch that is there `all_at_once`."""
+    num_requests: int | None = Field(default=None, ge=1, le=MAX_REQUESTS)
+    """With `all_at_once` arrivals of its own: how many there are."""
+    sessions: SessionsSpec | None = None
+    """With arrivals of its own: conversations, as `workload.sessions` says of the common arrivals. Absent: each of its
+    requests stands alone."""
+    shared_prefix: SharedPrefixSpec | None = None
+    """System prompts, or documents, that its requests share, instead of `workload.shared_prefix`."""
     prompt_tokens: Length | None = None
     """Lengths of its prompts."""
     output_tokens: Length | None = None
@@ -110,12 +119,15 @@ class ClassSpec(FrozenModel):
 
     @model_validator(mode="after")
     def _check_arrivals(self) -> Self:
-        if isinstance(self.arrivals, ClosedLoopArrivals):
-            raise ValueError("cannot have closed_loop arrivals of its own; give the workload a closed loop and shares")
-        if isinstance(self.arrivals, AllAtOnceArrivals):
-            raise ValueError("cannot have all_at_once arrivals of its own; use spike or steps")
         if (self.share is None) == (self.arrivals is None):
             raise ValueError("needs either share, of the common arrivals, or arrivals of its own")
+        is_batch = isinstance(self.arrivals, AllAtOnceArrivals)
+        if is_batch and self.num_requests is None:
+            raise ValueError("has all_at_once arrivals of its own and no end; give it num_requests")
+        if self.num_requests is not None and not is_batch:
+            raise ValueError("has num_requests, which all_at_once arrivals of its own need; else the workload ends it")
+        if self.sessions is not None and self.arrivals is None:
+            raise ValueError("has sessions and a share of the common arrivals; give workload.sessions, or it arrivals")
         return self
 
 
@@ -141,8 +153,6 @@ def check_classes(classes: Sequence[ClassSpec], common: dict[str, object], *, ha
         return
     if shares and common["arrivals"] is None:
         raise ValueError("has classes with a share, but no arrivals to share; add workload.arrivals")
-    if len(shares) < len(classes) and isinstance(common["arrivals"], ClosedLoopArrivals):
-        raise ValueError("has a closed loop and a class with arrivals of its own; give every class a share")
     if not shares and common["arrivals"] is not None:
         raise ValueError("has arrivals that no class has a share of; give a class a share, or leave them out")
     for part in ("prompt_tokens", "output_tokens"):
@@ -154,7 +164,8 @@ def check_classes(classes: Sequence[ClassSpec], common: dict[str, object], *, ha
 def _check_trace_classes(classes: Sequence[ClassSpec]) -> None:
     """Refuse classes of a trace that are more than shares of its rows."""
     for each in classes:
-        given = [name for name in ("arrivals", "prompt_tokens", "output_tokens") if getattr(each, name) is not None]
+        own = ("arrivals", "prompt_tokens", "output_tokens")
+        given = [name for name in own if getattr(each, name) is not None]
         if given:
             raise ValueError(
                 f"has a trace and a class, {each.name}, with {given[0]} of its own; a trace says when requests arrive "

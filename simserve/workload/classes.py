@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from simserve import rng
 from simserve.errors import ScenarioError
 from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
-from simserve.workload.arrivals import arrival_times
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.length_spec import Length
 from simserve.workload.lengths import length_distribution
+from simserve.workload.source import start_times
 from simserve.workload.spec import WorkloadSpec
 
 
@@ -52,10 +52,10 @@ def draw_classes(spec: WorkloadSpec, *, seed: int, replication: int, base_path: 
     classes = spec.classes or ()
     parts = []
     if any(each.share is not None for each in classes):
-        parts.append(_draw_shared(spec, classes, seed, replication, base_path))
+        parts.append(draw_shared(spec, classes, seed, replication, base_path))
     for number, each in enumerate(classes):
         if each.arrivals is not None:
-            parts.append(_draw_own(spec, each, number, seed, replication, base_path))
+            parts.append(draw_own(spec, each, number, seed, replication, base_path))
     merged = parts[0] if len(parts) == 1 else _merged(parts)
     if not len(merged):
         remedy = "lengthen it or raise the rates"
@@ -63,9 +63,10 @@ def draw_classes(spec: WorkloadSpec, *, seed: int, replication: int, base_path: 
     return merged if spec.num_requests is None else _rows(merged, np.arange(min(spec.num_requests, len(merged))))
 
 
-def _draw_shared(
+def draw_shared(
     spec: WorkloadSpec, classes: tuple[ClassSpec, ...], seed: int, replication: int, base_path: Path | None
 ) -> ClassedRequests:
+    """Return the requests of the classes that share the common arrivals, as single ones."""
     times = _times(spec, None, seed, replication, "")
     request_class = draw_shares(classes, len(times), seed=seed, replication=replication)
     prompts, outputs = draw_lengths(spec, request_class, seed=seed, replication=replication, base_path=base_path)
@@ -91,19 +92,20 @@ def draw_lengths(
         tokens = np.empty(len(request_class), dtype=np.int64)
         # One uniform a request, whatever its class: another class's lengths are drawn from the same one.
         for number in np.unique(request_class).tolist():
-            distribution = length_distribution(_length(spec, (spec.classes or ())[number], part), base_path)
+            distribution = length_distribution(own_length(spec, (spec.classes or ())[number], part), base_path)
             own = request_class == number
             tokens[own] = distribution.sample(rng.stream(seed, part, replication), len(request_class))[own]
         lengths.append(tokens)
     return lengths[0], lengths[1]
 
 
-def _draw_own(
+def draw_own(
     spec: WorkloadSpec, each: ClassSpec, number: int, seed: int, replication: int, base_path: Path | None
 ) -> ClassedRequests:
+    """Return the requests of a class with arrivals of its own, as single ones."""
     times = _times(spec, each, seed, replication, f".{each.name}")
     lengths = [
-        length_distribution(_length(spec, each, part), base_path).sample(
+        length_distribution(own_length(spec, each, part), base_path).sample(
             rng.stream(seed, f"{part}.{each.name}", replication), len(times)
         )
         for part in ("prompt_tokens", "output_tokens")
@@ -111,8 +113,9 @@ def _draw_own(
     return ClassedRequests(times, lengths[0], lengths[1], np.full(len(times), number, dtype=np.int16))
 
 
-def _length(spec: WorkloadSpec, each: ClassSpec, part: str) -> Length:
-    own: Length | None = getattr(each, part)
+def own_length(spec: WorkloadSpec, each: ClassSpec | None, part: str) -> Length:
+    """Return the lengths of a class, ``prompt_tokens`` or ``output_tokens``: its own, else the workload's."""
+    own: Length | None = None if each is None else getattr(each, part)
     common: Length | None = getattr(spec, part)
     chosen = common if own is None else own
     assert chosen is not None, "checked where the workload was read"
@@ -121,17 +124,10 @@ def _length(spec: WorkloadSpec, each: ClassSpec, part: str) -> Length:
 
 def _times(spec: WorkloadSpec, each: ClassSpec | None, seed: int, replication: int, suffix: str) -> NDArray[np.float64]:
     arrivals = spec.arrivals if each is None else each.arrivals
-    match arrivals:
-        case ClosedLoopArrivals():
-            return np.full(spec.num_requests or 0, np.nan)
-        case AllAtOnceArrivals() | None:
-            return np.zeros(spec.num_requests or 0)
-    return arrival_times(
-        arrivals,
-        rng.stream(seed, f"arrivals{suffix}", replication),
-        num_requests=spec.num_requests,
-        duration=spec.duration,
-        phases=rng.stream(seed, f"arrival_phases{suffix}", replication),
+    count = spec.num_requests if each is None or each.num_requests is None else each.num_requests
+    duration = None if isinstance(arrivals, AllAtOnceArrivals | ClosedLoopArrivals) else spec.duration
+    return start_times(
+        arrivals, seed=seed, replication=replication, num_requests=count, duration=duration, suffix=suffix
     )
 
 

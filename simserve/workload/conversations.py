@@ -5,7 +5,7 @@ All chance is drawn here, from named streams; when a turn is sent is known only 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +20,10 @@ from simserve.workload.arrival_spec import (
     WeibullArrivals,
 )
 from simserve.workload.arrivals import unit_quantile
+from simserve.workload.beginnings import Beginnings
 from simserve.workload.lengths import length_distribution
-from simserve.workload.prefixes import PrefixSegments, system_prompts
-from simserve.workload.requests import RequestSpecs
-from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
+from simserve.workload.prefixes import PrefixSegments
+from simserve.workload.session_spec import SessionsSpec
 
 Integers = NDArray[np.int64]
 
@@ -50,6 +50,7 @@ class Shape:
 
 def mean_requests(spec: SessionsSpec, base_path: Path | None) -> float:
     """Return the mean number of requests of a conversation."""
+    assert spec.turns is not None, "checked where the workload was read"
     return length_distribution(spec.turns, base_path).mean * length_distribution(spec.parallel_calls, base_path).mean
 
 
@@ -73,16 +74,21 @@ def draw_shape(
     base_path: Path | None,
     num_requests: int | None = None,
     num_sessions: int | None = None,
+    suffix: str = "",
 ) -> Shape:
-    """Return the turns of so many conversations, or of the first that hold ``num_requests`` (the last is cut there)."""
+    """Return the turns of so many conversations, or of the first that hold ``num_requests`` (the last is cut there).
+
+    ``suffix`` is that of the streams ``turns`` and ``parallel_calls``.
+    """
+    assert spec.turns is not None, "checked where the workload was read"
     turns_of = length_distribution(spec.turns, base_path)
     calls_of = length_distribution(spec.parallel_calls, base_path)
     most = num_requests if num_sessions is None else num_sessions
-    turns = turns_of.sample(rng.stream(seed, "turns", replication), most or 0)
+    turns = turns_of.sample(rng.stream(seed, f"turns{suffix}", replication), most or 0)
     if num_requests is not None:
         # Every turn holds a request at least: no more conversations than that can begin.
         turns = turns[: int(np.searchsorted(np.cumsum(turns), num_requests)) + 1]
-    calls = calls_of.sample(rng.stream(seed, "parallel_calls", replication), int(turns.sum()))
+    calls = calls_of.sample(rng.stream(seed, f"parallel_calls{suffix}", replication), int(turns.sum()))
     turn = _positions(turns) + 1
     rows = slice(0, num_requests)
     return Shape(
@@ -92,32 +98,40 @@ def draw_shape(
     )
 
 
-def draw_pauses(arrivals: ClosedLoopArrivals, count: int, *, seed: int, replication: int) -> NDArray[np.float64]:
+def draw_pauses(
+    arrivals: ClosedLoopArrivals, count: int, *, seed: int, replication: int, suffix: str = ""
+) -> NDArray[np.float64]:
     """Return the seconds that clients of a closed loop think before each of so many requests, or conversations."""
     pauses = np.full(count, arrivals.think_time)
     if arrivals.think_time_cv is None:
         return pauses
     quantile = unit_quantile(WeibullArrivals(rate=1.0, cv=arrivals.think_time_cv))
-    return pauses * quantile(rng.stream(seed, "client_think_time", replication).random(count))
+    return pauses * quantile(rng.stream(seed, f"client_think_time{suffix}", replication).random(count))
 
 
-def draw_think_times(spec: SessionsSpec, shape: Shape, *, seed: int, replication: int) -> NDArray[np.float64]:
+def draw_think_times(
+    spec: SessionsSpec, shape: Shape, *, seed: int, replication: int, suffix: str = ""
+) -> NDArray[np.float64]:
     """Return the seconds between the answers of a turn and the sending of the next; 0 for first turns."""
     is_main = shape.call == 0
     num_turns = int(is_main.sum())
-    times = np.full(num_turns, spec.think_time)
+    times = np.full(num_turns, spec.think_time or 0.0)
     if spec.think_time_cv:
         quantile = unit_quantile(WeibullArrivals(rate=1.0, cv=spec.think_time_cv))
-        times = times * quantile(rng.stream(seed, "think_time", replication).random(num_turns))
+        times = times * quantile(rng.stream(seed, f"think_time{suffix}", replication).random(num_turns))
     if spec.tool_share:
-        is_tool = rng.stream(seed, "tool_turns", replication).random(num_turns) < spec.tool_share
+        is_tool = rng.stream(seed, f"tool_turns{suffix}", replication).random(num_turns) < spec.tool_share
         times = np.where(is_tool, spec.tool_time, times)
     spread: NDArray[np.float64] = times[np.cumsum(is_main) - 1]
     return np.where(shape.turn == 1, 0.0, spread)
 
 
 def contexts(
-    shape: Shape, new_tokens: Integers, output_tokens: Integers, growth: float, groups: Integers | None, system: int
+    shape: Shape,
+    new_tokens: Integers,
+    output_tokens: Integers,
+    growth: float,
+    beginnings: Beginnings | None,
 ) -> tuple[Integers, PrefixSegments]:
     """Return the prompt of every request, and what it shares with others.
 
@@ -130,8 +144,7 @@ def contexts(
         new_tokens: New text of each request, shape [R].
         output_tokens: Its answer, shape [R].
         growth: Share of an answer that is kept.
-        groups: Group of each conversation's system prompt, from 0; None: there is none.
-        system: Tokens of a system prompt.
+        beginnings: System prompt of each conversation; None: there is none.
 
     Returns:
         Prompt tokens, shape [R], and the segments.
@@ -144,13 +157,17 @@ def contexts(
     kept = np.rint(growth * output_tokens)
     grown = new_tokens[main] + np.bincount(turn_of_row, weights=kept, minlength=len(main)).astype(np.int64)
     before = np.cumsum(grown) - grown
-    context = system + before - before[first_turns][shape.session[main]]
+    context = before - before[first_turns][shape.session[main]]
+    if beginnings is not None:
+        context += beginnings.tokens[shape.session[main]]
     prompts = context[turn_of_row] + new_tokens
     ends = prompts + output_tokens
 
     is_whole = growth == 1.0
-    num_groups = 0 if groups is None else int(groups.max()) + 1
-    has_system = int(groups is not None)
+    num_groups = 0 if beginnings is None else beginnings.num_groups
+    has_system = np.zeros(num_rows, dtype=np.int64)
+    if beginnings is not None:
+        has_system[beginnings.group[shape.session] >= 0] = 1
     offsets = np.concatenate([[0], np.cumsum(has_system + shape.turn + (not is_whole))])
     segments = np.empty(offsets[-1], dtype=np.int64)
     segment_ends = np.empty(offsets[-1], dtype=np.int64)
@@ -168,23 +185,11 @@ def contexts(
     segments[own], segment_ends[own] = row + num_groups, main_ends
     if not is_whole:
         segments[own + 1], segment_ends[own + 1] = num_rows + row + num_groups, ends
-    if groups is not None:
-        segments[offsets[:-1]], segment_ends[offsets[:-1]] = groups[shape.session], system
+    if beginnings is not None:
+        rows = np.flatnonzero(has_system)
+        first, owner = offsets[:-1][rows], shape.session[rows]
+        segments[first], segment_ends[first] = beginnings.group[owner], beginnings.tokens[owner]
     return prompts, PrefixSegments(offsets=offsets, segments=segments, ends=segment_ends)
-
-
-def draw_groups(spec: SharedPrefixSpec, count: int, *, seed: int, replication: int) -> Integers:
-    """Return the system prompt of each request or conversation, from 0."""
-    uniforms = rng.stream(seed, "prefix_groups", replication).random(count)
-    return np.minimum(uniforms * spec.num_groups, spec.num_groups - 1).astype(np.int64)
-
-
-def with_system_prompts(specs: RequestSpecs, spec: SharedPrefixSpec, *, seed: int, replication: int) -> RequestSpecs:
-    """Return requests whose prompts begin with the system prompt of a group."""
-    prompts = specs.prompt_tokens + spec.tokens
-    groups = draw_groups(spec, len(specs), seed=seed, replication=replication)
-    prefixes = system_prompts(groups, spec.num_groups, spec.tokens, prompts + specs.output_tokens)
-    return replace(specs, prompt_tokens=prompts, prefixes=prefixes)
 
 
 def _positions(counts: Integers) -> Integers:

@@ -6,12 +6,16 @@ first one on. Knows no blocks and no cache.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.workload.traces.trace import PrefixBlocks
+
+_SPARSE = 4
+"""Numbers of segments are put one after another where fewer than one in so many is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,35 +27,66 @@ class PrefixSegments:
         segments: Number of each segment, int64. It always follows the same segment, and starts at the same token.
         ends: Token of the request before which it ends, ascending within a request, int64; the last is the end of
             the answer.
+        is_recorded: Whether requests meet in them that wait for no answer of each other: those of a trace may.
     """
 
     offsets: NDArray[np.int64]
     segments: NDArray[np.int64]
     ends: NDArray[np.int64]
+    is_recorded: bool = False
 
     def first(self, num_requests: int) -> PrefixSegments:
         """Return those of the first requests alone."""
         offsets = self.offsets[: num_requests + 1]
-        return PrefixSegments(offsets=offsets, segments=self.segments[: offsets[-1]], ends=self.ends[: offsets[-1]])
+        return replace(self, offsets=offsets, segments=self.segments[: offsets[-1]], ends=self.ends[: offsets[-1]])
+
+    def of_rows(self, rows: NDArray[np.int64]) -> PrefixSegments:
+        """Return those of some requests, in that order."""
+        counts = np.diff(self.offsets)[rows]
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        entries = np.arange(int(offsets[-1])) + np.repeat(self.offsets[:-1][rows] - offsets[:-1], counts)
+        return replace(self, offsets=offsets, segments=self.segments[entries], ends=self.ends[entries])
 
 
 def system_prompts(
-    groups: NDArray[np.int64], num_groups: int, tokens: int, lengths: NDArray[np.int64]
+    groups: NDArray[np.int64], num_groups: int, tokens: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> PrefixSegments:
     """Return requests that begin with the system prompt of their group, and share nothing else.
 
     Args:
-        groups: Group of each request, shape [N].
+        groups: Group of each request, negative: none, shape [N].
         num_groups: Number of groups.
-        tokens: Length of a system prompt.
+        tokens: Length of its system prompt, shape [N].
         lengths: Tokens of each request, system prompt, rest of the prompt and answer together, shape [N].
     """
-    count = len(groups)
-    own = num_groups + np.arange(count, dtype=np.int64)
+    has_group = groups >= 0
+    offsets = np.concatenate([[0], np.cumsum(1 + has_group)]).astype(np.int64)
+    segments, ends = np.empty(offsets[-1], dtype=np.int64), np.empty(offsets[-1], dtype=np.int64)
+    first, own = offsets[:-1][has_group], offsets[1:] - 1
+    segments[first], ends[first] = groups[has_group], tokens[has_group]
+    segments[own], ends[own] = num_groups + np.arange(len(groups)), lengths
+    return PrefixSegments(offsets=offsets, segments=segments, ends=ends)
+
+
+def joined(parts: Sequence[PrefixSegments], num_shared: int) -> PrefixSegments:
+    """Return the segments of several lists of requests, one list after another.
+
+    Args:
+        parts: Of each list. Segments below ``num_shared`` are the same in all of them, others are each list's own.
+        num_shared: How many are shared at most.
+    """
+    segments, offsets = [], [np.zeros(1, dtype=np.int64)]
+    used, rows = 0, 0
+    for part in parts:
+        segments.append(np.where(part.segments < num_shared, part.segments, part.segments + used))
+        offsets.append(part.offsets[1:] + rows)
+        used += max(int(part.segments.max(initial=-1)) + 1 - num_shared, 0)
+        rows += int(part.offsets[-1])
+    numbers = np.concatenate(segments)
+    if len(numbers) and numbers.max() > _SPARSE * len(numbers):
+        numbers = np.unique(numbers, return_inverse=True)[1].astype(np.int64)
     return PrefixSegments(
-        offsets=2 * np.arange(count + 1, dtype=np.int64),
-        segments=np.stack([groups, own], axis=1).ravel(),
-        ends=np.stack([np.full(count, tokens, dtype=np.int64), lengths], axis=1).ravel(),
+        offsets=np.concatenate(offsets), segments=numbers, ends=np.concatenate([part.ends for part in parts])
     )
 
 
@@ -91,7 +126,7 @@ def recorded_prefixes(
     segment_ends[is_shared] = ends[is_last & (uses > 1)]
     segments[own] = (int(nodes.max()) + 1 if len(nodes) else 0) + np.arange(num_requests)
     segment_ends[own] = prompts + outputs
-    return PrefixSegments(offsets=offsets, segments=segments, ends=segment_ends)
+    return PrefixSegments(offsets=offsets, segments=segments, ends=segment_ends, is_recorded=True)
 
 
 def _nodes(ids: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.prefixes import PrefixSegments
+
+OPEN = -1
+"""In `RequestSpecs.loop`: a request, or the conversation that it is of, arrives at a time of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLoop:
+    """The clients of one closed loop.
+
+    Attributes:
+        concurrency: How many.
+        ramp_up: Seconds over which they begin, evenly, the first one at 0; None: all at 0.
+    """
+
+    concurrency: int
+    ramp_up: float | None = None
+
+    def begins_at(self, client: int) -> float:
+        """Return when a client, counted from 0, sends its first request, seconds."""
+        return (self.ramp_up or 0.0) * client / self.concurrency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +45,8 @@ class RequestSpecs:
             (``max_model_len - prompt_tokens``).
         think_time: Closed loop and conversations: seconds between the answer a client got and its sending of request i,
             float64; empty in an open loop without conversations.
-        concurrency: Closed loop: number of clients; the first ``concurrency`` requests are their first. None: open.
+        concurrency: Closed loop: number of clients; the first ``concurrency`` requests are their first. None: open. Of
+            several closed loops: clients in all.
         ramp_up: Closed loop: seconds over which the clients begin, evenly, the first one at 0; None: all at 0.
         closes_at: Closed loop: when clients stop, seconds; what they would send then or later is never sent. None: they
             go on to the last request.
@@ -42,7 +64,11 @@ class RequestSpecs:
         turn: Its turn there, from 1, int64; None: arrivals wait for no answer. Requests of a conversation stand side by
             side, by turn; a turn may hold several, which are sent together. The first turn arrives at ``arrival_time``
             (in a closed loop, when a client is free), each further one ``think_time`` after the last answer of the
-            turn before, its ``arrival_time`` being NaN.
+            turn before, its ``arrival_time`` being NaN, or the time before which it is not sent. Beside conversations
+            a single request is one of one turn, with a negative number as its session.
+        loop: Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop stand side
+            by side. None: all are of one kind, open or the clients'.
+        loops: With ``loop``: the clients.
     """
 
     arrival_time: NDArray[np.float64]
@@ -64,6 +90,27 @@ class RequestSpecs:
     turn: NDArray[np.int64] | None = None
     ramp_up: float | None = None
     closes_at: float | None = None
+    loop: NDArray[np.int8] | None = None
+    loops: tuple[ClientLoop, ...] = ()
+
+    @property
+    def client_loops(self) -> tuple[ClientLoop, ...]:
+        """The clients of every closed loop; empty in an open one."""
+        if self.loop is not None or self.concurrency is None:
+            return self.loops
+        return (ClientLoop(self.concurrency, self.ramp_up),)
+
+    @property
+    def loop_of_each(self) -> NDArray[np.int8]:
+        """Which of `client_loops` sends each request, `OPEN`: none."""
+        if self.loop is not None:
+            return self.loop
+        return np.full(len(self), OPEN if self.concurrency is None else 0, dtype=np.int8)
+
+    @property
+    def has_open_arrivals(self) -> bool:
+        """Whether any request, or conversation, arrives at a time of its own."""
+        return self.concurrency is None if self.loop is None else bool((self.loop < 0).any())
 
     def is_over(self, sent_at: float) -> bool:
         """Return whether clients of a closed loop have stopped by the time at which a request would be sent."""
@@ -71,7 +118,7 @@ class RequestSpecs:
 
     def begins_at(self, client: int) -> float:
         """Return when a client of a closed loop, counted from 0, sends its first request, seconds."""
-        return (self.ramp_up or 0.0) * client / (self.concurrency or 1)
+        return self.client_loops[0].begins_at(client)
 
     @property
     def sends_out_of_order(self) -> bool:
@@ -81,6 +128,16 @@ class RequestSpecs:
     def __len__(self) -> int:
         """Return the number of requests."""
         return len(self.prompt_tokens)
+
+    def of_rows(self, rows: NDArray[np.int64]) -> RequestSpecs:
+        """Return some requests, in that order."""
+        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        changed: dict[str, Any] = {
+            name: column[rows] for name, column in columns.items() if isinstance(column, np.ndarray) and len(column)
+        }
+        if self.prefixes is not None:
+            changed["prefixes"] = self.prefixes.of_rows(rows)
+        return replace(self, **changed)
 
     def first(self, num_requests: int) -> RequestSpecs:
         """Return the first requests alone; all of them if there are fewer."""
@@ -98,4 +155,5 @@ class RequestSpecs:
             prefixes=None if self.prefixes is None else self.prefixes.first(num_requests),
             session=None if self.session is None else self.session[some],
             turn=None if self.turn is None else self.turn[some],
+            loop=None if self.loop is None else self.loop[some],
         )

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
-from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals
+from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
 from simserve.workload.class_spec import MAX_CLASSES, ClassSpec, check_classes
 from simserve.workload.length_spec import Length
 from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
@@ -30,11 +30,12 @@ class TraceSpec(FrozenModel):
     """The file, plain or gzip; relative to the scenario's folder, then to the working folder."""
     format: TraceFormat = "auto"
     """`auto`: told by the first row. `azure`: TIMESTAMP, ContextTokens, GeneratedTokens; the first request arrives at
-    0. `csv`: arrival_time (seconds from the start of the run), prompt_tokens, output_tokens, and max_tokens if there
-    is one. `mooncake`, `bailian`: JSON lines; which blocks prompts share is what a prefix cache finds. `burstgpt`:
-    requests that failed are left out. `sharegpt`: texts, lengths estimated, no arrival times. `vllm-bench`: a
-    detailed result of `vllm bench serve`. `vllm-timed`: what its `timed_trace` replays, as `mooncake` in seconds and
-    blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes."""
+    0. `csv`: arrival_time (seconds from the start of the run), prompt_tokens, output_tokens, and max_tokens and session
+    (a name) if there are any. `mooncake`, `bailian`: JSON lines; which blocks prompts share is what a prefix cache
+    finds. `burstgpt`: requests that failed are left out. `sharegpt`: texts, lengths estimated, no arrival times.
+    `vllm-bench`: a detailed result of `vllm bench serve`. `vllm-timed`: what its `timed_trace` replays, as `mooncake`
+    in seconds and blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes. Conversations are told apart by
+    `session_id` (mooncake, vllm-timed), parents (bailian), Session ID (burstgpt) and gen_ai.conversation.id (otel)."""
     block_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Tokens that one of the trace's `hash_ids` stands for. Absent: as the format has it, 512 of `mooncake`, 16 of
     `bailian` and `vllm-timed`."""
@@ -94,13 +95,13 @@ class WorkloadSpec(FrozenModel):
         drawn = {name: getattr(self, name) for name in ("arrivals", "prompt_tokens", "output_tokens")}
         given = [name for name, part in drawn.items() if part is not None]
         missing = [name for name, part in drawn.items() if part is None]
-        added = [name for name in ("sessions", "shared_prefix") if getattr(self, name) is not None]
-        if self.trace is not None and added:
-            raise ValueError(f"has a trace and also {' and '.join(added)}; a trace says itself what prompts share")
+        for sessions in (self.sessions, *(each.sessions for each in self.classes or ())):
+            if sessions is not None:
+                sessions.check_drawn() if self.trace is None else sessions.check_recorded()
         if self.classes is not None:
-            if self.sessions is not None and any(each.arrivals is not None for each in self.classes):
+            if self.sessions is not None and all(each.arrivals is not None for each in self.classes):
                 raise ValueError(
-                    "has sessions, and a class with arrivals of its own; give each class a share of the conversations"
+                    "has sessions, and no class has a share of them; give the classes sessions of their own"
                 )
             check_classes(self.classes, drawn, has_trace=self.trace is not None)
             if self.trace is None:
@@ -115,10 +116,38 @@ class WorkloadSpec(FrozenModel):
             )
         return self
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether classes are of several kinds: conversations or clients of a closed loop beside other arrivals."""
+        own = [each for each in self.classes or () if each.arrivals is not None]
+        talks = self.sessions is not None or any(each.sessions is not None for each in own)
+        return bool(own) and (talks or self.has_clients)
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether clients of a closed loop send any of the requests."""
+        sources = [self.arrivals, *(each.arrivals for each in self.classes or ())]
+        return any(isinstance(each, ClosedLoopArrivals) for each in sources)
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether any of the requests are turns of drawn conversations."""
+        return self.sessions is not None or any(each.sessions is not None for each in self.classes or ())
+
+    @property
+    def has_shared_prefix(self) -> bool:
+        """Whether any of the requests begin with a drawn system prompt or document."""
+        return self.shared_prefix is not None or any(each.shared_prefix is not None for each in self.classes or ())
+
     @model_validator(mode="after")
     def _check_end(self) -> Self:
         if self.num_requests is not None and self.duration is not None:
             raise ValueError("has num_requests and duration; keep one of the two")
+        if self.is_mixed and self.has_clients and self.duration is None:
+            raise ValueError(
+                "has clients in a closed loop and a class with arrivals of its own: how many requests each of them "
+                'sends is not known before; give duration, such as "10 min", instead of num_requests'
+            )
         if self.trace is not None and (self.arrivals is None or self.duration is None):
             return self
         if self.num_requests is None and self.duration is None:

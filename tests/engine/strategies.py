@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
+from simserve.workload.beginnings import Beginnings
 from simserve.workload.conversations import Shape, contexts
 from simserve.workload.prefixes import PrefixSegments
-from simserve.workload.requests import RequestSpecs
+from simserve.workload.requests import OPEN, ClientLoop, RequestSpecs
 from tests.oracle.replica import ONE_TOKEN
 
 # batching, scheduler, admission, kv_allocation; those with the most to go wrong come more often.
@@ -314,23 +315,34 @@ def conversations(draw: st.DrawFn, config: EngineConfig) -> RequestSpecs:
     shape = Shape(session=session, turn=turn, call=call)
     new = np.array(draw(st.lists(st.integers(1, 5), min_size=count, max_size=count)), dtype=np.int64)
     outputs = np.array(draw(st.lists(st.integers(1, 8), min_size=count, max_size=count)), dtype=np.int64)
-    groups = None
+    beginnings = None
     if draw(st.booleans()):
-        groups = np.array(draw(st.lists(st.integers(0, 1), min_size=len(calls), max_size=len(calls))), dtype=np.int64)
+        group = np.array(draw(st.lists(st.integers(-1, 1), min_size=len(calls), max_size=len(calls))), dtype=np.int64)
+        system = draw(st.integers(1, config.max_model_len // 2))
+        beginnings = Beginnings(group=group, tokens=np.where(group < 0, 0, system), num_groups=2)
     growth = draw(st.sampled_from([1.0, 1.0, 0.5, 0.0]))
-    system = 0 if groups is None else draw(st.integers(1, config.max_model_len // 2))
-    prompts, prefixes = contexts(shape, new, outputs, growth, groups, system)
+    prompts, prefixes = contexts(shape, new, outputs, growth, beginnings)
     pauses = draw(st.lists(st.sampled_from([0, 1, 5]), min_size=len(calls), max_size=len(calls)))
     starts = np.cumsum(np.array(pauses)) * ARRIVAL_UNIT
-    is_closed = draw(st.integers(0, 2)) == 0
+    # Who holds each conversation: nobody, or the clients of one closed loop or another; those of a loop are neighbours.
+    owners = [draw(st.sampled_from([OPEN, OPEN, 0]))] * len(calls)
+    if draw(st.booleans()):
+        owners = sorted(draw(st.lists(st.integers(OPEN, 1), min_size=len(calls), max_size=len(calls))))
+    owner = np.array(owners, dtype=np.int8)[session]
+    clients = [draw(st.integers(1, 3)) for _ in range(max(owners) + 1)]
     thinks = draw(st.lists(st.sampled_from([0, 1, 7]), min_size=count, max_size=count))
+    # Some turns are not sent before a time of their own, recorded turns for one.
+    units = draw(st.lists(st.sampled_from([math.nan, math.nan, 3.0, 40.0]), min_size=count, max_size=count))
+    earliest = np.where(turn == 1, math.nan, np.array(units) * ARRIVAL_UNIT)
     return RequestSpecs(
-        arrival_time=np.where((turn == 1) & (not is_closed), starts[session], math.nan),
+        arrival_time=np.where((turn == 1) & (owner == OPEN), starts[session], earliest),
         prompt_tokens=prompts,
         output_tokens=outputs,
         max_tokens=outputs.copy(),
         think_time=np.array(thinks) * THINK_UNIT,
-        concurrency=draw(st.integers(1, 3)) if is_closed else None,
+        concurrency=sum(clients) or None,
+        loop=owner if len(set(owners)) > 1 or len(clients) > 1 else None,
+        loops=tuple(ClientLoop(count) for count in clients),
         is_stationary=False,
         offered_rate=math.nan,
         prefixes=prefixes,

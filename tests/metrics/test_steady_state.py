@@ -106,3 +106,16 @@ def test_a_warmup_longer_than_the_run_leaves_nothing() -> None:
 def test_no_requests_no_window() -> None:
     """Its ends are undefined."""
     assert np.isnan(window_of(make_records([])).seconds)
+
+
+def test_a_fleet_that_changes_is_reported_whole() -> None:
+    """The hole that a start or a loss leaves is what is asked about: only a time that the scenario gives is cut."""
+    records = make_records(np.cumsum(np.random.default_rng(1).exponential(0.1, 5000)), ttft=1.0, e2e=20.0)
+
+    whole, cut = window_of(records, has_changing_fleet=True), window_of(records)
+    asked = window_of(records, has_changing_fleet=True, warmup=60.0)
+
+    assert whole.is_whole_run
+    assert whole.has_arrived.all()
+    assert not cut.is_whole_run
+    assert asked.start == pytest.approx(records.arrival_time[0] + 60.0)

@@ -150,25 +150,27 @@ class Replica(ABC):
         return list(zip(prefixes.segments[entries].tolist(), prefixes.ends[entries].tolist(), strict=True))
 
     def begin_sessions(self) -> None:
-        """Send the first turns: all at their times, or in a closed loop those that find a client."""
+        """Send the first turns: at their times, or in a closed loop those that find a client."""
         if self.specs.turn is None:
             return
-        turns, sessions = self.specs.turn.tolist(), self.specs.session.tolist()
-        self.unbegun = sorted({sessions[index] for index in range(len(turns))})
-        clients = len(self.unbegun) if self.specs.concurrency is None else self.specs.concurrency
-        for _ in range(min(clients, len(self.unbegun))):
-            self.begin_session(None)
-
-    def begin_session(self, answered: float | None) -> None:
-        """Send the first turn of the next conversation."""
-        if self.unbegun:
-            session = self.unbegun.pop(0)
+        self.unbegun: dict[int, list[int]] = {}
+        for session, loop in zip(self.specs.session.tolist(), self.specs.loop_of_each.tolist(), strict=True):
+            if session not in self.unbegun.setdefault(loop, []):
+                self.unbegun[loop].append(session)
+        for session in self.unbegun.pop(-1, []):
             for index in self.turn_of(session, 1):
-                if self.specs.concurrency is None:
-                    self.send(float(self.specs.arrival_time[index]), index)
-                else:
-                    thought = 0.0 if answered is None else float(self.specs.think_time[index])
-                    self.send((answered or 0.0) + thought, index)
+                self.send(float(self.specs.arrival_time[index]), index)
+        for loop, clients in enumerate(self.specs.client_loops):
+            for _ in range(min(clients.concurrency, len(self.unbegun.get(loop, [])))):
+                self.begin_session(loop, None)
+
+    def begin_session(self, loop: int, answered: float | None) -> None:
+        """Let a client of a closed loop send the first turn of the next conversation."""
+        if self.unbegun[loop]:
+            session = self.unbegun[loop].pop(0)
+            for index in self.turn_of(session, 1):
+                thought = 0.0 if answered is None else float(self.specs.think_time[index])
+                self.send((answered or 0.0) + thought, index)
 
     def turn_of(self, session: int, turn: int) -> list[int]:
         """Return the requests of one turn of one conversation."""
@@ -183,9 +185,12 @@ class Replica(ABC):
             return
         following = self.turn_of(session, turn + 1)
         for each in following:
-            self.send(answered + float(self.specs.think_time[each]), each)
-        if not following and self.specs.concurrency is not None:
-            self.begin_session(answered)
+            earliest = float(self.specs.arrival_time[each])
+            sent = answered + float(self.specs.think_time[each])
+            self.send(sent if math.isnan(earliest) else max(sent, earliest), each)
+        loop = int(self.specs.loop_of_each[index])
+        if not following and loop >= 0:
+            self.begin_session(loop, answered)
 
     def send_follower(self, index: int, answered: float) -> None:
         """Let whoever waits for the answer to a request send what comes next."""

@@ -159,6 +159,7 @@ def test_servers_that_start_cold_say_for_how_long(tmp_path: Path) -> None:
 
     assert [point.protocol.cold_seconds > 0 for point in read_inferencex(tmp_path)] == [True, True, False, False]
     assert not any(point.protocol.cold_seconds for point in read_inhouse(tmp_path))
+    assert [point.protocol.cold_stall_seconds > 0 for point in read_inferencex(tmp_path)] == [False, True, False, False]
 
 
 def test_a_script_that_sends_fewer_prompts_says_so(tmp_path: Path) -> None:

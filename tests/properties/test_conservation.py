@@ -27,7 +27,7 @@ from simserve.sim.units import STOPPED
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.prefixes import system_prompts
-from simserve.workload.requests import RequestSpecs
+from simserve.workload.requests import ClientLoop, RequestSpecs
 from tests.builders import affine_step_times, make_closed_loop, make_config, make_specs
 from tests.theory.builders import make_deployment
 
@@ -66,12 +66,14 @@ def traffic(draw: st.DrawFn) -> RequestSpecs:
         specs = replace(specs, ramp_up=draw(st.sampled_from([None, 5.0])), closes_at=closes_at)
     if draw(st.booleans()):
         specs = in_conversations(specs, draw(st.integers(1, 4)))
+        if specs.concurrency is None and draw(st.booleans()):
+            specs = beside_clients(specs, draw(st.integers(0, count - 1)), draw(st.sampled_from([None, 4.0, 20.0])))
     own = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
     if draw(st.booleans()):
         groups = np.array(draw(st.lists(st.integers(0, 2), min_size=count, max_size=count)))
         shared = draw(st.integers(1, 20))
         lengths = np.maximum(specs.prompt_tokens, shared + 1)
-        prefixes = system_prompts(groups, 3, shared, lengths + specs.output_tokens)
+        prefixes = system_prompts(groups, 3, np.full(len(groups), shared), lengths + specs.output_tokens)
         specs = replace(specs, prompt_tokens=lengths, prefixes=prefixes)
     numbers = np.array(own, dtype=np.int16)
     return replace(specs, classes=draw(classes()), request_class=numbers, seed=draw(st.integers(0, 9)))
@@ -88,6 +90,22 @@ def in_conversations(specs: RequestSpecs, turns: int) -> RequestSpecs:
         turn=turn,
         arrival_time=np.where(turn == 1, starts, np.nan),
         think_time=np.full(len(specs), 0.5),
+    )
+
+
+def beside_clients(specs: RequestSpecs, first: int, closes_at: float | None) -> RequestSpecs:
+    """Return the same conversations, of which the last (those from about ``first`` on) are held by two closed loops."""
+    assert specs.session is not None
+    begins = np.flatnonzero(specs.turn == 1)
+    edges = begins[np.searchsorted(begins, [first, (first + len(specs)) // 2]).clip(max=len(begins) - 1)]
+    loop = np.searchsorted(edges, np.arange(len(specs)), side="right") - 1
+    return replace(
+        specs,
+        arrival_time=np.where(loop >= 0, np.nan, specs.arrival_time),
+        loop=loop.astype(np.int8),
+        loops=(ClientLoop(1), ClientLoop(2, ramp_up=5.0)),
+        concurrency=3,
+        closes_at=closes_at,
     )
 
 

@@ -44,3 +44,31 @@ def test_what_is_advised_mends_it(change: str, gone: str) -> None:
 def test_ordinary_limits_are_no_news() -> None:
     """A scenario that sets them says nothing."""
     assert open_limits(resolve(load("chatbot"))) is None
+
+
+def test_a_length_beyond_the_model_is_simulated_and_said() -> None:
+    """Question 4 of the texts asks for 16,384 tokens of a model of 4,096: a quarter as many requests fit."""
+    shape = ["model=llama-2-13b", "deployment.hardware=a100-sxm-80gb", "deployment.tensor_parallel_size=1"]
+    shape += ["deployment.quantization=none", "deployment.kv_cache_dtype=auto"]
+    usual = resolve(load("chatbot", [*shape, "deployment.engine.max_model_len=4096"]))
+    beyond = resolve(load("chatbot", [*shape, "deployment.engine.max_model_len=16384"]))
+
+    assert usual.memory.max_concurrent_full_length is not None
+    assert beyond.memory.max_concurrent_full_length == pytest.approx(usual.memory.max_concurrent_full_length / 4)
+    assert "trained on 4,096 positions" in (open_limits(beyond) or "")
+    assert "trained on" not in (open_limits(usual) or "")
+
+
+def test_a_budget_beyond_the_table_has_its_step_too() -> None:
+    """vLLM before chunked prefill takes max_model_len as its budget, 131,072 here: more than is tabulated."""
+    changes = ["deployment.quantization=none", "deployment.kv_cache_dtype=auto"]
+    changes += ["deployment.engine={name: vllm, version: '0.2.7'}", "deployment.hardware=h200-sxm-141gb"]
+
+    said = open_limits(resolve(load("chatbot", changes)))
+
+    assert said is not None
+    assert "a step of 131,072 prompt tokens takes" in said
+    assert said.count("--set") == 1
+    advice = said.rsplit("--set ", 1)[1].removesuffix(".")
+    assert advice.startswith("deployment.engine.max_model_len=")
+    assert "a step of" not in (open_limits(resolve(load("chatbot", [*changes, advice]))) or "")

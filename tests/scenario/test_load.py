@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import yaml
@@ -22,6 +24,16 @@ def write_scenario(folder: Path, text: str | None = None) -> Path:
 def test_a_file_and_its_folder_are_remembered(tmp_path: Path) -> None:
     """Relative paths inside a scenario start from its own folder."""
     assert load(write_scenario(tmp_path)).folder == tmp_path
+
+
+def test_a_pipe_is_read_as_a_file(tmp_path: Path) -> None:
+    """As the shell's <(...) and /dev/stdin hand one over."""
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_text, args=(yaml.safe_dump(scenario_mapping()),), daemon=True)
+    writer.start()
+
+    assert load(pipe).model_dump() == load(write_scenario(tmp_path)).model_dump()
 
 
 def test_a_bundled_scenario_is_found_by_name() -> None:
@@ -185,3 +197,16 @@ def test_a_block_of_aliases_is_not_written_out(tmp_path: Path) -> None:
         load(write_scenario(tmp_path, text))
 
     assert str(caught.value).endswith("small.yaml: slo: must be a mapping of keys to values")
+
+
+@pytest.mark.parametrize(
+    ("short", "below", "whole"),
+    [
+        ("deployment.routing=random", "deployment.routing.weights=null", "deployment.routing={policy: random}"),
+        ("deployment.routing=random", "deployment.routing.policy=round_robin", "deployment.routing=round_robin"),
+        ("slo=chat", "slo.attainment=0.9", "slo={preset: chat, attainment: 0.9}"),
+    ],
+)
+def test_a_key_below_a_shorthand_is_set_beside_what_it_stands_for(short: str, below: str, whole: str) -> None:
+    """`routing: random` is `routing: {policy: random}`, and `slo: chat` is `slo: {preset: chat}`."""
+    assert make_scenario([short, below]).model_dump() == make_scenario([whole]).model_dump()

@@ -137,6 +137,9 @@ def test_a_version_that_yaml_reads_as_a_number_asks_for_quotes() -> None:
 
     with pytest.raises(ScenarioError, match=r'put it in quotes: version: "0.12"'):
         make_scenario(deployment=deployment)
+    deployment["engine"] = {"version": 0.10}
+    with pytest.raises(ScenarioError, match=r'version: "0.1" or "0.10"'):
+        make_scenario(deployment=deployment)
 
 
 def test_json_schema_describes_a_whole_scenario() -> None:

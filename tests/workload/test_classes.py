@@ -37,6 +37,7 @@ def batch(**more: Any) -> dict[str, Any]:
 
 POISSON = {"process": "poisson", "rate": 10.0}
 CLOSED = {"process": "closed_loop", "concurrency": 2}
+TALKS = {"turns": fixed(3), "think_time": "4 s"}
 
 
 def test_shares_divide_the_common_arrivals() -> None:
@@ -133,9 +134,13 @@ def test_a_closed_loop_has_classes_by_share() -> None:
                 "arrivals": {"process": "closed_loop", "concurrency": 2},
                 "classes": [chat(share=1.0), batch(arrivals=POISSON)],
             },
-            "closed loop and a class",
+            "give duration",
         ),
-        ({"classes": [chat(arrivals={"process": "closed_loop", "concurrency": 2})]}, "closed_loop arrivals of its own"),
+        ({"classes": [chat(arrivals={"process": "closed_loop", "concurrency": 2})]}, "give duration"),
+        ({"classes": [chat(arrivals={"process": "all_at_once"})]}, "give it num_requests"),
+        ({"classes": [chat(arrivals=POISSON, num_requests=5)]}, "all_at_once"),
+        ({"arrivals": POISSON, "classes": [chat(share=1.0, sessions=TALKS)]}, "give workload.sessions"),
+        ({"sessions": TALKS, "classes": [chat(arrivals=POISSON)]}, "give the classes sessions of their own"),
         ({"trace": {"path": "x.csv"}, "classes": [chat(arrivals=POISSON)]}, "give the class a share of its rows"),
     ],
 )

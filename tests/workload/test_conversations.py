@@ -9,6 +9,7 @@ import pytest
 
 from simserve.errors import InputError
 from simserve.validation import validate
+from simserve.workload.beginnings import Beginnings
 from simserve.workload.conversations import Shape, contexts
 from simserve.workload.generate import generate
 from simserve.workload.prefixes import PrefixSegments
@@ -42,6 +43,11 @@ def path(prefixes: PrefixSegments, index: int) -> list[tuple[int, int]]:
     return list(zip(prefixes.segments[entries].tolist(), prefixes.ends[entries].tolist(), strict=True))
 
 
+def one_system(tokens: int) -> Beginnings:
+    """Return that one conversation begins with a system prompt of so many tokens."""
+    return Beginnings(group=np.array([0]), tokens=np.array([tokens]), num_groups=1)
+
+
 def columns(rows: list[tuple[int, int, int]]) -> Shape:
     """Return the shape of conversations given by rows of conversation, turn, call."""
     session, turn, call = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
@@ -51,7 +57,7 @@ def columns(rows: list[tuple[int, int, int]]) -> Shape:
 def test_a_turn_holds_all_that_was_said_before() -> None:
     """Prompts 10, then 10 + 5 + 20, then 35 + 6 + 30; the next conversation starts anew."""
     shape = columns([(0, 1, 0), (0, 2, 0), (0, 3, 0), (1, 1, 0)])
-    prompts, prefixes = contexts(shape, np.array([10, 20, 30, 8]), np.array([5, 6, 7, 9]), 1.0, None, 0)
+    prompts, prefixes = contexts(shape, np.array([10, 20, 30, 8]), np.array([5, 6, 7, 9]), 1.0, None)
 
     assert prompts.tolist() == [10, 35, 71, 8]
     assert path(prefixes, 2) == [(0, 15), (1, 41), (2, 78)]
@@ -61,7 +67,7 @@ def test_a_turn_holds_all_that_was_said_before() -> None:
 def test_an_answer_kept_in_part_is_new_text() -> None:
     """Of 6 answer tokens 3 stay: the second prompt is 10 + 3 + 20, and shares the 10 alone."""
     shape = columns([(0, 1, 0), (0, 2, 0)])
-    prompts, prefixes = contexts(shape, np.array([10, 20]), np.array([6, 6]), 0.5, None, 0)
+    prompts, prefixes = contexts(shape, np.array([10, 20]), np.array([6, 6]), 0.5, None)
 
     assert prompts.tolist() == [10, 33]
     assert path(prefixes, 0) == [(0, 10), (2, 16)]
@@ -71,7 +77,7 @@ def test_an_answer_kept_in_part_is_new_text() -> None:
 def test_parallel_calls_share_the_context_and_come_back_as_text() -> None:
     """Two calls of 10 and 4 new tokens on a system prompt of 100: the next turn holds 100 + 10 + both answers."""
     shape = columns([(0, 1, 0), (0, 1, 1), (0, 2, 0)])
-    prompts, prefixes = contexts(shape, np.array([10, 4, 20]), np.array([5, 7, 9]), 1.0, np.array([0]), 100)
+    prompts, prefixes = contexts(shape, np.array([10, 4, 20]), np.array([5, 7, 9]), 1.0, one_system(100))
 
     assert prompts.tolist() == [110, 104, 142]
     assert path(prefixes, 0) == [(0, 100), (1, 115)]
@@ -198,7 +204,7 @@ def test_a_conversation_has_one_class() -> None:
         ({"sessions": {"turns": fixed(3), "think_time_cv": 1.0}}, "think_time"),
         ({"sessions": {"turns": fixed(3), "think_time": "1 s", "think_time_cv": 0.01}}, "at least 0.05"),
         ({"sessions": {"turns": 3}}, "mapping"),
-        ({"classes": [{"name": "own", "arrivals": POISSON}]}, "a class with arrivals of its own"),
+        ({"classes": [{"name": "own", "arrivals": POISSON}]}, "no class has a share of them"),
         ({"trace": {"path": "t.csv"}, "arrivals": None, "prompt_tokens": None, "output_tokens": None}, "sessions"),
     ],
 )

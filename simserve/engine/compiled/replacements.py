@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from simserve.engine.numbers import SEVERAL
 from simserve.errors import InvariantError
 
 
@@ -70,12 +71,21 @@ def bisect_left(values: Any, value: Any) -> int:
     return low
 
 
-def sum_between(values: Any, start: int, stop: int) -> int:
-    """As `simserve.engine.numbers.sum_between`."""
+def sum_around(values: Any, start: int, count: int) -> int:
+    """As `simserve.engine.numbers.sum_around`."""
     total = 0
-    for position in range(start, stop):
+    stop = start + count
+    around = stop - len(values)
+    for position in range(start, stop if around <= 0 else stop - around):
+        total += values[position]
+    for position in range(around):
         total += values[position]
     return total
+
+
+def leap_row(*fields: Any) -> Any:
+    """As `simserve.engine.leaps.leap_row`: numbers as they are."""
+    return fields
 
 
 def earliest_of(times: Any) -> float:
@@ -93,6 +103,17 @@ def least_of(loads: Any) -> int:
         if loads[position] < loads[least]:
             least = position
     return least
+
+
+def find_one(times: Any, time: float) -> int:
+    """As `simserve.engine.numbers.find_one`."""
+    place = SEVERAL
+    for position in range(len(times)):
+        if times[position] == time:
+            if place != SEVERAL:
+                return SEVERAL
+            place = position
+    return place
 
 
 def find_all(times: Any, time: float, positions: Any) -> None:
@@ -136,6 +157,18 @@ def sort_ascending(values: Any) -> None:
             values[before + 1] = values[before]
             before -= 1
         values[before + 1] = value
+
+
+def remove_all(values: Any, value: int) -> None:
+    """As `simserve.engine.numbers.remove_all`."""
+    kept = 0
+    for position in range(len(values)):
+        each = values[position]
+        if each != value:
+            values[kept] = each
+            kept += 1
+    while len(values) > kept:
+        values.pop()
 
 
 def new_slot(cache: Any, segment: int) -> int:
@@ -310,14 +343,17 @@ REPLACED: dict[str, Any] = {
         heappop,
         heapify,
         bisect_left,
-        sum_between,
+        leap_row,
+        sum_around,
         earliest_of,
         least_of,
+        find_one,
         find_all,
         least_among,
         sum_among,
         copy_into,
         sort_ascending,
+        remove_all,
         new_slot,
         add_reach,
         drop_reach,

@@ -196,6 +196,11 @@ class Deployment:
         return weights_bytes(self.model, self.scenario.deployment.quantization if self.is_own_checkpoint else own)
 
     @property
+    def is_beyond_model(self) -> bool:
+        """Whether requests may be longer than the model was made for, which engines must be told to allow."""
+        return self.engine.max_model_len > self.model.max_position_embeddings
+
+    @property
     def is_full_precision(self) -> bool:
         """Whether the weights are simulated in 16 or 32 bit."""
         return self.scenario.deployment.quantization in _FULL_PRECISION

@@ -12,10 +12,11 @@ from simserve.errors import ScenarioError
 from simserve.planner.export.flags import Flags, Word, flags_of, read_words, similar
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.model_names import NamedModel, find_model, stored_format
+from simserve.planner.importers.speculation import read_speculation, settings_of
 from simserve.planner.importers.traffic import PLACEHOLDER_NOTE, placeholder_workload
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.model import load_model
-from simserve.scenario.deployment_spec import DeploymentSpec, EngineSpec
+from simserve.scenario.deployment_spec import DeploymentSpec
 
 ASSUMED_HARDWARE = "h100-sxm-80gb"
 """GPU of a command line that comes without one."""
@@ -81,7 +82,7 @@ _DTYPES = {"half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32
 _WITHOUT_EFFECT = re.compile(
     r"--(?:host|port|api-key|served-model-name|trust-remote-code|download-dir|tokenizer(?:-.*)?|seed|chat-template.*|"
     r"revision|code-revision|ssl-.*|uvicorn-.*|disable-log-.*|enable-log-.*|max-log-len|tool-.*|enable-auto-tool-choice|"
-    r"reasoning-parser|response-role|allow.*|load-format|root-path|generation-config|distributed-executor-backend)"
+    r"reasoning-parser|response-role|allow.*|load-format|root-path|generation-config|distributed-executor-backend|ngram-prompt-lookup-max)"
 )
 """Flags that change nothing the simulation looks at."""
 _HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG]?)")
@@ -102,6 +103,7 @@ class _Reading:
     dtype: str | None = None
     data_parallel_size: int = 1
     swap_space: float | None = None
+    speculation: dict[str, Any] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
     not_simulated: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -231,17 +233,26 @@ def _data_parallel(reading: _Reading, value: object) -> None:
 
 
 def _enforce_eager(reading: _Reading, value: object) -> None:
-    if "enforce_eager" in EngineSpec.model_fields:
-        reading.engine["enforce_eager"] = value is True
-    else:
-        reading.not_simulated.append("--enforce-eager")
+    reading.engine["enforce_eager"] = value is True
 
 
 def _cpu_offload(reading: _Reading, value: object) -> None:
-    if "cpu_offload_gb" in DeploymentSpec.model_fields:
-        reading.deployment["cpu_offload_gb"] = float(str(value))
-    else:
-        reading.not_simulated.append(f"--cpu-offload-gb {value}")
+    try:
+        reading.engine["cpu_offload_gb"] = float(str(value))
+    except ValueError:
+        raise ScenarioError("is not a number of GiB", file=_WHERE, key="--cpu-offload-gb", value=value) from None
+
+
+def _speculative_config(reading: _Reading, value: object) -> None:
+    reading.speculation |= settings_of(value, _WHERE)
+
+
+def _speculative_model(reading: _Reading, value: object) -> None:
+    reading.speculation["model"] = str(value)
+
+
+def _speculative_tokens(reading: _Reading, value: object) -> None:
+    reading.speculation["num_speculative_tokens"] = _number("--num-speculative-tokens", value)
 
 
 def _expert_parallel(reading: _Reading, value: object) -> None:
@@ -299,6 +310,9 @@ _OTHERS: dict[str, Callable[[_Reading, object], None]] = {
     "--scheduling-policy": _scheduling_policy,
     "--preemption-mode": _preemption_mode,
     "--swap-space": _swap_space,
+    "--speculative-config": _speculative_config,
+    "--speculative-model": _speculative_model,
+    "--num-speculative-tokens": _speculative_tokens,
 }
 
 
@@ -317,6 +331,13 @@ def _draft(reading: _Reading, served: str, model: str | None, *, hardware: str, 
         reading.engine["swap_space"] = f"{reading.swap_space:g} GiB"
         reading.not_simulated[:] = [each for each in reading.not_simulated if not each.startswith("--swap-space")]
     deployment["engine"] = {"name": "vllm", "version": version, **reading.engine}
+    if reading.speculation:
+        found = read_speculation(reading.speculation, _WHERE)
+        if found is None:
+            reading.not_simulated.append(f"speculation {reading.speculation}")
+        else:
+            deployment["speculative"], note = found
+            notes.append(note)
     if reading.not_simulated:
         notes.append("Not simulated: " + ", ".join(reading.not_simulated) + ".")
     if reading.ignored:

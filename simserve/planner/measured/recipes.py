@@ -75,6 +75,14 @@ _RECIPES = {
     ("tensorrt-llm", "deepseek-r1"): _TENSORRT_DEEPSEEK,
     ("tensorrt-llm", "deepseek-v3"): _TENSORRT_DEEPSEEK,
     ("vllm", "kimi-k2"): Recipe(share=0.95),
+    ("sglang", "qwen3.5-397b-a17b"): Recipe(
+        seats=128,
+        max_num_batched_tokens=16384,
+        share=0.8,
+        kv_cache_dtype="fp8",
+        places_experts=False,
+        cold_seconds=SGLANG_COLD_SECONDS,
+    ),
     ("sglang", "glm-5"): Recipe(share=0.85, prompts=5, cold_seconds=SGLANG_COLD_SECONDS),
 }
 _MINIMAX_H100 = Recipe(seats=256, share=0.90)

@@ -243,3 +243,11 @@ def test_a_target_that_is_none_is_a_usage_error() -> None:
     """With the nearest."""
     with pytest.raises(UsageError, match="'lmdeploy' is not a target; choose from k8s, ollama, sglang"):
         export(make_scenario(), "lmdeploy")
+
+
+def test_sglang_is_told_to_allow_a_length_beyond_the_model() -> None:
+    """It refuses a --context-length above the model's own without its variable."""
+    beyond = exported("sglang", "model=llama-2-7b", "deployment.engine.max_model_len=8192")
+
+    assert beyond.line.startswith("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 python")
+    assert not exported("sglang", "model=llama-2-7b", "deployment.engine.max_model_len=4096").environment

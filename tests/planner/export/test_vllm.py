@@ -299,3 +299,11 @@ def test_a_second_kv_tier_is_said_where_the_version_has_one() -> None:
     assert_parses(new)
     assert "--kv-offloading" not in old.line
     assert any("engine.kv_offload" in note for note in old.notes)
+
+
+def test_a_length_beyond_the_model_is_allowed_by_its_variable() -> None:
+    """vLLM refuses a --max-model-len above the model's own unless VLLM_ALLOW_LONG_MAX_MODEL_LEN is set."""
+    shape = ("model=llama-2-7b", "deployment.hardware=h100-sxm-80gb", "deployment.tensor_parallel_size=1")
+
+    assert command(*shape, "deployment.engine.max_model_len=8192").startswith("VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 vllm")
+    assert "ALLOW_LONG" not in command(*shape, "deployment.engine.max_model_len=4096")

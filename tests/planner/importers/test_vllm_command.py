@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,15 @@ _RANKS = ("model=deepseek-v3", "deployment.quantization=fp8", "deployment.hardwa
     [
         (("deployment.engine.enforce_eager=true",), "--enforce-eager"),
         (("deployment.engine.max_cudagraph_capture_size=2048",), "--max-cudagraph-capture-size 2048"),
-        (("deployment.cpu_offload_gb=1",), "--cpu-offload-gb 1"),
+        (("deployment.engine.cpu_offload_gb=1",), "--cpu-offload-gb 1"),
+        (("deployment.speculative={method: ngram, num_speculative_tokens: 4, acceptance_rate: 0.41}",), '"ngram"'),
+        (
+            (
+                "deployment.speculative={method: draft_model, draft_model: llama-3.2-1b, num_speculative_tokens: 5, "
+                "acceptance_rate: 0.6}",
+            ),
+            '"model": "meta-llama/Llama-3.2-1B"',
+        ),
         (
             (*_RANKS, "deployment.data_parallel_size=8", "deployment.enable_expert_parallel=true"),
             "--data-parallel-size 8 --enable-expert-parallel",
@@ -75,16 +84,54 @@ _RANKS = ("model=deepseek-v3", "deployment.quantization=fp8", "deployment.hardwa
     ],
 )
 def test_rare_keys_come_back_too(overrides: tuple[str, ...], words: str) -> None:
-    """Where the schema has them."""
-    try:
-        scenario = make_scenario([*overrides, "deployment.engine.max_model_len=4096"])
-    except ScenarioError:
-        pytest.skip("the schema has no such key")
+    """Weights in host memory, ranks, drafts."""
+    scenario = make_scenario([*overrides, "deployment.engine.max_model_len=4096"])
 
     line = export(scenario, "vllm")
     assert words in line.line
     back = import_vllm_command(line.line, hardware=scenario.deployment.hardware, version="0.12")
     assert resolved_part(back.scenario) == resolved_part(scenario)
+    assert back.scenario.deployment.speculative == scenario.deployment.speculative
+
+
+@pytest.mark.parametrize(
+    ("words", "version", "method"),
+    [
+        (
+            '--speculative-config \'{"method": "eagle3", "model": "org/head", "num_speculative_tokens": 3}\'',
+            "0.12",
+            "eagle",
+        ),
+        ('--speculative-config \'{"model": "org/EAGLE-head", "num_speculative_tokens": 3}\'', "0.12", "eagle"),
+        ("--speculative-model [ngram] --num-speculative-tokens 3 --ngram-prompt-lookup-max 4", "0.6.6", "ngram"),
+        ("--speculative-model meta-llama/Llama-3.2-1B --num-speculative-tokens 3", "0.6.6", "draft_model"),
+    ],
+)
+def test_drafts_come_with_a_placeholder_for_their_acceptance(words: str, version: str, method: str) -> None:
+    """The line does not say how many are accepted; a note does."""
+    draft = imported(f"vllm serve meta-llama/Llama-3.1-8B --max-model-len 8192 {words}", version=version)
+
+    found = draft.scenario.deployment.speculative
+    assert found is not None
+    assert (found.method, found.num_speculative_tokens) == (method, 3)
+    assert any("accepted is a placeholder" in note for note in draft.notes)
+    assert not any("Not simulated" in note for note in draft.notes)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("{", "--speculative-config: '{' is not JSON"),
+        ("[]", "must be a JSON object"),
+        ('{"method": "ngram"}', "num_speculative_tokens: must be a whole number"),
+        ('{"method": "ngram", "num_speculative_tokens": 0}', "0 must be a whole number from 1"),
+        ('{"model": "org/unheard-of", "num_speculative_tokens": 2}', "'org/unheard-of' is no model"),
+    ],
+)
+def test_drafts_that_cannot_be_read_are_refused(config: str, said: str) -> None:
+    """With what was expected."""
+    with pytest.raises(ScenarioError, match=re.escape(said)):
+        imported(f"vllm serve meta-llama/Llama-3.1-8B --speculative-config '{config}'")
 
 
 def test_an_exported_bundled_scenario_comes_back() -> None:

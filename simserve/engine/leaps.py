@@ -1,0 +1,56 @@
+"""Leaps as the kernel writes them down: one row each, packed into bytes from Python, numbers in compiled code.
+
+A packed row takes a fifth of the memory of eighteen Python numbers, and is an array without looking at each of them.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEAP_FIELDS = (
+    "start_time",  # seconds
+    "num_steps",
+    "first_seconds",  # duration of the first step
+    "increment_seconds",  # by how much each further step is longer
+    "num_decoding",  # sequences that decode in the step
+    "context_tokens",  # their tokens in the KV cache, at the first step
+    "prefill_tokens",  # a step
+    "num_prefilling",  # requests with a chunk in the step
+    "priced_tokens",  # x of StepTimes
+    "attended_pairs",  # P of StepTimes, at the first step
+    "attended_keys",  # C of StepTimes, at the first step
+    "first_gaps",  # requests whose inter-token gap is the first step
+    "further_gaps",  # requests whose inter-token gap is each further step
+    "held_tokens",  # tokens in the KV cache before the leap
+    "used_before",  # KV tokens reserved before the leap
+    "used_after",  # KV tokens reserved in its last step
+    "waiting_seconds",  # requests waiting, summed over the seconds of the leap
+    "blocked_by",  # what kept the head of the queue out
+)
+LEAP_WIDTH = len(LEAP_FIELDS)
+
+_ROW = Struct("dqddqdqqqddqqdqqdq")
+"""Floats, and whole numbers as such: a float is made of neither."""
+_END = Struct("dq")
+_WHOLE = [position for position, code in enumerate(_ROW.format) if code == "q"]
+LEAP_BYTES = _ROW.size
+
+leap_row = _ROW.pack
+"""Return a leap, its fields given in order, as `take_leaps` reads it."""
+
+
+def end_row(leaps: bytearray, waiting_seconds: float, blocked_by: int) -> None:
+    """Write the last two fields of the last leap anew."""
+    _END.pack_into(leaps, len(leaps) - _END.size, waiting_seconds, blocked_by)
+
+
+def take_leaps(leaps: bytearray) -> NDArray[np.float64]:
+    """Return leaps, shape [fields, leaps], and forget them."""
+    rows = np.array(np.frombuffer(leaps).reshape(-1, LEAP_WIDTH).T, order="C")
+    leaps.clear()
+    for position in _WHOLE:
+        rows[position] = rows[position].view(np.int64)
+    return rows

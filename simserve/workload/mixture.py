@@ -1,0 +1,190 @@
+"""Traffic of several kinds on one clock: conversations beside single requests, clients that wait beside who does not.
+
+Each kind draws by itself, from streams of its own; here their rows are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
+from simserve.workload.beginnings import draw_beginnings, with_beginnings
+from simserve.workload.classes import draw_own, draw_shared
+from simserve.workload.conversations import draw_pauses
+from simserve.workload.dialogues import draw_dialogues
+from simserve.workload.prefixes import PrefixSegments, joined
+from simserve.workload.requests import OPEN, ClientLoop, RequestSpecs
+from simserve.workload.source import asked_tokens, offered_rate, priorities, some
+from simserve.workload.spec import WorkloadSpec
+
+_FEWEST_DRAWN, _ROUNDS_DRAWN = 1000, 4
+"""Requests that are drawn at first for a closed loop: so many, and so many a client."""
+
+
+def draw_mixture(
+    spec: WorkloadSpec, *, seed: int, replication: int, base_path: Path | None, num_drawn: int | None = None
+) -> RequestSpecs:
+    """Return the requests of a workload whose classes are not all of one kind.
+
+    In front, in order of their beginning, what arrives at times of its own; behind it each closed loop's requests.
+
+    Args:
+        spec: The workload, with classes.
+        seed: Of the run.
+        replication: Of the run.
+        base_path: Folder that relative paths are tried against before the working folder.
+        num_drawn: How many requests are drawn for the clients of each closed loop; None: some rounds of them all.
+
+    Raises:
+        ScenarioError: No request arrives within the duration.
+    """
+    classes = spec.classes or ()
+    numbers: list[int | None] = [number for number, each in enumerate(classes) if each.arrivals is not None]
+    if any(each.share is not None for each in classes):
+        numbers.insert(0, None)
+    waiting: list[RequestSpecs] = []
+    coming: list[RequestSpecs] = []
+    for number in numbers:
+        arrivals = _arrivals(spec, number)
+        part = _part(_bounded(spec, number, arrivals, num_drawn), number, seed, replication, base_path)
+        if len(part):
+            (waiting if isinstance(arrivals, ClosedLoopArrivals) else coming).append(part)
+    specs = _together(spec, [*coming, *waiting], [OPEN] * len(coming) + list(range(len(waiting))))
+    some(specs.arrival_time)
+    sources = [_arrivals(spec, number) for number in numbers]
+    rates = [each.rate for each in sources if isinstance(each, STATIONARY)]
+    is_steady = len(rates) == len(sources)
+    return replace(
+        specs,
+        concurrency=sum(part.concurrency or 0 for part in waiting) or None,
+        loops=tuple(ClientLoop(part.concurrency or 0, part.ramp_up) for part in waiting),
+        closes_at=spec.duration if waiting else None,
+        is_stationary=is_steady,
+        offered_rate=sum(rates) if is_steady else _mean_rate(specs, has_clients=bool(waiting)),
+    )
+
+
+def _mean_rate(specs: RequestSpecs, *, has_clients: bool) -> float:
+    """Return requests over the seconds in which they, or their conversations, begin; NaN where answers set the pace."""
+    last = float(np.nanmax(specs.arrival_time, initial=0.0))
+    return float("nan") if has_clients or not last else len(specs) / last
+
+
+def _arrivals(spec: WorkloadSpec, number: int | None) -> Arrivals:
+    arrivals = spec.arrivals if number is None else (spec.classes or ())[number].arrivals
+    assert arrivals is not None, "checked where the workload was read"
+    return arrivals
+
+
+def _bounded(spec: WorkloadSpec, number: int | None, arrivals: Arrivals, num_drawn: int | None) -> WorkloadSpec:
+    """Return the workload with the end of one of its kinds: a number where no time can end it."""
+    count = None
+    if isinstance(arrivals, ClosedLoopArrivals):
+        count = num_drawn or max(_FEWEST_DRAWN, _ROUNDS_DRAWN * arrivals.concurrency)
+    elif isinstance(arrivals, AllAtOnceArrivals) and number is not None:
+        count = (spec.classes or ())[number].num_requests
+    return spec if count is None else spec.model_copy(update={"num_requests": count, "duration": None})
+
+
+def _part(spec: WorkloadSpec, number: int | None, seed: int, replication: int, base_path: Path | None) -> RequestSpecs:
+    """Return the requests of one kind, each a turn of a conversation: single ones of one that has no other."""
+    classes = spec.classes or ()
+    drawn: dict[str, Any] = {"seed": seed, "replication": replication}
+    sessions = spec.sessions if number is None else classes[number].sessions
+    if sessions is not None:
+        return draw_dialogues(spec, sessions, base_path=base_path, num_class=number, **drawn)
+    arrivals, suffix = _arrivals(spec, number), "" if number is None else f".{classes[number].name}"
+    if number is None:
+        rows = draw_shared(spec, classes, seed, replication, base_path)
+    else:
+        rows = draw_own(spec, classes[number], number, seed, replication, base_path)
+    count = len(rows)
+    pauses = np.zeros(count)
+    if isinstance(arrivals, ClosedLoopArrivals):
+        pauses = draw_pauses(arrivals, count, suffix=suffix, **drawn)
+    specs = RequestSpecs(
+        arrival_time=rows.arrival_time,
+        prompt_tokens=rows.prompt_tokens,
+        output_tokens=rows.output_tokens,
+        max_tokens=asked_tokens(spec.max_tokens, rows.output_tokens),
+        think_time=pauses,
+        concurrency=getattr(arrivals, "concurrency", None),
+        ramp_up=getattr(arrivals, "ramp_up", None),
+        is_stationary=isinstance(arrivals, STATIONARY),
+        offered_rate=offered_rate(arrivals, rows.arrival_time) if count else 0.0,
+        classes=classes,
+        request_class=rows.request_class,
+        priority=priorities(classes, rows.request_class),
+        session=-1 - np.arange(count, dtype=np.int64),
+        turn=np.ones(count, dtype=np.int64),
+    )
+    return with_beginnings(specs, draw_beginnings(spec, count, class_of=rows.request_class, suffix=suffix, **drawn))
+
+
+def _together(spec: WorkloadSpec, parts: Sequence[RequestSpecs], loops: Sequence[int]) -> RequestSpecs:
+    """Return the rows of all parts: those that nobody waits with by beginning, then those of the loops."""
+    columns: dict[str, Any] = {}
+    for each in fields(RequestSpecs):
+        values = [getattr(part, each.name) for part in parts]
+        if values and isinstance(values[0], np.ndarray):
+            columns[each.name] = np.concatenate(values)
+    num_conversations, num_single = 0, 0
+    sessions = []
+    for part in parts:
+        assert part.session is not None
+        session = part.session
+        sessions.append(np.where(session < 0, session - num_single, session + num_conversations))
+        num_conversations += max(int(session.max(initial=-1)) + 1, 0)
+        num_single += int(np.count_nonzero(session < 0))
+    columns["session"] = np.concatenate([*sessions, np.zeros(0, dtype=np.int64)])
+    columns["loop"] = np.repeat(np.array(loops, dtype=np.int8), [len(part) for part in parts])
+    together = RequestSpecs(
+        **_empty() | columns,
+        concurrency=None,
+        is_stationary=False,
+        offered_rate=float("nan"),
+        classes=spec.classes or (),
+        prefixes=_prefixes(spec, parts),
+    )
+    return together.of_rows(_by_beginning(together, spec.num_requests))
+
+
+def _empty() -> dict[str, Any]:
+    none = np.zeros(0, dtype=np.int64)
+    return {
+        **dict.fromkeys(("arrival_time", "think_time"), np.zeros(0)),
+        **dict.fromkeys(("prompt_tokens", "output_tokens", "max_tokens"), none),
+    }
+
+
+def _prefixes(spec: WorkloadSpec, parts: Sequence[RequestSpecs]) -> PrefixSegments | None:
+    if all(part.prefixes is None for part in parts):
+        return None
+    blocks = [spec.shared_prefix, *(each.shared_prefix for each in spec.classes or ())]
+    num_shared = sum(block.num_groups for block in blocks if block is not None)
+    return joined([part.prefixes or _alone(part, num_shared) for part in parts], num_shared)
+
+
+def _alone(part: RequestSpecs, num_shared: int) -> PrefixSegments:
+    """Return requests that begin like no other."""
+    numbers = np.arange(len(part) + 1, dtype=np.int64)
+    ends = part.prompt_tokens + part.output_tokens
+    return PrefixSegments(offsets=numbers, segments=num_shared + numbers[:-1], ends=ends)
+
+
+def _by_beginning(specs: RequestSpecs, num_requests: int | None) -> NDArray[np.int64]:
+    """Return the rows in their final order; of those that begin first so many, where a number is asked for."""
+    assert specs.loop is not None
+    is_open = specs.loop == OPEN
+    times = specs.arrival_time[is_open]
+    # A later turn takes the time of its first, which stands before it.
+    first = np.flatnonzero(~np.isnan(times))
+    starts = times[first[np.searchsorted(first, np.arange(len(times)), side="right") - 1]]
+    order = np.argsort(starts, kind="stable")[: None if (~is_open).any() else num_requests]
+    return np.concatenate([order, np.flatnonzero(~is_open)])
