@@ -96,7 +96,9 @@ def _command(context: typer.Context) -> str:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object on stdout, keys in their order; an undefined number is null."""
-    json.dump(_plain(value), sys.stdout, indent=2, allow_nan=False)
+    from simserve.metrics.figures import in_json
+
+    json.dump(in_json(value), sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
 
 
@@ -115,23 +117,19 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> None:
-    """Print a plain table whose first column is never cut, and a note below it."""
+    """Print a plain table whose first column is never cut and whose figures stand flush right, and a note below it."""
     from rich.table import Table
 
+    from simserve.report.quantities import text_columns
+
     table = Table(box=None, pad_edge=False)
+    cells = list(rows)
+    is_text = text_columns(cells) or (True,) * len(header)
     for position, title in enumerate(header):
-        table.add_column(title, no_wrap=position == 0)
-    for row in rows:
+        table.add_column(title, justify="left" if is_text[position] else "right", no_wrap=position == 0)
+    for row in cells:
         table.add_row(*row)
     out = console()
     out.print(table)
     if note:
         out.print(f"[dim]{note}[/dim]")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _16_BIT_BYTES = 2.0
 _HARDWARE = "h100-sxm-80gb"
 _MODEL = "llama-3.1-8b"
-_TIMES = ("static_max_wait", "frontend_latency")
+_TIMES = ("static_max_wait", "frontend_latency", "tokenization_per_token")
 """Knobs in seconds whose names do not say so."""
 
 
@@ -63,7 +63,7 @@ def gpus(
     from simserve.profiles import catalog
     from simserve.profiles.hardware import load_hardware
     from simserve.profiles.price_dates import check_today, newest
-    from simserve.units import format_bandwidth, format_bytes
+    from simserve.units import format_bytes
 
     profiles = [load_hardware(name) for name in catalog.names("hardware")]
     dates = [price.date for profile in profiles for price in profile.prices]
@@ -76,14 +76,14 @@ def gpus(
         print_offers(rows)
         return
     print_table(
-        ("gpu", "memory", "bandwidth", "bf16", "fp8", "USD/h", "seen"),
+        ("gpu", "memory", "bandwidth GB/s", "16-bit TFLOP/s", "fp8 TFLOP/s", "USD/h", "seen"),
         [
             (
                 row["name"],
                 format_bytes(row["memory_bytes"]),
-                format_bandwidth(row["bandwidth_bytes_per_s"]),
-                _peak(row["bf16_flops"]),
-                _peak(row["fp8_flops"]),
+                f"{row['bandwidth_bytes_per_s'] / 1e9:,.0f}",
+                _teraflops(row["bf16_flops"] or row["fp16_flops"]),
+                _teraflops(row["fp8_flops"]),
                 "-" if row["usd_per_hour"] is None else f"{row['usd_per_hour']:.2f}",
                 seen(row["price_date"], row["price_is_old"]),
             )
@@ -216,6 +216,7 @@ def _gpu(profile: HardwareProfile, today: str | None) -> dict[str, Any]:
         "description": profile.description,
         "memory_bytes": profile.memory.total,
         "bandwidth_bytes_per_s": profile.memory.bandwidth,
+        "fp16_flops": profile.peak_flops("fp16"),
         "bf16_flops": profile.peak_flops("bf16"),
         "fp8_flops": profile.peak_flops("fp8"),
         "gpus_per_node": profile.intra_node.gpus_per_node,
@@ -286,10 +287,10 @@ def _shown(key: str, value: object) -> str:
         return format_bytes(value)
     if isinstance(value, float) and ("seconds" in key or key in _TIMES):
         return format_seconds(value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
-def _peak(flops: float | None) -> str:
-    from simserve.units import format_compute
-
-    return "-" if flops is None else format_compute(flops)
+def _teraflops(flops: float | None) -> str:
+    return "-" if flops is None else f"{flops / 1e12:,.0f}"

@@ -5,7 +5,7 @@ Knows the free blocks and what the running requests may still need, never the tr
 
 from __future__ import annotations
 
-from simserve.engine.numbers import sum_between
+from simserve.engine.numbers import sum_around
 from simserve.engine.prefix_cache import find_prefix
 from simserve.engine.state import ESTIMATE_CLIP, Replica, RequestTable
 
@@ -101,7 +101,7 @@ def steps_until_admitted(replica: Replica, requests: RequestTable, num_steps: in
     offset, residues = replica.step % block_size, replica.residues
     while steps < num_steps and (steps <= peak or bound(steps) > need_tokens):
         free = available - (steps // block_size) * num_decoding
-        free -= sum_between(residues, offset, offset + steps % block_size)
+        free -= sum_around(residues, offset, steps % block_size)
         if is_mixed:
             free -= residues[(offset + steps) % block_size]
         if need_blocks <= free and need_tokens < free * block_size - committed(steps):

@@ -1,4 +1,4 @@
-"""Cancelling a request between two steps, and reading a replica inside a leap. Continuous batching with a KV cache.
+"""Cancelling a request between two steps, and ending a leap for it. Continuous batching with a KV cache.
 
 A client that hangs up, a drain and a replacement all come down to `cancel`: whatever the request holds is free for
 the next step. It takes effect at the end of the step that runs, as an engine's scheduler sees an abort.
@@ -11,7 +11,8 @@ from heapq import heapify
 from simserve.engine.decoding import generated_by_now, leave_decoding
 from simserve.engine.gaps import keep_largest_gap, leave_stall
 from simserve.engine.kernel import cut
-from simserve.engine.kv import release_fixed, used_tokens
+from simserve.engine.kv import release_fixed
+from simserve.engine.numbers import remove_all
 from simserve.engine.paces import leave_at_pace
 from simserve.engine.prefix_cache import leave_prefix
 from simserve.engine.state import SHIFT, Replica, RequestTable
@@ -46,7 +47,7 @@ def cancel(replica: Replica, requests: RequestTable, index: int) -> None:
         if requests.swapped_tokens[index]:
             forget_swap(replica, requests, index)
         return
-    replica.running[:] = [each for each in replica.running if each != index]
+    remove_all(replica.running, index)
     replica.num_running -= 1
     replica.num_outstanding -= 1
     if not replica.grows:
@@ -77,22 +78,3 @@ def _leave_decode(replica: Replica, requests: RequestTable, index: int, entry: i
     heapify(replica.finish_heap)
     leave_prefix(replica, index, requests.prompt_tokens[index] + generated - 1)
     requests.generated_tokens[index] = generated
-
-
-def kv_share(replica: Replica, now: float) -> float:
-    """Return the share of KV memory that is reserved at ``now``, inside a leap too; 0 without a KV cache.
-
-    Inside a leap the blocks that its decodes take are counted in proportion to the time that has passed.
-    """
-    config = replica.config
-    capacity = config.num_blocks * config.block_size
-    if config.kv_allocation == "none" or not capacity:
-        return 0.0
-    used = float(used_tokens(replica))
-    if replica.grows and replica.num_steps:
-        passed = (now - replica.start_time) / (replica.end_time - replica.start_time)
-        steps = replica.num_steps * min(max(passed, 0.0), 1.0)
-        used += replica.num_scheduled_decodes * steps
-        if replica.chunk_requests:
-            used += replica.prefill_tokens * max(steps, 1.0)
-    return min(used / capacity, 1.0)

@@ -126,6 +126,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     replica.blocked_by = BLOCKED_BY_BLOCKS
                     break
                 free -= need + idle
+                taken += need
                 replica.running.append(index)
                 if replica.uses_estimate:
                     uncommitted += estimate_of(requests, index) + target - chunk
@@ -165,6 +166,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         # Somebody has just lost blocks: nobody is admitted in this step.
         replica.blocked_by = BLOCKED_BY_BLOCKS
     replica.prefill_tokens = total
+    replica.scheduled_blocks = -1 if has_preempted else taken
     return has_preempted
 
 
@@ -173,6 +175,7 @@ def forget_chunks(replica: Replica) -> None:
     replica.chunk_requests.clear()
     replica.chunk_tokens.clear()
     replica.prefill_tokens = 0
+    replica.attended_pairs = replica.attended_keys = 0.0
 
 
 def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_preempted: bool) -> None:
@@ -180,7 +183,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
 
     After a preemption nobody was admitted, so the next step may differ: no leap.
     """
-    times, chunks, progress = replica.times, replica.chunk_requests, replica.progress
+    config, times, chunks, progress = replica.config, replica.times, replica.chunk_requests, replica.progress
     total = replica.prefill_tokens
     if num_decodes:
         # A preemption for the chunks may have taken a decoding request out of this step.
@@ -192,7 +195,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         pairs = total * done + total * (total + 1) * 0.5
         keys = float(done + total)
         priced = num_decodes * replica.tokens_per_decode + total
-        pipeline = replica.config.pipeline_parallel_size
+        pipeline = config.pipeline_parallel_size
         if pipeline > 1:
             priced = max(priced, pipeline * total)
     else:
@@ -217,7 +220,9 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     if num_decodes:
         slope = replica.decode_slope[num_decodes]
         first += replica.decode_attention_base[num_decodes] + slope * replica.context_sum
-    if num_chunks == 1 and not has_preempted and not loading:
+    budget = replica.token_budget - num_decodes * replica.tokens_per_decode
+    if num_chunks == 1 and not (has_preempted or loading) and (total >= config.max_chunk_tokens or total >= budget):
+        # There is more of the prompt than this chunk.
         num_steps = _equal_chunks(replica, requests, num_decodes)
         if num_steps > 1:
             increment = times.prefill_pair_seconds * (total * total) + times.prefill_context_seconds * total
@@ -228,17 +233,17 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     replica.num_steps = num_steps
     replica.first_seconds = first
     replica.increment_seconds = increment
-    replica.end_time = replica.start_time + first * num_steps + increment * (num_steps * (num_steps - 1) * 0.5)
+    if num_steps == 1:
+        replica.end_time = replica.start_time + first
+    else:
+        replica.end_time = replica.start_time + first * num_steps + increment * (num_steps * (num_steps - 1) * 0.5)
     replica.num_scheduled_decodes = num_decodes
     replica.priced_tokens = priced
     replica.attended_pairs = pairs
     replica.attended_keys = keys
     replica.num_queued = len(replica.waiting)
     replica.is_open = (
-        num_steps > 1
-        and not replica.waiting
-        and replica.num_running < replica.max_num_seqs
-        and replica.token_budget - num_decodes * replica.tokens_per_decode > total
+        num_steps > 1 and not replica.waiting and replica.num_running < replica.max_num_seqs and budget > total
     )
 
 
@@ -340,7 +345,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             if replica.evictions is not None:
                 replica.evictions.extend((index, now, RECOMPUTED))
         else:
-            requests.first_token_time[index] = now
+            replica.api_free_at = max(replica.api_free_at, now) + replica.api_token_seconds
+            requests.first_token_time[index] = replica.api_free_at
         generated += 1
         if generated == requests.output_tokens[index]:
             if replica.grows:

@@ -36,7 +36,8 @@ class Conversations:
         num_idle: Closed loops: clients that begin no further one.
         think_time: From the answer to the turn before to the sending of each request, seconds.
         latency: From its sending to the router, seconds.
-        arrival_time: When each was sent, seconds; filled as they are.
+        arrival_time: When each was sent, seconds; filled as they are. Before that, of a turn that follows on another,
+            the earliest that it may be, NaN: at once.
     """
 
     __slots__ = (
@@ -123,5 +124,8 @@ def next_beginning(conversations: Conversations, loop: int, time: float, thinks:
 def ready_after(conversations: Conversations, index: int, answered_at: float) -> float:
     """Let a client think from ``answered_at`` and send a request; return when that reaches the router."""
     sent_at = answered_at + conversations.think_time[index]
+    earliest = conversations.arrival_time[index]
+    if earliest > sent_at:
+        sent_at = earliest
     conversations.arrival_time[index] = sent_at
     return sent_at + conversations.latency[index]

@@ -7,19 +7,35 @@ down is the caller's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simserve.engine.conversations import Conversations, following, ready_after
 from simserve.engine.numbers import SEVERAL, copy_into, earliest_of, find_all, find_one, least_of, sort_ascending
 from simserve.engine.routing import LEAST, Router, choose
 from simserve.engine.state import FAILED, INFINITY, RequestTable
 
+if TYPE_CHECKING:
+    from simserve.engine.event_plane import Attendance
+
 REACHED, CHORES = range(2)
 """Why `drive` returns: the time is up or nothing is left; it is time to look after what has gathered."""
 
 EVENTS_BETWEEN_CHORES = 4096
+
+
+class Part:
+    """Some of the units of a plane.
+
+    Attributes:
+        ready: Their numbers.
+    """
+
+    __slots__ = ("ready",)
+
+    def __init__(self, ready: list[int]) -> None:
+        self.ready = ready
 
 
 class DataPlane:
@@ -31,6 +47,8 @@ class DataPlane:
         weighs_tokens: Whether it goes by tokens: prompts and the most that they may generate; else by requests.
         renew_interval: Seconds between two looks of the router at the replicas; 0: what it knows is never stale.
         schedules_ahead: Whether the schedulers work a step ahead.
+        parts: Where units are not all alike, those that each kind of request may go to; empty: any may go to all.
+        kinds: Of each request an index into ``parts``.
 
     Attributes:
         units: Those.
@@ -42,6 +60,7 @@ class DataPlane:
         is_stale: Whether it is not.
         renew_at: When it looks next; inf: never.
         ready: The numbers of all units.
+        is_divided: Whether there are ``parts``.
         routes_least: Whether the router looks for the fewest requests as they are, and for nothing else.
         due: Units whose plans end at the instant at hand.
         cursor: Open loop: requests that have arrived so far.
@@ -52,21 +71,27 @@ class DataPlane:
         finished: Requests that finished at the instant at hand, where ``notes_finishes``.
         notes_finishes: Whether the router or the conversations want to know which.
         num_finished: Requests that have completed.
+        attendance: Where requests may be turned away or given up: what `simserve.engine.event_plane` knows of that;
+            None: nothing of the kind happens.
     """
 
     __slots__ = (
+        "attendance",
         "conversations",
         "cursor",
         "due",
         "ends",
         "finished",
         "held",
+        "is_divided",
         "is_stale",
+        "kinds",
         "loads",
         "notes_finishes",
         "num_finished",
         "num_scheduled",
         "num_units",
+        "parts",
         "ready",
         "renew_at",
         "renew_interval",
@@ -88,6 +113,8 @@ class DataPlane:
         weighs_tokens: bool = False,
         renew_interval: float = 0.0,
         schedules_ahead: bool = False,
+        parts: Sequence[Part] = (),
+        kinds: Sequence[int] = (),
     ) -> None:
         is_single = len(units) == 1
         self.units = units
@@ -98,13 +125,14 @@ class DataPlane:
         self.renew_at = 0.0 if self.is_stale else INFINITY
         self.renew_interval = renew_interval
         self.routes_least = (
-            router.policy == LEAST and router.affinity is None and not (self.weighs_tokens or self.is_stale)
+            router.policy == LEAST and router.affinity is None and not (self.weighs_tokens or self.is_stale or parts)
         )
         self.ends = [INFINITY] * len(units)
         self.loads = [0] * len(units)
         self.tokens = [0] * len(units)
         self.seen = [0] * len(units)
         self.ready = list(range(len(units)))
+        self.parts, self.kinds, self.is_divided = parts, kinds, len(parts) > 0
         self.due: list[int] = []
         self.cursor = 0
         self.num_scheduled = 0
@@ -115,6 +143,7 @@ class DataPlane:
         self.notes_finishes = self.weighs_tokens
         self.schedules_ahead = schedules_ahead
         self.num_finished = 0
+        self.attendance: Attendance | None = None
 
 
 def next_ready(plane: DataPlane, requests: RequestTable) -> float:
@@ -129,20 +158,28 @@ def next_ready(plane: DataPlane, requests: RequestTable) -> float:
 
 def route(plane: DataPlane, requests: RequestTable, index: int) -> int:
     """Return which unit a request goes to; count it there."""
+    number = choice(plane, index)
+    count_at(plane, requests, number, index)
+    return number
+
+
+def choice(plane: DataPlane, index: int) -> int:
+    """Return which unit the router chooses for a request."""
     if plane.num_units == 1:
-        number = 0
-    elif plane.routes_least:
-        number = least_of(plane.loads)
-    elif plane.is_stale:
-        number = choose(plane.router, index, plane.ready, plane.seen)
-    elif plane.weighs_tokens:
-        number = choose(plane.router, index, plane.ready, plane.tokens)
-    else:
-        number = choose(plane.router, index, plane.ready, plane.loads)
+        return 0
+    if plane.routes_least:
+        return least_of(plane.loads)
+    ready = plane.parts[plane.kinds[index]].ready if plane.is_divided else plane.ready
+    if plane.is_stale:
+        return choose(plane.router, index, ready, plane.seen)
+    return choose(plane.router, index, ready, plane.tokens if plane.weighs_tokens else plane.loads)
+
+
+def count_at(plane: DataPlane, requests: RequestTable, number: int, index: int) -> None:
+    """Count a request at a unit."""
     plane.loads[number] += 1
     if plane.weighs_tokens:
         plane.tokens[number] += requests.prompt_tokens[index] + requests.max_tokens[index]
-    return number
 
 
 def renew(plane: DataPlane, now: float) -> float:
@@ -229,19 +266,21 @@ def driver(
         ends, units, loads, due = plane.ends, plane.units, plane.loads, plane.due
         ready_times, statuses, num_scheduled = requests.ready_time, requests.status, plane.num_scheduled
         notes_finishes, renew_at = plane.notes_finishes, plane.renew_at
-        is_single, routes_least = plane.num_units == 1, plane.routes_least
+        is_single, routes_least, schedules_ahead = plane.num_units == 1, plane.routes_least, plane.schedules_ahead
+        limit = min(until, renew_at)
         number = 0
         countdown = EVENTS_BETWEEN_CHORES
         ready = next_ready(plane, requests)
         end = earliest_of(ends)
         while True:
             if ready < end:
-                if ready >= until:
-                    return REACHED
-                if ready >= renew_at:
+                if ready >= limit:
+                    if ready >= until:
+                        return REACHED
                     renew_at = renew(plane, ready)
+                    limit = min(until, renew_at)
                 cursor = plane.cursor
-                if cursor < num_scheduled and not plane.schedules_ahead:
+                if cursor < num_scheduled and not schedules_ahead:
                     # Nothing to look up and nobody to hold back: the path of most requests of most runs.
                     plane.cursor = cursor + 1
                     if statuses[cursor] != FAILED:
@@ -261,10 +300,11 @@ def driver(
                     end = min(end, admit(plane, requests, ready))
                     ready = next_ready(plane, requests)
                 continue
-            if end >= until or end == INFINITY:
-                return REACHED
-            if end >= renew_at:
+            if end >= limit:
+                if end >= until:
+                    return REACHED
                 renew_at = renew(plane, end)
+                limit = min(until, renew_at)
             number = 0 if is_single else find_one(ends, end)
             if number >= 0:
                 unit = units[number]

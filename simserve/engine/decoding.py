@@ -25,9 +25,8 @@ def join_decoding(replica: Replica, requests: RequestTable, index: int, context:
         join_at_pace(replica, requests, replica.progress, index, context, generated)
         return
     step = replica.step
-    base = context - step
     finish_step = step + requests.output_tokens[index] - generated
-    requests.context_base[index] = base
+    requests.context_base[index] = context - step
     requests.finish_step[index] = finish_step
     requests.joined_leap[index] = replica.leap_index
     requests.last_token_time[index] = replica.end_time
@@ -35,10 +34,7 @@ def join_decoding(replica: Replica, requests: RequestTable, index: int, context:
     replica.context_sum += context
     heappush(replica.finish_heap, finish_step << SHIFT | index)
     if replica.grows:
-        block_size = replica.block_size
-        residue = -base % block_size
-        replica.residues[residue] += 1
-        replica.residues[residue + block_size] += 1
+        replica.residues[(step - context) % replica.block_size] += 1
         if replica.uses_estimate:
             most = requests.max_tokens[index]
             if most > ESTIMATE_CLIP:
@@ -66,9 +62,7 @@ def leave_decoding(replica: Replica, requests: RequestTable, index: int, context
     if replica.grows:
         block_size = replica.block_size
         replica.free_blocks += -(-context // block_size)
-        residue = -requests.context_base[index] % block_size
-        replica.residues[residue] -= 1
-        replica.residues[residue + block_size] -= 1
+        replica.residues[(replica.step - context) % block_size] -= 1
         if replica.uses_estimate:
             most = requests.max_tokens[index]
             if most > ESTIMATE_CLIP:
@@ -79,16 +73,17 @@ def leave_decoding(replica: Replica, requests: RequestTable, index: int, context
 
 
 def finish(replica: Replica, requests: RequestTable, index: int) -> None:
-    """Declare a request completed at the end of the step."""
-    requests.finish_time[index] = replica.end_time
-    requests.generated_tokens[index] = requests.output_tokens[index]
+    """Declare a request completed at the end of the step; its client hears of it from the API server."""
+    output = requests.output_tokens[index]
+    requests.finish_time[index] = max(replica.end_time, replica.api_free_at)
+    requests.generated_tokens[index] = output
     requests.status[index] = COMPLETED
     replica.num_running -= 1
     replica.num_outstanding -= 1
     if not replica.grows:
         release_fixed(replica, requests, index)
     if replica.cache is not None:
-        leave_prefix(replica, index, requests.prompt_tokens[index] + requests.output_tokens[index] - 1)
+        leave_prefix(replica, index, requests.prompt_tokens[index] + output - 1)
     if replica.finished is not None:
         replica.finished.append(index)
 
@@ -113,7 +108,10 @@ def steps_until_dry(replica: Replica) -> int:
     cycles, free = divmod(replica.free_blocks, replica.num_decoding)
     offset = replica.step % block_size
     extra = 0
-    while extra < block_size and residues[offset + extra] <= free:
-        free -= residues[offset + extra]
+    while extra < block_size:
+        growth = residues[(offset + extra) % block_size]
+        if growth > free:
+            break
+        free -= growth
         extra += 1
     return cycles * block_size + extra

@@ -10,9 +10,8 @@ Invariants that the formulas lean on:
 * Every decoding request advances one token (or its drawn pace) in every step that decodes, so a request finishes at a
   known value of the replica's step counter, and its context is ``context_base + step``.
 * A decoding request needs a block for its next token when ``context % block_size == 0``; ``residues`` counts
-  requests by ``-context_base % block_size`` (twice in a row, so that a cycle is one slice), hence the growth of a
-  step is ``residues[step % block_size]``. With speculative decoding every request has a pace of its own, and
-  `simserve.engine.progress.Progress` knows the growth.
+  requests by ``-context_base % block_size``, hence the growth of a step is ``residues[step % block_size]``. With
+  speculative decoding every request has a pace of its own, and `simserve.engine.progress.Progress` knows the growth.
 * ``free_blocks`` are the blocks free before the planned step; what the step takes is booked when it completes.
 """
 
@@ -22,13 +21,14 @@ from heapq import heappop
 from math import ceil, inf, nextafter, sqrt
 
 from simserve.engine.admission import steps_until_admitted
+from simserve.engine.api_server import pass_on
 from simserve.engine.chunks import chunk_blocks, complete_chunks, forget_chunks, plan_chunks, schedule_chunks
 from simserve.engine.decoding import finish_decoding, steps_until_dry
 from simserve.engine.gaps import end_stall
 from simserve.engine.kv import used_tokens
 from simserve.engine.late_tokens import hand_over
 from simserve.engine.leaps import leap_row
-from simserve.engine.numbers import sum_between
+from simserve.engine.numbers import sum_around
 from simserve.engine.preemption import decay_ratio, make_room, make_way
 from simserve.engine.prefix_cache import evict
 from simserve.engine.progress import GRID
@@ -118,6 +118,8 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     now = replica.end_time
     first, increment = replica.first_seconds, replica.increment_seconds
     num_decodes = first_gaps = replica.num_scheduled_decodes
+    if replica.api_token_seconds:
+        pass_on(replica, num_decodes * num_steps)
     grows, block_size = replica.grows, replica.block_size
     context_sum = replica.context_sum
     held = context_sum + replica.prefilled_tokens
@@ -132,7 +134,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     replica.leap_index = leap + 1
 
     if num_decodes:
-        longest = first + increment * (num_steps - 1)
+        longest = max(first + increment * (num_steps - 1), replica.api_token_seconds * num_decodes)
         if has_extras and replica.swapped_in:
             end_swaps(replica, requests, num_decodes)
             first_gaps = 0
@@ -158,10 +160,10 @@ def complete(replica: Replica, requests: RequestTable) -> int:
             if num_steps == 1:
                 taken = replica.residues[step % block_size]
             else:
-                offset, remainder = step % block_size, num_steps % block_size
                 taken = (num_steps // block_size) * num_decodes
+                remainder = num_steps % block_size
                 if remainder:
-                    taken += sum_between(replica.residues, offset, offset + remainder)
+                    taken += sum_around(replica.residues, step % block_size, remainder)
         replica.step = step + num_steps
         replica.context_sum = context_sum + advance * num_steps
         replica.last_decode_time = now
@@ -174,7 +176,8 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     prefill_tokens = replica.prefill_tokens
     if grows:
         if num_chunks:
-            taken += chunk_blocks(replica, requests, num_steps)
+            blocks = replica.scheduled_blocks
+            taken += blocks if num_steps == 1 and blocks >= 0 else chunk_blocks(replica, requests, num_steps)
         if taken:
             replica.free_blocks -= taken
             used_after += taken * block_size
@@ -243,12 +246,13 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     replica.blocked_by = BLOCKED_BY_NOTHING
     replica.ratio_steps_skipped = 0
     replica.late_arrivals_sum = 0.0
-    has_preempted = is_restless = False
+    is_restless = False
     progress = replica.progress
     waiting = replica.waiting
     if waiting or replica.prefilling:
         if waiting and replica.is_ordered and replica.config.priority_preemption:
             is_restless = make_way(replica, requests)
+        has_preempted = False
         if replica.is_prefill_first:
             has_preempted = schedule_chunks(replica, requests, 0, True)
             if replica.chunk_requests:
@@ -259,9 +263,8 @@ def plan(replica: Replica, requests: RequestTable) -> None:
             if replica.swaps and not has_preempted and swap_in(replica, requests):
                 is_restless = True
         else:
-            if replica.grows and (
-                replica.residues[replica.step % replica.block_size] > replica.free_blocks or progress is not None
-            ):
+            # No step takes more blocks than requests decode.
+            if replica.grows and (replica.num_decoding > replica.free_blocks or progress is not None):
                 has_preempted = make_room(replica, requests)
             if replica.swaps and not has_preempted and swap_in(replica, requests):
                 is_restless = True
@@ -270,13 +273,14 @@ def plan(replica: Replica, requests: RequestTable) -> None:
             if replica.chunk_requests:
                 plan_chunks(replica, requests, replica.num_decoding, has_preempted or is_restless)
                 return
+        if has_preempted:
+            is_restless = True
+        replica.attended_pairs = replica.attended_keys = 0.0
     else:
         if replica.chunk_requests:
             forget_chunks(replica)
-        if replica.grows and (
-            replica.residues[replica.step % replica.block_size] > replica.free_blocks or progress is not None
-        ):
-            has_preempted = make_room(replica, requests)
+        if replica.grows and (replica.num_decoding > replica.free_blocks or progress is not None):
+            is_restless = make_room(replica, requests)
 
     num_decoding = replica.num_decoding
     if not num_decoding:
@@ -285,7 +289,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         _go_idle(replica)
         return
     num_steps = 1
-    if not has_preempted and not is_restless:
+    if not is_restless:
         num_steps = (replica.finish_heap[0] >> SHIFT) - replica.step
         if replica.grows:
             if progress is not None:
@@ -301,16 +305,19 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     if progress is not None:
         increment = slope * (progress.total / GRID)
         replica.priced_tokens = num_decoding * replica.tokens_per_decode
-    if (has_preempted or is_restless) and replica.moved_blocks:
+    if is_restless and replica.moved_blocks:
         first += replica.times.swap_block_seconds * replica.moved_blocks
     replica.num_steps = num_steps
     replica.first_seconds = first
     replica.increment_seconds = increment
     replica.end_time = now + first * num_steps + increment * (num_steps * (num_steps - 1) * 0.5)
     replica.num_scheduled_decodes = num_decoding
-    replica.attended_pairs = replica.attended_keys = 0.0
-    replica.num_queued = len(waiting)
-    replica.is_open = not waiting and replica.num_running < replica.max_num_seqs
+    if waiting:
+        replica.num_queued = len(waiting)
+        replica.is_open = False
+    else:
+        replica.num_queued = 0
+        replica.is_open = replica.num_running < replica.max_num_seqs
 
 
 def report_stuck(replica: Replica) -> None:

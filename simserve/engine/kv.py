@@ -106,3 +106,22 @@ def used_tokens(replica: Replica) -> int:
         return 0
     per_block = config.max_model_len if replica.has_slots else config.block_size
     return (replica.num_blocks - replica.free_blocks) * per_block
+
+
+def kv_share(replica: Replica, now: float) -> float:
+    """Return the share of KV memory that is reserved at ``now``, inside a leap too; 0 without a KV cache.
+
+    Inside a leap the blocks that its decodes take are counted in proportion to the time that has passed.
+    """
+    config = replica.config
+    capacity = config.num_blocks * config.block_size
+    if replica.mode == UNCACHED or not capacity:
+        return 0.0
+    used = float(used_tokens(replica))
+    if replica.grows and replica.num_steps:
+        passed = (now - replica.start_time) / (replica.end_time - replica.start_time)
+        steps = replica.num_steps * min(max(passed, 0.0), 1.0)
+        used += replica.num_scheduled_decodes * steps
+        if replica.chunk_requests:
+            used += replica.prefill_tokens * max(steps, 1.0)
+    return min(used / capacity, 1.0)

@@ -16,9 +16,11 @@ SEVERAL = -1
 """Where something stands that stands in several places."""
 
 
-def sum_between(values: list[int], start: int, stop: int) -> int:
-    """Return the sum of ``values[start:stop]``."""
-    return sum(values[start:stop])
+def sum_around(values: list[int], start: int, count: int) -> int:
+    """Return the sum of ``count`` values from a position on, fewer than all, the first behind the last."""
+    stop = start + count
+    around = stop - len(values)
+    return sum(values[start:stop]) if around <= 0 else sum(values[start:]) + sum(values[:around])
 
 
 earliest_of: Callable[[list[float]], float] = min
@@ -61,6 +63,16 @@ def copy_into(copy: list[int], values: list[int]) -> None:
 def sort_ascending(values: list[int]) -> None:
     """Sort a list that is short as a rule."""
     values.sort()
+
+
+def remove_all(values: list[int], value: int) -> None:
+    """Take every entry that equals ``value`` out of a list."""
+    values[:] = [each for each in values if each != value]
+
+
+def column(values: Any, kind: type[np.generic] = np.float64) -> Any:
+    """Return a copy of some numbers as both Python and compiled code read and write it."""
+    return memoryview(cast(bytes, np.array(values, dtype=kind)))
 
 
 def as_column(values: NDArray[Any], as_list: bool) -> Any:

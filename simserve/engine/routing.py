@@ -6,10 +6,10 @@ scheduler, and is the same for the compiled data plane, the interpreted one, and
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 
 from simserve.engine.numbers import least_among, sum_among
+from simserve.engine.uniforms import Uniforms, take_uniform
 
 ROUND_ROBIN, RANDOM, TWO_CHOICES, LEAST = range(4)
 """In turn; drawn; the less loaded of two drawn; the least loaded."""
@@ -51,19 +51,19 @@ class Router:
         affinity: What it remembers; None: nothing.
         guard: Load over the mean load from which a replica that knows a request is passed over.
         turn: Whose turn it is.
-        uniforms: Random numbers from [0, 1).
-        num_drawn: How many of them have been used.
+        uniforms: Random numbers; the policies that need some take one or two a request.
     """
 
-    __slots__ = ("affinity", "guard", "num_drawn", "policy", "turn", "uniforms")
+    __slots__ = ("affinity", "guard", "policy", "turn", "uniforms")
 
-    def __init__(self, policy: int, affinity: Affinity | None = None, guard: float = 1.0) -> None:
+    def __init__(
+        self, policy: int, affinity: Affinity | None = None, guard: float = 1.0, uniforms: Uniforms | None = None
+    ) -> None:
         self.policy = policy
         self.affinity = affinity
         self.guard = guard
         self.turn = 0
-        self.uniforms: array[float] = array("d")
-        self.num_drawn = 0
+        self.uniforms = Uniforms(0) if uniforms is None else uniforms
 
 
 def choose(router: Router, index: int, ready: list[int], loads: list[int]) -> int:
@@ -137,6 +137,4 @@ def remember(affinity: Affinity, index: int, number: int) -> None:
 
 def draw(router: Router, below: int) -> int:
     """Return a random whole number from 0 up to ``below``, exclusive."""
-    uniform = router.uniforms[router.num_drawn]
-    router.num_drawn += 1
-    return min(int(uniform * below), below - 1)
+    return min(int(take_uniform(router.uniforms) * below), below - 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,34 +142,34 @@ class RequestTable:
             prompt_limit = min(prompt_limit, config.max_num_batched_tokens)
         too_long = prompt_tokens > prompt_limit
 
-        self.prompt_tokens = _typed("i", np.minimum(prompt_tokens, LONGEST))
-        self.output_tokens = _typed("i", np.where(too_long, 0, generated))
-        self.max_tokens = _typed("i", allowed)
-        self.is_truncated = _typed("b", truncated & ~too_long)
-        self.status = _typed("b", np.where(too_long, FAILED, UNFINISHED))
-        self.reason = _typed("b", np.where(too_long, PROMPT_TOO_LONG, 0))
+        self.prompt_tokens = _whole("i", np.minimum(prompt_tokens, LONGEST))
+        self.output_tokens = _whole("i", np.where(too_long, 0, generated))
+        self.max_tokens = _whole("i", allowed)
+        self.is_truncated = _whole("b", truncated & ~too_long)
+        self.status = _whole("b", np.where(too_long, FAILED, UNFINISHED))
+        self.reason = _whole("b", np.where(too_long, PROMPT_TOO_LONG, 0))
         num_requests = len(prompt_tokens)
-        undefined, zeros = array("d", [math.nan]), array("q", [0])
-        self.ready_time = undefined * num_requests
-        self.scheduled_time = undefined * num_requests
-        self.first_token_time = undefined * num_requests
-        self.finish_time = undefined * num_requests
-        self.itl_max = array("d", [-1.0]) * num_requests
-        self.last_token_time = undefined * num_requests
-        self.generated_tokens = zeros * num_requests
-        self.computed_tokens = array("i", [0]) * num_requests
-        self.context_base = zeros * num_requests
-        self.finish_step = zeros * num_requests
-        self.joined_leap = zeros * num_requests
-        self.pace = _typed("q", np.zeros(0) if pace is None else pace)
-        self.joined_step = zeros * len(self.pace)
-        self.num_preemptions = array("i", [0]) * num_requests
-        self.replica_id = array("i", [-1]) * num_requests
-        self.priority = array("q") if priority is None else _typed("q", priority)
-        if priority is None and not (is_lean and config.scheduling_policy != "priority"):
-            self.priority = zeros * num_requests
-        self.range_start = zeros * (0 if is_lean and config.kv_allocation not in CONTIGUOUS else num_requests)
-        self.swapped_tokens = zeros * (0 if is_lean and config.preemption_mode != "swap" else num_requests)
+        self.ready_time = _floats(num_requests, math.nan)
+        self.scheduled_time = _floats(num_requests, math.nan)
+        self.first_token_time = _floats(num_requests, math.nan)
+        self.finish_time = _floats(num_requests, math.nan)
+        self.itl_max = _floats(num_requests, -1.0)
+        self.last_token_time = _floats(num_requests, math.nan)
+        self.generated_tokens = _zeros("q", num_requests)
+        self.computed_tokens = _zeros("i", num_requests)
+        self.context_base = _zeros("q", num_requests)
+        self.finish_step = _zeros("q", num_requests)
+        self.joined_leap = _zeros("q", num_requests)
+        self.pace = _whole("q", np.zeros(0) if pace is None else pace)
+        self.joined_step = _zeros("q", len(self.pace))
+        self.num_preemptions = _zeros("i", num_requests)
+        self.replica_id = _whole("i", np.full(num_requests, -1))
+        has_priorities = not is_lean or config.scheduling_policy == "priority"
+        self.priority = _zeros("q", num_requests if has_priorities else 0)
+        if priority is not None:
+            self.priority = _whole("q", priority)
+        self.range_start = _zeros("q", 0 if is_lean and config.kv_allocation not in CONTIGUOUS else num_requests)
+        self.swapped_tokens = _zeros("q", 0 if is_lean and config.preemption_mode != "swap" else num_requests)
 
 
 class Replica:
@@ -182,8 +182,11 @@ class Replica:
 
     __slots__ = (
         "advances",
+        "api_free_at",
+        "api_token_seconds",
         "attended_keys",
         "attended_pairs",
+        "batch_rows",
         "block_size",
         "blocked_by",
         "cache",
@@ -245,6 +248,7 @@ class Replica:
         "ratio_steps_skipped",
         "residues",
         "running",
+        "scheduled_blocks",
         "sequence_seconds",
         "stall_counts",
         "stall_leaps",
@@ -287,6 +291,7 @@ class Replica:
         )
         self.has_priorities = config.scheduling_policy == "priority"
         self.has_late_tokens = config.async_output and config.data_parallel_size == 1
+        self.api_token_seconds, self.api_free_at = config.api_token_seconds * config.data_parallel_size, 0.0
         self.uses_estimate = self.grows and config.admission == "estimate"
         self.tokens_per_decode = 1 + config.num_speculative_tokens
         self.progress: Progress | None = None
@@ -319,7 +324,7 @@ class Replica:
         capacity = config.num_blocks * config.block_size
         self.num_blocks = capacity // config.max_model_len if config.kv_allocation == "static" else config.num_blocks
         self.free_blocks = self.num_blocks
-        self.residues = [0] * (2 * config.block_size)
+        self.residues = [0] * config.block_size
         self.swaps = config.preemption_mode == "swap"
         # A prefix cache or swapping: one question on the hot path instead of several.
         self.has_extras = self.swaps
@@ -346,6 +351,8 @@ class Replica:
         self.chunk_requests: list[int] = []
         self.chunk_tokens: list[int] = []
         self.prefill_tokens = 0
+        # Blocks that the chunks take in one step; -1: to be counted.
+        self.scheduled_blocks = 0
         self.priced_tokens = 0
         self.attended_pairs = 0.0
         self.attended_keys = 0.0
@@ -363,13 +370,26 @@ class Replica:
         self.leaps = bytearray()
         # Speculative decoding: tokens that a step of each leap with decodes adds to the contexts.
         self.advances: list[float] = []
+        # Static batching: the leaps of the batch that runs, written down when it ends.
+        self.batch_rows: list[tuple[float, ...]] = []
         self.irregular_gaps: list[float] = []
         self.finished: list[int] | None = None
         # For a timeline: (request, seconds, what) of preemptions; None: nobody asks.
         self.evictions: list[float] | None = None
 
 
-def _typed(code: Literal["b", "i", "q"], values: NDArray[np.generic]) -> array[int]:
-    column: array[int] = array(code)
-    column.frombytes(np.ascontiguousarray(values, dtype=np.dtype(code)).view(np.uint8).data)
-    return column
+_Code = Literal["b", "i", "q"]
+
+
+def _whole(code: _Code, values: NDArray[np.generic]) -> memoryview[int]:
+    """Return a column of whole numbers. Python sets an entry of a view in half the time that an array takes."""
+    return memoryview(cast(bytes, np.array(values, dtype=np.dtype(code))))
+
+
+def _zeros(code: _Code, count: int) -> memoryview[int]:
+    return memoryview(cast(bytes, np.zeros(count, dtype=np.dtype(code))))
+
+
+def _floats(count: int, value: float) -> array[float]:
+    """Return a column of floats, a view too: the stubs of numpy know no views of floats."""
+    return cast("array[float]", memoryview(cast(bytes, np.full(count, value))))

@@ -1,7 +1,7 @@
 """Static batching: collect up to a size or a wait, pad to the longest, answer together.
 
-A batch is one plan. It is recorded as one leap for its prefill and one for its decode steps; nobody gets a token
-before the end, so TTFT equals E2E and inter-token gaps are undefined.
+A batch is one plan. It is recorded, when it ends, as one leap for its prefill and one for its decode steps; nobody gets
+a token before the end, so TTFT equals E2E and inter-token gaps are undefined.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ def complete_static(replica: Replica, requests: RequestTable) -> int:
     """Answer everyone in the batch; return how many."""
     if not replica.num_steps:
         return 0
-    # The rows of the batch were written when it started; who waited meanwhile is known now.
+    for row in replica.batch_rows:
+        replica.leaps.extend(leap_row(*row))
+    replica.batch_rows.clear()
+    # Who waited meanwhile is known now.
     late = len(replica.waiting) * replica.end_time - replica.late_arrivals_sum
     if replica.waiting and replica.blocked_by == BLOCKED_BY_NOTHING:
         replica.blocked_by = BLOCKED_BY_SEATS
@@ -116,7 +119,7 @@ def _slot(replica: Replica, prompt: int, output: int) -> int:
 
 
 def _record_batch(replica: Replica, requests: RequestTable, size: int) -> float:
-    """Record the batch as leaps; return its seconds."""
+    """Note the batch as leaps, for when it ends; return its seconds."""
     batch = replica.chunk_requests
     prompt = max(requests.prompt_tokens[index] for index in batch)
     slot = _slot(replica, prompt, max(requests.max_tokens[index] for index in batch))
@@ -191,4 +194,4 @@ def _record(
     used: int,
 ) -> None:
     row = (start, num_steps, first, increment, num_decoding, context, prefill_tokens, num_prefilling, priced)
-    replica.leaps.extend(leap_row(*row, pairs, keys, 0, 0, held, used, used, 0.0, replica.blocked_by))
+    replica.batch_rows.append((*row, pairs, keys, 0, 0, held, used, used, 0.0, replica.blocked_by))

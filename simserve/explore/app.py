@@ -7,7 +7,6 @@ written, nothing is asked of another machine, and no other page may ask (content
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from simserve.explore.exports import export
 from simserve.explore.limits import BusyError, Check, TooLongError
 from simserve.explore.runner import Runner
 from simserve.explore.stream import MEDIA_TYPE, AnswerInParts, Tell
+from simserve.metrics.figures import in_json
 from simserve.validation import FrozenModel, validate
 
 Query = TypeVar("Query", bound=FrozenModel)
@@ -154,7 +154,7 @@ async def _ask(request: Request) -> Response:
     if asked.first is not None and MEDIA_TYPE in request.headers.get("accept", ""):
         return _in_parts(request, asked, query)
     answer = asked.answer
-    return await _answered(request, lambda check: JSONResponse(_plain(answer(query, check))), asked.seconds)
+    return await _answered(request, lambda check: JSONResponse(in_json(answer(query, check))), asked.seconds)
 
 
 def _in_parts(request: Request, asked: Question[Any], query: FrozenModel) -> Response:
@@ -163,8 +163,8 @@ def _in_parts(request: Request, asked: Question[Any], query: FrozenModel) -> Res
     def work(check: Check, tell: Tell) -> dict[str, Any]:
         soon = None if asked.first is None else asked.first(query, check)
         if soon is not None:
-            tell({"first": _plain(soon)})
-        found: dict[str, Any] = _plain(asked.answer(query, check))
+            tell({"first": in_json(soon)})
+        found: dict[str, Any] = in_json(asked.answer(query, check))
         return found
 
     def failed(error: Exception) -> dict[str, Any] | None:
@@ -255,17 +255,6 @@ def _refusal(error: SimserveError) -> tuple[int, str]:
 
 def _error(status: int, text: str, kind: str = "input") -> Response:
     return JSONResponse({"error": text, "kind": kind}, status_code=status)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value in what JSON knows; undefined numbers are null."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def _media_types(question: Question[Any]) -> dict[str, Any]:

@@ -218,10 +218,10 @@ def quantization(query: MemoryQuery, _check: Check) -> dict[str, Any]:
         "refused": refused,
         "equations": [
             {
-                "name": f"Weights in {chosen['format']}",
+                "name": f"Weights in {_format_name(chosen['format'])}",
                 "formula": "parameters x bits a weight / 8, scales included; embeddings and LM head stay 16-bit",
                 "numbers": f"{chosen['bits']:.4g} bit: {format_bytes(chosen['weights_bytes'])} a GPU, against "
-                f"{format_bytes(base['weights_bytes'])} in {base['format']}",
+                f"{format_bytes(base['weights_bytes'])} in {_format_name(base['format'])}",
             },
             {
                 "name": "Speed-up",
@@ -231,3 +231,7 @@ def quantization(query: MemoryQuery, _check: Check) -> dict[str, Any]:
             },
         ],
     }
+
+
+def _format_name(quantization: str) -> str:
+    return "the model's own format" if quantization == "none" else quantization

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
 from simserve.errors import InterruptedRunError
 from simserve.explore.limits import Check, TooLongError
 from simserve.explore.queries import SimulatorQuery
+from simserve.metrics.figures import or_null
 from simserve.planner.capacity_level import Level, Trial
 from simserve.planner.capacity_probe import probe_of
 from simserve.planner.capacity_search import Found, find_capacity
@@ -77,14 +77,10 @@ def _answer(query: SimulatorQuery, found: Found) -> dict[str, Any]:
 def _point(level: Level) -> dict[str, Any]:
     return {
         "rate": level.load,
-        "attainment": _plain(level.attainment),
+        "attainment": or_null(level.attainment),
         "stability": level.stability,
-        "p95_ttft_ms": _plain(_MS * level.mean("p95_ttft")),
-        "p95_tpot_ms": _plain(_MS * level.mean("p95_tpot")),
-        "request_goodput": _plain(level.mean("goodput")),
-        "output_throughput": _plain(level.mean("output_throughput")),
+        "p95_ttft_ms": or_null(_MS * level.mean("p95_ttft")),
+        "p95_tpot_ms": or_null(_MS * level.mean("p95_tpot")),
+        "request_goodput": or_null(level.mean("goodput")),
+        "output_throughput": or_null(level.mean("output_throughput")),
     }
-
-
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None

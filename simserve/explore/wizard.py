@@ -10,6 +10,7 @@ from simserve.explore.limits import Check
 from simserve.explore.queries import WizardQuery
 from simserve.metrics.files import scenario_text
 from simserve.report.plan import plan_sections
+from simserve.report.quantities import text_columns
 from simserve.scenario.load import from_mapping
 
 _FIGURES = (
@@ -88,6 +89,7 @@ def _answer(query: WizardQuery, summary: Mapping[str, Any]) -> dict[str, Any]:
             "lines": [line.strip().replace(_FLAG, "") for line in lines],
             "header": list(table[0]) if table else [],
             "rows": [list(row) for row in table[1]] if table else [],
+            "is_text": list(text_columns(table[1])) if table else [],
         }
         for title, lines, table in plan_sections(summary)
         if title not in _NOT_HERE

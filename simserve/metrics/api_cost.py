@@ -65,6 +65,10 @@ class ApiPrices:
         prompt = np.atleast_1d(np.asarray(prompt_tokens, dtype=np.float64))
         output = np.broadcast_to(np.asarray(output_tokens, dtype=np.float64), prompt.shape)
         cached = np.broadcast_to(np.asarray(cached_tokens, dtype=np.float64), prompt.shape)
+        price = self.price
+        if not self.prompt_tiers:
+            paid = (prompt - cached) * price.input + cached * price.cached
+            return paid / _MILLION, output * price.output / _MILLION
         limits = [tier.above_prompt_tokens for tier in self.prompt_tiers]
         tier = np.searchsorted(np.asarray(limits, dtype=np.float64), prompt, side="left")
         prices: list[TokenPrice] = [self.price, *self.prompt_tiers]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from simserve.metrics.figures import ratio
 from simserve.metrics.throughput import Throughput
 
 _SECONDS_PER_HOUR = 3600.0
@@ -44,13 +45,9 @@ def cost(
     usd_per_second = usd_per_hour / _SECONDS_PER_HOUR
     return {
         "usd_per_hour": usd_per_hour,
-        "usd_per_million_output_tokens": _ratio(usd_per_second * _MILLION, throughput.output_tokens),
-        "usd_per_million_tokens": _ratio(usd_per_second * _MILLION, throughput.tokens),
-        "usd_per_request": _ratio(usd_per_second, throughput.requests),
-        "tokens_per_usd": _ratio(throughput.tokens, usd_per_second),
-        "requests_per_usd": _ratio(throughput.requests, usd_per_second),
+        "usd_per_million_output_tokens": ratio(usd_per_second * _MILLION, throughput.output_tokens),
+        "usd_per_million_tokens": ratio(usd_per_second * _MILLION, throughput.tokens),
+        "usd_per_request": ratio(usd_per_second, throughput.requests),
+        "tokens_per_usd": ratio(throughput.tokens, usd_per_second),
+        "requests_per_usd": ratio(throughput.requests, usd_per_second),
     }
-
-
-def _ratio(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator > 0 else math.nan

@@ -9,9 +9,10 @@ estimate, not a measurement.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from simserve.metrics.figures import ratio
 
 BUSY_SHARES: Mapping[str, float] = {
     "compute": 1.0,
@@ -86,13 +87,13 @@ def energy(
         output_tokens_per_second: Output tokens a second.
     """
     site_watts = num_gpus * grid.site_watts(watts_per_gpu)
-    joules = _ratio(site_watts, tokens_per_second)
+    joules = ratio(site_watts, tokens_per_second)
     kwh_per_thousand = joules * 1000 / _JOULES_PER_KWH
     return {
         "watts_per_gpu": watts_per_gpu,
         "watts_mean": site_watts,
         "joules_per_token": joules,
-        "joules_per_output_token": _ratio(site_watts, output_tokens_per_second),
+        "joules_per_output_token": ratio(site_watts, output_tokens_per_second),
         "kwh_per_million_tokens": kwh_per_thousand * 1000,
         "grams_co2_per_thousand_tokens": kwh_per_thousand * grid.grams_co2_per_kwh,
         "electricity_usd_per_hour": site_watts / 1000 * grid.usd_per_kwh,
@@ -101,7 +102,3 @@ def energy(
         "carbon_g_per_kwh": grid.grams_co2_per_kwh,
         "electricity_usd_per_kwh": grid.usd_per_kwh,
     }
-
-
-def _ratio(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator > 0 else math.nan

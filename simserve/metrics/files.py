@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from simserve.metrics.result import RunResult
 from simserve.metrics.stored import (
@@ -24,6 +25,10 @@ from simserve.metrics.stored import (
     background_text,
 )
 from simserve.metrics.tables import Column, request_columns, series_columns
+
+_ENCODING = "PARQUET_VERSION v2, COMPRESSION snappy, DICTIONARY_SIZE_LIMIT 1000"
+"""Of Parquet: floats split by byte and whole numbers by difference, before they are compressed. Smaller than one page
+after another under zstd, in less than half the time; dictionaries are for names, not for times that never recur."""
 
 
 def write_result(result: RunResult, folder: Path) -> list[Path]:
@@ -95,7 +100,7 @@ def _write_parquet(path: Path, columns: Sequence[Column], metadata: Mapping[str,
     try:
         connection.register("rows_of_table", arrays)
         connection.execute(
-            f"COPY (SELECT {selected} FROM rows_of_table) TO {target} (FORMAT parquet, COMPRESSION zstd{options})"
+            f"COPY (SELECT {selected} FROM rows_of_table) TO {target} (FORMAT parquet, {_ENCODING}{options})"
         )
     except duckdb.IOException as failure:
         raise OSError(f"{path}: {failure}") from None
@@ -111,6 +116,13 @@ def _select(column: Column) -> str:
     name = f'"{column.name}"'
     if column.cells is None:
         return f"CAST(NULL AS {column.sql_type}) AS {name}"
+    if _is_constant(column.cells):
+        only = int(column.cells[0])
+        if column.labels and only >= 0:
+            return f"{_quoted(column.labels[only])} AS {name}"
+        if not column.labels:
+            cell = "NULL" if column.is_null_below_zero and only < 0 else str(only)
+            return f"CAST({cell} AS {column.sql_type}) AS {name}"
     if column.labels:
         labels = ", ".join("'" + label.replace("'", "''") + "'" for label in column.labels)
         return f"[{labels}][{name} + 1] AS {name}"
@@ -118,3 +130,8 @@ def _select(column: Column) -> str:
         return f"CASE WHEN isnan({name}) THEN NULL ELSE {name} END AS {name}"
     cell = f"CASE WHEN {name} < 0 THEN NULL ELSE {name} END" if column.is_null_below_zero else name
     return f"CAST({cell} AS {column.sql_type}) AS {name}"
+
+
+def _is_constant(cells: NDArray[Any]) -> bool:
+    """Return whether whole numbers are all the same, as often who served or how a request ended: one is enough."""
+    return cells.dtype.kind in "iu" and len(cells) > 0 and bool((cells == cells[0]).all())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from simserve.metrics.figures import ratio
 from simserve.metrics.offload import hit_rates
 
 if TYPE_CHECKING:
@@ -24,16 +25,12 @@ def kv_figures(simulation: Simulation, num_blocks: int, *, caches_prefixes: bool
     hits = hit_rates(simulation, caches_prefixes=caches_prefixes)
     return {
         "num_blocks": num_blocks,
-        "usage_mean": _ratio(totals.kv_reserved_token_seconds, capacity_seconds),
+        "usage_mean": ratio(totals.kv_reserved_token_seconds, capacity_seconds),
         "usage_peak": totals.kv_peak_share if totals.kv_capacity_tokens > 0 else math.nan,
-        "internal_waste": 1 - _ratio(totals.kv_held_token_seconds, totals.kv_reserved_token_seconds),
-        "external_waste": _ratio(totals.kv_unusable_token_seconds, capacity_seconds),
+        "internal_waste": 1 - ratio(totals.kv_held_token_seconds, totals.kv_reserved_token_seconds),
+        "external_waste": ratio(totals.kv_unusable_token_seconds, capacity_seconds),
         "prefix_hit_rate": hits["prefix_hit_rate"],
         "preemptions": int(records.num_preemptions.sum()),
         "gpu_hit_rate": hits["gpu_hit_rate"],
         "offload_hit_rate": hits["offload_hit_rate"],
     }
-
-
-def _ratio(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator > 0 else math.nan

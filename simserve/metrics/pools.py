@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.metrics.figures import ratio
 from simserve.metrics.steady_state import Window
 from simserve.units import format_seconds
 
@@ -75,7 +76,7 @@ def _usd_per_hour(simulation: Simulation, number: int, window: Window, price: fl
 def _dollars(simulation: Simulation, number: int, window: Window, price: float | None) -> dict[str, Any]:
     hourly = _usd_per_hour(simulation, number, window, price)
     tokens = float(simulation.records.output_tokens[_served(simulation, number, window)].sum())
-    a_million = None if hourly is None else _ratio(hourly * window.seconds / 3600.0, tokens / 1e6)
+    a_million = None if hourly is None else ratio(hourly * window.seconds / 3600.0, tokens / 1e6)
     return {"usd_per_hour": hourly, "usd_per_million_output_tokens": a_million}
 
 
@@ -84,7 +85,7 @@ def _answered(
 ) -> dict[str, Any]:
     served = _served(simulation, number, window)
     count = int(np.count_nonzero(served))
-    met = math.nan if meets_slo is None else _ratio(float(np.count_nonzero(meets_slo & served)), count)
+    met = math.nan if meets_slo is None else ratio(float(np.count_nonzero(meets_slo & served)), count)
     return {"requests": count, "attainment": met}
 
 
@@ -148,15 +149,11 @@ def _figures(pool: PoolOutcome, end_time: float) -> dict[str, Any]:
         "role": pool.role,
         "replicas": pool.num_replicas,
         "gpus": pool.num_gpus,
-        "busy": min(_ratio(totals.busy_seconds, pool.num_replicas * end_time), 1.0),
-        "mfu": _ratio(totals.flops, pool.peak_flops * totals.busy_seconds),
-        "mbu": _ratio(totals.bytes, pool.peak_bandwidth * totals.busy_seconds),
-        "kv_usage_mean": _ratio(totals.kv_reserved_token_seconds, capacity_seconds),
+        "busy": min(ratio(totals.busy_seconds, pool.num_replicas * end_time), 1.0),
+        "mfu": ratio(totals.flops, pool.peak_flops * totals.busy_seconds),
+        "mbu": ratio(totals.bytes, pool.peak_bandwidth * totals.busy_seconds),
+        "kv_usage_mean": ratio(totals.kv_reserved_token_seconds, capacity_seconds),
         "kv_usage_peak": totals.kv_peak_share if totals.kv_capacity_tokens > 0 else math.nan,
-        "mean_batch": _ratio(totals.sequence_steps, totals.num_steps),
+        "mean_batch": ratio(totals.sequence_steps, totals.num_steps),
         "seconds_by_part": dict(totals.seconds_by_part),
     }
-
-
-def _ratio(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator > 0 else math.nan

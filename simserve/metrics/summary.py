@@ -15,6 +15,7 @@ from simserve.metrics.bottleneck import bottleneck
 from simserve.metrics.classes import class_figures
 from simserve.metrics.cost import cost
 from simserve.metrics.energy import Grid, board_watts, energy
+from simserve.metrics.figures import in_json, ratio
 from simserve.metrics.front import front_figures, front_sentences
 from simserve.metrics.kv_use import kv_figures
 from simserve.metrics.latency import RequestLatencies, latency_summary, request_latencies
@@ -155,7 +156,7 @@ def summarize(simulation: Simulation, facts: RunFacts) -> dict[str, Any]:
     """
     measured = measure(simulation, slo=facts.slo, warmup=facts.warmup)
     summary = _headline(simulation, facts, measured)
-    return {key: _plain(value) for key, value in summary.items()}
+    return {key: in_json(value) for key, value in summary.items()}
 
 
 def measure(simulation: Simulation, *, slo: SLO | None, warmup: str | float) -> Measured:
@@ -197,23 +198,13 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
         "total_token_throughput": rates.tokens,
     }
     in_window, timeline = measured.window.has_arrived, simulation.timeline
-    gpus = mean_gpus(simulation, measured.window, facts.num_gpus)
-    used = _energy(simulation, facts, rates, gpus)
-    overflowed = overflow_figures(records, measured.window, facts.overflow, simulation.front)
-    gpu_hour_usd = mean_gpu_hour_usd(simulation, measured.window, facts.pool_gpu_hour_usd, facts.gpu_hour_usd)
-    dollars = cost(
-        num_gpus=gpus,
-        gpu_hour_usd=gpu_hour_usd,
-        throughput=rates,
-        electricity_usd_per_hour=used["electricity_usd_per_hour"] if facts.pays_electricity else 0.0,
-        api_usd_per_hour=overflowed["usd_per_hour"] or 0.0,
-    )
+    money = _money(simulation, facts, measured, rates)
     objective = _slo(facts.slo, measured)
     figures = Figures(
         latencies=_latency_values(measured),
         itl=simulation.totals.itl,
         slo_attainment=objective["attainment"],
-        scalars=totals | dollars,
+        scalars=totals | money.dollars,
     )
     return {
         **totals,
@@ -232,8 +223,12 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "window": _window(measured.window),
             "slo": objective,
             "classes": class_figures(records, measured.latencies, measured.window, facts.slo),
-            "cost": {**dollars, "gpu_hour_usd": gpu_hour_usd, "gpu_hour_source": facts.gpu_hour_source},
-            "energy": used,
+            "cost": {
+                **money.dollars,
+                "gpu_hour_usd": money.gpu_hour_usd,
+                "gpu_hour_source": facts.gpu_hour_source,
+            },
+            "energy": money.energy,
             "steps": _steps(simulation.totals),
             "speculation": speculation_summary(facts.speculation, drafted(simulation), simulation.totals),
             "confidence_intervals": None,
@@ -244,7 +239,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
                 simulation, facts.memory.kv_bytes_per_token * facts.memory.block_size * facts.gpus_per_replica
             ),
             "streaming": stream_figures(simulation),
-            "overflow": overflowed,
+            "overflow": money.overflow,
             **front_figures(simulation),
             "users": users_figures(facts.users, measured.latencies, measured.window, records.request_class),
             "replicas": replica_figures(simulation, facts.num_gpus),
@@ -262,6 +257,31 @@ def _load(simulation: Simulation) -> str:
     if not simulation.is_open_loop:
         return "closed"
     return "mixed" if simulation.has_clients else "open"
+
+
+@dataclass(frozen=True, slots=True)
+class _Money:
+    """What a run costs: dollars, energy, and what an API took over; with the price of a GPU-hour on average."""
+
+    dollars: dict[str, float]
+    energy: dict[str, float]
+    overflow: dict[str, Any]
+    gpu_hour_usd: float | None
+
+
+def _money(simulation: Simulation, facts: RunFacts, measured: Measured, rates: Throughput) -> _Money:
+    gpus = mean_gpus(simulation, measured.window, facts.num_gpus)
+    energy = _energy(simulation, facts, rates, gpus)
+    overflow = overflow_figures(simulation.records, measured.window, facts.overflow, simulation.front)
+    gpu_hour_usd = mean_gpu_hour_usd(simulation, measured.window, facts.pool_gpu_hour_usd, facts.gpu_hour_usd)
+    dollars = cost(
+        num_gpus=gpus,
+        gpu_hour_usd=gpu_hour_usd,
+        throughput=rates,
+        electricity_usd_per_hour=energy["electricity_usd_per_hour"] if facts.pays_electricity else 0.0,
+        api_usd_per_hour=overflow["usd_per_hour"] or 0.0,
+    )
+    return _Money(dollars, energy, overflow, gpu_hour_usd)
 
 
 def _identity(facts: RunFacts) -> dict[str, Any]:
@@ -313,8 +333,8 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         blocked_seconds=totals.blocked_seconds,
         busy_share=simulation.busy_share,
         waiting_share=waiting_share(measured.stays),
-        preemptions_per_request=_ratio(float(records.num_preemptions.sum()), _count(records.status == COMPLETED)),
-        mean_batch=_ratio(totals.sequence_steps, totals.num_steps),
+        preemptions_per_request=ratio(float(records.num_preemptions.sum()), _count(records.status == COMPLETED)),
+        mean_batch=ratio(totals.sequence_steps, totals.num_steps),
         max_batch=int(facts.engine_resolved["max_num_seqs"]),
         is_static=facts.engine_resolved.get("batching") == "static",
         limit_gains=facts.limit_gains,
@@ -345,8 +365,8 @@ def _utilization(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
         moved = sum(pool.peak_bandwidth * pool.totals.busy_seconds for pool in pools)
     return {
         "busy": simulation.busy_share,
-        "mfu": _ratio(totals.flops, flops),
-        "mbu": _ratio(totals.bytes, moved),
+        "mfu": ratio(totals.flops, flops),
+        "mbu": ratio(totals.bytes, moved),
     }
 
 
@@ -370,29 +390,10 @@ def _window(window: Window) -> dict[str, float]:
 def _steps(totals: RunTotals) -> dict[str, Any]:
     return {
         "count": totals.num_steps,
-        "mean_batch": _ratio(totals.sequence_steps, totals.num_steps),
+        "mean_batch": ratio(totals.sequence_steps, totals.num_steps),
         "seconds_by_part": dict(totals.seconds_by_part),
     }
 
 
 def _count(selected: NDArray[np.bool_]) -> int:
     return int(np.count_nonzero(selected))
-
-
-def _ratio(numerator: float, denominator: float) -> float:
-    return float(numerator) / float(denominator) if denominator > 0 else math.nan
-
-
-def _plain(value: Any) -> Any:
-    """Return ``value`` in what JSON knows: undefined and unbounded numbers become None."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
-    return value

@@ -47,9 +47,12 @@ tiles)."""
 
 
 def growing_share(model: ModelProfile) -> float:
-    """Return what a further token of context costs, as a share of what it does where all layers see all of it."""
+    """Return what a further token of context costs, as a share of what it does where all layers see all of it.
+
+    Layers of linear attention see none of it.
+    """
     windowed = model.num_sliding_layers / model.num_hidden_layers
-    return 1.0 - windowed * (1.0 - _window_line(model.sliding_window)[0])
+    return model.attention_share - windowed * (1.0 - _window_line(model.sliding_window)[0])
 
 
 def window_keys(model: ModelProfile) -> float:

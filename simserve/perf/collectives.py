@@ -12,6 +12,13 @@ from simserve.perf.collective_curve import all_reduce_curve_seconds, transfer_cu
 from simserve.perf.efficiency import COLLECTIVE_SHARE, Array
 from simserve.profiles.kernel_curves import CollectiveCurves
 
+NETWORK_RING_SHARE = 0.7
+"""Share of the network's bandwidth a GPU that the rings of all-gathers and reduce-scatters over nodes reach."""
+
+NETWORK_RING_HOP = 3.3e-6
+"""Seconds from one rank of such a ring to the next. Both fitted to decode steps and prompts of DeepSeek-R1 with
+data-parallel attention over 16 H100 in two nodes (InferenceX, TensorRT-LLM 1.2, 9 servers; 400 Gbit/s a GPU)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
@@ -98,8 +105,11 @@ def _transfer_seconds(
     if curve is not None and num_ranks > 1:
         kernel = transfer_curve_seconds(curve, num_bytes, num_ranks, link.bandwidth)
         return np.asarray(kernel + link.skew * math.log2(num_ranks))
-    transfer = ring_bandwidth_seconds(num_bytes, num_ranks, link.bandwidth * COLLECTIVE_SHARE) / 2.0
-    return all_reduce_latency(num_ranks, link) + transfer
+    share, hops = COLLECTIVE_SHARE, 0.0
+    if link.network_latency:
+        share, hops = NETWORK_RING_SHARE, NETWORK_RING_HOP * (num_ranks - 1)
+    transfer = ring_bandwidth_seconds(num_bytes, num_ranks, link.bandwidth * share) / 2.0
+    return all_reduce_latency(num_ranks, link) + hops + transfer
 
 
 def point_to_point_seconds(num_bytes: Array, link: Link) -> Array:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simserve.perf.attention import SCORE_BYTES
 from simserve.perf.gemm import ACTIVATION_BYTES
@@ -16,6 +16,13 @@ from simserve.perf.shape import ReplicaShape
 from simserve.perf.speculation import draft_weights_bytes
 from simserve.perf.weights import layer_weights_bytes, weights_bytes_per_gpu
 from simserve.units import format_bytes
+
+STATE_SHARE = 0.9 / 1.9
+"""Share of what weights leave that goes to the states of linear attention where nobody sets the seats: SGLang's
+``mamba_full_memory_ratio`` of 0.9 to 1 (docs.sglang.io, hybrid model memory)."""
+
+STATES_WITH_PREFIXES = 3
+"""States that SGLang holds for each seat beside a prefix cache (``resolve_max_num_reqs``); one without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +88,9 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     lines = [_weight_line(shape, needs["weights"])]
     if shape.speculation is not None and shape.speculation.draft is not None:
         lines.append(_draft_line(shape, shape.speculation.draft, needs["draft_weights"]))
+    if "states" in needs:
+        size = f"{format_bytes(state_bytes(shape))} in {shape.model.num_linear_layers} layers of linear attention"
+        lines.append(f"states: {state_slots(shape):,} x {size} = {format_bytes(needs['states'])}")
     lines.append(line)
     if physical < left:
         lines.append(f"but only {format_bytes(total)} total{_subtracted(needs)} = {_signed(physical)} are there")
@@ -145,7 +155,42 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
     }
     if shape.speculation is not None and shape.speculation.draft is not None:
         needs["draft_weights"] = draft_weights_bytes(shape.speculation)
+    if shape.model.linear_attention is not None:
+        needs["states"] = state_slots(shape) * state_bytes(shape)
     return needs
+
+
+def state_bytes(shape: ReplicaShape) -> float:
+    """Return the bytes of the states of one sequence on the fullest GPU; 0 without linear attention."""
+    share = shape.num_layers_per_stage / shape.model.num_hidden_layers
+    return share * shape.model.state_bytes(shape.tensor_parallel_size)
+
+
+def state_slots(shape: ReplicaShape) -> int:
+    """Return the states that a GPU holds: one a seat, and as many more as a prefix cache keeps for each."""
+    return shape.engine.max_num_seqs * _states_per_seat(shape)
+
+
+def _states_per_seat(shape: ReplicaShape) -> int:
+    return STATES_WITH_PREFIXES if shape.engine.name == "sglang" and shape.engine.enable_prefix_caching else 1
+
+
+def state_seats(shape: ReplicaShape) -> int:
+    """Return the most seats whose states leave the KV cache its share of the memory; those asked for without states."""
+    if shape.model.linear_attention is None:
+        return shape.engine.max_num_seqs
+    needs = _needs(shape) | {"states": 0.0}
+    room = STATE_SHARE * max(_left_for_kv(shape, needs)[1], 0.0)
+    return max(min(shape.engine.max_num_seqs, int(room / (state_bytes(shape) * _states_per_seat(shape)))), 1)
+
+
+def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
+    """Return a deployment whose default seats leave room for KV beside their states of linear attention."""
+    source, seats = shape.engine.sources["max_num_seqs"], state_seats(shape)
+    if source == "scenario" or seats == shape.engine.max_num_seqs:
+        return shape
+    sources = {**shape.engine.sources, "max_num_seqs": f"{source}, as many as have room for their states"}
+    return replace(shape, engine=replace(shape.engine, max_num_seqs=seats, sources=sources))
 
 
 def offloaded_weights_bytes(shape: ReplicaShape) -> float:
@@ -164,7 +209,7 @@ def host_bytes(shape: ReplicaShape, num_tokens: int) -> float:
 
 def _host_kv_bytes_per_token(shape: ReplicaShape) -> float:
     per_layer = shape.model.kv_bytes_per_token_per_layer(kv_element_bytes(shape.kv_cache_dtype), 1)
-    return shape.num_cpu_layers * per_layer
+    return shape.num_cpu_layers * shape.model.attention_share * per_layer
 
 
 def _host_blocks(shape: ReplicaShape) -> int:
@@ -177,7 +222,7 @@ def _host_blocks(shape: ReplicaShape) -> int:
 
 def kv_bytes_per_token(shape: ReplicaShape) -> float:
     """Return the KV bytes of one token on the fullest GPU: its heads, in the layers of its stage and of what drafts."""
-    layers = shape.num_layers_per_stage
+    layers = shape.num_layers_per_stage * shape.model.attention_share
     element = kv_element_bytes(shape.kv_cache_dtype)
     target = layers * shape.model.kv_bytes_per_token_per_layer(element, shape.tensor_parallel_size)
     return target + draft_kv_bytes_per_token(shape)
@@ -227,7 +272,10 @@ def _left_for_kv(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float
     engine, total, share = shape.engine, shape.hardware.memory.total, shape.engine.gpu_memory_utilization
     whole = f"{format_bytes(total)} total"
     if engine.memory_rule == "static_fraction":
-        runtime, stored = needs["runtime"], {name: needs[name] for name in needs if name.endswith("weights")}
+        runtime, stored = (
+            needs["runtime"],
+            {name: needs[name] for name in needs if name.endswith(("weights", "states"))},
+        )
         weights = sum(stored.values())
         left = share * (total - runtime) - weights
         first, then = _subtracted({"runtime": runtime}), _subtracted(stored)

@@ -151,7 +151,13 @@ def shape_of_experts(up: Gemm, down: Gemm, weight_bits: float, input_bytes: floa
     )
 
 
-def routed_load(num_experts: int, num_experts_per_tok: int, tokens: Array, num_groups: int = 1) -> ExpertLoad:
+def routed_load(
+    num_experts: int,
+    num_experts_per_tok: int,
+    tokens: Array,
+    num_groups: int = 1,
+    router_groups: tuple[int, int] = (1, 1),
+) -> ExpertLoad:
     """Return what the slowest rank gets: the busiest one's share of the pairs, and the most experts of one.
 
     Args:
@@ -159,13 +165,19 @@ def routed_load(num_experts: int, num_experts_per_tok: int, tokens: Array, num_g
         num_experts_per_tok: Experts a token visits.
         tokens: Tokens of the step.
         num_groups: Ranks that whole experts are dealt to; 1: the rank holds a slice of every expert.
+        router_groups: Groups of neighbouring experts, and how many of them a token's experts come from.
     """
     routed = tokens * num_experts_per_tok
     held = -(-num_experts // num_groups)
-    pairs = routed * busiest_share(tokens, num_experts, num_experts_per_tok, num_groups, ROUTING_SKEW)
-    mean = _distinct_experts(num_experts, num_experts_per_tok, tokens) / num_groups
-    # Each of its experts is used or not: the largest of n sums of ``held`` draws.
-    spread = np.sqrt(mean * np.maximum(1.0 - mean / held, 0.0))
+    share = busiest_share(tokens, num_experts, num_experts_per_tok, num_groups, ROUTING_SKEW, router_groups)
+    pairs = routed * share
+    used = _distinct_experts(num_experts, num_experts_per_tok, tokens)
+    mean = used / num_groups
+    # Each of its experts is used or not: the largest of n sums of ``held`` draws. A rank whose groups more tokens chose
+    # has more pairs, of which the share that a further token would bring of new experts is new.
+    fresh = (_distinct_experts(num_experts, num_experts_per_tok, tokens + 1.0) - used) / num_experts_per_tok
+    together = routed * (num_experts_per_tok - 1.0) * _chosen_spread(num_groups, router_groups)
+    spread = np.sqrt(mean * np.maximum(1.0 - mean / held, 0.0) + np.square(fresh) * together)
     most = np.minimum(mean + _largest_of(num_groups) * spread, held)
     distinct = np.minimum(most, np.maximum(pairs, 1.0))
     return ExpertLoad(pairs=pairs, distinct=distinct, routed=routed, held=float(held))
@@ -179,14 +191,21 @@ def _distinct_experts(num_experts: int, num_experts_per_tok: int, tokens: Array)
 
 
 def busiest_share(
-    tokens: Array, num_experts: int, num_experts_per_tok: int, num_groups: int, skew: float = 0.0
+    tokens: Array,
+    num_experts: int,
+    num_experts_per_tok: int,
+    num_groups: int,
+    skew: float = 0.0,
+    router_groups: tuple[int, int] = (1, 1),
 ) -> Array:
     """Return the share of the routed pairs that the rank computes which the others wait for.
 
     ``1/n + m sqrt(v + 1 / (n pairs))``, m the expected largest of n standard normal values (Blom 1958). The second term
     under the root is routing by chance. The first is popularity, which more tokens do not even out: of experts that are
     chosen with shares s_i and dealt to ranks in no order, a rank's sum has the variance ``v = (sum s_i^2 - 1/E) (1/n)
-    (1 - 1/n)``. At most one pair for each of a token's experts that the rank can hold.
+    (1 - 1/n)``. At most one pair for each of a token's experts that the rank can hold. A router that first chooses
+    groups sends the k experts of a token to few ranks together: chance counts ``1 + (k - 1) n u`` times, u the variance
+    of the share of a token's groups that a rank holds.
 
     Args:
         tokens: Tokens of the step.
@@ -194,6 +213,7 @@ def busiest_share(
         num_experts_per_tok: Experts a token visits.
         num_groups: Ranks n.
         skew: Exponent of the experts' popularity by rank; 0: all alike.
+        router_groups: Groups of neighbouring experts, and how many of them a token's experts come from.
     """
     if num_groups == 1:
         return np.ones_like(tokens)
@@ -201,9 +221,26 @@ def busiest_share(
     chance = np.broadcast_to(_chances(num_experts, num_experts_per_tok, skew), num_experts)
     concentration = float(np.square(chance / num_experts_per_tok).sum()) - 1.0 / num_experts
     popularity = max(concentration, 0.0) / num_groups * (1.0 - 1.0 / num_groups)
-    by_chance = 1.0 / (num_groups * tokens * num_experts_per_tok)
+    together = 1.0 + (num_experts_per_tok - 1.0) * num_groups * _chosen_spread(num_groups, router_groups)
+    by_chance = together / (num_groups * tokens * num_experts_per_tok)
     share = 1.0 / num_groups + _largest_of(num_groups) * np.sqrt(popularity + by_chance)
     return np.asarray(np.minimum(share, min(held / num_experts_per_tok, 1.0)))
+
+
+def _chosen_spread(num_ranks: int, router_groups: tuple[int, int]) -> float:
+    """Return the variance of the share of a token's groups that a rank holds; 0 where the router knows no groups.
+
+    Neighbouring experts lie on one rank: it holds G/n of G groups, of which a token chooses t without replacement
+    (hypergeometric), or a part of one of them.
+    """
+    groups, chosen = router_groups
+    if num_ranks == 1 or groups == chosen:
+        return 0.0
+    if num_ranks <= groups:
+        rest = (groups - chosen) / (groups - 1)
+        return rest / chosen * (1.0 - 1.0 / num_ranks) / num_ranks
+    part = groups / (num_ranks * chosen)
+    return part**2 * chosen / groups * (1.0 - chosen / groups)
 
 
 def _largest_of(count: int) -> float:

@@ -37,11 +37,6 @@ EVERY_TOKEN = 1e9
 """Tokens of a step that reads every expert."""
 
 
-def has_offload(shape: ReplicaShape) -> bool:
-    """Return whether any weights lie outside the GPU."""
-    return shape.num_cpu_layers > 0 or shape.streamed_bytes > 0
-
-
 def link_bandwidth(shape: ReplicaShape) -> float:
     """Return bytes/s from host memory to one GPU while all GPUs of the replica read at once."""
     host = shape.hardware.host_of_node

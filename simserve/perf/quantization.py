@@ -48,9 +48,6 @@ GPTQ_UNPACKED_FROM_ROWS = 51
 """Rows from which the GPTQ kernels that came before Marlin do the same (vLLM csrc/quantization/gptq/q_gemm.cu,
 MAX_Q_GEMM_ROWS 50); for 3 bits there are no others."""
 
-GPTQ_TILE_ROWS = 8
-"""Rows that those kernels multiply at once, reading the weights anew for the next (BLOCK_M_SIZE_MAX there)."""
-
 MARLIN_CAPABILITY = 8.0
 """CUDA compute capability from which GPUs can run Marlin (Ampere)."""
 

@@ -124,7 +124,8 @@ def _products(stage: Stage, phase: Phase, tokens: Array) -> Iterator[tuple[str, 
     if model.moe is not None:
         up, down = model.expert_gemms(shape.expert_slices)
         routed = tokens * (shape.data_parallel_size if phase == "decode" else 1)
-        load = routed_load(model.moe.num_experts, model.moe.num_experts_per_tok, routed, shape.expert_groups)
+        moe = model.moe
+        load = routed_load(moe.num_experts, moe.num_experts_per_tok, routed, shape.expert_groups, moe.router_groups)
         sizes = shape_of_experts(up, down, stage.precision.weight_bits, stage.precision.input_bytes)
         yield "experts", expert_work(sizes, load), float(expert_block(stage, model.moe, routed).sum())
     if phase == "decode":

@@ -105,6 +105,7 @@ def draft_layer(model: ModelProfile, *, is_dense: bool) -> ModelProfile:
         "num_hidden_layers": 1,
         "sliding_window": None,
         "num_sliding_layers": 0,
+        "linear_attention": None,
         "moe": moe,
         "num_parameters_nominal": None,
         "quantised_parts": model.quantised_parts if moe is not None else "linear",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simserve.perf.collectives import (
+    Link,
     all_gather_seconds,
     all_reduce_seconds,
     point_to_point_seconds,
@@ -19,8 +20,10 @@ from simserve.perf.collectives import (
 )
 from simserve.perf.efficiency import Array, Machine, start_latency
 from simserve.perf.fitted_attention import NARROW_KV_BYTES, FittedAttention, fitted_attention
+from simserve.perf.fusion import FUSED_KERNELS, has_fused_all_reduce
 from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, wide_class
 from simserve.perf.indexer import indexer_parts
+from simserve.perf.linear_attention import mixing_parts
 from simserve.perf.measured import Line, MeasuredOperators, measured_operators
 from simserve.perf.measured_attention import MeasuredAttention, measured_attention
 from simserve.perf.moe import expert_curve, layer_parts, routed_load, shape_of_experts
@@ -28,6 +31,7 @@ from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, PART_NAMES, bo
 from simserve.perf.quantization import Precision, kv_element_bytes
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.unpacking import unpacked_parts, unpacking_parts
+from simserve.perf.weights import marlin_padded
 from simserve.profiles.model import Gemm, MixtureOfExperts, ModelProfile
 
 NORM_PASSES = 4
@@ -39,6 +43,9 @@ STANDARD_ATTENTION_CALLS = 3
 
 ROUTING_PASSES = 2
 """Times choosing experts moves the router's logits: read them, write weights and choices (one fused kernel)."""
+
+GATE_PASSES = 2
+"""Kernels that scale a gated shared expert's output: the sigmoid of its gate, and the product."""
 
 SAMPLING_PASSES = 4
 """Times sampling moves the logits: cast, softmax, cumulate, pick."""
@@ -66,6 +73,11 @@ class Stage:
     num_layers: int
     attention: FittedAttention | MeasuredAttention | None = None
     measured: MeasuredOperators | None = None
+
+    @property
+    def num_attention_layers(self) -> float:
+        """Layers of the stage that have attention, where its share of them is the model's."""
+        return self.num_layers * self.shape.model.attention_share
 
     def stored_bytes(self, gemms: Sequence[Gemm]) -> float:
         """Return the bytes of weight matrices as they are stored."""
@@ -101,9 +113,8 @@ def _measured_attention(shape: ReplicaShape, measured: MeasuredOperators | None)
 def measured_parts(stage: Stage) -> dict[str, bool]:
     """Return which operators of a stage the user's tables say: matrix products, attention, experts, all-reduce."""
     model, ranks = stage.shape.model, stage.shape.tensor_parallel_size
-    gemms = launched_gemms(model.attention_gemms(ranks)) + [
-        gemm for layer, _ in layer_kinds(model) for gemm in model.mlp_gemms(layer, ranks)
-    ]
+    gemms = launched_gemms(model.attention_gemms(ranks)) + model.linear_attention_gemms(ranks)
+    gemms += [gemm for layer, _ in layer_kinds(model) for gemm in model.mlp_gemms(layer, ranks)]
     found = {
         "gemm": stage.measured is not None
         and all(stage.measured.gemm(stage.precision, gemm) is not None for gemm in gemms),
@@ -143,9 +154,11 @@ def stage_parts(stage: Stage, tokens: Array, *, has_prompts: bool = True) -> Arr
     fitted, with start, rows and waves of prompts, and not at all without prompts.
     """
     model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
-    parts = stage.num_layers * _attention_block(stage, tokens)
+    parts = stage.num_attention_layers * _attention_block(stage, tokens)
+    if model.linear_attention is not None:
+        parts += (stage.num_layers - stage.num_attention_layers) * _linear_block(stage, tokens, has_prompts=has_prompts)
     if stage.attention is not None and has_prompts:
-        parts[COMPUTE] += stage.num_layers * stage.attention.prompt_seconds(tokens)
+        parts[COMPUTE] += stage.num_attention_layers * stage.attention.prompt_seconds(tokens)
     for layer, count in layer_kinds(model):
         block = _mlp_block(stage, model.mlp_gemms(layer, num_ranks), tokens)
         if model.moe is not None and model.is_moe_layer(layer) and stage.shape.data_parallel_size == 1:
@@ -166,12 +179,27 @@ def _reductions(stage: Stage, tokens: Array) -> Array:
     num_reductions = stage.num_layers * (1.0 if model.has_parallel_attention else 2.0)
     if shape.data_parallel_size > 1:
         num_reductions -= stage.num_layers * model.num_moe_layers / model.num_hidden_layers
-    return num_reductions * _all_reduce(stage, tokens * model.hidden_size * ACTIVATION_BYTES)
+    message = tokens * model.hidden_size * ACTIVATION_BYTES
+    seconds = num_reductions * _all_reduce(stage, message)
+    is_fused = has_fused_all_reduce(shape, tokens)
+    if is_fused.any():
+        fused = replace(shape.tensor_link, engine=FUSED_KERNELS)
+        norm = start_latency(stage.machine, "elementwise")  # each saves the start of the norm behind it
+        least = np.maximum(_all_reduce(stage, message, fused) - norm, 0.0)
+        seconds = np.where(is_fused, np.minimum(num_reductions * least, seconds), seconds)
+    if model.qk_norm == "full":
+        # The heads of all ranks have one norm: their sums of squares are added up before it, and the ranks have had no
+        # time to drift apart since the reduction before.
+        together = replace(shape.tensor_link, skew=0.0)
+        seconds = seconds + stage.num_layers * all_reduce_seconds(
+            2.0 * LOGIT_BYTES * tokens, shape.tensor_parallel_size, together
+        )
+    return np.asarray(seconds)
 
 
-def _all_reduce(stage: Stage, message: Array) -> Array:
+def _all_reduce(stage: Stage, message: Array, fused: Link | None = None) -> Array:
     """Return the seconds of an all-reduce; a measured one waits for the last rank too."""
-    num_ranks, link = stage.shape.tensor_parallel_size, stage.shape.tensor_link
+    num_ranks, link = stage.shape.tensor_parallel_size, fused or stage.shape.tensor_link
     seconds = all_reduce_seconds(message, num_ranks, link)
     line = None if stage.measured is None else stage.measured.all_reduce(num_ranks)
     if line is None:
@@ -205,8 +233,7 @@ def _attention_block(stage: Stage, tokens: Array) -> Array:
     """Return norms, projections, rotary embedding, KV write and the start-up of attention of one layer."""
     model, machine = stage.shape.model, stage.machine
     gemms = model.attention_gemms(stage.shape.tensor_parallel_size)
-    norm_bytes = model.num_norms_per_layer * NORM_PASSES * model.hidden_size * ACTIVATION_BYTES
-    parts = elementwise_parts(norm_bytes, tokens, machine, model.num_norms_per_layer)
+    parts = _norms(stage, tokens)
     for gemm in launched_gemms(gemms):
         parts += projection(stage, gemm, tokens)
     projected = sum(gemm.out_features for gemm in gemms if gemm.name != "output")
@@ -215,8 +242,27 @@ def _attention_block(stage: Stage, tokens: Array) -> Array:
     if stage.attention is None:
         calls = 1 if stage.shape.attention == "flash" else STANDARD_ATTENTION_CALLS
         parts[HOST] += calls * start_latency(machine, "attention_decode")
+    if model.mla is not None:
+        parts[HOST] += stage.shape.engine.latent_attention_gap
     if model.indexer is not None:
         parts += indexer_parts(model.indexer, machine, tokens)
+    return parts
+
+
+def _norms(stage: Stage, tokens: Array) -> Array:
+    model = stage.shape.model
+    moved = model.num_norms_per_layer * NORM_PASSES * model.hidden_size * ACTIVATION_BYTES
+    return elementwise_parts(moved, tokens, stage.machine, model.num_norms_per_layer)
+
+
+def _linear_block(stage: Stage, tokens: Array, *, has_prompts: bool) -> Array:
+    """Return norms, projections, convolution and, with prompts, the scan of one layer of linear attention."""
+    model, ranks = stage.shape.model, stage.shape.tensor_parallel_size
+    parts = _norms(stage, tokens)
+    for gemm in model.linear_attention_gemms(ranks):
+        parts += projection(stage, gemm, tokens)
+    if model.linear_attention is not None:
+        parts += mixing_parts(model.linear_attention, stage.machine, tokens, ranks, has_prompts=has_prompts)
     return parts
 
 
@@ -239,6 +285,9 @@ def _mlp_block(stage: Stage, gemms: list[Gemm], tokens: Array) -> Array:
     parts = np.zeros((len(PART_NAMES), len(tokens)))
     for gemm in gemms:
         parts += projection(stage, gemm, tokens, is_beside=gemm.name.startswith("shared_"))
+        if gemm.name == "shared_gate":
+            moved = GATE_PASSES * stage.shape.model.hidden_size * ACTIVATION_BYTES
+            parts += elementwise_parts(moved, tokens, stage.machine, GATE_PASSES)
         if gemm.name.endswith("down"):
             wide = gemm.in_features * (3 if stage.shape.model.is_gated_mlp else 2)
             parts += elementwise_parts(wide * ACTIVATION_BYTES, tokens, stage.machine)
@@ -248,11 +297,14 @@ def _mlp_block(stage: Stage, gemms: list[Gemm], tokens: Array) -> Array:
 def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     """Return choosing, sorting, grouped GEMMs, activation function and weighted sum of the experts of one layer."""
     model, precision, machine = stage.shape.model, stage.precision, stage.machine
-    parts = elementwise_parts(ROUTING_PASSES * moe.num_experts * LOGIT_BYTES, tokens, machine)
+    kernels = stage.shape.engine.num_group_router_kernels if moe.num_router_groups > 1 else 1
+    parts = elementwise_parts(ROUTING_PASSES * moe.num_experts * LOGIT_BYTES, tokens, machine, kernels)
     up, down = model.expert_gemms(stage.shape.expert_slices)
+    if precision.name == "mxfp4" and stage.shape.engine.name == "vllm":
+        up, down = marlin_padded(up, down)
     shape = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
     curve = expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share)
-    load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups)
+    load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups, moe.router_groups)
     if not precision.has_packed_experts:
         held = float(np.max(load.held)) * (up.num_weights + down.num_weights)
         parts += unpacking_parts(precision, machine, held, np.full(len(tokens), np.inf))  # no grouped packed kernel

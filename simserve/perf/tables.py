@@ -29,6 +29,7 @@ from simserve.perf.attention import (
 from simserve.perf.efficiency import Array
 from simserve.perf.fitted_attention import NARROW_KV_BYTES
 from simserve.perf.indexer import index_key_seconds, index_pair_seconds
+from simserve.perf.linear_attention import step_state_seconds
 from simserve.perf.memory import kv_bytes_per_token
 from simserve.perf.offload import cpu_key_seconds, cpu_pair_seconds, link_bandwidth, offload_parts
 from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES
@@ -152,7 +153,7 @@ def _step_times(stage: Stage, attention: AttentionShape, parts: StepParts, slope
         token_seconds_beyond=float(parts.token_beyond.sum()),
         sequence_seconds=_sums(parts.sequence),
         decode_attention_base=_sums(parts.decode_attention),
-        prefill_request_seconds=request * num_layers,
+        prefill_request_seconds=request * num_layers * stage.shape.model.attention_share,
         prefill_pair_seconds=(pair * num_layers + cpu_pair_seconds(stage.shape, attention))
         * growing_share(stage.shape.model),
         prefill_context_seconds=key * num_layers * growing_share(stage.shape.model),
@@ -248,7 +249,8 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
     parts += offload_parts(stage, padded)
     parts = parts + in_flight / passes * exposed_head(head.sum(axis=0), parts.sum(axis=0), layers) * head
     if stage.attention is not None:
-        parts[KV] += stage.num_layers * stage.attention.decode_base_seconds(decoding)
+        parts[KV] += stage.num_attention_layers * stage.attention.decode_base_seconds(decoding)
+    parts[KV] += step_state_seconds(shape, stage.machine, decoding)
     parts[KV] += sequences[1:] * slope[1:] / passes
     # Every verified token is sampled, and handed over, as the one token of a plain step is.
     host = _host_seconds_of_a_stage(stage) + width * shape.engine.host_seconds_per_request * decoding
@@ -304,7 +306,8 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> Array:
         num_stages = stage.shape.pipeline_parallel_size
         decoding = np.ceil(np.maximum(sequences, 1.0) / num_stages)
         base = stage.attention.decode_base_seconds(decoding)
-        parts[KV] += stage.num_layers * num_stages * (base - base[0])
+        parts[KV] += stage.num_attention_layers * num_stages * (base - base[0])
+    parts[KV] += step_state_seconds(stage.shape, stage.machine, sequences, is_mixed=True)
     width = stage.shape.tokens_per_decode
     if width > 1:
         # The LM head over the drafts; that over the newest token is counted by sequence.
@@ -354,6 +357,7 @@ def _launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_], 
     engine, model = stage.shape.engine, stage.shape.model
     with_experts = stage.num_layers * model.num_moe_layers / model.num_hidden_layers
     gaps = (stage.num_layers - with_experts) * engine.eager_gap_seconds_per_layer
+    gaps += (stage.num_layers - stage.num_attention_layers) * engine.eager_gap_seconds_per_linear_layer
     launching = stage.num_layers * layer_seconds
     if not model.is_gated_mlp and model.num_norms_per_layer > 1:
         launching *= UNGATED_LAUNCHES

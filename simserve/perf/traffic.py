@@ -46,7 +46,10 @@ def traffic_of(stage: Stage, tokens: Array) -> Traffic:
         * growing_share(model),
         weight_bytes=rounds * read,
         token_bytes=_token_bytes(stage),
-        kv_bytes_per_token=num_ranks * model.kv_bytes_per_token(element, num_ranks) * growing_share(model),
+        kv_bytes_per_token=num_ranks
+        * model.num_hidden_layers
+        * model.kv_bytes_per_token_per_layer(element, num_ranks)
+        * growing_share(model),
         peak_flops=stage.machine.peak(stage.precision.arithmetic) * shape.num_gpus / shape.data_parallel_size,
         peak_bandwidth=stage.machine.bandwidth * shape.num_gpus / shape.data_parallel_size,
     )
@@ -62,8 +65,8 @@ def _visited(stage: Stage, num_ranks: int) -> list[tuple[float, Gemm]]:
     model = stage.shape.model
     visited: list[tuple[float, Gemm]] = []
     for layer, num_layers in layer_kinds(model):
-        gemms = model.attention_gemms(num_ranks) + model.mlp_gemms(layer, num_ranks)
-        visited += [(num_layers, gemm) for gemm in gemms]
+        mixing = [(count * num_layers / model.num_hidden_layers, gemm) for count, gemm in model.mixing_gemms(num_ranks)]
+        visited += [*mixing, *((num_layers, gemm) for gemm in model.mlp_gemms(layer, num_ranks))]
         if model.moe is not None and model.is_moe_layer(layer):
             groups = stage.shape.expert_groups if num_ranks > 1 and stage.shape.data_parallel_size == 1 else 1
             chosen = num_layers * model.moe.num_experts_per_tok / groups
@@ -84,8 +87,8 @@ def layer_weight_bytes(stage: Stage, tokens: Array) -> Array:
     model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
     read = np.zeros(len(tokens))
     for layer, num_layers in layer_kinds(model):
-        gemms = model.attention_gemms(num_ranks) + model.mlp_gemms(layer, num_ranks)
-        read += num_layers * stage.stored_bytes(gemms)
+        mixing = sum(count * stage.stored_bytes([gemm]) for count, gemm in model.mixing_gemms(num_ranks))
+        read += num_layers * (mixing / model.num_hidden_layers + stage.stored_bytes(model.mlp_gemms(layer, num_ranks)))
         if model.moe is not None and model.is_moe_layer(layer):
             # Under data-parallel attention the experts are read once for all ranks: a share is each one's.
             together = tokens * stage.shape.data_parallel_size

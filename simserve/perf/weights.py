@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from simserve.perf.parallelism import layers_per_stage
 from simserve.perf.quantization import weight_bits
@@ -12,6 +13,10 @@ MXFP4_MODEL_WIDTH, MXFP4_EXPERT_WIDTH = 256, 64
 """Multiples to which engines pad the model's and the expert's width in MXFP4 (vLLM 0.11
 quantization/mxfp4.py). 2880 becomes 3072 by 2880, which explains the weights that vLLM reports of gpt-oss
 (13.47 and 64.38 GiB) to 0.3 %."""
+
+MARLIN_EXPERT_WIDTH = 128
+"""Multiple to which the expert's width on a rank is padded instead under Marlin (vLLM 0.11 quantization/mxfp4.py): 2880
+over 1, 2, 4 and 8 ranks becomes 2944, 1536, 768 and 384."""
 
 
 def weights_bytes(model: ModelProfile, quantization: str = "none") -> float:
@@ -109,7 +114,7 @@ def _layer_weights(
 def _matrices(model: ModelProfile, num_ranks: int) -> list[Gemm]:
     """Return every matrix of all layers on one rank but the routed experts."""
     matrices = [gemm for layer in range(model.num_hidden_layers) for gemm in model.mlp_gemms(layer, num_ranks)]
-    return matrices + model.attention_gemms(num_ranks) * model.num_hidden_layers
+    return matrices + [gemm for count, gemm in model.mixing_gemms(num_ranks) for _ in range(count)]
 
 
 def _expert_weights(model: ModelProfile, quantization: str, num_ranks: int, num_groups: int) -> float:
@@ -143,3 +148,16 @@ def _stored_weights(expert: Sequence[Gemm], quantization: str) -> int:
 def _padding(model: ModelProfile, quantization: str) -> float:
     """Return the weights that padding adds to the routed experts of the whole model."""
     return _expert_weights(model, quantization, 1, 1) - _expert_weights(model, "none", 1, 1)
+
+
+def marlin_padded(up: Gemm, down: Gemm) -> tuple[Gemm, Gemm]:
+    """Return an expert's two matrices as vLLM's Marlin kernels multiply them in MXFP4, zeros included."""
+    width, model_width = (
+        -(-size // multiple) * multiple
+        for size, multiple in ((down.in_features, MARLIN_EXPERT_WIDTH), (down.out_features, MXFP4_MODEL_WIDTH))
+    )
+    columns = up.out_features // down.in_features * width
+    return (
+        replace(up, out_features=columns, in_features=model_width),
+        replace(down, out_features=model_width, in_features=width),
+    )

@@ -60,19 +60,21 @@ def least_replica_seconds(
         times.prefill_pair_seconds * prompt * (prompt + 1) / 2 + times.prefill_context_seconds * prompt
     ) / stages + times.prefill_request_seconds
     limit = None
-    if decode_limit is not None and np.all(np.isfinite(decode_limit)) and gaps.sum() > 0:
+    num_gaps = float(gaps.sum())
+    if decode_limit is not None and np.all(np.isfinite(decode_limit)) and num_gaps > 0:
         limit = decode_limit
     steps = _Steps(config, times)
     best, best_sum, best_price = fixed, float(fixed.sum()), 0.0
-    typical_gap = None if limit is None else float(limit.sum() / gaps.sum())
-    for token, memory, pace in _prices(steps, has_gaps=bool(gaps.sum()), typical_gap=typical_gap):
-        further = steps.further_token_price(token, memory, pace) if gaps.sum() else 0.0
+    typical_gap = None if limit is None else float(limit.sum() / num_gaps)
+    for token, memory, pace in _prices(steps, has_gaps=num_gaps > 0, typical_gap=typical_gap):
+        further = steps.further_token_price(token, memory, pace) if num_gaps else 0.0
         each = np.minimum(further, (token - memory) * (prompt + 1))
         seconds = fixed + token * prompt + each * gaps + memory * contexts
         if limit is not None and pace:
             seconds = seconds - pace * limit
-        if float(seconds.sum()) > best_sum:
-            best, best_sum, best_price = seconds, float(seconds.sum()), token
+        total = float(seconds.sum())
+        if total > best_sum:
+            best, best_sum, best_price = seconds, total, token
     return best, best_price
 
 
@@ -106,18 +108,25 @@ class _Steps:
         self.tokens = np.arange(budget + 1.0)
         self.capacity = float(config.num_blocks * config.block_size)
         self.highest_token_price = float(((self.token[1:] + head[1]) / self.tokens[1:]).min())
+        self._least_left: dict[float, Array] = {}
 
     def further_token_price(self, token: float, memory: float, pace: float) -> float:
         """Return the largest price of a further token that every step covers."""
-        left = self.token - token * self.tokens
-        # Least of a step with more than n tokens, for n = 1, 2, ...
-        least = np.minimum.accumulate(left[::-1])[::-1][np.minimum(self.num.astype(np.int64) + 1, len(left) - 1)]
+        if token not in self._least_left:
+            self._least_left[token] = self._least_beyond(token)
+        least = self._least_left[token]
         stretch = 1.0 + pace * self.num
         held = np.minimum(0.0, self.slope * stretch - memory) * self.capacity
         alone = self.decode * stretch
         # (1 + l n) t - a x >= (1 + l n) (t - a x) + l n a n, as x > n.
         beside = stretch * (least + self.mixed) + pace * self.num * token * self.num + token * self.num
         return float(((np.minimum(alone, beside) + held) / self.num).min())
+
+    def _least_beyond(self, token: float) -> Array:
+        """Return the least seconds, less the price of its tokens, of a step with more than n tokens, n = 1, 2, ..."""
+        left = self.token - token * self.tokens
+        place = np.minimum(self.num.astype(np.int64) + 1, len(left) - 1)
+        return np.asarray(np.minimum.accumulate(left[::-1])[::-1][place])
 
 
 def _prices(steps: _Steps, *, has_gaps: bool, typical_gap: float | None) -> Iterator[tuple[float, float, float]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from simserve import __version__
 from simserve.errors import UsageError
+from simserve.metrics.figures import or_null
 from simserve.planner.capacity_level import Level, Trial
 from simserve.planner.capacity_probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.capacity_search import Effort, Found, find_capacity
@@ -78,19 +79,19 @@ class Capacity:
                 "method": found.interval_method,
             },
             "fails_at": None if found.largest.fails_at is None else self._load(found.largest.fails_at),
-            "attainment": _plain(_attainment(found.level(found.largest.value))),
+            "attainment": or_null(_attainment(found.level(found.largest.value))),
             "asked": self.asked,
             "slo": objective_mapping(self.scenario),
             "load": "closed" if self.is_closed_loop else "open",
             "knee": None
             if knee is None
-            else {self.load_key: self._load(knee.load), "goodput": _plain(knee.mean("goodput"))},
+            else {self.load_key: self._load(knee.load), "goodput": or_null(knee.mean("goodput"))},
             "probes": [self._probe(level) for level in found.levels],
             "requests": {
                 "per_run": found.num_requests,
                 "replications": 0 if self._decisive is None else len(self._decisive.trials),
                 "measured": self._num_measured(),
-                "needed": _plain(found.needed_requests),
+                "needed": or_null(found.needed_requests),
                 "enough": self._num_measured() >= found.needed_requests,
             },
             "notes": self.notes,
@@ -145,16 +146,16 @@ class Capacity:
     def _probe(self, level: Level) -> dict[str, Any]:
         return {
             self.load_key: self._load(level.load),
-            "attainment": _plain(level.attainment),
-            "by_metric": {name: _plain(value) for name, value in level.by_metric.items()},
+            "attainment": or_null(level.attainment),
+            "by_metric": {name: or_null(value) for name, value in level.by_metric.items()},
             "holds": level.holds(self.asked),
             "stability": level.stability,
-            "p95_ttft_ms": _plain(MS * level.mean("p95_ttft")),
-            "p95_tpot_ms": _plain(MS * level.mean("p95_tpot")),
-            "goodput": _plain(level.mean("goodput")),
-            "request_throughput": _plain(level.mean("throughput")),
-            "output_throughput": _plain(level.mean("output_throughput")),
-            "in_flight": _plain(level.mean("in_flight")),
+            "p95_ttft_ms": or_null(MS * level.mean("p95_ttft")),
+            "p95_tpot_ms": or_null(MS * level.mean("p95_tpot")),
+            "goodput": or_null(level.mean("goodput")),
+            "request_throughput": or_null(level.mean("throughput")),
+            "output_throughput": or_null(level.mean("output_throughput")),
+            "in_flight": or_null(level.mean("in_flight")),
             "replications": len(level.trials),
             "requests": level.num_measured,
         }
@@ -280,7 +281,3 @@ def _attainment(level: Level | None) -> float:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.10g}%"
-
-
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -10,6 +10,7 @@ from typing import Any
 from simserve import __version__
 from simserve.errors import ScenarioError, UsageError
 from simserve.metrics.cost import COST_KEYS
+from simserve.metrics.figures import figure_at, or_null
 from simserve.metrics.latency import LATENCIES
 from simserve.metrics.replications import pool
 from simserve.planner.split import split_values
@@ -90,10 +91,10 @@ class Comparison:
                     **_described(variant),
                     "differences": {
                         name: {
-                            "mean": _plain(each.mean),
+                            "mean": or_null(each.mean),
                             "ci95": None if math.isnan(each.low) else [each.low, each.high],
                             "shown": each.is_shown,
-                            "relative": _plain(each.relative),
+                            "relative": or_null(each.relative),
                         }
                         for name, each in variant.differences.items()
                     },
@@ -231,16 +232,9 @@ def _differences(
 ) -> dict[str, Difference]:
     difference = independent_difference if is_independent else paired_difference
     return {
-        name: difference([_at(each, key) for each in base], [_at(each, key) for each in variant])
+        name: difference([figure_at(each, key) for each in base], [figure_at(each, key) for each in variant])
         for name, key in FIGURES.items()
     }
-
-
-def _at(summary: Mapping[str, Any], key: str) -> float | None:
-    value: Any = summary
-    for part in key.split("."):
-        value = value[part]
-    return None if value is None else float(value)
 
 
 def _as_changes(overrides: Overrides) -> dict[str, Any]:
@@ -257,7 +251,3 @@ def _described(variant: Variant) -> dict[str, Any]:
         "scenario_hash": variant.scenario.hash,
         "summary": variant.summary,
     }
-
-
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None

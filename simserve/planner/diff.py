@@ -11,6 +11,7 @@ from typing import Any
 
 from simserve.documents import read_mapping
 from simserve.errors import InputError, UsageError, nearest
+from simserve.metrics.figures import or_null
 from simserve.metrics.stored import RESULT_FILE, SCENARIO_FILE
 from simserve.planner.compare import FIGURES
 
@@ -105,11 +106,11 @@ class Diff:
             "changed_keys": {key: list(values) for key, values in self.changed_keys.items()},
             "metrics": {
                 each.name: {
-                    "a": _plain(each.before),
-                    "b": _plain(each.after),
-                    "change": _plain(each.change),
-                    "relative": _plain(each.relative) if each.has_moved else 0.0,
-                    "half_width": _plain(each.half_width),
+                    "a": or_null(each.before),
+                    "b": or_null(each.after),
+                    "change": or_null(each.change),
+                    "relative": or_null(each.relative) if each.has_moved else 0.0,
+                    "half_width": or_null(each.half_width),
                     "tolerance": each.tolerance,
                     "within_interval": each.is_noise,
                     "failed": each.is_beyond,
@@ -259,7 +260,3 @@ def _half_width(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) 
 
 def _distance(move: Move) -> float:
     return math.inf if math.isnan(move.relative) else abs(move.relative)
-
-
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -297,6 +297,16 @@ CONSTANTS = (
         ),
     ),
     FittedConstant(
+        "InferenceX's H200 nodes: 8 ms further from their clients; Llama-3.1-70B, vLLM",
+        lambda point: _is_70b(point, "h200-sxm-141gb"),
+        ("ttft",),
+        (
+            ("gpt-oss, vLLM", lambda point: _is_served(point, "vllm", "gpt-oss", "h200-sxm-141gb"), "ttft"),
+            ("MiniMax-M2, vLLM", lambda point: _is_served(point, "vllm", "minimax", "h200-sxm-141gb"), "ttft"),
+            ("gpt-oss, TensorRT-LLM", lambda point: _is_served(point, "tensorrt-llm", "gpt-oss"), "ttft"),
+        ),
+    ),
+    FittedConstant(
         "Triton experts: 1.7 ms a layer, 3 us to tokenise a token; InferenceX gpt-oss-120b, TensorRT-LLM",
         lambda point: _is_served(point, "tensorrt-llm", "gpt-oss"),
         ("ttft",),

@@ -72,12 +72,6 @@ class Makeup:
             replicas -= 1
         return replicas
 
-    @property
-    def unit_usd_per_hour(self) -> float | None:
-        """Dollars an hour of one replica; None without a price, or where replicas differ."""
-        usd = self.usd_per_gpu_hour[0]
-        return None if usd is None or len(self.gpus) > 1 else usd * self.gpus[0]
-
 
 def makeup_of(resolved: ResolvedScenario) -> Makeup:
     """Return what the replicas of a resolved deployment stand for."""

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
@@ -60,13 +61,16 @@ def replay_pools(pair: PoolPair, priced: Priced) -> tuple[RequestRecords, bool]:
     """
     scenario = from_mapping(pair.prefill)
     resolved, prefill = priced(scenario)
+    ranks = resolved.engine.data_parallel_size
+    engine: EngineConfig = replace(resolved.engine, data_parallel_size=1)
+    num_replicas = pair.num_prefills * ranks
     setups = (
         PoolSetup(
             name="prefill",
-            engine=resolved.engine,
-            step_times=prefill.step_times,
+            engine=engine,
+            step_times=_prompts_of_one_rank(prefill.step_times, ranks),
             priced=None,
-            num_replicas=pair.num_prefills,
+            num_replicas=num_replicas,
             role="prefill",
         ),
         _decode_setup(pair, priced),
@@ -79,9 +83,7 @@ def replay_pools(pair: PoolPair, priced: Priced) -> tuple[RequestRecords, bool]:
         ),
         kv_bytes_per_token=shape.model.kv_bytes_per_token(KV_BITS[shape.kv_cache_dtype] / 8),
     )
-    deployment = Deployment(
-        num_replicas=pair.num_prefills, engine=resolved.engine, priced=prefill, control=control, pools=setups
-    )
+    deployment = Deployment(num_replicas=num_replicas, engine=engine, priced=prefill, control=control, pools=setups)
     simulation = simulate(deployment, generate(scenario.workload, seed=scenario.run.seed))
     return simulation.records, simulation.was_interrupted
 
@@ -126,6 +128,27 @@ def _with(mapping: Mapping[str, Any], *, speculative: Any = None, max_num_seqs: 
     return {**mapping, "deployment": deployment}
 
 
+def _prompts_of_one_rank(times: StepTimes, ranks: int) -> StepTimes:
+    """Return the seconds of a rank that computes prompts beside others that compute as many tokens."""
+    if ranks == 1:
+        return times
+    tokens = np.arange(len(times.token_seconds))
+    return replace(
+        times,
+        token_seconds=(np.asarray(times.token_seconds) + _shared_seconds(times, ranks * tokens)).tolist(),
+        token_seconds_beyond=times.token_seconds_beyond + ranks * times.shared_seconds_beyond,
+        shared_seconds=(),
+        shared_seconds_beyond=0.0,
+    )
+
+
+def _shared_seconds(times: StepTimes, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return what ranks do together, by the tokens of all of them."""
+    shared = np.asarray(times.shared_seconds)
+    together = np.minimum(tokens, len(shared) - 1)
+    return np.asarray(shared[together] + times.shared_seconds_beyond * (tokens - together))
+
+
 def _as_one_rank(times: StepTimes, ranks: int, width: int) -> StepTimes:
     """Return the seconds of a rank that decodes ``width`` tokens a sequence, beside others that hold as many."""
     if ranks == 1 and width == 1:
@@ -133,11 +156,8 @@ def _as_one_rank(times: StepTimes, ranks: int, width: int) -> StepTimes:
     last = (len(times.decode_base) - 1) // width
     sequences = np.arange(last + 1)
     base = np.asarray(times.decode_base)[width * sequences]
-    shared = np.asarray(times.shared_seconds)
-    together = np.minimum(ranks * width * sequences, max(len(shared) - 1, 0))
-    if len(shared):
-        beyond = times.shared_seconds_beyond * (ranks * width * sequences - together)
-        base = base + shared[together] + beyond
+    if len(times.shared_seconds):
+        base = base + _shared_seconds(times, ranks * width * sequences)
     # Queries of a sequence read its keys once, and each takes its own products, which bind.
     slope = width * np.asarray(times.decode_slope)[width * sequences]
     return replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -23,9 +23,6 @@ from simserve.sim.simulate import Deployment, simulate
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
-
-Adjustment = Callable[[ResolvedScenario, PricedDeployment], PricedDeployment]
-"""Changes the seconds of a deployment's steps, for fitting."""
 
 LONG_RUN_WINDOW = (0.4, 0.8)
 """Share of the requests of a long run, in order, between which its figures are taken: past the ramp, before the
@@ -57,11 +54,9 @@ class Pricer:
     """Resolves and prices deployments, each once, and keeps the figures of what was replayed.
 
     Attributes:
-        adjust: Applied to the seconds of every deployment; None: as they are priced.
         replayed: What was replayed, by `replay_key` -> all its figures and the requests that were not served.
     """
 
-    adjust: Adjustment | None = None
     replayed: dict[str, tuple[Mapping[Metric, float], int]] = field(default_factory=dict)
     _known: dict[str, tuple[ResolvedScenario, PricedDeployment]] = field(default_factory=dict)
 
@@ -77,14 +72,8 @@ class Pricer:
             if not resolved.memory.fits:
                 raise InputError("does not fit in the memory left", key="deployment")
             resolved = _long_enough(resolved)
-            priced = price(resolved.shape)
-            self._known[key] = (resolved, priced)
-        resolved, priced = self._known[key]
-        return resolved, self.adjust(resolved, priced) if self.adjust else priced
-
-    def adjusted(self, adjust: Adjustment) -> Pricer:
-        """Return a pricer with another adjustment that shares what has been priced."""
-        return replace(self, adjust=adjust, replayed={})
+            self._known[key] = resolved, price(resolved.shape)
+        return self._known[key]
 
 
 def deployment_key(scenario: Scenario) -> str:
@@ -213,18 +202,19 @@ def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:
     """Return TPOT, TTFT, E2E (seconds) and throughput (tokens/s) of a run as the protocol takes them."""
     latencies = request_latencies(records)
     late = records.admitted_time - records.arrival_time if protocol.is_server_side else np.zeros(len(records))
-    if protocol.cold_seconds:
-        late = late - protocol.cold_seconds * (records.arrival_time == np.nanmin(records.arrival_time))
+    is_cold = records.arrival_time == np.nanmin(records.arrival_time)
+    late = late - protocol.front_seconds - protocol.cold_seconds * is_cold
+    stall = protocol.cold_stall_seconds * is_cold
     counted = _counted(len(records), protocol)
     ttft = (latencies.ttft - late)[counted]
     decode_time = records.finish_time - records.first_token_time
-    tpot = _statistic(latencies.tpot[counted], protocol)
+    tpot = _statistic((latencies.tpot + stall / np.maximum(records.output_tokens - 1, 1))[counted], protocol)
     if protocol.is_token_weighted:
         tpot = float(decode_time.sum() / records.output_tokens.sum())
     return {
         "tpot": tpot,
         "ttft": float(np.nanmax(ttft)) if protocol.is_batch_time else _statistic(ttft, protocol),
-        "e2e": _statistic((latencies.e2e - late)[counted], protocol),
+        "e2e": _statistic((latencies.e2e - late + stall)[counted], protocol),
         "throughput": _throughput(records, protocol) * protocol.num_copies / protocol.beam_width,
     }
 

@@ -182,7 +182,7 @@ def _least_requests(scenario: Scenario) -> int:
     warmup = 0.0 if isinstance(scenario.run.warmup, str) else float(scenario.run.warmup)
     seconds = WARMUPS_PER_RUN * warmup
     if sessions is not None:
-        thinking = (1 - sessions.tool_share) * sessions.think_time + sessions.tool_share * sessions.tool_time
+        thinking = (1 - sessions.tool_share) * (sessions.think_time or 0.0) + sessions.tool_share * sessions.tool_time
         seconds = max(seconds, CONVERSATIONS_PER_RUN * turns * thinking)
     return math.ceil(rate * seconds)
 

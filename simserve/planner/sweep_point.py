@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import InfeasibleError, SimserveError
+from simserve.metrics.figures import figure_at
 from simserve.planner.compare import FIGURES
 from simserve.scenario.load import from_mapping
 from simserve.scenario.run import run
@@ -63,7 +64,7 @@ def run_task(task: Task) -> Row:
         "fidelity": inner["fidelity"],
         "num_gpus": float(scenario.deployment.num_gpus),
     }
-    return row | {name: _at(summary, key) for name, key in FIGURES.items()}
+    return row | {name: figure_at(summary, key) for name, key in FIGURES.items()}
 
 
 def failed_row(
@@ -77,13 +78,6 @@ def failed_row(
         "error": error,
         "scenario_hash": scenario_hash,
     }
-
-
-def _at(summary: Mapping[str, Any], key: str) -> float | None:
-    value: Any = summary
-    for part in key.split("."):
-        value = value[part]
-    return None if value is None else float(value)
 
 
 def _leave_interrupts_to_the_parent() -> None:

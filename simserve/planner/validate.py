@@ -9,13 +9,12 @@ from typing import Any
 
 import duckdb
 import pandas as pd
-from joblib import Parallel, delayed
 
 from simserve.errors import InvariantError
 from simserve.planner.measured.point import METRICS, MeasuredPoint
 from simserve.planner.measured.sources import read_memory_logs, read_points
 from simserve.planner.memory_accuracy import MemoryComparison, compare_memory
-from simserve.planner.prediction import Adjustment, Prediction, Pricer, predict, replay_key
+from simserve.planner.prediction import Prediction, Pricer, predict, replay_key
 from simserve.planner.scoring import (
     by_band,
     by_model,
@@ -27,15 +26,13 @@ from simserve.planner.scoring import (
     not_covered,
     overall,
 )
+from simserve.planner.workers import results_of
 
 Progress = Callable[[int, int], None]
 """Called with the points done and all points."""
 
 BATCH_POINTS = 16
 """Points of one task: enough that starting a task costs nothing, few enough that progress shows."""
-
-FEWEST_FOR_WORKERS = 64
-"""Points below which worker processes take longer to start than the points to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +76,6 @@ def validate(
     sources: Sequence[str] = (),
     *,
     jobs: int = 1,
-    adjust: Adjustment | None = None,
     progress: Progress | None = None,
 ) -> Validation:
     """Return measured points beside what the simulator says of them.
@@ -90,7 +86,6 @@ def validate(
         data: Folder of measurements; None: the published figures that ship with simserve.
         sources: Names of the sources to take; empty: all that are there.
         jobs: Worker processes.
-        adjust: Changes the seconds of every deployment's steps; for fitting.
         progress: Called now and then.
 
     Raises:
@@ -100,21 +95,15 @@ def validate(
     folder = None if data is None else Path(data)
     points = read_points(folder, sources)
     memory = compare_memory(read_memory_logs(folder, sources))
-    return replace(replay(points, jobs=jobs, adjust=adjust, progress=progress), memory=memory)
+    return replace(replay(points, jobs=jobs, progress=progress), memory=memory)
 
 
-def replay(
-    points: Sequence[MeasuredPoint],
-    *,
-    jobs: int = 1,
-    adjust: Adjustment | None = None,
-    progress: Progress | None = None,
-) -> Validation:
+def replay(points: Sequence[MeasuredPoint], *, jobs: int = 1, progress: Progress | None = None) -> Validation:
     """Return points beside what the simulator says of them, in their order."""
     done: dict[int, Prediction] = {}
     was_interrupted = False
     try:
-        for index, prediction in _predictions(points, jobs, adjust):
+        for index, prediction in _predictions(points, jobs):
             done[index] = prediction
             if progress is not None:
                 progress(len(done), len(points))
@@ -125,25 +114,21 @@ def replay(
     return Validation(predictions=tuple(done[i] for i in sorted(done)), was_interrupted=was_interrupted)
 
 
-def _predictions(
-    points: Sequence[MeasuredPoint], jobs: int, adjust: Adjustment | None
-) -> Iterator[tuple[int, Prediction]]:
-    if jobs <= 1 or len(points) < FEWEST_FOR_WORKERS:
-        pricer = Pricer(adjust)
+def _predictions(points: Sequence[MeasuredPoint], jobs: int) -> Iterator[tuple[int, Prediction]]:
+    """Yield the place of every point and what the simulator says of it, in any order."""
+    if jobs <= 1:
+        pricer = Pricer()
         for index, point in enumerate(points):
             yield index, predict(point, pricer)
         return
     indexed = sorted(enumerate(points), key=lambda each: replay_key(each[1]))  # what is alike in one task
-    batches = [indexed[start : start + BATCH_POINTS] for start in range(0, len(indexed), BATCH_POINTS)]
-    tasks = (delayed(_predict_batch)(batch, adjust) for batch in batches)
-    for results in Parallel(n_jobs=jobs, return_as="generator_unordered")(tasks):
+    batches = [(indexed[start : start + BATCH_POINTS],) for start in range(0, len(indexed), BATCH_POINTS)]
+    for _, results in results_of(_predict_batch, batches, jobs):
         yield from results
 
 
-def _predict_batch(
-    batch: Sequence[tuple[int, MeasuredPoint]], adjust: Adjustment | None
-) -> list[tuple[int, Prediction]]:
-    pricer = Pricer(adjust)
+def _predict_batch(batch: Sequence[tuple[int, MeasuredPoint]]) -> list[tuple[int, Prediction]]:
+    pricer = Pricer()
     return [(index, predict(point, pricer)) for index, point in batch]
 
 

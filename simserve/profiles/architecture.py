@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from simserve.profiles import model_shapes
-from simserve.profiles.model_blocks import LatentAttention, MixtureOfExperts, SparseIndexer
+from simserve.profiles.model_blocks import LatentAttention, LinearAttention, MixtureOfExperts, SparseIndexer
 from simserve.profiles.model_shapes import Gemm
 from simserve.validation import FrozenModel
 
@@ -83,6 +83,8 @@ class ModelProfile(FrozenModel):
     """Whether the LM head has a bias."""
     has_attention_sinks: bool = False
     """Whether each query head has a learned sink (gpt-oss)."""
+    has_attention_gate: bool = False
+    """Whether the output of attention is scaled by a gate as wide as the queries (Qwen3-Next, Qwen3.5)."""
     has_parallel_attention: bool = False
     """Whether attention and MLP read the same input and are summed once (Falcon, GPT-J): one all-reduce a
     layer instead of two."""
@@ -98,6 +100,8 @@ class ModelProfile(FrozenModel):
     """Latent attention; null for MHA, GQA and MQA."""
     indexer: SparseIndexer | None = None
     """Sparse-attention indexer; null for dense attention."""
+    linear_attention: LinearAttention | None = None
+    """Layers with a state instead of keys and values; null where every layer has attention."""
     num_parameters_advertised: PositiveFloat | None = None
     """Size as its publisher states it, parameters; for comparison only."""
     num_parameters_nominal: PositiveFloat | None = None
@@ -112,6 +116,10 @@ class ModelProfile(FrozenModel):
             raise ValueError(f"num_sliding_layers must not exceed num_hidden_layers (={self.num_hidden_layers})")
         if (self.sliding_window is None) != (self.num_sliding_layers == 0):
             raise ValueError("sliding_window and num_sliding_layers go together")
+        if self.linear_attention is not None and self.linear_attention.num_layers >= self.num_hidden_layers:
+            raise ValueError(f"linear_attention.num_layers must be below num_hidden_layers (={self.num_hidden_layers})")
+        if self.linear_attention is not None and (self.mla is not None or self.num_sliding_layers):
+            raise ValueError("linear_attention goes with neither mla nor sliding layers")
         if self.indexer is not None and self.mla is None:
             raise ValueError("indexer needs mla, whose low-rank query it reads")
         if self.quantised_parts == "experts" and self.moe is None:
@@ -138,6 +146,21 @@ class ModelProfile(FrozenModel):
         return self.num_hidden_layers - self.num_moe_layers
 
     @property
+    def num_linear_layers(self) -> int:
+        """Layers with a state instead of keys and values."""
+        return 0 if self.linear_attention is None else self.linear_attention.num_layers
+
+    @property
+    def num_attention_layers(self) -> int:
+        """Layers with attention: those that have keys and values."""
+        return self.num_hidden_layers - self.num_linear_layers
+
+    @property
+    def attention_share(self) -> float:
+        """Share of the layers that have attention."""
+        return self.num_attention_layers / self.num_hidden_layers
+
+    @property
     def bytes_per_element(self) -> int:
         """Bytes of one element of ``dtype``."""
         return _ELEMENT_BYTES[self.dtype]
@@ -149,6 +172,42 @@ class ModelProfile(FrozenModel):
             InputError: The heads do not divide over the ranks.
         """
         return self._outside_experts(self._attention_gemms(tensor_parallel_size))
+
+    def linear_attention_gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
+        """Return the projections of a linear-attention layer on one rank; empty where there is none.
+
+        Raises:
+            InputError: The heads do not divide over the ranks.
+        """
+        linear = self.linear_attention
+        if linear is None:
+            return []
+        gemms = model_shapes.linear_attention_gemms(
+            hidden_size=self.hidden_size,
+            mixed_width=linear.mixed_width,
+            num_value_heads=linear.num_value_heads,
+            value_head_dim=linear.value_head_dim,
+            tensor_parallel_size=tensor_parallel_size,
+        )
+        return self._outside_experts(gemms)
+
+    def mixing_gemms(self, tensor_parallel_size: int = 1) -> list[tuple[int, Gemm]]:
+        """Return the projections of attention and of linear attention on one rank, each with its layers."""
+        full = [(self.num_attention_layers, gemm) for gemm in self.attention_gemms(tensor_parallel_size)]
+        linear = [(self.num_linear_layers, gemm) for gemm in self.linear_attention_gemms(tensor_parallel_size)]
+        return full + linear
+
+    def state_bytes(self, tensor_parallel_size: int = 1) -> float:
+        """Return the bytes that one sequence keeps on one rank in all linear-attention layers, whatever its length.
+
+        A matrix a value head, and the convolution's last inputs in ``dtype`` (vLLM, ``MambaStateShapeCalculator``).
+        """
+        linear = self.linear_attention
+        if linear is None:
+            return 0.0
+        seen = linear.mixed_width * (linear.conv_kernel - 1) * self.bytes_per_element
+        layer = linear.state_elements * linear.state_element_bytes + seen
+        return linear.num_layers * layer / tensor_parallel_size
 
     def _outside_experts(self, gemms: list[Gemm]) -> list[Gemm]:
         """Return matrices as a low-bit checkpoint stores them that are not routed experts."""
@@ -165,6 +224,7 @@ class ModelProfile(FrozenModel):
                 head_dim=self.head_dim,
                 has_qkv_bias=self.has_qkv_bias,
                 has_output_bias=self.has_output_bias,
+                has_gate=self.has_attention_gate,
                 tensor_parallel_size=tensor_parallel_size,
             )
         gemms = model_shapes.latent_attention_gemms(
@@ -267,7 +327,7 @@ class ModelProfile(FrozenModel):
 
     def _all_gemms(self) -> list[tuple[int, Gemm]]:
         """Return every matrix of the layers with how often the model holds it."""
-        counted = [(self.num_hidden_layers, gemm) for gemm in self.attention_gemms()]
+        counted = self.mixing_gemms()
         layers = range(self.num_hidden_layers)
         for count, layer in (
             (self.num_dense_layers, next((layer for layer in layers if not self.is_moe_layer(layer)), 0)),
@@ -291,6 +351,9 @@ class ModelProfile(FrozenModel):
             layer += 2 * self.indexer.head_dim
         if self.has_attention_sinks:
             layer += self.num_attention_heads
+        if self.linear_attention is not None:
+            layer_states = self.num_linear_layers * self.linear_attention.num_small_parameters
+            return wide * self.hidden_size + self.num_attention_layers * layer + layer_states
         return wide * self.hidden_size * (2 if self.norm == "layer" else 1) + self.num_hidden_layers * layer
 
     def kv_bytes_per_token_per_layer(self, bytes_per_element: float, tensor_parallel_size: int = 1) -> float:
@@ -315,4 +378,4 @@ class ModelProfile(FrozenModel):
 
     def kv_bytes_per_token(self, bytes_per_element: float, tensor_parallel_size: int = 1) -> float:
         """Return the KV bytes of one token in all layers on one rank; arguments as one layer's."""
-        return self.num_hidden_layers * self.kv_bytes_per_token_per_layer(bytes_per_element, tensor_parallel_size)
+        return self.num_attention_layers * self.kv_bytes_per_token_per_layer(bytes_per_element, tensor_parallel_size)

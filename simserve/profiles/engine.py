@@ -80,6 +80,7 @@ class ResolvedEngine:
         cuda_graph_max_batch: The last of them, 0 without graphs.
         cuda_graph_max_prompt_tokens: Tokens up to which a step that prefills runs on graphs too.
         enforce_eager: Whether nothing is captured in CUDA graphs; every step then waits for its launches.
+        max_cudagraph_capture_size: Tokens of the largest captured batch as asked for, else of the largest there is.
         sampling: ``greedy`` or ``nucleus`` (by top-k or top-p), what clients ask for.
         async_scheduling: Whether the host prepares the next step while the GPU computes.
         attention_dp_timeout_iters: Steps for which the prompts of data-parallel ranks wait for each other; 0: none.
@@ -92,19 +93,24 @@ class ResolvedEngine:
         eager_seconds_per_layer: Least seconds of a layer in a step that no CUDA graph covers.
         eager_prompt_seconds_per_layer: The same in steps that hold prompts; None: as much.
         eager_gap_seconds_per_layer: Idle time of the GPU in a layer without routed experts of such a step.
+        eager_gap_seconds_per_linear_layer: The same in a layer of linear attention.
         eager_seconds_per_expert_layer: What routed experts add to it.
         eager_expert_formats: Weight formats whose experts do; empty: all.
         host_overlap: Share of both hidden behind the GPU; 0 without ``async_scheduling``.
         frontend_latency: From arrival to the scheduler.
         tokenization_per_token: What a token of the prompt adds to it; 0 where the scenario sets the latency.
+        api_server_seconds_per_token: Seconds of the API server for a token of a stream.
         compute_efficiency: Scale on the hardware profile's kernel efficiencies.
         memory_share: Times that, the scale on its bandwidths.
         shared_decode_groups: Query heads a key-value head for which decode attention reads keys once for all of
             them, others read them each; None: any number.
         all_reduce: ``nccl``, or None for one of the engine's own.
         all_reduce_host_from: Bytes from which it also crosses the host link; infinite where it never does.
+        fuses_all_reduce_norm: Whether the norm behind a small all-reduce is part of its kernel.
         fuses_activation_quantisation: Whether norms and activation functions round their results to 8 bits.
         narrow_kv_slowdown: Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels.
+        latent_attention_gap: Seconds that a layer's latent attention takes longer than the fitted kernels.
+        num_group_router_kernels: Small kernels of a layer whose router chooses groups of experts first.
         max_bandwidth: Memory bandwidth beyond which the kernels gain nothing; infinite where they follow the GPU.
         max_flops: The same of the FLOP/s of 16-bit products.
         max_share_of_fp16: The same as a share of the FP16 rate, accumulated in FP16; None: all of it.
@@ -155,6 +161,7 @@ class ResolvedEngine:
     cuda_graph_max_batch: int
     cuda_graph_max_prompt_tokens: int
     enforce_eager: bool
+    max_cudagraph_capture_size: int
     sampling: str
     async_scheduling: bool
     attention_dp_timeout_iters: int
@@ -167,18 +174,23 @@ class ResolvedEngine:
     eager_seconds_per_layer: float
     eager_prompt_seconds_per_layer: float | None
     eager_gap_seconds_per_layer: float
+    eager_gap_seconds_per_linear_layer: float
     eager_seconds_per_expert_layer: float
     eager_expert_formats: tuple[str, ...]
     host_overlap: float
     frontend_latency: float
     tokenization_per_token: float
+    api_server_seconds_per_token: float
     compute_efficiency: float
     memory_share: float
     shared_decode_groups: tuple[int, ...] | None
     all_reduce: str | None
     all_reduce_host_from: float
+    fuses_all_reduce_norm: bool
     fuses_activation_quantisation: bool
     narrow_kv_slowdown: float
+    latent_attention_gap: float
+    num_group_router_kernels: int
     max_bandwidth: float
     max_flops: float
     max_share_of_fp16: float | None

@@ -61,6 +61,8 @@ class EngineOverrides(FrozenModel):
     """`greedy`, or `nucleus`: by top-k or top-p."""
     enforce_eager: bool | None = None
     """Whether nothing is captured in CUDA graphs."""
+    max_cudagraph_capture_size: int | None = Field(default=None, ge=1)
+    """Largest batch, in tokens, that is captured in a CUDA graph."""
     frontend_latency: float | None = Field(default=None, ge=0)
     """From arrival to the scheduler, seconds."""
     host_slowdown: float | None = Field(default=None, gt=0)

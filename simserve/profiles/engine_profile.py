@@ -195,6 +195,8 @@ class Host(FrozenModel):
     eager_gap_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """How long a layer without routed experts leaves the GPU idle in such a step, seconds: gaps between many short
     kernels. Long kernels of experts hide them."""
+    eager_gap_seconds_per_linear_layer: Seconds = Field(default=0.0, ge=0)
+    """How long a layer of linear attention leaves it idle, seconds: a dozen Triton kernels between torch operators."""
     eager_seconds_per_expert_layer: Seconds = Field(default=0.0, ge=0)
     """What routed experts add to that, seconds, where their many small kernels are launched one by one (Triton)."""
     eager_expert_formats: tuple[str, ...] = ()
@@ -208,6 +210,9 @@ class Host(FrozenModel):
     """From arrival to the scheduler: HTTP, queue hand-over, seconds."""
     tokenization_per_token: Seconds = Field(default=0.0, ge=0)
     """What a token of the prompt adds to that: splitting text into tokens, seconds."""
+    api_server_seconds_per_token: Seconds = Field(default=0.0, ge=0)
+    """How long the one process that detokenises and sends takes for a token of a stream, seconds; 0: not known to bind.
+    `deployment.streaming` replaces it."""
     enforced_eager_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
     """`eager_seconds_per_layer` with `enforce_eager`, which switches compilation off too; absent: as without."""
     source: str
@@ -227,11 +232,17 @@ class Kernels(FrozenModel):
     """Whose all-reduce ranks call: NCCL's; absent: one of the engine's own, which is quicker for short messages."""
     all_reduce_host_from: Bytes | None = Field(default=None, gt=0)
     """Message from which all-reduces over more than two ranks also cross the host link once, bytes; absent: none."""
+    fuses_all_reduce_norm: bool = False
+    """Whether the norm behind a small all-reduce is part of its kernel (Hopper and Blackwell)."""
     fuses_activation_quantisation: bool = False
     """Whether norms and activation functions write 8-bit products' inputs themselves, where weights have one scale a
     tensor or a channel; otherwise a kernel of its own does."""
     narrow_kv_slowdown: float = Field(default=1.0, ge=1)
     """Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels, which are newer."""
+    latent_attention_gap: Seconds = Field(default=0, ge=0)
+    """Seconds that a layer's latent attention (MLA) takes longer than the fitted kernels, which are newer."""
+    num_group_router_kernels: int = Field(default=1, ge=1)
+    """Small kernels that choose experts where the router chooses groups of them first, and that add shared experts."""
     max_bandwidth: BytesPerSecond | None = Field(default=None, gt=0)
     """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
     max_share_of_fp16: float | None = Field(default=None, gt=0, le=1)

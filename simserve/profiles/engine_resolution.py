@@ -201,12 +201,17 @@ def resolve_new_token_ratio(choices: Choices, known: EngineVersion) -> dict[str,
     return constants
 
 
-def _graph_sizes(graphs: CudaGraphs, place: Place, max_num_seqs: int) -> tuple[int, ...]:
+def _graph_sizes(graphs: CudaGraphs, place: Place, max_num_seqs: int, largest: int | None) -> tuple[int, ...]:
+    """Return the captured sizes; ``largest``, where the user says it, in place of the engine's limits."""
     sizes = {
         size
         for entry in graphs.sizes
         for size in (range(entry.start, entry.stop + 1, entry.step) if isinstance(entry, SizeRange) else (entry,))
     }
+    if sizes and largest is not None:
+        last, step = max(sizes), _last_step(graphs)
+        sizes |= {largest, *range(last + step, largest, step)}
+        return tuple(sorted(size for size in sizes if size <= largest))
     if graphs.max_batch is not None:
         sizes = {size for size in sizes if size <= place.count(graphs.max_batch)}
     if graphs.max_batch_per_seq is not None:
@@ -214,13 +219,26 @@ def _graph_sizes(graphs: CudaGraphs, place: Place, max_num_seqs: int) -> tuple[i
     return tuple(sorted(sizes))
 
 
+def _last_step(graphs: CudaGraphs) -> int:
+    """Return how far the engine's largest captured sizes are apart."""
+    return next((entry.step for entry in reversed(graphs.sizes) if isinstance(entry, SizeRange)), 8)
+
+
 def resolve_memory(
     choices: Choices, known: EngineVersion, place: Place, budget: int, max_num_seqs: int
 ) -> dict[str, Any]:
-    """Return the share of GPU memory and the inputs of the rule for what is neither weights nor KV."""
+    """Return the share of GPU memory and the inputs of the rule for what is neither weights nor KV.
+
+    Raises:
+        ScenarioError: A largest CUDA graph where there are none.
+    """
     memory, runtime, graphs = known.memory, known.runtime_memory, known.cuda_graphs
     is_eager = choices.pick("enforce_eager", False)
-    graph_sizes = () if is_eager else _graph_sizes(graphs, place, max_num_seqs)
+    asked = choices.asked.max_cudagraph_capture_size
+    if asked is not None and (is_eager or not graphs.sizes):
+        why = "enforce_eager is on" if is_eager else f"version {known.version} of this engine captures none"
+        raise refuse("max_cudagraph_capture_size", asked, f"needs CUDA graphs, and {why}", "leave it out")
+    graph_sizes = () if is_eager else _graph_sizes(graphs, place, max_num_seqs, asked)
     largest = graph_sizes[-1] if graph_sizes else 0
     share = 0.0
     if memory.gpu_memory_utilization is not None:
@@ -229,6 +247,7 @@ def resolve_memory(
         share = memory.static_reserve.share(place.gpu_memory_bytes, budget, largest, place.num_ranks)
     return {
         "enforce_eager": is_eager,
+        "max_cudagraph_capture_size": choices.pick("max_cudagraph_capture_size", largest),
         "memory_rule": memory.rule,
         "gpu_memory_utilization": choices.pick("gpu_memory_utilization", share),
         "non_torch_bytes_single": runtime.non_torch_single,
@@ -277,18 +296,23 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
         "eager_seconds_per_layer": slowdown * host.eager_seconds_per_layer,
         "eager_prompt_seconds_per_layer": None if prompt_launching is None else slowdown * prompt_launching,
         "eager_gap_seconds_per_layer": slowdown * host.eager_gap_seconds_per_layer,
+        "eager_gap_seconds_per_linear_layer": slowdown * host.eager_gap_seconds_per_linear_layer,
         "eager_seconds_per_expert_layer": slowdown * host.eager_seconds_per_expert_layer,
         "eager_expert_formats": host.eager_expert_formats,
         "host_overlap": host.overlap if is_async else 0.0,
         "frontend_latency": choices.pick("frontend_latency", slowdown * host.frontend_latency),
         "tokenization_per_token": 0.0 if choices.is_set("frontend_latency") else slowdown * host.tokenization_per_token,
+        "api_server_seconds_per_token": slowdown * host.api_server_seconds_per_token,
         "compute_efficiency": known.kernels.compute_efficiency,
         "memory_share": known.kernels.memory_share,
         "shared_decode_groups": known.kernels.shared_decode_groups,
         "all_reduce": known.kernels.all_reduce,
         "all_reduce_host_from": known.kernels.all_reduce_host_from or math.inf,
         "fuses_activation_quantisation": known.kernels.fuses_activation_quantisation,
+        "fuses_all_reduce_norm": known.kernels.fuses_all_reduce_norm,
         "narrow_kv_slowdown": known.kernels.narrow_kv_slowdown,
+        "latent_attention_gap": known.kernels.latent_attention_gap,
+        "num_group_router_kernels": known.kernels.num_group_router_kernels,
         "max_bandwidth": known.kernels.max_bandwidth or math.inf,
         "max_flops": known.kernels.max_flops or math.inf,
         "max_share_of_fp16": known.kernels.max_share_of_fp16,

@@ -13,7 +13,7 @@ from typing import Any
 from simserve.errors import ProfileError
 from simserve.profiles.architecture import ModelProfile
 from simserve.profiles.hf_families import FAMILIES, UNSUPPORTED_KEYS, Family
-from simserve.profiles.hf_layers import dense_layers, sliding_layers
+from simserve.profiles.hf_layers import dense_layers, linear_layers, sliding_layers
 from simserve.profiles.hf_reader import ConfigReader
 from simserve.validation import validate
 
@@ -21,6 +21,7 @@ _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts")
 _WIDTH_KEYS = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
 _PLAIN_MLP_FACTOR = 4  # width of the MLP over hidden_size where GPT-2, GPT-J, BLOOM and Falcon leave it out
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "auto": "bf16"}
+_STATE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _QUANTISED_NAMES = {"gptq": "gptq-int4", "awq": "awq-int4"}
 # What a config of an unknown architecture must say before it is read as a Llama with other sizes.
@@ -57,9 +58,7 @@ def from_hf_config(mapping: Mapping[str, Any], file: object = None) -> ModelProf
         _check_generic(config, model_type, file)
         family = Family()
     reader = ConfigReader({**family.defaults, **_present(config)}, file)
-    for key in UNSUPPORTED_KEYS:
-        if reader.value(key):
-            raise reader.refusal("means layers that simserve has no formula for", key)
+    _check_unsupported(reader)
     fields = {
         "name": _name(config, file),
         "family": model_type or "unknown",
@@ -71,9 +70,32 @@ def from_hf_config(mapping: Mapping[str, Any], file: object = None) -> ModelProf
         **family.fields,
         **_falcon(reader),
         "moe": _experts(reader),
+        "linear_attention": _linear_attention(reader),
         "num_mtp_layers": reader.integer("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, minimum=0),
     }
     return validate(ModelProfile, fields, file=file, error=ProfileError)
+
+
+def _check_unsupported(reader: ConfigReader) -> None:
+    for key in UNSUPPORTED_KEYS:
+        if reader.value(key):
+            raise reader.refusal("means layers that simserve has no formula for", key)
+
+
+def _linear_attention(reader: ConfigReader) -> dict[str, Any] | None:
+    """Return the layers of a gated delta rule (Qwen3-Next, Qwen3.5); None where there are none."""
+    count = linear_layers(reader)
+    if not count:
+        return None
+    return {
+        "num_layers": count,
+        "num_key_heads": reader.integer("linear_num_key_heads"),
+        "num_value_heads": reader.integer("linear_num_value_heads"),
+        "key_head_dim": reader.integer("linear_key_head_dim"),
+        "value_head_dim": reader.integer("linear_value_head_dim"),
+        "conv_kernel": reader.integer("linear_conv_kernel_dim", default=4),
+        "state_element_bytes": reader.choice(_STATE_BYTES, "mamba_ssm_dtype", default="float32"),
+    }
 
 
 def _present(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,6 +168,9 @@ def _sizes(reader: ConfigReader) -> dict[str, Any]:
         "RefinedWebModel",
     )
     width = _PLAIN_MLP_FACTOR * hidden_size if is_plain else None
+    if reader.value(*_EXPERT_KEYS) and reader.value("moe_intermediate_size"):
+        # No layer keeps a dense MLP: as wide as the experts that a token visits.
+        width = reader.integer("moe_intermediate_size") * reader.integer("num_experts_per_tok")
     width = reader.integer("intermediate_size_mlp", *_WIDTH_KEYS, default=width)
     has_learned_positions = reader.flag("has_learned_positions")
     return {
@@ -287,6 +312,8 @@ def _experts(reader: ConfigReader) -> dict[str, Any] | None:
         "first_dense_layers": reader.integer("first_k_dense_replace", default=0, minimum=0),
         "layer_step": reader.integer("decoder_sparse_step", "interleave_moe_layer_step", default=1),
         "dense_layers": dense_layers(reader),
+        "num_router_groups": reader.integer("n_group", default=1),
+        "num_router_groups_per_tok": reader.integer("topk_group", default=1),
         "has_router_bias": (
             reader.flag("has_router_bias")
             or reader.flag("use_routing_bias")

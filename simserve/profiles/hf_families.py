@@ -39,6 +39,12 @@ _PLAIN = {"is_gated_mlp": False, "norm": "layer"}
 _ALL_BIASES = {"has_qkv_bias": True, "has_output_bias": True, "has_mlp_bias": True}
 _QWEN_BIAS = Family(fields={"has_qkv_bias": True}, has_attention_bias_flag=False, sliding="above_max_window_layers")
 _QWEN3 = Family(fields={"qk_norm": "per_head"}, sliding="above_max_window_layers")
+_HYBRID = {"full_attention_interval": 4, "linear_conv_kernel_dim": 4}
+_HYBRID_MOE = {**_HYBRID, "num_shared_experts": 1, "has_shared_expert_gate": True}
+_GATED = {"qk_norm": "per_head", "has_attention_gate": True}
+_QWEN3_HYBRID = Family(fields=_GATED, defaults=_HYBRID)
+_QWEN3_HYBRID_MOE = Family(fields=_GATED, defaults=_HYBRID_MOE)
+_GLM4_MOE = Family(fields={"has_output_bias": False}, defaults={"qk_norm_type": "per_head", "has_router_bias": True})
 _DEEPSEEK = Family()
 _GEMMA = {"max_position_embeddings": 8192, **_TIED}
 _GEMMA3 = Family(
@@ -79,6 +85,13 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "qwen3": _QWEN3,
         "qwen3_moe": _QWEN3,
+        "qwen3_next": _QWEN3_HYBRID_MOE,
+        "qwen3_5": _QWEN3_HYBRID,
+        "qwen3_5_text": _QWEN3_HYBRID,
+        "qwen3_5_moe": _QWEN3_HYBRID_MOE,
+        "qwen3_5_moe_text": _QWEN3_HYBRID_MOE,
+        "glm4_moe": _GLM4_MOE,
+        "glm4_moe_lite": Family(defaults={"has_router_bias": True}),
         "deepseek_v2": _DEEPSEEK,
         "deepseek_v3": _DEEPSEEK,
         "deepseek_v32": _DEEPSEEK,
@@ -138,7 +151,6 @@ UNSUPPORTED_KEYS = (
     "encoder_layers",
     "num_encoder_layers",
     "cross_attention_layers",
-    "linear_num_value_heads",
     "linear_attn_config",
     "mamba_d_state",
     "mamba_num_heads",

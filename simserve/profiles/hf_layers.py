@@ -6,6 +6,7 @@ from simserve.profiles.hf_families import SlidingRule
 from simserve.profiles.hf_reader import ConfigReader
 
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
+_LINEAR_TYPE = "linear_attention"
 _WINDOW_TYPES = ("sliding_attention", "chunked_attention")
 _FULL_TYPES = ("full_attention", "global_attention", "attention")
 _LLAMA4_FULL_EVERY = 4  # Llama4TextConfig: every fourth layer is without rotation and sees everything
@@ -40,11 +41,28 @@ def _listed(reader: ConfigReader) -> int | None:
     if types is None:
         return None
     for kind in types:
-        if kind not in _WINDOW_TYPES + _FULL_TYPES:
+        is_linear = kind == _LINEAR_TYPE and reader.value("linear_num_value_heads") is not None
+        if kind not in _WINDOW_TYPES + _FULL_TYPES and not is_linear:
             raise reader.refusal(f"has layers of the type {kind!r}, for which simserve has no formula", "layer_types")
     if len(types) != reader.integer(*_LAYER_KEYS):
         raise reader.refusal(f"must have one entry a layer, has {len(types)}", "layer_types")
     return sum(kind in _WINDOW_TYPES for kind in types)
+
+
+def linear_layers(reader: ConfigReader) -> int:
+    """Return the layers of a gated delta rule: those that ``layer_types`` says, else all but every so many-th.
+
+    Raises:
+        ProfileError: The configuration gives the heads of such layers, and does not say which layers they are.
+    """
+    if reader.value("linear_num_value_heads") is None:
+        return 0
+    types = reader.sequence("layer_types")
+    if types is not None:
+        _listed(reader)
+        return types.count(_LINEAR_TYPE)
+    layers = reader.integer(*_LAYER_KEYS)
+    return layers - layers // reader.integer("full_attention_interval")
 
 
 def _by_rule(reader: ConfigReader, rule: SlidingRule) -> int:

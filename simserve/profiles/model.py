@@ -12,11 +12,19 @@ from simserve.errors import ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.architecture import ModelProfile
 from simserve.profiles.hf_config import from_hf_config
-from simserve.profiles.model_blocks import LatentAttention, MixtureOfExperts, SparseIndexer
+from simserve.profiles.model_blocks import LatentAttention, LinearAttention, MixtureOfExperts, SparseIndexer
 from simserve.profiles.model_shapes import Gemm
 from simserve.validation import validate
 
-__all__ = ["Gemm", "LatentAttention", "MixtureOfExperts", "ModelProfile", "SparseIndexer", "load_model"]
+__all__ = [
+    "Gemm",
+    "LatentAttention",
+    "LinearAttention",
+    "MixtureOfExperts",
+    "ModelProfile",
+    "SparseIndexer",
+    "load_model",
+]
 
 _CONFIG_NAME = "config.json"
 

@@ -1,11 +1,11 @@
-"""The optional parts of a model's architecture: routed experts, latent attention, sparse-attention indexer.
+"""The optional parts of a model's architecture: experts, latent, sparse and linear attention.
 
 Fields only; what follows from them is derived in `simserve.profiles.architecture`.
 """
 
 from __future__ import annotations
 
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from simserve.validation import FrozenModel
 
@@ -29,6 +29,10 @@ class MixtureOfExperts(FrozenModel):
     """Every ``layer_step``-th layer has experts, the others a dense MLP."""
     dense_layers: tuple[NonNegativeInt, ...] = ()
     """Further layers, counted from 0, that keep the dense MLP."""
+    num_router_groups: PositiveInt = 1
+    """Groups of neighbouring experts that the router chooses among first; 1: it does not."""
+    num_router_groups_per_tok: PositiveInt = 1
+    """Groups that the experts of a token come from."""
     has_router_bias: bool = False
     """Whether the router adds a number per expert (a bias or a score correction)."""
     has_expert_bias: bool = False
@@ -42,7 +46,16 @@ class MixtureOfExperts(FrozenModel):
             raise ValueError(f"num_experts_per_tok must not exceed num_experts (={self.num_experts})")
         if bool(self.num_shared_experts) != bool(self.shared_intermediate_size):
             raise ValueError("num_shared_experts and shared_intermediate_size go together")
+        if self.num_experts % self.num_router_groups:
+            raise ValueError(f"num_router_groups must divide num_experts (={self.num_experts})")
+        if self.num_router_groups_per_tok > self.num_router_groups:
+            raise ValueError(f"num_router_groups_per_tok must not exceed num_router_groups (={self.num_router_groups})")
         return self
+
+    @property
+    def router_groups(self) -> tuple[int, int]:
+        """Groups of experts, and how many of them the experts of a token come from."""
+        return self.num_router_groups, self.num_router_groups_per_tok
 
 
 class LatentAttention(FrozenModel):
@@ -69,3 +82,43 @@ class SparseIndexer(FrozenModel):
     """Width of its keys."""
     topk: PositiveInt
     """Most tokens that a query attends to."""
+
+
+class LinearAttention(FrozenModel):
+    """Layers of a gated delta rule (Gated DeltaNet): a state of fixed size a sequence instead of keys and values."""
+
+    num_layers: PositiveInt
+    """Layers of this kind; the others keep keys and values."""
+    num_key_heads: PositiveInt
+    """Heads of queries and keys."""
+    num_value_heads: PositiveInt
+    """Heads of values, outputs and states; a multiple of the key heads."""
+    key_head_dim: PositiveInt
+    """Width of a query and key head."""
+    value_head_dim: PositiveInt
+    """Width of a value head."""
+    conv_kernel: PositiveInt = 4
+    """Tokens that the convolution over queries, keys and values sees."""
+    state_element_bytes: PositiveFloat = 4.0
+    """Bytes of an element of the state: FP32, as SGLang and the configuration of Qwen3.5 have it."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LinearAttention:
+        if self.num_value_heads % self.num_key_heads:
+            raise ValueError(f"num_key_heads must divide num_value_heads (={self.num_value_heads})")
+        return self
+
+    @property
+    def mixed_width(self) -> int:
+        """Width of queries, keys and values of all heads together, which pass the convolution."""
+        return 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
+
+    @property
+    def state_elements(self) -> int:
+        """Elements of the state of one sequence in one layer: a matrix a value head."""
+        return self.num_value_heads * self.key_head_dim * self.value_head_dim
+
+    @property
+    def num_small_parameters(self) -> int:
+        """Parameters of a layer outside its matrices: the convolution, decay and time step a head, the gated norm."""
+        return self.mixed_width * self.conv_kernel + 2 * self.num_value_heads + self.value_head_dim

@@ -88,15 +88,43 @@ def attention_gemms(
     head_dim: int,
     has_qkv_bias: bool = False,
     has_output_bias: bool = False,
+    has_gate: bool = False,
     tensor_parallel_size: int = 1,
 ) -> list[Gemm]:
-    """Return the projections of one MHA, GQA or MQA layer on one rank: fused ``qkv`` and ``output``."""
+    """Return the projections of one MHA, GQA or MQA layer on one rank: fused ``qkv`` and ``output``.
+
+    ``has_gate``: the queries are projected together with a gate of their width.
+    """
     query_heads = heads_per_rank(num_heads, tensor_parallel_size)
     kv_heads = kv_heads_per_rank(num_kv_heads, tensor_parallel_size)
     width = query_heads * head_dim
     return [
-        Gemm("qkv", width + 2 * kv_heads * head_dim, hidden_size, "column", has_qkv_bias),
+        Gemm("qkv", (2 if has_gate else 1) * width + 2 * kv_heads * head_dim, hidden_size, "column", has_qkv_bias),
         Gemm("output", hidden_size, width, "row", has_output_bias),
+    ]
+
+
+def linear_attention_gemms(
+    *, hidden_size: int, mixed_width: int, num_value_heads: int, value_head_dim: int, tensor_parallel_size: int = 1
+) -> list[Gemm]:
+    """Return the projections of one Gated DeltaNet layer on one rank (``Qwen3NextGatedDeltaNet`` of transformers).
+
+    ``linear_qkvz`` gives queries, keys, values and the gate of the output, ``linear_ba`` two numbers a value head,
+    which low-bit checkpoints keep in 16 bit.
+
+    Args:
+        hidden_size: Width of the layer.
+        mixed_width: Width of queries, keys and values of all heads together.
+        num_value_heads: Heads of values.
+        value_head_dim: Width of one of them.
+        tensor_parallel_size: Ranks.
+    """
+    heads = heads_per_rank(num_value_heads, tensor_parallel_size)
+    width = heads * value_head_dim
+    return [
+        Gemm("linear_qkvz", mixed_width // tensor_parallel_size + width, hidden_size, "column"),
+        Gemm("linear_ba", 2 * heads, hidden_size, "column", is_quantised=False),
+        Gemm("linear_output", hidden_size, width, "row"),
     ]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from simserve.metrics.figures import at
 from simserve.planner.compare import FIGURES, Comparison, Variant
 from simserve.planner.statistics import Difference
 from simserve.report.facts import deployment_title
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, dollars, listed, number, share
-from simserve.report.tables import at
 
 if TYPE_CHECKING:
     from rich.console import Console

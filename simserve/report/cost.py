@@ -229,8 +229,8 @@ def _left_out(summary: Mapping[str, Any]) -> Section:
             )
         )
     even_title = (f"break-even, {unit}",) if has[unit] else ()
-    header = ("what the month leaves out or counts", "adds", "a month", *even_title, "here")
-    return Section(title="Left out", header=header, rows=rows)
+    header = ("what the month counts or leaves out", "adds", "a month", *even_title, "here")
+    return Section(title="Counted", header=header, rows=rows)
 
 
 def _capacity(summary: Mapping[str, Any]) -> Section:
@@ -310,7 +310,9 @@ def _tornado(summary: Mapping[str, Any]) -> Section:
 
 
 def _plain(value: object) -> str:
-    return number(value) if isinstance(value, float | int) else str(value)
+    if not isinstance(value, float | int):
+        return str(value)
+    return f"{number(value / _MILLION)} M" if value >= _MILLION else number(value)
 
 
 def _signed(usd: float) -> str:
@@ -335,8 +337,8 @@ def render_cost(summary: Mapping[str, Any], console: Console) -> None:
             grid.add_row("" if position else part.title, Text(line, overflow="fold"))
         if part.rows:
             table = Table(box=None, pad_edge=False, header_style="")
-            for title in part.header:
-                table.add_column(title, overflow="fold")
+            for title, is_text in zip(part.header, part.is_text, strict=True):
+                table.add_column(title, overflow="fold", justify="left" if is_text else "right")
             for row in part.rows:
                 table.add_row(*(Text(cell) for cell in row))
             grid.add_row("" if part.lines else part.title, table)

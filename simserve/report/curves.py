@@ -78,7 +78,10 @@ def cumulative(values: Floats) -> tuple[Floats, Floats]:
     if not len(ordered):
         return np.empty(0), np.empty(0)
     levels = cumulative_levels()
-    return np.interp(levels * (len(ordered) - 1), np.arange(len(ordered)), ordered), levels
+    places = levels * (len(ordered) - 1)
+    before = places.astype(np.int64)
+    low, high = ordered[before], ordered[np.minimum(before + 1, len(ordered) - 1)]
+    return (high - low) * (places - before) + low, levels
 
 
 def cumulative_histogram(histogram: Histogram) -> tuple[Floats, Floats]:

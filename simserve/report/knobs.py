@@ -37,6 +37,7 @@ _RARE = (
     "priority_preemption",
     "preemption_mode",
     "swap_space",
+    "max_cudagraph_capture_size",
     "cpu_offload_gb",
     "n_gpu_layers",
     "num_gpu",

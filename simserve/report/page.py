@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simserve.report.quantities import UNDEFINED
+from simserve.report.quantities import text_columns
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from simserve.report.panels import Panel
 
 _TEMPLATES = Path(__file__).parent / "templates"
-
-_FIGURES = ("", UNDEFINED, "(equal)")
-"""Cells without a digit that stand in a column of figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +39,11 @@ class Section:
     rows: Sequence[Sequence[str]] = ()
     panels: Sequence[Panel] = ()
     notes: Sequence[str] = ()
+
+    @property
+    def is_text(self) -> tuple[bool, ...]:
+        """For each column of the table, whether it holds words."""
+        return text_columns(self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,6 @@ def environment() -> Environment:
         keep_trailing_newline=True,
     )
     found.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
-    found.filters["is_text"] = lambda cell: cell not in _FIGURES and not any(character.isdigit() for character in cell)
     return found
 
 

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.plan import Plan
 from simserve.report.page import Page, Section
-from simserve.report.plan_lines import (
-    advice_lines,
-    answer_lines,
-    left_out_lines,
-    miss_lines,
-    robustness_lines,
-    self_host_lines,
-    sensitivity_lines,
-    single_lines,
+from simserve.report.plan_lines import answer_lines, miss_lines, robustness_lines, self_host_lines, single_lines
+from simserve.report.plan_tables import (
+    Table,
+    advice,
+    front,
+    left_out,
+    runners_up,
+    sensitivity,
+    single_changes,
 )
-from simserve.report.quantities import UNDEFINED, dollars, number
+from simserve.report.quantities import text_columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
 _WIDEST = 118
-_MOST_RUNNERS_UP = 8
-_MOST_FRONT = 8
-
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 class PlanPage(Plan):
@@ -95,6 +91,7 @@ def plan_page(summary: Mapping[str, Any], command: str) -> Page:
 
 def render_plan(summary: Mapping[str, Any], console: Console) -> None:
     """Print a plan: the answer, why, how to run it, what lost, how robust it is, and which optimisation pays."""
+    from rich.padding import Padding
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -107,16 +104,16 @@ def render_plan(summary: Mapping[str, Any], console: Console) -> None:
         style = ("bold green" if summary["feasible"] else "bold red") if not title else ""
         for number_of, line in enumerate(lines):
             is_command = line.startswith("simserve ")
-            text = Text(line, style=style if number_of == 0 else "")
-            console.print(text, width=None if is_command else width, soft_wrap=is_command)
+            text = Text(line.lstrip(), style=style if number_of == 0 else "")
+            shown = Padding(text, (0, 0, 0, 2)) if line.startswith("  ") else text
+            console.print(shown, width=None if is_command else width, soft_wrap=is_command)
         if table is not None:
-            shown = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-            for column, head in enumerate(table[0]):
-                is_text = column == 0 or head in ("why", "")
-                shown.add_column(head, justify="left" if is_text else "right", no_wrap=not is_text)
+            drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+            for head, is_text in zip(table[0], text_columns(table[1]), strict=True):
+                drawn.add_column(head, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
             for row in table[1]:
-                shown.add_row(*row)
-            console.print(shown, width=width)
+                drawn.add_row(*row)
+            console.print(drawn, width=width)
 
 
 def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Table | None]]:
@@ -135,56 +132,24 @@ def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], 
     yield "How it stands", robustness_lines(summary), None
     yield from _others(summary)
     if len(summary["pareto"]) > 1:
-        yield "Faster for more money (no fleet here is beaten in dollars, TTFT and TPOT at once)", [], _front(summary)
+        yield "Faster for more money (no fleet here is beaten in dollars, TTFT and TPOT at once)", [], front(summary)
     if summary["sensitivity"]:
-        yield "If something changes", sensitivity_lines(summary), None
+        yield "If something changes", [], sensitivity(summary)
     if summary["advice"]:
-        yield "What is worth it here (the plan with one thing changed, sized anew)", advice_lines(summary), None
+        yield "What is worth it here (the plan with one thing changed, sized anew)", [], advice(summary)
     if summary["single_changes"]:
         title = "What one change does to the deployment as it is (a full queue, latency not asked)"
-        yield title, single_lines(summary), None
+        yield title, single_lines(summary), single_changes(summary)
     if summary["search"]["left_out"]:
-        yield "Not searched, as this traffic could not profit", left_out_lines(summary), None
+        yield "Not searched, as this traffic could not profit", [], left_out(summary)
     yield "When not to host it yourself", self_host_lines(summary), None
 
 
 def _others(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Table | None]]:
-    runners = list(summary["runners_up"])
-    if not runners:
-        return
-    ordered = sorted(runners, key=lambda each: (each["usd_per_month"] is None, each["usd_per_month"] or 0.0))
-    rows = [
-        (
-            each["label"] or each["hardware"],
-            dollars(each["usd_per_month"]),
-            _ms(each.get("p95_ttft_ms")),
-            _ms(each.get("p95_tpot_ms")),
-            each["why"],
-        )
-        for each in ordered[:_MOST_RUNNERS_UP]
-    ]
-    left = len(ordered) - len(rows)
-    notes = [f"and {left} more kinds of GPU (--json lists them)"] if left > 0 else []
-    title = "What lost, the best of each kind of GPU" if summary["feasible"] else "The best of each kind of GPU"
-    yield title, notes, (("", "$/month", "p95 TTFT", "p95 TPOT", "why"), rows)
-
-
-def _front(summary: Mapping[str, Any]) -> Table:
-    rows = [
-        (
-            each["label"],
-            str(each["num_gpus"]),
-            dollars(each["usd_per_month"]),
-            _ms(each["p95_ttft_ms"]),
-            _ms(each["p95_tpot_ms"]),
-        )
-        for each in summary["pareto"][:_MOST_FRONT]
-    ]
-    return ("", "GPUs", "$/month", "p95 TTFT", "p95 TPOT"), rows
-
-
-def _ms(value: float | None) -> str:
-    return UNDEFINED if value is None else f"{number(value)} ms"
+    found = runners_up(summary)
+    if found is not None:
+        title = "What lost, the best of each kind of GPU" if summary["feasible"] else "The best of each kind of GPU"
+        yield title, *found
 
 
 def _html(summary: Mapping[str, Any]) -> Iterator[str]:

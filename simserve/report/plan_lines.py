@@ -12,7 +12,7 @@ _NO_GAIN = 1.05
 
 _TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 _LATENCIES = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
-_LEVERS = {
+LEVERS = {
     "quantise": "Quantise weights",
     "quantise_kv": "Quantise the KV cache",
     "batch": "Batch",
@@ -29,7 +29,9 @@ _LEVERS = {
     "admit": "Refuse at the door",
     "static": "Batch continuously",
 }
-_CHANGED = {"traffic": "Traffic", "prompt_tokens": "Prompts", "output_tokens": "Answers", "price": "GPU price"}
+"""Name of a lever in the summary -> what it does."""
+CHANGED = {"traffic": "Traffic", "prompt_tokens": "Prompts", "output_tokens": "Answers", "price": "GPU price"}
+"""Name of what may change in the summary -> how it is written."""
 IDLE_BATCH = 2.0
 """Requests in a step on average below which a GPU mostly serves one user at a time."""
 FEW_TOKENS = 1e9
@@ -169,58 +171,8 @@ def _time(seconds: float | None) -> str:
     return f"{number(seconds)} s" if seconds >= 1 else f"{number(seconds * 1e3)} ms"
 
 
-def sensitivity_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return a line for each thing that may change: what 20 % less and more of it take."""
-    lines = []
-    for what in dict.fromkeys(each["what"] for each in summary["sensitivity"]):
-        parts = []
-        for each in summary["sensitivity"]:
-            if each["what"] == what:
-                sign = "+" if each["change"] > 0 else "-"
-                needed = each["reason"] or "no fleet of four times the size holds"
-                if each["replicas"] is not None:
-                    needed = f"{counted(each['num_gpus'], 'GPU')}, {dollars(each['usd_per_month'])}"
-                parts.append(f"{sign}{abs(each['change']):.0%} {needed}")
-        lines.append(f"{_CHANGED[what]}: {'; '.join(parts)}")
-    return lines
-
-
-def advice_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return a line a lever: what each variant would take instead."""
-    best, lines = summary["best"], []
-    for name in dict.fromkeys(each["lever"] for each in summary["advice"]):
-        parts = [_variant(best, each) for each in summary["advice"] if each["lever"] == name]
-        lines.append(f"{_LEVERS[name]}: {'; '.join(parts)}")
-    return lines
-
-
-def _variant(best: Mapping[str, Any], each: Mapping[str, Any]) -> str:
-    if each["replicas"] is None:
-        return f"{each['variant']}: {_refused(each['reason'])}"
-    more = each["usd_per_month_more"]
-    effect = _effect(best, each)
-    if more is None:
-        return f"{each['variant']}: {counted(each['num_gpus'], 'GPU')}{effect}"
-    if abs(more) < 0.005:
-        return f"{each['variant']}: same price{effect}"
-    return f"{each['variant']}: {dollars(abs(more))} a month {'more' if more > 0 else 'less'}{effect}"
-
-
-def _refused(reason: str) -> str:
-    return reason if reason.startswith("does") else f"not possible, {reason}"
-
-
-def _effect(best: Mapping[str, Any], each: Mapping[str, Any]) -> str:
-    """Return what a variant does to dollars a token where there is no SLO to size for, else to TPOT."""
-    if best["attainment"] is None and best["usd_per_million_tokens"] is not None:
-        own, other = best["usd_per_million_tokens"], each["usd_per_million_tokens"]
-        return f", {dollars(other)} a million tokens (plan: {dollars(own)})"
-    own, other = best["p95_tpot_ms"], each["p95_tpot_ms"]
-    return "" if own is None or other is None else f", p95 TPOT {number(other)} ms (plan: {number(own)})"
-
-
 def single_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return what one change alone does to the throughput of the deployment as it is, the largest gain first."""
+    """Return the throughput of the deployment as it is, and the one change that adds most to it."""
     single = summary["single_changes"]
     if single is None:
         return []
@@ -230,18 +182,8 @@ def single_lines(summary: Mapping[str, Any]) -> list[str]:
         return [f"{own}; no single change is possible here."]
     best = possible[0]
     if best["times"] < _NO_GAIN:
-        lines, rest = [f"{own}, and no single change adds a twentieth to that."], possible
-    else:
-        lines = [f"{own}. The change that brings most is {best['variant']}: {best['times']:.2g} times that."]
-        rest = possible[1:]
-    if rest:
-        lines.append("; ".join(f"{each['variant']}: {each['times']:.2g} times" for each in rest))
-    return lines
-
-
-def left_out_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return which options were not searched, and why."""
-    return [f"{_LEVERS[name]}: {why}" for name, why in summary["search"]["left_out"].items()]
+        return [f"{own}, and no single change adds a twentieth to that."]
+    return [f"{own}. The change that brings most is {best['variant']}: {best['times']:.2g} times that."]
 
 
 def self_host_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -251,7 +193,7 @@ def self_host_lines(summary: Mapping[str, Any]) -> list[str]:
         return ["Without a price of the GPU, nothing can be said about an API."]
     lines = [
         f"The plan costs {dollars(best['usd_per_million_tokens'])} a million tokens, prompts and answers together, at "
-        f"this traffic, without people: below that, an API is cheaper."
+        f"this traffic, without people: an API that asks less is cheaper."
     ]
     batch = best["mean_batch"]
     if batch is not None and batch < IDLE_BATCH:

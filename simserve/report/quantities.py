@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 
 UNDEFINED = "\N{EN DASH}"
 _SECONDS_FROM_MS = 10_000.0
 """From here on, milliseconds are written as seconds."""
+
+
+_LEADS_A_FIGURE = re.compile(r"[^\w\s]*\d")
+"""How a figure begins: with a digit, behind signs such as ``+``, ``$`` or a bracket."""
+_FIGURES = frozenset({"", "-", UNDEFINED, "same", "(equal)"})
+"""Cells without a digit that stand in a column of figures."""
+
+
+def text_columns(rows: Sequence[Sequence[str]]) -> tuple[bool, ...]:
+    """Return for each column of a table whether it holds words, flush left, and not figures alone, flush right.
+
+    The first column names its row: words, whatever it looks like.
+    """
+    return tuple(place == 0 or not all(map(_is_figure, cells)) for place, cells in enumerate(zip(*rows, strict=True)))
+
+
+def _is_figure(cell: str) -> bool:
+    return cell in _FIGURES or _LEADS_A_FIGURE.match(cell) is not None
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.metrics.figures import at
 from simserve.metrics.result import RunResult
 from simserve.report.answer import share_asked
 from simserve.report.quantities import dollars, latency_unit, number, share
@@ -137,14 +138,6 @@ def memory_rows(summary: Mapping[str, Any]) -> list[Row]:
         _memory_row("Unused", "", unused, total),
         _memory_row("GPU", "simserve.memory.total_bytes", total, total),
     ]
-
-
-def at(summary: Mapping[str, Any], key: str) -> Any:
-    """Return what stands at a dotted key of a summary."""
-    value: Any = summary
-    for part in key.split("."):
-        value = value[part]
-    return value
 
 
 def _memory_row(label: str, key: str, value: float, total: float) -> Row:

@@ -23,6 +23,10 @@ READING = (
 )
 _MOST_REASONS = 12
 _GROUP = ("source", "engine", "hardware", "model")
+_NAMES = {"hardware": "GPU"}
+"""Key of a group -> how it is written, where otherwise."""
+_LEAST_FIGURE = len("(+12.3%)")
+"""Columns that the bias takes where it stands below the error."""
 _MOST_ROWS = 40
 """Rows of a table that a terminal shows: longer ones are on the page and in the JSON."""
 
@@ -131,16 +135,20 @@ def not_run_lines(summary: Mapping[str, Any], most: int | None = _MOST_REASONS) 
 
 def _table(title: str, names: Sequence[str], groups: Sequence[Mapping[str, Any]]) -> ErrorTable:
     shown = [metric for metric in METRICS if any(_errors(group, metric) for group in groups)]
+    if len(names) > 1 and len({group["source"] for group in groups}) == 1:
+        names = [name for name in names if name != "source"]
+    counts = {"points": "points", "run": "covered"}
+    if all(group["covered"] == group["points"] for group in groups):
+        del counts["run"]
     rows = [
         (
             *(str(group[name]) for name in names),
-            f"{group['points']:,}",
-            f"{group['covered']:,}",
+            *(f"{group[key]:,}" for key in counts.values()),
             *(_cell(group, metric) for metric in shown),
         )
         for group in groups
     ]
-    header = (*names, "points", "run", *(METRICS[metric] for metric in shown))
+    header = (*(_NAMES.get(name, name) for name in names), *counts, *(METRICS[metric] for metric in shown))
     return ErrorTable(title, header, tuple(rows), len(names), "median absolute error (bias)")
 
 
@@ -175,17 +183,13 @@ def _cell(group: Mapping[str, Any], metric: str) -> str:
 
 
 def _print(table: ErrorTable, console: Console) -> None:
+    """Print a table whose names share a column, so that a narrow terminal breaks them at words."""
     from rich.table import Table
 
     drawn = Table(box=None, pad_edge=False, header_style="dim")
-    for position, title in enumerate(table.header):
-        is_name = position < table.num_names
-        drawn.add_column(
-            title,
-            no_wrap=position == 0,
-            overflow="fold" if is_name else "ellipsis",
-            justify="left" if is_name else "right",
-        )
+    drawn.add_column(", ".join(table.header[: table.num_names]), overflow="fold")
+    for title in table.header[table.num_names :]:
+        drawn.add_column(title, min_width=_LEAST_FIGURE if title in METRICS.values() else None, justify="right")
     for row in table.rows:
-        drawn.add_row(*row)
+        drawn.add_row(", ".join(row[: table.num_names]), *row[table.num_names :])
     console.print(drawn)

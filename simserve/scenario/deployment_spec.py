@@ -118,6 +118,9 @@ class EngineSpec(FrozenModel):
     of clients that ask for nothing; vLLM 0.8 to 0.13 sorts the logits for it. Absent: greedy."""
     enforce_eager: bool | None = None
     """Whether to run without CUDA graphs and compilation: a step takes at least the time to launch its kernels."""
+    max_cudagraph_capture_size: Annotated[int, Field(ge=1)] | None = None
+    """Largest batch, in tokens, that is captured in a CUDA graph; a larger step waits for the launches of its kernels.
+    Absent: as the engine's version has it, vLLM from 0.10 twice `max_num_seqs` and at most 512."""
     frontend_latency: Seconds | None = None
     """Time from a request's arrival to the scheduler (HTTP, tokenisation)."""
     host_slowdown: Annotated[float, Field(gt=0)] | None = None

@@ -9,7 +9,7 @@ from typing import Any
 
 import simpy
 
-from simserve.engine.cancel import kv_share
+from simserve.engine.kv import kv_share
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.fleet import Fleet
 from simserve.sim.records import DRAINED

@@ -6,19 +6,23 @@ SimPy's side.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import simpy
 
+from simserve.engine.callers import ARRIVE
 from simserve.engine.compiled.run import Compiled, Drive
 from simserve.engine.conversations import Conversations
-from simserve.engine.data_plane import CHORES, DataPlane, driver
+from simserve.engine.data_plane import CHORES, DataPlane, Part, driver
+from simserve.engine.event_plane import AT_DOOR, NUMBERS_TO_ROUTE, TO_ROUTE, Attendance, drive_events, send
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.leaps import LEAP_BYTES
 from simserve.engine.lockstep import Ranks, complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
 from simserve.engine.routing import Router
-from simserve.engine.state import STATIC, Replica, RequestTable
+from simserve.engine.state import INFINITY, STATIC, Replica, RequestTable
+from simserve.sim.chance import Chance
 from simserve.sim.recorder import FLUSH_ROWS, Recorder
 from simserve.sim.routing_spec import TOKEN_POLICIES, RoutingPolicy, RoutingSpec
 
@@ -33,22 +37,26 @@ class Cluster:
     Args:
         replicas: At least one; those of a replica that steps in lockstep stand side by side.
         requests: The table of all requests of the run.
-        recorder: Takes the leaps.
+        recorders: What takes the leaps, and of which replicas, by position.
         routing: How requests are spread.
         router: What chooses that way (`simserve.sim.routing.plain_router`).
         on_progress: Called now and then with the number of requests that have finished.
         num_ranks: How many of ``replicas`` step together as one replica.
+        parts: Of the replicas, those that each kind of request may go to; empty: any may go to all.
+        kinds: Of each request an index into ``parts``.
     """
 
     def __init__(
         self,
         replicas: list[Replica],
         requests: RequestTable,
-        recorder: Recorder,
+        recorders: Sequence[tuple[Recorder, range]],
         routing: RoutingSpec,
         router: Router,
         on_progress: Callable[[int], None] | None = None,
         num_ranks: int = 1,
+        parts: Sequence[Part] = (),
+        kinds: Sequence[int] = (),
     ) -> None:
         self.replicas = replicas
         starts = range(0, len(replicas), num_ranks)
@@ -64,11 +72,15 @@ class Cluster:
             weighs_tokens=routing.policy in TOKEN_POLICIES,
             renew_interval=routing.update_interval,
             schedules_ahead=replicas[0].config.async_scheduling and replicas[0].mode != STATIC,
+            parts=parts,
+            kinds=kinds,
         )
         if self._plane.notes_finishes:
             self._note_finishes()
         self.requests = requests
-        self._recorder = recorder
+        self._recorders = recorders
+        self._attendance: Attendance | None = None
+        self._numbers: Sequence[tuple[int, Chance]] = ()
         self._on_progress = on_progress
         self._compiled: Compiled | None = None
 
@@ -77,6 +89,22 @@ class Cluster:
         if drive is not None:
             self._compiled = Compiled(drive, self._plane, self.replicas, self.requests)
 
+    def attend(self, attendance: Attendance, numbers: Mapping[int, Chance]) -> None:
+        """Let requests be turned away, given up and sent again; before anything else is said of them.
+
+        Args:
+            attendance: Their clients.
+            numbers: What takes random numbers (flags of `simserve.engine.event_plane`), and where they come from.
+        """
+        self._attendance = self._plane.attendance = attendance
+        attendance.draws = sum(numbers)
+        self._numbers = tuple(numbers.items())
+        self._drive = drive_events
+        patience = attendance.callers.patience
+        if patience.has_timeouts or patience.first_byte_timeout < INFINITY:
+            # Whoever hangs up in the step that answers is not answered.
+            self._note_finishes()
+
     @property
     def num_arrived(self) -> int:
         """Open loop: requests that have arrived so far."""
@@ -84,7 +112,10 @@ class Cluster:
 
     @property
     def unsent(self) -> list[tuple[float, int]]:
-        """Requests that were to reach the cluster, and have not: their times and indices."""
+        """Requests that were to reach the cluster for the first time, and have not: their times and indices."""
+        if self._attendance is not None:
+            events = self._attendance.callers.events
+            return [(time, index) for time, kind, index, attempt in events if kind == ARRIVE and not attempt]
         return list(self._plane.sent) if self._compiled is None else self._compiled.unsent
 
     def _note_finishes(self) -> None:
@@ -103,6 +134,10 @@ class Cluster:
         """
         self._note_finishes()
         self._plane.conversations = conversations
+        if self._attendance is not None:
+            for ready_time, index in sent:
+                send(self._attendance.callers, self.requests, conversations, index, ready_time)
+            return
         # Sorted, it is a heap.
         self._plane.sent = sorted(sent)
         for ready_time, index in self._plane.sent:
@@ -115,28 +150,69 @@ class Cluster:
     def drive(self, until: float) -> None:
         """Advance to ``until`` (exclusive), or until nothing is left to do."""
         plane, requests, compiled = self._plane, self.requests, self._compiled
+        self._top_up()
         while (self._drive(plane, requests, until) if compiled is None else compiled.drive(until)) == CHORES:
             self._do_chores()
 
     def _do_chores(self) -> None:
-        """Hand long lists of leaps to the recorder, and tell how far the run is."""
-        if self._compiled is not None:
-            self._recorder.flush_compiled(self._compiled, FLUSH_ROWS)
-        else:
-            limit = FLUSH_ROWS * LEAP_BYTES
-            for replica in self.replicas:
-                if len(replica.leaps) >= limit:
-                    self._recorder.flush(replica)
+        """Hand long lists of leaps to the recorders, draw random numbers, and tell how far the run is."""
+        self._hand_over(FLUSH_ROWS)
+        self._top_up()
         if self._on_progress is not None:
-            self._on_progress(self._plane.num_finished if self._compiled is None else self._compiled.num_finished)
+            self._on_progress(self._num_ended())
+
+    def _top_up(self) -> None:
+        """Draw as many numbers as the next event may take."""
+        for taker, chance in self._numbers:
+            least = {AT_DOOR: 1, TO_ROUTE: NUMBERS_TO_ROUTE}.get(taker)
+            chance.top_up(1 + self._num_leaving() if least is None else least)
+
+    def _num_leaving(self) -> int:
+        assert self._attendance is not None
+        return len(self._attendance.leaving) if self._compiled is None else self._compiled.num_leaving
+
+    def _num_ended(self) -> int:
+        if self._attendance is not None and self._compiled is None:
+            return self._attendance.callers.num_ended
+        return self._plane.num_finished if self._compiled is None else self._compiled.num_ended
 
     def flush(self) -> None:
-        """Hand all leaps to the recorder."""
-        if self._compiled is not None:
-            self._recorder.flush_compiled(self._compiled, 1)
+        """Hand all leaps to the recorders, and what compiled code knows of the clients to where it came from."""
+        self._hand_over(0)
+        if self._compiled is not None and self._attendance is not None:
+            self._compiled.read_back(self._attendance)
+
+    def _hand_over(self, num_leaps: int) -> None:
+        """Hand the leaps of replicas that have at least so many to the recorders."""
+        for recorder, numbers in self._recorders:
+            if self._compiled is not None:
+                recorder.flush_compiled(self._compiled, max(num_leaps, 1), numbers)
+                continue
+            for replica in (self.replicas[number] for number in numbers):
+                if len(replica.leaps) >= num_leaps * LEAP_BYTES:
+                    recorder.flush(replica)
+
+
+def run_to_end(cluster: Cluster) -> bool:
+    """Drive a cluster on SimPy's clock from decision to decision, to the end; return whether the user stopped it."""
+    env = simpy.Environment()
+    env.process(_data_plane(env, cluster))
+    try:
+        env.run()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def _data_plane(env: simpy.Environment, cluster: Cluster) -> Generator[simpy.Event, Any, None]:
+    # Whoever starts at time 0 comes first.
+    yield env.timeout(0)
+    while True:
+        until = env.peek()
+        cluster.drive(until)
+        if until == INFINITY:
             return
-        for replica in self.replicas:
-            self._recorder.flush(replica)
+        yield env.timeout(max(until - env.now, 0.0))
 
 
 def end_of(requests: RequestTable) -> float:

@@ -13,13 +13,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
+from simserve.engine.callers import ANSWER, ARRIVE, FIRST_BYTE, LAND, SUBMIT, TIMEOUT, Event
 from simserve.engine.cancel import cancel
+from simserve.engine.door import end_pause, note_finishes
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.leaps import LEAP_BYTES
+from simserve.engine.outcomes import ADMITTED
 from simserve.engine.slowing import use_times
 from simserve.engine.state import COMPLETED, FAILED, INFINITY, UNFINISHED, RequestTable
-from simserve.sim.callers import ANSWER, ARRIVE, FIRST_BYTE, LAND, SUBMIT, TIMEOUT, Callers, Event
-from simserve.sim.gate import ADMITTED, Gate
+from simserve.sim.callers import Callers
+from simserve.sim.gate import Gate
 from simserve.sim.lives import Lives
 from simserve.sim.recorder import FLUSH_ROWS
 from simserve.sim.records import FAILED as LOST
@@ -283,7 +286,7 @@ class Fleet(Lives):
 
     def _join(self, unit: Unit, index: int, now: float) -> None:
         if not unit.load:
-            unit.last_finish, unit.is_warm = now, False
+            end_pause(unit.finishes, now)
         tokens = self.requests.prompt_tokens[index] + self.requests.max_tokens[index]
         if unit.pool.paces is not None:
             self.requests.pace[index] = unit.pool.paces[index]
@@ -308,7 +311,7 @@ class Fleet(Lives):
             finished, replica.finished = replica.finished, []
             for index in finished:
                 self._leave(unit, index)
-            unit.note_finishes(len(finished), now)
+            note_finishes(unit.finishes, len(finished), replica.num_running, now)
             if len(finished) > 1:
                 finished.sort()
         doomed = unit.doomed
@@ -320,7 +323,9 @@ class Fleet(Lives):
                     self._leave(unit, index)
         for index in finished:
             if index not in doomed and not self._goes_on(index, unit, now):
-                self.callers.ended(index, self._answered_at(index, unit, now))
+                # What the API server had to send before.
+                sent_at = max(now, requests.finish_time[index])
+                self.callers.ended(index, self._answered_at(index, unit, sent_at))
         if doomed:
             for index, decided_at in doomed.items():
                 self.num_lost_tokens += requests.generated_tokens[index]
@@ -367,7 +372,7 @@ class Fleet(Lives):
             if unit.state == DRAINING and not unit.load:
                 self.stop(unit, now)
             return
-        unit.doomed[index] = now
+        unit.doomed.setdefault(index, now)
         if not self.ends_leap(unit, now):
             # A plan is due at this very instant: it is made without the request.
             self.complete(unit, now)

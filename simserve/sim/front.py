@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+from simserve.engine.callers import ANSWER, TURN
 from simserve.engine.state import COMPLETED, FAILED
-from simserve.sim.callers import ANSWER, TURN
 from simserve.sim.disaggregation import DisaggregatedFleet
 from simserve.sim.fairness import FairQueue
 from simserve.sim.fleet import ELSEWHERE, NOWHERE, Fleet

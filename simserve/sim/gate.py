@@ -1,28 +1,66 @@
-"""Gate: which arrivals are turned away, and why. Sees what a front end sees, never how long an answer will be."""
+"""Gate: the rules of `deployment.admission`, from what a scenario says to what `simserve.engine.door` goes by."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from simserve import rng
-from simserve.engine.cancel import kv_share
+from simserve.engine.bucket import Bucket, holds, take
+from simserve.engine.door import ANY_NUMBER, Door, refusal
+from simserve.engine.numbers import column
+from simserve.engine.outcomes import ADMITTED, QUEUE_FULL, RATE_LIMIT
+from simserve.engine.state import INFINITY
+from simserve.engine.uniforms import Uniforms
 from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.bucket import Bucket
-from simserve.sim.records import DEADLINE, KV_HEADROOM, LOAD, QUEUE_FULL, RATE_LIMIT
+from simserve.sim.chance import Chance
+from simserve.sim.control import Control
+from simserve.sim.patience import kinds_of
 from simserve.sim.units import Unit
 from simserve.workload.requests import RequestSpecs
 
-ADMITTED = 0
-_UNIFORMS_AT_ONCE = 1024
 
-
-class Gate:
-    """Applies the rules of an `AdmissionSpec`.
+def door_of(spec: AdmissionSpec, control: Control, specs: RequestSpecs, uniforms: Uniforms) -> Door:
+    """Return the door of a run.
 
     Args:
         spec: The rules.
-        specs: What arrives, for its seed.
-        patience: From a request to the seconds from its arrival in which its first token must come; None: no limit.
+        control: The objectives.
+        specs: What arrives, and how long clients wait.
+        uniforms: For refusals at random.
+    """
+    patience = [INFINITY]
+    if spec.deadline_aware:
+        patience = [_patience(control, specs, kind) for kind in range(max(len(specs.classes), 1))]
+    bucket = spec.token_bucket
+    return Door(
+        bucket=None if bucket is None else Bucket(bucket.rate, bucket.burst),
+        max_queue=ANY_NUMBER if spec.max_queue is None else spec.max_queue,
+        kv_headroom=spec.kv_headroom or 0.0,
+        probabilistic_from=INFINITY if spec.probabilistic_from is None else spec.probabilistic_from,
+        patience=column(patience),
+        kinds=kinds_of(specs),
+        has_patience=min(patience) < INFINITY,
+        retry_after=spec.retry_after,
+        uniforms=uniforms,
+    )
+
+
+def _patience(control: Control, specs: RequestSpecs, kind: int) -> float:
+    """Return the seconds from its arrival in which the first token of a request must come; inf: no limit."""
+    classes = specs.classes
+    ttft, _, _ = control.limits[kind if specs.request_class is not None else 0]
+    if ttft is not None:
+        return ttft
+    timeout = None if specs.request_class is None else classes[kind].timeout
+    return INFINITY if timeout is None else timeout
+
+
+class Gate:
+    """The door of a fleet, in which requests may also wait in front of all replicas.
+
+    Args:
+        spec: The rules.
+        control: The objectives.
+        specs: What arrives.
 
     Attributes:
         parked_before: From a request to those of its class that wait in front of all replicas; None: one queue for all.
@@ -30,14 +68,10 @@ class Gate:
 
     parked_before: Callable[[int], int] | None = None
 
-    def __init__(self, spec: AdmissionSpec, specs: RequestSpecs, patience: Callable[[int], float | None]) -> None:
+    def __init__(self, spec: AdmissionSpec, control: Control, specs: RequestSpecs) -> None:
+        self._chance = Chance(specs, "admission")
+        self._door = door_of(spec, control, specs, self._chance.uniforms)
         self.retry_after = spec.retry_after
-        self._spec = spec
-        self._patience = patience
-        bucket = spec.token_bucket
-        self._bucket = None if bucket is None else Bucket(bucket.rate, bucket.burst)
-        self._random = rng.stream(specs.seed, "admission", specs.replication)
-        self._uniforms: list[float] = []
 
     def refusal(self, index: int, unit: Unit | None, num_parked: int, now: float) -> int:
         """Return why a request is refused at ``now``, an index into `simserve.sim.records.REASONS`; 0: it is not.
@@ -48,41 +82,16 @@ class Gate:
             num_parked: Requests that wait for a replica to be ready.
             now: Seconds.
         """
-        if self._bucket is not None and not self._bucket.holds(1.0, now):
+        if unit is not None:
+            self._chance.top_up(1)
+            return refusal(self._door, index, unit.replica, unit.load, unit.finishes.interval, now)
+        bucket, most = self._door.bucket, self._door.max_queue
+        if bucket is not None and not holds(bucket, 1.0, now):
             return RATE_LIMIT
-        reason = self._refusal_of(index, unit, num_parked, now)
-        if reason == ADMITTED and self._bucket is not None:
-            self._bucket.take(1.0)
-        return reason
-
-    def _refusal_of(self, index: int, unit: Unit | None, num_parked: int, now: float) -> int:
-        spec = self._spec
-        if unit is None and self.parked_before is not None:
+        if self.parked_before is not None:
             num_parked = self.parked_before(index)
-        num_waiting = num_parked if unit is None else unit.num_waiting
-        if spec.max_queue is not None and num_waiting >= spec.max_queue and (unit is None or not _has_seat(unit)):
+        if most != ANY_NUMBER and num_parked >= most:
             return QUEUE_FULL
-        if unit is None:
-            return ADMITTED
-        if spec.kv_headroom is not None and 1.0 - kv_share(unit.replica, now) < spec.kv_headroom:
-            return KV_HEADROOM
-        if spec.probabilistic_from is not None and self._is_drawn(spec.probabilistic_from, unit, now):
-            return LOAD
-        if spec.deadline_aware:
-            patience = self._patience(index)
-            if patience is not None and num_waiting * unit.finish_interval > patience:
-                return DEADLINE
+        if bucket is not None:
+            take(bucket, 1.0)
         return ADMITTED
-
-    def _is_drawn(self, start: float, unit: Unit, now: float) -> bool:
-        load = max(kv_share(unit.replica, now), unit.load / unit.pool.config.max_num_seqs)
-        if load < start:
-            return False
-        if not self._uniforms:
-            self._uniforms = self._random.random(_UNIFORMS_AT_ONCE).tolist()
-        return self._uniforms.pop() < (load - start) / (1.0 - start)
-
-
-def _has_seat(unit: Unit) -> bool:
-    """Return whether a request would be taken up at the next step: an idle replica has no queue, even one of 0."""
-    return unit.load == 0

@@ -55,7 +55,7 @@ class Lives:
         """Let a replica take requests; those that waited for one are routed."""
         unit.state = READY
         unit.ready_at = min(unit.ready_at, now)
-        unit.last_finish = now
+        unit.finishes.last = now
         unit.pool.ready.append(unit.number)
         unit.pool.ready.sort()
         self._route_parked(now)

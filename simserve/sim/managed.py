@@ -11,10 +11,11 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from simserve.engine.callers import Event
 from simserve.engine.conversations import Conversations
 from simserve.sim.affinity import affinity_of
 from simserve.sim.autoscaler import Autoscaler
-from simserve.sim.callers import Callers, Event
+from simserve.sim.callers import Callers
 from simserve.sim.cluster import end_of
 from simserve.sim.control import Control, Limits
 from simserve.sim.delivery import Delivery
@@ -29,7 +30,7 @@ from simserve.sim.liveness import Liveness
 from simserve.sim.outages import Outages
 from simserve.sim.overflow import Overflow
 from simserve.sim.pool_paces import pool_paces, with_any_pace
-from simserve.sim.pools import PoolOutcome, PoolSetup, request_table
+from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of, request_table
 from simserve.sim.prefixes import prefix_paths
 from simserve.sim.recorder import Recorder, series_sums
 from simserve.sim.records import COMPLETED, REASONS, RequestRecords
@@ -101,10 +102,10 @@ class ManagedRun:
             self._regions = self.fleet.regions = Regions(control.regions, self._pools, self.fleet.units, specs)
             self.fleet.router.near = self._regions.near
             self.fleet.way_back = None if control.streaming is None else [0.0] * len(specs)
-        patience = (None, None) if control.streaming is None else control.streaming.timeouts
-        self.fleet.callers = Callers(specs, self.requests, events, self.arrival_time, latency, *patience)
+        streaming = control.streaming
+        self.fleet.callers = Callers(specs, self.requests, events, self.arrival_time, latency, streaming)
         if control.admission is not None:
-            self.fleet.gate = Gate(control.admission, specs, self._patience)
+            self.fleet.gate = Gate(control.admission, control, specs)
         if isinstance(self.fleet, FrontedFleet):
             self._build_front(self.fleet)
         for pool, setup in zip(self._pools, setups, strict=True):
@@ -207,25 +208,8 @@ class ManagedRun:
 
     def outcomes(self, records: RequestRecords, end_time: float) -> list[PoolOutcome]:
         """Return what each pool did; after `run`."""
-        timeline = self.timeline
-        found = []
-        for number, pool in enumerate(self._pools):
-            replicas = timeline.mean_replicas(0.0, end_time, number)
-            totals = pool.recorder.totals(replicas, records, end_time, timeline)
-            gpus = timeline.mean_gpus(0.0, end_time, number)
-            priced = self._setups[number].priced
-            found.append(
-                PoolOutcome(
-                    name=pool.name,
-                    role=pool.role,
-                    totals=totals,
-                    num_replicas=replicas,
-                    num_gpus=gpus,
-                    peak_flops=priced.parts.peak_flops if priced is not None else 0.0,
-                    peak_bandwidth=priced.parts.peak_bandwidth if priced is not None else 0.0,
-                )
-            )
-        return found
+        recorders = [pool.recorder for pool in self._pools]
+        return outcomes_of(self._setups, recorders, records, end_time, self.timeline)
 
     @property
     def clocks(self) -> dict[int, NDArray[np.float64]]:
@@ -245,13 +229,27 @@ class ManagedRun:
             "stalled_seconds": handover.stalled,
         }
 
-    def with_regions(self, records: RequestRecords) -> RequestRecords:
+    @property
+    def num_units(self) -> int:
+        """Replicas that were ever launched."""
+        return len(self.fleet.units)
+
+    @property
+    def way_back(self) -> NDArray[np.float64] | None:
+        """With regions and streaming: seconds of each answer's way to its client; else None."""
+        return None if self.fleet.way_back is None else np.array(self.fleet.way_back)
+
+    def dressed(self, records: RequestRecords) -> RequestRecords:
+        """Return the records with who answered, where clients are, and the way of KV caches between the pools."""
+        return replace(self._with_regions(self._with_transfers(records)), served_by=self.served_by)
+
+    def _with_regions(self, records: RequestRecords) -> RequestRecords:
         """Return the records with the region of every client; as they are without regions."""
         if self._regions is None:
             return records
         return replace(records, client_region=self._regions.home, region_names=self._regions.names)
 
-    def with_transfers(self, records: RequestRecords) -> RequestRecords:
+    def _with_transfers(self, records: RequestRecords) -> RequestRecords:
         """Return the records with the way of every KV cache between the pools; as they are without disaggregation."""
         if not isinstance(self.fleet, DisaggregatedFleet):
             return records
@@ -283,7 +281,7 @@ class ManagedRun:
             num_missed=self._num_missed(),
             num_replaced=0 if self._updates is None else self._updates.num_replaced,
             updates=np.array([] if self._updates is None else self._updates.spans, dtype=np.float64).reshape(-1, 2),
-            tries=np.array(callers.abandoned, dtype=np.float64).reshape(-1, 3),
+            tries=callers.tries,
             refusals={
                 reason: count for reason, count in zip(REASONS, self.fleet.refusals, strict=True) if count and reason
             },
@@ -338,14 +336,6 @@ class ManagedRun:
         """Where clients stop by a time, note how many requests there are in all when the last one has."""
         if conversations.num_idle == self._specs.concurrency:
             self.fleet.callers.num_due = conversations.num_begun
-
-    def _patience(self, index: int) -> float | None:
-        """Return the seconds from its arrival in which a request's first token must come; None: no limit."""
-        ttft, _, _ = self._limits(index)
-        if ttft is not None:
-            return ttft
-        own = self.fleet.callers.class_of(index)
-        return None if own is None else own.timeout
 
     def _limits(self, index: int) -> Limits:
         """Return the objective of a request's class."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import exp, log, sqrt
 
 from simserve import rng
+from simserve.engine.bucket import Bucket, holds, take, wait
 from simserve.engine.state import RequestTable
-from simserve.sim.bucket import Bucket
 from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.units import Unit
 from simserve.workload.requests import RequestSpecs
@@ -50,13 +50,13 @@ class Overflow:
         """
         rule = None if self._rules is None else self._rules[index]
         if rule is not None:
-            if not rule and self._above is not None and self._above.holds(1.0, now):
-                self._above.take(1.0)
+            if not rule and self._above is not None and holds(self._above, 1.0, now):
+                take(self._above, 1.0)
             return rule
         if self._above is not None:
-            if not self._above.holds(1.0, now):
+            if not holds(self._above, 1.0, now):
                 return True
-            self._above.take(1.0)
+            take(self._above, 1.0)
         most = self._spec.max_queue
         if most is None:
             return False
@@ -68,17 +68,17 @@ class Overflow:
         """Return the seconds until the API's limits let a request in; 0: at once."""
         waits = [0.0]
         if self._calls is not None:
-            waits.append(self._calls.wait(1.0, now))
+            waits.append(wait(self._calls, 1.0, now))
         if self._tokens is not None:
-            waits.append(self._tokens.wait(self._asked_tokens(index), now))
+            waits.append(wait(self._tokens, self._asked_tokens(index), now))
         return max(waits)
 
     def serve(self, index: int, now: float) -> float:
         """Let the API answer a request that it lets in at ``now``; return when its last token is there."""
         if self._calls is not None:
-            self._calls.take(1.0)
+            take(self._calls, 1.0)
         if self._tokens is not None:
-            self._tokens.take(self._asked_tokens(index))
+            take(self._tokens, self._asked_tokens(index))
         requests = self._requests
         gap = self._speed_draws.next() / self._spec.tokens_per_second
         ttft = self._spec.ttft * self._ttft_draws.next()

@@ -17,7 +17,9 @@ from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.drafts import SpeculationTotals
 from simserve.sim.offload import offloaded_together
 from simserve.sim.pool_spec import Role
-from simserve.sim.recorder import RunTotals
+from simserve.sim.recorder import Recorder, RunTotals
+from simserve.sim.records import RequestRecords
+from simserve.sim.timeline import FleetTimeline
 from simserve.workload.requests import RequestSpecs
 
 _LIMITED = ("output_tokens", "max_tokens", "is_truncated", "status", "reason")
@@ -87,6 +89,32 @@ class PoolOutcome:
     num_gpus: float
     peak_flops: float
     peak_bandwidth: float
+
+
+def outcomes_of(
+    setups: Sequence[PoolSetup],
+    recorders: Sequence[Recorder],
+    records: RequestRecords,
+    end_time: float,
+    timeline: FleetTimeline,
+) -> list[PoolOutcome]:
+    """Return what each pool did, from what its recorder added up; after the run."""
+    found = []
+    for number, (setup, recorder) in enumerate(zip(setups, recorders, strict=True)):
+        replicas = timeline.mean_replicas(0.0, end_time, number)
+        priced = setup.priced
+        found.append(
+            PoolOutcome(
+                name=setup.name,
+                role=setup.role,
+                totals=recorder.totals(replicas, records, end_time, timeline),
+                num_replicas=replicas,
+                num_gpus=timeline.mean_gpus(0.0, end_time, number),
+                peak_flops=priced.parts.peak_flops if priced is not None else 0.0,
+                peak_bandwidth=priced.parts.peak_bandwidth if priced is not None else 0.0,
+            )
+        )
+    return found
 
 
 def request_table(

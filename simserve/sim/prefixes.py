@@ -38,7 +38,7 @@ def prefixes_of(specs: RequestSpecs) -> PrefixSegments | None:
     a trace may meet, and keep theirs.
     """
     prefixes = specs.prefixes
-    return prefixes if prefixes is None or specs.turn is None else in_chains(prefixes)
+    return prefixes if prefixes is None or specs.turn is None or prefixes.is_recorded else in_chains(prefixes)
 
 
 def in_chains(prefixes: PrefixSegments) -> PrefixSegments:

@@ -148,9 +148,9 @@ class Recorder:
         if self._log is not None:
             self._log.watch([replica])
 
-    def flush_compiled(self, compiled: Compiled, num_leaps: int) -> None:
-        """Add up and clear the rows of replicas that run on compiled code and have at least ``num_leaps``."""
-        for number in range(len(compiled.replicas)):
+    def flush_compiled(self, compiled: Compiled, num_leaps: int, numbers: range) -> None:
+        """Add up and clear the rows of those replicas on compiled code that have at least ``num_leaps``."""
+        for number in numbers:
             if compiled.num_leaps(number) < num_leaps:
                 continue
             self._swapped_blocks += compiled.take_swapped_blocks(number)
@@ -158,6 +158,7 @@ class Recorder:
             if len(gaps):
                 self._histogram.add(gaps[:, 0], gaps[:, 1])
             rows = np.ascontiguousarray(compiled.take_leaps(number).T)
+            self._keep_clock(compiled.replicas[number], rows)
             self._add(rows, self._advances(rows, compiled.take_advances(number)))
 
     def flush(self, replica: Replica) -> None:
@@ -174,10 +175,13 @@ class Recorder:
             rows = take_leaps(replica.leaps)
             if self._log is not None:
                 self._log.add(replica, rows)
-            if self.clocks is not None:
-                self.clocks.setdefault(replica.identity, []).append(rows[:4, rows[_DECODING] > 0])
+            self._keep_clock(replica, rows)
             self._add(rows, self._advances(rows, replica.advances))
             del replica.advances[:]
+
+    def _keep_clock(self, replica: Replica, rows: Floats) -> None:
+        if self.clocks is not None:
+            self.clocks.setdefault(replica.identity, []).append(rows[:4, rows[_DECODING] > 0])
 
     def _advances(self, rows: Floats, drawn: Sequence[float] | Floats) -> Floats:
         """Return the tokens that a step of each leap adds to the contexts; ``drawn`` are those where drafts decide."""
@@ -286,7 +290,7 @@ class Recorder:
         self._num_steps += int(steps.sum())
         self._sequence_steps += float(((decoding + prefilling) * steps).sum())
         self._busy += float(seconds.sum())
-        self._add_gaps(first, increment, steps, first_gaps, further_gaps)
+        self._add_gaps(*self._client_pace(first, increment, decoding), steps, first_gaps, further_gaps)
         self._blocked += np.bincount(blocked.astype(np.int64), weights=waiting, minlength=len(BLOCKED_NAMES))
 
         # A step's blocks are taken before it runs; over a leap they grow evenly from `before` to `after`.
@@ -316,6 +320,13 @@ class Recorder:
             self._drafts.add(columns, advances)
         if self._steps is not None:
             self._steps.add(columns)
+
+    def _client_pace(self, first: Floats, increment: Floats, decoding: Floats) -> tuple[Floats, Floats]:
+        """Return the first gap of a leap and its growth as clients see them: no shorter than the API server takes."""
+        config = self._config
+        sending = config.api_token_seconds * config.data_parallel_size * decoding
+        is_slower = sending > first
+        return np.where(is_slower, sending, first), np.where(is_slower, 0.0, increment)
 
     def _add_gaps(self, first: Floats, increment: Floats, steps: Floats, first_gaps: Floats, gaps: Floats) -> None:
         is_regular = (first_gaps == gaps) & (gaps > 0)

@@ -7,48 +7,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from simserve import rng
 from simserve.engine import routing
 from simserve.engine.routing import Affinity, choose
 from simserve.sim.affinity import affinity_of
+from simserve.sim.chance import Chance
 from simserve.sim.routing_spec import BLIND_POLICIES, TOKEN_POLICIES, RoutingSpec
 from simserve.sim.units import Pool, Unit
 from simserve.workload.requests import RequestSpecs
 
-_UNIFORMS_AT_ONCE = 1024
 NONE_READY = -1
 DEFAULT_GUARD = 1.5
 """Load over the mean load from which a replica is passed over (SGLang's router: ``--balance-rel-threshold``)."""
 _POLICIES = {"round_robin": routing.ROUND_ROBIN, "random": routing.RANDOM, "power_of_two": routing.TWO_CHOICES}
-_DRAWS = {"random": 1, "power_of_two": 2}
+DRAWS = {"random": 1, "power_of_two": 2}
 """Random numbers that a request takes."""
 
 
-def plain_router(spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True) -> routing.Router:
-    """Return the router of replicas that are there throughout: each request is routed once, by numbers drawn here.
+def plain_router(
+    spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True, chance: Chance | None = None
+) -> routing.Router:
+    """Return the router of replicas that are there throughout.
 
     Args:
         spec: The policy.
         specs: What arrives.
         as_lists: Whether it is read from Python, not from compiled code.
+        chance: Its random numbers, which the caller tops up; None: each request is routed once, by numbers drawn here.
     """
-    router = _router(spec, affinity_of(spec, specs, as_lists))
-    random = rng.stream(specs.seed, "routing", specs.replication)
-    for _ in range(-(-len(specs) * _DRAWS.get(spec.policy, 0) // _UNIFORMS_AT_ONCE)):
-        _draw_more(router, random)
-    return router
+    if chance is None:
+        needed = len(specs) * DRAWS.get(spec.policy, 0)
+        chance = Chance(specs, "routing", needed)
+        chance.top_up(needed)
+    return _router(spec, affinity_of(spec, specs, as_lists), chance)
 
 
-def _router(spec: RoutingSpec, affinity: Affinity | None) -> routing.Router:
+def _router(spec: RoutingSpec, affinity: Affinity | None, chance: Chance) -> routing.Router:
     guard = DEFAULT_GUARD if spec.imbalance_guard is None else spec.imbalance_guard
-    return routing.Router(_POLICIES.get(spec.policy, routing.LEAST), affinity, guard)
-
-
-def _draw_more(router: routing.Router, random: np.random.Generator) -> None:
-    """Add to the random numbers of a router; each batch is used from its end."""
-    router.uniforms.frombytes(random.random(_UNIFORMS_AT_ONCE)[::-1].tobytes())
+    return routing.Router(_POLICIES.get(spec.policy, routing.LEAST), affinity, guard, chance.uniforms)
 
 
 class Router:
@@ -81,7 +76,8 @@ class Router:
         kinds: Sequence[int] | None = None,
     ) -> None:
         self.near: Callable[[int, list[Pool]], list[Pool]] | None = None
-        self._router = _router(spec, affinity)
+        self._chance = Chance(specs, "routing")
+        self._router = _router(spec, affinity, self._chance)
         self._units = units
         self._pools = list(pools)
         self._allowed = [[self._pools[number] for number in each] for each in allowed]
@@ -93,8 +89,7 @@ class Router:
         self._is_stale = spec.update_interval > 0
         self._is_blind = spec.policy in BLIND_POLICIES
         self._seen: list[int] = []
-        self._random = rng.stream(specs.seed, "routing", specs.replication)
-        self._draws = _DRAWS.get(spec.policy, 0)
+        self._draws = DRAWS.get(spec.policy, 0)
         self._weighs_tokens = spec.policy in TOKEN_POLICIES
 
     def refresh(self) -> None:
@@ -125,11 +120,8 @@ class Router:
             ready = [number for pool in pools for number in self._open(pool)]
         if not ready:
             return NONE_READY
-        router = self._router
-        if router.num_drawn + self._draws > len(router.uniforms):
-            router.uniforms, router.num_drawn = router.uniforms[router.num_drawn :], 0
-            _draw_more(router, self._random)
-        return choose(router, index, ready, self._signals())
+        self._chance.top_up(self._draws)
+        return choose(self._router, index, ready, self._signals())
 
     def _open(self, pool: Pool) -> list[int]:
         """Return the replicas of a pool that a request may go to, ascending."""

@@ -95,7 +95,8 @@ def forget_unsent(
 ) -> None:
     """Take back the arrival of what was to be sent, but was not by the time the run ended."""
     for _, index in unsent:
-        arrival_time[index] = requests.ready_time[index] = np.nan
+        requests.ready_time[index] = np.nan
+    arrival_time[np.isnan(np.frombuffer(requests.ready_time))] = np.nan
 
 
 class Sessions:

@@ -7,12 +7,11 @@ so a run costs SimPy events per decision, not per request or token. It knows no 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import simpy
 from numpy.typing import NDArray
 
 from simserve.engine.compiled.run import reason_against
@@ -22,7 +21,8 @@ from simserve.engine.state import PROMPT_TOO_LONG, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
 from simserve.sim.acceleration import Accelerate, compiled_for
-from simserve.sim.cluster import Cluster, Routing, end_of
+from simserve.sim.attended import AttendedRun, is_attended
+from simserve.sim.cluster import Cluster, Routing, end_of, run_to_end
 from simserve.sim.control import Control
 from simserve.sim.front import FrontTotals
 from simserve.sim.managed import ManagedRun
@@ -79,6 +79,8 @@ class Simulation:
         timeline: The lives of the replicas, where something decides in a run; None: all were there throughout.
         pools: What each pool did, where there are several; else empty.
         stream: What was sent to the clients, where that was asked for; None: tokens were with them at once.
+        api_token_seconds: What the API server of a replica takes for a token, by the engine's own figure, the least of
+            all pools; 0: nothing is known of it.
         front: What stood in front of the replicas did, where anything does; else None.
         transfers: Of KV caches between them: ``count link_seconds waited_seconds stalled_seconds``; empty: none.
     """
@@ -99,6 +101,7 @@ class Simulation:
     transfers: Mapping[str, float] = field(default_factory=dict)
     stream: StreamTotals | None = None
     front: FrontTotals | None = None
+    api_token_seconds: float = 0.0
 
     @property
     def replica_seconds(self) -> float:
@@ -144,9 +147,8 @@ def simulate(
     log = StepLog() if keep_steps else None
     engine, priced = deployment.engine, deployment.priced
     control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
-    if _is_managed(deployment, control, specs):
-        compiled_for(accelerate, len(specs), "what decides beyond where a request goes")
-        return _managed(deployment, control, specs, progress, log)
+    if _has_decisions(deployment, control, specs):
+        return _decided(deployment, control, specs, progress, log, accelerate)
     records, totals, end_time, was_interrupted = _run(
         engine, priced.step_times, priced, deployment.num_replicas, control.routing, specs, progress, log, accelerate
     )
@@ -161,28 +163,36 @@ def simulate(
         offered_rate=specs.offered_rate,
         was_interrupted=was_interrupted,
         steps=log,
+        api_token_seconds=engine.api_token_seconds,
     )
 
 
-def _is_managed(deployment: Deployment, control: Control, specs: RequestSpecs) -> bool:
+def _has_decisions(deployment: Deployment, control: Control, specs: RequestSpecs) -> bool:
     """Return whether anything is decided in the run beyond where a request goes."""
     has_patience = any(each.timeout is not None or each.retries is not None for each in specs.classes)
     return has_patience or not control.is_plain or bool(deployment.pools)
 
 
-def _as_seen(spec: StreamingSpec, simulation: Simulation, run: ManagedRun) -> Simulation:
+def _as_seen(spec: StreamingSpec, simulation: Simulation, run: ManagedRun | AttendedRun) -> Simulation:
     """Return the run as the clients see it."""
     pace = np.frombuffer(run.requests.pace, dtype=np.int64) if len(run.requests.pace) else None
-    way_back = None if run.fleet.way_back is None else np.array(run.fleet.way_back)
-    view = client_view(spec, simulation.records, run.clocks, simulation.end_time, pace, way_back)
+    view = client_view(spec, simulation.records, run.clocks, simulation.end_time, pace, run.way_back)
     totals = replace(simulation.totals, itl=view.itl)
     return replace(simulation, records=view.records, totals=totals, stream=view.totals)
 
 
-def _managed(
-    deployment: Deployment, control: Control, specs: RequestSpecs, progress: Progress | None, log: StepLog | None
+def _decided(
+    deployment: Deployment,
+    control: Control,
+    specs: RequestSpecs,
+    progress: Progress | None,
+    log: StepLog | None,
+    accelerate: Accelerate,
+    *,
+    is_managed: bool = False,
 ) -> Simulation:
-    engine, priced = deployment.engine, deployment.priced
+    """Serve ``specs`` where something decides; with ``is_managed`` as a fleet that changes, whether or not it does."""
+    engine, priced, streaming = deployment.engine, deployment.priced, control.streaming
     setups = deployment.pools or (
         PoolSetup(
             name="",
@@ -193,25 +203,23 @@ def _managed(
             gpus_per_replica=deployment.gpus_per_replica,
         ),
     )
-    streaming = control.streaming
-    run = ManagedRun(
-        control,
-        setups,
-        specs,
-        _frontend_latency(engine, specs) + (0.0 if streaming is None else streaming.network_latency),
-        None if progress is None else lambda finished: progress(finished, len(specs)),
-        log,
-    )
+    latency = _frontend_latency(engine, specs) + (0.0 if streaming is None else streaming.network_latency)
+    on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
+    run: ManagedRun | AttendedRun
+    if is_managed or not is_attended(setups, control, specs):
+        compiled_for(accelerate, len(specs), "a fleet that changes, or has something in front of it,")
+        run = ManagedRun(control, setups, specs, latency, on_progress, log)
+    else:
+        run = AttendedRun(control, setups, specs, latency, on_progress, log, accelerate)
     was_interrupted = run.run()
-    records = _records(run.requests, run.arrival_time, specs, run.cached_tokens)
-    records = replace(run.with_regions(run.with_transfers(records)), served_by=run.served_by)
+    records = run.dressed(_records(run.requests, run.arrival_time, specs, run.cached_tokens))
     end_time = end_of(run.requests)
     outcomes = run.outcomes(records, end_time)
     simulation = Simulation(
         records=records,
         totals=together(outcomes),
         end_time=end_time,
-        num_replicas=len(run.fleet.units),
+        num_replicas=run.num_units,
         is_open_loop=specs.has_open_arrivals,
         has_clients=specs.concurrency is not None,
         is_stationary=specs.is_stationary,
@@ -223,6 +231,7 @@ def _managed(
         pools=tuple(outcomes) if len(outcomes) > 1 else (),
         transfers=run.transfers,
         front=run.front,
+        api_token_seconds=min(setup.engine.api_token_seconds for setup in setups),
     )
     if streaming is not None:
         simulation = _as_seen(streaming, simulation, run)
@@ -285,8 +294,8 @@ def _run(
         set_up(replica, requests, paths)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
     router = plain_router(routing, specs, as_lists=compiled is None)
-    cluster = Cluster(replicas, requests, recorder, routing, router, on_progress, num_ranks)
-    env = simpy.Environment()
+    everybody = [(recorder, range(len(replicas)))]
+    cluster = Cluster(replicas, requests, everybody, routing, router, on_progress, num_ranks)
     arrival_time = np.array(specs.arrival_time, dtype=np.float64)
     latency = _frontend_latency(config, specs)
     conversations = conversations_of(specs, latency, arrival_time)
@@ -297,12 +306,7 @@ def _run(
         np.frombuffer(requests.ready_time)[:] = np.maximum.accumulate(arrival_time + latency)
         cluster.schedule_all()
     cluster.accelerate(compiled)
-    env.process(_data_plane(env, cluster))
-    was_interrupted = False
-    try:
-        env.run()
-    except KeyboardInterrupt:
-        was_interrupted = True
+    was_interrupted = run_to_end(cluster)
     if conversations is not None:
         forget_unsent(cluster.unsent, requests, arrival_time)
     elif was_interrupted:
@@ -315,20 +319,8 @@ def _run(
     end_time = end_of(requests)
     num_schedulers = len(replicas)
     # What only the scheduler needed is gone before the sums are made.
-    del cluster, router, conversations, requests, replicas, env
+    del cluster, router, conversations, requests, replicas
     return records, recorder.totals(num_schedulers, records, end_time), end_time, was_interrupted
-
-
-def _data_plane(env: simpy.Environment, cluster: Cluster) -> Generator[simpy.Event, Any, None]:
-    """Drive the cluster from decision to decision."""
-    # Whoever starts at time 0 comes first.
-    yield env.timeout(0)
-    while True:
-        until = env.peek()
-        cluster.drive(until)
-        if until == float("inf"):
-            return
-        yield env.timeout(max(until - env.now, 0.0))
 
 
 def _records(

@@ -86,7 +86,7 @@ def client_view(
         if pace is not None:
             is_sent = np.append((owner[1:] != owner[:-1]) | (back[1:] != back[:-1]), True)
             owner, tokens, back = owner[is_sent], tokens[is_sent], back[is_sent]
-        ready = _token_times(records, back, own[owner], tokens, clocks.get(replica))
+        ready = _token_times(records, back, own, owner, tokens, clocks.get(replica))
         order = np.argsort(ready, kind="stable")
         sent = np.empty(len(ready))
         place = np.arange(len(ready))
@@ -138,24 +138,37 @@ def _steps_back(output_tokens: Integers, tokens: Integers, pace: Integers | None
 
 
 def _token_times(
-    records: RequestRecords, back: Integers, index: Integers, tokens: Integers, clock: Floats | None
+    records: RequestRecords, back: Integers, own: Integers, owner: Integers, tokens: Integers, clock: Floats | None
 ) -> Floats:
-    """Return when the given tokens (counted from 1) of the given requests were there."""
-    output = records.output_tokens[index]
-    first, last = records.first_token_time[index], records.finish_time[index]
-    spread: Floats = first + (last - first) * (tokens - 1) / np.maximum(output - 1, 1)
+    """Return when the given tokens (counted from 1) were there, ``owner`` being positions in the requests ``own``."""
+    output, num_preemptions = records.output_tokens[own], records.num_preemptions[own]
+    first, last = records.first_token_time[own], records.finish_time[own]
+    is_end = tokens == output[owner]
+    is_known = (num_preemptions == 0)[owner] & (tokens > 1) & ~is_end
+    times: Floats = np.empty(len(tokens))
     if clock is None or not clock.shape[1]:
-        return spread
-    start, steps, seconds, increment = clock
-    until = np.cumsum(steps)
-    before = until - steps
-    # An answer ends with a leap of its replica, the last one that begins before it ends.
-    done = until[np.maximum(np.searchsorted(start, last, side="left") - 1, 0)] - back
-    leap = np.clip(np.searchsorted(before, done, side="left") - 1, 0, len(before) - 1)
-    k = done - before[leap]
-    exact = start[leap] + seconds[leap] * k + increment[leap] * (k * (k - 1) * 0.5)
-    is_known = (records.num_preemptions[index] == 0) & (tokens > 1) & (tokens < output)
-    return np.where(is_known, exact, np.where(tokens == output, last, spread))
+        is_known[:] = False
+    else:
+        start, steps = clock[0], clock[1].astype(np.int64)
+        until = np.cumsum(steps)
+        # An answer ends with a leap of its replica, the last one that begins before it ends.
+        done = until[np.maximum(np.searchsorted(start, last, side="left") - 1, 0)]
+        step = np.maximum(done[owner] - back, 1)
+        times = _step_times(clock, steps, until)[step - 1]
+    times[is_end] = last[owner[is_end]]
+    is_spread = ~(is_known | is_end)
+    whose, before = owner[is_spread], tokens[is_spread] - 1
+    times[is_spread] = first[whose] + (last[whose] - first[whose]) * before / np.maximum(output[whose] - 1, 1)
+    return times
+
+
+def _step_times(clock: Floats, steps: Integers, until: Integers) -> Floats:
+    """Return when each step of a clock ended."""
+    leap = np.repeat(np.arange(len(steps)), steps)
+    k = np.arange(1, len(leap) + 1) - (until - steps)[leap]
+    start, _, seconds, increment = clock
+    times: Floats = start[leap] + seconds[leap] * k + increment[leap] * (k * (k - 1) * 0.5)
+    return times
 
 
 def joined(clocks: Mapping[int, Sequence[Floats]] | None) -> dict[int, Floats]:

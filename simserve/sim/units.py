@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from simserve.engine.config import EngineConfig
+from simserve.engine.door import Finishes
 from simserve.engine.prefix_cache import PrefixPaths
 from simserve.engine.set_up import set_up
 from simserve.engine.state import INFINITY, Replica, RequestTable
@@ -113,13 +114,11 @@ class Unit:
     __slots__ = (
         "busy_seconds",
         "doomed",
-        "finish_interval",
+        "finishes",
         "is_dying",
         "is_freezing",
         "is_frozen",
         "is_loss_retried",
-        "is_warm",
-        "last_finish",
         "launched_at",
         "load",
         "loss",
@@ -149,10 +148,10 @@ class Unit:
         self.loss = 0
         self.launched_at = launched_at
         self.ready_at = self.stopped_at = INFINITY
-        self.last_finish = launched_at
-        self.finish_interval = self.busy_seconds = 0.0
+        self.finishes = Finishes(launched_at)
+        self.busy_seconds = 0.0
         self.next_times: StepTimes | None = None
-        self.is_freezing = self.is_frozen = self.is_warm = False
+        self.is_freezing = self.is_frozen = False
 
     def new_replica(self) -> Replica:
         """Give the unit a scheduler that holds nothing, and return it."""
@@ -167,13 +166,3 @@ class Unit:
     def num_waiting(self) -> int:
         """Requests in the scheduler's queue, and those routed to it that it has not seen yet."""
         return self.load - self.replica.num_running
-
-    def note_finishes(self, count: int, now: float) -> None:
-        """Keep the running mean of the seconds between two finishes, a tenth of it new each time."""
-        interval = (now - self.last_finish) / count
-        if not self.is_warm:
-            # All that run have come at most so long ago, and finish in such a time.
-            interval /= self.replica.num_running + 1
-        self.is_warm = True
-        self.last_finish = now
-        self.finish_interval += (interval - self.finish_interval) * (0.1 if self.finish_interval else 1.0)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.workload.prefixes import system_prompts
+from simserve.workload.prefixes import PrefixSegments, system_prompts
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.session_spec import SharedPrefixSpec
 from simserve.workload.spec import WorkloadSpec
@@ -30,6 +30,10 @@ class Beginnings:
     group: Integers
     tokens: Integers
     num_groups: int
+
+    def of_rows(self, rows: Integers) -> Beginnings:
+        """Return those of some of them, in that order."""
+        return replace(self, group=self.group[rows], tokens=self.tokens[rows])
 
 
 def draw_beginnings(
@@ -83,5 +87,17 @@ def with_beginnings(specs: RequestSpecs, beginnings: Beginnings | None) -> Reque
     if beginnings is None:
         return specs
     prompts = specs.prompt_tokens + beginnings.tokens
-    prefixes = system_prompts(beginnings.group, beginnings.num_groups, beginnings.tokens, prompts + specs.output_tokens)
-    return replace(specs, prompt_tokens=prompts, prefixes=prefixes)
+    return replace(specs, prompt_tokens=prompts, prefixes=_prefixes(specs, prompts, beginnings))
+
+
+def with_beginnings_within(specs: RequestSpecs, beginnings: Beginnings | None) -> RequestSpecs:
+    """Return requests whose prompts hold these texts already; one that is shorter holds as much of it."""
+    if beginnings is None:
+        return specs
+    held = replace(beginnings, tokens=np.minimum(beginnings.tokens, specs.prompt_tokens))
+    return replace(specs, prefixes=_prefixes(specs, specs.prompt_tokens, held))
+
+
+def _prefixes(specs: RequestSpecs, prompts: Integers, beginnings: Beginnings) -> PrefixSegments:
+    ends = prompts + specs.output_tokens
+    return system_prompts(beginnings.group, beginnings.num_groups, beginnings.tokens, ends)

@@ -164,7 +164,7 @@ def check_classes(classes: Sequence[ClassSpec], common: dict[str, object], *, ha
 def _check_trace_classes(classes: Sequence[ClassSpec]) -> None:
     """Refuse classes of a trace that are more than shares of its rows."""
     for each in classes:
-        own = ("arrivals", "prompt_tokens", "output_tokens", "shared_prefix")
+        own = ("arrivals", "prompt_tokens", "output_tokens")
         given = [name for name in own if getattr(each, name) is not None]
         if given:
             raise ValueError(

@@ -50,6 +50,7 @@ class Shape:
 
 def mean_requests(spec: SessionsSpec, base_path: Path | None) -> float:
     """Return the mean number of requests of a conversation."""
+    assert spec.turns is not None, "checked where the workload was read"
     return length_distribution(spec.turns, base_path).mean * length_distribution(spec.parallel_calls, base_path).mean
 
 
@@ -79,6 +80,7 @@ def draw_shape(
 
     ``suffix`` is that of the streams ``turns`` and ``parallel_calls``.
     """
+    assert spec.turns is not None, "checked where the workload was read"
     turns_of = length_distribution(spec.turns, base_path)
     calls_of = length_distribution(spec.parallel_calls, base_path)
     most = num_requests if num_sessions is None else num_sessions
@@ -113,7 +115,7 @@ def draw_think_times(
     """Return the seconds between the answers of a turn and the sending of the next; 0 for first turns."""
     is_main = shape.call == 0
     num_turns = int(is_main.sum())
-    times = np.full(num_turns, spec.think_time)
+    times = np.full(num_turns, spec.think_time or 0.0)
     if spec.think_time_cv:
         quantile = unit_quantile(WeibullArrivals(rate=1.0, cv=spec.think_time_cv))
         times = times * quantile(rng.stream(seed, f"think_time{suffix}", replication).random(num_turns))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from simserve import rng
 from simserve.errors import InvariantError, TraceError
 from simserve.workload.arrival_spec import STATIONARY, ClosedLoopArrivals
-from simserve.workload.beginnings import draw_beginnings, with_beginnings
+from simserve.workload.beginnings import draw_beginnings, with_beginnings, with_beginnings_within
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.classes import draw_classes, draw_shares
 from simserve.workload.conversations import draw_pauses
@@ -19,6 +20,7 @@ from simserve.workload.dialogues import draw_dialogues
 from simserve.workload.lengths import length_distribution
 from simserve.workload.mixture import draw_mixture
 from simserve.workload.prefixes import recorded_prefixes
+from simserve.workload.recorded import in_turns, session_prefixes
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.source import asked_tokens, offered_rate, priorities, some, start_times
 from simserve.workload.spec import TraceSpec, WorkloadSpec
@@ -71,7 +73,7 @@ def generate(
         replication=replication,
         ramp_up=getattr(spec.arrivals, "ramp_up", None),
     )
-    if spec.sessions is not None:
+    if spec.sessions is not None or spec.trace is not None:
         return specs
     beginnings = draw_beginnings(spec, len(specs), seed=seed, replication=replication, class_of=specs.request_class)
     return with_beginnings(specs, beginnings)
@@ -156,7 +158,7 @@ def _from_trace(
     asked = output_tokens if trace.max_tokens is None else trace.max_tokens[:num_requests]
     classes = spec.classes or ()
     request_class = _trace_classes(classes, trace, num_requests, seed, replication) if classes else None
-    return RequestSpecs(
+    specs = RequestSpecs(
         arrival_time=timing.arrival_time,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
@@ -173,6 +175,41 @@ def _from_trace(
         request_class=request_class,
         priority=None if request_class is None else priorities(classes, request_class),
     )
+    _check_recorded(spec, specs, file)
+    return _with_company(spec, specs, seed, replication)
+
+
+def _check_recorded(spec: WorkloadSpec, specs: RequestSpecs, file: Path) -> None:
+    """Refuse what a trace does not say, or says itself."""
+    key, blocks = "workload.sessions", specs.prefixes
+    if spec.sessions is not None and specs.session is None:
+        rule = "tells no conversations apart: no row says of which it is"
+        raise TraceError(rule, file=file, key=key, remedy="leave it out, or draw conversations without a trace")
+    if spec.sessions is not None and blocks is not None and spec.sessions.context_growth < 1:
+        rule = "names the blocks that prompts share, so that it has no effect"
+        raise TraceError(rule, file=file, key=f"{key}.context_growth", remedy="leave it out")
+    if spec.has_shared_prefix and blocks is not None:
+        rule = "names the blocks that prompts share, system prompts included"
+        raise TraceError(rule, file=file, key="workload.shared_prefix", remedy="leave it out")
+
+
+def _with_company(spec: WorkloadSpec, specs: RequestSpecs, seed: int, replication: int) -> RequestSpecs:
+    """Return the rows of a trace with what the scenario says of conversations and of common beginnings."""
+    drawn: dict[str, Any] = {"seed": seed, "replication": replication}
+    if spec.sessions is None:
+        return with_beginnings_within(specs, draw_beginnings(spec, len(specs), class_of=specs.request_class, **drawn))
+    assert specs.session is not None
+    if specs.prefixes is None:
+        # All turns of a conversation begin alike.
+        _, first_row, owner = np.unique(specs.session, return_index=True, return_inverse=True)
+        class_of = None if specs.request_class is None else specs.request_class[first_row]
+        each = draw_beginnings(spec, len(first_row), class_of=class_of, **drawn)
+        beginnings = None if each is None else each.of_rows(owner)
+        prefixes = session_prefixes(
+            specs.session, specs.prompt_tokens, specs.output_tokens, spec.sessions.context_growth, beginnings
+        )
+        specs = replace(specs, prefixes=prefixes)
+    return in_turns(specs, spec.sessions, **drawn)
 
 
 def _trace_classes(

@@ -152,7 +152,7 @@ def _together(spec: WorkloadSpec, parts: Sequence[RequestSpecs], loops: Sequence
         classes=spec.classes or (),
         prefixes=_prefixes(spec, parts),
     )
-    return _rows(together, _by_beginning(together, spec.num_requests))
+    return together.of_rows(_by_beginning(together, spec.num_requests))
 
 
 def _empty() -> dict[str, Any]:
@@ -188,11 +188,3 @@ def _by_beginning(specs: RequestSpecs, num_requests: int | None) -> NDArray[np.i
     starts = times[first[np.searchsorted(first, np.arange(len(times)), side="right") - 1]]
     order = np.argsort(starts, kind="stable")[: None if (~is_open).any() else num_requests]
     return np.concatenate([order, np.flatnonzero(~is_open)])
-
-
-def _rows(specs: RequestSpecs, rows: NDArray[np.int64]) -> RequestSpecs:
-    columns = {each.name: getattr(specs, each.name) for each in fields(specs)}
-    changed: dict[str, Any] = {name: column[rows] for name, column in columns.items() if isinstance(column, np.ndarray)}
-    if specs.prefixes is not None:
-        changed["prefixes"] = specs.prefixes.of_rows(rows)
-    return replace(specs, **changed)

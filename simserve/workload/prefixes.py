@@ -7,7 +7,7 @@ first one on. Knows no blocks and no cache.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,23 +27,25 @@ class PrefixSegments:
         segments: Number of each segment, int64. It always follows the same segment, and starts at the same token.
         ends: Token of the request before which it ends, ascending within a request, int64; the last is the end of
             the answer.
+        is_recorded: Whether requests meet in them that wait for no answer of each other: those of a trace may.
     """
 
     offsets: NDArray[np.int64]
     segments: NDArray[np.int64]
     ends: NDArray[np.int64]
+    is_recorded: bool = False
 
     def first(self, num_requests: int) -> PrefixSegments:
         """Return those of the first requests alone."""
         offsets = self.offsets[: num_requests + 1]
-        return PrefixSegments(offsets=offsets, segments=self.segments[: offsets[-1]], ends=self.ends[: offsets[-1]])
+        return replace(self, offsets=offsets, segments=self.segments[: offsets[-1]], ends=self.ends[: offsets[-1]])
 
     def of_rows(self, rows: NDArray[np.int64]) -> PrefixSegments:
         """Return those of some requests, in that order."""
         counts = np.diff(self.offsets)[rows]
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         entries = np.arange(int(offsets[-1])) + np.repeat(self.offsets[:-1][rows] - offsets[:-1], counts)
-        return PrefixSegments(offsets=offsets, segments=self.segments[entries], ends=self.ends[entries])
+        return replace(self, offsets=offsets, segments=self.segments[entries], ends=self.ends[entries])
 
 
 def system_prompts(
@@ -124,7 +126,7 @@ def recorded_prefixes(
     segment_ends[is_shared] = ends[is_last & (uses > 1)]
     segments[own] = (int(nodes.max()) + 1 if len(nodes) else 0) + np.arange(num_requests)
     segment_ends[own] = prompts + outputs
-    return PrefixSegments(offsets=offsets, segments=segments, ends=segment_ends)
+    return PrefixSegments(offsets=offsets, segments=segments, ends=segment_ends, is_recorded=True)
 
 
 def _nodes(ids: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,8 +64,8 @@ class RequestSpecs:
         turn: Its turn there, from 1, int64; None: arrivals wait for no answer. Requests of a conversation stand side by
             side, by turn; a turn may hold several, which are sent together. The first turn arrives at ``arrival_time``
             (in a closed loop, when a client is free), each further one ``think_time`` after the last answer of the
-            turn before, its ``arrival_time`` being NaN. Beside conversations a single request is one of one turn, with
-            a negative number as its session.
+            turn before, its ``arrival_time`` being NaN, or the time before which it is not sent. Beside conversations
+            a single request is one of one turn, with a negative number as its session.
         loop: Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop stand side
             by side. None: all are of one kind, open or the clients'.
         loops: With ``loop``: the clients.
@@ -127,6 +128,16 @@ class RequestSpecs:
     def __len__(self) -> int:
         """Return the number of requests."""
         return len(self.prompt_tokens)
+
+    def of_rows(self, rows: NDArray[np.int64]) -> RequestSpecs:
+        """Return some requests, in that order."""
+        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        changed: dict[str, Any] = {
+            name: column[rows] for name, column in columns.items() if isinstance(column, np.ndarray) and len(column)
+        }
+        if self.prefixes is not None:
+            changed["prefixes"] = self.prefixes.of_rows(rows)
+        return replace(self, **changed)
 
     def first(self, num_requests: int) -> RequestSpecs:
         """Return the first requests alone; all of them if there are fewer."""

@@ -30,11 +30,12 @@ class TraceSpec(FrozenModel):
     """The file, plain or gzip; relative to the scenario's folder, then to the working folder."""
     format: TraceFormat = "auto"
     """`auto`: told by the first row. `azure`: TIMESTAMP, ContextTokens, GeneratedTokens; the first request arrives at
-    0. `csv`: arrival_time (seconds from the start of the run), prompt_tokens, output_tokens, and max_tokens if there
-    is one. `mooncake`, `bailian`: JSON lines; which blocks prompts share is what a prefix cache finds. `burstgpt`:
-    requests that failed are left out. `sharegpt`: texts, lengths estimated, no arrival times. `vllm-bench`: a
-    detailed result of `vllm bench serve`. `vllm-timed`: what its `timed_trace` replays, as `mooncake` in seconds and
-    blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes."""
+    0. `csv`: arrival_time (seconds from the start of the run), prompt_tokens, output_tokens, and max_tokens and session
+    (a name) if there are any. `mooncake`, `bailian`: JSON lines; which blocks prompts share is what a prefix cache
+    finds. `burstgpt`: requests that failed are left out. `sharegpt`: texts, lengths estimated, no arrival times.
+    `vllm-bench`: a detailed result of `vllm bench serve`. `vllm-timed`: what its `timed_trace` replays, as `mooncake`
+    in seconds and blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes. Conversations are told apart by
+    `session_id` (mooncake, vllm-timed), parents (bailian), Session ID (burstgpt) and gen_ai.conversation.id (otel)."""
     block_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Tokens that one of the trace's `hash_ids` stands for. Absent: as the format has it, 512 of `mooncake`, 16 of
     `bailian` and `vllm-timed`."""
@@ -94,9 +95,9 @@ class WorkloadSpec(FrozenModel):
         drawn = {name: getattr(self, name) for name in ("arrivals", "prompt_tokens", "output_tokens")}
         given = [name for name, part in drawn.items() if part is not None]
         missing = [name for name, part in drawn.items() if part is None]
-        added = [name for name in ("sessions", "shared_prefix") if getattr(self, name) is not None]
-        if self.trace is not None and added:
-            raise ValueError(f"has a trace and also {' and '.join(added)}; a trace says itself what prompts share")
+        for sessions in (self.sessions, *(each.sessions for each in self.classes or ())):
+            if sessions is not None:
+                sessions.check_drawn() if self.trace is None else sessions.check_recorded()
         if self.classes is not None:
             if self.sessions is not None and all(each.arrivals is not None for each in self.classes):
                 raise ValueError(

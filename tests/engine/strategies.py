@@ -331,8 +331,11 @@ def conversations(draw: st.DrawFn, config: EngineConfig) -> RequestSpecs:
     owner = np.array(owners, dtype=np.int8)[session]
     clients = [draw(st.integers(1, 3)) for _ in range(max(owners) + 1)]
     thinks = draw(st.lists(st.sampled_from([0, 1, 7]), min_size=count, max_size=count))
+    # Some turns are not sent before a time of their own, recorded turns for one.
+    units = draw(st.lists(st.sampled_from([math.nan, math.nan, 3.0, 40.0]), min_size=count, max_size=count))
+    earliest = np.where(turn == 1, math.nan, np.array(units) * ARRIVAL_UNIT)
     return RequestSpecs(
-        arrival_time=np.where((turn == 1) & (owner == OPEN), starts[session], math.nan),
+        arrival_time=np.where((turn == 1) & (owner == OPEN), starts[session], earliest),
         prompt_tokens=prompts,
         output_tokens=outputs,
         max_tokens=outputs.copy(),

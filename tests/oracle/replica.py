@@ -185,7 +185,9 @@ class Replica(ABC):
             return
         following = self.turn_of(session, turn + 1)
         for each in following:
-            self.send(answered + float(self.specs.think_time[each]), each)
+            earliest = float(self.specs.arrival_time[each])
+            sent = answered + float(self.specs.think_time[each])
+            self.send(sent if math.isnan(earliest) else max(sent, earliest), each)
         loop = int(self.specs.loop_of_each[index])
         if not following and loop >= 0:
             self.begin_session(loop, answered)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from simserve.perf.moe import busiest_share, routed_load
 from simserve.perf.tables import price
+from simserve.profiles.model import load_model
 from tests.perf.shapes import make_shape
 
 TOKENS = np.arange(1.0, 2049.0)
@@ -78,6 +81,73 @@ def test_the_slowest_rank_reads_the_most_experts_of_any(num_tokens: int) -> None
     load = routed_load(256, 8, np.arange(1.0, num_tokens + 1.0), 8)
 
     assert float(load.distinct[-1]) == pytest.approx(np.mean(most), rel=0.1)
+
+
+@pytest.mark.parametrize("num_ranks", [4, 8, 16])
+@pytest.mark.parametrize("num_tokens", [8, 64])
+def test_a_router_that_chooses_groups_sends_a_token_to_few_ranks(num_ranks: int, num_tokens: int) -> None:
+    """Mean of the largest of the ranks over 400 draws of 4 of 8 groups and 8 of their experts, within 13 %."""
+    rng = np.random.default_rng(1)
+    most, largest = [], []
+    for _ in range(400):
+        scores = rng.random((num_tokens, 8, 32))
+        left_out = np.argsort(rng.random((num_tokens, 8)), axis=1)[:, 4:]
+        np.put_along_axis(scores, left_out[:, :, None], -1.0, axis=1)
+        experts = np.argsort(-scores.reshape(num_tokens, 256), axis=1)[:, :8]
+        counts = np.bincount(experts.ravel(), minlength=256).reshape(num_ranks, -1)
+        most.append((counts > 0).sum(axis=1).max())
+        largest.append(counts.sum(axis=1).max() / (8 * num_tokens))
+    tokens = np.array([float(num_tokens)])
+    free, grouped = (busiest_share(tokens, 256, 8, num_ranks, 0.0, groups)[0] for groups in ((1, 1), (8, 4)))
+
+    assert grouped == pytest.approx(np.mean(largest), rel=0.13)
+    assert grouped > free
+    grouped_load = routed_load(256, 8, tokens, num_ranks, (8, 4))
+    assert grouped_load.distinct[0] > routed_load(256, 8, tokens, num_ranks).distinct[0]
+    assert grouped_load.distinct[0] <= np.mean(most) * 1.1
+
+
+def test_a_router_without_groups_is_one_whose_groups_are_all_chosen() -> None:
+    """And groups mean nothing to a rank that has a slice of every expert."""
+    plain = routed_load(256, 8, TOKENS, 8)
+
+    chosen = routed_load(256, 8, TOKENS, 8, (8, 8))
+    sliced = routed_load(256, 8, TOKENS, 1, (8, 4))
+
+    assert chosen.pairs == pytest.approx(plain.pairs)
+    assert chosen.distinct == pytest.approx(plain.distinct)
+    assert sliced.pairs == pytest.approx(8 * TOKENS)
+
+
+def test_a_router_of_groups_takes_more_small_kernels() -> None:
+    """TensorRT-LLM chooses DeepSeek's groups in kernels of their own; without groups nothing changes."""
+    shape = make_shape("h200-sxm-141gb", "deepseek-r1", engine="tensorrt-llm", version="1.1", tensor_parallel_size=8)
+
+    def step(num_kernels: int, model: str) -> float:
+        changed = dataclasses.replace(
+            shape,
+            model=load_model(model),
+            engine=dataclasses.replace(shape.engine, num_group_router_kernels=num_kernels),
+        )
+        return float(price(changed).step_times.decode_base[8])
+
+    assert shape.engine.num_group_router_kernels > 1
+    assert step(6, "deepseek-r1") > step(1, "deepseek-r1")
+    assert step(6, "qwen3-235b-a22b") == step(1, "qwen3-235b-a22b")
+
+
+def test_latent_attention_takes_longer_in_older_releases() -> None:
+    """TensorRT-LLM 1.1, whose tables are of a newer release: 12 us in each of DeepSeek's 61 layers, none elsewhere."""
+    shape = make_shape("h200-sxm-141gb", "deepseek-r1", engine="tensorrt-llm", version="1.1", tensor_parallel_size=8)
+
+    def step(gap: float, model: str) -> float:
+        engine = dataclasses.replace(shape.engine, latent_attention_gap=gap)
+        changed = dataclasses.replace(shape, engine=engine, model=load_model(model))
+        return float(price(changed).step_times.decode_base[8])
+
+    assert shape.engine.latent_attention_gap == pytest.approx(12e-6)
+    assert step(12e-6, "deepseek-r1") - step(0.0, "deepseek-r1") == pytest.approx(61 * 12e-6)
+    assert step(12e-6, "qwen3-235b-a22b") == step(0.0, "qwen3-235b-a22b")
 
 
 def test_a_rank_computes_no_more_than_its_experts_can_take() -> None:

@@ -132,6 +132,18 @@ def test_all_reduce_is_latency_then_bandwidth() -> None:
     assert all_gather_seconds(np.array([9e8]), 8, link) - 8e-6 == pytest.approx([0.875])
 
 
+def test_gathering_over_a_network_passes_every_rank() -> None:
+    """Rings over nodes start a hop a rank later and reach less of the link than inside one."""
+    inside = Link(bandwidth=50e9, latency=20e-6)
+    across = Link(bandwidth=50e9, latency=3e-6, network_latency=17e-6)
+    message = np.array([0.0, 4e6, 2e9])
+
+    near, far = (all_gather_seconds(message, 16, link) for link in (inside, across))
+
+    assert far[0] - near[0] == pytest.approx(15 * 3.3e-6)
+    assert far[2] / near[2] == pytest.approx(0.9 / 0.7, rel=0.01)
+
+
 def test_an_all_reduce_crosses_a_network_twice() -> None:
     """Up the tree and down again: its latency counts once more than a message's."""
     link = Link(bandwidth=50e9, latency=20e-6)

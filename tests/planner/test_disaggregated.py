@@ -178,6 +178,58 @@ def test_a_rank_steps_beside_ranks_that_hold_as_much() -> None:
     assert pooled._as_one_rank(times, 1, 1) is times
 
 
+def test_a_rank_computes_prompts_beside_ranks_that_compute_as_many() -> None:
+    """Its own seconds and those of the experts for the tokens of all, beyond the table too."""
+    times = StepTimes(
+        decode_base=[0.0, 1.0],
+        decode_slope=[0.1] * 2,
+        token_seconds=[0.0, 1.0, 2.0],
+        token_seconds_beyond=1.0,
+        sequence_seconds=[0.0] * 2,
+        decode_attention_base=[0.0] * 2,
+        prefill_request_seconds=0.0,
+        prefill_pair_seconds=0.0,
+        prefill_context_seconds=0.0,
+        shared_seconds=[0.0, 10.0, 20.0],
+        shared_seconds_beyond=7.0,
+    )
+
+    rank = pooled._prompts_of_one_rank(times, 2)
+
+    assert rank.token_seconds == pytest.approx([0.0, 1.0 + 20.0, 2.0 + 20.0 + 2 * 7.0])
+    assert rank.token_seconds_beyond == pytest.approx(1.0 + 2 * 7.0)
+    assert not len(rank.shared_seconds)
+    assert pooled._prompts_of_one_rank(times, 1) is times
+
+
+def test_prefill_workers_of_tensorrt_llm_have_data_parallel_attention(tmp_path: Path) -> None:
+    """In every recipe, whatever the decode workers have; SGLang's have not."""
+    (ours,) = read(tmp_path).pools
+    (theirs, *_) = read(tmp_path, framework="sglang", load_value=128).pools
+
+    assert ours.prefill["deployment"]["data_parallel_size"] == 8
+    assert ours.decode["deployment"].get("data_parallel_size", 1) == 1
+    assert theirs.prefill["deployment"].get("data_parallel_size", 1) == 1
+
+
+def test_workers_with_data_parallel_attention_are_replayed() -> None:
+    """Qwen3-235B on 8 H200: every rank of a prefill worker takes prompts of its own."""
+    deployment = {
+        "hardware": "h200-sxm-141gb",
+        "data_parallel_size": 8,
+        "enable_expert_parallel": True,
+        "quantization": "fp8",
+        "engine": {"name": "tensorrt-llm", "version": "1.2", "max_model_len": 2048, "max_num_seqs": 16},
+    }
+    cut = {key: value for key, value in deployment.items() if key != "data_parallel_size"} | {"tensor_parallel_size": 8}
+    workers = [pair().prefill | {"model": "qwen3-235b-a22b", "deployment": each} for each in (deployment, cut)]
+
+    ranks, together = (predict(point(pair(prefill=each, decode=workers[1])), Pricer()) for each in workers)
+
+    assert ranks.is_covered
+    assert ranks.predicted["ttft"] != pytest.approx(together.predicted["ttft"], rel=0.01)
+
+
 def test_acceptance_lengths_are_the_measured_ones() -> None:
     """1.79, 2.27 and 2.49 tokens a step with 1, 2 and 3 drafts."""
     lengths = 1.0 + np.cumsum(np.cumprod(pooled.MTP_ACCEPTANCE))

@@ -13,6 +13,7 @@ from simserve.errors import InputError, TraceError, UsageError
 from simserve.planner.measured.community import read_accelmark
 from simserve.planner.measured.inferencex import read_inferencex, read_inhouse
 from simserve.planner.measured.names import hardware_name, model_name, quantization_name, version_number
+from simserve.planner.measured.recipes import H200_FRONT_SECONDS
 from simserve.planner.measured.replays import read_apex, read_llmservingsim
 from simserve.planner.measured.sources import read_points, source_names
 from simserve.planner.measured.splitwise import read_splitwise
@@ -158,6 +159,7 @@ def test_servers_that_start_cold_say_for_how_long(tmp_path: Path) -> None:
 
     assert [point.protocol.cold_seconds > 0 for point in read_inferencex(tmp_path)] == [True, True, False, False]
     assert not any(point.protocol.cold_seconds for point in read_inhouse(tmp_path))
+    assert [point.protocol.cold_stall_seconds > 0 for point in read_inferencex(tmp_path)] == [False, True, False, False]
 
 
 def test_a_script_that_sends_fewer_prompts_says_so(tmp_path: Path) -> None:
@@ -189,6 +191,30 @@ def test_launch_scripts_that_schedule_ahead_say_so(tmp_path: Path) -> None:
     engines = [point.scenario["deployment"]["engine"] for point in read_inferencex(tmp_path)]
 
     assert [each.get("async_scheduling") for each in engines] == [True, None]
+
+
+def test_launch_scripts_name_seats_and_the_largest_graph(tmp_path: Path) -> None:
+    """gpt-oss up to 2,048 tokens; MiniMax-M2 on H100 with 256 seats."""
+    rows = [agg_row(model="openai/gpt-oss-120b"), agg_row(model="MiniMaxAI/MiniMax-M2.5")]
+    write_csv(tmp_path, "inferencex_agg.csv", rows)
+
+    engines = [point.scenario["deployment"]["engine"] for point in read_inferencex(tmp_path)]
+
+    assert [each.get("max_cudagraph_capture_size") for each in engines] == [2048, None]
+    assert [each["max_num_seqs"] for each in engines] == [4, 256]
+
+
+def test_h200_nodes_are_further_from_their_clients(tmp_path: Path) -> None:
+    """Not in NVIDIA's own sweeps, nor where a cold start was fitted with it."""
+    rows = [
+        agg_row(hardware=hardware, framework=framework)
+        for hardware, framework in (("h100_sxm", "vllm"), ("h200_sxm", "vllm"), ("h200_sxm", "sglang"))
+    ]
+    write_csv(tmp_path, "inferencex_agg.csv", rows)
+    write_csv(tmp_path, "nvidia_aic_inhouse_agg.csv", rows)
+
+    assert [point.protocol.front_seconds for point in read_inferencex(tmp_path)] == [0.0, H200_FRONT_SECONDS, 0.0]
+    assert not any(point.protocol.front_seconds for point in read_inhouse(tmp_path))
 
 
 def _apex_files(folder: Path, **changes: object) -> None:

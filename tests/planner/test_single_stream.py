@@ -98,7 +98,7 @@ def test_a_line_of_itl_is_compared_at_three_contexts(tmp_path: Path) -> None:
     assert first.measured == {"tpot": pytest.approx(4.1e-3 + 1e-7 * ITL_CONTEXTS[0])}
     assert (first.scenario["deployment"]["kv_cache_dtype"], first.scenario["deployment"]["quantization"]) == (
         "fp8",
-        "mxfp4",
+        "none",
     )
     assert [bool(point.reason) for point in points] == [False] * 3 + [True] * 6
 

@@ -177,6 +177,40 @@ def test_the_first_requests_of_a_cold_server_wait_longer() -> None:
     assert cold["tpot"] == warm["tpot"]
 
 
+def test_answers_of_a_cold_server_wait_for_the_prompts_behind_them() -> None:
+    """A tenth of the answers takes 2 s longer, each over its tokens but the first; first tokens come as they did."""
+    workload = scenario_mapping()["workload"] | {
+        "arrivals": {"process": "closed_loop", "concurrency": 4},
+        "output_tokens": {"distribution": "fixed", "value": 21},
+        "num_requests": 40,
+    }
+    measured = {"tpot": 0.01, "ttft": 0.05, "e2e": 0.2}
+    points = [
+        make_point(
+            scenario=scenario_mapping(workload=workload), measured=measured, protocol=Protocol(cold_stall_seconds=each)
+        )
+        for each in (0.0, 2.0)
+    ]
+
+    warm, cold = (predict(point, Pricer()).predicted for point in points)
+
+    assert cold["ttft"] == warm["ttft"]
+    assert cold["e2e"] - warm["e2e"] == pytest.approx(0.2)
+    assert cold["tpot"] - warm["tpot"] == pytest.approx(0.1 * 2.0 / 20)
+
+
+def test_a_distant_client_hears_of_every_first_token_later() -> None:
+    """TPOT stays."""
+    measured = {"tpot": 0.01, "ttft": 0.05, "e2e": 0.2}
+    points = [make_point(measured=measured, protocol=Protocol(front_seconds=each)) for each in (0.0, 0.01)]
+
+    near, far = (predict(point, Pricer()).predicted for point in points)
+
+    assert far["ttft"] - near["ttft"] == pytest.approx(0.01)
+    assert far["e2e"] - near["e2e"] == pytest.approx(0.01)
+    assert far["tpot"] == near["tpot"]
+
+
 def test_a_client_in_the_engines_process_hears_of_first_tokens_a_step_later() -> None:
     """vLLM V0 hands them over in the next step; V1 at once."""
     measured = {"tpot": 0.01, "ttft": 0.05}

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from simserve.errors import InputError
-from simserve.perf.memory import MemoryPlan, plan_memory
+from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_states
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
 from simserve.profiles import catalog
@@ -150,6 +150,8 @@ def test_quantised_models_run_on_one_gpu(gpu: str, model: str, engine: str, quan
     [
         ("h200-sxm-141gb", "deepseek-r1", 8),
         ("h200-sxm-141gb", "glm-5", 8),
+        ("h200-sxm-141gb", "qwen3.5-397b-a17b", 8),
+        ("h100-sxm-80gb", "qwen3-next-80b-a3b", 2),
         ("b200-sxm-180gb", "kimi-k2", 8),
         ("mi300x-192gb", "deepseek-v3", 8),
         ("h200-sxm-141gb", "qwen3-235b-a22b", 4),
@@ -159,7 +161,7 @@ def test_quantised_models_run_on_one_gpu(gpu: str, model: str, engine: str, quan
 )
 def test_large_mixtures_of_experts_fit_a_node_in_fp8(gpu: str, model: str, ranks: int) -> None:
     """The deployments that publishers and benchmarks name."""
-    shape = make_shape_of(gpu, model, "sglang", ranks, quantization="fp8")
+    shape = with_room_for_states(make_shape_of(gpu, model, "sglang", ranks, quantization="fp8"))
 
     assert_priced(shape)
     assert plan_memory(shape).fits

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simserve.documents import read_mapping
-from simserve.errors import InputError, ProfileError
+from simserve.errors import InputError, ProfileError, ScenarioError
 from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.engine_profile import version_key
@@ -539,6 +539,28 @@ def test_enforce_eager_captures_nothing_and_launches_every_layer() -> None:
     assert (eager.cuda_graph_sizes, eager.cuda_graph_max_prompt_tokens, eager.cuda_graph_bytes) == ((), 0, 0.0)
     assert eager.eager_seconds_per_layer == pytest.approx(0.27e-3)
     assert eager.sources["enforce_eager"] == "scenario"
+
+
+def test_the_largest_cuda_graph_is_the_users() -> None:
+    """In place of twice the seats and 512; sizes go on as far apart as the engine's last ones."""
+    usual, wide = (resolve("vllm", "0.18", max_num_seqs=8, max_cudagraph_capture_size=size) for size in (None, 2048))
+
+    assert (usual.cuda_graph_max_batch, usual.max_cudagraph_capture_size) == (16, 16)
+    assert (wide.cuda_graph_max_batch, wide.cuda_graph_max_prompt_tokens) == (2048, 2048)
+    assert wide.cuda_graph_sizes[-3:] == (2016, 2032, 2048)
+    assert resolve("vllm", "0.18", max_cudagraph_capture_size=100).cuda_graph_sizes[-2:] == (96, 100)
+
+
+@pytest.mark.parametrize(
+    ("version", "overrides", "why"),
+    [("0.18", {"enforce_eager": True}, "enforce_eager is on"), ("0.2.1", {}, "captures none")],
+)
+def test_no_largest_cuda_graph_without_any(version: str, overrides: dict[str, Any], why: str) -> None:
+    """Nothing is accepted that does nothing."""
+    with pytest.raises(ScenarioError) as caught:
+        resolve("vllm", version, max_cudagraph_capture_size=64, **overrides)
+
+    assert why in str(caught.value)
 
 
 def test_engines_without_a_launch_time_of_their_own_lose_their_graphs_alone() -> None:

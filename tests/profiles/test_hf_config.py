@@ -118,6 +118,13 @@ def test_the_first_layers_of_deepseek_are_dense() -> None:
     assert [gemm.name for gemm in model.mlp_gemms(3)] == ["router", "shared_gate_up", "shared_down"]
 
 
+def test_deepseek_chooses_groups_of_experts_first() -> None:
+    """4 of 8 groups; Kimi K2 writes the same keys and has one group."""
+    models = [read(name).moe for name in ("deepseek-ai--DeepSeek-R1", "moonshotai--Kimi-K2-Instruct")]
+
+    assert [moe.router_groups for moe in models if moe is not None] == [(8, 4), (1, 1)]
+
+
 def test_a_sparse_indexer_caches_a_key_of_its_own() -> None:
     """DeepSeek-V3.2: 132 bytes a token and layer beside the latent vector, in FP8 whatever the cache."""
     dense, sparse = read("deepseek-ai--DeepSeek-R1"), read("deepseek-ai--DeepSeek-V3.2")
@@ -295,7 +302,7 @@ def test_gemma_2_is_read() -> None:
         ({"layer_types": ["full_attention"] * 3, "sliding_window": 128}, "layer_types"),
         ({"layer_types": ["sliding_attention"] * 32}, "sliding_window"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder"),
-        ({"linear_num_value_heads": 32}, "linear_num_value_heads"),
+        ({"linear_num_value_heads": 32}, "full_attention_interval"),
         ({"num_local_experts": 8}, "num_experts_per_tok"),
         ({"num_local_experts": 8, "num_experts_per_tok": 2, "moe_layer_freq": 2}, "moe_layer_freq"),
         ({"num_local_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": [32]}, "mlp_only_layers"),
@@ -368,3 +375,96 @@ def test_layers_for_multi_token_prediction_are_counted_apart(layers: int | None,
 
     assert model.num_mtp_layers == expected
     assert model.num_hidden_layers == 32
+
+
+QWEN3_NEXT: dict[str, Any] = {
+    "model_type": "qwen3_next",
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "hidden_size": 2048,
+    "intermediate_size": 5120,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "max_position_embeddings": 262144,
+    "moe_intermediate_size": 512,
+    "num_attention_heads": 16,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 2,
+    "shared_expert_intermediate_size": 512,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 151936,
+}
+
+
+def test_a_hybrid_of_linear_attention_is_read() -> None:
+    """Qwen3-Next: states in 36 of 48 layers, keys in 12; what the configuration says is the bundled profile."""
+    model, bundled = from_hf_config(QWEN3_NEXT), load_model("qwen3-next-80b-a3b")
+
+    ignored = {"name", "source", "huggingface_id", "num_parameters_advertised", "num_mtp_layers", "fp8_scales"}
+    assert model.model_dump(exclude=ignored) == bundled.model_dump(exclude=ignored)
+    assert model.num_parameters == pytest.approx(80e9, rel=0.01)
+    assert model.num_active_parameters == pytest.approx(3.9e9, rel=0.02)
+    assert model.kv_bytes_per_token(2) == 12 * 2 * 2 * 256 * 2
+
+
+def test_layer_types_say_which_layers_are_linear() -> None:
+    """Qwen3.5 lists its layers in the text part, and has no dense MLP to give the width of."""
+    types = (["linear_attention"] * 3 + ["full_attention"]) * 12
+    text = {
+        key: value for key, value in QWEN3_NEXT.items() if key not in ("full_attention_interval", "intermediate_size")
+    }
+    nested = {
+        "model_type": "qwen3_5_moe",
+        "text_config": {**text, "model_type": "qwen3_5_moe_text", "layer_types": types},
+    }
+
+    model = from_hf_config(nested)
+
+    assert (model.num_linear_layers, model.num_attention_layers) == (36, 12)
+    assert model.intermediate_size == 10 * 512
+    assert model.moe is not None
+    assert model.moe.num_shared_experts == 1
+    assert model.has_attention_gate
+
+
+def test_linear_layers_without_their_heads_are_refused() -> None:
+    """Another architecture's linear attention has no formula here."""
+    types = ["linear_attention"] * 16 + ["full_attention"] * 16
+
+    with pytest.raises(ProfileError, match="'linear_attention'") as refused:
+        from_hf_config(make_config(layer_types=types, sliding_window=4096))
+
+    assert refused.value.key == "layer_types"
+
+
+def test_glm_4_has_biases_of_queries_alone_and_norms_of_heads() -> None:
+    """GLM-4.5: 355 B parameters, 32 B active; a bias of the projections but not of the output."""
+    config = make_config(
+        model_type="glm4_moe",
+        hidden_size=5120,
+        num_hidden_layers=92,
+        num_attention_heads=96,
+        num_key_value_heads=8,
+        head_dim=128,
+        intermediate_size=12288,
+        vocab_size=151552,
+        n_routed_experts=160,
+        n_shared_experts=1,
+        num_experts_per_tok=8,
+        moe_intermediate_size=1536,
+        first_k_dense_replace=3,
+        attention_bias=True,
+        use_qk_norm=True,
+    )
+
+    model = from_hf_config(config)
+
+    assert model.num_parameters == pytest.approx(355e9, rel=0.01)
+    assert model.num_active_parameters == pytest.approx(32e9, rel=0.06)
+    assert (model.has_qkv_bias, model.has_output_bias, model.qk_norm) == (True, False, "per_head")

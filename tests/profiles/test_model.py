@@ -52,6 +52,8 @@ EXACT_PARAMETERS = {
     "minimax-m2": 228_689_764_864,
     "kimi-k2": 1_026_408_232_448,
     "glm-5": 743_911_218_432,
+    "qwen3-next-80b-a3b": 79_674_391_296,
+    "qwen3.5-397b-a17b": 396_346_350_336,
     "gpt-j-6b": 6_050_882_784,
     "opt-13b": 12_853_473_280,
     "opt-66b": 65_719_701_504,
@@ -81,6 +83,8 @@ ADVERTISED_ACTIVE = {
     "deepseek-r1": (37, 0.02),
     "kimi-k2": (32, 0.03),
     "glm-5": (40, 0.05),
+    "qwen3-next-80b-a3b": (3.9, 0.01),
+    "qwen3.5-397b-a17b": (17, 0.03),
     "minimax-m2": (10, 0.11),
     "gpt-oss-20b": (3.61 + 0.58, 0.005),
     "gpt-oss-120b": (5.13 + 0.58, 0.005),
@@ -130,6 +134,9 @@ KV_BYTES_PER_TOKEN_16_BIT = {
     "deepseek-r1": 61 * (512 + 64) * 2,
     "kimi-k2": 61 * (512 + 64) * 2,
     "glm-5": 78 * ((512 + 64) * 2 + 132),
+    # hybrid: every fourth layer has keys and values, the others a state
+    "qwen3-next-80b-a3b": 12 * 2 * 2 * 256 * 2,
+    "qwen3.5-397b-a17b": 15 * 2 * 2 * 256 * 2,
 }
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from simserve import api
+from simserve.metrics.figures import at
 from simserve.report.html import render_report, write_report
 from simserve.report.quantities import UNDEFINED
-from simserve.report.tables import at
 from tests.report.builders import CASES, Page, page_text, run
 
 

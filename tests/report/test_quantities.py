@@ -6,7 +6,18 @@ import math
 
 import pytest
 
-from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency, latency_unit, listed, number, share
+from simserve.report.quantities import (
+    UNDEFINED,
+    count,
+    counted,
+    dollars,
+    latency,
+    latency_unit,
+    listed,
+    number,
+    share,
+    text_columns,
+)
 
 
 @pytest.mark.parametrize(
@@ -84,3 +95,11 @@ def test_a_latency_carries_its_unit() -> None:
 def test_lists_end_with_and() -> None:
     """One, two and three items."""
     assert [listed(items) for items in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
+
+
+def test_a_column_is_of_words_unless_each_cell_is_a_figure() -> None:
+    """Signs, units and dashes go with figures; digits within a word do not; the first column names its row."""
+    rows = [("1", "+54% ±3.1", UNDEFINED, "h100-sxm-80gb", "-"), ("2", "(equal)", "$1,000", "4 x a100", "no")]
+
+    assert text_columns(rows) == (True, False, False, True, True)
+    assert text_columns([]) == ()

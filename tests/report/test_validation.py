@@ -51,6 +51,19 @@ def test_the_tables_are_by_source_load_and_model() -> None:
     assert tables["By source"].rows[1] == ("elsewhere", "2", "0", "", "")
 
 
+def test_columns_that_say_nothing_are_left_out() -> None:
+    """One source is no column, nor are points run where all of them were; a name in words stays on one line."""
+    validation = Validation(predictions=(make_prediction({"tpot": 0.012}),))
+    out = io.StringIO()
+
+    (by_load, by_model) = error_tables(validation.summary)
+    render_validation(validation.summary, Console(file=out, width=80, highlight=False))
+
+    assert by_load.header == ("engine", "concurrency", "points", "TPOT")
+    assert by_model.header == ("engine", "GPU", "model", "points", "TPOT")
+    assert ", ".join(by_model.rows[0][:3]) in out.getvalue()
+
+
 def test_a_figure_that_is_only_shown_carries_a_star() -> None:
     """Where no other point of the group is scored."""
     shown = Validation(predictions=(make_prediction({"tpot": 0.05}, shown_only=frozenset({"tpot"})),))

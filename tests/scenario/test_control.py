@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from simserve.errors import InputError
+from simserve.scenario.control import control_of
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
 
@@ -15,6 +16,31 @@ LINK = "{kind: link, at: 1 s, duration: 1 s"
 SPLIT = "[{name: p, role: prefill}, {name: d, role: decode}]"
 SHARED = "workload.shared_prefix={num_groups: 2, tokens: 100}"
 CLASSES = "workload.classes=[{name: chat, share: 1.0, %s}]"
+
+
+SGLANG = ["deployment.engine={name: sglang}"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "seconds", "cost"),
+    [
+        (SGLANG, 50e-6, None),
+        ([*SGLANG, "deployment.streaming={}"], 0.0, 50e-6),
+        ([*SGLANG, "deployment.streaming={cost_per_event: 20 us}"], 0.0, 20e-6),
+        ([*SGLANG, "workload.arrivals={process: all_at_once}"], 0.0, None),
+        (["deployment.streaming={}"], 0.0, 30e-6),
+        ([], 0.0, None),
+    ],
+)
+def test_tokens_are_sent_by_the_engine_or_as_the_block_says(
+    overrides: list[str], seconds: float, cost: float | None
+) -> None:
+    """SGLang's API server takes 50 us for a token; a block replaces it and, where it says no cost, takes that over."""
+    resolved = resolve(load("chatbot", overrides))
+
+    streaming = control_of(resolved).streaming
+    assert resolved.engine.api_token_seconds == pytest.approx(seconds)
+    assert (None if streaming is None else streaming.cost_per_event) == (None if cost is None else pytest.approx(cost))
 
 
 def refusal(*overrides: str, name: str = "chatbot") -> str:

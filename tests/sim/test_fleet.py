@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simserve.sim.control import Control
 from simserve.sim.records import RequestRecords
 from simserve.sim.routing_spec import RoutingSpec
-from simserve.sim.simulate import Deployment, Simulation, _managed, simulate
+from simserve.sim.simulate import Deployment, Simulation, _decided, simulate
 from simserve.workload.requests import RequestSpecs
 from tests.engine.strategies import Case, cases, pressed_cases, routings, shared_cases
 from tests.theory.builders import make_deployment
@@ -35,7 +35,7 @@ COLUMNS = (
 def managed(deployment: Deployment, specs: RequestSpecs) -> Simulation:
     """Return a run on the managed data plane, whatever the deployment asks for."""
     assert deployment.control is not None
-    return _managed(deployment, deployment.control, specs, None, None)
+    return _decided(deployment, deployment.control, specs, None, None, "off", is_managed=True)
 
 
 def assert_same(records: RequestRecords, plain: RequestRecords) -> None:

@@ -20,6 +20,7 @@ from simserve.engine.compiled import (  # numba learns what containers do
 from simserve.engine.compiled.loader import ENTRY, REALLOCATE
 from simserve.engine.compiled.types import RecordType, next_float, record_at
 from simserve.engine.data_plane import driver
+from simserve.engine.event_plane import drive_events
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.progress import Progress
 from simserve.errors import InvariantError
@@ -30,15 +31,20 @@ _LIBRARY = {REALLOCATE, "sqrt"}
 
 
 def compile_kernel(target_machine: Any) -> bytes:
-    """Return machine code of `simserve.engine.data_plane.driver`'s function over replicas, under the name `ENTRY`.
+    """Return machine code, under the name `ENTRY`, that drives replicas through the one data plane or the other.
 
     Raises:
         InvariantError: The code depends on numba at run time.
     """
-    drive = _Rebinding().dispatcher(driver(submit, complete, plan, seen_time))
+    rebinding = _Rebinding()
+    drive = rebinding.dispatcher(driver(submit, complete, plan, seen_time))
+    drive_all = rebinding.dispatcher(drive_events)
 
-    def drive_at(plane: int, requests: int, until: float) -> int:
-        return drive(record_at(plane, _PLANE), record_at(requests, _REQUESTS), until)  # type: ignore[no-any-return]
+    def drive_at(plane_address: int, requests_address: int, until: float) -> int:
+        plane, requests = record_at(plane_address, _PLANE), record_at(requests_address, _REQUESTS)
+        if plane.attendance is None:
+            return drive(plane, requests, until)  # type: ignore[no-any-return]
+        return drive_all(plane, requests, until)  # type: ignore[no-any-return]
 
     entry = numba.njit(drive_at, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
     entry.compile((types.int64, types.int64, types.float64))

@@ -311,6 +311,47 @@ def _queue_popleft(queue: Any) -> Any:
 
 
 @register_jitable
+def _remove_from_heap(queue: Any, index: Any) -> None:
+    heap = _heap(queue)
+    position = 0
+    while load_entry(heap, position)[2] != index:
+        position += 1
+    last = heap.pop()
+    if position < len(heap):
+        # What takes its place goes down, or up, to where it belongs.
+        while position and last < load_entry(heap, (position - 1) >> 1):
+            store_entry(heap, position, load_entry(heap, (position - 1) >> 1))
+            position = (position - 1) >> 1
+        _sift(heap, position, len(heap), last)
+
+
+@register_jitable
+def _remove_from_row(queue: Any, index: Any) -> None:
+    behind = _behind(queue)
+    if word_at(queue, 0) == index:
+        set_word(queue, 0, behind[index])
+        return
+    before = word_at(queue, 0)
+    while behind[before] != index:
+        before = behind[before]
+    behind[before] = behind[index]
+    if word_at(queue, 2) == index:
+        set_word(queue, 2, before)
+
+
+@overload_method(QueueType, "remove", strict=False)
+def _queue_remove(queue: Any, index: Any) -> Any:
+    def remove(queue: Any, index: Any) -> Any:
+        if word_at(queue, _IS_RANKED):
+            _remove_from_heap(queue, index)
+        else:
+            _remove_from_row(queue, index)
+        set_word(queue, 1, word_at(queue, 1) - 1)
+
+    return remove
+
+
+@register_jitable
 def _head(queue: Any) -> Any:
     if word_at(queue, _IS_RANKED):
         return load_entry(_heap(queue), 0)[2]

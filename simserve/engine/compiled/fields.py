@@ -78,6 +78,8 @@ REQUESTS = Record("requests", {name: Column(_COLUMNS.get(name, "q")) for name in
 _REPLICA: dict[str, Kind] = {
     **dict.fromkeys(
         (
+            "api_free_at",
+            "api_token_seconds",
             "attended_keys",
             "attended_pairs",
             "context_sum",
@@ -137,9 +139,24 @@ _REPLICA: dict[str, Kind] = {
     "times": Pointer(TIMES),
     "waiting": Queue(),
 }
-_UNSEEN = ("free_ranges",)
-REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in Replica.__slots__ if name not in _UNSEEN})
+_UNSEEN = ("batch_rows", "free_ranges")
+# What most leaps of most runs touch, in about the order in which they do: sixteen replicas share a small cache.
+_HOT = (
+    *("num_steps", "mode", "is_open", "end_time", "start_time", "first_seconds", "increment_seconds", "blocked_by"),
+    *("num_scheduled_decodes", "grows", "block_size", "context_sum", "prefilled_tokens", "has_extras", "num_blocks"),
+    *("free_blocks", "leap_index", "step", "last_decode_time", "estimate_sum", "prefill_tokens", "scheduled_blocks"),
+    *("num_queued", "late_arrivals_sum", "priced_tokens", "attended_pairs", "attended_keys", "num_decoding"),
+    *("num_running", "max_num_seqs", "num_outstanding", "ratio_steps_skipped", "is_prefill_first", "is_ordered"),
+    *("swaps", "uses_estimate", "has_plain_admission", "has_late_tokens", "token_budget", "tokens_per_decode"),
+    *("identity", "config", "times", "cache", "progress", "gap_values", "gap_leaps", "residues", "finish_heap"),
+    *("chunk_requests", "chunk_tokens", "leaps", "running", "prefilling", "late_tokens", "stall_leaps", "finished"),
+    *("evictions", "decode_slope", "decode_base", "decode_attention_base", "sequence_seconds", "token_seconds"),
+    *("waiting",),
+)
+_OTHERS = tuple(name for name in Replica.__slots__ if name not in (*_HOT, *_UNSEEN))
+REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in (*_HOT, *_OTHERS)})
 
+UNIFORMS = Record("uniforms", {"place": Column("q"), "values": Column("d")})
 AFFINITY = Record(
     "affinity",
     {
@@ -151,10 +168,10 @@ AFFINITY = Record(
 ROUTER = Record(
     "router",
     {
-        **dict.fromkeys(("num_drawn", "policy", "turn"), INTEGER),
+        **dict.fromkeys(("policy", "turn"), INTEGER),
         "affinity": Pointer(AFFINITY),
         "guard": FLOAT,
-        "uniforms": Column("d"),
+        "uniforms": Pointer(UNIFORMS),
     },
 )
 CONVERSATIONS = Record(
@@ -167,13 +184,73 @@ CONVERSATIONS = Record(
         "closes_at": FLOAT,
     },
 )
+BUCKET = Record("bucket", dict.fromkeys(("burst", "filled_at", "level", "rate"), FLOAT))
+DOOR = Record(
+    "door",
+    {
+        **dict.fromkeys(("kv_headroom", "probabilistic_from", "retry_after"), FLOAT),
+        "bucket": Pointer(BUCKET),
+        "has_patience": BOOLEAN,
+        "kinds": Column("i"),
+        "max_queue": INTEGER,
+        "patience": Column("d"),
+        "uniforms": Pointer(UNIFORMS),
+    },
+)
+PATIENCE = Record(
+    "patience",
+    {
+        **dict.fromkeys(("backoff", "jitter", "max_backoff", "timeout"), Column("d")),
+        "first_byte_timeout": FLOAT,
+        "has_timeouts": BOOLEAN,
+        "honors": Column("b"),
+        "kinds": Column("i"),
+        "max_tries": Column("q"),
+        "uniforms": Pointer(UNIFORMS),
+    },
+)
+CALLERS = Record(
+    "callers",
+    {
+        **dict.fromkeys(("latency", "sent_at"), Column("d")),
+        **dict.fromkeys(("num_ended", "num_resent"), INTEGER),
+        "abandoned": Items("d"),
+        "events": Items("dqqq"),
+        "patience": Pointer(PATIENCE),
+        "tries": Column("i"),
+    },
+)
+FINISHES = Record("finishes", {"interval": FLOAT, "is_warm": BOOLEAN, "last": FLOAT})
+ATTENDANCE = Record(
+    "attendance",
+    {
+        "callers": Pointer(CALLERS),
+        "door": Pointer(DOOR),
+        "draws": INTEGER,
+        "finishes": Records(FINISHES),
+        "going": Items("qd"),
+        "has_left": Column("b"),
+        "leaving": Items("qqd"),
+        "lost_tokens": INTEGER,
+        "mid_time": FLOAT,
+        "num_leaving": Items("q"),
+        "place": Column("i"),
+        "refusals": Column("q"),
+    },
+)
+PART = Record("part", {"ready": Items("q")})
 _PLANE: dict[str, Kind] = {
-    **dict.fromkeys(("is_stale", "notes_finishes", "routes_least", "schedules_ahead", "weighs_tokens"), BOOLEAN),
+    **dict.fromkeys(
+        ("is_divided", "is_stale", "notes_finishes", "routes_least", "schedules_ahead", "weighs_tokens"), BOOLEAN
+    ),
     **dict.fromkeys(("due", "finished", "loads", "ready", "seen", "tokens"), Items("q")),
     **dict.fromkeys(("renew_at", "renew_interval"), FLOAT),
+    "attendance": Pointer(ATTENDANCE),
     "conversations": Pointer(CONVERSATIONS),
     "ends": Items("d"),
     "held": Items("dqq"),
+    "kinds": Column("i"),
+    "parts": Records(PART),
     "router": Pointer(ROUTER),
     "sent": Items("dq"),
     "units": Records(REPLICA),

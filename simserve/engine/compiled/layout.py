@@ -100,13 +100,18 @@ class Record:
 
 
 class Memory:
-    """Records of one kind in flat memory. What lists grew to goes back to the C library with it."""
+    """Records of one kind in flat memory. What lists grew to goes back to the C library with it.
+
+    Attributes:
+        kept: Other memories that a field points to, the last one of each field.
+    """
 
     def __init__(self, record: Record, count: int = 1) -> None:
         self.record = record
         self.words: NDArray[np.int64] = np.zeros(record.num_words * count, dtype=np.int64)
         self._floats = self.words.view(np.float64)
         self._kept: list[Any] = []
+        self.kept: dict[str, Memory] = {}
 
     @property
     def address(self) -> int:
@@ -137,6 +142,7 @@ class Memory:
             self.words[at + 1], self.words[at + 2] = 0 if isinstance(kind, Index) else 1, size
         elif isinstance(value, Memory):
             self._kept.append(value)
+            self.kept[name] = value
             self.words[at] = value.address
         elif value is not None:
             column = np.frombuffer(value, dtype=np.uint8) if len(value) else np.zeros(1)
@@ -166,13 +172,20 @@ class Memory:
         self._floats[at + 9] = ageing
         self.words[at + 10] = 1
 
-    def pairs(self, name: str) -> list[tuple[float, int]]:
-        """Return a list of a float and a whole number each."""
+    def entries(self, name: str) -> list[Any]:
+        """Return a list of tuples."""
         at = self.record.offsets[name]
-        if not self.words[at + 1]:
+        kind, count = self.record.fields[name], int(self.words[at + 1])
+        assert isinstance(kind, Items)
+        if not count:
             return []
-        items = np.array((ctypes.c_int64 * (2 * int(self.words[at + 1]))).from_address(int(self.words[at])))
-        return list(zip(items[::2].view(np.float64).tolist(), items[1::2].tolist(), strict=True))
+        width = len(kind.codes)
+        words = np.array((ctypes.c_int64 * (width * count)).from_address(int(self.words[at]))).reshape(count, width)
+        columns = [np.ascontiguousarray(column) for column in words.T]
+        typed = [
+            column.view(np.float64) if code == "d" else column for column, code in zip(columns, kind.codes, strict=True)
+        ]
+        return list(zip(*(column.tolist() for column in typed), strict=True))
 
     def length(self, name: str, number: int = 0) -> int:
         """Return the length of a list."""

@@ -71,10 +71,14 @@ def bisect_left(values: Any, value: Any) -> int:
     return low
 
 
-def sum_between(values: Any, start: int, stop: int) -> int:
-    """As `simserve.engine.numbers.sum_between`."""
+def sum_around(values: Any, start: int, count: int) -> int:
+    """As `simserve.engine.numbers.sum_around`."""
     total = 0
-    for position in range(start, stop):
+    stop = start + count
+    around = stop - len(values)
+    for position in range(start, stop if around <= 0 else stop - around):
+        total += values[position]
+    for position in range(around):
         total += values[position]
     return total
 
@@ -153,6 +157,18 @@ def sort_ascending(values: Any) -> None:
             values[before + 1] = values[before]
             before -= 1
         values[before + 1] = value
+
+
+def remove_all(values: Any, value: int) -> None:
+    """As `simserve.engine.numbers.remove_all`."""
+    kept = 0
+    for position in range(len(values)):
+        each = values[position]
+        if each != value:
+            values[kept] = each
+            kept += 1
+    while len(values) > kept:
+        values.pop()
 
 
 def new_slot(cache: Any, segment: int) -> int:
@@ -328,7 +344,7 @@ REPLACED: dict[str, Any] = {
         heapify,
         bisect_left,
         leap_row,
-        sum_between,
+        sum_around,
         earliest_of,
         least_of,
         find_one,
@@ -337,6 +353,7 @@ REPLACED: dict[str, Any] = {
         sum_among,
         copy_into,
         sort_ascending,
+        remove_all,
         new_slot,
         add_reach,
         drop_reach,

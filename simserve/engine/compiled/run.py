@@ -6,15 +6,28 @@ whoever builds the compiled function hands it over.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.compiled import fields
-from simserve.engine.compiled.layout import INTEGER, Column, Index, Items, Memory, Order, Pointer, Queue, Record, Table
+from simserve.engine.compiled.layout import (
+    INTEGER,
+    Column,
+    Index,
+    Items,
+    Memory,
+    Order,
+    Pointer,
+    Queue,
+    Record,
+    Records,
+    Table,
+)
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
+from simserve.engine.event_plane import Attendance
 from simserve.engine.leaps import LEAP_WIDTH
 from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import CONTINUOUS, Replica, RequestTable
@@ -53,25 +66,27 @@ class Compiled:
         self._requests = Memory(fields.REQUESTS)
         for name in fields.REQUESTS.fields:
             self._requests.put(name, getattr(requests, name))
-        times = replicas[0].times
-        tables = {name: np.array(getattr(times, name), dtype=np.float64) for name in _tables()}
-        shared = {"config": _numbers(fields.CONFIG, replicas[0].config), "times": _numbers(fields.TIMES, times)}
         behind = np.zeros(len(requests.ready_time), dtype=np.int64)
         caches = _caches(replicas)
-        queue = replicas[0].waiting
-        ranks = np.array(queue.ranks if isinstance(queue, OrderedQueue) else (), dtype=np.float64)
         self._replicas = Memory(fields.REPLICA, len(replicas))
+        shared: dict[tuple[int, int], _Shared] = {}
         for number, replica in enumerate(replicas):
             assert replica.mode == CONTINUOUS
+            group = id(replica.config), id(replica.times)
+            if group not in shared:
+                shared[group] = _Shared(replica)
+            common = shared[group]
             for name, kind in fields.REPLICA.fields.items():
                 if isinstance(kind, Queue):
                     self._replicas.put(name, behind, number)
                     if isinstance(replica.waiting, OrderedQueue):
-                        self._replicas.rank(name, ranks, requests.ready_time, replica.waiting.ageing, number)
-                elif name in tables:
-                    self._replicas.put(name, tables[name], number)
-                elif name in shared:
-                    self._replicas.put(name, shared[name], number)
+                        self._replicas.rank(name, common.ranks, requests.ready_time, replica.waiting.ageing, number)
+                elif isinstance(kind, Table):
+                    self._replicas.put(name, common.tables[name], number)
+                elif name == "config":
+                    self._replicas.put(name, common.config, number)
+                elif name == "times":
+                    self._replicas.put(name, common.times, number)
                 elif name == "progress":
                     self._replicas.put(name, _progress(replica, requests), number)
                 elif name == "cache":
@@ -79,7 +94,14 @@ class Compiled:
                 elif not isinstance(kind, Pointer):
                     self._replicas.put(name, getattr(replica, name), number)
         self._plane = Memory(fields.PLANE)
-        own = {"units": self._replicas, "router": _router(plane), "conversations": _conversations(plane)}
+        self._attendance = _laid_out(fields.ATTENDANCE, plane.attendance)
+        own = {
+            "attendance": self._attendance,
+            "conversations": _laid_out(fields.CONVERSATIONS, plane.conversations),
+            "parts": _side_by_side(fields.PART, plane.parts),
+            "router": _laid_out(fields.ROUTER, plane.router),
+            "units": self._replicas,
+        }
         for name in fields.PLANE.fields:
             self._plane.put(name, own[name] if name in own else getattr(plane, name))
         self._plane_address, self._requests_address = self._plane.address, self._requests.address
@@ -91,7 +113,7 @@ class Compiled:
     @property
     def unsent(self) -> list[tuple[float, int]]:
         """Requests that were to reach the router, and have not: their times and indices."""
-        return self._plane.pairs("sent")
+        return self._plane.entries("sent")
 
     @property
     def num_arrived(self) -> int:
@@ -102,6 +124,25 @@ class Compiled:
     def num_finished(self) -> int:
         """Requests that have completed so far."""
         return int(self._plane.get("num_finished"))
+
+    @property
+    def num_ended(self) -> int:
+        """Requests that have come to an end so far."""
+        return self.num_finished if self._attendance is None else int(self._attendance.kept["callers"].get("num_ended"))
+
+    @property
+    def num_leaving(self) -> int:
+        """Requests whose clients have hung up, and that leave with the running step."""
+        return 0 if self._attendance is None else self._attendance.length("leaving")
+
+    def read_back(self, attendance: Attendance) -> None:
+        """Write what has come of the clients into the plane's own record of them."""
+        assert self._attendance is not None
+        attendance.lost_tokens = int(self._attendance.get("lost_tokens"))
+        flat, callers = self._attendance.kept["callers"], attendance.callers
+        callers.num_resent, callers.num_ended = int(flat.get("num_resent")), int(flat.get("num_ended"))
+        callers.abandoned += flat.drain("abandoned").tolist()
+        callers.events = flat.entries("events")
 
     def num_leaps(self, number: int) -> int:
         """Return how many leaps a replica has written down."""
@@ -126,8 +167,16 @@ class Compiled:
         return blocks
 
 
-def _tables() -> list[str]:
-    return [name for name, kind in fields.REPLICA.fields.items() if isinstance(kind, Table)]
+class _Shared:
+    """What equal replicas have in common: numbers of their configuration, step times, and ranks in their queues."""
+
+    def __init__(self, replica: Replica) -> None:
+        tables = [name for name, kind in fields.REPLICA.fields.items() if isinstance(kind, Table)]
+        self.tables = {name: np.array(getattr(replica.times, name), dtype=np.float64) for name in tables}
+        self.config = _numbers(fields.CONFIG, replica.config)
+        self.times = _numbers(fields.TIMES, replica.times)
+        queue = replica.waiting
+        self.ranks = np.array(queue.ranks if isinstance(queue, OrderedQueue) else (), dtype=np.float64)
 
 
 def _columns(record: Record, values: object) -> Memory:
@@ -137,20 +186,34 @@ def _columns(record: Record, values: object) -> Memory:
         value = getattr(values, name)
         if isinstance(kind, Column) and isinstance(value, list):
             value = np.array(value, dtype=kind.code)
-        if not isinstance(kind, Pointer):
+        if not isinstance(kind, Pointer | Records):
             memory.put(name, value)
     return memory
 
 
-def _router(plane: DataPlane) -> Memory:
-    memory = _columns(fields.ROUTER, plane.router)
-    if plane.router.affinity is not None:
-        memory.put("affinity", _columns(fields.AFFINITY, plane.router.affinity))
+def _laid_out(record: Record, values: object | None) -> Memory | None:
+    """Return an object with those that it refers to; columns are used where they are."""
+    if values is None:
+        return None
+    memory = _columns(record, values)
+    for name, kind in record.fields.items():
+        value = getattr(values, name)
+        if isinstance(kind, Pointer):
+            memory.put(name, _laid_out(kind.record, value))
+        elif isinstance(kind, Records):
+            memory.put(name, _side_by_side(kind.record, value))
     return memory
 
 
-def _conversations(plane: DataPlane) -> Memory | None:
-    return None if plane.conversations is None else _columns(fields.CONVERSATIONS, plane.conversations)
+def _side_by_side(record: Record, values: Sequence[object]) -> Memory | None:
+    """Return equal objects of numbers and lists, None where there are none."""
+    if not values:
+        return None
+    memory = Memory(record, len(values))
+    for number, value in enumerate(values):
+        for name in record.fields:
+            memory.put(name, getattr(value, name), number)
+    return memory
 
 
 def _numbers(record: Record, values: EngineConfig | StepTimes) -> Memory:
@@ -162,20 +225,23 @@ def _numbers(record: Record, values: EngineConfig | StepTimes) -> Memory:
 
 def _caches(replicas: list[Replica]) -> list[Memory | None]:
     """Return the empty prefix caches of replicas, None where they have none."""
-    first = replicas[0].cache
-    if first is None:
-        return [None] * len(replicas)
-    paths = _columns(fields.PATHS, first.paths)
+    shared: dict[int, Memory] = {}
     caches: list[Memory | None] = []
-    for _ in replicas:
+    for own in (replica.cache for replica in replicas):
+        if own is None:
+            caches.append(None)
+            continue
+        paths = id(own.paths)
+        if paths not in shared:
+            shared[paths] = _columns(fields.PATHS, own.paths)
         cache = Memory(fields.CACHE)
         for name, kind in fields.CACHE.fields.items():
             if isinstance(kind, Order | Index):
                 cache.put(name, None)
             elif isinstance(kind, Items) and name not in ("reach_heads", "reaches"):
-                cache.put(name, getattr(first, name))
-        cache.put("reach_heads", first.num_others)
-        cache.put("paths", paths)
+                cache.put(name, getattr(own, name))
+        cache.put("reach_heads", own.num_others)
+        cache.put("paths", shared[paths])
         caches.append(cache)
     return caches
 

@@ -1,6 +1,6 @@
 // The page: tabs, controls, links that restore everything, questions to the engine. Tabs are in tabs.js.
 
-import { download, node } from "./charts.js";
+import { download, formatName, node } from "./charts.js";
 import { TABS } from "./tabs.js";
 
 const state = { tab: "simulator", values: {}, other: null, found: {} };
@@ -130,7 +130,7 @@ function control(tab, name, values, base, change) {
   }
   const kids = [node("label", { for: id, text: label })];
   if (choices) {
-    kids.push(node("select", { id, onchange: (event) => set(event.target.value) }, choices.map((each) => node("option", { value: each.name, selected: each.name === values[name], text: each.about ? `${each.name} (${each.about})` : each.name }))));
+    kids.push(node("select", { id, onchange: (event) => set(event.target.value) }, choices.map((each) => node("option", { value: each.name, selected: each.name === values[name], text: each.about ? `${each.name} (${each.about})` : name === "quantization" ? formatName(each.name) : each.name }))));
   } else if (Array.isArray(field.default)) {
     // Numbers, as words in a text.
     kids.push(node("textarea", { id, rows: 3, spellcheck: "false", onchange: (event) => set(event.target.value.split(/[^0-9]+/).map(Number).filter((each) => each > 0)), text: values[name].join(" ") }));

@@ -1,6 +1,6 @@
 // The tabs: what each lets one change, which question it asks, and how it shows the answer.
 
-import { bar, blocks, bytesTick, compact, dollars, figure, gigabytes, key, lines, node, number, points, rowBars, share, slots, whole } from "./charts.js";
+import { bar, blocks, bytesTick, compact, dollars, figure, formatName, gigabytes, key, lines, node, number, points, rowBars, share, slots, whole } from "./charts.js";
 import { drawSimulator } from "./simulator.js";
 
 const SIZES = [1, 2, 4, 8, 16];
@@ -14,9 +14,10 @@ const RANGES = {
 };
 const tiles = (entries) => node("dl", { class: "tiles" }, entries.map(([label, value, name, raw]) => node("div", { "data-key": name }, [node("dt", { text: label }), node("dd", { text: value, "data-value": raw })])));
 const charts = (...figures) => node("div", { class: "charts" }, figures);
-const table = (head, rows, words = 1) => node("div", { class: "scroll" }, [node("table", {}, [
-  node("thead", {}, [node("tr", {}, head.map((text, place) => node("th", { scope: "col", class: place < words ? "text" : null, text })))]),
-  node("tbody", {}, rows.map((row) => node("tr", { class: row.chosen ? "chosen" : null }, row.cells.map((cell, place) => (typeof cell === "string" ? node(place ? "td" : "th", { scope: place ? null : "row", class: place < words ? "text" : null, text: cell }) : node("td", { class: place < words ? "text" : null }, [cell])))))),
+// `isText`: the columns of words, flush left; by default the first alone.
+const table = (head, rows, isText = [true]) => node("div", { class: "scroll" }, [node("table", {}, [
+  node("thead", {}, [node("tr", {}, head.map((text, place) => node("th", { scope: "col", class: isText[place] ? "text" : null, text })))]),
+  node("tbody", {}, rows.map((row) => node("tr", { class: row.chosen ? "chosen" : null }, row.cells.map((cell, place) => (typeof cell === "string" ? node(place ? "td" : "th", { scope: place ? null : "row", class: isText[place] ? "text" : null, text: cell }) : node("td", { class: isText[place] ? "text" : null }, [cell])))))),
 ])]);
 const tokens = { label: "tokens of a sequence, logarithmic" };
 
@@ -104,7 +105,7 @@ function paging(found) {
 }
 
 function quantization(found, values) {
-  const name = (row) => row.format === "none" ? "model's own" : row.format;
+  const name = (row) => formatName(row.format);
   const rows = found.rows.map((row) => ({ ...row, chosen: row.format === values.quantization }));
   const chosen = rows.find((row) => row.chosen) ?? rows[0], base = rows[0];
   const quality = (row) => row.loss === null ? "–" : row.loss[0] === row.loss[1] ? `${number(-100 * row.loss[0], 2)}%` : `${number(-100 * row.loss[1], 2)} to ${number(-100 * row.loss[0], 2)}%`;
@@ -174,7 +175,7 @@ function cost(found, values, set) {
       figure("Cheap or quick", "each point a framework on a GPU; left and below is better", points({ label: "Dollars a million output tokens over milliseconds a token", x: { label: "median TPOT, ms" }, y: { label: "$ a million output tokens", format: dollars }, points: priced.filter((row) => row.tpot_ms !== null).map((row) => ({ x: row.tpot_ms, y: row.usd_per_million, name: row.name, chosen: isChosen(row) })) })),
     ),
     node("h3", { text: "Every framework on every GPU" }),
-    table(["against the API", "framework", "GPU", "GPUs", "tokens/s", "TTFT", "TPOT", "$/hour", "$/M, full", `$/M, ${Math.round(100 * values.utilization)}% used`, "step times"], rows.map((row) => ({ chosen: isChosen(row), cells: [row.usd_per_million === null ? "" : pick(row), row.version ? `${row.framework} ${row.version}` : row.framework, ...cells(row)] })), 3),
+    table(["against the API", "framework", "GPU", "GPUs", "tokens/s", "TTFT", "TPOT", "$/hour", "$/M, full", `$/M, ${Math.round(100 * values.utilization)}% used`, "step times"], rows.map((row) => ({ chosen: isChosen(row), cells: [row.usd_per_million === null ? "" : pick(row), row.version ? `${row.framework} ${row.version}` : row.framework, ...cells(row)] })), [true, true, true]),
     node("p", { class: "note", text: `${running.length} runs of the engine, each with ${values.concurrency} requests in hand; TTFT and TPOT are medians. Frameworks keep their own defaults (batch limits, schedulers), which is most of what sets them apart; the profile of each names where its constants are from.` }),
     ...Object.entries(found.parts).map(([title, words]) => node("div", {}, [node("h3", { text: title }), ...words.map((text) => node("p", { class: "note", text }))])),
   ];
@@ -188,7 +189,7 @@ function wizard(found) {
     best ? tiles([["GPUs", String(best.num_gpus), "num_gpus", best.num_gpus], ["replicas", String(best.replicas), "replicas", best.replicas], ["a month", dollars(best.usd_per_month), "usd_per_month", best.usd_per_month], ["p95 TTFT", `${number(best.p95_ttft_ms)} ms`, "p95_ttft_ms", best.p95_ttft_ms], ["p95 TPOT", `${number(best.p95_tpot_ms)} ms`, "p95_tpot_ms", best.p95_tpot_ms], ["within the SLO", share(best.attainment), "attainment", best.attainment]]) : null,
     ...first.lines.slice(1).map((text) => node("p", { text })),
     found.fleets.length > 1 ? charts(figure("Cheap or quick", "each point a fleet that holds the objective, and that no other beats in price and latency at once", points({ label: "Dollars a month over milliseconds a token", x: { label: "p95 TPOT, ms" }, y: { label: "dollars a month", format: (value) => `$${compact(value)}` }, points: found.fleets.filter((each) => each.usd_per_month !== null && each.p95_tpot_ms !== null).map((each) => ({ x: each.p95_tpot_ms, y: each.usd_per_month, name: each.label, chosen: each.label === best?.label })) }))) : null,
-    ...others.flatMap((part) => [part.title ? node("h3", { text: part.title }) : null, ...part.lines.map((text) => node("p", { class: "note", text })), part.rows.length ? table(part.header, part.rows.map((cells) => ({ cells }))) : null]),
+    ...others.flatMap((part) => [part.title ? node("h3", { text: part.title }) : null, ...part.lines.map((text) => node("p", { class: "note", text })), part.rows.length ? table(part.header, part.rows.map((cells) => ({ cells })), part.is_text) : null]),
     node("p", { class: "note", text: `${found.simulations} deployments were simulated; simserve plan tries more of them, and more of their knobs.` }),
   ];
 }

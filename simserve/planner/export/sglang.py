@@ -5,9 +5,10 @@ from __future__ import annotations
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export
 from simserve.planner.export.flags import Flags, flags_of
+from simserve.planner.export.number_formats import DTYPES, arithmetic_dtype, kv_cache_words
 from simserve.profiles.engine_profile import version_key
 
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_LOW_BIT_KV = {"fp8": ("fp8_e4m3", "fp8_e5m2")}
 _FCFS_SINCE = version_key("0.4.6")
 """Until 0.3 the default order was longest prefix match; fcfs is the default of 0.4.6, which was read."""
 _NUMBERS = {
@@ -61,27 +62,10 @@ def _parallel(deployment: Deployment, flags: Flags) -> list[str]:
 
 def _formats(deployment: Deployment, flags: Flags) -> list[str]:
     words: list[str] = []
-    quantization, dtype = deployment.scenario.deployment.quantization, deployment.model.dtype
-    simulated = quantization if quantization in _DTYPES else dtype
-    if simulated != dtype or deployment.is_explicit:
-        words += flags.render("--dtype", _DTYPES[simulated], key="deployment.quantization")
-    words += _quantization(deployment, flags)
-    kv_cache_dtype = deployment.scenario.deployment.kv_cache_dtype
-    if kv_cache_dtype in ("fp8", "int8", "int4"):
-        value = next((each for each in ("fp8_e4m3", "fp8_e5m2") if flags.has("--kv-cache-dtype", each)), "")
-        if kv_cache_dtype != "fp8":
-            raise ScenarioError(
-                f"cannot be exported: {deployment.label} has no {kv_cache_dtype} KV cache",
-                key="deployment.kv_cache_dtype",
-                value=kv_cache_dtype,
-                remedy="it stores " + ", ".join(flags.choices["--kv-cache-dtype"]),
-            )
-        words += ["--kv-cache-dtype", value]
-    elif kv_cache_dtype not in ("auto", simulated):
-        words += flags.render("--kv-cache-dtype", _DTYPES[kv_cache_dtype], key="deployment.kv_cache_dtype")
-    elif deployment.is_explicit:
-        words += ["--kv-cache-dtype", "auto"]
-    return words
+    simulated = arithmetic_dtype(deployment)
+    if simulated != deployment.model.dtype or deployment.is_explicit:
+        words += flags.render("--dtype", DTYPES[simulated], key="deployment.quantization")
+    return words + _quantization(deployment, flags) + kv_cache_words(deployment, flags, _LOW_BIT_KV)
 
 
 def _quantization(deployment: Deployment, flags: Flags) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export
 from simserve.planner.export.flags import Flags, flags_of
+from simserve.planner.export.number_formats import DTYPES, arithmetic_dtype
 
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _QUANTIZE = {"fp8": "fp8", "int8-wo": "eetq", "awq-int4": "awq", "gptq-int4": "gptq"}
 _ONLINE = ("fp8", "int8-wo")
 """Formats that TGI makes while it loads; the others are read from the checkpoint."""
@@ -59,8 +59,7 @@ def _formats(deployment: Deployment, flags: Flags) -> list[str]:
     if deployment.is_full_precision:
         if deployment.stored_quantization != "none":
             deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
-        simulated = quantization if quantization in _DTYPES else deployment.model.dtype
-        words += flags.render("--dtype", _DTYPES[simulated], key=key)
+        words += flags.render("--dtype", DTYPES[arithmetic_dtype(deployment)], key=key)
     elif quantization not in _QUANTIZE:
         raise ScenarioError(
             f"cannot be exported: {deployment.label} has no such format",

@@ -8,13 +8,13 @@ from typing import Any
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export
 from simserve.planner.export.flags import Flags, flags_of
+from simserve.planner.export.number_formats import DTYPES, arithmetic_dtype, kv_cache_words
 from simserve.profiles.engine_profile import version_key
 from simserve.profiles.model import load_model
 
 _SERVE_SINCE = version_key("0.5.5")
 """`vllm serve` is in the oldest release read since then; before, the module of the API server was started."""
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-_LOW_BIT_KV = {"fp8": "fp8", "int8": "int8_per_token_head", "int4": "int4_per_token_head"}
+_LOW_BIT_KV = {"fp8": ("fp8",), "int8": ("int8_per_token_head",), "int4": ("int4_per_token_head",)}
 _KNOB_FLAGS = {
     "max_model_len": "--max-model-len",
     "gpu_memory_utilization": "--gpu-memory-utilization",
@@ -75,28 +75,11 @@ def _parallel(deployment: Deployment, flags: Flags) -> list[str]:
 
 
 def _formats(deployment: Deployment, flags: Flags) -> list[str]:
-    words = []
-    dtype, quantization = deployment.model.dtype, deployment.scenario.deployment.quantization
-    simulated = quantization if quantization in _DTYPES else dtype
-    if simulated != dtype or deployment.is_explicit or simulated == "fp32":  # auto turns fp32 into fp16
-        words += flags.render("--dtype", _DTYPES[simulated], key="deployment.quantization")
-    words += _quantization(deployment, flags)
-    kv_cache_dtype = deployment.scenario.deployment.kv_cache_dtype
-    if kv_cache_dtype in _LOW_BIT_KV:
-        value = _LOW_BIT_KV[kv_cache_dtype]
-        if not flags.has("--kv-cache-dtype", value):
-            raise ScenarioError(
-                f"cannot be exported: {deployment.label} has no {kv_cache_dtype} KV cache",
-                key="deployment.kv_cache_dtype",
-                value=kv_cache_dtype,
-                remedy="it stores " + ", ".join(flags.choices.get("--kv-cache-dtype", (dtype,))),
-            )
-        words += ["--kv-cache-dtype", value]
-    elif kv_cache_dtype not in ("auto", simulated):
-        words += flags.render("--kv-cache-dtype", _DTYPES[kv_cache_dtype], key="deployment.kv_cache_dtype")
-    elif deployment.is_explicit and flags.has("--kv-cache-dtype"):
-        words += ["--kv-cache-dtype", "auto"]
-    return words
+    words: list[str] = []
+    simulated = arithmetic_dtype(deployment)
+    if simulated != deployment.model.dtype or deployment.is_explicit or simulated == "fp32":  # auto turns it into fp16
+        words += flags.render("--dtype", DTYPES[simulated], key="deployment.quantization")
+    return words + _quantization(deployment, flags) + kv_cache_words(deployment, flags, _LOW_BIT_KV)
 
 
 def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
@@ -158,6 +141,10 @@ def _rare(deployment: Deployment, flags: Flags) -> list[str]:
     words = []
     if deployment.take("engine.enforce_eager"):
         words += flags.render("--enforce-eager", True, key="deployment.engine.enforce_eager")
+    captured = deployment.take("engine.max_cudagraph_capture_size")
+    if captured:
+        key = "deployment.engine.max_cudagraph_capture_size"
+        words += flags.render("--max-cudagraph-capture-size", captured, key=key)
     offloaded = deployment.take("cpu_offload_gb") or deployment.take("engine.cpu_offload_gb")
     if offloaded:
         words += flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb")

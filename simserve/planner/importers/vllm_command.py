@@ -36,6 +36,7 @@ _NUMBERS = {
 _ENGINE_NUMBERS = {
     "--max-num-seqs": "max_num_seqs",
     "--max-num-batched-tokens": "max_num_batched_tokens",
+    "--max-cudagraph-capture-size": "max_cudagraph_capture_size",
     "--block-size": "block_size",
     "--max-model-len": "max_model_len",
 }

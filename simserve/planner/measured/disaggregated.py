@@ -34,7 +34,7 @@ SEATS = {"sglang": 512, "tensorrt-llm": 512}
 DRAFTING_SEATS = 64
 """The same of SGLang's workers that draft (max-running-requests of its recipes for MTP)."""
 
-PREFILL_BUDGET = {"sglang": 163840, "tensorrt-llm": 16640}
+PREFILL_BUDGET = {"sglang": 163840, "tensorrt-llm": 8192}
 """Tokens of a step of a prefill worker."""
 
 KV_SHARE = {"sglang": (0.82, 0.82), "tensorrt-llm": (0.6, 0.9)}
@@ -193,6 +193,13 @@ def _has_layout(row: Row, layout: Layout) -> bool:
     return is_placed == (layout != "tp")
 
 
+def _prefill_layout(row: Row, engine: str) -> Layout:
+    """Return how a prefill worker is cut: under TensorRT-LLM attention is data-parallel in every recipe."""
+    if row.count("prefill_moe_ep_size", 1) == 1:
+        return "tp"
+    return "dep" if engine == "tensorrt-llm" else "tep"
+
+
 def _pools(row: Row, recipe: _Recipe, engine: str, hardware: str, model: str, workload: dict[str, Any]) -> PoolPair:
     longest = row.count("isl", 0) + row.count("osl", 0) + build.LENGTH_SLACK
     prefill_share, decode_share = KV_SHARE[engine]
@@ -216,7 +223,7 @@ def _pools(row: Row, recipe: _Recipe, engine: str, hardware: str, model: str, wo
     prefill = deployed(
         "prefill",
         {"max_num_batched_tokens": PREFILL_BUDGET[engine], "gpu_memory_utilization": prefill_share},
-        "tp" if row.count("prefill_moe_ep_size", 1) == 1 else "tep",
+        _prefill_layout(row, engine),
     )
     decode = deployed("decode", {"max_num_seqs": seats, "gpu_memory_utilization": decode_share}, recipe.layout)
     return PoolPair(

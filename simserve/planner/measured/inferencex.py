@@ -6,6 +6,7 @@ a script leaves out resolves as the engine's version sets it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from simserve.planner.measured.names import (
     version_number,
 )
 from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
-from simserve.planner.measured.recipes import BALANCE_STEPS, Recipe, is_data_parallel, recipe_of
+from simserve.planner.measured.recipes import BALANCE_STEPS, Recipe, front_seconds, is_data_parallel, recipe_of
 from simserve.planner.measured.table import Row, read_rows
 
 SHORTEST_SHARE = 0.8
@@ -37,6 +38,8 @@ _VERSION_IN_USE = {
 }
 """Engine and year of measurement -> release taken to be in use, where a row names none: an assumption."""
 
+_COPIED_RUNS = "source_file=qwen3.5-397b-gap-analysis.csv"
+
 _MIXED_EXPERTS = "experts both split and placed (expert- and tensor-parallel at once) cannot be simulated"
 
 
@@ -51,7 +54,13 @@ def read_inhouse(folder: Path) -> list[MeasuredPoint]:
     Their TTFT carries warm-up artefacts: it falls with concurrency and grows with output length.
     """
     rows = read_rows(folder / "nvidia_aic_inhouse_agg.csv")
-    return [_point(row, "nvidia_aic_inhouse_agg", is_public=False) for row in rows]
+    points = [_point(row, "nvidia_aic_inhouse_agg", is_public=_is_copied(row)) for row in rows]
+    return [replace(point, shown_only=point.shown_only | {"ttft"}) for point in points]
+
+
+def _is_copied(row: Row) -> bool:
+    """Return whether a row of NVIDIA's own sweeps is a run of InferenceX: one of its files has their very figures."""
+    return _COPIED_RUNS in row.text("commit_or_date")
 
 
 def engine_version(row: Row, engine: str) -> str:
@@ -81,6 +90,8 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
         balance = BALANCE_STEPS
     if recipe.places_experts or _must_place_experts(engine, model, tensor):
         expert = tensor * ranks
+    elif recipe.places_experts is False:
+        expert = 1
     deployed = build.deployment(
         hardware,
         engine={
@@ -111,10 +122,16 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
         load=clients,
         scenario=build.scenario(row.label, model, deployed, workload),
         measured=row.latencies("tpot", "ttft"),
-        shown_only=_shown_only(row, is_public=is_public),
-        protocol=Protocol(cold_seconds=recipe.cold_seconds + clients * recipe.cold_seconds_per_client),
+        shown_only=_shown_only(row),
+        protocol=_protocol(recipe, clients, front_seconds(hardware) if is_public and not recipe.cold_seconds else 0.0),
         reason=_MIXED_EXPERTS if is_mixed else "",
     )
+
+
+def _protocol(recipe: Recipe, clients: int, front: float) -> Protocol:
+    """Return how the figures were taken: of a burst of prompts, one waits on average for half, and half wait for it."""
+    burst = clients * recipe.cold_seconds_per_client
+    return Protocol(cold_seconds=recipe.cold_seconds + burst, cold_stall_seconds=burst, front_seconds=front)
 
 
 def _parallel_sizes(row: Row) -> tuple[int, int, int]:
@@ -141,10 +158,9 @@ def _is_dynamo(row: Row) -> bool:
     return "ai-dynamo" in row.text("notes")
 
 
-def _shown_only(row: Row, *, is_public: bool) -> frozenset[Metric]:
-    if is_public and _is_dynamo(row):
-        return frozenset({"ttft", "tpot"})  # how many workers shared the clients is not said
-    return frozenset() if is_public else frozenset({"ttft"})
+def _shown_only(row: Row) -> frozenset[Metric]:
+    # How many of Dynamo's workers shared the clients is not said.
+    return frozenset({"ttft", "tpot"} if _is_dynamo(row) else ())
 
 
 def _weight_format(row: Row, model: str) -> str:
@@ -172,6 +188,7 @@ def _knobs(engine: str, recipe: Recipe, clients: int, prompt: int) -> dict[str, 
         "max_num_batched_tokens": budget,
         "gpu_memory_utilization": recipe.share,
         "async_scheduling": recipe.is_async,
+        "max_cudagraph_capture_size": recipe.max_cudagraph_capture_size,
     }
 
 

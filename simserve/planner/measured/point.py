@@ -34,6 +34,8 @@ class Protocol:
         num_copies: Equal replicas of which the replay runs one; throughput is that of all.
         cold_seconds: How much longer the requests that a fresh server begins with waited for their first tokens: it was
             started for the run, and its kernels are compiled for the sizes that they bring.
+        cold_stall_seconds: How much longer their answers then took, while the same was done for prompts behind theirs.
+        front_seconds: Seconds between client and engine, both ways, beyond what the engine takes of its own.
         is_in_process: The client shares the engine's event loop, which sleeps while a step runs: where tokens are
             handed over in the next step (`simserve.engine.late_tokens`), it hears of them when that has ended.
     """
@@ -47,6 +49,8 @@ class Protocol:
     beam_width: int = 1
     num_copies: int = 1
     cold_seconds: float = 0.0
+    cold_stall_seconds: float = 0.0
+    front_seconds: float = 0.0
     is_in_process: bool = False
 
 

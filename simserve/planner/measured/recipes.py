@@ -23,6 +23,7 @@ class Recipe:
         share: `gpu_memory_utilization`.
         kv_cache_dtype: Format of the KV cache; None: the row's.
         is_async: `async_scheduling`.
+        max_cudagraph_capture_size: Tokens of the largest step on CUDA graphs.
         prompts: Prompts a client.
         places_experts: Expert parallelism, whatever a row says; None: as the row says.
         cold_seconds: How long the first prompts of the fresh server waited for what it does once.
@@ -36,6 +37,7 @@ class Recipe:
     share: float | None = None
     kv_cache_dtype: str | None = None
     is_async: bool | None = None
+    max_cudagraph_capture_size: int | None = None
     prompts: int = PROMPTS_PER_CLIENT
     places_experts: bool | None = None
     cold_seconds: float = 0.0
@@ -64,15 +66,26 @@ _TENSORRT_DEEPSEEK = Recipe(
 )
 _RECIPES = {
     ("vllm", "llama-3.1-70b"): replace(_BY_CLIENT, max_num_batched_tokens=8192, share=0.90, is_async=True),
-    ("vllm", "gpt-oss-120b"): replace(_BY_CLIENT, max_num_batched_tokens=8192, share=0.90, is_async=True),
+    ("vllm", "gpt-oss-120b"): replace(
+        _BY_CLIENT, max_num_batched_tokens=8192, share=0.90, is_async=True, max_cudagraph_capture_size=2048
+    ),
     ("tensorrt-llm", "gpt-oss-120b"): replace(_BY_CLIENT, max_num_batched_tokens=20000, share=0.85),
     ("sglang", "deepseek-r1"): _SGLANG_DEEPSEEK,
     ("sglang", "deepseek-v3"): _SGLANG_DEEPSEEK,
     ("tensorrt-llm", "deepseek-r1"): _TENSORRT_DEEPSEEK,
     ("tensorrt-llm", "deepseek-v3"): _TENSORRT_DEEPSEEK,
     ("vllm", "kimi-k2"): Recipe(share=0.95),
+    ("sglang", "qwen3.5-397b-a17b"): Recipe(
+        seats=128,
+        max_num_batched_tokens=16384,
+        share=0.8,
+        kv_cache_dtype="fp8",
+        places_experts=False,
+        cold_seconds=SGLANG_COLD_SECONDS,
+    ),
     ("sglang", "glm-5"): Recipe(share=0.85, prompts=5, cold_seconds=SGLANG_COLD_SECONDS),
 }
+_MINIMAX_H100 = Recipe(seats=256, share=0.90)
 _MINIMAX_H200 = Recipe(seats=512, max_num_batched_tokens=32768, share=0.95, kv_cache_dtype="fp8")
 _EARLY_MINIMAX_H200 = Recipe(share=0.95, places_experts=True)
 """Before vLLM 0.18: its script asked for expert parallelism wherever the size of 1 was "at least 1", for 16-bit KV, and
@@ -97,7 +110,7 @@ def recipe_of(engine: str, version: str, model: str, hardware: str, year: str) -
     """
     if (engine, model) == ("vllm", "minimax-m2"):
         if not hardware.startswith("h200"):
-            return Recipe()
+            return _MINIMAX_H100
         return _EARLY_MINIMAX_H200 if _numbers(version) < (0, 18) else _MINIMAX_H200
     other = Recipe(cold_seconds=SGLANG_COLD_SECONDS) if engine == "sglang" else Recipe()
     recipe = _RECIPES.get((engine, model), other)
@@ -105,6 +118,20 @@ def recipe_of(engine: str, version: str, model: str, hardware: str, year: str) -
         # Scripts of 2025 gave a step room for every running request and one prompt, whatever that came to.
         return replace(recipe, least_budget=0)
     return recipe
+
+
+H200_FRONT_SECONDS = 0.008
+"""What InferenceX's H200 nodes take longer from a client to the engine and back than its H100 nodes: fitted to the TTFT
+of Llama-3.1-70B over 1 to 4 GPUs (4 to 16 clients: 1 to 13 ms late, 7.4 on average; H100 -6 to 9, 0 on average), tested
+on gpt-oss-120b under vLLM and TensorRT-LLM (4 clients: 8 to 16 ms late over 1 to 8 GPUs) and MiniMax-M2."""
+
+
+def front_seconds(hardware: str) -> float:
+    """Return how much later than the engine says the first tokens of InferenceX's servers came to their clients.
+
+    Servers whose first prompts wait for a fresh engine have it in the constant that was fitted to them.
+    """
+    return H200_FRONT_SECONDS if hardware.startswith("h200") else 0.0
 
 
 def is_data_parallel(engine: str, model: str, clients: int, prompt: int) -> bool:

@@ -8,7 +8,10 @@ import numpy as np
 
 from simserve.errors import TraceError
 from simserve.workload.traces.table import read_table
-from simserve.workload.traces.trace import Trace
+from simserve.workload.traces.trace import Trace, numbered
+
+_SESSION = "Session ID"
+"""A column that newer files have."""
 
 
 def read_burstgpt(path: Path) -> Trace:
@@ -19,7 +22,7 @@ def read_burstgpt(path: Path) -> Trace:
     Raises:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
     """
-    table = read_table(path, required=("Timestamp", "Request tokens", "Response tokens"))
+    table = read_table(path, required=("Timestamp", "Request tokens", "Response tokens"), optional=(_SESSION,))
     arrival_time = table.seconds("Timestamp")
     table.require_ascending("Timestamp", arrival_time)
     output_tokens = table.whole_numbers("Response tokens", minimum=0)
@@ -30,9 +33,12 @@ def read_burstgpt(path: Path) -> Trace:
     is_empty = np.flatnonzero(is_served & (prompt_tokens == 0))
     if len(is_empty):
         raise table.error(int(is_empty[0]), "Request tokens", "must be >= 1 where a response came")
+    cells = table.columns.get(_SESSION, ())
+    names = [cell.strip() or None for cell, served in zip(cells, is_served, strict=False) if served]
     return Trace(
         arrival_time=arrival_time[is_served],
         prompt_tokens=prompt_tokens[is_served],
         output_tokens=output_tokens[is_served],
+        session=numbered(names),
         num_unserved=int((~is_served).sum()),
     )

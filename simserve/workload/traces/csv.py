@@ -1,4 +1,4 @@
-"""Traces as plain CSV: arrival_time, prompt_tokens, output_tokens, and max_tokens if there is one."""
+"""Traces as plain CSV: arrival_time, prompt_tokens, output_tokens, and max_tokens and session if there are any."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from simserve.workload.traces.table import read_table
-from simserve.workload.traces.trace import Trace
+from simserve.workload.traces.trace import Trace, numbered
 
 
 def read_csv(path: Path) -> Trace:
@@ -19,7 +19,7 @@ def read_csv(path: Path) -> Trace:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
     """
     columns = ("arrival_time", "prompt_tokens", "output_tokens")
-    table = read_table(path, required=columns, optional=("max_tokens",))
+    table = read_table(path, required=columns, optional=("max_tokens", "session"))
     arrival_time = table.seconds("arrival_time")
     table.require_ascending("arrival_time", arrival_time)
     output_tokens = table.whole_numbers("output_tokens")
@@ -35,4 +35,5 @@ def read_csv(path: Path) -> Trace:
         prompt_tokens=table.whole_numbers("prompt_tokens"),
         output_tokens=output_tokens,
         max_tokens=max_tokens,
+        session=numbered([cell.strip() or None for cell in table.columns.get("session", ())]),
     )

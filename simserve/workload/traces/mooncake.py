@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from simserve.workload.traces.records import Records, read_records
-from simserve.workload.traces.trace import PrefixBlocks, Trace
+from simserve.workload.traces.trace import PrefixBlocks, Trace, numbered
 
 BLOCK_TOKENS = 512
 """Tokens of a block of the published traces (Mooncake repository, FAST25-release)."""
+SESSION_FIELD = "session_id"
+"""What AIPerf adds to the rows of a conversation."""
 _MILLISECOND = 1e-3
 
 
@@ -28,6 +30,7 @@ def read_mooncake(path: Path) -> Trace:
         prompt_tokens=records.whole_numbers("input_length"),
         output_tokens=records.whole_numbers("output_length"),
         prefix_blocks=prefix_blocks(records, BLOCK_TOKENS) if "hash_ids" in records.rows[0] else None,
+        session=numbered([row.get(SESSION_FIELD) for row in records.rows]),
     )
 
 

@@ -11,11 +11,12 @@ import numpy as np
 
 from simserve.errors import TraceError
 from simserve.workload.traces.records import read_records
-from simserve.workload.traces.trace import Trace
+from simserve.workload.traces.trace import Trace, numbered
 
 _PROMPT_KEYS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT_KEYS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
 """Names of today's and of earlier semantic conventions."""
+_CONVERSATION_KEY = "gen_ai.conversation.id"
 _START_KEYS = ("startTimeUnixNano", "start_time_unix_nano", "start_time", "startTime")
 _VALUE_KEYS = ("intValue", "doubleValue", "stringValue")
 _NANOSECONDS_ABOVE = 1e14
@@ -48,6 +49,7 @@ def read_otel(path: Path) -> Trace:
         arrival_time=(starts - starts[0]) / 1e9,
         prompt_tokens=np.array([call[1] for call in served], dtype=np.int64),
         output_tokens=np.array([call[2] for call in served], dtype=np.int64),
+        session=numbered([call[3] for call in served]),
         num_unserved=len(calls) - len(served),
     )
 
@@ -80,10 +82,12 @@ def _is_call(attributes: Mapping[str, Any]) -> bool:
     return any(key in attributes for key in _PROMPT_KEYS) and any(key in attributes for key in _OUTPUT_KEYS)
 
 
-def _call(span: _Span, attributes: Mapping[str, Any], path: Path) -> tuple[int, int, int]:
-    """Return start in ns, prompt tokens and output tokens of a call."""
+def _call(span: _Span, attributes: Mapping[str, Any], path: Path) -> tuple[int, int, int, str | None]:
+    """Return start in ns, prompt tokens, output tokens and conversation of a call."""
     prompt = _tokens(attributes, _PROMPT_KEYS, 1, span.line, path)
-    return _start(span, path), prompt, _tokens(attributes, _OUTPUT_KEYS, 0, span.line, path)
+    conversation = attributes.get(_CONVERSATION_KEY)
+    name = None if conversation is None else str(conversation)
+    return _start(span, path), prompt, _tokens(attributes, _OUTPUT_KEYS, 0, span.line, path), name
 
 
 def _tokens(attributes: Mapping[str, Any], keys: tuple[str, ...], minimum: int, line: int, path: Path) -> int:

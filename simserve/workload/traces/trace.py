@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,7 +44,7 @@ class Trace:
         output_tokens: >= 1, int64.
         max_tokens: What the clients asked for, >= output_tokens, int64; None where the trace does not say.
         prefix_blocks: What prompts share, where the format says it.
-        session: Number of the conversation of each request, int64; None where the format knows none.
+        session: Number of the conversation of each request, negative: of none, int64; None where no row says it.
         num_unserved: Rows left out, as nothing was served.
         remark: What a reader has to know of the figures, such as that lengths are estimated.
     """
@@ -85,6 +86,15 @@ class Trace:
             output_tokens=_scaled(self.output_tokens, output),
             max_tokens=None if self.max_tokens is None else _scaled(self.max_tokens, output),
         )
+
+
+def numbered(names: Sequence[object]) -> NDArray[np.int64] | None:
+    """Return a number for each name, equal where names are; negative where there is none; None where no row has one."""
+    numbers: dict[str, int] = {}
+    found = [
+        -1 - row if name is None else numbers.setdefault(str(name), len(numbers)) for row, name in enumerate(names)
+    ]
+    return np.array(found, dtype=np.int64) if numbers else None
 
 
 def _scaled(lengths: NDArray[np.int64], factor: float) -> NDArray[np.int64]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simserve.workload.traces.mooncake import prefix_blocks
+from simserve.workload.traces.mooncake import SESSION_FIELD, prefix_blocks
 from simserve.workload.traces.records import read_records
-from simserve.workload.traces.trace import Trace
+from simserve.workload.traces.trace import Trace, numbered
 
 BLOCK_TOKENS = 16
 """Tokens of a block where the command line says nothing (`--timed-trace-chunk-hash-size`)."""
@@ -26,4 +26,5 @@ def read_vllm_timed(path: Path) -> Trace:
         prompt_tokens=records.whole_numbers("input_length"),
         output_tokens=records.whole_numbers("output_length"),
         prefix_blocks=prefix_blocks(records, BLOCK_TOKENS) if "hash_ids" in records.rows[0] else None,
+        session=numbered([row.get(SESSION_FIELD) for row in records.rows]),
     )

@@ -67,6 +67,7 @@ _RANKS = ("model=deepseek-v3", "deployment.quantization=fp8", "deployment.hardwa
     ("overrides", "words"),
     [
         (("deployment.engine.enforce_eager=true",), "--enforce-eager"),
+        (("deployment.engine.max_cudagraph_capture_size=2048",), "--max-cudagraph-capture-size 2048"),
         (("deployment.engine.cpu_offload_gb=1",), "--cpu-offload-gb 1"),
         (("deployment.speculative={method: ngram, num_speculative_tokens: 4, acceptance_rate: 0.41}",), '"ngram"'),
         (

@@ -1,0 +1,147 @@
+"""The door of a cluster: which arrivals are turned away, and why.
+
+It sees what a front end sees of the replica that the router has chosen, never how long an answer will be. The rules and
+their order are the same for the compiled data plane, the interpreted one, and fleets that change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simserve.engine.bucket import Bucket, holds, take
+from simserve.engine.kv import kv_share
+from simserve.engine.outcomes import ADMITTED, DEADLINE, KV_HEADROOM, LOAD, QUEUE_FULL, RATE_LIMIT
+from simserve.engine.state import INFINITY, Replica
+from simserve.engine.uniforms import Uniforms, take_uniform
+
+ANY_NUMBER = -1
+_NEW_SHARE = 0.1
+"""By how much a new interval between finishes moves the mean of them."""
+
+
+class Door:
+    """Rules, and what they go by.
+
+    Attributes:
+        bucket: A limit on the rate, in front of all replicas; None: there is none.
+        max_queue: Most requests that wait at a replica; `ANY_NUMBER`: no rule.
+        kv_headroom: Share of a replica's KV memory that must be free; 0: no rule.
+        probabilistic_from: Load from which requests are refused at random; inf: no rule.
+        patience: By class the seconds from its arrival in which a request's first token must come; inf: no limit.
+        kinds: Class of each request.
+        has_patience: Whether any class has such a limit, and there is a rule that goes by it.
+        retry_after: What a refusal tells the client to wait, seconds.
+        uniforms: For refusals at random.
+    """
+
+    __slots__ = (
+        "bucket",
+        "has_patience",
+        "kinds",
+        "kv_headroom",
+        "max_queue",
+        "patience",
+        "probabilistic_from",
+        "retry_after",
+        "uniforms",
+    )
+
+    def __init__(
+        self,
+        *,
+        bucket: Bucket | None,
+        max_queue: int,
+        kv_headroom: float,
+        probabilistic_from: float,
+        patience: Sequence[float],
+        kinds: Sequence[int],
+        has_patience: bool,
+        retry_after: float,
+        uniforms: Uniforms,
+    ) -> None:
+        self.bucket = bucket
+        self.max_queue, self.kv_headroom, self.probabilistic_from = max_queue, kv_headroom, probabilistic_from
+        self.patience, self.kinds, self.has_patience = patience, kinds, has_patience
+        self.retry_after = retry_after
+        self.uniforms = uniforms
+
+
+class Finishes:
+    """How fast a replica finishes requests.
+
+    Attributes:
+        last: When a request last finished there, or the first one came after a pause, seconds.
+        is_warm: Whether a request has finished since that pause.
+        interval: Running mean of the seconds between two finishes; 0: none seen.
+    """
+
+    __slots__ = ("interval", "is_warm", "last")
+
+    def __init__(self, now: float) -> None:
+        self.last, self.interval, self.is_warm = now, 0.0, False
+
+
+def end_pause(finishes: Finishes, now: float) -> None:
+    """Note that a replica has got a request after a pause."""
+    finishes.last, finishes.is_warm = now, False
+
+
+def note_finishes(finishes: Finishes, count: int, num_running: int, now: float) -> None:
+    """Keep the running mean of the seconds between two finishes, a tenth of it new each time.
+
+    Args:
+        finishes: Of the replica.
+        count: Requests that have finished ``now``.
+        num_running: Those that go on.
+        now: Seconds.
+    """
+    interval = (now - finishes.last) / count
+    if not finishes.is_warm:
+        # All that run have come at most so long ago, and finish in such a time.
+        interval /= num_running + 1
+    finishes.is_warm = True
+    finishes.last = now
+    finishes.interval += (interval - finishes.interval) * (_NEW_SHARE if finishes.interval else 1.0)
+
+
+def refusal(door: Door, index: int, replica: Replica, load: int, finish_interval: float, now: float) -> int:
+    """Return why a request is refused at ``now`` (`simserve.engine.outcomes`), `ADMITTED`: it is not.
+
+    Args:
+        door: The rules; the first that refuses is the reason.
+        index: The request.
+        replica: Where the router would send it.
+        load: Requests there, those included that its scheduler has not seen yet.
+        finish_interval: Mean seconds between two finishes there.
+        now: Seconds.
+    """
+    bucket = door.bucket
+    if bucket is not None and not holds(bucket, 1.0, now):
+        return RATE_LIMIT
+    reason = refusal_by(door, index, replica, load, finish_interval, now)
+    if reason == ADMITTED and bucket is not None:
+        take(bucket, 1.0)
+    return reason
+
+
+def refusal_by(door: Door, index: int, replica: Replica, load: int, finish_interval: float, now: float) -> int:
+    """Return why a replica would not take a request, arguments as of `refusal`."""
+    num_waiting = load - replica.num_running
+    # An idle replica has no queue, even one of 0.
+    if door.max_queue >= 0 and num_waiting >= door.max_queue and load:
+        return QUEUE_FULL
+    if door.kv_headroom > 0.0 and 1.0 - kv_share(replica, now) < door.kv_headroom:
+        return KV_HEADROOM
+    if door.probabilistic_from < INFINITY and _is_drawn(door, replica, load, now):
+        return LOAD
+    if door.has_patience and num_waiting * finish_interval > door.patience[door.kinds[index]]:
+        return DEADLINE
+    return ADMITTED
+
+
+def _is_drawn(door: Door, replica: Replica, load: int, now: float) -> bool:
+    share = max(kv_share(replica, now), load / replica.max_num_seqs)
+    start = door.probabilistic_from
+    if share < start:
+        return False
+    return take_uniform(door.uniforms) < (share - start) / (1.0 - start)

@@ -1,0 +1,10 @@
+"""What becomes of requests besides completion, and why: the codes of the table's columns ``status`` and ``reason``."""
+
+from __future__ import annotations
+
+REJECTED, TIMED_OUT = 1, 2
+"""Beside `simserve.engine.state`'s COMPLETED, FAILED and UNFINISHED."""
+
+ADMITTED = 0
+RATE_LIMIT, QUEUE_FULL, KV_HEADROOM, LOAD, DEADLINE, GAVE_UP = range(2, 8)
+"""Refused at the door, by the rules of `simserve.engine.door`; given up by its client."""

@@ -1,0 +1,113 @@
+"""Seconds of linear attention beside its projections: the gated delta rule over prompts, and states that decode.
+
+Gated DeltaNet (Yang, Kautz and Hatamizadeh, arXiv 2412.06464): a matrix a value head and sequence takes the place of
+keys and values. Prompts pass it in chunks one after another; a decode step reads and writes the whole matrix.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simserve.perf.efficiency import Array, Machine
+from simserve.perf.gemm import ACTIVATION_BYTES
+from simserve.perf.operators import COMPUTE, HOST, elementwise_parts
+from simserve.perf.shape import ReplicaShape
+from simserve.profiles.model import LinearAttention
+
+CHUNK_TOKENS = 64
+"""Tokens of a chunk (flash-linear-attention, ``chunk_gated_delta_rule``, which vLLM and SGLang call)."""
+
+CHUNK_SECONDS = 1.88e-6
+"""Seconds from one chunk of a prompt to the next, however few the heads: 29.4 ns a token of one prompt with 8 value
+heads of 128 on an H100, 2,048 to 65,536 tokens (FLA/Triton column of flashinfer pull request 3866)."""
+
+SCAN_START = 26e-6
+"""Seconds of the scan's kernels at least: what the same column leaves at no tokens."""
+
+SCAN_SHARE = 0.09
+"""Share of the 16-bit peak that the scan reaches with many heads: 131 ns a token with 64 value heads on an H100, one
+prompt or eight alike (flashinfer pull request 3788)."""
+
+STATE_TRAFFIC = 12.0
+"""Bytes of bandwidth that an element of a state takes of a decode step. Reading and writing are 4 bytes in 16 bit and 8
+in 32; the kernel's arithmetic takes longer: 0.33 us a sequence with 8 heads of 128 x 128 on an H200, 0.23 on a B200
+(``fused_recurrent_gated_delta_rule``, vllm pull request 31722 before, batches of 32 to 1,024)."""
+
+STATE_START = 9e-6
+"""Seconds of that kernel at least, on either GPU."""
+
+SMALL_CALLS = 3
+"""Element-wise kernels of a layer: splitting the projections, the convolution, the gated norm."""
+
+
+def mixing_parts(
+    linear: LinearAttention, machine: Machine, tokens: Array, num_ranks: int, *, has_prompts: bool
+) -> Array:
+    """Return the seconds by part of one layer beside its projections, ``[5, len(tokens)]``; states left out.
+
+    Args:
+        linear: The layer.
+        machine: One GPU.
+        tokens: Tokens of a step.
+        num_ranks: Ranks that the heads are dealt to.
+        has_prompts: Whether the tokens are those of prompts, which pass the scan.
+    """
+    width = (linear.mixed_width + linear.num_value_heads * linear.value_head_dim) / num_ranks
+    parts = elementwise_parts(2 * SMALL_CALLS * width * ACTIVATION_BYTES, tokens, machine, SMALL_CALLS)
+    if has_prompts:
+        parts[HOST] += SCAN_START
+        parts[COMPUTE] += tokens * max(CHUNK_SECONDS / CHUNK_TOKENS, _scan_seconds(linear, machine, num_ranks))
+    return parts
+
+
+def _scan_seconds(linear: LinearAttention, machine: Machine, num_ranks: int) -> float:
+    """Return the arithmetic of a token of a prompt on one rank.
+
+    Three products with the state, and within a chunk three with keys and two with values, a multiply-add counting two.
+    """
+    key, value = linear.key_head_dim, linear.value_head_dim
+    flops = 2.0 * (3 * key * value + CHUNK_TOKENS * (3 * key + 2 * value)) * linear.num_value_heads / num_ranks
+    dtype = "bf16" if "bf16" in machine.peaks else "fp16"
+    return flops / (machine.peak(dtype) * SCAN_SHARE * machine.engine_scale)
+
+
+def state_seconds(
+    linear: LinearAttention,
+    machine: Machine,
+    sequences: Array,
+    num_ranks: int,
+    tokens_per_sequence: int = 1,
+    *,
+    has_start: bool = True,
+) -> Array:
+    """Return the seconds of updating the states of decoding sequences in one layer, shape of ``sequences``.
+
+    Args:
+        linear: The layer.
+        machine: One GPU.
+        sequences: Sequences that decode.
+        num_ranks: Ranks that the heads are dealt to.
+        tokens_per_sequence: Tokens of each that are computed; each leaves a state of its own.
+        has_start: Whether the kernel's start counts.
+    """
+    moved = STATE_TRAFFIC * linear.state_elements / num_ranks * (1 + tokens_per_sequence) / 2
+    return np.where(sequences > 0, STATE_START * has_start + sequences * moved / machine.bandwidth, 0.0)
+
+
+def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, *, is_mixed: bool = False) -> Array:
+    """Return the seconds of the states of decoding sequences in a step, shape of ``sequences``; 0 without any.
+
+    Args:
+        shape: The deployment.
+        machine: One GPU.
+        sequences: Sequences that decode in one pipeline stage; ``is_mixed``: in all.
+        is_mixed: Of a step with prompts: the start is theirs, and all stages of a pipeline count.
+    """
+    linear, stages = shape.model.linear_attention, shape.pipeline_parallel_size
+    if linear is None:
+        return np.zeros_like(sequences)
+    layers = shape.num_layers_per_stage * (1.0 - shape.model.attention_share)
+    ranks, width = shape.tensor_parallel_size, shape.tokens_per_decode
+    if not is_mixed:
+        return layers * state_seconds(linear, machine, sequences, ranks, width)
+    return layers * stages * state_seconds(linear, machine, np.ceil(sequences / stages), ranks, width, has_start=False)

@@ -1,0 +1,61 @@
+"""Patience: from the classes of a workload to what their clients do, as `simserve.engine.callers` reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine.callers import Callers, Patience
+from simserve.engine.numbers import column
+from simserve.engine.state import INFINITY
+from simserve.engine.uniforms import Uniforms
+from simserve.sim.streaming_spec import StreamingSpec
+from simserve.workload.class_spec import ClassSpec
+from simserve.workload.requests import RequestSpecs
+
+_NO_CLASS = ClassSpec(name="all", share=1.0)
+
+
+def callers_of(
+    specs: RequestSpecs,
+    streaming: StreamingSpec | None,
+    latency: NDArray[np.float64],
+    arrival_time: NDArray[np.float64],
+    uniforms: Uniforms,
+) -> Callers:
+    """Return the clients of a run, who have sent nothing yet.
+
+    Args:
+        specs: What they send.
+        streaming: How tokens reach them, and how long a connection stays open; None: nothing to mention.
+        latency: Seconds from sending to the router, shape [N].
+        arrival_time: When each request is first sent, where that is known; shape [N].
+        uniforms: For the pauses before they try again.
+    """
+    whole, first = (None, None) if streaming is None else streaming.timeouts
+    classes = specs.classes or (_NO_CLASS,)
+    retries = [each.retries for each in classes]
+    patience = Patience(
+        kinds=kinds_of(specs),
+        timeout=column([min(_or_never(each.timeout), _or_never(whole)) for each in classes]),
+        first_byte_timeout=_or_never(first),
+        max_tries=column([0 if each is None else each.max for each in retries], np.int64),
+        backoff=column([0.0 if each is None else each.backoff for each in retries]),
+        max_backoff=column([0.0 if each is None else each.max_backoff for each in retries]),
+        jitter=column([0.0 if each is None else each.jitter for each in retries]),
+        honors=column([each is not None and each.honor_retry_after for each in retries], np.int8),
+        uniforms=uniforms,
+    )
+    return Callers(patience, column(latency), column(arrival_time))
+
+
+def kinds_of(specs: RequestSpecs) -> Any:
+    """Return the class of every request as a column; 0 without classes."""
+    classes = np.zeros(len(specs), dtype=np.int32) if specs.request_class is None else specs.request_class
+    return column(classes, np.int32)
+
+
+def _or_never(seconds: float | None) -> float:
+    return INFINITY if seconds is None else seconds

@@ -1,0 +1,90 @@
+"""Recorded conversations: the rows of a trace as turns that wait for the answer before them. Reads no file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.workload.beginnings import Beginnings
+from simserve.workload.conversations import Shape, draw_think_times
+from simserve.workload.prefixes import PrefixSegments
+from simserve.workload.requests import RequestSpecs
+from simserve.workload.session_spec import SessionsSpec
+
+Integers = NDArray[np.int64]
+
+
+def in_turns(specs: RequestSpecs, sessions: SessionsSpec, *, seed: int, replication: int) -> RequestSpecs:
+    """Return the rows of a trace that tells conversations apart as their turns, each behind the one before it.
+
+    A turn leaves ``think_time`` after the answer to the one before it; where the scenario gives none, at its recorded
+    time, or with that answer if it comes later.
+
+    Args:
+        specs: The rows, in order of their times.
+        sessions: How clients think.
+        seed: Of the run.
+        replication: Of the run.
+    """
+    assert specs.session is not None
+    _, first_row, owner = np.unique(specs.session, return_index=True, return_inverse=True)
+    rows = np.argsort(first_row[owner], kind="stable")
+    ordered = specs.of_rows(rows)
+    is_first = np.ones(len(rows), dtype=bool)
+    is_first[1:] = np.diff(owner[rows]) != 0
+    place = np.arange(len(rows))
+    turn = place - np.maximum.accumulate(np.where(is_first, place, 0)) + 1
+    shape = Shape(session=np.cumsum(is_first) - 1, turn=turn, call=np.zeros(len(rows), dtype=np.int64))
+    think_time = draw_think_times(sessions, shape, seed=seed, replication=replication)
+    if len(ordered.think_time):
+        think_time[is_first] = ordered.think_time[is_first]
+    waits = sessions.think_time is not None
+    arrival_time = np.where(is_first | (not waits), ordered.arrival_time, np.nan)
+    return replace(ordered, arrival_time=arrival_time, think_time=think_time, turn=turn)
+
+
+def session_prefixes(
+    session: Integers, prompts: Integers, outputs: Integers, growth: float, beginnings: Beginnings | None
+) -> PrefixSegments:
+    """Return what prompts share where a trace tells conversations apart, and not which blocks of tokens they share.
+
+    A prompt begins with the whole of each turn before it that it is long enough for: who sends less than was said has
+    cut the beginning off. The first tokens are those of the system prompt.
+
+    Args:
+        session: Conversation of each row, negative: none; rows in order of their times, shape [N].
+        prompts: Tokens, shape [N].
+        outputs: Tokens, shape [N].
+        growth: Share of an answer that is kept; below 1, answers come back as new text.
+        beginnings: The system prompt of each row; None: there is none.
+    """
+    num_groups = 0 if beginnings is None else beginnings.num_groups
+    num_rows, is_whole = len(prompts), growth == 1.0
+    said: dict[int, list[tuple[int, int]]] = {}
+    offsets, segments, ends = [0], list[int](), list[int]()
+    rows = zip(session.tolist(), prompts.tolist(), outputs.tolist(), strict=True)
+    for row, (owner, prompt, output) in enumerate(rows):
+        known = said.get(owner)
+        if known is None:
+            known = []
+            if beginnings is not None and beginnings.group[row] >= 0:
+                known.append((int(beginnings.group[row]), int(beginnings.tokens[row])))
+        path = [entry for entry in known if entry[1] <= prompt]
+        if is_whole:
+            path.append((num_groups + row, prompt + output))
+        elif not path or path[-1][1] < prompt:
+            path.append((num_groups + row, prompt))
+        if owner >= 0:
+            said[owner] = path
+        if not is_whole:
+            path = [*path, (num_groups + num_rows + row, prompt + output)]
+        segments += [number for number, _ in path]
+        ends += [end for _, end in path]
+        offsets.append(len(segments))
+    return PrefixSegments(
+        offsets=np.array(offsets, dtype=np.int64),
+        segments=np.array(segments, dtype=np.int64),
+        ends=np.array(ends, dtype=np.int64),
+    )

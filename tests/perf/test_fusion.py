@@ -1,0 +1,83 @@
+"""All-reduces that hold a norm, norms over the heads of all ranks, experts as kernels pad them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from simserve.perf.fusion import FUSED_BYTES, has_fused_all_reduce
+from simserve.perf.operators import COMMUNICATION
+from simserve.perf.parts import PricedDeployment
+from simserve.perf.tables import price
+from simserve.perf.weights import marlin_padded
+from simserve.profiles.model import load_model
+from tests.perf.shapes import make_shape
+
+
+def communication(priced: PricedDeployment, tokens: int) -> float:
+    """Return the seconds of communication in a step of so many prompt tokens."""
+    return float(priced.parts.token[COMMUNICATION, tokens])
+
+
+@pytest.mark.parametrize(
+    ("hardware", "version", "ranks", "is_fused"),
+    [
+        ("h200-sxm-141gb", "0.18", 8, True),
+        ("h200-sxm-141gb", "0.16", 8, False),
+        ("a100-sxm-80gb", "0.18", 8, False),
+        ("h200-sxm-141gb", "0.18", 1, False),
+    ],
+)
+def test_small_all_reduces_hold_the_norm(hardware: str, version: str, ranks: int, is_fused: bool) -> None:
+    """On Hopper, over several ranks, from 0.17 on, up to half a megabyte over eight."""
+    shape = make_shape(hardware, "llama-3.1-70b", version=version, tensor_parallel_size=ranks)
+    limit = int(FUSED_BYTES[8] / (2 * shape.model.hidden_size))
+
+    assert has_fused_all_reduce(shape, np.array([1.0, limit, limit + 1.0])).tolist() == [is_fused, is_fused, False]
+
+
+def test_a_fused_norm_shortens_decode_steps_alone() -> None:
+    """A microsecond or two of each of 160 all-reduces; prompts send more than fits."""
+    new = make_shape("h200-sxm-141gb", "llama-3.1-70b", version="0.18", tensor_parallel_size=8)
+    engine = dataclasses.replace(new.engine, fuses_all_reduce_norm=False)
+    fused, apart = price(new), price(dataclasses.replace(new, engine=engine))
+
+    assert 0.1e-3 < communication(apart, 1) - communication(fused, 1) < 1e-3
+    assert communication(fused, 1024) == communication(apart, 1024)
+    assert np.all(np.diff(fused.step_times.token_seconds) >= 0)
+
+
+def test_norms_over_all_heads_add_a_reduction_a_layer() -> None:
+    """MiniMax-M2: sums of squares of queries and keys, eight bytes a token."""
+    model = load_model("minimax-m2")
+    sizes = {"quantization": "fp8", "tensor_parallel_size": 8}
+    whole = price(make_shape("h200-sxm-141gb", model, **sizes))
+    apart = price(make_shape("h200-sxm-141gb", model.model_copy(update={"qk_norm": "per_head"}), **sizes))
+
+    added = (communication(whole, 1) - communication(apart, 1)) / model.num_hidden_layers
+    assert 2e-6 < added < 8e-6
+
+
+def test_marlin_multiplies_padded_experts() -> None:
+    """gpt-oss: 2880 becomes 3072 of the model and 384 of the 360 that a rank of eight holds."""
+    model = load_model("gpt-oss-120b")
+    up, down = marlin_padded(*model.expert_gemms(8))
+
+    assert (up.in_features, up.out_features) == (3072, 2 * 384)
+    assert (down.in_features, down.out_features) == (384, 3072)
+
+
+def test_vllm_computes_the_padding() -> None:
+    """An expert of 2880 takes what one of 2944 does; SGLang's kernels were timed as they are."""
+    model = load_model("gpt-oss-120b")
+    assert model.moe is not None
+    padded = model.model_copy(update={"moe": model.moe.model_copy(update={"moe_intermediate_size": 2944})})
+
+    for engine, is_padding in (("vllm", True), ("sglang", False)):
+        narrow, wide = (
+            price(make_shape("h200-sxm-141gb", each, quantization="mxfp4", engine=engine)).step_times
+            for each in (model, padded)
+        )
+        assert (narrow.token_seconds[4096] == wide.token_seconds[4096]) is is_padding

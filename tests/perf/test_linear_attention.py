@@ -1,0 +1,122 @@
+"""Layers of linear attention: states instead of keys, prompts chunk by chunk."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simserve.perf.linear_attention import mixing_parts, state_seconds
+from simserve.perf.memory import plan_memory, state_seats, with_room_for_states
+from simserve.perf.pricing import price
+from simserve.perf.weights import weights_bytes, weights_bytes_per_gpu
+from simserve.profiles.model import LinearAttention, load_model
+from tests.perf.shapes import make_model, make_shape
+
+SERVED = {"engine": "sglang", "tensor_parallel_size": 8, "quantization": "fp8", "max_num_seqs": 128}
+HYBRID = make_shape("h200-sxm-141gb", "qwen3.5-397b-a17b", **SERVED)
+
+
+def linear_of(name: str = "qwen3.5-397b-a17b") -> LinearAttention:
+    """Return the linear attention of a catalogue model."""
+    linear = load_model(name).linear_attention
+    assert linear is not None
+    return linear
+
+
+@pytest.mark.parametrize(("tokens", "measured"), [(2048, 86e-6), (8192, 259e-6), (65536, 1954e-6)])
+def test_a_prompt_passes_chunk_by_chunk(tokens: int, measured: float) -> None:
+    """8 value heads of 128 on an H100, flashinfer pull request 3866: 86 us for 2,048 tokens, 1,954 for 65,536."""
+    machine = make_shape("h100-sxm-80gb").machine
+
+    with_scan, without = (
+        mixing_parts(linear_of(), machine, np.array([float(tokens)]), 8, has_prompts=has) for has in (True, False)
+    )
+
+    assert float((with_scan - without).sum()) == pytest.approx(measured, rel=0.05)
+
+
+def test_many_heads_are_bound_by_arithmetic() -> None:
+    """64 value heads on an H100, pull request 3788: 1,045 us for 8,192 tokens."""
+    machine = make_shape("h100-sxm-80gb").machine
+
+    with_scan, without = (
+        mixing_parts(linear_of(), machine, np.array([8192.0]), 1, has_prompts=has) for has in (True, False)
+    )
+
+    assert float((with_scan - without).sum()) == pytest.approx(1045e-6, rel=0.1)
+
+
+def test_states_cost_a_decode_step_by_the_sequence() -> None:
+    """8 heads of 128 x 128 on an H200: 52 us for 128 sequences, 345 for 1,024 (vllm pull request 31722)."""
+    machine = HYBRID.machine
+
+    seconds = state_seconds(linear_of(), machine, np.array([0.0, 128.0, 1024.0]), 8)
+
+    assert seconds[0] == 0
+    assert seconds[1:] == pytest.approx([52e-6, 345e-6], rel=0.1)
+    assert state_seconds(linear_of(), machine, np.array([128.0]), 8, 3)[0] > seconds[1]
+
+
+def test_weights_are_those_of_both_kinds_of_layers() -> None:
+    """A layer more of linear attention is its projections and small parameters more, on any number of ranks."""
+    model = load_model("qwen3.5-397b-a17b")
+    linear = sum(gemm.num_weights for gemm in model.linear_attention_gemms())
+    full = sum(gemm.num_weights for gemm in model.attention_gemms())
+
+    assert linear == 4096 * (12288 + 8192 + 128) + 8192 * 4096
+    assert full == 4096 * (2 * 32 * 256 + 2 * 2 * 256) + 32 * 256 * 4096
+    assert weights_bytes(model) == pytest.approx(2 * 396.3e9, rel=1e-3)
+    assert weights_bytes_per_gpu(model, "none", 8) == pytest.approx(weights_bytes(model) / 8, rel=0.01)
+
+
+def test_keys_and_scores_are_those_of_a_quarter_of_the_layers() -> None:
+    """A model with attention in all layers pays four times as much a token of context."""
+    plain = make_model("qwen3.5-397b-a17b", linear_attention=None)
+    hybrid, full = (price(each).step_times for each in (HYBRID, make_shape("h200-sxm-141gb", plain, **SERVED)))
+
+    assert full.decode_slope[8] == pytest.approx(4 * hybrid.decode_slope[8])
+    assert full.prefill_pair_seconds == pytest.approx(4 * hybrid.prefill_pair_seconds)
+    assert full.prefill_request_seconds == pytest.approx(4 * hybrid.prefill_request_seconds)
+
+
+def test_a_step_with_prompts_waits_for_each_linear_layer() -> None:
+    """The gap of SGLang's profile, 45 times; none of it in decode steps."""
+    without = make_shape(
+        "h200-sxm-141gb",
+        "qwen3.5-397b-a17b",
+        engine_fields={"eager_gap_seconds_per_linear_layer": 0.0},
+        **SERVED,
+    )
+    gaps, none = price(HYBRID).step_times, price(without).step_times
+
+    gap = HYBRID.engine.eager_gap_seconds_per_linear_layer
+    assert gaps.token_seconds[8192] - none.token_seconds[8192] == pytest.approx(45 * gap)
+    assert gaps.decode_base[8] == none.decode_base[8]
+
+
+def test_every_seat_holds_a_state() -> None:
+    """24 MB a sequence and GPU: 64 x 128 x 128 FP32 and 3 inputs of the convolution in 45 layers, over 8 ranks."""
+    plan = plan_memory(make_shape("h200-sxm-141gb", "qwen3.5-397b-a17b", enable_prefix_caching=False, **SERVED))
+    cached = plan_memory(HYBRID)
+
+    a_sequence = 45 * (64 * 128 * 128 * 4 + 12288 * 3 * 2) / 8
+    assert plan.parts["states"] == pytest.approx(128 * a_sequence)
+    assert cached.parts["states"] == pytest.approx(3 * 128 * a_sequence)
+    assert plan.kv_bytes - cached.kv_bytes == pytest.approx(2 * 128 * a_sequence)
+    assert sum(plan.parts.values()) == pytest.approx(plan.total_bytes)
+
+
+def test_default_seats_leave_room_for_keys() -> None:
+    """SGLang gives states 0.9 parts of what weights leave, keys and values 1."""
+    many = make_shape("h200-sxm-141gb", "qwen3.5-397b-a17b", **(SERVED | {"max_num_seqs": 2048}))
+
+    seats = state_seats(many)
+    plan = plan_memory(make_shape("h200-sxm-141gb", "qwen3.5-397b-a17b", **(SERVED | {"max_num_seqs": seats})))
+
+    assert seats < 2048
+    assert plan.parts["states"] / plan.kv_bytes == pytest.approx(0.9, rel=0.01)
+    assert state_seats(make_shape(max_num_seqs=256)) == 256
+    assert with_room_for_states(many).engine.max_num_seqs == 2048
+    defaults = make_shape("h200-sxm-141gb", "qwen3.5-397b-a17b", **(SERVED | {"max_num_seqs": None}))
+    room = with_room_for_states(defaults).engine
+    assert (room.max_num_seqs, room.sources["max_num_seqs"].endswith("room for their states")) == (seats, True)

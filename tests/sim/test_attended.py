@@ -1,0 +1,311 @@
+"""Refusals, time limits, retries, pools and streams on the plain data planes: what the managed one does, to the bit."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import simserve as ss
+from simserve.engine.bucket import Bucket
+from simserve.engine.callers import Callers, Patience
+from simserve.engine.compiled import fields as flat
+from simserve.engine.data_plane import Part
+from simserve.engine.door import Door, Finishes
+from simserve.engine.event_plane import Attendance
+from simserve.engine.outcomes import DEADLINE, GAVE_UP, KV_HEADROOM, LOAD, QUEUE_FULL, RATE_LIMIT, REJECTED, TIMED_OUT
+from simserve.engine.uniforms import Uniforms
+from simserve.scenario.schema import Scenario
+from simserve.sim import records as outcomes
+from simserve.sim.acceleration import Accelerate
+from simserve.sim.admission_spec import AdmissionSpec
+from simserve.sim.attended import is_attended
+from simserve.sim.control import Control
+from simserve.sim.pools import PoolSetup
+from simserve.sim.records import RequestRecords
+from simserve.sim.simulate import Deployment, Simulation, _decided
+from simserve.sim.streaming_spec import StreamingSpec
+from simserve.validation import validate
+from simserve.workload.class_spec import ClassSpec
+from simserve.workload.requests import RequestSpecs
+from tests.engine.strategies import (
+    Case,
+    cases,
+    ordered_cases,
+    pressed_cases,
+    routings,
+    shared_cases,
+    speculative_cases,
+    step_times,
+    swapping_cases,
+)
+from tests.engine.test_compiled import assert_same_values, is_covered
+from tests.engine.test_fuzz import CHECKS
+from tests.theory.builders import make_deployment
+
+needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
+LIMIT_UNIT = 11.0**0.5 / 4.0
+RECORDS = [each.name for each in fields(RequestRecords)]
+
+
+@st.composite
+def classes(draw: st.DrawFn) -> tuple[ClassSpec, ...]:
+    """Draw two classes with or without patience and retries."""
+    pauses = [None, 1, {"max": 3, "backoff": "0 s"}, {"max": 2, "backoff": "1.3 s", "max_backoff": "2 s", "jitter": 1}]
+    return tuple(
+        ClassSpec(
+            name=f"class{number}",
+            share=0.5,
+            timeout=draw(st.sampled_from([None, f"{LIMIT_UNIT} s", f"{5 * LIMIT_UNIT} s", f"{21 * LIMIT_UNIT} s"])),
+            retries=draw(st.sampled_from([*pauses, {"max": 4, "backoff": "0.7 s", "honor_retry_after": False}])),
+        )
+        for number in range(2)
+    )
+
+
+@st.composite
+def doors(draw: st.DrawFn) -> AdmissionSpec | None:
+    """Draw who is turned away."""
+    if draw(st.integers(0, 3)) == 0:
+        return None
+    rules: dict[str, Any] = {"retry_after": draw(st.sampled_from(["0 s", "1.7 s"]))}
+    options: dict[str, Any] = {
+        "max_queue": draw(st.integers(0, 3)),
+        "kv_headroom": draw(st.sampled_from([0.1, 0.4])),
+        "probabilistic_from": draw(st.sampled_from([0.2, 0.7])),
+        "deadline_aware": True,
+        "token_bucket": {"rate": draw(st.sampled_from([0.9, 4.1])), "burst": draw(st.integers(1, 5))},
+    }
+    for name in draw(st.lists(st.sampled_from(sorted(options)), min_size=1, max_size=3, unique=True)):
+        rules[name] = options[name]
+    return validate(AdmissionSpec, rules)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> StreamingSpec:
+    """Draw a way to the client, with or without limits."""
+    way: dict[str, Any] = {"network_latency": "0.21 s", "cost_per_event": draw(st.sampled_from(["0 s", "53 ms"]))}
+    way["stream"] = draw(st.booleans())
+    limit = draw(st.sampled_from([None, 3, 17]))
+    return validate(StreamingSpec, way if limit is None else way | {"http_timeout": f"{limit * LIMIT_UNIT} s"})
+
+
+KINDS = {
+    "any": st.one_of(cases(), pressed_cases()),
+    "ordered": ordered_cases(),
+    "shared": shared_cases(),
+    "speculative": speculative_cases(),
+    "swapping": swapping_cases(),
+}
+
+
+@st.composite
+def deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
+    """Draw replicas, of one kind or of two, with a door, and requests whose clients may hang up."""
+    case: Case = draw(KINDS[kind].filter(_is_continuous))
+    config = replace(case.config, async_scheduling=draw(st.booleans()))
+    specs = case.specs
+    if specs.concurrency is not None:
+        specs = replace(specs, closes_at=draw(st.sampled_from([None, 4.0, 20.0])))
+    own = draw(st.lists(st.integers(0, 1), min_size=len(specs), max_size=len(specs)))
+    seed = draw(st.integers(0, 9))
+    specs = replace(specs, classes=draw(classes()), request_class=np.array(own, dtype=np.int16), seed=seed)
+    is_open = specs.concurrency is None and specs.turn is None
+    control = Control(
+        routing=draw(routings()),
+        admission=draw(doors()),
+        limits=((2.0, None, None), (None, None, None)),
+        streaming=draw(streams()) if is_open and draw(st.booleans()) else None,
+    )
+    deployment = make_deployment(config, case.times, draw(st.integers(1, 3)))
+    deployment = replace(deployment, control=control)
+    if config.num_speculative_tokens == 0 and draw(st.booleans()):
+        other = replace(config, num_blocks=config.num_blocks + draw(st.integers(0, 9)))
+        times = (case.times, draw(step_times(other)))
+        allowed = draw(st.sampled_from([(), ((0,), (1,)), ((1, 0), (1,))]))
+        deployment = replace(
+            deployment,
+            control=replace(control, allowed=allowed),
+            pools=tuple(
+                PoolSetup(name=name, engine=engine, step_times=own, priced=None, num_replicas=draw(st.integers(1, 2)))
+                for name, engine, own in zip("ab", (config, other), times, strict=True)
+            ),
+        )
+    return deployment, specs
+
+
+def _is_continuous(case: Case) -> bool:
+    config = case.config
+    return config.batching == "continuous" and config.kv_allocation != "none" and config.data_parallel_size == 1
+
+
+def served(deployment: Deployment, specs: RequestSpecs, how: Accelerate | None) -> Simulation:
+    """Return a run on the plain planes, compiled or not; None: on the managed one."""
+    assert deployment.control is not None
+    accelerate = how or "off"
+    return _decided(deployment, deployment.control, specs, None, None, accelerate, is_managed=how is None)
+
+
+def assert_same_runs(expected: Simulation, actual: Simulation) -> None:
+    """Assert that two runs have the same records and counts, to the bit."""
+    for name in RECORDS:
+        assert_same_values(name, getattr(expected.records, name), getattr(actual.records, name))
+    assert expected.timeline is not None
+    assert actual.timeline is not None
+    for each in fields(expected.timeline):
+        assert_same_values(each.name, getattr(expected.timeline, each.name), getattr(actual.timeline, each.name))
+    assert expected.end_time == actual.end_time
+    assert expected.num_replicas == actual.num_replicas
+    assert expected.totals.num_steps == actual.totals.num_steps
+    assert expected.totals.itl.count == actual.totals.itl.count
+    assert expected.totals.busy_seconds == pytest.approx(actual.totals.busy_seconds, rel=1e-12)
+    assert_same_values("stream", expected.stream, actual.stream)
+    assert [each.name for each in expected.pools] == [each.name for each in actual.pools]
+
+
+def _is_served_plainly(deployment: Deployment, specs: RequestSpecs) -> bool:
+    assert deployment.control is not None
+    setups = deployment.pools or (
+        PoolSetup(
+            name="", engine=deployment.engine, step_times=deployment.priced.step_times, priced=None, num_replicas=1
+        ),
+    )
+    return is_attended(setups, deployment.control, specs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[*CHECKS, HealthCheck.too_slow])
+def test_rules_on_the_plain_plane_are_those_of_the_managed_one(kind: str, data: st.DataObject) -> None:
+    """Any replicas, router, door, patience and pools: every record, every attempt and every refusal is the same."""
+    deployment, specs = data.draw(deployments(kind))
+    assert _is_served_plainly(deployment, specs)
+
+    assert_same_runs(served(deployment, specs, None), served(deployment, specs, "off"))
+
+
+@needs_numba
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[*CHECKS, HealthCheck.too_slow])
+def test_rules_run_compiled_as_they_are(kind: str, data: st.DataObject) -> None:
+    """The same cases, compiled: every record and every total is the same, to the bit."""
+    deployment, specs = data.draw(deployments(kind))
+    assume(is_covered(Case(deployment.engine, deployment.priced.step_times, specs)))
+
+    interpreted, compiled = (served(deployment, specs, how) for how in ("off", "on"))
+
+    assert_same_runs(interpreted, compiled)
+    for each in fields(interpreted.totals):
+        assert_same_values(each.name, getattr(interpreted.totals, each.name), getattr(compiled.totals, each.name))
+
+
+def test_codes_are_those_of_the_records() -> None:
+    """The engine numbers outcomes as results name them."""
+    assert outcomes.REASONS[RATE_LIMIT : GAVE_UP + 1] == (
+        "rate_limit",
+        "queue_full",
+        "kv_headroom",
+        "load",
+        "deadline",
+        "timeout",
+    )
+    assert list(range(2, 8)) == [RATE_LIMIT, QUEUE_FULL, KV_HEADROOM, LOAD, DEADLINE, GAVE_UP]
+    assert (outcomes.STATUSES[REJECTED], outcomes.STATUSES[TIMED_OUT]) == ("rejected", "timed_out")
+
+
+def test_every_field_of_the_rules_has_a_place_in_flat_memory() -> None:
+    """What these objects have, compiled code sees."""
+    for record, kind in (
+        (flat.ATTENDANCE, Attendance),
+        (flat.BUCKET, Bucket),
+        (flat.CALLERS, Callers),
+        (flat.DOOR, Door),
+        (flat.FINISHES, Finishes),
+        (flat.PART, Part),
+        (flat.PATIENCE, Patience),
+        (flat.UNIFORMS, Uniforms),
+    ):
+        assert set(record.fields) == set(kind.__slots__)
+
+
+STORM: Mapping[str, Any] = {
+    "arrivals": {"process": "poisson", "rate": 90},
+    "prompt_tokens": {"distribution": "lognormal", "mean": 200, "cv": 1.0, "max": 2000},
+    "output_tokens": {"distribution": "lognormal", "mean": 150, "cv": 1.0, "max": 600},
+    "num_requests": 3000,
+    "classes": [
+        {"name": "chat", "share": 0.7, "timeout": "6 s", "retries": {"max": 3, "backoff": "200 ms"}},
+        {"name": "batch", "share": 0.3, "timeout": "20 s"},
+    ],
+}
+SMALL = {"name": "vllm", "version": "0.12", "max_model_len": 16384, "gpu_memory_utilization": 0.25, "max_num_seqs": 6}
+
+
+@needs_numba
+@pytest.mark.parametrize(
+    ("deployment", "workload"),
+    [
+        ({"admission": {"max_queue": 30, "probabilistic_from": 0.9, "token_bucket": {"rate": 60, "burst": 90}}}, {}),
+        ({"routing": "power_of_two"}, {}),
+        (
+            {"routing": "prefix", "admission": {"kv_headroom": 0.05, "retry_after": "2 s"}},
+            {
+                "sessions": {"turns": {"distribution": "geometric", "mean": 4, "max": 9}, "think_time": "2 s"},
+                "shared_prefix": {"num_groups": 3, "tokens": 400},
+            },
+        ),
+        (
+            {"streaming": {"network_latency": "20 ms", "http_timeout": "4 s"}},
+            {"arrivals": {"process": "poisson", "rate": 30}},
+        ),
+        ({}, {"arrivals": {"process": "closed_loop", "concurrency": 300}}),
+    ],
+)
+def test_overload_runs_compiled(
+    deployment: dict[str, Any], workload: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Four replicas that are asked for more than they can do: nothing falls back, and every byte is the same."""
+    own = {"hardware": "h100-sxm-80gb", "replicas": 4, "engine": SMALL} | deployment
+    scenario = Scenario.model_validate(
+        {"name": "storm", "model": "llama-3.1-8b", "deployment": own, "workload": dict(STORM) | workload}
+    )
+    with caplog.at_level(logging.WARNING):
+        runs = [ss.run(scenario, accelerate=accelerate) for accelerate in ("off", "on")]
+
+    assert not [message for message in caplog.messages if "interpreted" in message]
+    assert (runs[0].requests["status"] != "completed").sum() > 30
+    assert json.dumps(dict(runs[0].summary)) == json.dumps(dict(runs[1].summary))
+    assert runs[0].requests.equals(runs[1].requests)
+
+
+@needs_numba
+def test_pools_run_compiled_each_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    """Two kinds of GPU behind one router, and a class that only one of them serves."""
+    pools = [
+        {"name": "large", "replicas": 2, "hardware": "h200-sxm-141gb"},
+        {"name": "small", "replicas": 1, "hardware": "l40s-48gb", "engine": SMALL | {"gpu_memory_utilization": 0.9}},
+    ]
+    workload = dict(STORM) | {
+        "arrivals": {"process": "poisson", "rate": 30},
+        "classes": [{"name": "chat", "share": 0.8}, {"name": "batch", "share": 0.2, "pool": "small"}],
+    }
+    deployment = {"hardware": "h100-sxm-80gb", "engine": {"name": "vllm", "version": "0.12"}, "pools": pools}
+    scenario = Scenario.model_validate(
+        {"name": "pools", "model": "llama-3.1-8b", "deployment": deployment, "workload": workload}
+    )
+    with caplog.at_level(logging.WARNING):
+        runs = [ss.run(scenario, accelerate=accelerate) for accelerate in ("off", "on")]
+
+    assert not [message for message in caplog.messages if "interpreted" in message]
+    assert set(runs[0].requests["replica_id"]) == {0, 1, 2}
+    assert json.dumps(dict(runs[0].summary)) == json.dumps(dict(runs[1].summary))
+    assert runs[0].requests.equals(runs[1].requests)
