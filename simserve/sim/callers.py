@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from simserve.engine import callers as rules
 from simserve.engine.callers import ARRIVE, Event
+from simserve.engine.delivery import Delivery, seconds_to_client
 from simserve.engine.state import RequestTable
 from simserve.sim.chance import Chance
-from simserve.sim.delivery import Delivery
 from simserve.sim.patience import callers_of
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.workload.requests import RequestSpecs
@@ -125,7 +125,7 @@ class Callers:
         self._callers.num_ended += 1
         self._not_before = not_before
         if self.delivery is not None:
-            now += self.delivery.seconds(index)
+            now += seconds_to_client(self.delivery, self._requests, index)
         for tell in self.on_end:
             tell(index, now)
         if self._specs.concurrency is not None and self._specs.turn is None:

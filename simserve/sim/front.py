@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from simserve.engine.callers import ANSWER, TURN
+from simserve.engine.delivery import note_leap
 from simserve.engine.state import COMPLETED, FAILED
+from simserve.sim.delivery import make_room
 from simserve.sim.disaggregation import DisaggregatedFleet
 from simserve.sim.fairness import FairQueue
 from simserve.sim.fleet import ELSEWHERE, NOWHERE, Fleet
@@ -190,8 +192,10 @@ class FrontedFleet(Fleet):
 
     def complete(self, unit: Unit, now: float) -> None:
         """End the step of a replica, and offer the room that it leaves."""
-        if self.callers.delivery is not None:
-            self.callers.delivery.note_leap(unit, now)
+        delivery = self.callers.delivery
+        if delivery is not None:
+            make_room(delivery, unit.number)
+            note_leap(delivery, unit.number, unit.replica, now)
         super().complete(unit, now)
         if unit.state == READY:
             self._offer_turn(now)

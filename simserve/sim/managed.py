@@ -18,7 +18,7 @@ from simserve.sim.autoscaler import Autoscaler
 from simserve.sim.callers import Callers
 from simserve.sim.cluster import end_of
 from simserve.sim.control import Control, Limits
-from simserve.sim.delivery import Delivery
+from simserve.sim.delivery import delivery_of
 from simserve.sim.disaggregation import DisaggregatedFleet
 from simserve.sim.fairness import FairQueue
 from simserve.sim.faults import Faults
@@ -183,7 +183,7 @@ class ManagedRun:
     def _build_front(self, fleet: FrontedFleet) -> None:
         control, specs, requests = self._control, self._specs, self.requests
         if control.streaming is not None and (specs.concurrency is not None or specs.turn is not None):
-            fleet.callers.delivery = Delivery(control.streaming, requests)
+            fleet.callers.delivery = delivery_of(control.streaming, 0)
         cache, api, fair = control.response_cache, control.overflow, control.fairness
         fleet.build_front(
             cache=None if cache is None else ResponseCache(cache, requests, specs),

@@ -206,7 +206,7 @@ def _decided(
     latency = _frontend_latency(engine, specs) + (0.0 if streaming is None else streaming.network_latency)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
     run: ManagedRun | AttendedRun
-    if is_managed or not is_attended(setups, control, specs):
+    if is_managed or not is_attended(setups, control):
         compiled_for(accelerate, len(specs), "a fleet that changes, or has something in front of it,")
         run = ManagedRun(control, setups, specs, latency, on_progress, log)
     else:

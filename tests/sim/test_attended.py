@@ -19,9 +19,11 @@ from simserve.engine.bucket import Bucket
 from simserve.engine.callers import Callers, Patience
 from simserve.engine.compiled import fields as flat
 from simserve.engine.data_plane import Part
+from simserve.engine.delivery import Delivery
 from simserve.engine.door import Door, Finishes
 from simserve.engine.event_plane import Attendance
 from simserve.engine.outcomes import DEADLINE, GAVE_UP, KV_HEADROOM, LOAD, QUEUE_FULL, RATE_LIMIT, REJECTED, TIMED_OUT
+from simserve.engine.routing import Shares
 from simserve.engine.uniforms import Uniforms
 from simserve.scenario.schema import Scenario
 from simserve.sim import records as outcomes
@@ -118,12 +120,11 @@ def deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
     own = draw(st.lists(st.integers(0, 1), min_size=len(specs), max_size=len(specs)))
     seed = draw(st.integers(0, 9))
     specs = replace(specs, classes=draw(classes()), request_class=np.array(own, dtype=np.int16), seed=seed)
-    is_open = specs.concurrency is None and specs.turn is None
     control = Control(
         routing=draw(routings()),
         admission=draw(doors()),
         limits=((2.0, None, None), (None, None, None)),
-        streaming=draw(streams()) if is_open and draw(st.booleans()) else None,
+        streaming=draw(streams()) if draw(st.booleans()) else None,
     )
     deployment = make_deployment(config, case.times, draw(st.integers(1, 3)))
     deployment = replace(deployment, control=control)
@@ -131,6 +132,8 @@ def deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
         other = replace(config, num_blocks=config.num_blocks + draw(st.integers(0, 9)))
         times = (case.times, draw(step_times(other)))
         allowed = draw(st.sampled_from([(), ((0,), (1,)), ((1, 0), (1,))]))
+        weights = draw(st.sampled_from([None, None, {"a": 0.7, "b": 0.31}]))
+        control = replace(control, routing=control.routing.model_copy(update={"weights": weights}))
         deployment = replace(
             deployment,
             control=replace(control, allowed=allowed),
@@ -171,14 +174,14 @@ def assert_same_runs(expected: Simulation, actual: Simulation) -> None:
     assert [each.name for each in expected.pools] == [each.name for each in actual.pools]
 
 
-def _is_served_plainly(deployment: Deployment, specs: RequestSpecs) -> bool:
+def _is_served_plainly(deployment: Deployment) -> bool:
     assert deployment.control is not None
     setups = deployment.pools or (
         PoolSetup(
             name="", engine=deployment.engine, step_times=deployment.priced.step_times, priced=None, num_replicas=1
         ),
     )
-    return is_attended(setups, deployment.control, specs)
+    return is_attended(setups, deployment.control)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -187,7 +190,7 @@ def _is_served_plainly(deployment: Deployment, specs: RequestSpecs) -> bool:
 def test_rules_on_the_plain_plane_are_those_of_the_managed_one(kind: str, data: st.DataObject) -> None:
     """Any replicas, router, door, patience and pools: every record, every attempt and every refusal is the same."""
     deployment, specs = data.draw(deployments(kind))
-    assert _is_served_plainly(deployment, specs)
+    assert _is_served_plainly(deployment)
 
     assert_same_runs(served(deployment, specs, None), served(deployment, specs, "off"))
 
@@ -228,10 +231,12 @@ def test_every_field_of_the_rules_has_a_place_in_flat_memory() -> None:
         (flat.ATTENDANCE, Attendance),
         (flat.BUCKET, Bucket),
         (flat.CALLERS, Callers),
+        (flat.DELIVERY, Delivery),
         (flat.DOOR, Door),
         (flat.FINISHES, Finishes),
         (flat.PART, Part),
         (flat.PATIENCE, Patience),
+        (flat.SHARES, Shares),
         (flat.UNIFORMS, Uniforms),
     ):
         assert set(record.fields) == set(kind.__slots__)
@@ -268,6 +273,10 @@ SMALL = {"name": "vllm", "version": "0.12", "max_model_len": 16384, "gpu_memory_
             {"arrivals": {"process": "poisson", "rate": 30}},
         ),
         ({}, {"arrivals": {"process": "closed_loop", "concurrency": 300}}),
+        (
+            {"streaming": {"network_latency": "20 ms", "cost_per_event": "1 ms"}},
+            {"arrivals": {"process": "closed_loop", "concurrency": 300}},
+        ),
     ],
 )
 def test_overload_runs_compiled(

@@ -220,11 +220,20 @@ CALLERS = Record(
         "tries": Column("i"),
     },
 )
+DELIVERY = Record(
+    "delivery",
+    {
+        **dict.fromkeys(("backlog", "batch", "seen_at"), Items("d")),
+        **dict.fromkeys(("cost", "cost_per_token", "network_latency"), FLOAT),
+        "streams": BOOLEAN,
+    },
+)
 FINISHES = Record("finishes", {"interval": FLOAT, "is_warm": BOOLEAN, "last": FLOAT})
 ATTENDANCE = Record(
     "attendance",
     {
         "callers": Pointer(CALLERS),
+        "delivery": Pointer(DELIVERY),
         "door": Pointer(DOOR),
         "draws": INTEGER,
         "finishes": Records(FINISHES),
@@ -238,7 +247,8 @@ ATTENDANCE = Record(
         "refusals": Column("q"),
     },
 )
-PART = Record("part", {"ready": Items("q")})
+PART = Record("part", {"pools": Items("q"), "ready": Items("q")})
+SHARES = Record("shares", {"credits": Items("d"), "weights": Items("d")})
 _PLANE: dict[str, Kind] = {
     **dict.fromkeys(
         ("is_divided", "is_stale", "notes_finishes", "routes_least", "schedules_ahead", "weighs_tokens"), BOOLEAN
@@ -251,8 +261,10 @@ _PLANE: dict[str, Kind] = {
     "held": Items("dqq"),
     "kinds": Column("i"),
     "parts": Records(PART),
+    "pools": Records(PART),
     "router": Pointer(ROUTER),
     "sent": Items("dq"),
+    "shares": Pointer(SHARES),
     "units": Records(REPLICA),
 }
 PLANE = Record("plane", {name: _PLANE.get(name, INTEGER) for name in DataPlane.__slots__})
