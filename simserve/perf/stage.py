@@ -289,7 +289,7 @@ def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     if precision.name == "mxfp4" and stage.shape.engine.name == "vllm":
         up, down = marlin_padded(up, down)
     shape = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
-    speed = stage.shape.engine.mxfp4_expert_speed if gemm_class(precision) == "mxfp4_weight_only" else 1.0
+    speed = stage.shape.engine.expert_speed.get(precision.name, 1.0)
     curve = expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share, speed)
     load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups, moe.router_groups)
     if not precision.has_packed_experts:

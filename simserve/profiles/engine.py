@@ -110,7 +110,7 @@ class ResolvedEngine:
         fuses_all_reduce_norm: Whether the norm behind a small all-reduce is part of its kernel.
         fuses_activation_quantisation: Whether norms and activation functions round their results to 8 bits.
         narrow_kv_slowdown: Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels.
-        mxfp4_expert_speed: Times as fast as the fitted kernels experts in MXFP4 compute.
+        expert_speed: Weight format -> times as fast as the fitted kernels experts compute.
         latent_attention_gap: Seconds that a layer's latent attention takes longer than the fitted kernels.
         num_group_router_kernels: Small kernels of a layer whose router chooses groups of experts first.
         max_bandwidth: Memory bandwidth beyond which the kernels gain nothing; infinite where they follow the GPU.
@@ -192,7 +192,7 @@ class ResolvedEngine:
     fuses_all_reduce_norm: bool
     fuses_activation_quantisation: bool
     narrow_kv_slowdown: float
-    mxfp4_expert_speed: float
+    expert_speed: Mapping[str, float]
     latent_attention_gap: float
     num_group_router_kernels: int
     max_bandwidth: float
