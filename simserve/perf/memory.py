@@ -157,7 +157,26 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
         needs["draft_weights"] = draft_weights_bytes(shape.speculation)
     if shape.model.linear_attention is not None:
         needs["states"] = state_slots(shape) * state_bytes(shape)
+    relaid = relaid_expert_bytes(shape)
+    if sum(needs.values()) + relaid < shape.hardware.memory.total:
+        needs["runtime"] += relaid
     return needs
+
+
+def relaid_expert_bytes(shape: ReplicaShape) -> float:
+    """Return the bytes of a GPU's experts that stay in memory in the layout they were stored in, too.
+
+    Triton's kernels want MXFP4 matrices in a layout of their own: TensorRT-LLM makes it as it loads, and the memory of
+    the first matrices as stored does not come back (seen in the KV that is left). Where a GPU has no room for both it
+    does.
+    """
+    model = shape.model
+    if model.moe is None or shape.precision.name not in shape.engine.relaid_expert_formats:
+        return 0.0
+    up, _ = model.expert_gemms(shape.expert_slices)
+    held = -(-model.moe.num_experts // shape.expert_groups)
+    layers = shape.num_layers_per_stage * model.num_moe_layers / model.num_hidden_layers
+    return layers * held * up.num_weights * shape.precision.weight_bits / 8
 
 
 def state_bytes(shape: ReplicaShape) -> float:

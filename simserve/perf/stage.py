@@ -31,7 +31,7 @@ from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, PART_NAMES, bo
 from simserve.perf.quantization import Precision, kv_element_bytes
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.unpacking import unpacked_parts, unpacking_parts
-from simserve.perf.weights import marlin_padded
+from simserve.perf.weights import launched_gemms, marlin_padded
 from simserve.profiles.model import Gemm, MixtureOfExperts, ModelProfile
 
 NORM_PASSES = 4
@@ -266,20 +266,6 @@ def _linear_block(stage: Stage, tokens: Array, *, has_prompts: bool) -> Array:
     return parts
 
 
-def launched_gemms(gemms: list[Gemm]) -> list[Gemm]:
-    """Return the projections of attention as engines launch them.
-
-    MLA's down-projections of queries and of keys and values read the same input and are one product
-    (``fused_qkv_a_proj_with_mqa`` of SGLang, ``fused_qkv_a_proj`` of vLLM, ``kv_a_proj_with_mqa`` of TensorRT-LLM).
-    """
-    down = {gemm.name: gemm for gemm in gemms if gemm.name in ("q_a", "kv_a")}
-    if len(down) < 2:
-        return gemms
-    width = sum(gemm.out_features for gemm in down.values())
-    rest = [gemm for gemm in gemms if gemm.name not in down]
-    return [replace(down["q_a"], name="qkv_a", out_features=width), *rest]
-
-
 def _mlp_block(stage: Stage, gemms: list[Gemm], tokens: Array) -> Array:
     """Return projections and activation function of an MLP (or of router and shared experts) of one layer."""
     parts = np.zeros((len(PART_NAMES), len(tokens)))
@@ -303,7 +289,8 @@ def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     if precision.name == "mxfp4" and stage.shape.engine.name == "vllm":
         up, down = marlin_padded(up, down)
     shape = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
-    curve = expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share)
+    speed = stage.shape.engine.expert_speed.get(precision.name, 1.0)
+    curve = expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share, speed)
     load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups, moe.router_groups)
     if not precision.has_packed_experts:
         held = float(np.max(load.held)) * (up.num_weights + down.num_weights)

@@ -161,3 +161,17 @@ def marlin_padded(up: Gemm, down: Gemm) -> tuple[Gemm, Gemm]:
         replace(up, out_features=columns, in_features=model_width),
         replace(down, out_features=model_width, in_features=width),
     )
+
+
+def launched_gemms(gemms: list[Gemm]) -> list[Gemm]:
+    """Return the projections of attention as engines launch them.
+
+    MLA's down-projections of queries and of keys and values read the same input and are one product
+    (``fused_qkv_a_proj_with_mqa`` of SGLang, ``fused_qkv_a_proj`` of vLLM, ``kv_a_proj_with_mqa`` of TensorRT-LLM).
+    """
+    down = {gemm.name: gemm for gemm in gemms if gemm.name in ("q_a", "kv_a")}
+    if len(down) < 2:
+        return gemms
+    width = sum(gemm.out_features for gemm in down.values())
+    rest = [gemm for gemm in gemms if gemm.name not in down]
+    return [replace(down["q_a"], name="qkv_a", out_features=width), *rest]
