@@ -1,4 +1,4 @@
-"""The operators of one pipeline stage and of the LM head, priced for every number of tokens at once.
+"""The operators of one pipeline stage, priced for every number of tokens at once.
 
 Knows the layers of a model on one rank; not what requests a step holds, and not the host.
 """
@@ -47,11 +47,8 @@ ROUTING_PASSES = 2
 GATE_PASSES = 2
 """Kernels that scale a gated shared expert's output: the sigmoid of its gate, and the product."""
 
-SAMPLING_PASSES = 4
-"""Times sampling moves the logits: cast, softmax, cumulate, pick."""
-
 LOGIT_BYTES = 4.0
-"""Bytes of a logit in sampling: FP32, as vLLM casts them."""
+"""Bytes of a logit of the router or in sampling: FP32, as vLLM casts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,18 +374,6 @@ def has_fitted_gemms(stage: Stage) -> bool:
     if stage.shape.model.moe is not None:
         used.append(expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share).fit)
     return None not in used
-
-
-def head_parts(stage: Stage, sequences: Array) -> Array:
-    """Return the seconds by part of LM head, gathering of logits and sampling, by sequences sampled."""
-    model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
-    parts = wide_projection(stage, model.lm_head_gemm(num_ranks), sequences)
-    logits = model.vocab_size * LOGIT_BYTES
-    parts += elementwise_parts(SAMPLING_PASSES * logits, sequences, stage.machine, SAMPLING_PASSES)
-    if num_ranks > 1:
-        gathered = sequences * model.vocab_size * ACTIVATION_BYTES
-        parts[COMMUNICATION] += all_gather_seconds(gathered, num_ranks, stage.shape.tensor_link)
-    return parts
 
 
 def transfer_seconds(shape: ReplicaShape, tokens: Array) -> Array:

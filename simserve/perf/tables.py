@@ -28,6 +28,7 @@ from simserve.perf.attention import (
 )
 from simserve.perf.efficiency import Array
 from simserve.perf.fitted_attention import NARROW_KV_BYTES
+from simserve.perf.head import head_parts
 from simserve.perf.indexer import index_key_seconds, index_pair_seconds, sparse_prompt_seconds
 from simserve.perf.linear_attention import step_state_seconds
 from simserve.perf.memory import kv_bytes_per_token
@@ -41,7 +42,6 @@ from simserve.perf.speculation import passing_shape, wide_key_seconds, with_draf
 from simserve.perf.stage import (
     Stage,
     has_fitted_gemms,
-    head_parts,
     measured_parts,
     shared_parts,
     stage_of,

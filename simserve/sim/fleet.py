@@ -323,9 +323,7 @@ class Fleet(Lives):
                     self._leave(unit, index)
         for index in finished:
             if index not in doomed and not self._goes_on(index, unit, now):
-                # What the API server had to send before.
-                sent_at = max(now, requests.finish_time[index])
-                self.callers.ended(index, self._answered_at(index, unit, sent_at))
+                self.callers.ended(index, self._answered_at(index, unit, max(now, requests.finish_time[index])))
         if doomed:
             for index, decided_at in doomed.items():
                 self.num_lost_tokens += requests.generated_tokens[index]
