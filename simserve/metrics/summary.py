@@ -201,7 +201,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
     money = _money(simulation, facts, measured, rates)
     objective = _slo(facts.slo, measured)
     figures = Figures(
-        latencies=_latency_values(measured),
+        latencies=_latency_values(measured) if facts.thresholds else {},
         itl=simulation.totals.itl,
         slo_attainment=objective["attainment"],
         scalars=totals | money.dollars,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from simserve.report.answer import warnings
 from simserve.scenario.load import load
 from simserve.scenario.run import run
 from tests.scenario.builders import make_scenario
@@ -107,3 +108,10 @@ def test_turns_may_be_a_number() -> None:
     )
 
     assert short.workload == long.workload
+
+
+def test_the_reader_sees_it_with_the_key_as_it_is_written() -> None:
+    """Among the warnings, a key in its own spelling."""
+    result = run(make_scenario([THREE, "deployment.routing.imbalance_guard=1.5"]))
+
+    assert "deployment.routing.imbalance_guard has no effect under least_outstanding." in warnings(result)
