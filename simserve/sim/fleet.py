@@ -13,12 +13,9 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from simserve.engine.callers import ANSWER, ARRIVE, FIRST_BYTE, LAND, SUBMIT, TIMEOUT, Event
-from simserve.engine.cancel import cancel
 from simserve.engine.door import end_pause, note_finishes
-from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.leaps import LEAP_BYTES
 from simserve.engine.outcomes import ADMITTED, GAVE_UP, REJECTED, TIMED_OUT
-from simserve.engine.slowing import use_times
 from simserve.engine.state import COMPLETED, FAILED, INFINITY, UNFINISHED, RequestTable
 from simserve.sim.callers import Callers
 from simserve.sim.gate import Gate
@@ -28,6 +25,7 @@ from simserve.sim.records import FAILED as LOST
 from simserve.sim.records import REASONS
 from simserve.sim.regions import Regions
 from simserve.sim.routing import Router
+from simserve.sim.schedulers import cancel, complete, plan, seen_time, submit, take_finished, use_times
 from simserve.sim.units import DRAINING, STOPPED, Pool, Unit
 
 EVENTS_BETWEEN_CHORES = 1024
@@ -92,7 +90,7 @@ class Fleet(Lives):
         doomed, unit.doomed = unit.doomed, {}
         unit.is_dying = unit.is_freezing = unit.is_frozen = False
         unit.load = unit.tokens = 0
-        unit.pool.recorder.flush(unit.replica)
+        unit.flush()
         unit.new_replica()
         self._ends[unit.number] = INFINITY
         if unit.state == DRAINING:
@@ -175,13 +173,13 @@ class Fleet(Lives):
     def flush(self) -> None:
         """Hand all leaps to the recorders of their pools."""
         for unit in self.units:
-            unit.pool.recorder.flush(unit.replica)
+            unit.flush()
 
     def _do_chores(self) -> None:
         limit = FLUSH_ROWS * LEAP_BYTES
         for unit in self.units:
             if len(unit.replica.leaps) >= limit:
-                unit.pool.recorder.flush(unit.replica)
+                unit.flush()
         if self._on_progress is not None:
             self._on_progress(self.callers.num_ended)
 
@@ -305,8 +303,7 @@ class Fleet(Lives):
         if replica.num_steps:
             unit.busy_seconds += now - replica.start_time
         if complete(replica, requests):
-            assert replica.finished is not None
-            finished, replica.finished = replica.finished, []
+            finished = take_finished(replica)
             for index in finished:
                 self._leave(unit, index)
             note_finishes(unit.finishes, len(finished), replica.num_running, now)

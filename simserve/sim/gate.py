@@ -14,6 +14,7 @@ from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.chance import Chance
 from simserve.sim.control import Control
 from simserve.sim.patience import kinds_of
+from simserve.sim.schedulers import as_one
 from simserve.sim.units import Unit
 from simserve.workload.requests import RequestSpecs
 
@@ -84,7 +85,7 @@ class Gate:
         """
         if unit is not None:
             self._chance.top_up(1)
-            return refusal(self._door, index, unit.replica, unit.load, unit.finishes.interval, now)
+            return refusal(self._door, index, as_one(unit.replica), unit.load, unit.finishes.interval, now)
         bucket, most = self._door.bucket, self._door.max_queue
         if bucket is not None and not holds(bucket, 1.0, now):
             return RATE_LIMIT
