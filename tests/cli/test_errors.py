@@ -286,7 +286,7 @@ def test_a_place_that_refuses_late_is_no_defect(simserve: Simserve, monkeypatch:
 
     assert (outcome.code, outcome.error_line) == (
         2,
-        "simserve: error: page.html: cannot be written or read: Permission denied",
+        "page.html: cannot be written or read: Permission denied",
     )
 
 
