@@ -38,15 +38,15 @@ def test_names_are_sorted_stems() -> None:
 
 def test_a_name_is_there_where_it_is_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Bundled or a user's; a path is no name, even of a file that is there."""
-    make_file(tmp_path / "hardware" / "mine.yaml")
-    make_file(tmp_path / "hardware" / "folder" / "deep.yaml")
+    make_file(tmp_path / "hardware_profiles" / "mine.yaml")
+    make_file(tmp_path / "hardware_profiles" / "folder" / "deep.yaml")
     set_profile_path(monkeypatch, tmp_path)
 
-    assert [catalog.has("hardware", name) for name in catalog.names("hardware")] == [True] * len(
-        catalog.names("hardware")
+    assert "mine" in catalog.names("hardware")
+    assert all(catalog.has("hardware", name) for name in catalog.names("hardware"))
+    assert not any(
+        catalog.has("hardware", name) for name in ("folder/deep", "mine.yaml", "../hardware_profiles/mine", "")
     )
-    assert catalog.has("hardware", "mine")
-    assert not any(catalog.has("hardware", name) for name in ("folder/deep", "mine.yaml", "../hardware/mine", ""))
 
 
 def test_a_bundled_name_is_found() -> None:
