@@ -101,20 +101,14 @@ def _layer_weights(
     model: ModelProfile, quantization: str, num_ranks: int, num_expert_ranks: int, num_expert_groups: int
 ) -> tuple[float, float]:
     """Return the parameters of all layers on one rank: those in the low-bit format, and the others."""
-    matrices, whole = _matrices(model, num_ranks), _matrices(model, 1)
+    matrices, whole = model.gemms_beside_experts(num_ranks), model.gemms_beside_experts()
     low = _expert_weights(model, quantization, num_expert_ranks, num_expert_groups)
-    low += sum(gemm.num_weights for gemm in matrices if gemm.is_quantised)
-    other = sum(gemm.num_weights for gemm in matrices if not gemm.is_quantised)
+    low += sum(count * gemm.num_weights for count, gemm in matrices if gemm.is_quantised)
+    other = sum(count * gemm.num_weights for count, gemm in matrices if not gemm.is_quantised)
     head = 0 if model.tie_word_embeddings else model.lm_head_gemm().num_weights
-    counted = sum(gemm.num_weights for gemm in whole) + _expert_weights(model, "none", 1, 1)
+    counted = sum(count * gemm.num_weights for count, gemm in whole) + _expert_weights(model, "none", 1, 1)
     norms_and_biases = model.num_parameters - counted - head - model.num_embedding_parameters
     return low, other + norms_and_biases
-
-
-def _matrices(model: ModelProfile, num_ranks: int) -> list[Gemm]:
-    """Return every matrix of all layers on one rank but the routed experts."""
-    matrices = [gemm for layer in range(model.num_hidden_layers) for gemm in model.mlp_gemms(layer, num_ranks)]
-    return matrices + [gemm for count, gemm in model.mixing_gemms(num_ranks) for _ in range(count)]
 
 
 def _expert_weights(model: ModelProfile, quantization: str, num_ranks: int, num_groups: int) -> float:
