@@ -134,8 +134,8 @@ def kv_growth(query: MemoryQuery, _check: Check) -> dict[str, Any]:
     numbers = (
         f"{per_token:,.0f} B on a GPU"
         if model.mla is not None
-        else f"2 x {model.num_hidden_layers} x {max(model.num_key_value_heads / ranks, 1):g} x {model.head_dim} x "
-        f"{per_token / (2 * model.num_hidden_layers * max(model.num_key_value_heads / ranks, 1) * model.head_dim):g} B"
+        else f"2 x {model.num_attention_layers} x {max(model.num_key_value_heads / ranks, 1):g} x {model.head_dim} x "
+        f"{per_token / (2 * model.num_attention_layers * max(model.num_key_value_heads / ranks, 1) * model.head_dim):g} B"
         f" = {per_token:,.0f} B on a GPU"
     )
     used = per_token * query.context_tokens * query.batch

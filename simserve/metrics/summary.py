@@ -47,6 +47,7 @@ _MEMORY_KEYS = (
     "usable_bytes",
     "weights_bytes",
     "draft_weights_bytes",
+    "states_bytes",
     "kv_bytes",
     "activation_bytes",
     "non_torch_bytes",

@@ -36,6 +36,7 @@ class MemoryPlan:
         usable_bytes: What the engine allows itself for weights, runtime, activations and KV.
         weights_bytes: Weights.
         draft_weights_bytes: Weights of what drafts (speculative decoding); 0 without.
+        states_bytes: States of linear attention, those of every seat; 0 without.
         kv_bytes: Left for KV; negative when the rest alone is too much.
         activation_bytes: Peak of activations.
         non_torch_bytes: CUDA context, libraries and communication buffers.
@@ -58,6 +59,7 @@ class MemoryPlan:
     usable_bytes: float
     weights_bytes: float
     draft_weights_bytes: float = 0.0
+    states_bytes: float = 0.0
     kv_bytes: float
     activation_bytes: float
     non_torch_bytes: float
@@ -110,6 +112,7 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
         usable_bytes=usable,
         weights_bytes=needs["weights"],
         draft_weights_bytes=needs.get("draft_weights", 0.0),
+        states_bytes=needs.get("states", 0.0),
         kv_bytes=kv_bytes,
         activation_bytes=needs["activations"],
         non_torch_bytes=needs["runtime"],
