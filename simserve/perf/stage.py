@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from simserve.perf.collectives import (
 )
 from simserve.perf.efficiency import Array, Machine, start_latency
 from simserve.perf.fitted_attention import NARROW_KV_BYTES, FittedAttention, fitted_attention
-from simserve.perf.fusion import FUSED_KERNELS, has_fused_all_reduce
+from simserve.perf.fusion import head_norm_seconds, reduction_seconds
 from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, wide_class
 from simserve.perf.indexer import indexer_parts
 from simserve.perf.linear_attention import mixing_parts
@@ -176,27 +177,14 @@ def _reductions(stage: Stage, tokens: Array) -> Array:
     num_reductions = stage.num_layers * (1.0 if model.has_parallel_attention else 2.0)
     if shape.data_parallel_size > 1:
         num_reductions -= stage.num_layers * model.num_moe_layers / model.num_hidden_layers
-    message = tokens * model.hidden_size * ACTIVATION_BYTES
-    seconds = num_reductions * _all_reduce(stage, message)
-    is_fused = has_fused_all_reduce(shape, tokens)
-    if is_fused.any():
-        fused = replace(shape.tensor_link, engine=FUSED_KERNELS)
-        norm = start_latency(stage.machine, "elementwise")  # each saves the start of the norm behind it
-        least = np.maximum(_all_reduce(stage, message, fused) - norm, 0.0)
-        seconds = np.where(is_fused, np.minimum(num_reductions * least, seconds), seconds)
-    if model.qk_norm == "full":
-        # The heads of all ranks have one norm: their sums of squares are added up before it, and the ranks have had no
-        # time to drift apart since the reduction before.
-        together = replace(shape.tensor_link, skew=0.0)
-        seconds = seconds + stage.num_layers * all_reduce_seconds(
-            2.0 * LOGIT_BYTES * tokens, shape.tensor_parallel_size, together
-        )
-    return np.asarray(seconds)
+    norm = start_latency(stage.machine, "elementwise")
+    reduction = reduction_seconds(shape, tokens, norm, partial(_all_reduce, stage))
+    return num_reductions * reduction + stage.num_layers * head_norm_seconds(shape, tokens)
 
 
-def _all_reduce(stage: Stage, message: Array, fused: Link | None = None) -> Array:
-    """Return the seconds of an all-reduce; a measured one waits for the last rank too."""
-    num_ranks, link = stage.shape.tensor_parallel_size, fused or stage.shape.tensor_link
+def _all_reduce(stage: Stage, message: Array, link: Link) -> Array:
+    """Return the seconds of an all-reduce over a link; a measured one waits for the last rank too."""
+    num_ranks = stage.shape.tensor_parallel_size
     seconds = all_reduce_seconds(message, num_ranks, link)
     line = None if stage.measured is None else stage.measured.all_reduce(num_ranks)
     if line is None:

@@ -32,6 +32,7 @@ from simserve.perf.head import head_parts
 from simserve.perf.indexer import index_key_seconds, index_pair_seconds, sparse_prompt_seconds
 from simserve.perf.linear_attention import step_state_seconds
 from simserve.perf.memory import kv_bytes_per_token
+from simserve.perf.mixed_attention import mixed_decode_factor
 from simserve.perf.offload import cpu_key_seconds, cpu_pair_seconds, link_bandwidth, offload_parts
 from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES
 from simserve.perf.parallelism import exposed_head, micro_batch, num_micro_batches, rounds
@@ -144,10 +145,12 @@ def _last_token(shape: ReplicaShape, asked: int | None) -> int:
 
 def _step_times(stage: Stage, attention: AttentionShape, parts: StepParts, slope: Array) -> StepTimes:
     request, pair, key = _prefill_seconds(stage, attention)
+    num_layers = stage.num_layers * stage.shape.pipeline_parallel_size
+    factor = mixed_decode_factor(stage.shape, float(slope[1]) / num_layers, pair * growing_share(stage.shape.model))
     if stage.shape.model.indexer is not None:
         pair = index_pair_seconds(stage.shape.model.indexer, stage.machine)
-    num_layers = stage.num_layers * stage.shape.pipeline_parallel_size
     return StepTimes(
+        mixed_decode_factor=factor,
         decode_base=_sums(parts.decode),
         decode_slope=slope.tolist(),
         token_seconds=_sums(parts.token),

@@ -107,6 +107,7 @@ class ResolvedEngine:
             them, others read them each; None: any number.
         all_reduce: ``nccl``, or None for one of the engine's own.
         all_reduce_host_from: Bytes from which it also crosses the host link; infinite where it never does.
+        mixed_decode_tile: Rows of queries that a decode fills beside a prompt under FlashAttention-2; 0: its own.
         fuses_all_reduce_norm: Whether the norm behind a small all-reduce is part of its kernel.
         fuses_activation_quantisation: Whether norms and activation functions round their results to 8 bits.
         narrow_kv_slowdown: Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels.
@@ -189,6 +190,7 @@ class ResolvedEngine:
     shared_decode_groups: tuple[int, ...] | None
     all_reduce: str | None
     all_reduce_host_from: float
+    mixed_decode_tile: int
     fuses_all_reduce_norm: bool
     fuses_activation_quantisation: bool
     narrow_kv_slowdown: float

@@ -311,6 +311,7 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
         "all_reduce": known.kernels.all_reduce,
         "all_reduce_host_from": known.kernels.all_reduce_host_from or math.inf,
         "fuses_activation_quantisation": known.kernels.fuses_activation_quantisation,
+        "mixed_decode_tile": known.kernels.mixed_decode_tile,
         "fuses_all_reduce_norm": known.kernels.fuses_all_reduce_norm,
         "narrow_kv_slowdown": known.kernels.narrow_kv_slowdown,
         "expert_speed": known.kernels.expert_speed,

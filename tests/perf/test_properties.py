@@ -36,7 +36,9 @@ def priced(deployment: dict[str, Any], **changes: Any) -> PricedDeployment:
 def columns(result: PricedDeployment) -> dict[str, np.ndarray]:
     """Return every time of a deployment as an array."""
     times = result.step_times
-    return {name: np.atleast_1d(getattr(times, name)) for name in times.__slots__}
+    found = {name: np.atleast_1d(getattr(times, name)) for name in times.__slots__}
+    found["mixed_decode_slope"] = found.pop("mixed_decode_factor") * found["decode_slope"]
+    return found
 
 
 @FEW
