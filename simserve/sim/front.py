@@ -93,7 +93,7 @@ class FrontedFleet(Fleet):
         if fair is not None:
             self.parked = fair  # type: ignore[assignment]
             if self.gate is not None:
-                self.gate.parked_before = fair.waiting_of
+                self.gate.parked_before, self.gate.seconds_before = fair.waiting_of, fair.seconds_before
             self.router.has_room = lambda unit: (
                 unit.load < (unit.replica.max_num_seqs if max_outstanding is None else max_outstanding)
             )
@@ -184,6 +184,7 @@ class FrontedFleet(Fleet):
         if self.fair is None:
             super()._hand_to(index, number, now)
             return
+        self.fair.begin_wait(index, now)
         # Whoever waits already may be before it.
         super()._hand_to(index, number if not len(self.fair) else _NOBODY, now)
         if self._place[index] >= 0:
@@ -217,7 +218,7 @@ class FrontedFleet(Fleet):
             for index in fair.in_turn():
                 number = self.router.choose(index)
                 if number >= 0:
-                    fair.remove(index)
+                    fair.take_turn(index, now)
                     self._place[index] = NOWHERE
                     super()._hand_to(index, number, now)
                     fair.charge_prompt(index)
