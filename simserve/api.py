@@ -198,11 +198,11 @@ def diff(
         second: Likewise.
         tolerance: Relative change, either way, that every watched figure may show; None: only those of ``tolerances``.
         tolerances: The same for single figures, by name.
-        allow: In what the two may differ: ``scenario``, ``version``.
+        allow: In what the two may differ under a tolerance: ``scenario``, ``version``. Without one nothing is judged.
 
     Raises:
         InputError: A result is missing or is none.
-        UsageError: The two are of different scenarios or versions and that is not allowed, or a name is no figure.
+        UsageError: A name is no figure.
     """
     found = planner_diff.diff(first, second, tolerance=tolerance, tolerances=tolerances, allow=allow)
     return Diff(**{each.name: getattr(found, each.name) for each in fields(found)})

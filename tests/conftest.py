@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from simserve.sim import acceleration
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
@@ -20,3 +22,16 @@ def browser() -> Iterator[Any]:
         found = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield found
         found.close()
+
+
+@pytest.fixture
+def fresh_acceleration() -> Iterator[None]:
+    """Forget which compiled kernel was loaded and what was said of it, before and after."""
+    _forget_acceleration()
+    yield
+    _forget_acceleration()
+
+
+def _forget_acceleration() -> None:
+    acceleration._load.cache_clear()
+    acceleration._say.cache_clear()

@@ -25,7 +25,10 @@ PROFILE_FILE = "profile.yaml"
 
 def fit(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder that simserve calibrate kernels wrote.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="RUN", readable=False, help="Folder that simserve calibrate kernels wrote.", show_default=False
+        ),
     ],
     out: Annotated[
         Path | None,

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simserve.cli.importing import ForceOption, write_text
-from simserve.cli.options import JsonOption, QuietOption, SetOption, console, print_json, print_lines, print_table
+from simserve.cli.options import (
+    JsonOption,
+    QuietOption,
+    SetOption,
+    check_page,
+    console,
+    print_json,
+    print_lines,
+    print_table,
+)
 from simserve.cli.progress import progress
 from simserve.errors import UsageError
 
@@ -97,8 +106,7 @@ def _check_out(out: Path | None, *, force: bool) -> None:
         raise UsageError("must end in .yaml", key="--out", value=str(out))
     if out.exists() and not force:
         raise UsageError("is there already", file=out, remedy="name another file, or replace it with --force")
-    if not out.parent.is_dir():
-        raise UsageError("cannot be written: no such folder", file=out, key="--out")
+    check_page(out, "--out")
 
 
 def _render(fit: ServingFit, out: Path | None) -> None:

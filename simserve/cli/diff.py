@@ -25,7 +25,9 @@ def diff(
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="scenario|version", help="Compare results that differ in it; repeats.", show_default=False
+            metavar="scenario|version",
+            help="With a tolerance: judge results that differ in it too, instead of ending with 99; repeats.",
+            show_default=False,
         ),
     ] = None,
     output: Annotated[str, typer.Option("--format", metavar="text|md|json", help="How to print it.")] = "text",
@@ -34,7 +36,8 @@ def diff(
 ) -> None:
     """Say what moved between two results; with a tolerance, end with 99 where a figure moved too far, up or down.
 
-    Where both results carry confidence intervals, a figure must also have moved beyond them.
+    Where both results carry confidence intervals, a figure must also have moved beyond them. Results of different
+    scenarios, seeds or versions of simserve do not pass unless that is allowed.
 
     simserve diff results/before results/after --tolerance 5% --tolerance p99_ttft_ms=10%
     """
@@ -53,7 +56,7 @@ def diff(
             sys.stdout.write(diff_markdown(found))
         else:
             render_diff(found, console())
-    raise typer.Exit(EXIT_THRESHOLD_FAILED if found.failures else EXIT_DONE)
+    raise typer.Exit(EXIT_THRESHOLD_FAILED if found.has_failed else EXIT_DONE)
 
 
 def _choice(key: str, value: str, choices: tuple[str, ...]) -> str:

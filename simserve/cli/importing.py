@@ -145,7 +145,10 @@ def write_all(texts: Mapping[Path, str], *, force: bool) -> None:
 @app.command("hf-config")
 def hf_config(
     config: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A Hugging Face config.json, or its folder.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="PATH", readable=False, help="A Hugging Face config.json, or its folder.", show_default=False
+        ),
     ],
     out: OutFileOption = None,
     force: ForceOption = False,
@@ -170,7 +173,10 @@ def hf_config(
 @app.command("bench")
 def bench(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="JSON of vllm bench serve, plain or detailed.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="FILE", readable=False, help="JSON of vllm bench serve, plain or detailed.", show_default=False
+        ),
     ],
     hardware: HardwareOption = None,
     model: ModelOption = None,
@@ -201,7 +207,9 @@ def bench(
 
 @app.command("trace")
 def trace(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The trace, plain or gzip.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", readable=False, help="The trace, plain or gzip.", show_default=False)
+    ],
     trace_format: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="As of simserve trace; auto tells it by the first row.")
     ] = "auto",

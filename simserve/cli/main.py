@@ -24,6 +24,9 @@ stay, models and modules, and looking through them time and again takes a tenth 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a place that takes no more bytes; nobody's defect."""
 
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Errors of a place that the user may not use, where nothing before has seen it."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
@@ -57,6 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _report(SimserveError(f"the answer or its files cannot be written: {error.strerror}"))
         if os.environ.get(DEBUG_VARIABLE):
             raise
+        if isinstance(error, OSError) and error.errno in _FORBIDDEN:
+            place = f"{error.filename}: " if error.filename else ""
+            return _report(UsageError(f"{place}cannot be written or read: {error.strerror}"))
         return _report(
             InvariantError(
                 f"a defect in simserve: {type(error).__name__}: {error}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,10 +72,14 @@ def check_page(file: Path | None, key: str = "--html") -> None:
     """Refuse a file that cannot be written, before anything is simulated.
 
     Raises:
-        UsageError: Its folder is not there, or it is a folder itself.
+        UsageError: Its folder is not there or may not be written to, or it is a folder itself.
     """
-    if file is not None and (file.is_dir() or not file.parent.is_dir()):
+    if file is None:
+        return
+    if file.is_dir() or not file.parent.is_dir():
         raise UsageError("cannot be written: no such folder, or a folder itself", key=key, value=str(file))
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        raise UsageError("cannot be written: permission denied", key=key, value=str(file))
 
 
 def write_html(answer: WritesPage, file: Path | None, context: typer.Context) -> None:

@@ -12,7 +12,9 @@ from simserve.errors import UsageError
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that a run wrote.", show_default=False)],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", readable=False, help="Folder that a run wrote.", show_default=False)
+    ],
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Where the page goes. Default: DIR/report.html.")
     ] = None,

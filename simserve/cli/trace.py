@@ -28,7 +28,9 @@ TraceModelOption = Annotated[str | None, typer.Option(help="Model of the scenari
 
 
 def trace(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The trace, plain or gzip.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", readable=False, help="The trace, plain or gzip.", show_default=False)
+    ],
     trace_format: FormatOption = "auto",
     scenario: Annotated[
         Path | None,

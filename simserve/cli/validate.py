@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.cli.options import JsonOption, QuietOption, console, print_json
+from simserve.cli.options import JsonOption, QuietOption, check_page, console, print_json
 from simserve.errors import InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
@@ -99,8 +99,7 @@ def _check_outputs(files: Mapping[str, Path | None], date: str | None) -> None:
     for key, file in files.items():
         if file is not None and key in _DATED and date is None:
             raise UsageError("needs --date", key=key, remedy="for example --date 2026-11-30")
-        if file is not None and (file.is_dir() or not file.parent.is_dir()):
-            raise UsageError("cannot be written: no such folder, or a folder itself", file=file, key=key)
+        check_page(file, key)
 
 
 def _accuracy_page(result: Validation, data: Path | None, date: str) -> str:

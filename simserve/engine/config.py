@@ -67,6 +67,8 @@ class EngineConfig:
         handover_step_seconds: ``async_output``: seconds of a step before the tokens of the one before are handed over.
         handover_request_seconds: ``async_output``: what a sequence of the step adds to that.
         handover_prompt_seconds: ``async_output``: what launching prompts adds.
+        api_token_seconds: Seconds that the API server takes for a token of a request (`simserve.engine.api_server`); 0:
+            tokens are with the clients at once.
         num_speculative_tokens: Drafts a decoding request has verified in a step; each takes a token of the budget
             and a slot of KV, and so does the token behind them. 0: no speculative decoding.
         frontend_latency: Seconds from arrival to the scheduler (HTTP).
@@ -108,6 +110,7 @@ class EngineConfig:
     handover_step_seconds: float = 0.0
     handover_request_seconds: float = 0.0
     handover_prompt_seconds: float = 0.0
+    api_token_seconds: float = 0.0
     num_speculative_tokens: int = 0
     frontend_latency: float = 0.0
     tokenization_per_token: float = 0.0

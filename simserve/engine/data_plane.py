@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from simserve.engine.conversations import Conversations, following, ready_after
 from simserve.engine.numbers import SEVERAL, copy_into, earliest_of, find_all, find_one, least_of, sort_ascending
-from simserve.engine.routing import LEAST, Router, choose
+from simserve.engine.routing import LEAST, Router, Shares, choose, deal
 from simserve.engine.state import FAILED, INFINITY, RequestTable
 
 if TYPE_CHECKING:
@@ -30,12 +30,13 @@ class Part:
 
     Attributes:
         ready: Their numbers.
+        pools: Those that share them by weight, as the plane counts pools.
     """
 
-    __slots__ = ("ready",)
+    __slots__ = ("pools", "ready")
 
-    def __init__(self, ready: list[int]) -> None:
-        self.ready = ready
+    def __init__(self, ready: list[int], pools: Sequence[int] = ()) -> None:
+        self.ready, self.pools = ready, list(pools)
 
 
 class DataPlane:
@@ -49,6 +50,8 @@ class DataPlane:
         schedules_ahead: Whether the schedulers work a step ahead.
         parts: Where units are not all alike, those that each kind of request may go to; empty: any may go to all.
         kinds: Of each request an index into ``parts``.
+        shares: How pools share the requests of a part by weight; None: they do not, its units are all alike.
+        pools: The units of each pool, where they do.
 
     Attributes:
         units: Those.
@@ -92,6 +95,7 @@ class DataPlane:
         "num_scheduled",
         "num_units",
         "parts",
+        "pools",
         "ready",
         "renew_at",
         "renew_interval",
@@ -100,6 +104,7 @@ class DataPlane:
         "schedules_ahead",
         "seen",
         "sent",
+        "shares",
         "tokens",
         "units",
         "weighs_tokens",
@@ -115,6 +120,8 @@ class DataPlane:
         schedules_ahead: bool = False,
         parts: Sequence[Part] = (),
         kinds: Sequence[int] = (),
+        shares: Shares | None = None,
+        pools: Sequence[Part] = (),
     ) -> None:
         is_single = len(units) == 1
         self.units = units
@@ -133,6 +140,7 @@ class DataPlane:
         self.seen = [0] * len(units)
         self.ready = list(range(len(units)))
         self.parts, self.kinds, self.is_divided = parts, kinds, len(parts) > 0
+        self.shares, self.pools = shares, pools
         self.due: list[int] = []
         self.cursor = 0
         self.num_scheduled = 0
@@ -169,7 +177,12 @@ def choice(plane: DataPlane, index: int) -> int:
         return 0
     if plane.routes_least:
         return least_of(plane.loads)
-    ready = plane.parts[plane.kinds[index]].ready if plane.is_divided else plane.ready
+    ready = plane.ready
+    if plane.is_divided:
+        part = plane.parts[plane.kinds[index]]
+        ready = part.ready
+        if plane.shares is not None and len(part.pools) > 1:
+            ready = plane.pools[deal(plane.shares, part.pools)].ready
     if plane.is_stale:
         return choose(plane.router, index, ready, plane.seen)
     return choose(plane.router, index, ready, plane.tokens if plane.weighs_tokens else plane.loads)
@@ -268,6 +281,9 @@ def driver(
         notes_finishes, renew_at = plane.notes_finishes, plane.renew_at
         is_single, routes_least, schedules_ahead = plane.num_units == 1, plane.routes_least, plane.schedules_ahead
         limit = min(until, renew_at)
+        sent = plane.sent
+        # Only what is sent is to come.
+        is_sent = num_scheduled == 0 and not schedules_ahead
         number = 0
         countdown = EVENTS_BETWEEN_CHORES
         ready = next_ready(plane, requests)
@@ -297,8 +313,10 @@ def driver(
                     cursor += 1
                     ready = ready_times[cursor] if cursor < num_scheduled else next_ready(plane, requests)
                 else:
-                    end = min(end, admit(plane, requests, ready))
-                    ready = next_ready(plane, requests)
+                    unit_end = admit(plane, requests, ready)
+                    if unit_end < end:
+                        end = unit_end
+                    ready = (sent[0][0] if sent else INFINITY) if is_sent else next_ready(plane, requests)
                 continue
             if end >= limit:
                 if end >= until:
@@ -331,7 +349,7 @@ def driver(
                         sort_ascending(plane.finished)
                     for position in range(len(plane.finished)):
                         answer(plane, requests, plane.finished[position])
-                    ready = next_ready(plane, requests)
+                    ready = (sent[0][0] if sent else INFINITY) if is_sent else next_ready(plane, requests)
                 plane.finished.clear()
             while ready == end:
                 admit(plane, requests, ready)

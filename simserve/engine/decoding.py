@@ -73,9 +73,9 @@ def leave_decoding(replica: Replica, requests: RequestTable, index: int, context
 
 
 def finish(replica: Replica, requests: RequestTable, index: int) -> None:
-    """Declare a request completed at the end of the step."""
+    """Declare a request completed at the end of the step; its client hears of it from the API server."""
     output = requests.output_tokens[index]
-    requests.finish_time[index] = replica.end_time
+    requests.finish_time[index] = max(replica.end_time, replica.api_free_at)
     requests.generated_tokens[index] = output
     requests.status[index] = COMPLETED
     replica.num_running -= 1

@@ -32,6 +32,7 @@ from simserve.engine.data_plane import (
     note_finished,
     renew,
 )
+from simserve.engine.delivery import Delivery, note_leap, seconds_to_client
 from simserve.engine.door import Door, Finishes, end_pause, note_finishes, refusal
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.numbers import earliest_of, find_all, sort_ascending
@@ -56,6 +57,7 @@ class Attendance:
         callers: The clients.
         door: Who is turned away; None: nobody.
         num_units: Replicas of the plane.
+        delivery: How long answers are on their way to clients that wait for them; None: they hear of them at once.
 
     Attributes:
         draws: What takes random numbers: the flags above, added.
@@ -72,6 +74,7 @@ class Attendance:
 
     __slots__ = (
         "callers",
+        "delivery",
         "door",
         "draws",
         "finishes",
@@ -85,8 +88,8 @@ class Attendance:
         "refusals",
     )
 
-    def __init__(self, callers: Callers, door: Door | None, num_units: int) -> None:
-        self.callers, self.door, self.draws = callers, door, 0
+    def __init__(self, callers: Callers, door: Door | None, num_units: int, delivery: Delivery | None = None) -> None:
+        self.callers, self.door, self.delivery, self.draws = callers, door, delivery, 0
         num_requests = len(callers.tries)
         self.place = array("i", [NOWHERE]) * num_requests
         self.has_left = array("b", [0]) * num_requests
@@ -220,6 +223,8 @@ def end(
     callers.num_ended += 1
     if conversations is None:
         return
+    if attendance.delivery is not None:
+        now += seconds_to_client(attendance.delivery, requests, index)
     group = following(conversations, index, now)
     if group < 0:
         return
@@ -265,6 +270,8 @@ def leave(plane: DataPlane, attendance: Attendance, requests: RequestTable, numb
 def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, now: float) -> None:
     """End the step of a replica: answers go out, and whoever has hung up goes."""
     unit = plane.units[number]
+    if attendance.delivery is not None:
+        note_leap(attendance.delivery, number, unit, unit.num_scheduled_decodes, now)
     num_finished = complete(unit, requests)
     if num_finished:
         plane.loads[number] -= num_finished

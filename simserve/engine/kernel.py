@@ -21,6 +21,7 @@ from heapq import heappop
 from math import ceil, inf, nextafter, sqrt
 
 from simserve.engine.admission import steps_until_admitted
+from simserve.engine.api_server import pass_on
 from simserve.engine.chunks import chunk_blocks, complete_chunks, forget_chunks, plan_chunks, schedule_chunks
 from simserve.engine.decoding import finish_decoding, steps_until_dry
 from simserve.engine.gaps import end_stall
@@ -117,6 +118,8 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     now = replica.end_time
     first, increment = replica.first_seconds, replica.increment_seconds
     num_decodes = first_gaps = replica.num_scheduled_decodes
+    if replica.api_token_seconds:
+        pass_on(replica, num_decodes * num_steps)
     grows, block_size = replica.grows, replica.block_size
     context_sum = replica.context_sum
     held = context_sum + replica.prefilled_tokens
@@ -131,7 +134,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     replica.leap_index = leap + 1
 
     if num_decodes:
-        longest = first + increment * (num_steps - 1)
+        longest = max(first + increment * (num_steps - 1), replica.api_token_seconds * num_decodes)
         if has_extras and replica.swapped_in:
             end_swaps(replica, requests, num_decodes)
             first_gaps = 0

@@ -66,6 +66,36 @@ class Router:
         self.uniforms = Uniforms(0) if uniforms is None else uniforms
 
 
+class Shares:
+    """How pools share the requests that several of them may serve.
+
+    Attributes:
+        weights: Of each pool.
+        credits: What each is owed.
+    """
+
+    __slots__ = ("credits", "weights")
+
+    def __init__(self, weights: list[float]) -> None:
+        self.weights = weights
+        self.credits = [0.0] * len(weights)
+
+
+def deal(shares: Shares, pools: list[int]) -> int:
+    """Return which of some pools a request goes to by weight: smooth weighted round robin, as nginx deals."""
+    weights, owed = shares.weights, shares.credits
+    total = 0.0
+    chosen = pools[0]
+    for position in range(len(pools)):
+        pool = pools[position]
+        owed[pool] += weights[pool]
+        total += weights[pool]
+        if owed[pool] > owed[chosen]:
+            chosen = pool
+    owed[chosen] -= total
+    return chosen
+
+
 def choose(router: Router, index: int, ready: list[int], loads: list[int]) -> int:
     """Return which replica a request goes to.
 

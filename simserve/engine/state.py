@@ -182,6 +182,8 @@ class Replica:
 
     __slots__ = (
         "advances",
+        "api_free_at",
+        "api_token_seconds",
         "attended_keys",
         "attended_pairs",
         "batch_rows",
@@ -289,6 +291,7 @@ class Replica:
         )
         self.has_priorities = config.scheduling_policy == "priority"
         self.has_late_tokens = config.async_output and config.data_parallel_size == 1
+        self.api_token_seconds, self.api_free_at = config.api_token_seconds * config.data_parallel_size, 0.0
         self.uses_estimate = self.grows and config.admission == "estimate"
         self.tokens_per_decode = 1 + config.num_speculative_tokens
         self.progress: Progress | None = None

@@ -34,6 +34,7 @@ REQUEST_BUCKETS = (
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 """Upper bounds of vLLM's histograms, seconds."""
+PREEMPTION_BUCKETS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
 
 Floats = NDArray[np.float64]
 Labels = Mapping[str, str]
@@ -70,6 +71,10 @@ def _gauges(result: RunResult, labels: Labels) -> Iterator[str]:
         labels,
         (is_left & ~is_running).sum(),
     )
+    name = "num_requests_waiting_by_reason"
+    yield from _head(name, "gauge", "Requests in the queue, by what they wait for.")
+    for reason, count in (("capacity", (is_left & ~is_running).sum()), ("deferred", 0)):
+        yield _sample(name, {**labels, "reason": reason}, count)
     yield from _family("kv_cache_usage_perc", "gauge", "Share of the KV cache in use, 0 to 1.", labels, usage)
     engine = result.summary["simserve"]["engine_resolved"]
     about = {
@@ -152,11 +157,14 @@ def _histograms(result: RunResult, labels: Labels) -> Iterator[str]:
         yield from _histogram(name, about, labels, bounds, values[done])
     longest = int(result.summary["simserve"]["engine_resolved"].get("max_model_len") or records.prompt_tokens.max())
     sizes = one_two_five(longest)
-    for name, about, counted in (
-        ("request_prompt_tokens", "Prompt tokens of requests.", records.prompt_tokens),
-        ("request_generation_tokens", "Tokens generated.", records.output_tokens),
+    computed = records.prompt_tokens - records.cached_tokens
+    for name, about, bounds, counted in (
+        ("request_prompt_tokens", "Prompt tokens of requests.", sizes, records.prompt_tokens),
+        ("request_generation_tokens", "Tokens generated.", sizes, records.output_tokens),
+        ("request_prefill_kv_computed_tokens", "Prompt tokens that were not cached.", sizes, computed),
+        ("request_num_preemptions", "Times a request lost its KV cache.", PREEMPTION_BUCKETS, records.num_preemptions),
     ):
-        yield from _histogram(name, about, labels, sizes, counted[done].astype(np.float64))
+        yield from _histogram(name, about, labels, bounds, counted[done].astype(np.float64))
     gaps = result.simulation.totals.itl
     about = "Seconds between two tokens of a request."
     counts = [round(gaps_up_to(gaps, bound)) for bound in TOKEN_BUCKETS]

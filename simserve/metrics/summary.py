@@ -47,6 +47,7 @@ _MEMORY_KEYS = (
     "usable_bytes",
     "weights_bytes",
     "draft_weights_bytes",
+    "states_bytes",
     "kv_bytes",
     "activation_bytes",
     "non_torch_bytes",
@@ -198,23 +199,13 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
         "total_token_throughput": rates.tokens,
     }
     in_window, timeline = measured.window.has_arrived, simulation.timeline
-    gpus = mean_gpus(simulation, measured.window, facts.num_gpus)
-    used = _energy(simulation, facts, rates, gpus)
-    overflowed = overflow_figures(records, measured.window, facts.overflow, simulation.front)
-    gpu_hour_usd = mean_gpu_hour_usd(simulation, measured.window, facts.pool_gpu_hour_usd, facts.gpu_hour_usd)
-    dollars = cost(
-        num_gpus=gpus,
-        gpu_hour_usd=gpu_hour_usd,
-        throughput=rates,
-        electricity_usd_per_hour=used["electricity_usd_per_hour"] if facts.pays_electricity else 0.0,
-        api_usd_per_hour=overflowed["usd_per_hour"] or 0.0,
-    )
+    money = _money(simulation, facts, measured, rates)
     objective = _slo(facts.slo, measured)
     figures = Figures(
-        latencies=_latency_values(measured),
+        latencies=_latency_values(measured) if facts.thresholds else {},
         itl=simulation.totals.itl,
         slo_attainment=objective["attainment"],
-        scalars=totals | dollars,
+        scalars=totals | money.dollars,
     )
     return {
         **totals,
@@ -233,8 +224,12 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "window": _window(measured.window),
             "slo": objective,
             "classes": class_figures(records, measured.latencies, measured.window, facts.slo),
-            "cost": {**dollars, "gpu_hour_usd": gpu_hour_usd, "gpu_hour_source": facts.gpu_hour_source},
-            "energy": used,
+            "cost": {
+                **money.dollars,
+                "gpu_hour_usd": money.gpu_hour_usd,
+                "gpu_hour_source": facts.gpu_hour_source,
+            },
+            "energy": money.energy,
             "steps": _steps(simulation.totals),
             "speculation": speculation_summary(facts.speculation, drafted(simulation), simulation.totals),
             "confidence_intervals": None,
@@ -245,7 +240,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
                 simulation, facts.memory.kv_bytes_per_token * facts.memory.block_size * facts.gpus_per_replica
             ),
             "streaming": stream_figures(simulation),
-            "overflow": overflowed,
+            "overflow": money.overflow,
             **front_figures(simulation),
             "users": users_figures(facts.users, measured.latencies, measured.window, records.request_class),
             "replicas": replica_figures(simulation, facts.num_gpus),
@@ -263,6 +258,31 @@ def _load(simulation: Simulation) -> str:
     if not simulation.is_open_loop:
         return "closed"
     return "mixed" if simulation.has_clients else "open"
+
+
+@dataclass(frozen=True, slots=True)
+class _Money:
+    """What a run costs: dollars, energy, and what an API took over; with the price of a GPU-hour on average."""
+
+    dollars: dict[str, float]
+    energy: dict[str, float]
+    overflow: dict[str, Any]
+    gpu_hour_usd: float | None
+
+
+def _money(simulation: Simulation, facts: RunFacts, measured: Measured, rates: Throughput) -> _Money:
+    gpus = mean_gpus(simulation, measured.window, facts.num_gpus)
+    energy = _energy(simulation, facts, rates, gpus)
+    overflow = overflow_figures(simulation.records, measured.window, facts.overflow, simulation.front)
+    gpu_hour_usd = mean_gpu_hour_usd(simulation, measured.window, facts.pool_gpu_hour_usd, facts.gpu_hour_usd)
+    dollars = cost(
+        num_gpus=gpus,
+        gpu_hour_usd=gpu_hour_usd,
+        throughput=rates,
+        electricity_usd_per_hour=energy["electricity_usd_per_hour"] if facts.pays_electricity else 0.0,
+        api_usd_per_hour=overflow["usd_per_hour"] or 0.0,
+    )
+    return _Money(dollars, energy, overflow, gpu_hour_usd)
 
 
 def _identity(facts: RunFacts) -> dict[str, Any]:

@@ -78,6 +78,7 @@ class Diff:
         differs_in: What the two are not alike in: ``scenario``, ``version``.
         changed_keys: Key of the scenario -> its values, where both results carry their scenario and it differs.
         identities: ``scenario_name scenario_hash version seed`` of each.
+        unlike: Why a gate fails whatever moved: the two differ in what it does not allow. None: it does not.
     """
 
     names: tuple[str, str]
@@ -85,6 +86,12 @@ class Diff:
     differs_in: tuple[str, ...]
     changed_keys: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     identities: tuple[Mapping[str, Any], Mapping[str, Any]]
+    unlike: str | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a gate fails."""
+        return bool(self.failures) or self.unlike is not None
 
     @property
     def failures(self) -> list[Move]:
@@ -103,6 +110,7 @@ class Diff:
             "a": {"name": self.names[0], **self.identities[0]},
             "b": {"name": self.names[1], **self.identities[1]},
             "differs_in": list(self.differs_in),
+            "unlike": self.unlike,
             "changed_keys": {key: list(values) for key, values in self.changed_keys.items()},
             "metrics": {
                 each.name: {
@@ -136,11 +144,11 @@ def diff(
         second: Likewise.
         tolerance: Relative change, either way, that every watched figure may show; None: only those of ``tolerances``.
         tolerances: The same for single figures, by name.
-        allow: In what the two may differ: ``scenario``, ``version``.
+        allow: In what the two may differ under a tolerance: ``scenario``, ``version``. Without one nothing is judged.
 
     Raises:
         InputError: A result is missing or is none.
-        UsageError: The two are of different scenarios or versions and that is not allowed, or a name is no figure.
+        UsageError: A name is no figure.
     """
     for name in tolerances or {}:
         if name not in FIGURES:
@@ -152,13 +160,14 @@ def diff(
     changed = _changed(*scenarios) if all(scenarios) else {}
     kinds = {SCENARIO: "scenario_hash", VERSION: "version"}
     differs = tuple(kind for kind, key in kinds.items() if identities[0][key] != identities[1][key])
-    _check_alike(differs, allow, changed, identities)
+    is_gate = tolerance is not None or bool(tolerances)
     return Diff(
         names=(str(first), str(second)),
         moves=tuple(_moves(results[0], results[1], tolerance, tolerances or {})),
         differs_in=differs,
         changed_keys=changed,
         identities=(identities[0], identities[1]),
+        unlike=_unlike([kind for kind in differs if kind not in allow], changed, identities) if is_gate else None,
     )
 
 
@@ -197,25 +206,21 @@ def _changed(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, t
     return {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
 
 
-def _check_alike(
-    differs: Sequence[str],
-    allow: Sequence[str],
-    changed: Mapping[str, tuple[Any, Any]],
-    identities: Sequence[Mapping[str, Any]],
-) -> None:
-    refused = [kind for kind in differs if kind not in allow]
-    if not refused:
-        return
+def _unlike(
+    kinds: Sequence[str], changed: Mapping[str, tuple[Any, Any]], identities: Sequence[Mapping[str, Any]]
+) -> str | None:
+    if not kinds:
+        return None
     one, other = identities
     reasons = []
-    if SCENARIO in refused:
+    if SCENARIO in kinds:
         keys = "; ".join(f"{key}: {before} against {after}" for key, (before, after) in list(changed.items())[:5])
         hashes = f"{one['scenario_hash']} against {other['scenario_hash']}"
         reasons.append(f"of different scenarios or seeds ({keys or hashes})")
-    if VERSION in refused:
+    if VERSION in kinds:
         reasons.append(f"by different versions of simserve ({one['version']} against {other['version']})")
-    flags = " ".join(f"--allow {kind}" for kind in refused)
-    raise UsageError(f"the results are {' and '.join(reasons)}", remedy=f"to compare them all the same: {flags}")
+    flags = " ".join(f"--allow {kind}" for kind in kinds)
+    return f"the results are {' and '.join(reasons)}; to judge them all the same: {flags}"
 
 
 def _moves(

@@ -154,8 +154,8 @@ class _Planning:
         formats = replica_shape(self.scenario).engine.supported_quantizations
         traffic = traffic_of(self.borne)
         own_pools = any(pool.hardware is not None for pool in self.scenario.deployment.pools)
-        offered = [self.scenario.deployment.hardware] if own_pools else default_hardware(self.scenario)
-        for name in options.hardware or offered:
+        own_hardware = [self.scenario.deployment.hardware] if own_pools else []
+        for name in options.hardware or own_hardware or default_hardware(self.scenario):
             price = price_of(self.scenario, name, options.market)
             if price.usd is None:
                 if options.market == "spot":

@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field
 
 from simserve.errors import InputError, ScenarioError
-from simserve.units import format_bytes
 from simserve.validation import FrozenModel, validate
 
 KEY_PREFIX = "deployment.engine."
@@ -133,13 +132,6 @@ def refuse(key: str, value: object, rule: str, remedy: str) -> ScenarioError:
 
 
 def _refuse_pairs(asked: EngineOverrides) -> None:
-    for key in ("priority_ageing", "priority_preemption"):
-        if getattr(asked, key) and asked.scheduling_policy != "priority":
-            rule = "needs scheduling_policy priority"
-            raise refuse(key, getattr(asked, key), rule, "set scheduling_policy to priority or leave it out")
-    if asked.swap_space and asked.preemption_mode != "swap":
-        rule = "has no effect without preemption_mode swap"
-        raise refuse("swap_space", format_bytes(asked.swap_space), rule, "set preemption_mode to swap or leave it out")
     if asked.swap_space == 0 and asked.preemption_mode == "swap":
         raise refuse("swap_space", "0 B", "leaves nothing to swap to", "give some, or use preemption_mode recompute")
     if asked.enable_prefix_caching and asked.preemption_mode == "swap":

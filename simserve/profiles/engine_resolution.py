@@ -81,14 +81,15 @@ def resolve_scheduling(choices: Choices, known: EngineVersion) -> dict[str, Any]
         shares_blocks, reason = False, "as swapped blocks are not shared"
     refuse_sharing(choices.asked, batching, kv_allocation)
     admission = choices.pick("admission", admission, note)
+    is_by_priority = choices.asked.scheduling_policy == "priority"
     refuse_order(choices.asked, batching, kv_allocation, admission)
     return {
         "batching": batching,
         "kv_allocation": kv_allocation,
         "admission": admission,
         "scheduling_policy": choices.pick("scheduling_policy", "fcfs"),
-        "priority_ageing": choices.pick("priority_ageing", 0.0),
-        "priority_preemption": choices.pick("priority_preemption", False),
+        "priority_ageing": choices.pick("priority_ageing", 0.0) if is_by_priority else 0.0,
+        "priority_preemption": choices.pick("priority_preemption", False) if is_by_priority else False,
         "preemption_mode": choices.pick("preemption_mode", "recompute"),
         "swap_space": choices.pick("swap_space", DEFAULT_SWAP_SPACE)
         if choices.asked.preemption_mode == "swap"
@@ -254,6 +255,7 @@ def resolve_memory(
         "activation_token_bytes_factor": runtime.activation_token_factor,
         "activation_logit_bytes": runtime.activation_logit,
         "activation_base_bytes": runtime.activation_base,
+        "relaid_expert_formats": runtime.relaid_expert_formats,
         "cuda_graph_bytes": graphs.memory if graph_sizes else 0.0,
         "counts_cuda_graphs": graphs.is_budgeted,
         "cuda_graph_sizes": graph_sizes,
@@ -282,6 +284,7 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
     ranks = place.tensor_parallel_size if place.tensor_parallel_size > 1 else 0
     splitting = host.row_split_seconds_per_layer * (ranks > 0) + host.row_split_seconds_per_layer_rank * ranks
     slowdown: float = choices.pick("host_slowdown", place.host_slowdown)
+    waiting = 1.0 + host.eager_expert_rank_share * math.log2(place.tensor_parallel_size)
     return {
         "async_scheduling": is_async,
         "attention_dp_timeout_iters": choices.pick("attention_dp_timeout_iters", 0),
@@ -296,19 +299,22 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
         "eager_prompt_seconds_per_layer": None if prompt_launching is None else slowdown * prompt_launching,
         "eager_gap_seconds_per_layer": slowdown * host.eager_gap_seconds_per_layer,
         "eager_gap_seconds_per_linear_layer": slowdown * host.eager_gap_seconds_per_linear_layer,
-        "eager_seconds_per_expert_layer": slowdown * host.eager_seconds_per_expert_layer,
+        "eager_seconds_per_expert_layer": slowdown * waiting * host.eager_seconds_per_expert_layer,
         "eager_expert_formats": host.eager_expert_formats,
         "host_overlap": host.overlap if is_async else 0.0,
         "frontend_latency": choices.pick("frontend_latency", slowdown * host.frontend_latency),
         "tokenization_per_token": 0.0 if choices.is_set("frontend_latency") else slowdown * host.tokenization_per_token,
+        "api_server_seconds_per_token": slowdown * host.api_server_seconds_per_token,
         "compute_efficiency": known.kernels.compute_efficiency,
         "memory_share": known.kernels.memory_share,
         "shared_decode_groups": known.kernels.shared_decode_groups,
         "all_reduce": known.kernels.all_reduce,
         "all_reduce_host_from": known.kernels.all_reduce_host_from or math.inf,
         "fuses_activation_quantisation": known.kernels.fuses_activation_quantisation,
+        "mixed_decode_tile": known.kernels.mixed_decode_tile,
         "fuses_all_reduce_norm": known.kernels.fuses_all_reduce_norm,
         "narrow_kv_slowdown": known.kernels.narrow_kv_slowdown,
+        "expert_speed": known.kernels.expert_speed,
         "latent_attention_gap": known.kernels.latent_attention_gap,
         "num_group_router_kernels": known.kernels.num_group_router_kernels,
         "max_bandwidth": known.kernels.max_bandwidth or math.inf,

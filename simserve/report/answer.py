@@ -113,4 +113,5 @@ def _fates(simserve: Any) -> str:
 
 
 def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+    start = text[:1] if "." in text.split(" ", 1)[0] else text[:1].upper()  # a key stays as it is written
+    return f"{start}{text[1:].rstrip('.')}."

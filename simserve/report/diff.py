@@ -32,7 +32,9 @@ def diff_lines(found: Diff) -> list[str]:
     else:
         first = f"{len(moved)} of {len(found.moves)} figures moved, most of all {moved[0].name}: {_change(moved[0])}."
     lines = [first]
-    if found.differs_in:
+    if found.unlike is not None:
+        lines = [f"The gate fails: {found.unlike}.", first]
+    elif found.differs_in:
         lines.append(f"Compared although they differ in {' and '.join(found.differs_in)}.")
     lines += [f"{key}: {_value(before)} → {_value(after)}" for key, (before, after) in found.changed_keys.items()]
     return lines
@@ -54,7 +56,7 @@ def render_diff(found: Diff, console: Console) -> None:
     from rich.text import Text
 
     lines = diff_lines(found)
-    console.print(Text(lines[0], style="bold red" if found.failures else "bold"))
+    console.print(Text(lines[0], style="bold red" if found.has_failed else "bold"))
     for line in lines[1:]:
         console.print(Text(line, style="dim"))
     rows = diff_rows(found)

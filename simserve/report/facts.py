@@ -166,6 +166,8 @@ def memory_lines(result: RunResult) -> list[str]:
     memory, kv = simserve["memory"], simserve["kv"]
     draft = memory["draft_weights_bytes"]
     drafting = f" and {format_bytes(draft)} of the draft" if draft else ""
+    if memory["states_bytes"]:
+        drafting += f", states of linear attention {format_bytes(memory['states_bytes'])}"
     pools = result.scenario["deployment"].get("pools")
     whose = f"a replica of the pool {pools[0]['name']}: " if pools else ""
     lines = [
@@ -213,6 +215,8 @@ def memory_arithmetic(result: RunResult) -> list[str]:
     taken = {"weights": memory["weights_bytes"], "runtime": memory["non_torch_bytes"]}
     if memory["draft_weights_bytes"]:
         taken["draft weights"] = memory["draft_weights_bytes"]
+    if memory["states_bytes"]:
+        taken["states of linear attention"] = memory["states_bytes"]
     if engine.get("memory_rule") != "static_fraction":
         taken["activations"] = memory["activation_bytes"]
     if engine.get("counts_cuda_graphs"):

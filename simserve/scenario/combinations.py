@@ -10,18 +10,16 @@ from simserve.scenario.fleet_rules import check_fleet
 from simserve.scenario.front_combinations import check_front
 from simserve.scenario.objective import limits_by_class
 from simserve.scenario.schema import Scenario
-from simserve.sim.routing_spec import BLIND_POLICIES
 from simserve.workload.requests import RequestSpecs
 
 
 def check_combinations(scenario: Scenario) -> None:
-    """Do nothing where every option of a scenario has its effect.
+    """Do nothing where the options of a scenario go together; `without_effect` says which of them change nothing.
 
     Raises:
-        ScenarioError: An option that would do nothing, or that is not simulated beside another.
+        ScenarioError: An option that cannot do what it says, or that is not simulated beside another.
     """
     _check_classes(scenario)
-    _check_routing(scenario)
     _check_admission(scenario)
     check_fleet(scenario)
     _check_pools(scenario)
@@ -30,21 +28,14 @@ def check_combinations(scenario: Scenario) -> None:
 
 
 def check_traffic(scenario: Scenario, specs: RequestSpecs) -> None:
-    """Do nothing where the requests say what the router goes by.
+    """Do nothing where the requests say what a tier behind the prefix cache keeps.
 
     Raises:
-        ScenarioError: A trace says nothing of sessions, or of what its prompts share.
+        ScenarioError: A trace says nothing of what its prompts share.
     """
-    policy, key = scenario.deployment.routing.policy, "deployment.routing.policy"
     if scenario.deployment.engine.kv_offload is not None and specs.prefixes is None:
         rule = "has nothing to keep: the trace does not say what prompts share"
         _refuse(scenario, "deployment.engine.kv_offload", rule, "leave it out")
-    if policy == "session" and specs.session is None:
-        _refuse(scenario, key, "has nothing to go by: the trace does not tell sessions apart", "choose another policy")
-    if policy == "prefix" and specs.prefixes is None:
-        _refuse(
-            scenario, key, "has nothing to go by: the trace does not say what prompts share", "choose another policy"
-        )
 
 
 def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
@@ -74,55 +65,14 @@ def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
 
 
 def _check_classes(scenario: Scenario) -> None:
-    policy: str | None = scenario.deployment.engine.scheduling_policy
     deployment = scenario.deployment
-    streaming = deployment.streaming
-    loses = bool(deployment.admission or deployment.autoscaling or deployment.faults)
-    loses = loses or bool(
-        deployment.liveness or deployment.updates or any(each.autoscaling for each in deployment.pools)
-    )
-    loses = loses or (streaming is not None and streaming.http_timeout is not None)
-    loses = loses or (deployment.overflow is not None and deployment.overflow.when_limited == "refuse")
     classes = scenario.workload.classes or ()
-    if policy == "priority" and all(each.priority is None for each in classes):
-        rule = "has no effect: no class of the workload has a priority"
-        remedy = "give workload.classes a priority each, or leave it out"
-        _refuse(scenario, "deployment.engine.scheduling_policy", rule, remedy, policy)
     for number, each in enumerate(classes):
         key = f"workload.classes.{number}"
-        if each.priority is not None and policy != "priority":
-            rule = "has no effect on a queue that is first come, first served"
-            remedy = "set deployment.engine.scheduling_policy to priority, or leave it out"
-            _refuse(scenario, f"{key}.priority", rule, remedy, each.priority)
         names = [pool.name for pool in deployment.pools if pool.role != "decode"]
         if each.pool is not None and each.pool not in names:
             known = f"choose from {', '.join(names)}" if names else "deployment.pools has none; leave it out"
             _refuse(scenario, f"{key}.pool", "names no pool that takes requests", known, each.pool)
-        if each.retries is not None and each.timeout is None and not loses:
-            remedy = "give the class a timeout, or the deployment an admission block"
-            _refuse(scenario, f"{key}.retries", "has no effect where every request is answered", remedy)
-
-
-def _check_routing(scenario: Scenario) -> None:
-    routing, key = scenario.deployment.routing, "deployment.routing"
-    workload = scenario.workload
-    # Which prompts of a trace begin alike, and who sent them, is seen when it is read.
-    has_sessions = workload.has_sessions or workload.trace is not None
-    has_prefixes = has_sessions or workload.has_shared_prefix
-    needed = {"session": has_sessions, "prefix": has_prefixes}.get(routing.policy)
-    if needed is False:
-        what = "sessions" if routing.policy == "session" else "shared_prefix or sessions"
-        rule = f"{routing.policy} has nothing to go by: the workload has no {what}"
-        _refuse(scenario, f"{key}.policy", rule, f"add workload.{what}, or choose least_outstanding")
-    if routing.imbalance_guard is not None and needed is None:
-        rule = f"has no effect under {routing.policy}"
-        _refuse(scenario, f"{key}.imbalance_guard", rule, "it belongs to session and prefix; leave it out")
-    if routing.cache_threshold is not None and routing.policy != "prefix":
-        rule = f"has no effect under {routing.policy}"
-        _refuse(scenario, f"{key}.cache_threshold", rule, "it belongs to prefix; leave it out")
-    if routing.update_interval and routing.policy in BLIND_POLICIES:
-        rule = f"has no effect under {routing.policy}, which looks at nothing"
-        _refuse(scenario, f"{key}.update_interval", rule, "leave it out")
 
 
 def _check_pools(scenario: Scenario) -> None:

@@ -11,6 +11,7 @@ from simserve.scenario.pools import (
 )
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.sim.control import Control
+from simserve.sim.streaming_spec import StreamingSpec
 
 
 def control_of(resolved: ResolvedScenario) -> Control:
@@ -27,7 +28,7 @@ def control_of(resolved: ResolvedScenario) -> Control:
         updates=deployment.updates,
         regions=deployment.regions,
         overflow=deployment.overflow,
-        streaming=deployment.streaming,
+        streaming=_streaming(resolved),
         response_cache=deployment.response_cache,
         fairness=deployment.fairness,
         disaggregation=deployment.disaggregation,
@@ -36,6 +37,14 @@ def control_of(resolved: ResolvedScenario) -> Control:
         replicas_per_node=replicas_per_node(resolved),
         weights_bytes=replica_weights_bytes(resolved),
     )
+
+
+def _streaming(resolved: ResolvedScenario) -> StreamingSpec | None:
+    """Return how tokens reach the clients; an event costs what the engine takes for a token, where that is known."""
+    spec, seconds = resolved.scenario.deployment.streaming, resolved.shape.engine.api_server_seconds_per_token
+    if spec is None or "cost_per_event" in spec.model_fields_set or not seconds:
+        return spec
+    return spec.model_copy(update={"cost_per_event": seconds})
 
 
 def _allowed(resolved: ResolvedScenario) -> tuple[tuple[int, ...], ...]:

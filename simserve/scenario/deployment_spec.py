@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from simserve.scenario.kv_offload import KVOffloadSpec
 from simserve.scenario.speculative import SpeculativeSpec
@@ -195,6 +196,15 @@ def _as_routing(value: object) -> object:
     return {"policy": value} if isinstance(value, str) else value
 
 
+def _with_start(owner: object, scaling: object) -> object:
+    """Return a deployment or pool that starts with the least replicas its autoscaling allows at least."""
+    least = scaling.get("min_replicas") if isinstance(scaling, Mapping) else getattr(scaling, "min_replicas", None)
+    if not isinstance(owner, Mapping) or not isinstance(least, int):
+        return owner
+    replicas = owner.get("replicas", 1)
+    return {**owner, "replicas": least} if isinstance(replicas, int) and 1 <= replicas < least else owner
+
+
 class DeploymentSpec(FrozenModel):
     """What serves: hardware, how the model is cut over it, number formats, engine, replicas."""
 
@@ -235,7 +245,8 @@ class DeploymentSpec(FrozenModel):
     admission: AdmissionSpec | None = None
     """Which requests are turned away at the door; absent: none."""
     autoscaling: AutoscalingSpec | None = None
-    """How the number of replicas follows the load; absent: it does not."""
+    """How the number of replicas follows the load; absent: it does not. `replicas` are those at the start, its
+    `min_replicas` at least."""
     faults: tuple[FaultSpec, ...] = ()
     """What goes wrong, and when."""
     liveness: LivenessSpec | None = None
@@ -257,6 +268,18 @@ class DeploymentSpec(FrozenModel):
     leaves out."""
     disaggregation: DisaggregationSpec | None = None
     """How KV caches get from prefill to decode pools; absent: every replica prefills and decodes."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _start_scaled(cls, given: object) -> object:
+        if not isinstance(given, Mapping):
+            return given
+        scaling, pools = given.get("autoscaling"), given.get("pools")
+        if not isinstance(pools, list | tuple) or not pools:
+            return _with_start(given, scaling)
+        own = (each.get("autoscaling") if isinstance(each, Mapping) else None for each in pools)
+        started = [_with_start(each, rules or scaling) for each, rules in zip(pools, own, strict=True)]
+        return {**given, "pools": started}
 
     @property
     def gpus_per_replica(self) -> int:

@@ -118,6 +118,10 @@ def _parse_text(text: str) -> _Override:
     return _Override(key, value.strip() if is_number and key in _TEXT_KEYS else parsed, label)
 
 
+_SHORTHANDS = {"routing": "policy", "slo": "preset", "retries": "max"}
+"""Blocks that may be written as one value -> the key that it is short for."""
+
+
 def _with(container: Any, parts: Sequence[str], override: _Override, path: tuple[str, ...]) -> Any:
     """Return a copy of ``container`` in which the override's value stands at ``parts``."""
     if not parts:
@@ -128,6 +132,8 @@ def _with(container: Any, parts: Sequence[str], override: _Override, path: tuple
         return [_with(item, rest, override, (*path, part)) if i == index else item for i, item in enumerate(container)]
     if container is None:
         container = {}
+    if isinstance(container, str | int | float) and path and path[-1] in _SHORTHANDS:
+        container = {_SHORTHANDS[path[-1]]: container}
     if not isinstance(container, Mapping):
         raise ScenarioError(
             f"holds {container!r} and has no keys below it",

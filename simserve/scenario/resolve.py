@@ -90,6 +90,8 @@ def resolve(scenario: Scenario) -> ResolvedScenario:
         price = gpu_hour(scenario.pricing, shape.hardware)
     with scenario.blaming("deployment"):
         engine = with_offload(engine_config(shape, memory), scenario.deployment.engine.kv_offload, shape, memory)
+    if scenario.deployment.streaming is not None or isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
+        engine = replace(engine, api_token_seconds=0.0)  # sent as the block says, or by nobody
     check_engine(scenario, engine)
     return ResolvedScenario(
         scenario=scenario,
@@ -112,6 +114,8 @@ def _check_apis(scenario: Scenario) -> None:
 
 def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
     pools = tuple(resolve(_alone(scenario, number)) for number in range(len(scenario.deployment.pools)))
+    if scenario.deployment.streaming is not None:
+        pools = tuple(replace(pool, engine=replace(pool.engine, api_token_seconds=0.0)) for pool in pools)
     for pool in pools:
         check_engine(scenario, pool.engine)
     if scenario.deployment.disaggregation is not None:
@@ -367,6 +371,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         num_speculative_tokens=shape.num_speculative_tokens,
         frontend_latency=engine.frontend_latency,
         tokenization_per_token=engine.tokenization_per_token,
+        api_token_seconds=engine.api_server_seconds_per_token,
     )
 
 

@@ -32,6 +32,7 @@ from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.seats import limit_gains, seats_curve
 from simserve.scenario.speculative import speculation_facts
+from simserve.scenario.without_effect import without_effect
 from simserve.sim.acceleration import Accelerate
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Deployment, Simulation
@@ -204,7 +205,7 @@ def _facts(
         fidelity=priced.fidelity,
         fidelity_by_operator=dict(priced.operators),
         expected_error=_expected_error(resolved, simulation),
-        engine_resolved={**asdict(resolved.shape.engine), "notes": list(priced.notes)},
+        engine_resolved={**asdict(resolved.shape.engine), "notes": [*priced.notes, *without_effect(scenario, specs)]},
         memory=resolved.memory,
         num_gpus=resolved.num_gpus,
         gpu_hour_usd=resolved.gpu_hour_usd,

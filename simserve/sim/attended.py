@@ -22,14 +22,15 @@ from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.chance import Chance
 from simserve.sim.cluster import Cluster, run_to_end
 from simserve.sim.control import Control
+from simserve.sim.delivery import delivery_of
 from simserve.sim.front import FrontTotals
 from simserve.sim.gate import door_of
 from simserve.sim.patience import callers_of, kinds_of
 from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of, request_table
 from simserve.sim.prefixes import prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, series_sums
-from simserve.sim.records import REASONS, RequestRecords
-from simserve.sim.routing import DRAWS, plain_router
+from simserve.sim.records import REASONS, REPLICA, RequestRecords
+from simserve.sim.routing import DRAWS, plain_router, shares_of
 from simserve.sim.sessions import conversations_of, first_sent, forget_unsent
 from simserve.sim.step_log import StepLog
 from simserve.sim.streaming import joined
@@ -40,17 +41,14 @@ _NUMBERS_AT_ONCE = 16_384
 """Random numbers that are drawn together where few are taken at a time."""
 
 
-def is_attended(setups: Sequence[PoolSetup], control: Control, specs: RequestSpecs) -> bool:
+def is_attended(setups: Sequence[PoolSetup], control: Control) -> bool:
     """Return whether everything that decides in a run is what an `AttendedRun` knows."""
     replicas_change = control.autoscaling or control.faults or control.updates or control.liveness
-    waits_for_answers = specs.concurrency is not None or specs.turn is not None
     return (
         not replicas_change
         and not control.has_front
         and control.disaggregation is None
         and control.regions is None
-        and not control.routing.weights
-        and (control.streaming is None or not waits_for_answers)
         and len({each.engine.async_scheduling for each in setups}) == 1
         and all(_is_steady(each) for each in setups)
     )
@@ -75,8 +73,6 @@ class AttendedRun:
         accelerate: Whether it runs compiled.
     """
 
-    front: FrontTotals | None = None
-    served_by: NDArray[np.int8] | None = None
     way_back: NDArray[np.float64] | None = None
 
     def __init__(
@@ -121,7 +117,11 @@ class AttendedRun:
         draws_to_route = self._attendance is not None and DRAWS.get(control.routing.policy)
         chance = self._chance(TO_ROUTE, "routing", _NUMBERS_AT_ONCE) if draws_to_route else None
         router = plain_router(control.routing, specs, as_lists=is_interpreted, chance=chance)
-        parts = [self._part(each) for each in control.allowed] if len(setups) > 1 else []
+        shares = shares_of(control.routing, [each.name for each in setups]) if len(setups) > 1 else None
+        allowed = control.allowed
+        if shares is not None and not allowed:
+            allowed = (tuple(range(len(setups))),) * max(len(specs.classes), 1)
+        parts = [self._part(each) for each in allowed] if len(setups) > 1 else []
         self._cluster = Cluster(
             replicas,
             self.requests,
@@ -131,6 +131,7 @@ class AttendedRun:
             on_progress,
             parts=parts,
             kinds=kinds_of(specs) if parts else (),
+            shares=shares,
         )
         if self._attendance is not None:
             self._cluster.attend(self._attendance, self._numbers)
@@ -161,17 +162,19 @@ class AttendedRun:
         specs, admission, streaming = self._specs, control.admission, control.streaming
         hangs_up = any(each.timeout is not None for each in specs.classes)
         hangs_up = hangs_up or (streaming is not None and streaming.http_timeout is not None)
-        if admission is None and not hangs_up:
+        waits = specs.concurrency is not None or specs.turn is not None
+        delivery = delivery_of(streaming, num_replicas) if waits and streaming is not None else None
+        if admission is None and delivery is None and not hangs_up:
             return None
         has_retries = any(each.retries is not None for each in specs.classes)
         pauses = self._chance(TO_PAUSE, "retries", len(specs) + 1) if has_retries else Chance(specs, "retries")
         callers = callers_of(specs, streaming, latency, self.arrival_time, pauses.uniforms)
         if admission is None:
-            return Attendance(callers, None, num_replicas)
+            return Attendance(callers, None, num_replicas, delivery)
         is_drawn = admission.probabilistic_from is not None
         chance = self._chance(AT_DOOR, "admission", _NUMBERS_AT_ONCE) if is_drawn else Chance(specs, "admission")
         door = door_of(admission, control, specs, chance.uniforms)
-        return Attendance(callers, door, num_replicas)
+        return Attendance(callers, door, num_replicas, delivery)
 
     def _chance(self, taker: int, name: str, room: int) -> Chance:
         self._numbers[taker] = chance = Chance(self._specs, name, room)
@@ -179,11 +182,16 @@ class AttendedRun:
 
     def _part(self, pools: Sequence[int]) -> Part:
         """Return the replicas of some pools."""
-        return Part([number for pool in pools for number in self._members[pool]])
+        return Part([number for pool in pools for number in self._members[pool]], pools)
 
     def dressed(self, records: RequestRecords) -> RequestRecords:
-        """Return the records with what this run knows besides: nothing."""
-        return records
+        """Return the records; where answers are on their way to clients that wait, with who gave them."""
+        return records if self.front is None else replace(records, served_by=np.full(len(records), REPLICA, np.int8))
+
+    @property
+    def front(self) -> FrontTotals | None:
+        """What the way to clients that wait for answers did, beside delaying them: nothing; None: there is none."""
+        return None if self._attendance is None or self._attendance.delivery is None else FrontTotals()
 
     @property
     def num_units(self) -> int:

@@ -20,7 +20,7 @@ from simserve.engine.event_plane import AT_DOOR, NUMBERS_TO_ROUTE, TO_ROUTE, Att
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.leaps import LEAP_BYTES
 from simserve.engine.lockstep import Ranks, complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
-from simserve.engine.routing import Router
+from simserve.engine.routing import Router, Shares
 from simserve.engine.state import INFINITY, STATIC, Replica, RequestTable
 from simserve.sim.chance import Chance
 from simserve.sim.recorder import FLUSH_ROWS, Recorder
@@ -44,6 +44,7 @@ class Cluster:
         num_ranks: How many of ``replicas`` step together as one replica.
         parts: Of the replicas, those that each kind of request may go to; empty: any may go to all.
         kinds: Of each request an index into ``parts``.
+        shares: How pools share the requests of a part by weight; None: they do not.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Cluster:
         num_ranks: int = 1,
         parts: Sequence[Part] = (),
         kinds: Sequence[int] = (),
+        shares: Shares | None = None,
     ) -> None:
         self.replicas = replicas
         starts = range(0, len(replicas), num_ranks)
@@ -74,6 +76,8 @@ class Cluster:
             schedules_ahead=replicas[0].config.async_scheduling and replicas[0].mode != STATIC,
             parts=parts,
             kinds=kinds,
+            shares=shares,
+            pools=[Part(list(numbers)) for _, numbers in recorders] if shares is not None else [],
         )
         if self._plane.notes_finishes:
             self._note_finishes()

@@ -1,10 +1,9 @@
-"""Fleet: the data plane of runs in which more is decided than where a request goes.
+"""Fleet: the data plane of runs in which replicas come and go, or requests are moved or answered elsewhere.
 
-Replicas come and go, requests are refused, cancelled, sent again, moved. Everything that happens at a time of its own
-(arrivals, time limits, transfers that land) is an event in one heap; SimPy's side (autoscaler, faults, router ticks)
-calls in between two drives. What touches a replica inside a leap takes effect at the end of the step that runs.
-At one instant steps end first, then events happen, then steps are planned. Runs without any of that take
-`simserve.sim.cluster`, with the same result.
+Everything that happens at a time of its own (arrivals, time limits, transfers that land) is an event in one heap;
+SimPy's side (autoscaler, faults, router ticks) calls in between two drives. What touches a replica inside a leap takes
+effect at the end of the step that runs. At one instant steps end first, then events happen, then steps are planned.
+Runs of replicas that are there throughout take `simserve.sim.attended`, with the same result.
 """
 
 from __future__ import annotations
@@ -16,15 +15,14 @@ from heapq import heappop, heappush
 from simserve.engine.callers import ANSWER, ARRIVE, FIRST_BYTE, LAND, SUBMIT, TIMEOUT, Event
 from simserve.engine.door import end_pause, note_finishes
 from simserve.engine.leaps import LEAP_BYTES
-from simserve.engine.outcomes import ADMITTED
+from simserve.engine.outcomes import ADMITTED, GAVE_UP, REJECTED, TIMED_OUT
 from simserve.engine.state import COMPLETED, FAILED, INFINITY, UNFINISHED, RequestTable
 from simserve.sim.callers import Callers
 from simserve.sim.gate import Gate
 from simserve.sim.lives import Lives
 from simserve.sim.recorder import FLUSH_ROWS
 from simserve.sim.records import FAILED as LOST
-from simserve.sim.records import REASONS, REJECTED, TIMED_OUT
-from simserve.sim.records import TIMEOUT as GAVE_UP
+from simserve.sim.records import REASONS
 from simserve.sim.regions import Regions
 from simserve.sim.routing import Router
 from simserve.sim.schedulers import cancel, complete, plan, seen_time, submit, take_finished, use_times
@@ -320,7 +318,7 @@ class Fleet(Lives):
                     self._leave(unit, index)
         for index in finished:
             if index not in doomed and not self._goes_on(index, unit, now):
-                self.callers.ended(index, self._answered_at(index, unit, now))
+                self.callers.ended(index, self._answered_at(index, unit, max(now, requests.finish_time[index])))
         if doomed:
             for index, decided_at in doomed.items():
                 self.num_lost_tokens += requests.generated_tokens[index]

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from simserve.engine.callers import ANSWER, TURN
+from simserve.engine.delivery import note_leap
 from simserve.engine.state import COMPLETED, FAILED
+from simserve.sim.delivery import make_room
 from simserve.sim.disaggregation import DisaggregatedFleet
 from simserve.sim.fairness import FairQueue
 from simserve.sim.fleet import ELSEWHERE, NOWHERE, Fleet
@@ -19,6 +21,7 @@ from simserve.sim.overflow import Overflow
 from simserve.sim.records import API, API_LIMIT, CACHE, REJECTED, REPLICA
 from simserve.sim.response_cache import ResponseCache
 from simserve.sim.rules import NEVER, Rules
+from simserve.sim.schedulers import as_one, each_of
 from simserve.sim.units import READY, Unit
 
 _NOBODY = -1
@@ -191,8 +194,11 @@ class FrontedFleet(Fleet):
 
     def complete(self, unit: Unit, now: float) -> None:
         """End the step of a replica, and offer the room that it leaves."""
-        if self.callers.delivery is not None:
-            self.callers.delivery.note_leap(unit, now)
+        delivery = self.callers.delivery
+        if delivery is not None:
+            make_room(delivery, unit.number)
+            num_decodes = sum(each.num_scheduled_decodes for each in each_of(unit.replica))
+            note_leap(delivery, unit.number, as_one(unit.replica), num_decodes, now)
         super().complete(unit, now)
         if unit.state == READY:
             self._offer_turn(now)

@@ -18,7 +18,7 @@ from simserve.sim.autoscaler import Autoscaler
 from simserve.sim.callers import Callers
 from simserve.sim.cluster import end_of
 from simserve.sim.control import Control, Limits
-from simserve.sim.delivery import Delivery
+from simserve.sim.delivery import delivery_of
 from simserve.sim.disaggregation import DisaggregatedFleet
 from simserve.sim.fairness import FairQueue
 from simserve.sim.faults import Faults
@@ -114,7 +114,7 @@ class ManagedRun:
                 self.fleet.launch(pool, 0.0, is_ready=True, place=place)
         self._outages = Outages(self.fleet)
         self._sessions: Sessions | None = None
-        conversations = conversations_of(specs, latency, self.arrival_time) if specs.turn is not None else None
+        conversations = conversations_of(specs, latency, self.arrival_time)
         if conversations is not None:
             send = self.fleet.callers.send
             self._sessions = Sessions(conversations, self.requests, send)
@@ -122,11 +122,10 @@ class ManagedRun:
             for ready_time, index in first_sent(conversations, specs):
                 send(index, ready_time)
             self._note_begun(conversations)
-        elif specs.concurrency is None:
+        else:
             # One tokeniser, in order: nobody overtakes a long prompt.
             np.frombuffer(self.requests.ready_time)[:] = np.maximum.accumulate(self.arrival_time + latency)
             self.fleet.schedule_all()
-        self.fleet.callers.start()
 
     def run(self) -> bool:
         """Run to the end; return whether the user stopped it."""
@@ -155,7 +154,7 @@ class ManagedRun:
         except KeyboardInterrupt:
             if self._sessions is not None:
                 forget_unsent(self.fleet.callers.unsent, self.requests, self.arrival_time)
-            elif self._specs.concurrency is None:
+            else:
                 # What was still to come was never sent.
                 self.arrival_time[self.fleet.num_arrived :] = np.nan
                 np.frombuffer(self.requests.ready_time)[self.fleet.num_arrived :] = np.nan
@@ -187,7 +186,7 @@ class ManagedRun:
     def _build_front(self, fleet: FrontedFleet) -> None:
         control, specs, requests = self._control, self._specs, self.requests
         if control.streaming is not None and (specs.concurrency is not None or specs.turn is not None):
-            fleet.callers.delivery = Delivery(control.streaming, requests)
+            fleet.callers.delivery = delivery_of(control.streaming, 0)
         cache, api, fair = control.response_cache, control.overflow, control.fairness
         fleet.build_front(
             cache=None if cache is None else ResponseCache(cache, requests, specs),

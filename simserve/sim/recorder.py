@@ -289,7 +289,7 @@ class Recorder:
         self._num_steps += int(steps.sum())
         self._sequence_steps += float(((decoding + prefilling) * steps).sum())
         self._busy += float(seconds.sum())
-        self._add_gaps(first, increment, steps, first_gaps, further_gaps)
+        self._add_gaps(*self._client_pace(first, increment, decoding), steps, first_gaps, further_gaps)
         self._blocked += np.bincount(blocked.astype(np.int64), weights=waiting, minlength=len(BLOCKED_NAMES))
 
         # A step's blocks are taken before it runs; over a leap they grow evenly from `before` to `after`.
@@ -319,6 +319,13 @@ class Recorder:
             self._drafts.add(columns, advances)
         if self._steps is not None:
             self._steps.add(columns)
+
+    def _client_pace(self, first: Floats, increment: Floats, decoding: Floats) -> tuple[Floats, Floats]:
+        """Return the first gap of a leap and its growth as clients see them: no shorter than the API server takes."""
+        config = self._config
+        sending = config.api_token_seconds * config.data_parallel_size * decoding
+        is_slower = sending > first
+        return np.where(is_slower, sending, first), np.where(is_slower, 0.0, increment)
 
     def _add_gaps(self, first: Floats, increment: Floats, steps: Floats, first_gaps: Floats, gaps: Floats) -> None:
         is_regular = (first_gaps == gaps) & (gaps > 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from simserve.engine import routing
-from simserve.engine.routing import Affinity, choose
+from simserve.engine.routing import Affinity, Shares, choose, deal
 from simserve.sim.affinity import affinity_of
 from simserve.sim.chance import Chance
 from simserve.sim.routing_spec import BLIND_POLICIES, TOKEN_POLICIES, RoutingSpec
@@ -39,6 +39,11 @@ def plain_router(
         chance = Chance(specs, "routing", needed)
         chance.top_up(needed)
     return _router(spec, affinity_of(spec, specs, as_lists), chance)
+
+
+def shares_of(spec: RoutingSpec, names: Sequence[str]) -> Shares | None:
+    """Return how the pools of these names share requests; None: as their loads have it."""
+    return Shares([spec.weights[name] for name in names]) if spec.weights else None
 
 
 def _router(spec: RoutingSpec, affinity: Affinity | None, chance: Chance) -> routing.Router:
@@ -84,8 +89,7 @@ class Router:
         if kinds is None and specs.request_class is not None and allowed:
             kinds = specs.request_class.tolist()
         self._kinds: list[int] | None = None if kinds is None else list(kinds)
-        self._weights = dict(spec.weights or {})
-        self._credits = dict.fromkeys(self._weights, 0.0)
+        self._shares = shares_of(spec, [pool.name for pool in pools])
         self._is_stale = spec.update_interval > 0
         self._is_blind = spec.policy in BLIND_POLICIES
         self._seen: list[int] = []
@@ -115,8 +119,8 @@ class Router:
             ready = self._open(pools[0])
         else:
             pools = [pool for pool in pools if self._open(pool)]
-            if self._weights and len(pools) > 1:
-                pools = [self._draw_pool(pools)]
+            if self._shares is not None and len(pools) > 1:
+                pools = [self._pools[deal(self._shares, [self._pools.index(pool) for pool in pools])]]
             ready = [number for pool in pools for number in self._open(pool)]
         if not ready:
             return NONE_READY
@@ -146,11 +150,3 @@ class Router:
         if self._weighs_tokens:
             return [unit.tokens for unit in self._units]
         return [unit.load for unit in self._units]
-
-    def _draw_pool(self, pools: list[Pool]) -> Pool:
-        """Return the pool whose turn it is by weight: smooth weighted round robin, as nginx deals."""
-        for pool in pools:
-            self._credits[pool.name] += self._weights[pool.name]
-        chosen = max(pools, key=lambda pool: self._credits[pool.name])
-        self._credits[chosen.name] -= sum(self._weights[pool.name] for pool in pools)
-        return chosen

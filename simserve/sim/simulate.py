@@ -79,6 +79,8 @@ class Simulation:
         timeline: The lives of the replicas, where something decides in a run; None: all were there throughout.
         pools: What each pool did, where there are several; else empty.
         stream: What was sent to the clients, where that was asked for; None: tokens were with them at once.
+        api_token_seconds: What the API server of a replica takes for a token, by the engine's own figure, the least of
+            all pools; 0: nothing is known of it.
         front: What stood in front of the replicas did, where anything does; else None.
         transfers: Of KV caches between them: ``count link_seconds waited_seconds stalled_seconds``; empty: none.
     """
@@ -99,6 +101,7 @@ class Simulation:
     transfers: Mapping[str, float] = field(default_factory=dict)
     stream: StreamTotals | None = None
     front: FrontTotals | None = None
+    api_token_seconds: float = 0.0
 
     @property
     def replica_seconds(self) -> float:
@@ -160,6 +163,7 @@ def simulate(
         offered_rate=specs.offered_rate,
         was_interrupted=was_interrupted,
         steps=log,
+        api_token_seconds=engine.api_token_seconds,
     )
 
 
@@ -202,7 +206,7 @@ def _decided(
     latency = _frontend_latency(engine, specs) + (0.0 if streaming is None else streaming.network_latency)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
     run: ManagedRun | AttendedRun
-    if is_managed or not is_attended(setups, control, specs):
+    if is_managed or not is_attended(setups, control):
         compiled_for(accelerate, len(specs), "a fleet that changes, or has something in front of it,")
         run = ManagedRun(control, setups, specs, latency, on_progress, log)
     else:
@@ -227,6 +231,7 @@ def _decided(
         pools=tuple(outcomes) if len(outcomes) > 1 else (),
         transfers=run.transfers,
         front=run.front,
+        api_token_seconds=min(setup.engine.api_token_seconds for setup in setups),
     )
     if streaming is not None:
         simulation = _as_seen(streaming, simulation, run)

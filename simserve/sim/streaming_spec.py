@@ -27,7 +27,8 @@ class StreamingSpec(FrozenModel):
     network_latency: Annotated[Seconds, Field(ge=0)] = 0.0
     """Time from client to server, and from server to client: each way."""
     cost_per_event: Annotated[Seconds, Field(ge=0)] = 30e-6
-    """CPU time of one event on an API-server core: detokenising, JSON, the socket."""
+    """CPU time of one event on an API-server core: detokenising, JSON, the socket. Where it is left out, the engine's
+    own figure if there is one (SGLang's)."""
     api_servers: Annotated[int, Field(ge=1, le=1024)] = 1
     """API-server cores of a replica, which share its events evenly (vLLM's `--api-server-count`)."""
     http_timeout: Annotated[Seconds, Field(gt=0)] | None = None

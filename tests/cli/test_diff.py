@@ -39,6 +39,17 @@ def test_a_move_beyond_tolerance_is_99(simserve: Simserve, results: list[str]) -
     assert "deployment.quantization: none → fp8" in outcome.stdout
 
 
+def test_other_scenarios_do_not_pass_a_gate_unless_allowed(simserve: Simserve, results: list[str]) -> None:
+    """Without a tolerance they are laid side by side."""
+    before, after = results[:2]
+    shown, judged = simserve("diff", before, after), simserve("diff", before, after, "--tolerance", "90%")
+
+    assert (shown.code, judged.code) == (0, 99)
+    assert "Compared although they differ in scenario." in shown.stdout
+    assert judged.stdout.startswith("The gate fails: the results are of different scenarios or seeds")
+    assert simserve("diff", *results, "--tolerance", "90%").code == 0
+
+
 def test_a_move_within_tolerance_is_0(simserve: Simserve, results: list[str]) -> None:
     """Also of a single figure."""
     assert simserve("diff", *results, "--tolerance", "90%").code == 0
@@ -60,7 +71,6 @@ def test_json_and_markdown_hold_the_same_figures(simserve: Simserve, results: li
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["before", "after"], 2, "--allow scenario"),
         (["before", "nowhere"], 104, "cannot be read"),
         (["before", "before", "--tolerance", "five"], 2, "--tolerance: 'five' must be a share"),
         (["before", "before", "--tolerance", "p99=5%"], 2, "not a figure"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -165,6 +167,7 @@ def test_the_result_of_another_seed_is_refused_without_force(simserve: Simserve,
         (("run", "chatbot", "--seed", "-1"), "--seed"),
         (("run", "chatbot", "--rate", "2"), "--rate: is for a run without a scenario"),
         (("run", "--model", "llama-3.1-8b"), "run: lacks --hardware, --rate, --prompt-tokens, --output-tokens"),
+        (("run",), "run: lacks a scenario; name one (simserve scenarios lists them), or give --model, --hardware"),
         (("memory",), "Missing"),
     ],
 )
@@ -257,3 +260,43 @@ def test_a_folder_as_a_scenario_is_104(simserve: Simserve, folder: Path) -> None
 
     assert outcome.code == 104
     assert outcome.error_line == f"{folder}: is a folder, not a scenario file"
+
+
+def test_a_folder_that_may_not_be_written_is_2_before_anything_is_simulated(
+    simserve: Simserve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a read-only disk; nothing is searched for minutes first."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+
+    outcome = simserve("capacity", "chatbot", "--html", "page.html")
+    report = simserve("validate", "--report", "page.html")
+
+    assert (outcome.code, outcome.stdout) == (report.code, report.stdout) == (2, "")
+    assert "--html: 'page.html' cannot be written: permission denied" in outcome.error_line
+    assert "--report: 'page.html' cannot be written: permission denied" in report.error_line
+
+
+def test_a_place_that_refuses_late_is_no_defect(simserve: Simserve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rights may change while a command runs."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "page.html")
+
+    monkeypatch.setattr("simserve.api.diff", refused)
+    outcome = simserve("diff", "one", "two")
+
+    assert (outcome.code, outcome.error_line) == (
+        2,
+        "page.html: cannot be written or read: Permission denied",
+    )
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_a_trace_without_rights_is_104(simserve: Simserve) -> None:
+    """Unreadable is not wrong flags."""
+    Path("traffic.csv").touch(mode=0o000)
+
+    outcome = simserve("trace", "traffic.csv")
+
+    assert (outcome.code, outcome.stdout) == (104, "")
+    assert "Permission denied" in outcome.error_line

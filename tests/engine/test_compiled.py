@@ -7,7 +7,6 @@ import importlib.util
 import json
 import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -223,16 +222,6 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
     assert read(tmp_path / "file" / "some.kernel") is None
 
 
-@pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forget what has been loaded and said."""
-    acceleration._load.cache_clear()
-    acceleration._say.cache_clear()
-    yield
-    acceleration._load.cache_clear()
-    acceleration._say.cache_clear()
-
-
 def break_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the loader fail as an incompatible numba does."""
     monkeypatch.setattr(acceleration, "find_spec", lambda name: object())
@@ -240,7 +229,7 @@ def break_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "simserve.engine.compiled.loader", None)
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("fresh_acceleration")
 def test_a_broken_numba_falls_back_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -255,7 +244,7 @@ def test_a_broken_numba_falls_back_and_says_so_once(
     assert "runs interpreted, since numba does not work here" in caplog.messages[0]
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("fresh_acceleration")
 def test_on_with_a_broken_numba_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, exit code 2."""
     break_numba(monkeypatch)
@@ -266,7 +255,7 @@ def test_on_with_a_broken_numba_is_a_usage_error(monkeypatch: pytest.MonkeyPatch
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("fresh_acceleration")
 def test_on_without_numba_is_a_usage_error_and_auto_is_silent(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -279,7 +268,7 @@ def test_on_without_numba_is_a_usage_error_and_auto_is_silent(
         acceleration.compiled_for("on", 10, None)
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("fresh_acceleration")
 def test_on_says_what_is_not_compiled(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Such a run goes through the interpreted kernel, and the line says why."""
     monkeypatch.setattr(acceleration, "find_spec", lambda name: object())

@@ -45,6 +45,7 @@ def test_it_is_all_vllm_names_and_kinds() -> None:
     assert {name: found[name].type for name in found if found[name].type != "histogram"} == {
         "vllm:num_requests_running": "gauge",
         "vllm:num_requests_waiting": "gauge",
+        "vllm:num_requests_waiting_by_reason": "gauge",
         "vllm:kv_cache_usage_perc": "gauge",
         "vllm:cache_config_info": "gauge",
         "vllm:prefix_cache_queries": "counter",
@@ -70,6 +71,8 @@ def test_it_is_all_vllm_names_and_kinds() -> None:
         "request_decode_time_seconds",
         "request_prompt_tokens",
         "request_generation_tokens",
+        "request_prefill_kv_computed_tokens",
+        "request_num_preemptions",
     ],
 )
 def test_a_histogram_counts_the_completed_requests(name: str) -> None:
@@ -93,6 +96,10 @@ def test_sums_are_those_of_the_run() -> None:
     prefill, decode = sums["vllm:request_prefill_time_seconds"], sums["vllm:request_decode_time_seconds"]
     assert prefill + decode == pytest.approx(sums["vllm:request_inference_time_seconds"])
     assert value(found["vllm:generation_tokens"], "_total") == result.summary["total_output_tokens"]
+    assert sums["vllm:request_prefill_kv_computed_tokens"] == sums["vllm:request_prompt_tokens"] - value(
+        found["vllm:prompt_tokens_cached"], "_total"
+    )
+    assert sums["vllm:request_num_preemptions"] == value(found["vllm:num_preemptions"], "_total")
     gaps = found["vllm:inter_token_latency_seconds"]
     assert value(gaps, "_count") == result.summary["total_output_tokens"] - 300
     assert value(gaps, "_sum") / value(gaps, "_count") == pytest.approx(1e-3 * result.summary["mean_itl_ms"])

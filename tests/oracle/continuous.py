@@ -40,6 +40,7 @@ class ContinuousReplica(Replica):
     def __init__(self, config: EngineConfig, times: StepTimes, specs: RequestSpecs) -> None:
         super().__init__(config, times, specs)
         self.ratio = config.new_token_ratio_initial
+        self.unsent = self.sent_until = 0.0
 
     @property
     def is_growing(self) -> bool:
@@ -353,6 +354,7 @@ class ContinuousReplica(Replica):
         """Bring the effects of a step about: tokens, finishes, and the next requests of the clients."""
         self.step_ends.append(end)
         self.hand_over(step, end)
+        self.send_tokens(step, end)
         gained = {}
         for request in step.decoding:
             request.fraction += self.tokens_gained(request)
@@ -367,13 +369,28 @@ class ContinuousReplica(Replica):
                 # All tokens of a step arrive at once.
                 request.generated = min(request.output_tokens, request.generated + gained.get(request, 1))
                 request.token_times.append(end)
+                if len(request.token_times) == 1 and self.token_seconds:
+                    self.unsent += self.token_seconds
+                    request.handed_over = end + self.unsent
             if request.generated == request.output_tokens:
                 self.cache(request, request.prompt_tokens + request.output_tokens - 1)
                 self.running.remove(request)
-                self.finish(request, end)
-                finished.append(request.index)
-        for index in sorted(finished):
-            self.send_follower(index, end)
+                self.finish(request, end + self.unsent)
+                finished.append(request)
+        for request in sorted(finished, key=lambda one: one.index):
+            self.send_follower(request.index, request.finish)
+
+    @property
+    def token_seconds(self) -> float:
+        """Seconds of the API server for a token."""
+        return self.config.api_token_seconds * self.config.data_parallel_size
+
+    def send_tokens(self, step: Step, end: float) -> None:
+        """Let the API server send until the end of the step what it has and what the step decodes."""
+        if self.token_seconds:
+            unsent = max(0.0, self.unsent - (step.start - self.sent_until))
+            unsent += self.token_seconds * len(step.decoding) - (end - step.start)
+            self.unsent, self.sent_until = max(0.0, unsent), end
 
     def hand_over(self, step: Step, end: float) -> None:
         """Hand over the first tokens of the step before, where that waits for the host of this one."""

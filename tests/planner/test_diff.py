@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -92,26 +93,28 @@ def test_moves_from_nothing_are_infinite() -> None:
     assert Move(name="failed", before=0.0, after=0.0).relative == 0
 
 
-def test_results_of_different_scenarios_are_refused_with_what_differs(tmp_path: Path) -> None:
-    """And compared where that is allowed."""
+def test_results_of_different_scenarios_fail_a_gate_with_what_differs(tmp_path: Path) -> None:
+    """Unless that is allowed; without a tolerance they are compared, and nothing is judged."""
     write_result(run(make_scenario()), tmp_path / "one")
     write_result(run(make_scenario(["run.seed=2"])), tmp_path / "two")
 
-    with pytest.raises(UsageError, match=r"run\.seed: 1 against 2.*--allow scenario"):
-        diff(tmp_path / "one", tmp_path / "two")
+    gate = diff(tmp_path / "one", tmp_path / "two", tolerance=10.0)
+    assert re.search(r"run\.seed: 1 against 2.*--allow scenario", gate.unlike or "")
+    assert (gate.failures, gate.has_failed) == ([], True)
+    assert not diff(tmp_path / "one", tmp_path / "two", tolerance=10.0, allow=["scenario"]).has_failed
 
-    found = diff(tmp_path / "one", tmp_path / "two", allow=["scenario"])
+    found = diff(tmp_path / "one", tmp_path / "two")
+    assert not found.has_failed
     assert (found.differs_in, found.changed_keys) == (("scenario",), {"run.seed": (1, 2)})
 
 
-def test_results_of_different_versions_are_refused(tmp_path: Path) -> None:
+def test_results_of_different_versions_fail_a_gate(tmp_path: Path) -> None:
     """Unless the version is what is being compared."""
     files = result_file(tmp_path / "a.json", {}), result_file(tmp_path / "b.json", {}, version="0.0.1")
 
-    with pytest.raises(UsageError, match=r"against 0\.0\.1\); .*--allow version"):
-        diff(*files)
-
-    assert diff(*files, allow=["version"]).differs_in == ("version",)
+    assert re.search(r"against 0\.0\.1\); .*--allow version", diff(*files, tolerance=0.1).unlike or "")
+    assert diff(*files, tolerance=0.1, allow=["version"]).unlike is None
+    assert diff(*files).differs_in == ("version",)
 
 
 @pytest.mark.parametrize(("text", "said"), [(None, "cannot be read"), ("{", "is not JSON"), ("{}", "no result")])

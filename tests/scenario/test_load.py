@@ -197,3 +197,16 @@ def test_a_block_of_aliases_is_not_written_out(tmp_path: Path) -> None:
         load(write_scenario(tmp_path, text))
 
     assert str(caught.value).endswith("small.yaml: slo: must be a mapping of keys to values")
+
+
+@pytest.mark.parametrize(
+    ("short", "below", "whole"),
+    [
+        ("deployment.routing=random", "deployment.routing.weights=null", "deployment.routing={policy: random}"),
+        ("deployment.routing=random", "deployment.routing.policy=round_robin", "deployment.routing=round_robin"),
+        ("slo=chat", "slo.attainment=0.9", "slo={preset: chat, attainment: 0.9}"),
+    ],
+)
+def test_a_key_below_a_shorthand_is_set_beside_what_it_stands_for(short: str, below: str, whole: str) -> None:
+    """`routing: random` is `routing: {policy: random}`, and `slo: chat` is `slo: {preset: chat}`."""
+    assert make_scenario([short, below]).model_dump() == make_scenario([whole]).model_dump()

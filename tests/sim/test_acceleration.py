@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,7 @@ import pytest
 from simserve.sim import acceleration
 
 
-@pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forget what was loaded and said, before and after."""
-    acceleration._load.cache_clear()
-    acceleration._say.cache_clear()
-    yield
-    acceleration._load.cache_clear()
-    acceleration._say.cache_clear()
-
-
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("fresh_acceleration")
 def test_compiling_says_now_and_then_that_it_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -46,7 +35,7 @@ def test_compiling_says_now_and_then_that_it_goes_on(
     assert all("s so far" in each for each in caplog.messages[1:])
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("fresh_acceleration")
 def test_code_that_is_there_is_loaded_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
     """Nor does a thread stay behind."""
     is_loaded = threading.Event()
@@ -58,7 +47,7 @@ def test_code_that_is_there_is_loaded_without_a_word(caplog: pytest.LogCaptureFi
     assert not caplog.messages
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("fresh_acceleration")
 def test_a_compiler_that_fails_elsewhere_is_asked_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of its own has nowhere to say why; what fails here does."""
     asked: list[str] = []

@@ -19,9 +19,11 @@ from simserve.engine.bucket import Bucket
 from simserve.engine.callers import Callers, Patience
 from simserve.engine.compiled import fields as flat
 from simserve.engine.data_plane import Part
+from simserve.engine.delivery import Delivery
 from simserve.engine.door import Door, Finishes
 from simserve.engine.event_plane import Attendance
 from simserve.engine.outcomes import DEADLINE, GAVE_UP, KV_HEADROOM, LOAD, QUEUE_FULL, RATE_LIMIT, REJECTED, TIMED_OUT
+from simserve.engine.routing import Shares
 from simserve.engine.uniforms import Uniforms
 from simserve.scenario.schema import Scenario
 from simserve.sim import records as outcomes
@@ -36,6 +38,7 @@ from simserve.sim.streaming_spec import StreamingSpec
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs
+from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.strategies import (
     Case,
     cases,
@@ -118,12 +121,11 @@ def deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
     own = draw(st.lists(st.integers(0, 1), min_size=len(specs), max_size=len(specs)))
     seed = draw(st.integers(0, 9))
     specs = replace(specs, classes=draw(classes()), request_class=np.array(own, dtype=np.int16), seed=seed)
-    is_open = specs.concurrency is None and specs.turn is None
     control = Control(
         routing=draw(routings()),
         admission=draw(doors()),
         limits=((2.0, None, None), (None, None, None)),
-        streaming=draw(streams()) if is_open and draw(st.booleans()) else None,
+        streaming=draw(streams()) if draw(st.booleans()) else None,
     )
     deployment = make_deployment(config, case.times, draw(st.integers(1, 3)))
     deployment = replace(deployment, control=control)
@@ -131,6 +133,8 @@ def deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
         other = replace(config, num_blocks=config.num_blocks + draw(st.integers(0, 9)))
         times = (case.times, draw(step_times(other)))
         allowed = draw(st.sampled_from([(), ((0,), (1,)), ((1, 0), (1,))]))
+        weights = draw(st.sampled_from([None, None, {"a": 0.7, "b": 0.31}]))
+        control = replace(control, routing=control.routing.model_copy(update={"weights": weights}))
         deployment = replace(
             deployment,
             control=replace(control, allowed=allowed),
@@ -171,14 +175,14 @@ def assert_same_runs(expected: Simulation, actual: Simulation) -> None:
     assert [each.name for each in expected.pools] == [each.name for each in actual.pools]
 
 
-def _is_served_plainly(deployment: Deployment, specs: RequestSpecs) -> bool:
+def _is_served_plainly(deployment: Deployment) -> bool:
     assert deployment.control is not None
     setups = deployment.pools or (
         PoolSetup(
             name="", engine=deployment.engine, step_times=deployment.priced.step_times, priced=None, num_replicas=1
         ),
     )
-    return is_attended(setups, deployment.control, specs)
+    return is_attended(setups, deployment.control)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -187,7 +191,7 @@ def _is_served_plainly(deployment: Deployment, specs: RequestSpecs) -> bool:
 def test_rules_on_the_plain_plane_are_those_of_the_managed_one(kind: str, data: st.DataObject) -> None:
     """Any replicas, router, door, patience and pools: every record, every attempt and every refusal is the same."""
     deployment, specs = data.draw(deployments(kind))
-    assert _is_served_plainly(deployment, specs)
+    assert _is_served_plainly(deployment)
 
     assert_same_runs(served(deployment, specs, None), served(deployment, specs, "off"))
 
@@ -206,6 +210,21 @@ def test_rules_run_compiled_as_they_are(kind: str, data: st.DataObject) -> None:
     assert_same_runs(interpreted, compiled)
     for each in fields(interpreted.totals):
         assert_same_values(each.name, getattr(interpreted.totals, each.name), getattr(compiled.totals, each.name))
+
+
+@pytest.mark.parametrize("how", [None, "off"])
+def test_who_has_hung_up_does_not_hang_up_again(how: Accelerate | None) -> None:
+    """Two limits pass while a step runs: the client is gone at the first, and the request with the end of the step."""
+    patient, hasty = ClassSpec(name="patient", share=0.5), ClassSpec(name="hasty", share=0.5, timeout="1.2 s")
+    specs = make_specs([0.0, 0.1], 4, [9, 2])
+    specs = replace(specs, classes=(patient, hasty), request_class=np.array([0, 1], dtype=np.int16))
+    streaming = validate(StreamingSpec, {"cost_per_event": "0 s", "http_timeout": "1.4 s"})
+    deployment = make_deployment(make_config(max_num_seqs=1), constant_step_times(1.0), 1)
+
+    run = served(replace(deployment, control=Control(streaming=streaming)), specs, how)
+
+    assert run.records.status.tolist() == [outcomes.COMPLETED, outcomes.TIMED_OUT]
+    assert run.records.finish_time[1] == pytest.approx(0.1 + 1.2)
 
 
 def test_codes_are_those_of_the_records() -> None:
@@ -228,10 +247,12 @@ def test_every_field_of_the_rules_has_a_place_in_flat_memory() -> None:
         (flat.ATTENDANCE, Attendance),
         (flat.BUCKET, Bucket),
         (flat.CALLERS, Callers),
+        (flat.DELIVERY, Delivery),
         (flat.DOOR, Door),
         (flat.FINISHES, Finishes),
         (flat.PART, Part),
         (flat.PATIENCE, Patience),
+        (flat.SHARES, Shares),
         (flat.UNIFORMS, Uniforms),
     ):
         assert set(record.fields) == set(kind.__slots__)
@@ -268,6 +289,10 @@ SMALL = {"name": "vllm", "version": "0.12", "max_model_len": 16384, "gpu_memory_
             {"arrivals": {"process": "poisson", "rate": 30}},
         ),
         ({}, {"arrivals": {"process": "closed_loop", "concurrency": 300}}),
+        (
+            {"streaming": {"network_latency": "20 ms", "cost_per_event": "1 ms"}},
+            {"arrivals": {"process": "closed_loop", "concurrency": 300}},
+        ),
     ],
 )
 def test_overload_runs_compiled(

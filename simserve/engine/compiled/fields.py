@@ -78,6 +78,8 @@ REQUESTS = Record("requests", {name: Column(_COLUMNS.get(name, "q")) for name in
 _REPLICA: dict[str, Kind] = {
     **dict.fromkeys(
         (
+            "api_free_at",
+            "api_token_seconds",
             "attended_keys",
             "attended_pairs",
             "context_sum",
@@ -138,7 +140,21 @@ _REPLICA: dict[str, Kind] = {
     "waiting": Queue(),
 }
 _UNSEEN = ("batch_rows", "free_ranges")
-REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in Replica.__slots__ if name not in _UNSEEN})
+# What most leaps of most runs touch, in about the order in which they do: sixteen replicas share a small cache.
+_HOT = (
+    *("num_steps", "mode", "is_open", "end_time", "start_time", "first_seconds", "increment_seconds", "blocked_by"),
+    *("num_scheduled_decodes", "grows", "block_size", "context_sum", "prefilled_tokens", "has_extras", "num_blocks"),
+    *("free_blocks", "leap_index", "step", "last_decode_time", "estimate_sum", "prefill_tokens", "scheduled_blocks"),
+    *("num_queued", "late_arrivals_sum", "priced_tokens", "attended_pairs", "attended_keys", "num_decoding"),
+    *("num_running", "max_num_seqs", "num_outstanding", "ratio_steps_skipped", "is_prefill_first", "is_ordered"),
+    *("swaps", "uses_estimate", "has_plain_admission", "has_late_tokens", "token_budget", "tokens_per_decode"),
+    *("identity", "config", "times", "cache", "progress", "gap_values", "gap_leaps", "residues", "finish_heap"),
+    *("chunk_requests", "chunk_tokens", "leaps", "running", "prefilling", "late_tokens", "stall_leaps", "finished"),
+    *("evictions", "decode_slope", "decode_base", "decode_attention_base", "sequence_seconds", "token_seconds"),
+    *("waiting",),
+)
+_OTHERS = tuple(name for name in Replica.__slots__ if name not in (*_HOT, *_UNSEEN))
+REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in (*_HOT, *_OTHERS)})
 
 UNIFORMS = Record("uniforms", {"place": Column("q"), "values": Column("d")})
 AFFINITY = Record(
@@ -204,11 +220,20 @@ CALLERS = Record(
         "tries": Column("i"),
     },
 )
+DELIVERY = Record(
+    "delivery",
+    {
+        **dict.fromkeys(("backlog", "batch", "seen_at"), Items("d")),
+        **dict.fromkeys(("cost", "cost_per_token", "network_latency"), FLOAT),
+        "streams": BOOLEAN,
+    },
+)
 FINISHES = Record("finishes", {"interval": FLOAT, "is_warm": BOOLEAN, "last": FLOAT})
 ATTENDANCE = Record(
     "attendance",
     {
         "callers": Pointer(CALLERS),
+        "delivery": Pointer(DELIVERY),
         "door": Pointer(DOOR),
         "draws": INTEGER,
         "finishes": Records(FINISHES),
@@ -222,7 +247,8 @@ ATTENDANCE = Record(
         "refusals": Column("q"),
     },
 )
-PART = Record("part", {"ready": Items("q")})
+PART = Record("part", {"pools": Items("q"), "ready": Items("q")})
+SHARES = Record("shares", {"credits": Items("d"), "weights": Items("d")})
 _PLANE: dict[str, Kind] = {
     **dict.fromkeys(
         ("is_divided", "is_stale", "notes_finishes", "routes_least", "schedules_ahead", "weighs_tokens"), BOOLEAN
@@ -235,8 +261,10 @@ _PLANE: dict[str, Kind] = {
     "held": Items("dqq"),
     "kinds": Column("i"),
     "parts": Records(PART),
+    "pools": Records(PART),
     "router": Pointer(ROUTER),
     "sent": Items("dq"),
+    "shares": Pointer(SHARES),
     "units": Records(REPLICA),
 }
 PLANE = Record("plane", {name: _PLANE.get(name, INTEGER) for name in DataPlane.__slots__})

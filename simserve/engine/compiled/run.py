@@ -99,7 +99,9 @@ class Compiled:
             "attendance": self._attendance,
             "conversations": _laid_out(fields.CONVERSATIONS, plane.conversations),
             "parts": _side_by_side(fields.PART, plane.parts),
+            "pools": _side_by_side(fields.PART, plane.pools),
             "router": _laid_out(fields.ROUTER, plane.router),
+            "shares": _laid_out(fields.SHARES, plane.shares),
             "units": self._replicas,
         }
         for name in fields.PLANE.fields:
