@@ -36,6 +36,7 @@ _EXPECTED = [
     "liveness-cascade",
     "long-context",
     "lost-replica",
+    "mixed-traffic",
     "multi-turn",
     "offline-batch",
     "one-fleet-or-two",
@@ -121,6 +122,12 @@ def test_a_scenario_serves_everything_it_sends(name: str) -> None:
 def test_every_suggested_change_runs(name: str) -> None:
     """What the comment says to try can be tried, in a small version here."""
     assert suggestions(name)
+    workload = load(name).workload
+    if workload.is_mixed and workload.has_clients:
+        # How many requests its clients send is not known before.
+        for overrides in suggestions(name):
+            assert summary(name, *overrides, "workload.duration=20 s")["completed"] > 50, overrides
+        return
     for overrides in suggestions(name):
         few = ["workload.num_requests=50", *(["workload.duration=null"] if load(name).workload.duration else [])]
         assert summary(name, *overrides, *few)["completed"] == 50, overrides
@@ -547,3 +554,16 @@ def test_interactive_requests_pass_the_batch() -> None:
     batch = [each["classes"]["batch"]["mean_ttft_ms"] for each in (preempting, ordered, fcfs)]
     assert batch[0] > batch[1] > batch[2]
     assert shortest["classes"]["interactive"]["p95_ttft_ms"] < 0.1 * waits[2]
+
+
+def test_a_batch_slows_the_people_beside_it_and_smaller_batches_less() -> None:
+    """Priority keeps their queue short; the pace of a step is everybody's, and only seats mend that."""
+    wide, narrow = summary("mixed-traffic"), summary("mixed-traffic", "deployment.engine.max_num_seqs=24")
+    people, narrowed = (each["simserve"]["classes"]["people"] for each in (wide, narrow))
+    documents = [each["simserve"]["classes"]["documents"] for each in (wide, narrow)]
+
+    assert wide["simserve"]["load"] == "mixed"
+    assert people["p95_ttft_ms"] < 500 < 0.01 * documents[0]["p95_ttft_ms"]
+    assert people["slo"]["attainment"] < 0.95 < narrowed["slo"]["attainment"]
+    assert narrowed["p95_tpot_ms"] < 0.6 * people["p95_tpot_ms"]
+    assert documents[1]["p95_e2el_ms"] > 1.5 * documents[0]["p95_e2el_ms"]

@@ -191,10 +191,13 @@ def _refuse_flags(flags: dict[str, Any], rule: str, remedy: str | None = None) -
 def _from_flags(flags: dict[str, Any], num_requests: int | None, changes: Sequence[str]) -> Scenario:
     missing = [flag for flag, value in flags.items() if value is None]
     if missing:
+        is_bare = len(missing) == len(flags)
         raise UsageError(
-            f"lacks {', '.join(missing)}",
+            "lacks a scenario" if is_bare else f"lacks {', '.join(missing)}",
             key="run",
-            remedy="name a scenario (simserve scenarios lists them), or give all of " + ", ".join(flags),
+            remedy=f"name one (simserve scenarios lists them), or give {', '.join(flags)}"
+            if is_bare
+            else "give them all, or name a scenario (simserve scenarios lists them)",
         )
     from simserve.scenario.load import from_mapping
 

@@ -218,7 +218,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         loading = replica.cache.tier.take_loading_seconds()
         first += loading
     if num_decodes:
-        slope = replica.decode_slope[num_decodes]
+        slope = replica.decode_slope[num_decodes] * times.mixed_decode_factor
         first += replica.decode_attention_base[num_decodes] + slope * replica.context_sum
     budget = replica.token_budget - num_decodes * replica.tokens_per_decode
     if num_chunks == 1 and not (has_preempted or loading) and (total >= config.max_chunk_tokens or total >= budget):

@@ -281,6 +281,9 @@ def driver(
         notes_finishes, renew_at = plane.notes_finishes, plane.renew_at
         is_single, routes_least, schedules_ahead = plane.num_units == 1, plane.routes_least, plane.schedules_ahead
         limit = min(until, renew_at)
+        sent = plane.sent
+        # Only what is sent is to come.
+        is_sent = num_scheduled == 0 and not schedules_ahead
         number = 0
         countdown = EVENTS_BETWEEN_CHORES
         ready = next_ready(plane, requests)
@@ -310,8 +313,10 @@ def driver(
                     cursor += 1
                     ready = ready_times[cursor] if cursor < num_scheduled else next_ready(plane, requests)
                 else:
-                    end = min(end, admit(plane, requests, ready))
-                    ready = next_ready(plane, requests)
+                    unit_end = admit(plane, requests, ready)
+                    if unit_end < end:
+                        end = unit_end
+                    ready = (sent[0][0] if sent else INFINITY) if is_sent else next_ready(plane, requests)
                 continue
             if end >= limit:
                 if end >= until:
@@ -344,7 +349,7 @@ def driver(
                         sort_ascending(plane.finished)
                     for position in range(len(plane.finished)):
                         answer(plane, requests, plane.finished[position])
-                    ready = next_ready(plane, requests)
+                    ready = (sent[0][0] if sent else INFINITY) if is_sent else next_ready(plane, requests)
                 plane.finished.clear()
             while ready == end:
                 admit(plane, requests, ready)

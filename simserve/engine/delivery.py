@@ -39,13 +39,21 @@ class Delivery:
         self.batch = [0.0] * num_replicas
 
 
-def note_leap(delivery: Delivery, number: int, replica: Replica, now: float) -> None:
-    """Send what a replica has generated in the leap that ends ``now``, before it is completed."""
+def note_leap(delivery: Delivery, number: int, replica: Replica, num_decodes: int, now: float) -> None:
+    """Send what a replica has generated in the leap that ends ``now``, before it is completed.
+
+    Args:
+        delivery: The API servers.
+        number: Of the replica.
+        replica: It, or one of its ranks, which keep step.
+        num_decodes: Sequences that decode in a step of it, on all ranks.
+        now: Seconds.
+    """
     if not replica.num_steps:
         return
     idle = max(0.0, replica.start_time - delivery.seen_at[number])
     backlog = max(0.0, delivery.backlog[number] - idle)
-    delivery.batch[number] = delivery.cost_per_token * replica.num_scheduled_decodes
+    delivery.batch[number] = delivery.cost_per_token * num_decodes
     work = delivery.batch[number] * replica.num_steps
     delivery.backlog[number] = max(0.0, backlog + work - (now - replica.start_time))
     delivery.seen_at[number] = now

@@ -271,7 +271,7 @@ def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTab
     """End the step of a replica: answers go out, and whoever has hung up goes."""
     unit = plane.units[number]
     if attendance.delivery is not None:
-        note_leap(attendance.delivery, number, unit, now)
+        note_leap(attendance.delivery, number, unit, unit.num_scheduled_decodes, now)
     num_finished = complete(unit, requests)
     if num_finished:
         plane.loads[number] -= num_finished

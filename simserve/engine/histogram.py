@@ -38,9 +38,16 @@ class Histogram:
         self.minimum = math.nan
         self.maximum = math.nan
 
-    def add(self, values: ArrayLike, weights: ArrayLike) -> None:
-        """Add durations (seconds, > 0) with their weights, arrays of one shape."""
+    def add(self, values: ArrayLike, weights: ArrayLike | None = None) -> None:
+        """Add durations (seconds, > 0) with their weights, arrays of one shape; None: each counts once."""
         durations = np.asarray(values, dtype=np.float64)
+        if weights is None:
+            self.count += len(durations)
+            self.total += float(durations.sum())
+            self.total_squares += float((durations * durations).sum())
+            self._extend_range(durations)
+            self._fill(_bins(durations), None)
+            return
         mass = np.asarray(weights, dtype=np.float64)
         self.count += float(mass.sum())
         self.total += float((durations * mass).sum())
@@ -113,7 +120,7 @@ class Histogram:
             self.minimum = float(np.fmin(self.minimum, durations.min()))
             self.maximum = float(np.fmax(self.maximum, durations.max()))
 
-    def _fill(self, bins: NDArray[np.int64], mass: NDArray[np.float64]) -> None:
+    def _fill(self, bins: NDArray[np.int64], mass: NDArray[np.float64] | None) -> None:
         self.counts += np.bincount(bins, weights=mass, minlength=_NUM_BINS)
 
     def _spread(

@@ -48,7 +48,7 @@ def submit_to_rank(group: Ranks, requests: RequestTable, index: int, now: float)
     if group.end_time == INFINITY:
         group.end_time = rank.end_time
     elif is_joining or (rank.num_steps, rank.end_time) != (num_steps, end):
-        _cut_all(group, now)
+        cut_ranks(group, now)
         if is_joining:
             rank.end_time = group.end_time
 
@@ -57,7 +57,7 @@ def seen_by_ranks(group: Ranks, now: float) -> float:
     """Return when ranks that schedule a step ahead see an arrival at ``now``; the common leap ends with its step."""
     if not any(rank.num_steps for rank in group.ranks):
         return now
-    _cut_all(group, now)
+    cut_ranks(group, now)
     return nextafter(group.end_time, inf)
 
 
@@ -133,7 +133,7 @@ def _shared_seconds(times: StepTimes, tokens: int) -> float:
     return (shared[-1] if shared else 0.0) + times.shared_seconds_beyond * (tokens - max(len(shared) - 1, 0))
 
 
-def _cut_all(group: Ranks, now: float) -> None:
+def cut_ranks(group: Ranks, now: float) -> None:
     """End the common leap with the step that runs at ``now``; nothing changes where a plan is due anyway."""
     for rank in group.ranks:
         if rank.num_steps > 1:

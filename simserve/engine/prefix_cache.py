@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -80,9 +80,16 @@ class PrefixPaths:
         self.starts: Sequence[int] = as_column(starts, as_lists)
         self.segments: Sequence[int] = as_column(segments[is_kept], as_lists)
         self.ends: Sequence[int] = as_column(blocks[is_kept], as_lists)
-        self.pinned_until = array("q", starts[:-1].astype(np.int64).tobytes())
-        self.shared_blocks = array("q", bytes(8 * num_requests))
-        self.is_private = bytearray(num_requests)
+        # Few entries of these differ at a time from the starts and zeros that a list of them shares.
+        self.pinned_until: MutableSequence[int]
+        self.shared_blocks: MutableSequence[int]
+        self.is_private: MutableSequence[int]
+        if as_lists:
+            self.pinned_until = list(self.starts[:-1])
+            self.shared_blocks, self.is_private = [0] * num_requests, [0] * num_requests
+        else:
+            self.pinned_until = array("q", starts[:-1].astype(np.int64).tobytes())
+            self.shared_blocks, self.is_private = array("q", bytes(8 * num_requests)), bytearray(num_requests)
         self.cached_tokens = array("q", bytes(8 * num_requests))
         self.loaded_tokens = array("q", bytes(8 * num_requests))
 
@@ -226,11 +233,11 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
     shared = paths.shared_blocks[index]
     if shared >= blocks or paths.is_private[index]:
         return
-    first, last, until = paths.starts[index], paths.starts[index + 1], paths.pinned_until[index]
+    first, until = paths.starts[index], paths.pinned_until[index]
     slots, held, users, ends, segments = cache.slots, cache.held, cache.users, paths.ends, paths.segments
     while shared < blocks:
         if until == first or ends[until - 1] <= shared:
-            if until == last:
+            if until == paths.starts[index + 1]:
                 break
             start = shared
             if slots.get(segments[until], 0):

@@ -21,6 +21,8 @@ def slowed(times: StepTimes, factor: float) -> StepTimes:
         prefill_request_seconds=factor * times.prefill_request_seconds,
         prefill_pair_seconds=factor * times.prefill_pair_seconds,
         prefill_context_seconds=factor * times.prefill_context_seconds,
+        shared_seconds=[factor * each for each in times.shared_seconds],
+        shared_seconds_beyond=factor * times.shared_seconds_beyond,
     )
 
 

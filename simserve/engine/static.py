@@ -25,7 +25,8 @@ def submit_static(replica: Replica, requests: RequestTable, index: int, now: flo
     replica.num_outstanding += 1
     replica.late_arrivals_sum += now
     if not replica.num_steps and now < replica.end_time:
-        replica.end_time = now if _is_full(replica) else _latest_start(replica, requests)
+        # Whoever waited in front of the replicas may have waited long enough.
+        replica.end_time = now if _is_full(replica) else max(now, _latest_start(replica, requests))
 
 
 def plan_static(replica: Replica, requests: RequestTable) -> None:
@@ -57,6 +58,7 @@ def plan_static(replica: Replica, requests: RequestTable) -> None:
         replica.blocked_by = BLOCKED_BY_SEATS if full else BLOCKED_BY_BLOCKS
     replica.num_steps = max(requests.output_tokens[index] for index in batch)
     replica.end_time = now + _record_batch(replica, requests, size)
+    replica.free_blocks = replica.num_blocks - _held_blocks(replica, requests)
 
 
 def complete_static(replica: Replica, requests: RequestTable) -> int:
@@ -79,9 +81,41 @@ def complete_static(replica: Replica, requests: RequestTable) -> int:
             replica.finished.append(index)
     size = len(replica.chunk_requests)
     replica.num_steps = replica.num_running = 0
+    replica.free_blocks = replica.num_blocks
     replica.num_outstanding -= size
     replica.chunk_requests.clear()
     return size
+
+
+def break_batch(replica: Replica, now: float) -> None:
+    """Let the batch that runs end with the step that runs at ``now``, unanswered; its requests wait again, in front.
+
+    Nothing where no batch runs. They begin anew if there is a next batch.
+    """
+    rows = replica.batch_rows
+    if not rows or not replica.num_steps:
+        return
+    while len(rows) > 1 and rows[-1][0] >= now:
+        rows.pop()
+    start, num_steps, first, increment, *rest = rows[-1]
+    steps = 1
+    while steps < num_steps and start + first * steps + increment * (steps * (steps - 1) * 0.5) < now:
+        steps += 1
+    rows[-1] = (start, steps, first, increment, *rest)
+    replica.end_time = start + first * steps + increment * (steps * (steps - 1) * 0.5)
+    batch = replica.chunk_requests
+    # They have not waited meanwhile.
+    replica.late_arrivals_sum += len(batch) * replica.end_time
+    for index in reversed(batch):
+        replica.waiting.appendleft(index)
+    replica.num_running = 0
+    batch.clear()
+
+
+def leave_batch(replica: Replica, index: int) -> None:
+    """Take a request out of the queue, between two batches."""
+    replica.waiting.remove(index)
+    replica.num_outstanding -= 1
 
 
 def _is_full(replica: Replica) -> bool:
@@ -151,6 +185,16 @@ def _record_batch(replica: Replica, requests: RequestTable, size: int) -> float:
         _record(replica, now, num_decodes, first, increment, size, tokens, 0, 0, size, 0.0, 0.0, held - padding, used)
         now += first * num_decodes + increment * (num_decodes * (num_decodes - 1) * 0.5)
     return now - replica.start_time
+
+
+def _held_blocks(replica: Replica, requests: RequestTable) -> int:
+    """Return the blocks, or slots, that the batch takes."""
+    batch = replica.chunk_requests
+    if replica.config.kv_allocation == "none" or replica.has_slots:
+        return len(batch) if replica.has_slots else 0
+    prompt = max(requests.prompt_tokens[index] for index in batch)
+    slot = _slot(replica, prompt, max(requests.max_tokens[index] for index in batch))
+    return min(len(batch) * slot // replica.block_size, replica.num_blocks)
 
 
 def _mean_answers(replica: Replica, requests: RequestTable, num_decodes: int) -> float:

@@ -19,7 +19,8 @@ class StepTimes:
 
     A step with ``c`` prefill tokens of ``r`` requests beside ``n`` decoding ones (``n`` may be 0) takes::
 
-        token_seconds(x) + sequence_seconds[n + r] + decode_attention_base[n] + decode_slope[n] * S
+        token_seconds(x) + sequence_seconds[n + r] + decode_attention_base[n]
+          + decode_slope[n] * mixed_decode_factor * S
           + prefill_request_seconds * r + prefill_pair_seconds * P + prefill_context_seconds * C
 
     ``x = max(n + c, p * largest chunk)`` with ``p`` the pipeline size (for ``p = 1`` that is ``n + c``).
@@ -39,6 +40,7 @@ class StepTimes:
         sequence_seconds: Index 0..max_num_seqs, LM head, sampling, host time a request.
         decode_attention_base: Index n = 0..max_num_seqs; the part of decode attention that does not depend
             on the contexts; 0 at n = 0.
+        mixed_decode_factor: Times as long that a context token takes in a step that prefills too.
         prefill_request_seconds: Seconds a prefilling request in the step.
         prefill_pair_seconds: Seconds an attended pair.
         prefill_context_seconds: Seconds a key read.
@@ -57,6 +59,7 @@ class StepTimes:
     prefill_request_seconds: float
     prefill_pair_seconds: float
     prefill_context_seconds: float
+    mixed_decode_factor: float = 1.0
     swap_block_seconds: float = 0.0
     shared_seconds: Sequence[float] = ()
     shared_seconds_beyond: float = 0.0

@@ -5,7 +5,7 @@ The context lengths enter squared, so a step is never affine: one step a plan.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from simserve.engine.gaps import keep_largest_gap, push_gap
 from simserve.engine.leaps import leap_row
@@ -112,6 +112,7 @@ def complete_uncached(replica: Replica, requests: RequestTable) -> int:
         length = requests.prompt_tokens[index]
         requests.joined_leap[index] = leap + 1
         requests.context_base[index] = length - replica.step
+        requests.finish_step[index] = replica.step + remaining
         heappush(replica.finish_heap, (replica.step + remaining) << SHIFT | index)
         replica.num_decoding += 1
         replica.context_sum += length
@@ -122,6 +123,25 @@ def complete_uncached(replica: Replica, requests: RequestTable) -> int:
         _finish(replica, requests, index, requests.context_base[index] + replica.step)
         num_finished += 1
     return num_finished
+
+
+def leave_uncached(replica: Replica, requests: RequestTable, index: int) -> None:
+    """Take an unfinished request out, from the queue or from what runs, between two steps; its row keeps its tokens."""
+    finish_step = requests.finish_step[index]
+    entry = finish_step << SHIFT | index
+    replica.num_outstanding -= 1
+    if entry not in replica.finish_heap:
+        replica.waiting.remove(index)
+        return
+    context = requests.context_base[index] + replica.step
+    replica.num_decoding -= 1
+    replica.context_sum -= context
+    replica.context_squares -= context * context
+    keep_largest_gap(replica, requests, index)
+    replica.finish_heap.remove(entry)
+    heapify(replica.finish_heap)
+    replica.num_running -= 1
+    requests.generated_tokens[index] = requests.output_tokens[index] - (finish_step - replica.step)
 
 
 def _finish(replica: Replica, requests: RequestTable, index: int, context: int) -> None:

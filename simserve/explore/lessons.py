@@ -130,14 +130,11 @@ def kv_growth(query: MemoryQuery, _check: Check) -> dict[str, Any]:
     per_token, room = memory.kv_bytes_per_token, max(memory.kv_bytes, 0.0)
     most = int(room / (per_token * query.context_tokens)) if per_token else 0
     contexts = [256 * 2**power for power in range(10)]
-    ranks = query.tensor_parallel_size
-    numbers = (
-        f"{per_token:,.0f} B on a GPU"
-        if model.mla is not None
-        else f"2 x {model.num_hidden_layers} x {max(model.num_key_value_heads / ranks, 1):g} x {model.head_dim} x "
-        f"{per_token / (2 * model.num_hidden_layers * max(model.num_key_value_heads / ranks, 1) * model.head_dim):g} B"
-        f" = {per_token:,.0f} B on a GPU"
-    )
+    numbers = f"{per_token:,.0f} B on a GPU"
+    if model.mla is None:
+        layers, heads = model.num_attention_layers, max(model.num_key_value_heads / query.tensor_parallel_size, 1)
+        element = per_token / (2 * layers * heads * model.head_dim)
+        numbers = f"2 x {layers} x {heads:g} x {model.head_dim} x {element:g} B = {numbers}"
     used = per_token * query.context_tokens * query.batch
     return {
         "kv_bytes_per_token": per_token,

@@ -74,11 +74,12 @@ def latency_summary(latencies: RequestLatencies, in_window: NDArray[np.bool_], i
         itl: The gaps, seconds.
     """
     counted = in_window & latencies.is_completed
+    rows = slice(None) if counted.all() else counted
     summaries = (
-        _describe(latencies.ttft[counted]),
-        _describe(latencies.tpot[counted]),
+        _describe(latencies.ttft[rows]),
+        _describe(latencies.tpot[rows]),
         _describe_histogram(itl),
-        _describe(latencies.e2e[counted]),
+        _describe(latencies.e2e[rows]),
     )
     return {
         f"{statistic}_{name}": value * MS
@@ -114,7 +115,8 @@ def further_latencies(
 
 
 def _describe(values: NDArray[np.float64]) -> dict[str, float]:
-    defined = values[~np.isnan(values)]
+    is_undefined = np.isnan(values)
+    defined = values[~is_undefined] if is_undefined.any() else values
     if not len(defined):
         return _statistics(np.nan, np.nan, [np.nan] * len(PERCENTILES))
     return _statistics(float(defined.mean()), float(defined.std()), percentiles(defined, PERCENTILES))

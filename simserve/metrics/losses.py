@@ -90,7 +90,7 @@ def _capacity_sentences(simulation: Simulation) -> list[str]:
     if timeline.num_replaced:
         found.append(f"Rolling updates replaced {timeline.num_replaced:,} replicas.")
     end = simulation.end_time
-    paid = simulation.replica_seconds
+    paid = timeline.mean_replicas(0.0, end) * end
     down = np.minimum(timeline.lost_until, end) - np.minimum(timeline.lost_since, end)
     if len(down) and paid > 0 and down.sum() >= NOTICEABLE * paid:
         found.append(f"Replicas were down {down.sum() / paid:.0%} of their time, lost {_times(len(down))}.")

@@ -66,9 +66,12 @@ def stays(records: RequestRecords, end_time: float) -> Stays:
     A request without a finish time that is not unfinished was refused where it stood: it leaves when it
     arrives.
     """
-    sent = np.flatnonzero(np.isfinite(records.arrival_time))
-    if np.any(np.diff(records.arrival_time[sent]) < 0):
-        sent = sent[np.argsort(records.arrival_time[sent], kind="stable")]
+    is_sent = np.isfinite(records.arrival_time)
+    sent = slice(None) if is_sent.all() else np.flatnonzero(is_sent)
+    ordered = records.arrival_time[sent]
+    if (ordered[1:] < ordered[:-1]).any():
+        sent = np.arange(len(is_sent))[sent]
+        sent = sent[np.argsort(ordered, kind="stable")]
     arrival, finish = records.arrival_time[sent], records.finish_time[sent]
     stayed = np.where(records.status[sent] == UNFINISHED, np.inf, arrival)
     system_exit = np.where(np.isfinite(finish), finish, stayed)

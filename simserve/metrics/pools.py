@@ -149,7 +149,7 @@ def _figures(pool: PoolOutcome, end_time: float) -> dict[str, Any]:
         "role": pool.role,
         "replicas": pool.num_replicas,
         "gpus": pool.num_gpus,
-        "busy": min(ratio(totals.busy_seconds, pool.num_replicas * end_time), 1.0),
+        "busy": min(ratio(totals.busy_seconds, pool.num_schedulers * end_time), 1.0),
         "mfu": ratio(totals.flops, pool.peak_flops * totals.busy_seconds),
         "mbu": ratio(totals.bytes, pool.peak_bandwidth * totals.busy_seconds),
         "kv_usage_mean": ratio(totals.kv_reserved_token_seconds, capacity_seconds),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.metrics.latency import RequestLatencies, request_latencies
 from simserve.metrics.slo import SLO
 from simserve.metrics.tables import Column, request_columns, series_columns
 
@@ -64,6 +65,11 @@ class RunResult:
     def requests(self) -> pd.DataFrame:
         """One row a request, the columns of `requests.parquet`."""
         return _frame(request_columns(self.simulation.records, self.slo))
+
+    @cached_property
+    def latencies(self) -> RequestLatencies:
+        """Of every request, seconds."""
+        return request_latencies(self.simulation.records)
 
     @cached_property
     def timeseries(self) -> pd.DataFrame:

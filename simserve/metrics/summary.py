@@ -47,6 +47,7 @@ _MEMORY_KEYS = (
     "usable_bytes",
     "weights_bytes",
     "draft_weights_bytes",
+    "states_bytes",
     "kv_bytes",
     "activation_bytes",
     "non_torch_bytes",
@@ -201,7 +202,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
     money = _money(simulation, facts, measured, rates)
     objective = _slo(facts.slo, measured)
     figures = Figures(
-        latencies=_latency_values(measured),
+        latencies=_latency_values(measured) if facts.thresholds else {},
         itl=simulation.totals.itl,
         slo_attainment=objective["attainment"],
         scalars=totals | money.dollars,

@@ -1,14 +1,20 @@
 """Seconds of the indexer of sparse attention (DeepSeek-V3.2, GLM-5): scoring every key, and choosing the best.
 
-Its projections are among those of attention. Attention itself is priced over the whole context, of which the indexer
-leaves ``topk`` keys: an upper bound for contexts beyond.
+Its projections are among those of attention. A prompt of up to ``topk`` tokens attends to all of itself; in a longer
+one each token attends to the ``topk`` keys that were chosen for it. Tables know the tokens of a step and not whose they
+are: several short prompts in a step with more than ``topk`` tokens are priced as one long one, an upper bound. Decode
+steps are priced over the whole context, an upper bound beyond ``topk``.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
+from simserve.perf.attention import dot_product_flops
 from simserve.perf.efficiency import Array, Machine, attention_efficiency, memory_efficiency, start_latency
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.operators import HOST, elementwise_parts
+from simserve.perf.shape import ReplicaShape
 from simserve.profiles.model_blocks import SparseIndexer
 from simserve.profiles.model_shapes import indexer_key_bytes
 
@@ -25,6 +31,13 @@ SCORE_BYTES = 4.0
 
 SCORE_PASSES = 2.0
 """Times that a score moves through memory: written, and read by the choice."""
+
+SPARSE_HEADS = 64
+"""Query heads that the sparse kernels compute at least, whatever a rank has (FlashMLA's sparse prefill, ``h_q`` a
+multiple of 64, which SGLang pads to)."""
+
+SPARSE_SHARE = 0.65
+"""Share of the 16-bit peak that they reach: 640 TFLOP/s on an H800 (github.com/deepseek-ai/FlashMLA, README)."""
 
 
 def indexer_parts(indexer: SparseIndexer, machine: Machine, tokens: Array) -> Array:
@@ -58,3 +71,25 @@ def _products(indexer: SparseIndexer, machine: Machine) -> float:
     dtype = next(dtype for dtype in ("fp8", "bf16", "fp16") if dtype in machine.peaks)
     flops = 2.0 * indexer.num_heads * indexer.head_dim
     return flops / (machine.peak(dtype) * attention_efficiency(machine))
+
+
+def sparse_prompt_seconds(shape: ReplicaShape, machine: Machine, tokens: Array, pair: float) -> Array:
+    """Return the seconds of attention of a prompt in one layer, beside the indexer's, shape of ``tokens``.
+
+    0 without an indexer.
+
+    Args:
+        shape: The deployment.
+        machine: One GPU.
+        tokens: Tokens of a step.
+        pair: Seconds of an attended pair of a prompt that attends to all of itself.
+    """
+    model, ranks = shape.model, shape.tensor_parallel_size
+    if model.indexer is None or model.mla is None:
+        return np.zeros_like(tokens)
+    topk, latent = model.indexer.topk, model.mla.kv_lora_rank
+    heads = max(SPARSE_HEADS, model.num_attention_heads // ranks)
+    flops = dot_product_flops(heads, latent + model.mla.qk_rope_head_dim, latent)
+    dtype = "bf16" if "bf16" in machine.peaks else "fp16"
+    chosen = topk * max(flops / (machine.peak(dtype) * SPARSE_SHARE * machine.engine_scale), 0.5 * pair)
+    return np.where(tokens > topk, tokens * chosen, 0.5 * pair * tokens * tokens)

@@ -36,6 +36,7 @@ class MemoryPlan:
         usable_bytes: What the engine allows itself for weights, runtime, activations and KV.
         weights_bytes: Weights.
         draft_weights_bytes: Weights of what drafts (speculative decoding); 0 without.
+        states_bytes: States of linear attention, those of every seat; 0 without.
         kv_bytes: Left for KV; negative when the rest alone is too much.
         activation_bytes: Peak of activations.
         non_torch_bytes: CUDA context, libraries and communication buffers.
@@ -58,6 +59,7 @@ class MemoryPlan:
     usable_bytes: float
     weights_bytes: float
     draft_weights_bytes: float = 0.0
+    states_bytes: float = 0.0
     kv_bytes: float
     activation_bytes: float
     non_torch_bytes: float
@@ -110,6 +112,7 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
         usable_bytes=usable,
         weights_bytes=needs["weights"],
         draft_weights_bytes=needs.get("draft_weights", 0.0),
+        states_bytes=needs.get("states", 0.0),
         kv_bytes=kv_bytes,
         activation_bytes=needs["activations"],
         non_torch_bytes=needs["runtime"],
@@ -157,7 +160,26 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
         needs["draft_weights"] = draft_weights_bytes(shape.speculation)
     if shape.model.linear_attention is not None:
         needs["states"] = state_slots(shape) * state_bytes(shape)
+    relaid = relaid_expert_bytes(shape)
+    if sum(needs.values()) + relaid < shape.hardware.memory.total:
+        needs["runtime"] += relaid
     return needs
+
+
+def relaid_expert_bytes(shape: ReplicaShape) -> float:
+    """Return the bytes of a GPU's experts that stay in memory in the layout they were stored in, too.
+
+    Triton's kernels want MXFP4 matrices in a layout of their own: TensorRT-LLM makes it as it loads, and the memory of
+    the first matrices as stored does not come back (seen in the KV that is left). Where a GPU has no room for both it
+    does.
+    """
+    model = shape.model
+    if model.moe is None or shape.precision.name not in shape.engine.relaid_expert_formats:
+        return 0.0
+    up, _ = model.expert_gemms(shape.expert_slices)
+    held = -(-model.moe.num_experts // shape.expert_groups)
+    layers = shape.num_layers_per_stage * model.num_moe_layers / model.num_hidden_layers
+    return layers * held * up.num_weights * shape.precision.weight_bits / 8
 
 
 def state_bytes(shape: ReplicaShape) -> float:

@@ -249,18 +249,19 @@ def _largest_of(count: int) -> float:
 
 
 def expert_curve(
-    machine: Machine, kernels: GemmClass | None, dtype: str, compute_share: float = 1.0
+    machine: Machine, kernels: GemmClass | None, dtype: str, compute_share: float = 1.0, speed: float = 1.0
 ) -> GroupedGemmCurve:
     """Return how fast a GPU runs routed experts in a number format: fitted, 16-bit, or from its class.
 
-    As `simserve.perf.gemm.gemm_curve`; only a curve of the format itself has a ``fit``.
+    As `simserve.perf.gemm.gemm_curve`; only a curve of the format itself has a ``fit``. ``speed``: how many times as
+    fast as that the engine's own build computes.
     """
     curve = machine.grouped_gemm_curves.get(kernels) if kernels else None
     if curve is None and dtype in WIDE_DTYPES and "bf16" in machine.grouped_gemm_curves:
         curve = _slowed(machine.grouped_gemm_curves["bf16"], compute_share, 1.0).model_copy(update={"fit": None})
     if curve is None:
         curve = _slowed(_class_curve(machine, dtype), compute_share, 1.0)
-    return _slowed(curve, machine.engine_scale, machine.memory_scale)
+    return _slowed(curve, machine.engine_scale * speed, machine.memory_scale)
 
 
 def _class_curve(machine: Machine, dtype: str) -> GroupedGemmCurve:

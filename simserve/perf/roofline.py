@@ -20,7 +20,8 @@ from simserve.perf.parallelism import micro_batch
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.stage import Stage, expert_block, launched_gemms, layer_kinds, projection, stage_of
+from simserve.perf.stage import Stage, expert_block, layer_kinds, projection, stage_of
+from simserve.perf.weights import launched_gemms
 from simserve.profiles.model import Gemm
 
 Phase = Literal["decode", "prefill"]

@@ -255,7 +255,11 @@ def _sum(first: StepTimes, second: StepTimes) -> StepTimes:
         sums: list[float] = (np.asarray(ours) + np.asarray(theirs)).tolist()
         return sums
 
+    # Both slopes grow alike with the batch, so that one factor stands for the two.
+    slopes = first.decode_slope[1], second.decode_slope[1]
+    mixed = slopes[0] * first.mixed_decode_factor + slopes[1] * second.mixed_decode_factor
     return StepTimes(
+        mixed_decode_factor=mixed / sum(slopes) if sum(slopes) > 0 else 1.0,
         decode_base=total(first.decode_base, second.decode_base),
         decode_slope=total(first.decode_slope, second.decode_slope),
         token_seconds=total(first.token_seconds, second.token_seconds),

@@ -1,4 +1,4 @@
-"""The operators of one pipeline stage and of the LM head, priced for every number of tokens at once.
+"""The operators of one pipeline stage, priced for every number of tokens at once.
 
 Knows the layers of a model on one rank; not what requests a step holds, and not the host.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from simserve.perf.collectives import (
 )
 from simserve.perf.efficiency import Array, Machine, start_latency
 from simserve.perf.fitted_attention import NARROW_KV_BYTES, FittedAttention, fitted_attention
-from simserve.perf.fusion import FUSED_KERNELS, has_fused_all_reduce
+from simserve.perf.fusion import head_norm_seconds, reduction_seconds
 from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, wide_class
 from simserve.perf.indexer import indexer_parts
 from simserve.perf.linear_attention import mixing_parts
@@ -31,7 +32,7 @@ from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, PART_NAMES, bo
 from simserve.perf.quantization import Precision, kv_element_bytes
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.unpacking import unpacked_parts, unpacking_parts
-from simserve.perf.weights import marlin_padded
+from simserve.perf.weights import launched_gemms, marlin_padded
 from simserve.profiles.model import Gemm, MixtureOfExperts, ModelProfile
 
 NORM_PASSES = 4
@@ -47,11 +48,8 @@ ROUTING_PASSES = 2
 GATE_PASSES = 2
 """Kernels that scale a gated shared expert's output: the sigmoid of its gate, and the product."""
 
-SAMPLING_PASSES = 4
-"""Times sampling moves the logits: cast, softmax, cumulate, pick."""
-
 LOGIT_BYTES = 4.0
-"""Bytes of a logit in sampling: FP32, as vLLM casts them."""
+"""Bytes of a logit of the router or in sampling: FP32, as vLLM casts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,27 +177,14 @@ def _reductions(stage: Stage, tokens: Array) -> Array:
     num_reductions = stage.num_layers * (1.0 if model.has_parallel_attention else 2.0)
     if shape.data_parallel_size > 1:
         num_reductions -= stage.num_layers * model.num_moe_layers / model.num_hidden_layers
-    message = tokens * model.hidden_size * ACTIVATION_BYTES
-    seconds = num_reductions * _all_reduce(stage, message)
-    is_fused = has_fused_all_reduce(shape, tokens)
-    if is_fused.any():
-        fused = replace(shape.tensor_link, engine=FUSED_KERNELS)
-        norm = start_latency(stage.machine, "elementwise")  # each saves the start of the norm behind it
-        least = np.maximum(_all_reduce(stage, message, fused) - norm, 0.0)
-        seconds = np.where(is_fused, np.minimum(num_reductions * least, seconds), seconds)
-    if model.qk_norm == "full":
-        # The heads of all ranks have one norm: their sums of squares are added up before it, and the ranks have had no
-        # time to drift apart since the reduction before.
-        together = replace(shape.tensor_link, skew=0.0)
-        seconds = seconds + stage.num_layers * all_reduce_seconds(
-            2.0 * LOGIT_BYTES * tokens, shape.tensor_parallel_size, together
-        )
-    return np.asarray(seconds)
+    norm = start_latency(stage.machine, "elementwise")
+    reduction = reduction_seconds(shape, tokens, norm, partial(_all_reduce, stage))
+    return num_reductions * reduction + stage.num_layers * head_norm_seconds(shape, tokens)
 
 
-def _all_reduce(stage: Stage, message: Array, fused: Link | None = None) -> Array:
-    """Return the seconds of an all-reduce; a measured one waits for the last rank too."""
-    num_ranks, link = stage.shape.tensor_parallel_size, fused or stage.shape.tensor_link
+def _all_reduce(stage: Stage, message: Array, link: Link) -> Array:
+    """Return the seconds of an all-reduce over a link; a measured one waits for the last rank too."""
+    num_ranks = stage.shape.tensor_parallel_size
     seconds = all_reduce_seconds(message, num_ranks, link)
     line = None if stage.measured is None else stage.measured.all_reduce(num_ranks)
     if line is None:
@@ -266,20 +251,6 @@ def _linear_block(stage: Stage, tokens: Array, *, has_prompts: bool) -> Array:
     return parts
 
 
-def launched_gemms(gemms: list[Gemm]) -> list[Gemm]:
-    """Return the projections of attention as engines launch them.
-
-    MLA's down-projections of queries and of keys and values read the same input and are one product
-    (``fused_qkv_a_proj_with_mqa`` of SGLang, ``fused_qkv_a_proj`` of vLLM, ``kv_a_proj_with_mqa`` of TensorRT-LLM).
-    """
-    down = {gemm.name: gemm for gemm in gemms if gemm.name in ("q_a", "kv_a")}
-    if len(down) < 2:
-        return gemms
-    width = sum(gemm.out_features for gemm in down.values())
-    rest = [gemm for gemm in gemms if gemm.name not in down]
-    return [replace(down["q_a"], name="qkv_a", out_features=width), *rest]
-
-
 def _mlp_block(stage: Stage, gemms: list[Gemm], tokens: Array) -> Array:
     """Return projections and activation function of an MLP (or of router and shared experts) of one layer."""
     parts = np.zeros((len(PART_NAMES), len(tokens)))
@@ -303,7 +274,8 @@ def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     if precision.name == "mxfp4" and stage.shape.engine.name == "vllm":
         up, down = marlin_padded(up, down)
     shape = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
-    curve = expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share)
+    speed = stage.shape.engine.expert_speed.get(precision.name, 1.0)
+    curve = expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share, speed)
     load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups, moe.router_groups)
     if not precision.has_packed_experts:
         held = float(np.max(load.held)) * (up.num_weights + down.num_weights)
@@ -390,18 +362,6 @@ def has_fitted_gemms(stage: Stage) -> bool:
     if stage.shape.model.moe is not None:
         used.append(expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share).fit)
     return None not in used
-
-
-def head_parts(stage: Stage, sequences: Array) -> Array:
-    """Return the seconds by part of LM head, gathering of logits and sampling, by sequences sampled."""
-    model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
-    parts = wide_projection(stage, model.lm_head_gemm(num_ranks), sequences)
-    logits = model.vocab_size * LOGIT_BYTES
-    parts += elementwise_parts(SAMPLING_PASSES * logits, sequences, stage.machine, SAMPLING_PASSES)
-    if num_ranks > 1:
-        gathered = sequences * model.vocab_size * ACTIVATION_BYTES
-        parts[COMMUNICATION] += all_gather_seconds(gathered, num_ranks, stage.shape.tensor_link)
-    return parts
 
 
 def transfer_seconds(shape: ReplicaShape, tokens: Array) -> Array:

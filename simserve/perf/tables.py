@@ -28,9 +28,11 @@ from simserve.perf.attention import (
 )
 from simserve.perf.efficiency import Array
 from simserve.perf.fitted_attention import NARROW_KV_BYTES
-from simserve.perf.indexer import index_key_seconds, index_pair_seconds
+from simserve.perf.head import head_parts
+from simserve.perf.indexer import index_key_seconds, index_pair_seconds, sparse_prompt_seconds
 from simserve.perf.linear_attention import step_state_seconds
 from simserve.perf.memory import kv_bytes_per_token
+from simserve.perf.mixed_attention import mixed_decode_factor
 from simserve.perf.offload import cpu_key_seconds, cpu_pair_seconds, link_bandwidth, offload_parts
 from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES
 from simserve.perf.parallelism import exposed_head, micro_batch, num_micro_batches, rounds
@@ -41,7 +43,6 @@ from simserve.perf.speculation import passing_shape, wide_key_seconds, with_draf
 from simserve.perf.stage import (
     Stage,
     has_fitted_gemms,
-    head_parts,
     measured_parts,
     shared_parts,
     stage_of,
@@ -144,9 +145,12 @@ def _last_token(shape: ReplicaShape, asked: int | None) -> int:
 
 def _step_times(stage: Stage, attention: AttentionShape, parts: StepParts, slope: Array) -> StepTimes:
     request, pair, key = _prefill_seconds(stage, attention)
-    pair += index_pair_seconds(stage.shape.model.indexer, stage.machine)
     num_layers = stage.num_layers * stage.shape.pipeline_parallel_size
+    factor = mixed_decode_factor(stage.shape, float(slope[1]) / num_layers, pair * growing_share(stage.shape.model))
+    if stage.shape.model.indexer is not None:
+        pair = index_pair_seconds(stage.shape.model.indexer, stage.machine)
     return StepTimes(
+        mixed_decode_factor=factor,
         decode_base=_sums(parts.decode),
         decode_slope=slope.tolist(),
         token_seconds=_sums(parts.token),
@@ -179,8 +183,9 @@ def _token_rounds(stage: Stage, attention: AttentionShape, tokens: Array) -> Arr
     shape, num_stages = stage.shape, stage.shape.pipeline_parallel_size
     travelling = micro_batch(tokens[1:], num_stages)
     parts = stage_parts(stage, travelling) + offload_parts(stage, travelling)
-    pairs = travelling * window_keys(shape.model)
-    parts[COMPUTE] += stage.num_layers * pairs * _prefill_seconds(stage, attention)[1]
+    pair = _prefill_seconds(stage, attention)[1]
+    parts[COMPUTE] += stage.num_layers * travelling * window_keys(shape.model) * pair
+    parts[COMPUTE] += stage.num_layers * sparse_prompt_seconds(shape, stage.machine, travelling, pair)
     is_eager = travelling > shape.engine.cuda_graph_max_prompt_tokens
     gpu_seconds = _gpu_seconds(stage, parts, travelling)
     launch = shape.engine.eager_prompt_seconds_per_layer
@@ -322,6 +327,7 @@ def _marginal_token(stage: Stage) -> Array:
     num_stages = stage.shape.pipeline_parallel_size
     far = np.array([FAR_TOKENS, 2.0 * FAR_TOKENS])
     parts = (stage_parts(stage, far) + offload_parts(stage, far)) * num_stages
+    parts[COMPUTE] += num_stages * stage.num_layers * sparse_prompt_seconds(stage.shape, stage.machine, far, 0.0)
     if num_stages > 1:
         parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(stage.shape, far)
     return np.asarray(np.maximum(parts[:, 1] - parts[:, 0], 0.0) / (FAR_TOKENS * num_stages))

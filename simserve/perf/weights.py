@@ -101,20 +101,14 @@ def _layer_weights(
     model: ModelProfile, quantization: str, num_ranks: int, num_expert_ranks: int, num_expert_groups: int
 ) -> tuple[float, float]:
     """Return the parameters of all layers on one rank: those in the low-bit format, and the others."""
-    matrices, whole = _matrices(model, num_ranks), _matrices(model, 1)
+    matrices, whole = model.gemms_beside_experts(num_ranks), model.gemms_beside_experts()
     low = _expert_weights(model, quantization, num_expert_ranks, num_expert_groups)
-    low += sum(gemm.num_weights for gemm in matrices if gemm.is_quantised)
-    other = sum(gemm.num_weights for gemm in matrices if not gemm.is_quantised)
+    low += sum(count * gemm.num_weights for count, gemm in matrices if gemm.is_quantised)
+    other = sum(count * gemm.num_weights for count, gemm in matrices if not gemm.is_quantised)
     head = 0 if model.tie_word_embeddings else model.lm_head_gemm().num_weights
-    counted = sum(gemm.num_weights for gemm in whole) + _expert_weights(model, "none", 1, 1)
+    counted = sum(count * gemm.num_weights for count, gemm in whole) + _expert_weights(model, "none", 1, 1)
     norms_and_biases = model.num_parameters - counted - head - model.num_embedding_parameters
     return low, other + norms_and_biases
-
-
-def _matrices(model: ModelProfile, num_ranks: int) -> list[Gemm]:
-    """Return every matrix of all layers on one rank but the routed experts."""
-    matrices = [gemm for layer in range(model.num_hidden_layers) for gemm in model.mlp_gemms(layer, num_ranks)]
-    return matrices + [gemm for count, gemm in model.mixing_gemms(num_ranks) for _ in range(count)]
 
 
 def _expert_weights(model: ModelProfile, quantization: str, num_ranks: int, num_groups: int) -> float:
@@ -161,3 +155,17 @@ def marlin_padded(up: Gemm, down: Gemm) -> tuple[Gemm, Gemm]:
         replace(up, out_features=columns, in_features=model_width),
         replace(down, out_features=model_width, in_features=width),
     )
+
+
+def launched_gemms(gemms: list[Gemm]) -> list[Gemm]:
+    """Return the projections of attention as engines launch them.
+
+    MLA's down-projections of queries and of keys and values read the same input and are one product
+    (``fused_qkv_a_proj_with_mqa`` of SGLang, ``fused_qkv_a_proj`` of vLLM, ``kv_a_proj_with_mqa`` of TensorRT-LLM).
+    """
+    down = {gemm.name: gemm for gemm in gemms if gemm.name in ("q_a", "kv_a")}
+    if len(down) < 2:
+        return gemms
+    width = sum(gemm.out_features for gemm in down.values())
+    rest = [gemm for gemm in gemms if gemm.name not in down]
+    return [replace(down["q_a"], name="qkv_a", out_features=width), *rest]

@@ -38,6 +38,8 @@ WINDOW_STARTS = 8
 BUSY_BINS = 32
 BUSY_LENGTHS = (1, 2, 4, 8)
 """Busiest stretches that the number of replicas is bounded for, in parts of the run."""
+SHOWN_SHARE = 0.95
+"""Share of the requests that the bounds on latencies are shown for where no SLO names one."""
 ROUNDING = 1.0 - 1e-9
 """Bounds are lowered by this: they sum in another order than the simulation."""
 
@@ -111,7 +113,7 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
         # A first token may be handed over as late as the second: one gap less counts, and no limit on TPOT sets a pace.
         tpot = further * np.maximum(output - 2, 0) / np.maximum(output - 1, 1)
         slo = None if slo is None else SLO(ttft=slo.ttft, tpot=None, e2e=slo.e2e, attainment=slo.attainment)
-    share = 0.95 if slo is None else slo.attainment
+    share = SHOWN_SHARE if slo is None else slo.attainment
     work, _ = least_replica_seconds(prompt, output, None, config, times)
     bound = Bound(
         out_of_reach=None,

@@ -12,6 +12,11 @@ GROWTH = 2.0
 """Factor between the loads that are tried until one holds and one fails."""
 DEEPEST = 2.0**-20
 """Share of the starting load below which nothing is tried."""
+OVERSHOOT = 0.9
+"""Part of the tolerance by which a step goes beyond where the limit is expected: it is passed, and hardly more."""
+PUSH = 0.4
+"""Part of the tolerance by which a load between two is pushed towards the end that is not close yet: two such pushes
+are within the tolerance."""
 
 Margin = Callable[[float], float]
 """By how much a load holds: at or above 0 it does, below it does not. Only the sign must be right; a margin that
@@ -109,7 +114,7 @@ class _Search:
         """Return the factor to the second load."""
         step = self.growth
         if self.fall is not None:
-            step = math.exp(min(abs(margin) / self.fall, math.log(GROWTH))) * (1 + self.tolerance) ** 0.9
+            step = math.exp(min(abs(margin) / self.fall, math.log(GROWTH))) * (1 + self.tolerance) ** OVERSHOOT
         return step if margin >= 0 else 1 / step
 
     def _close_in(self, held: tuple[float, float], failed: tuple[float, float]) -> Largest:
@@ -130,7 +135,7 @@ class _Search:
         self, held: tuple[float, float], failed: tuple[float, float], *, is_middle: bool, pushes_up: bool
     ) -> float:
         low, high = math.log(held[0]), math.log(failed[0])
-        push = 0.4 * math.log1p(self.tolerance)
+        push = PUSH * math.log1p(self.tolerance)
         share = 0.5
         if not is_middle and math.isfinite(held[1]) and math.isfinite(failed[1]):
             share = held[1] / (held[1] - failed[1])

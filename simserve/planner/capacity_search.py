@@ -22,6 +22,12 @@ STAYS_PER_RUN = 20
 """A run has this many times the requests that are in flight at once, so that filling up is a small part of it."""
 FEWEST_REQUESTS = 1000
 COARSE_REQUESTS = 500
+DEEPEST = 2.0**-10
+"""Share of the starting load below which no load is tried."""
+MARGIN_OF_REQUESTS = 1.2
+"""Times the requests that the square of the precision asks for: the next interval is an estimate as well."""
+ROUNDING = 1.001
+"""Times the tolerance up to which a search counts as close: it ends at the tolerance, but for rounding."""
 SLOPE_REACH = 0.2
 """Loads within this share of the capacity tell how fast the attainment falls there."""
 CURVE = (0.5, 0.75, 1.25, 1.5)
@@ -201,7 +207,7 @@ class _Search:
             tolerance=tolerance,
             growth=growth,
             highest=self.highest,
-            lowest=start / 1024,
+            lowest=start * DEEPEST,
             is_whole=self.is_whole,
             fall=fall,
         )
@@ -241,12 +247,12 @@ class _Search:
         share = (interval[1] - interval[0]) / 2 / found.value / self.effort.precision
         if share <= 1:
             return None if is_close else num_requests
-        return min(most, max(2 * num_requests, math.ceil(num_requests * 1.2 * share**2)))
+        return min(most, max(2 * num_requests, math.ceil(num_requests * MARGIN_OF_REQUESTS * share**2)))
 
     def _is_close(self, found: Largest) -> bool:
         assert found.fails_at is not None
         gap = found.fails_at - found.value
-        return gap <= found.value * self.effort.tolerance * 1.001 or (self.is_whole and gap <= 1)
+        return gap <= found.value * self.effort.tolerance * ROUNDING or (self.is_whole and gap <= 1)
 
     def _edge(self, found: Largest, replications: int, num_requests: int) -> float:
         """Return where a line through the margins of the load that holds and the one that fails crosses zero."""

@@ -127,4 +127,4 @@ def _quality(resolved: ResolvedScenario, model: Comparison) -> str:
 def _weights(name: str) -> str | None:
     from simserve.profiles import catalog
 
-    return load_api(name).weights if name in catalog.names("api") else None
+    return load_api(name).weights if catalog.has("api", name) else None

@@ -9,11 +9,14 @@ from typing import Any
 from simserve.planner.deciding_run import deciding_run
 from simserve.planner.overrides import Overrides
 from simserve.planner.search_member import Goal, GroupResult, Member
-from simserve.planner.search_trial import TERMS, Trial
+from simserve.planner.search_trial import LATENCIES, TERMS, Trial
 from simserve.scenario.schema import Scenario
 
 MOST_GPUS_TRIED = 64
 """GPUs of the fleet that shows what is reached where a bound says that the SLO is not."""
+
+_PERCENTILES = ((0.97, "p99"), (0.7, "p95"), (0.0, "p50"))
+"""Share that an SLO asks for, from above which -> the percentile that is nearest to it of those a trial keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +128,8 @@ def _simulated_miss(tried: Sequence[Member], scenario: Scenario, goal: Goal) -> 
         if shares:
             metric = min(shares, key=lambda each: shares[each])
             limit = getattr(slo, metric)
-            name = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}[metric]
-            percentile = "p99" if slo.attainment > 0.97 else "p95" if slo.attainment > 0.7 else "p50"
-            milliseconds = trial.latencies[f"{percentile}_{name}_ms"]
+            percentile = next(name for share, name in _PERCENTILES if slo.attainment > share)
+            milliseconds = trial.latencies[f"{percentile}_{LATENCIES[metric]}_ms"]
             reached = None if milliseconds is None else milliseconds / 1e3
     return Miss(
         member=nearest,

@@ -7,7 +7,7 @@ from typing import Any
 
 from simserve.planner.capacity_ramp import ramp_of
 from simserve.planner.plan_findings import Findings
-from simserve.planner.plan_fleet import CONFIRMING_REPLICATIONS, trial_figures
+from simserve.planner.plan_fleet import CONFIRMING_REPLICATIONS, MOST_TRAFFIC, trial_figures
 from simserve.planner.plan_miss import Miss
 from simserve.planner.plan_price import Market, price_of
 from simserve.planner.plan_runners import pareto, runners_up
@@ -185,7 +185,7 @@ def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
     asked = getattr(found.scenario.workload.arrivals, "rate", None)
     if multiple is not None and asked is not None:
         capacity = asked * multiple / trial.replicas
-        at_least = "at least " if multiple >= 4 else ""
+        at_least = "at least " if multiple >= MOST_TRAFFIC else ""
         yield (
             f"one replica bears {at_least}{capacity:,.3g} requests/s within the SLO (simulated, to 5%): "
             f"{rate:,.4g} / {capacity:,.3g} = {rate / capacity:,.2f}, so "

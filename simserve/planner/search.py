@@ -46,6 +46,9 @@ from simserve.workload.requests import RequestSpecs
 EARLY_SHARE = 0.2
 """Share of a run that cannot be shortened that is looked at first: what it misses is missed by the whole of it."""
 
+FIRST_SECONDS = 20.0
+"""Seconds of arrivals that a first look takes at least: some lives of a request."""
+
 
 class Search:
     """The search on one kind of GPU: members judged, fleets tried, the best kept.
@@ -358,7 +361,7 @@ class Search:
 def _enough(scenario: Scenario, first: int) -> int:
     """Return the requests of a first look: more where arrivals are so dense that the fleet would not fill up."""
     rate = float(getattr(scenario.workload.arrivals, "rate", 0.0))
-    return max(first, min(MOST_REQUESTS, math.ceil(20 * rate)))
+    return max(first, min(MOST_REQUESTS, math.ceil(FIRST_SECONDS * rate)))
 
 
 def _is_there(scaling: Mapping[str, Any]) -> bool:

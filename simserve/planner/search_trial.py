@@ -42,7 +42,9 @@ CONVERSATIONS_PER_RUN = 10
 """Times as long as people think in a mean conversation that a shortened run of conversations lasts."""
 WARMUPS_PER_RUN = 3
 """Times the warm-up that the scenario gives in seconds, likewise."""
-TERMS = ("ttft", "tpot", "e2e")
+LATENCIES = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
+"""Term of an SLO -> the latency of a summary that it bounds."""
+TERMS = tuple(LATENCIES)
 SHOWN_PERCENTILES = ("p50", "p95", "p99")
 
 
@@ -219,7 +221,7 @@ def _trial(scenario: Scenario, overrides: Overrides, replicas: int, summary: Map
         failed=int(summary["failed"]),
         latencies={
             f"{percentile}_{name}_ms": summary[f"{percentile}_{name}_ms"]
-            for name in ("ttft", "tpot", "e2el")
+            for name in LATENCIES.values()
             for percentile in SHOWN_PERCENTILES
         },
         usd_per_hour=inner["cost"]["usd_per_hour"],

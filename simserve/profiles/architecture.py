@@ -325,17 +325,21 @@ class ModelProfile(FrozenModel):
         """Parameters of the token embedding and of learned positions."""
         return (self.vocab_size + self.num_learned_positions) * self.hidden_size
 
-    def _all_gemms(self) -> list[tuple[int, Gemm]]:
-        """Return every matrix of the layers with how often the model holds it."""
-        counted = self.mixing_gemms()
+    def gemms_beside_experts(self, tensor_parallel_size: int = 1) -> list[tuple[int, Gemm]]:
+        """Return every matrix of the layers but the routed experts, on one rank, with how many layers hold it."""
+        counted = self.mixing_gemms(tensor_parallel_size)
         layers = range(self.num_hidden_layers)
         for count, layer in (
             (self.num_dense_layers, next((layer for layer in layers if not self.is_moe_layer(layer)), 0)),
             (self.num_moe_layers, next((layer for layer in layers if self.is_moe_layer(layer)), 0)),
         ):
-            counted += [(count, gemm) for gemm in self.mlp_gemms(layer) if count]
+            counted += [(count, gemm) for gemm in self.mlp_gemms(layer, tensor_parallel_size) if count]
+        return counted
+
+    def _all_gemms(self) -> list[tuple[int, Gemm]]:
+        """Return every matrix of the layers with how often the model holds it."""
         num_experts = self.moe.num_experts if self.moe else 0
-        return counted + [(self.num_moe_layers * num_experts, gemm) for gemm in self.expert_gemms()]
+        return self.gemms_beside_experts() + [(self.num_moe_layers * num_experts, gemm) for gemm in self.expert_gemms()]
 
     @property
     def _num_norm_parameters(self) -> int:

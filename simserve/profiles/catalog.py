@@ -79,6 +79,11 @@ def names(kind: Kind) -> list[str]:
     return sorted({path.stem for folder in folders(kind) for path in folder.glob("*.yaml")})
 
 
+def has(kind: Kind, name: str) -> bool:
+    """Return whether a name is one of `names`, without listing them."""
+    return Path(name).name == name and any((folder / f"{name}.yaml").exists() for folder in folders(kind))
+
+
 def find(kind: Kind, name: str, relative_to: Path | None = None) -> Path:
     """Return the file of a profile or scenario.
 

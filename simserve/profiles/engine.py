@@ -74,6 +74,7 @@ class ResolvedEngine:
             states of the step (``max_num_batched_tokens`` x hidden) still live. The two peaks do not add up:
             the larger counts.
         activation_base_bytes: Bytes of that peak however many seats there are.
+        relaid_expert_formats: Weight formats whose experts' first matrices stay in memory twice.
         cuda_graph_bytes: Memory of the captured graphs.
         counts_cuda_graphs: Whether that is subtracted before KV; otherwise it comes out of the unused share.
         cuda_graph_sizes: Captured decode batches, ascending; a batch pads up to the next. Empty: no graphs.
@@ -106,9 +107,11 @@ class ResolvedEngine:
             them, others read them each; None: any number.
         all_reduce: ``nccl``, or None for one of the engine's own.
         all_reduce_host_from: Bytes from which it also crosses the host link; infinite where it never does.
+        mixed_decode_tile: Rows of queries that a decode fills beside a prompt under FlashAttention-2; 0: its own.
         fuses_all_reduce_norm: Whether the norm behind a small all-reduce is part of its kernel.
         fuses_activation_quantisation: Whether norms and activation functions round their results to 8 bits.
         narrow_kv_slowdown: Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels.
+        expert_speed: Weight format -> times as fast as the fitted kernels experts compute.
         latent_attention_gap: Seconds that a layer's latent attention takes longer than the fitted kernels.
         num_group_router_kernels: Small kernels of a layer whose router chooses groups of experts first.
         max_bandwidth: Memory bandwidth beyond which the kernels gain nothing; infinite where they follow the GPU.
@@ -155,6 +158,7 @@ class ResolvedEngine:
     activation_token_bytes_factor: float
     activation_logit_bytes: float
     activation_base_bytes: float
+    relaid_expert_formats: tuple[str, ...]
     cuda_graph_bytes: float
     counts_cuda_graphs: bool
     cuda_graph_sizes: tuple[int, ...]
@@ -186,9 +190,11 @@ class ResolvedEngine:
     shared_decode_groups: tuple[int, ...] | None
     all_reduce: str | None
     all_reduce_host_from: float
+    mixed_decode_tile: int
     fuses_all_reduce_norm: bool
     fuses_activation_quantisation: bool
     narrow_kv_slowdown: float
+    expert_speed: Mapping[str, float]
     latent_attention_gap: float
     num_group_router_kernels: int
     max_bandwidth: float

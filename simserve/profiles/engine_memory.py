@@ -48,5 +48,7 @@ class RuntimeMemory(FrozenModel):
     """Peak of sampling: bytes a logit, times `max_num_seqs` x vocabulary."""
     activation_base: Bytes = 0.0
     """Peak of sampling: bytes beside the logits, however many seats (workspaces of kernels and of the sampler)."""
+    relaid_expert_formats: tuple[str, ...] = ()
+    """Weight formats whose experts are laid out anew on the GPU, where their first matrices then stay twice."""
     source: str
     """Where the figures come from."""

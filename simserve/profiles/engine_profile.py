@@ -6,10 +6,11 @@ Knows what an engine does when nobody sets a knob, not what a user set: that is 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError
@@ -201,6 +202,8 @@ class Host(FrozenModel):
     """What routed experts add to that, seconds, where their many small kernels are launched one by one (Triton)."""
     eager_expert_formats: tuple[str, ...] = ()
     """Weight formats whose experts are launched so; empty: all."""
+    eager_expert_rank_share: float = Field(default=0.0, ge=0)
+    """Share by which that is longer for each doubling of the tensor-parallel ranks: all wait for the slowest host."""
     row_split_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """What a layer takes longer whose matrices are cut over several GPUs by rows while one thread drives all of them
     and gathers every product on the first, seconds (llama.cpp, --split-mode row)."""
@@ -228,6 +231,8 @@ class Kernels(FrozenModel):
     """What that leaves of the bandwidths, times this: above 1 where arithmetic alone is behind."""
     shared_decode_groups: tuple[int, ...] | None = None
     """Query heads a key-value head for which a decode step reads keys once for all of them; absent: any number."""
+    mixed_decode_tile: int = Field(default=0, ge=0)
+    """Rows of queries that a decode fills in a step that prefills too, under FlashAttention-2; 0: its own alone."""
     all_reduce: Literal["nccl"] | None = None
     """Whose all-reduce ranks call: NCCL's; absent: one of the engine's own, which is quicker for short messages."""
     all_reduce_host_from: Bytes | None = Field(default=None, gt=0)
@@ -239,6 +244,8 @@ class Kernels(FrozenModel):
     tensor or a channel; otherwise a kernel of its own does."""
     narrow_kv_slowdown: float = Field(default=1.0, ge=1)
     """Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels, which are newer."""
+    expert_speed: Mapping[str, PositiveFloat] = Field(default_factory=dict)
+    """Weight format -> times as fast as the fitted kernels experts compute: older kernels, or an own build of them."""
     latent_attention_gap: Seconds = Field(default=0, ge=0)
     """Seconds that a layer's latent attention (MLA) takes longer than the fitted kernels, which are newer."""
     num_group_router_kernels: int = Field(default=1, ge=1)

@@ -255,6 +255,7 @@ def resolve_memory(
         "activation_token_bytes_factor": runtime.activation_token_factor,
         "activation_logit_bytes": runtime.activation_logit,
         "activation_base_bytes": runtime.activation_base,
+        "relaid_expert_formats": runtime.relaid_expert_formats,
         "cuda_graph_bytes": graphs.memory if graph_sizes else 0.0,
         "counts_cuda_graphs": graphs.is_budgeted,
         "cuda_graph_sizes": graph_sizes,
@@ -283,6 +284,7 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
     ranks = place.tensor_parallel_size if place.tensor_parallel_size > 1 else 0
     splitting = host.row_split_seconds_per_layer * (ranks > 0) + host.row_split_seconds_per_layer_rank * ranks
     slowdown: float = choices.pick("host_slowdown", place.host_slowdown)
+    waiting = 1.0 + host.eager_expert_rank_share * math.log2(place.tensor_parallel_size)
     return {
         "async_scheduling": is_async,
         "attention_dp_timeout_iters": choices.pick("attention_dp_timeout_iters", 0),
@@ -297,7 +299,7 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
         "eager_prompt_seconds_per_layer": None if prompt_launching is None else slowdown * prompt_launching,
         "eager_gap_seconds_per_layer": slowdown * host.eager_gap_seconds_per_layer,
         "eager_gap_seconds_per_linear_layer": slowdown * host.eager_gap_seconds_per_linear_layer,
-        "eager_seconds_per_expert_layer": slowdown * host.eager_seconds_per_expert_layer,
+        "eager_seconds_per_expert_layer": slowdown * waiting * host.eager_seconds_per_expert_layer,
         "eager_expert_formats": host.eager_expert_formats,
         "host_overlap": host.overlap if is_async else 0.0,
         "frontend_latency": choices.pick("frontend_latency", slowdown * host.frontend_latency),
@@ -309,8 +311,10 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
         "all_reduce": known.kernels.all_reduce,
         "all_reduce_host_from": known.kernels.all_reduce_host_from or math.inf,
         "fuses_activation_quantisation": known.kernels.fuses_activation_quantisation,
+        "mixed_decode_tile": known.kernels.mixed_decode_tile,
         "fuses_all_reduce_norm": known.kernels.fuses_all_reduce_norm,
         "narrow_kv_slowdown": known.kernels.narrow_kv_slowdown,
+        "expert_speed": known.kernels.expert_speed,
         "latent_attention_gap": known.kernels.latent_attention_gap,
         "num_group_router_kernels": known.kernels.num_group_router_kernels,
         "max_bandwidth": known.kernels.max_bandwidth or math.inf,

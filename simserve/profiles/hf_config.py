@@ -12,17 +12,17 @@ from typing import Any
 
 from simserve.errors import ProfileError
 from simserve.profiles.architecture import ModelProfile
-from simserve.profiles.hf_families import FAMILIES, UNSUPPORTED_KEYS, Family
+from simserve.profiles.hf_families import EXPERT_KEYS, FAMILIES, UNSUPPORTED_KEYS, Family
 from simserve.profiles.hf_layers import dense_layers, linear_layers, sliding_layers
 from simserve.profiles.hf_reader import ConfigReader
 from simserve.validation import validate
 
-_EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts")
 _WIDTH_KEYS = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
 _PLAIN_MLP_FACTOR = 4  # width of the MLP over hidden_size where GPT-2, GPT-J, BLOOM and Falcon leave it out
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "auto": "bf16"}
 _STATE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_EXPERT_COUNT = re.compile(r"experts|^moe_|_moe_")
 _QUANTISED_NAMES = {"gptq": "gptq-int4", "awq": "awq-int4"}
 # What a config of an unknown architecture must say before it is read as a Llama with other sizes.
 _GENERIC_KEYS = (
@@ -54,11 +54,11 @@ def from_hf_config(mapping: Mapping[str, Any], file: object = None) -> ModelProf
     config = _text_part(mapping, file)
     model_type = str(config.get("model_type") or "")
     family = FAMILIES.get(model_type)
+    _check_unsupported(ConfigReader(config, file))
     if family is None:
         _check_generic(config, model_type, file)
         family = Family()
     reader = ConfigReader({**family.defaults, **_present(config)}, file)
-    _check_unsupported(reader)
     fields = {
         "name": _name(config, file),
         "family": model_type or "unknown",
@@ -126,6 +126,15 @@ def _check_generic(config: Mapping[str, Any], model_type: str, file: object) -> 
             value=model_type or None,
             remedy="known are " + ", ".join(sorted(FAMILIES)) + "; or write a model profile",
         )
+    named = [key for key, value in config.items() if _EXPERT_COUNT.search(key) and type(value) is int and value > 0]
+    if named and not any(config.get(key) for key in EXPERT_KEYS):
+        raise ProfileError(
+            f"speaks of experts under a name that is not known of the model_type {model_type}",
+            file=file,
+            key=named[0],
+            value=config[named[0]],
+            remedy="experts are read under " + ", ".join(EXPERT_KEYS) + "; or write a model profile",
+        )
 
 
 def _name(config: Mapping[str, Any], file: object) -> str:
@@ -168,9 +177,9 @@ def _sizes(reader: ConfigReader) -> dict[str, Any]:
         "RefinedWebModel",
     )
     width = _PLAIN_MLP_FACTOR * hidden_size if is_plain else None
-    if reader.value(*_EXPERT_KEYS) and reader.value("moe_intermediate_size"):
+    if reader.value(*EXPERT_KEYS) and reader.value("moe_intermediate_size"):
         # No layer keeps a dense MLP: as wide as the experts that a token visits.
-        width = reader.integer("moe_intermediate_size") * reader.integer("num_experts_per_tok")
+        width = reader.integer("moe_intermediate_size") * reader.integer("num_experts_per_tok", "moe_k")
     width = reader.integer("intermediate_size_mlp", *_WIDTH_KEYS, default=width)
     has_learned_positions = reader.flag("has_learned_positions")
     return {
@@ -296,7 +305,7 @@ def _falcon(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _experts(reader: ConfigReader) -> dict[str, Any] | None:
-    num_experts = reader.integer(*_EXPERT_KEYS, default=0, minimum=0)
+    num_experts = reader.integer(*EXPERT_KEYS, default=0, minimum=0)
     if not num_experts:
         return None
     if reader.value("moe_layer_freq") not in (None, 1):
@@ -305,12 +314,14 @@ def _experts(reader: ConfigReader) -> dict[str, Any] | None:
     shared, shared_width = _shared_experts(reader, width)
     return {
         "num_experts": num_experts,
-        "num_experts_per_tok": reader.integer("num_experts_per_tok", "experts_per_token"),
+        "num_experts_per_tok": reader.integer("num_experts_per_tok", "experts_per_token", "moe_k"),
         "moe_intermediate_size": width,
         "num_shared_experts": shared,
         "shared_intermediate_size": shared_width,
-        "first_dense_layers": reader.integer("first_k_dense_replace", default=0, minimum=0),
-        "layer_step": reader.integer("decoder_sparse_step", "interleave_moe_layer_step", default=1),
+        "first_dense_layers": reader.integer("first_k_dense_replace", "moe_layer_start_index", default=0, minimum=0),
+        "layer_step": reader.integer(
+            "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", default=1
+        ),
         "dense_layers": dense_layers(reader),
         "num_router_groups": reader.integer("n_group", default=1),
         "num_router_groups_per_tok": reader.integer("topk_group", default=1),
@@ -328,5 +339,7 @@ def _shared_experts(reader: ConfigReader, width: int) -> tuple[int, int]:
     """Return how many shared experts a layer has, and the width of one."""
     own_width = reader.integer("shared_expert_intermediate_size", "shared_intermediate_size", default=0, minimum=0)
     default = 1 if own_width else 0
-    count = reader.integer("n_shared_experts", "num_shared_experts", default=default, minimum=0)
+    count = reader.integer(
+        "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", default=default, minimum=0
+    )
     return count, (own_width or width) if count else 0

@@ -65,6 +65,10 @@ _LLAMA4 = Family(
     defaults={"attention_chunk_size": 8192, "interleave_moe_layer_step": 1, "n_shared_experts": 1},
     sliding="chunked",
 )
+_LAYER_NORM = {"norm": "layer"}
+_ONE_NORM = {"num_norms_per_layer": 1, "has_parallel_attention": True}
+_BIAS_BUT_OUTPUT = Family(fields={"has_output_bias": False})
+_COHERE = Family(fields=_ONE_NORM, defaults={"qk_norm_type": "per_layer", **_TIED})
 _FALCON = Family(
     fields={**_PLAIN, "has_parallel_attention": True},
     defaults={"max_position_embeddings": 2048, **_TIED},
@@ -74,9 +78,28 @@ _FALCON = Family(
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "llama": Family(),
+        "granite": Family(),
+        "granitemoe": Family(),
+        "granitemoeshared": Family(),
+        "smollm3": Family(),
+        "seed_oss": _BIAS_BUT_OUTPUT,
+        "olmo2": Family(fields={"qk_norm": "full"}),
+        "glm4": Family(fields={"has_output_bias": False, "num_norms_per_layer": 4}),
+        "ernie4_5_moe": Family(defaults={"has_router_bias": True}),
+        "nemotron": Family(fields=_PLAIN),
+        "cohere": _COHERE,
+        "cohere2": Family(fields=_ONE_NORM, defaults={"sliding_window_pattern": 4, **_TIED}, sliding="pattern"),
+        "phi": Family(fields={**_PLAIN, **_ALL_BIASES, **_ONE_NORM, "has_lm_head_bias": True}),
+        "phimoe": Family(fields={**_LAYER_NORM, "has_lm_head_bias": True}),
+        "starcoder2": Family(fields={**_PLAIN, **_ALL_BIASES}, defaults=_TIED),
         "mistral": Family(has_attention_bias_flag=False),
         "mixtral": Family(has_attention_bias_flag=False),
         "qwen2": _QWEN_BIAS,
+        "qwen2_vl": _QWEN_BIAS,
+        "qwen2_vl_text": _QWEN_BIAS,
+        "qwen2_5_vl": _QWEN_BIAS,
+        "qwen2_5_vl_text": _QWEN_BIAS,
+        "mimo": _QWEN_BIAS,
         "qwen2_moe": Family(
             fields={"has_qkv_bias": True},
             has_attention_bias_flag=False,
@@ -85,6 +108,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "qwen3": _QWEN3,
         "qwen3_moe": _QWEN3,
+        "qwen3_vl_text": _QWEN3,
+        "qwen3_vl_moe_text": _QWEN3,
+        "qwen3_omni_moe_text": _QWEN3,
         "qwen3_next": _QWEN3_HYBRID_MOE,
         "qwen3_5": _QWEN3_HYBRID,
         "qwen3_5_text": _QWEN3_HYBRID,
@@ -92,6 +118,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "qwen3_5_moe_text": _QWEN3_HYBRID_MOE,
         "glm4_moe": _GLM4_MOE,
         "glm4_moe_lite": Family(defaults={"has_router_bias": True}),
+        "deepseek": _DEEPSEEK,
         "deepseek_v2": _DEEPSEEK,
         "deepseek_v3": _DEEPSEEK,
         "deepseek_v32": _DEEPSEEK,
@@ -144,6 +171,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
     }
 )
+
+# What the counts and widths of experts are called where they are read (`simserve.profiles.hf_config`).
+EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 # Keys that mean layers this module has no formula for, when present and not null, false, 0 or empty.
 UNSUPPORTED_KEYS = (

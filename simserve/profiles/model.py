@@ -57,7 +57,7 @@ def _read(path: Path) -> ModelProfile:
 
 def _config_in_folder(name: str, relative_to: Path | None) -> Path | None:
     """Return the ``config.json`` of the folder ``name``; a catalogue name wins over a folder of that name."""
-    if name in catalog.names("model"):
+    if catalog.has("model", name):
         return None
     folder = Path(name).expanduser()
     candidates = [folder] if folder.is_absolute() or relative_to is None else [relative_to / folder, folder]

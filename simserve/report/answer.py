@@ -14,6 +14,8 @@ Verdict = Literal["holds", "missed", "none"]
 _NOTHING = "none"
 _OBVIOUS = ("failed", "rejected", "timed_out", "unfinished", "timeout")
 """Reasons that say no more than the fate."""
+_MOST_GAVE_UP = 0.5
+"""Share of the requests that were given up, above which the latencies of the others say little."""
 _LOST = ("failed", "rejected", "timed_out", "unfinished")
 
 
@@ -65,6 +67,8 @@ def steady_state_caveat(result: RunResult) -> str | None:
     simserve = result.summary["simserve"]
     if simserve["stability"] == "overloaded":
         return "not steady state: the queue grows as long as requests arrive, so a longer run shows worse latencies"
+    if simserve["requests"]["timed_out"] > _MOST_GAVE_UP * simserve["requests"]["submitted"]:
+        return "not steady state: most clients gave up, so latencies are those of the few that were answered"
     if simserve["stability"] == "backlogged":
         if simserve["load"] == "closed":
             return "clients outnumber what is served at once: queueing is part of every latency"

@@ -51,5 +51,7 @@ def _process(source: Mapping[str, Any], unnamed: str) -> str:
         arrivals["rate"] = " then ".join(f"{number(step['rate'])} for {step['duration']}" for step in steps)
     process = str(arrivals.pop("process", unnamed)).replace("_", " ")
     settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in arrivals.items())
+    if source.get("num_requests") and "share" not in source and source.get("name"):
+        settings = counted(source["num_requests"], "request")  # a batch of one class
     talks = ", in conversations" if source.get("sessions") else ""
     return f"{process} ({settings}){talks}" if settings else f"{process}{talks}"

@@ -43,6 +43,8 @@ _HEADLINES = (
 )
 _LEAST_GAP_FACTOR = 2.0
 """The p99 of ITL is a headline where it is so many times longer or shorter; else TPOT says the same."""
+_FACTOR_FROM = 10.0
+"""Times the base from which a figure is said as a factor: ``166x`` reads better than ``+16463%``."""
 _NOTHING = 1e-9
 """Percent below which a width is rounding."""
 _WRITE = {"share": share, "number": number, "dollars": dollars}
@@ -176,10 +178,12 @@ def _change(difference: Difference, kind: str) -> str:
     if kind == "share" and abs(difference.mean) + (difference.half_width or 0) < _SMALLEST_SHARE:
         return "(equal)"
     scale, unit = (100.0, " pp") if kind == "share" or not difference.base else (100.0 / abs(difference.base), "%")
-    change = f"{scale * difference.mean:+.{_decimals(scale * difference.mean)}f}{unit}"
+    moved = scale * difference.mean
+    is_factor = unit == "%" and moved >= 100 * (_FACTOR_FROM - 1)
+    change = f"{number(1 + moved / 100)}x" if is_factor else f"{moved:+.{_decimals(moved)}f}{unit}"
     if math.isnan(difference.half_width):
         return change
-    width = scale * difference.half_width
+    width = scale * difference.half_width / (100 if is_factor else 1)
     text = change if width < _NOTHING else f"{change} ±{width:.{_decimals(width)}f}"
     return text if difference.is_shown else f"({text})"
 

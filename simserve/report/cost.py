@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simserve.report.page import Page, Section, write_page
+from simserve.report.page import Page, Section, html_cells, write_page
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 
 if TYPE_CHECKING:
@@ -381,9 +381,5 @@ def _body(summary: Mapping[str, Any]) -> str:
         parts.append(f"<h3>{html.escape(part.title)}</h3>")
         parts += [f"<p>{html.escape(line)}</p>" for line in part.lines]
         if part.rows:
-            head = "".join(f"<th>{html.escape(cell)}</th>" for cell in part.header)
-            rows = "".join(
-                "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in part.rows
-            )
-            parts.append(f"<table><tr>{head}</tr>{rows}</table>")
+            parts.append(html_cells(part.header, part.rows))
     return "<div>" + "".join(parts) + "</div>"

@@ -74,7 +74,8 @@ def cumulative(values: Floats) -> tuple[Floats, Floats]:
 
     Empty without values; NaN does not count.
     """
-    ordered = np.sort(values[np.isfinite(values)])
+    is_defined = np.isfinite(values)
+    ordered = np.sort(values if is_defined.all() else values[is_defined])
     if not len(ordered):
         return np.empty(0), np.empty(0)
     levels = cumulative_levels()

@@ -26,6 +26,7 @@ from simserve.report.tables import Row, memory_rows
 _MEMORY_COLORS: dict[str, str | None] = {
     "Weights": BLUE,
     "Draft weights": VERMILION,
+    "States of linear attention": VERMILION,
     "KV cache": SKY,
     "Activations": ORANGE,
     "Runtime and communication": GREY,

@@ -36,6 +36,8 @@ _STEADY = tuple(kind.model_fields["process"].default for kind in STATIONARY)
 """Arrivals under which a warm-up is looked for."""
 _BEYOND_LAST = 0.01
 """Share of the requests that lie beyond p99."""
+_NOTICEABLE_WAIT = 0.05
+"""Share of a wait that is worth a word."""
 _SHORT = ("tpot", "ttft")
 _WIDE_FORMATS = ("none", "fp32", "fp16", "bf16")
 _NARROW_ARITHMETIC = ("fp8", "int8")
@@ -164,6 +166,8 @@ def memory_lines(result: RunResult) -> list[str]:
     memory, kv = simserve["memory"], simserve["kv"]
     draft = memory["draft_weights_bytes"]
     drafting = f" and {format_bytes(draft)} of the draft" if draft else ""
+    if memory["states_bytes"]:
+        drafting += f", states of linear attention {format_bytes(memory['states_bytes'])}"
     pools = result.scenario["deployment"].get("pools")
     whose = f"a replica of the pool {pools[0]['name']}: " if pools else ""
     lines = [
@@ -211,6 +215,8 @@ def memory_arithmetic(result: RunResult) -> list[str]:
     taken = {"weights": memory["weights_bytes"], "runtime": memory["non_torch_bytes"]}
     if memory["draft_weights_bytes"]:
         taken["draft weights"] = memory["draft_weights_bytes"]
+    if memory["states_bytes"]:
+        taken["states of linear attention"] = memory["states_bytes"]
     if engine.get("memory_rule") != "static_fraction":
         taken["activations"] = memory["activation_bytes"]
     if engine.get("counts_cuda_graphs"):
@@ -302,7 +308,21 @@ def waiting_lines(result: RunResult) -> list[str]:
         return ["no request waited"]
     shares = listed_shares(result.summary["simserve"]["bottleneck"]["waiting_shares"], WAIT_LABELS)
     waited = f"{format_seconds(seconds)} before the first step on average"
+    in_front = _wait_for_turns(result, seconds)
+    if in_front:
+        waited += f", {format_seconds(in_front)} of it in front of the replicas for their turn"
+        return [f"{waited}; then waiting for {shares}" if shares else waited]
     return [f"{waited}; waiting for {shares}" if shares else waited]
+
+
+def _wait_for_turns(result: RunResult, seconds: float) -> float:
+    """Return how much of a mean wait was in front of the replicas, under fair turns; 0 where that is little of it."""
+    if not result.scenario["deployment"].get("fairness"):
+        return 0.0
+    records = result.simulation.records
+    num_waits = int(np.isfinite(records.scheduled_time - records.admitted_time).sum())
+    in_front = seconds - sum(result.simulation.totals.blocked_seconds.values()) / num_waits
+    return in_front if in_front > _NOTICEABLE_WAIT * seconds else 0.0
 
 
 def mean_wait(result: RunResult) -> float | None:

@@ -126,8 +126,24 @@ def html_table(
     paragraphs = [
         f"<p><b>{escape(line)}</b></p>" if not place else f"<p>{escape(line)}</p>" for place, line in enumerate(lines)
     ]
-    titles = "".join(f"<th>{escape(title)}</th>" for title in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    table = f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>" if header else ""
+    table = html_cells(header, list(rows)) if header else ""
     small = "".join(f"<p><small>{escape(note)}</small></p>" for note in notes)
     return "".join([*paragraphs, table, small])
+
+
+def html_cells(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table, words flush left and figures flush right on one line, whatever the page around it does.
+
+    Args:
+        header: Titles of the columns.
+        rows: Cells, as many as titles.
+    """
+    is_text = text_columns(rows) or (True,) * len(header)
+    styles = ["text-align:left" if words else "text-align:right;white-space:nowrap" for words in is_text]
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        pairs = zip(cells, styles, strict=True)
+        return "<tr>" + "".join(f'<{tag} style="{style}">{escape(cell)}</{tag}>' for cell, style in pairs) + "</tr>"
+
+    body = "".join(row("td", cells) for cells in rows)
+    return f"<table><thead>{row('th', header)}</thead><tbody>{body}</tbody></table>"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.plan import Plan
-from simserve.report.page import Page, Section
+from simserve.report.page import Page, Section, html_cells
 from simserve.report.plan_lines import answer_lines, miss_lines, robustness_lines, self_host_lines, single_lines
 from simserve.report.plan_tables import (
     Table,
@@ -161,11 +161,7 @@ def _html(summary: Mapping[str, Any]) -> Iterator[str]:
             tag = "code" if line.startswith("simserve ") else "span"
             yield f"<{tag}>{html.escape(line)}</{tag}><br>"
         if table is not None:
-            head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table[0])
-            rows = "".join(
-                "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in table[1]
-            )
-            yield f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+            yield html_cells(*table)
     yield "</div>"
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from simserve.planner.plan_fleet import MOST_TRAFFIC
+from simserve.planner.search_trial import LATENCIES
 from simserve.report.quantities import count, counted, dollars, latency, listed, number, share
 
 _NO_GAIN = 1.05
 """Times the throughput below which a change is not called a gain."""
 
 _TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
-_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
 LEVERS = {
     "quantise": "Quantise weights",
     "quantise_kv": "Quantise the KV cache",
@@ -86,7 +87,11 @@ def robustness_lines(summary: Mapping[str, Any]) -> list[str]:
     best, lines = summary["best"], []
     borne = best["traffic_borne"]
     if borne is not None:
-        more = "at least 4 times the traffic" if borne >= 4 else f"{share(borne - 1)} more traffic"
+        more = (
+            f"at least {MOST_TRAFFIC:g} times the traffic"
+            if borne >= MOST_TRAFFIC
+            else f"{share(borne - 1)} more traffic"
+        )
         lines.append(f"It bears {more} before the SLO breaks." if borne > 1.01 else "It has no room for more traffic.")
     lost = best["lost_replica"]
     without = lost["without_spares"]
@@ -148,15 +153,15 @@ def miss_lines(summary: Mapping[str, Any]) -> list[str]:
         )
         if miss.get("attainment") is not None:
             values = ", ".join(
-                f"{_TERMS[term]} {number(miss[f'p95_{_LATENCIES[term]}_ms'])} ms"
+                f"{_TERMS[term]} {number(miss[f'p95_{LATENCIES[term]}_ms'])} ms"
                 for term in _TERMS
-                if miss[f"p95_{_LATENCIES[term]}_ms"] is not None
+                if miss[f"p95_{LATENCIES[term]}_ms"] is not None
             )
             lines.append(f"  simulated: {share(miss['attainment'])} of requests meet the SLO; p95: {values}")
     lines.append(f"To relax: {miss['relax']}.")
     drafted = miss.get("with_drafts")
     if drafted is not None:
-        key = f"p{MISS_PERCENTILE}_{_LATENCIES[miss['metric']]}_ms"
+        key = f"p{MISS_PERCENTILE}_{LATENCIES[miss['metric']]}_ms"
         outcome = "would hold" if drafted["holds"] else "would not hold either"
         lines.append(
             f"With drafts it {outcome}: {drafted['label']}: {name} {number(drafted[key])} ms (p{MISS_PERCENTILE}), if "

@@ -12,7 +12,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.latency import request_latencies
 from simserve.metrics.result import RunResult
 from simserve.report import facts
 from simserve.report.axes import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, clock
@@ -54,7 +53,7 @@ _WAIT_COLORS = {"seats": VERMILION, "blocks": SKY, "budget": ORANGE, "step": GRE
 
 def request_latency(result: RunResult) -> Sketch:
     """Return the cumulative curves of TTFT and E2E of the measured requests, with their SLO bounds."""
-    latencies, counted = request_latencies(result.simulation.records), _is_measured(result)
+    latencies, counted = result.latencies, _is_measured(result)
     curves = [
         _curve("TTFT", BLUE, *cumulative(latencies.ttft[counted])),
         _curve("E2E", VERMILION, *cumulative(latencies.e2e[counted])),
@@ -65,7 +64,7 @@ def request_latency(result: RunResult) -> Sketch:
 
 def token_latency(result: RunResult) -> Sketch:
     """Return the cumulative curves of TPOT (a request) and of ITL (a gap, the whole run), with the TPOT bound."""
-    latencies, counted = request_latencies(result.simulation.records), _is_measured(result)
+    latencies, counted = result.latencies, _is_measured(result)
     curves = [
         _curve("TPOT, of requests", BLUE, *cumulative(latencies.tpot[counted])),
         _curve("ITL, of gaps", VERMILION, *cumulative_histogram(result.simulation.totals.itl)),
@@ -173,7 +172,7 @@ def throughput_curve(points: Sequence[tuple[int, float]], turning_point: Turning
 def _is_measured(result: RunResult) -> NDArray[np.bool_]:
     """Return which requests the latencies of the summary are over: completed, and arrived in the window."""
     window = result.summary["simserve"]["window"]
-    latencies, arrival = request_latencies(result.simulation.records), result.simulation.records.arrival_time
+    latencies, arrival = result.latencies, result.simulation.records.arrival_time
     if window["start_s"] is None:
         return np.zeros(len(arrival), dtype=np.bool_)
     in_window: NDArray[np.bool_] = (arrival >= window["start_s"]) & (arrival <= window["end_s"])

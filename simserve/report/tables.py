@@ -117,6 +117,10 @@ def headline_rows(summary: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
+_OPTIONAL_BYTES = ("draft_weights_bytes", "states_bytes")
+"""What few deployments have, and is left out where there is none."""
+
+
 def memory_rows(summary: Mapping[str, Any]) -> list[Row]:
     """Return where the bytes of one GPU go, with their share of it; they add up to all of it."""
     memory = summary["simserve"]["memory"]
@@ -124,13 +128,13 @@ def memory_rows(summary: Mapping[str, Any]) -> list[Row]:
     parts = {
         "Weights": "weights_bytes",
         "Draft weights": "draft_weights_bytes",
+        "States of linear attention": "states_bytes",
         "KV cache": "kv_bytes",
         "Activations": "activation_bytes",
         "Runtime and communication": "non_torch_bytes",
         "CUDA graphs": "cuda_graph_bytes",
     }
-    if not memory["draft_weights_bytes"]:
-        del parts["Draft weights"]
+    parts = {label: key for label, key in parts.items() if memory[key] or key not in _OPTIONAL_BYTES}
     rows = [_memory_row(label, f"simserve.memory.{key}", memory[key], total) for label, key in parts.items()]
     unused = total - sum(memory[key] for key in parts.values())
     return [

@@ -44,38 +44,24 @@ def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
     Raises:
         ScenarioError: It cannot.
     """
-    what = _first_decision(scenario)
-    if what is None:
-        return
-    if engine.batching != "continuous" or engine.kv_allocation == "none":
-        _refuse(scenario, what, "is simulated with continuous batching and a KV cache only", "leave one of them out")
-    if engine.data_parallel_size > 1:
-        _refuse(scenario, what, "is not simulated with data_parallel_size above 1", "raise replicas instead")
-
-
-def _first_decision(scenario: Scenario) -> str | None:
-    """Return the key of the first option that needs more than the plain spreading of requests."""
-    for number, each in enumerate(scenario.workload.classes or ()):
-        for option in ("timeout", "retries"):
-            if getattr(each, option) is not None:
-                return f"workload.classes.{number}.{option}"
     deployment = scenario.deployment
-    for option in (
-        "pools",
-        "admission",
-        "autoscaling",
-        "faults",
-        "liveness",
-        "updates",
-        "regions",
-        "streaming",
-        "overflow",
-        "response_cache",
-        "fairness",
-    ):
-        if getattr(deployment, option):
-            return f"deployment.{option}"
-    return None
+    streaming, is_split = deployment.streaming, any(pool.role != "both" for pool in deployment.pools)
+    is_static, has_cache = engine.batching != "continuous", engine.kv_allocation != "none"
+    if is_split and (is_static or not has_cache):
+        rule = "hands over KV caches while batches run: that takes continuous batching and a KV cache"
+        _refuse(scenario, "deployment.pools", rule, "give every pool the role both")
+    if streaming is None or not streaming.stream:
+        return
+    rule = ""
+    if is_static:
+        rule = "has nothing to stream: a static batch answers when all in it are done"
+    elif not has_cache:
+        rule = "is simulated with a KV cache only, whose decode steps are the times of tokens"
+    elif engine.data_parallel_size > 1:
+        rule = "is not simulated with data_parallel_size above 1: whose rank a token came from is not kept"
+    if rule:
+        remedy = "set stream: false, or leave deployment.streaming out"
+        _refuse(scenario, "deployment.streaming.stream", rule, remedy)
 
 
 def _check_classes(scenario: Scenario) -> None:

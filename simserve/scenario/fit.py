@@ -113,6 +113,7 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
         "usable_bytes": memory.usable_bytes,
         "weights_bytes": memory.weights_bytes,
         "draft_weights_bytes": memory.draft_weights_bytes,
+        "states_bytes": memory.states_bytes,
         "activation_bytes": memory.activation_bytes,
         "non_torch_bytes": memory.non_torch_bytes,
         "cuda_graph_bytes": memory.cuda_graph_bytes,

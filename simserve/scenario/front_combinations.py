@@ -51,10 +51,6 @@ def _check_fairness(scenario: Scenario) -> None:
     missing = [each.name for each in scenario.workload.classes or () if each.name not in fairness.shares]
     if missing:
         _refuse(scenario, f"{key}.shares", f"lacks the class {missing[0]}", "give every class a share")
-    admission = scenario.deployment.admission
-    if admission is not None and admission.deadline_aware:
-        rule = "looks at the queue of a replica, and under fairness requests wait in front of all"
-        _refuse(scenario, "deployment.admission.deadline_aware", rule, "use max_queue, which then counts a class")
 
 
 def _check_rules(scenario: Scenario) -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from simserve.engine.state import INFINITY
 from simserve.engine.tables import StepTimes
 from simserve.sim.fleet import Fleet
+from simserve.sim.schedulers import break_off
 from simserve.sim.units import Unit
 
 
 def freeze(fleet: Fleet, unit: Unit, now: float) -> None:
-    """Let a replica hang from the end of the running step on: it takes requests and does nothing."""
+    """Let a replica hang from the end of the running step on: it takes requests and does nothing.
+
+    A static batch that hangs begins anew when the replica goes on.
+    """
     unit.is_freezing = True
+    break_off(unit.replica, now)
     if not fleet.ends_leap(unit, now):
         fleet.complete(unit, now)
         fleet.note_end(unit)

@@ -13,6 +13,7 @@ from simserve.engine.kv import kv_share
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.fleet import Fleet
 from simserve.sim.records import DRAINED
+from simserve.sim.schedulers import as_one
 from simserve.sim.units import DRAINING, READY, STARTING, STOPPED, Pool, Unit
 
 TOLERANCE = 0.1
@@ -95,7 +96,7 @@ class Autoscaler:
             case "running":
                 level = float(running + parked)
             case "kv_usage":
-                level = sum(kv_share(unit.replica, now) for unit in ready)
+                level = sum(kv_share(as_one(unit.replica), now) for unit in ready)
             case _:
                 level = sum(self._busy_share(unit, now) for unit in ready)
         if abs(level / (spec.target * count) - 1) <= TOLERANCE:

@@ -1,4 +1,4 @@
-"""Callers: who sends requests, and what they do when they get no answer. Knows no replica.
+"""Callers: what clients do when they get an answer, and when they get none. Knows no replica.
 
 The clients of a fleet that changes; how long they wait, and when they try again, is `simserve.engine.callers`', as
 everywhere.
@@ -22,7 +22,7 @@ from simserve.workload.requests import RequestSpecs
 
 
 class Callers:
-    """The clients of a run: open loop or closed, with patience and retries by class.
+    """The clients of a run, with patience and retries by class.
 
     Attributes:
         on_end: Told of every request that comes to its end, and when its client knows.
@@ -53,12 +53,10 @@ class Callers:
         self._callers.events = events
         # Requests that come to an end in all; of clients who stop by a time, known when the last of them has.
         self.num_due = len(specs)
-        self._num_idle = self._num_unsent = 0
         self.on_end: list[Callable[[int, float], None]] = []
         self._not_before = 0.0
-        self._specs, self._requests = specs, requests
+        self._requests = requests
         self._arrival_time = arrival_time
-        self._next = 0
 
     @property
     def num_ended(self) -> int:
@@ -74,11 +72,6 @@ class Callers:
     def tries(self) -> NDArray[np.float64]:
         """Attempts that another one followed: arrival at the scheduler, first step, end (seconds); shape [N, 3]."""
         return np.array(self._callers.abandoned, dtype=np.float64).reshape(-1, 3)
-
-    def start(self) -> None:
-        """Closed loop without conversations: let every client send its first request, at 0 or over the ramp-up."""
-        for _ in range(self._specs.concurrency or 0 if self._specs.turn is None else 0):
-            self._send_next(0.0)
 
     def attempt(self, index: int) -> int:
         """Return which attempt at a request is under way, the first being 0."""
@@ -115,7 +108,7 @@ class Callers:
         self._requests.ready_time[index] = now
 
     def ended(self, index: int, now: float, not_before: float = 0.0) -> None:
-        """Note that a request has come to its end; in a closed loop its client thinks, then sends the next.
+        """Note that a request has come to its end, and tell who wants to know: what follows on it is sent.
 
         Args:
             index: The request.
@@ -128,8 +121,6 @@ class Callers:
             now += seconds_to_client(self.delivery, self._requests, index)
         for tell in self.on_end:
             tell(index, now)
-        if self._specs.concurrency is not None and self._specs.turn is None:
-            self._send_next(now, not_before)
 
     @property
     def unsent(self) -> list[tuple[float, int]]:
@@ -137,22 +128,6 @@ class Callers:
         return [(time, index) for time, kind, index, attempt in self._callers.events if kind == ARRIVE and not attempt]
 
     def send(self, index: int, ready_time: float) -> None:
-        """Let a turn of a conversation arrive at ``ready_time``, not before the turn before it is off the server."""
+        """Let a request of a conversation arrive at ``ready_time``, not before the one before it is off the server."""
         self._callers.sent_at[index] = float(self._arrival_time[index])
         rules.put(self._callers, self._requests, index, max(ready_time, self._not_before))
-
-    def _send_next(self, answered_at: float, not_before: float = 0.0) -> None:
-        index, specs = self._next, self._specs
-        if index < len(specs):
-            self._next = index + 1
-            is_first = index < (specs.concurrency or 0)
-            sent_at = specs.begins_at(index) if is_first else answered_at + float(specs.think_time[index])
-            if not specs.is_over(sent_at):
-                self._arrival_time[index] = self._callers.sent_at[index] = sent_at
-                ready_time = max(sent_at + self._callers.latency[index], not_before)
-                rules.put(self._callers, self._requests, index, ready_time)
-                return
-            self._num_unsent += 1
-        self._num_idle += 1
-        if self._num_idle == specs.concurrency:
-            self.num_due = self._next - self._num_unsent

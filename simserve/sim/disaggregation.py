@@ -12,6 +12,7 @@ from simserve.sim.fleet import NOWHERE, Fleet
 from simserve.sim.handover import Handover
 from simserve.sim.records import TIMED_OUT, TIMEOUT
 from simserve.sim.routing import Router
+from simserve.sim.schedulers import go_on, stand_still
 from simserve.sim.units import Pool, Unit
 
 _ON_ITS_WAY = -3
@@ -48,7 +49,7 @@ class DisaggregatedFleet(Fleet):
     def _may_step(self, unit: Unit, now: float) -> bool:
         if unit.pool.role == "prefill":
             if unit.replica.num_outstanding and self.handover.is_full(unit, now):
-                unit.replica.end_time = INFINITY
+                stand_still(unit.replica)
                 return False
             return True
         if unit.pool.role == "decode":
@@ -59,7 +60,7 @@ class DisaggregatedFleet(Fleet):
         """Let prefill replicas that stood still plan a step."""
         for unit in freed:
             if unit.replica.end_time == INFINITY and unit.replica.num_outstanding:
-                unit.replica.end_time = now
+                go_on(unit.replica, now)
                 self.note_end(unit)
 
     def _goes_on(self, index: int, unit: Unit, now: float) -> bool:

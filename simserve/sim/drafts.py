@@ -74,7 +74,8 @@ class DraftSums:
         mixed += np.asarray(times.decode_attention_base)[decoding] + times.prefill_request_seconds * leaps.prefilling
         per_step = np.where(is_mixed, mixed, np.asarray(times.decode_base)[decoding])
         self.seconds += float(per_step @ leaps.steps)
-        self.seconds += float(np.asarray(times.decode_slope)[decoding] @ leaps.contexts)
+        slope = np.asarray(times.decode_slope)[decoding] * np.where(is_mixed, times.mixed_decode_factor, 1.0)
+        self.seconds += float(slope @ leaps.contexts)
         self.seconds += times.prefill_pair_seconds * float(leaps.pairs.sum())
         self.seconds += times.prefill_context_seconds * float(leaps.keys.sum())
 

@@ -11,6 +11,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Iterator
 
+from simserve.engine.door import Finishes, end_pause, note_finishes
 from simserve.engine.state import RequestTable
 from simserve.sim.fairness_spec import FairnessSpec
 from simserve.workload.requests import RequestSpecs
@@ -38,6 +39,7 @@ class FairQueue:
         self._queues: list[OrderedDict[int, None]] = [OrderedDict() for _ in specs.classes]
         self._counters = [0.0] * len(specs.classes)
         self._last_emptied = 0.0
+        self._paces = [Finishes(0.0) for _ in specs.classes]
         self.service = [0.0] * len(specs.classes)
 
     def __len__(self) -> int:
@@ -51,6 +53,22 @@ class FairQueue:
     def waiting_of(self, index: int) -> int:
         """Return how many requests of the same class as this one wait."""
         return len(self._queues[self._class_of[index]])
+
+    def seconds_before(self, index: int) -> float:
+        """Return how long a request would wait: behind those of its class, at the pace at which their turns come."""
+        own = self._class_of[index]
+        return len(self._queues[own]) * self._paces[own].interval
+
+    def begin_wait(self, index: int, now: float) -> None:
+        """Note that the class of a request begins to wait, if nobody of it does."""
+        own = self._class_of[index]
+        if not self._queues[own]:
+            end_pause(self._paces[own], now)
+
+    def take_turn(self, index: int, now: float) -> None:
+        """Let a request go whose turn it is."""
+        self.remove(index)
+        note_finishes(self._paces[self._class_of[index]], 1, 0, now)
 
     def append(self, index: int) -> None:
         """Let a request wait, behind those of its class."""

@@ -1,10 +1,9 @@
-"""Fleet: the data plane of runs in which more is decided than where a request goes.
+"""Fleet: the data plane of runs in which replicas come and go, or requests are moved or answered elsewhere.
 
-Replicas come and go, requests are refused, cancelled, sent again, moved. Everything that happens at a time of its own
-(arrivals, time limits, transfers that land) is an event in one heap; SimPy's side (autoscaler, faults, router ticks)
-calls in between two drives. What touches a replica inside a leap takes effect at the end of the step that runs.
-At one instant steps end first, then events happen, then steps are planned. Runs without any of that take
-`simserve.sim.cluster`, with the same result.
+Everything that happens at a time of its own (arrivals, time limits, transfers that land) is an event in one heap;
+SimPy's side (autoscaler, faults, router ticks) calls in between two drives. What touches a replica inside a leap takes
+effect at the end of the step that runs. At one instant steps end first, then events happen, then steps are planned.
+Runs of replicas that are there throughout take `simserve.sim.attended`, with the same result.
 """
 
 from __future__ import annotations
@@ -14,22 +13,19 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from simserve.engine.callers import ANSWER, ARRIVE, FIRST_BYTE, LAND, SUBMIT, TIMEOUT, Event
-from simserve.engine.cancel import cancel
 from simserve.engine.door import end_pause, note_finishes
-from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.leaps import LEAP_BYTES
-from simserve.engine.outcomes import ADMITTED
-from simserve.engine.slowing import use_times
+from simserve.engine.outcomes import ADMITTED, GAVE_UP, REJECTED, TIMED_OUT
 from simserve.engine.state import COMPLETED, FAILED, INFINITY, UNFINISHED, RequestTable
 from simserve.sim.callers import Callers
 from simserve.sim.gate import Gate
 from simserve.sim.lives import Lives
 from simserve.sim.recorder import FLUSH_ROWS
 from simserve.sim.records import FAILED as LOST
-from simserve.sim.records import REASONS, REJECTED, TIMED_OUT
-from simserve.sim.records import TIMEOUT as GAVE_UP
+from simserve.sim.records import REASONS
 from simserve.sim.regions import Regions
 from simserve.sim.routing import Router
+from simserve.sim.schedulers import cancel, complete, plan, seen_time, submit, take_finished, use_times
 from simserve.sim.units import DRAINING, STOPPED, Pool, Unit
 
 EVENTS_BETWEEN_CHORES = 1024
@@ -94,7 +90,7 @@ class Fleet(Lives):
         doomed, unit.doomed = unit.doomed, {}
         unit.is_dying = unit.is_freezing = unit.is_frozen = False
         unit.load = unit.tokens = 0
-        unit.pool.recorder.flush(unit.replica)
+        unit.flush()
         unit.new_replica()
         self._ends[unit.number] = INFINITY
         if unit.state == DRAINING:
@@ -177,13 +173,13 @@ class Fleet(Lives):
     def flush(self) -> None:
         """Hand all leaps to the recorders of their pools."""
         for unit in self.units:
-            unit.pool.recorder.flush(unit.replica)
+            unit.flush()
 
     def _do_chores(self) -> None:
         limit = FLUSH_ROWS * LEAP_BYTES
         for unit in self.units:
             if len(unit.replica.leaps) >= limit:
-                unit.pool.recorder.flush(unit.replica)
+                unit.flush()
         if self._on_progress is not None:
             self._on_progress(self.callers.num_ended)
 
@@ -307,8 +303,7 @@ class Fleet(Lives):
         if replica.num_steps:
             unit.busy_seconds += now - replica.start_time
         if complete(replica, requests):
-            assert replica.finished is not None
-            finished, replica.finished = replica.finished, []
+            finished = take_finished(replica)
             for index in finished:
                 self._leave(unit, index)
             note_finishes(unit.finishes, len(finished), replica.num_running, now)
@@ -323,9 +318,7 @@ class Fleet(Lives):
                     self._leave(unit, index)
         for index in finished:
             if index not in doomed and not self._goes_on(index, unit, now):
-                # What the API server had to send before.
-                sent_at = max(now, requests.finish_time[index])
-                self.callers.ended(index, self._answered_at(index, unit, sent_at))
+                self.callers.ended(index, self._answered_at(index, unit, max(now, requests.finish_time[index])))
         if doomed:
             for index, decided_at in doomed.items():
                 self.num_lost_tokens += requests.generated_tokens[index]

@@ -21,6 +21,7 @@ from simserve.sim.overflow import Overflow
 from simserve.sim.records import API, API_LIMIT, CACHE, REJECTED, REPLICA
 from simserve.sim.response_cache import ResponseCache
 from simserve.sim.rules import NEVER, Rules
+from simserve.sim.schedulers import as_one, each_of
 from simserve.sim.units import READY, Unit
 
 _NOBODY = -1
@@ -92,9 +93,9 @@ class FrontedFleet(Fleet):
         if fair is not None:
             self.parked = fair  # type: ignore[assignment]
             if self.gate is not None:
-                self.gate.parked_before = fair.waiting_of
+                self.gate.parked_before, self.gate.seconds_before = fair.waiting_of, fair.seconds_before
             self.router.has_room = lambda unit: (
-                unit.load < (unit.pool.config.max_num_seqs if max_outstanding is None else max_outstanding)
+                unit.load < (unit.replica.max_num_seqs if max_outstanding is None else max_outstanding)
             )
 
     def totals(self, class_names: tuple[str, ...]) -> FrontTotals:
@@ -183,6 +184,7 @@ class FrontedFleet(Fleet):
         if self.fair is None:
             super()._hand_to(index, number, now)
             return
+        self.fair.begin_wait(index, now)
         # Whoever waits already may be before it.
         super()._hand_to(index, number if not len(self.fair) else _NOBODY, now)
         if self._place[index] >= 0:
@@ -195,7 +197,8 @@ class FrontedFleet(Fleet):
         delivery = self.callers.delivery
         if delivery is not None:
             make_room(delivery, unit.number)
-            note_leap(delivery, unit.number, unit.replica, now)
+            num_decodes = sum(each.num_scheduled_decodes for each in each_of(unit.replica))
+            note_leap(delivery, unit.number, as_one(unit.replica), num_decodes, now)
         super().complete(unit, now)
         if unit.state == READY:
             self._offer_turn(now)
@@ -215,7 +218,7 @@ class FrontedFleet(Fleet):
             for index in fair.in_turn():
                 number = self.router.choose(index)
                 if number >= 0:
-                    fair.remove(index)
+                    fair.take_turn(index, now)
                     self._place[index] = NOWHERE
                     super()._hand_to(index, number, now)
                     fair.charge_prompt(index)

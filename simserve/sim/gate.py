@@ -7,13 +7,14 @@ from collections.abc import Callable
 from simserve.engine.bucket import Bucket, holds, take
 from simserve.engine.door import ANY_NUMBER, Door, refusal
 from simserve.engine.numbers import column
-from simserve.engine.outcomes import ADMITTED, QUEUE_FULL, RATE_LIMIT
+from simserve.engine.outcomes import ADMITTED, DEADLINE, QUEUE_FULL, RATE_LIMIT
 from simserve.engine.state import INFINITY
 from simserve.engine.uniforms import Uniforms
 from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.chance import Chance
 from simserve.sim.control import Control
 from simserve.sim.patience import kinds_of
+from simserve.sim.schedulers import as_one
 from simserve.sim.units import Unit
 from simserve.workload.requests import RequestSpecs
 
@@ -64,9 +65,11 @@ class Gate:
 
     Attributes:
         parked_before: From a request to those of its class that wait in front of all replicas; None: one queue for all.
+        seconds_before: From a request to how long it would wait there; None: nobody knows.
     """
 
     parked_before: Callable[[int], int] | None = None
+    seconds_before: Callable[[int], float] | None = None
 
     def __init__(self, spec: AdmissionSpec, control: Control, specs: RequestSpecs) -> None:
         self._chance = Chance(specs, "admission")
@@ -84,7 +87,7 @@ class Gate:
         """
         if unit is not None:
             self._chance.top_up(1)
-            return refusal(self._door, index, unit.replica, unit.load, unit.finishes.interval, now)
+            return refusal(self._door, index, as_one(unit.replica), unit.load, unit.finishes.interval, now)
         bucket, most = self._door.bucket, self._door.max_queue
         if bucket is not None and not holds(bucket, 1.0, now):
             return RATE_LIMIT
@@ -92,6 +95,13 @@ class Gate:
             num_parked = self.parked_before(index)
         if most != ANY_NUMBER and num_parked >= most:
             return QUEUE_FULL
+        if self._is_too_late(index):
+            return DEADLINE
         if bucket is not None:
             take(bucket, 1.0)
         return ADMITTED
+
+    def _is_too_late(self, index: int) -> bool:
+        """Return whether a request would wait in front of all replicas for longer than it may."""
+        door, wait = self._door, self.seconds_before
+        return door.has_patience and wait is not None and wait(index) > door.patience[door.kinds[index]]

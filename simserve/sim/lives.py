@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 
-from simserve.engine.cancel import end_leap
 from simserve.engine.state import INFINITY
 from simserve.sim.records import REPLICA_LOST
+from simserve.sim.schedulers import break_off, end_leap
 from simserve.sim.units import DOWN, DRAINING, READY, STOPPED, Pool, Unit
 
 
@@ -92,6 +92,7 @@ class Lives:
         """
         self.withdraw(unit, then)
         unit.is_dying, unit.loss, unit.is_loss_retried = True, reason, retry
+        break_off(unit.replica, now)
         if not self.ends_leap(unit, now):
             self._bury(unit, now)
 

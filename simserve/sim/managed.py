@@ -39,6 +39,7 @@ from simserve.sim.response_cache import ResponseCache
 from simserve.sim.routing import Router
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.rules import rules_of
+from simserve.sim.schedulers import each_of
 from simserve.sim.series import BinnedSums
 from simserve.sim.sessions import Sessions, conversations_of, first_sent, forget_unsent
 from simserve.sim.step_log import StepLog
@@ -113,7 +114,7 @@ class ManagedRun:
                 self.fleet.launch(pool, 0.0, is_ready=True, place=place)
         self._outages = Outages(self.fleet)
         self._sessions: Sessions | None = None
-        conversations = conversations_of(specs, latency, self.arrival_time) if specs.turn is not None else None
+        conversations = conversations_of(specs, latency, self.arrival_time)
         if conversations is not None:
             send = self.fleet.callers.send
             self._sessions = Sessions(conversations, self.requests, send)
@@ -121,11 +122,10 @@ class ManagedRun:
             for ready_time, index in first_sent(conversations, specs):
                 send(index, ready_time)
             self._note_begun(conversations)
-        elif specs.concurrency is None:
+        else:
             # One tokeniser, in order: nobody overtakes a long prompt.
             np.frombuffer(self.requests.ready_time)[:] = np.maximum.accumulate(self.arrival_time + latency)
             self.fleet.schedule_all()
-        self.fleet.callers.start()
 
     def run(self) -> bool:
         """Run to the end; return whether the user stopped it."""
@@ -148,10 +148,13 @@ class ManagedRun:
         done = env.process(self._data_plane(env))
         try:
             env.run(until=done)
+            if self._sessions is not None:
+                # A turn that was not sent before a time of its own may never have been.
+                forget_unsent((), self.requests, self.arrival_time)
         except KeyboardInterrupt:
             if self._sessions is not None:
                 forget_unsent(self.fleet.callers.unsent, self.requests, self.arrival_time)
-            elif self._specs.concurrency is None:
+            else:
                 # What was still to come was never sent.
                 self.arrival_time[self.fleet.num_arrived :] = np.nan
                 np.frombuffer(self.requests.ready_time)[self.fleet.num_arrived :] = np.nan
@@ -230,9 +233,15 @@ class ManagedRun:
         }
 
     @property
+    def _ranks(self) -> NDArray[np.int64] | None:
+        """Schedulers of every replica; None: one each."""
+        counts = np.array([unit.pool.config.data_parallel_size for unit in self.fleet.units], dtype=np.int64)
+        return counts if (counts > 1).any() else None
+
+    @property
     def num_units(self) -> int:
-        """Replicas that were ever launched."""
-        return len(self.fleet.units)
+        """Schedulers that ever served: replicas, and of each the ranks of data-parallel attention."""
+        return sum(len(each_of(unit.replica)) for unit in self.fleet.units)
 
     @property
     def way_back(self) -> NDArray[np.float64] | None:
@@ -272,6 +281,7 @@ class ManagedRun:
             ready_at=np.array([unit.ready_at for unit in units]),
             stopped_at=np.array([unit.stopped_at for unit in units]),
             gpus=np.array([unit.pool.gpus_per_replica for unit in units], dtype=np.int64),
+            ranks=self._ranks,
             pool=np.array([self._pools.index(unit.pool) for unit in units], dtype=np.int64),
             pool_regions=tuple(pool.region for pool in self.fleet.pools),
             pool_names=tuple(pool.name for pool in self.fleet.pools),

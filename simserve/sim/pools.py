@@ -80,6 +80,7 @@ class PoolOutcome:
         num_gpus: GPUs, likewise.
         peak_flops: Of one replica in the dtype it computes in, FLOP/s.
         peak_bandwidth: Of one replica, bytes/s.
+        num_ranks: Schedulers of a replica: ranks of data-parallel attention.
     """
 
     name: str
@@ -89,6 +90,12 @@ class PoolOutcome:
     num_gpus: float
     peak_flops: float
     peak_bandwidth: float
+    num_ranks: int = 1
+
+    @property
+    def num_schedulers(self) -> float:
+        """Schedulers, as a mean over the run."""
+        return self.num_replicas * self.num_ranks
 
 
 def outcomes_of(
@@ -101,14 +108,15 @@ def outcomes_of(
     """Return what each pool did, from what its recorder added up; after the run."""
     found = []
     for number, (setup, recorder) in enumerate(zip(setups, recorders, strict=True)):
-        replicas = timeline.mean_replicas(0.0, end_time, number)
+        schedulers = timeline.mean_schedulers(0.0, end_time, number)
         priced = setup.priced
         found.append(
             PoolOutcome(
                 name=setup.name,
                 role=setup.role,
-                totals=recorder.totals(replicas, records, end_time, timeline),
-                num_replicas=replicas,
+                totals=recorder.totals(schedulers, records, end_time, timeline),
+                num_replicas=timeline.mean_replicas(0.0, end_time, number),
+                num_ranks=setup.engine.data_parallel_size,
                 num_gpus=timeline.mean_gpus(0.0, end_time, number),
                 peak_flops=priced.parts.peak_flops if priced is not None else 0.0,
                 peak_bandwidth=priced.parts.peak_bandwidth if priced is not None else 0.0,
@@ -179,8 +187,9 @@ def together(outcomes: Sequence[PoolOutcome]) -> RunTotals:
         itl.merge(each.itl)
     capacity = sum(each.kv_capacity_tokens for each in totals)
     # The series of every pool divides what all of them hold by its own capacity a replica.
-    num_replicas = outcomes[0].num_replicas
-    own = first.kv_capacity_tokens / num_replicas * sum(each.num_replicas for each in outcomes) if num_replicas else 0.0
+    num_schedulers = outcomes[0].num_schedulers
+    present = sum(each.num_schedulers for each in outcomes)
+    own = first.kv_capacity_tokens / num_schedulers * present if num_schedulers else 0.0
     return RunTotals(
         num_steps=sum(each.num_steps for each in totals),
         sequence_steps=sum(each.sequence_steps for each in totals),

@@ -198,7 +198,7 @@ class Recorder:
         """Return the sums; every replica has been flushed.
 
         Args:
-            num_replicas: How many served, throughout or on average.
+            num_replicas: Schedulers that served, throughout or on average.
             records: One row a request.
             end_time: The last event, seconds.
             timeline: Which replicas were there when, and what was tried in vain, where that changed.
@@ -211,11 +211,10 @@ class Recorder:
                 records.admitted_time, records.scheduled_time, records.finish_time, edges
             )
             present: Floats = np.full(len(edges) - 1, float(num_replicas))
-            capacity = self._capacity * num_replicas
         else:
             running, waiting = timeline.running_and_waiting(records, edges)
-            present = timeline.launched(edges)
-            capacity = self._capacity * num_replicas
+            present = timeline.schedulers(edges)
+        capacity = self._capacity * num_replicas
         most = np.maximum(present, np.finfo(np.float64).tiny)
         series = TimeSeries(
             edges=edges,
@@ -225,7 +224,7 @@ class Recorder:
             busy=means["busy"] / most,
             prefill_tokens_per_s=means["prefill"],
             decode_tokens_per_s=means["decode"],
-            replicas_launched=None if timeline is None else present,
+            replicas_launched=None if timeline is None else timeline.launched(edges),
             replicas_ready=None if timeline is None else timeline.ready(edges),
         )
         return RunTotals(

@@ -105,10 +105,10 @@ class Simulation:
 
     @property
     def replica_seconds(self) -> float:
-        """Seconds of all replicas together, from launch to the end."""
+        """Seconds of all schedulers together, from the launch of their replica to the end."""
         if self.timeline is None:
             return self.num_replicas * self.end_time
-        return self.timeline.mean_replicas(0.0, self.end_time) * self.end_time
+        return self.timeline.mean_schedulers(0.0, self.end_time) * self.end_time
 
     @property
     def busy_share(self) -> float:

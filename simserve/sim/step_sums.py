@@ -57,6 +57,7 @@ class StepSums:
         self._width = 1 + config.num_speculative_tokens
         self._num_ranks = config.data_parallel_size
         self._slope = np.asarray(times.decode_slope, dtype=np.float64)
+        self._mixed_slope = times.mixed_decode_factor * self._slope
         request, pair, context = (
             times.prefill_request_seconds,
             times.prefill_pair_seconds,
@@ -65,7 +66,9 @@ class StepSums:
         if priced.drafting is not None:
             # The parts are the target's: what drafts take is a part of its own.
             draft = priced.drafting.times
-            self._slope = self._slope - np.asarray(draft.decode_slope)
+            drafting = np.asarray(draft.decode_slope)
+            self._slope = self._slope - drafting
+            self._mixed_slope = self._mixed_slope - draft.mixed_decode_factor * drafting
             request -= draft.prefill_request_seconds
             pair -= draft.prefill_pair_seconds
             context -= draft.prefill_context_seconds
@@ -117,8 +120,9 @@ class StepSums:
         seconds = _weigh(parts.decode, alone) + _weigh(parts.decode_attention, beside)
         seconds += _weigh(parts.token, self._by_tokens) + parts.token_beyond * self._tokens_beyond
         seconds += _weigh(parts.sequence, self._by_sequences)
-        contexts = self._contexts_by_decoding[:size] + self._contexts_by_decoding[size:]
-        seconds[1] += float((self._slope * contexts).sum()) + self._context_seconds * self._keys
+        contexts = self._slope * self._contexts_by_decoding[:size]
+        contexts = contexts + self._mixed_slope * self._contexts_by_decoding[size:]
+        seconds[1] += float(contexts.sum()) + self._context_seconds * self._keys
         seconds[2] += self._pair_seconds * self._pairs + self._request_seconds * self._prefilling
         return seconds
 

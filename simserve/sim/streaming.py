@@ -77,34 +77,27 @@ def client_view(
     num_events, delay, busiest, cost = 0, 0.0, 0.0, spec.cost_per_event / spec.api_servers
     completed = records.status == COMPLETED
     for replica in np.unique(records.replica_id[completed]).tolist():
-        own = np.flatnonzero(completed & (records.replica_id == replica))
-        owner, tokens = _events(records.output_tokens[own], spec)
         if replica < 0:
             # Neither the API nor the cache goes through the API server of a replica.
             continue
-        back = _steps_back(records.output_tokens[own[owner]], tokens, None if pace is None else pace[own[owner]])
-        if pace is not None:
-            is_sent = np.append((owner[1:] != owner[:-1]) | (back[1:] != back[:-1]), True)
-            owner, tokens, back = owner[is_sent], tokens[is_sent], back[is_sent]
-        ready = _token_times(records, back, own, owner, tokens, clocks.get(replica))
-        order = np.argsort(ready, kind="stable")
-        sent = np.empty(len(ready))
-        place = np.arange(len(ready))
-        sent[order] = np.maximum.accumulate(ready[order] - cost * place) + cost * (place + 1)
+        own = np.flatnonzero(completed & (records.replica_id == replica))
+        counts, tokens, back = _events(records.output_tokens[own], spec, None if pace is None else pace[own])
+        ready = _token_times(records, own, counts, tokens, back, clocks.get(replica))
+        sent = _sent(ready, cost)
         num_events += len(sent)
         delay += float((sent - ready).sum()) - cost * len(sent)
         # A core that falls behind is at work until its last event is sent.
         until = max(end_time, float(sent.max()))
         busiest = max(busiest, cost * len(sent) / until if until > 0 else 0.0)
-        starts = np.flatnonzero(np.diff(owner, prepend=-1))
-        ends = np.append(starts[1:], len(owner)) - 1
+        ends = np.cumsum(counts) - 1
+        starts = ends + 1 - counts
         first[own], finish[own] = sent[starts], sent[ends]
-        gaps = np.diff(sent)
-        is_gap = owner[1:] == owner[:-1]
-        if is_gap.any():
-            itl.add(gaps[is_gap], np.ones(int(is_gap.sum())))
-            largest = np.maximum.reduceat(np.append(np.where(is_gap, gaps, 0.0), 0.0), starts)
-            itl_max[own] = np.where(ends > starts, largest, np.nan)
+        is_gap = np.ones(len(sent), dtype=bool)
+        is_gap[ends] = False
+        gaps = np.append(np.diff(sent), 0.0)
+        itl.add(gaps[is_gap])
+        gaps[ends] = 0.0
+        itl_max[own] = np.where(counts > 1, np.maximum.reduceat(gaps, starts), np.nan)
     latency = spec.network_latency + (0.0 if way_back is None else way_back)
     # Whoever got no answer still hears of it over the network.
     seen = replace(records, first_token_time=first + latency, finish_time=finish + latency, itl_max=itl_max)
@@ -118,47 +111,75 @@ def client_view(
     return ClientView(records=seen, itl=itl, totals=totals)
 
 
-def _events(output_tokens: Integers, spec: StreamingSpec) -> tuple[Integers, Integers]:
-    """Return, of every event, whose it is (a position) and with which token it is complete; in order."""
+def _events(
+    output_tokens: Integers, spec: StreamingSpec, pace: Integers | None
+) -> tuple[Integers, Integers, Integers | None]:
+    """Return the events of each request, and of every event, in order, with which token (from 1) it is complete.
+
+    With speculative decoding also how many decode steps before the last one that came; else None: as many as tokens.
+    """
     size = spec.buffer_tokens
     counts = -(-output_tokens // size) if spec.stream else np.ones_like(output_tokens)
-    owner = np.repeat(np.arange(len(output_tokens)), counts)
-    position = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
-    if not spec.stream:
-        return owner, output_tokens
-    return owner, np.minimum(size * (position + 1), output_tokens[owner])
-
-
-def _steps_back(output_tokens: Integers, tokens: Integers, pace: Integers | None) -> Integers:
-    """Return how many decode steps before the last one each token (counted from 1) came."""
+    ends = np.cumsum(counts)
+    tokens: Integers = np.arange(1, int(ends[-1]) + 1) - np.repeat(ends - counts, counts)
+    if size > 1:
+        tokens *= size
+    tokens[ends - 1] = output_tokens
     if pace is None:
-        return output_tokens - tokens
-    steps: Integers = -(-GRID * (output_tokens - 1) // pace) - -(-GRID * (tokens - 1) // pace)
-    return steps
+        return counts, tokens, None
+    owner = np.repeat(np.arange(len(counts)), counts)
+    until_end = -(-GRID * (output_tokens - 1) // pace)
+    back = until_end[owner] - -(-GRID * (tokens - 1) // pace[owner])
+    is_sent = np.append((owner[1:] != owner[:-1]) | (back[1:] != back[:-1]), True)
+    counts = np.bincount(owner[is_sent], minlength=len(counts))
+    return counts, tokens[is_sent], back[is_sent]
+
+
+def _sent(ready: Floats, cost: float) -> Floats:
+    """Return when each event has left a core that takes ``cost`` seconds for one: the recursion above."""
+    order = np.argsort(ready, kind="stable")
+    place = np.arange(len(ready), dtype=np.float64)
+    free = ready[order]
+    free -= cost * place
+    np.maximum.accumulate(free, out=free)
+    place += 1.0
+    place *= cost
+    free += place
+    sent = np.empty(len(ready))
+    sent[order] = free
+    return sent
 
 
 def _token_times(
-    records: RequestRecords, back: Integers, own: Integers, owner: Integers, tokens: Integers, clock: Floats | None
+    records: RequestRecords,
+    own: Integers,
+    counts: Integers,
+    tokens: Integers,
+    back: Integers | None,
+    clock: Floats | None,
 ) -> Floats:
-    """Return when the given tokens (counted from 1) were there, ``owner`` being positions in the requests ``own``."""
-    output, num_preemptions = records.output_tokens[own], records.num_preemptions[own]
+    """Return when the tokens of `_events` of the requests ``own`` were there."""
+    output, is_whole = records.output_tokens[own], records.num_preemptions[own] == 0
     first, last = records.first_token_time[own], records.finish_time[own]
-    is_end = tokens == output[owner]
-    is_known = (num_preemptions == 0)[owner] & (tokens > 1) & ~is_end
-    times: Floats = np.empty(len(tokens))
+    ends = np.cumsum(counts) - 1
     if clock is None or not clock.shape[1]:
-        is_known[:] = False
+        is_whole[:] = False
+        times: Floats = np.empty(len(tokens))
     else:
         start, steps = clock[0], clock[1].astype(np.int64)
         until = np.cumsum(steps)
         # An answer ends with a leap of its replica, the last one that begins before it ends.
         done = until[np.maximum(np.searchsorted(start, last, side="left") - 1, 0)]
-        step = np.maximum(done[owner] - back, 1)
-        times = _step_times(clock, steps, until)[step - 1]
-    times[is_end] = last[owner[is_end]]
-    is_spread = ~(is_known | is_end)
-    whose, before = owner[is_spread], tokens[is_spread] - 1
-    times[is_spread] = first[whose] + (last[whose] - first[whose]) * before / np.maximum(output[whose] - 1, 1)
+        step = np.repeat(done - output, counts) + tokens if back is None else np.repeat(done, counts) - back
+        times = _step_times(clock, steps, until)[np.maximum(step, 1) - 1]
+    # Of whole requests only the first token may have come before the first of those steps.
+    starts = ends + 1 - counts
+    spread = starts[tokens[starts] == 1]
+    if not is_whole.all():
+        spread = np.flatnonzero((tokens == 1) | np.repeat(~is_whole, counts))
+    whose, before = np.searchsorted(ends, spread), tokens[spread] - 1
+    times[spread] = first[whose] + (last[whose] - first[whose]) * before / np.maximum(output[whose] - 1, 1)
+    times[ends] = last
     return times
 
 

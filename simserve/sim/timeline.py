@@ -22,6 +22,7 @@ class FleetTimeline:
         ready_at: When it first took requests; inf: never.
         stopped_at: When it was given back; inf: never.
         gpus: GPUs of each.
+        ranks: Schedulers of each, the ranks of data-parallel attention; None: one each.
         pool: Index of its pool.
         pool_names: Of the pools.
         pool_regions: Theirs; empty texts without regions.
@@ -51,6 +52,7 @@ class FleetTimeline:
     num_resent: int
     lost_tokens: int
     pool_regions: tuple[str, ...] = ()
+    ranks: NDArray[np.int64] | None = None
     num_killed: int = 0
     num_missed: int = 0
     num_replaced: int = 0
@@ -69,6 +71,20 @@ class FleetTimeline:
     def mean_replicas(self, start: float, end: float, pool: int | None = None) -> float:
         """Return the mean number of replicas that are paid for between two instants, of one pool or of all."""
         return self._mean(np.ones(len(self.gpus)), start, end, pool)
+
+    def mean_schedulers(self, start: float, end: float, pool: int | None = None) -> float:
+        """Return the mean number of schedulers that are paid for between two instants, of one pool or of all."""
+        if self.ranks is None:
+            return self.mean_replicas(start, end, pool)
+        return self._mean(self.ranks.astype(np.float64), start, end, pool)
+
+    def schedulers(self, edges: Floats) -> Floats:
+        """Return the mean number of schedulers that are paid for, over each bin."""
+        if self.ranks is None:
+            return self.launched(edges)
+        return mean_count(
+            np.repeat(self.launched_at, self.ranks), _until(np.repeat(self.stopped_at, self.ranks)), edges
+        )
 
     def mean_gpus(self, start: float, end: float, pool: int | None = None) -> float:
         """Return the mean number of GPUs that are paid for between two instants, of one pool or of all."""

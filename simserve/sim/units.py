@@ -8,10 +8,11 @@ from simserve.engine.config import EngineConfig
 from simserve.engine.door import Finishes
 from simserve.engine.prefix_cache import PrefixPaths
 from simserve.engine.set_up import set_up
-from simserve.engine.state import INFINITY, Replica, RequestTable
+from simserve.engine.state import INFINITY, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.sim.pool_spec import Role
 from simserve.sim.recorder import Recorder
+from simserve.sim.schedulers import Scheduler, each_of, schedulers_of
 
 STARTING, READY, DRAINING, DOWN, STOPPED = range(5)
 """Life of a unit: it takes requests while READY, finishes those it has while DRAINING, has none in the other states."""
@@ -153,14 +154,19 @@ class Unit:
         self.next_times: StepTimes | None = None
         self.is_freezing = self.is_frozen = False
 
-    def new_replica(self) -> Replica:
+    def new_replica(self) -> Scheduler:
         """Give the unit a scheduler that holds nothing, and return it."""
-        self.replica = Replica(self.number, self.pool.config, self.pool.times)
-        self.replica.finished = []
-        if self.pool.requests is not None:
-            set_up(self.replica, self.pool.requests, self.pool.paths)
-        self.pool.recorder.watch(self.replica)
+        self.replica = schedulers_of(self.number, self.pool.config, self.pool.times)
+        for each in each_of(self.replica):
+            if self.pool.requests is not None:
+                set_up(each, self.pool.requests, self.pool.paths)
+            self.pool.recorder.watch(each)
         return self.replica
+
+    def flush(self) -> None:
+        """Hand what the scheduler has written down to the recorder."""
+        for each in each_of(self.replica):
+            self.pool.recorder.flush(each)
 
     @property
     def num_waiting(self) -> int:

@@ -167,6 +167,7 @@ def test_the_result_of_another_seed_is_refused_without_force(simserve: Simserve,
         (("run", "chatbot", "--seed", "-1"), "--seed"),
         (("run", "chatbot", "--rate", "2"), "--rate: is for a run without a scenario"),
         (("run", "--model", "llama-3.1-8b"), "run: lacks --hardware, --rate, --prompt-tokens, --output-tokens"),
+        (("run",), "run: lacks a scenario; name one (simserve scenarios lists them), or give --model, --hardware"),
         (("memory",), "Missing"),
     ],
 )

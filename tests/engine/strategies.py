@@ -183,6 +183,7 @@ def step_times(draw: st.DrawFn, config: EngineConfig) -> StepTimes:
         prefill_request_seconds=draw(uneven) * math.sqrt(17.0) / 512.0,
         prefill_pair_seconds=draw(uneven) * math.sqrt(19.0) / 4096.0,
         prefill_context_seconds=draw(uneven) * math.sqrt(23.0) / 2048.0,
+        mixed_decode_factor=draw(st.sampled_from([1.0, 1.75])),
     )
 
 

@@ -30,6 +30,18 @@ def assert_same(first: Histogram, second: Histogram) -> None:
         assert getattr(first, name) == pytest.approx(getattr(second, name), rel=1e-9, nan_ok=True), name
 
 
+@given(gaps)
+@some
+def test_without_weights_each_counts_once(values: list[float]) -> None:
+    """To the bit what ones as weights give."""
+    once = Histogram()
+    once.add(values)
+
+    expected = histogram_of(values)
+    for name in Histogram.__slots__:
+        np.testing.assert_array_equal(getattr(once, name), getattr(expected, name), err_msg=name)
+
+
 def test_nothing_in_it() -> None:
     """Undefined, not zero."""
     histogram = Histogram()

@@ -1,53 +1,92 @@
-"""Tests of the rows in which the kernel writes down its leaps."""
+"""Leaps that end where nothing finishes, arrives or runs dry: the step at which the estimate admits the head."""
 
 from __future__ import annotations
 
-import struct
-
-import numpy as np
 import pytest
 
-from simserve.engine.leaps import LEAP_BYTES, LEAP_FIELDS, LEAP_WIDTH, end_row, leap_row, take_leaps
+from tests.agreement import assert_agrees
+from tests.builders import constant_step_times, make_config, make_specs
 
-FIRST = (0.5, 3, 0.01, 1e-5, 2, 70.0, 0, 0, 2, 0.0, 0.0, 2, 2, 70.0, 80, 96, 0.0, 0)
-SECOND = (0.75, 1, 0.02, 0.0, 3, 99.0, 512, 1, 515, 1e5, 512.0, 3, 3, 611.0, 640, 2**40, 0.25, 3)
-
-
-def test_rows_come_back_field_by_field_and_are_forgotten() -> None:
-    """Whole numbers and floats alike, in the order in which they were written."""
-    leaps = bytearray()
-    for row in (FIRST, SECOND):
-        leaps.extend(leap_row(*row))
-
-    taken = take_leaps(leaps)
-
-    assert taken.tolist() == np.array([FIRST, SECOND]).T.tolist()
-    assert taken.flags.c_contiguous
-    assert not leaps
+SECOND = constant_step_times(1.0)
 
 
-def test_what_is_taken_does_not_change_with_what_is_written_later() -> None:
-    """One leap, of which numpy would rather show the bytes than copy them."""
-    leaps = bytearray(leap_row(*FIRST))
+def test_a_leap_ends_where_the_decayed_estimate_admits_the_head() -> None:
+    """After one decode step 1 + 2 < 4 - 7/8 x 1 first holds, a step before the running request finishes."""
+    config = make_config(
+        scheduler="prefill_first",
+        admission="estimate",
+        max_num_seqs=2,
+        max_model_len=8,
+        block_size=1,
+        num_blocks=8,
+        new_token_ratio_initial=1.0,
+        new_token_ratio_minimum=0.0,
+        new_token_ratio_decay=0.125,
+    )
+    records = assert_agrees(config, SECOND, make_specs([0.0, 0.5], [3, 1], [3, 1], [3, 2])).records
 
-    taken = take_leaps(leaps)
-    leaps.extend(leap_row(*SECOND))
-
-    assert taken[:, 0].tolist() == list(FIRST)
-    assert len(leaps) == LEAP_BYTES == 8 * LEAP_WIDTH == 8 * len(LEAP_FIELDS)
-
-
-def test_the_end_of_the_last_row_is_written_anew() -> None:
-    """Who waited is known only when a batch ends; the rows before it stay."""
-    leaps = bytearray(leap_row(*FIRST))
-    leaps.extend(leap_row(*SECOND))
-
-    end_row(leaps, 7.5, 1)
-
-    assert take_leaps(leaps).tolist() == np.array([FIRST, (*SECOND[:-2], 7.5, 1)]).T.tolist()
+    assert records.scheduled_time.tolist() == [0.0, 2.0]
 
 
-def test_a_count_that_is_no_whole_number_is_refused() -> None:
-    """It would lose its fraction."""
-    with pytest.raises(struct.error):
-        leap_row(0.5, 2.5, *FIRST[2:])
+@pytest.mark.parametrize("scheduler", ["mixed", "prefill_first"])
+@pytest.mark.parametrize("block_size", [1, 2, 4])
+@pytest.mark.parametrize("initial", [0.375, 0.75, 1.0])
+@pytest.mark.parametrize("decay", [0.03125, 0.125, 0.25])
+def test_the_estimate_admits_at_the_first_step_it_can(
+    scheduler: str, block_size: int, initial: float, decay: float
+) -> None:
+    """One request decodes and one waits: every pair of lengths, ratios exact in binary."""
+    for extra in (0, 1, 3):
+        config = make_config(
+            scheduler=scheduler,
+            admission="estimate",
+            max_num_seqs=2,
+            max_model_len=16,
+            block_size=block_size,
+            num_blocks=16 // block_size + extra,
+            new_token_ratio_initial=initial,
+            new_token_ratio_minimum=0.0625,
+            new_token_ratio_decay=decay,
+        )
+        for output in (3, 7, 13):
+            for prompt, asked in ((1, 2), (2, 9), (4, 2), (7, 8), (10, 1)):
+                specs = make_specs([0.0, 0.5], [3, prompt], [output, 1], [output, asked])
+                assert_agrees(config, SECOND, specs)
+
+
+@pytest.mark.parametrize(("prompt", "scheduled"), [(63, 1.0), (64, 8.0)])
+def test_the_estimate_of_a_very_long_answer_is_clipped(prompt: int, scheduled: float) -> None:
+    """Of max_tokens 5,000 the estimate sets 4,096 aside, and no less with each token: 63 + 4,000 < 8,160 - 4,096."""
+    config = make_config(
+        admission="estimate",
+        max_num_batched_tokens=128,
+        max_model_len=8192,
+        block_size=16,
+        num_blocks=512,
+        new_token_ratio_initial=1.0,
+        new_token_ratio_minimum=1.0,
+    )
+    records = assert_agrees(config, SECOND, make_specs([0.0, 0.5], [16, prompt], [8, 1], [5000, 4000])).records
+
+    assert records.scheduled_time.tolist() == [0.0, scheduled]
+
+
+def test_the_ratio_after_a_preemption_looks_twenty_tokens_ahead() -> None:
+    """Long answers, so that the ratio stays below 1: some prompt is the last one let in."""
+    config = make_config(
+        admission="estimate",
+        max_num_batched_tokens=128,
+        max_model_len=200,
+        num_blocks=52,
+        new_token_ratio_initial=0.0,
+        new_token_ratio_minimum=0.0,
+        new_token_ratio_decay=2.0**-10,
+    )
+    scheduled = set()
+    for prompt in range(32, 64):
+        specs = make_specs([0.0, 0.5, 99.5], [4, 4, prompt], [190, 150, 1])
+        records = assert_agrees(config, SECOND, specs).records
+        assert records.num_preemptions.tolist() == [0, 1, 0]
+        scheduled.add(float(records.scheduled_time[2]))
+
+    assert {102.0, 190.0} <= scheduled

@@ -34,7 +34,7 @@ def mixed_seconds(
         token_seconds(times, tokens)
         + times.sequence_seconds[decoding + len(chunks)]
         + times.decode_attention_base[decoding]
-        + times.decode_slope[decoding] * context
+        + times.decode_slope[decoding] * times.mixed_decode_factor * context
         + times.prefill_request_seconds * len(chunks)
         + times.prefill_pair_seconds * max(sum(pairs) / pipeline, max(pairs))
         + times.prefill_context_seconds * max(sum(keys) / pipeline, max(keys))

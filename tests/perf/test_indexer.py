@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simserve.perf.efficiency import start_latency
-from simserve.perf.indexer import index_key_seconds, index_pair_seconds, indexer_parts
+from simserve.perf.indexer import index_key_seconds, index_pair_seconds, indexer_parts, sparse_prompt_seconds
 from simserve.perf.pricing import price
 from simserve.profiles.model import load_model
 from tests.perf.shapes import make_shape
@@ -37,10 +37,30 @@ def test_keys_move_their_fp8_bytes_and_two_scores() -> None:
 
 
 def test_every_step_of_a_sparse_model_pays_for_it() -> None:
-    """GLM-5 without its indexer decodes more than 2 ms sooner, and reads contexts and prompts faster."""
+    """GLM-5 without its indexer decodes more than 2 ms sooner, and reads contexts faster."""
     plain = load_model("glm-5").model_copy(update={"indexer": None})
     with_it, without = (price(shape).step_times for shape in (SPARSE, make_shape("h200-sxm-141gb", plain, **SERVED)))
 
     assert with_it.decode_base[4] - without.decode_base[4] > 2e-3
     assert with_it.decode_slope[4] > without.decode_slope[4]
-    assert with_it.prefill_pair_seconds > without.prefill_pair_seconds
+    assert 0 < with_it.prefill_pair_seconds < without.prefill_pair_seconds  # the indexer's products alone
+
+
+def test_a_long_prompt_pays_for_the_keys_that_were_chosen() -> None:
+    """Beyond 2,048 tokens each token attends to as many keys, with 64 heads on every rank: 35 us a token of GLM-5."""
+    plain = load_model("glm-5").model_copy(update={"indexer": None})
+    with_it, without = (price(shape).step_times for shape in (SPARSE, make_shape("h200-sxm-141gb", plain, **SERVED)))
+
+    extra = [with_it.token_seconds[tokens] - without.token_seconds[tokens] for tokens in (4096, 8192)]
+    a_key = 2 * 64 * (512 + 64 + 512) / (0.65 * MACHINE.peak("bf16"))
+    assert extra[1] - extra[0] == pytest.approx(78 * 4096 * 2048 * a_key, rel=0.15)
+    assert with_it.token_seconds_beyond - without.token_seconds_beyond > 78 * 2048 * a_key
+
+
+def test_a_short_prompt_attends_to_all_of_itself() -> None:
+    """Up to 2,048 tokens the pairs are those of dense attention, counted with the tokens of the step."""
+    seconds = sparse_prompt_seconds(SPARSE, MACHINE, np.array([0.0, 1024.0, 2048.0, 2049.0, 8192.0]), 1e-12)
+
+    assert seconds[:3] == pytest.approx([0.0, 0.5e-12 * 1024**2, 0.5e-12 * 2048**2])
+    assert (np.diff(seconds) > 0).all()
+    assert not sparse_prompt_seconds(make_shape(), MACHINE, np.array([8192.0]), 1e-12).any()

@@ -100,7 +100,7 @@ def test_every_seat_holds_a_state() -> None:
     cached = plan_memory(HYBRID)
 
     a_sequence = 45 * (64 * 128 * 128 * 4 + 12288 * 3 * 2) / 8
-    assert plan.parts["states"] == pytest.approx(128 * a_sequence)
+    assert plan.states_bytes == plan.parts["states"] == pytest.approx(128 * a_sequence)
     assert cached.parts["states"] == pytest.approx(3 * 128 * a_sequence)
     assert plan.kv_bytes - cached.kv_bytes == pytest.approx(2 * 128 * a_sequence)
     assert sum(plan.parts.values()) == pytest.approx(plan.total_bytes)

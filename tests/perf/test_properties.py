@@ -36,7 +36,9 @@ def priced(deployment: dict[str, Any], **changes: Any) -> PricedDeployment:
 def columns(result: PricedDeployment) -> dict[str, np.ndarray]:
     """Return every time of a deployment as an array."""
     times = result.step_times
-    return {name: np.atleast_1d(getattr(times, name)) for name in times.__slots__}
+    found = {name: np.atleast_1d(getattr(times, name)) for name in times.__slots__}
+    found["mixed_decode_slope"] = found.pop("mixed_decode_factor") * found["decode_slope"]
+    return found
 
 
 @FEW
@@ -57,7 +59,10 @@ def test_more_work_never_takes_less_time(deployment: dict[str, Any]) -> None:
 def test_better_hardware_never_takes_more_time(
     deployment: dict[str, Any], compute: float, memory: float, link: float
 ) -> None:
-    """Monotone in peaks, memory bandwidth and link bandwidth."""
+    """Monotone in peaks, memory bandwidth and link bandwidth: of layers and LM head together.
+
+    Behind a last stage of fewer layers the head hides in what it saves, which is less on better hardware.
+    """
     plain = make_hardware(deployment["hardware"])
     better = make_hardware(
         deployment["hardware"],
@@ -69,8 +74,15 @@ def test_better_hardware_never_takes_more_time(
 
     before, after = columns(priced(deployment)), columns(priced(deployment, hardware=better))
 
+    before["step"], after["step"] = (_step_seconds(times) for times in (before, after))
     for name, values in before.items():
-        assert np.all(after[name] <= values * (1 + 1e-9)), name
+        assert name == "sequence_seconds" or np.all(after[name] <= values * (1 + 1e-9)), name
+
+
+def _step_seconds(times: dict[str, np.ndarray]) -> np.ndarray:
+    """Return what steps take that sample one token for each, and one of them for the longest prompts."""
+    sequence, token = times["sequence_seconds"], times["token_seconds"]
+    return np.concatenate([sequence + token[: len(sequence)], sequence[1:2] + token[-1:]])
 
 
 @FEW

@@ -490,3 +490,13 @@ def test_accelmarks_long_contexts(tmp_path: Path) -> None:
     assert scenario["deployment"]["engine"]["max_model_len"] == 30208
     assert scenario["deployment"]["engine"]["enforce_eager"] is True
     assert "enforce_eager" not in newer["deployment"]["engine"]
+
+
+def test_tensorrt_llm_places_the_experts_of_gpt_oss_whatever_a_row_says(tmp_path: Path) -> None:
+    """Its script has expert-parallel size = tensor-parallel size; vLLM's has not."""
+    rows = [agg_row(framework=name, model="openai/gpt-oss-120b", tp=2, ep=1) for name in ("trtllm", "vllm")]
+    write_csv(tmp_path, "inferencex_agg.csv", rows)
+
+    placed = [point.scenario["deployment"].get("enable_expert_parallel") for point in read_inferencex(tmp_path)]
+
+    assert placed == [True, None]

@@ -36,6 +36,19 @@ def test_names_are_sorted_stems() -> None:
     assert names == sorted(set(names))
 
 
+def test_a_name_is_there_where_it_is_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Bundled or a user's; a path is no name, even of a file that is there."""
+    make_file(tmp_path / "hardware_profiles" / "mine.yaml")
+    make_file(tmp_path / "hardware_profiles" / "folder" / "deep.yaml")
+    set_profile_path(monkeypatch, tmp_path)
+
+    assert "mine" in catalog.names("hardware")
+    assert all(catalog.has("hardware", name) for name in catalog.names("hardware"))
+    assert not any(
+        catalog.has("hardware", name) for name in ("folder/deep", "mine.yaml", "../hardware_profiles/mine", "")
+    )
+
+
 def test_a_bundled_name_is_found() -> None:
     """The file of a bundled name carries that name."""
     path = catalog.find("hardware", "h100-sxm-80gb")

@@ -468,3 +468,175 @@ def test_glm_4_has_biases_of_queries_alone_and_norms_of_heads() -> None:
     assert model.num_parameters == pytest.approx(355e9, rel=0.01)
     assert model.num_active_parameters == pytest.approx(32e9, rel=0.06)
     assert (model.has_qkv_bias, model.has_output_bias, model.qk_norm) == (True, False, "per_head")
+
+
+ARCHITECTURES: list[tuple[str, dict[str, Any], float, float]] = [
+    (
+        "nemotron",  # Nemotron-4 340B
+        {
+            "hidden_size": 18432,
+            "intermediate_size": 73728,
+            "max_position_embeddings": 4096,
+            "num_attention_heads": 96,
+            "num_hidden_layers": 96,
+            "vocab_size": 256000,
+            "head_dim": 192,
+            "rms_norm_eps": ...,
+        },
+        341e9,
+        341e9,
+    ),
+    (
+        "cohere",  # Command R+
+        {
+            "hidden_size": 12288,
+            "intermediate_size": 33792,
+            "num_attention_heads": 96,
+            "num_hidden_layers": 64,
+            "vocab_size": 256000,
+            "use_qk_norm": True,
+            "rms_norm_eps": ...,
+            "tie_word_embeddings": ...,
+        },
+        104e9,
+        104e9,
+    ),
+    (
+        "cohere2",  # Command A
+        {
+            "hidden_size": 12288,
+            "intermediate_size": 36864,
+            "max_position_embeddings": 131072,
+            "num_attention_heads": 96,
+            "num_hidden_layers": 64,
+            "vocab_size": 256000,
+            "sliding_window": 4096,
+            "rms_norm_eps": ...,
+            "tie_word_embeddings": ...,
+        },
+        111e9,
+        111e9,
+    ),
+    (
+        "phi",  # Phi-2
+        {
+            "hidden_size": 2560,
+            "intermediate_size": 10240,
+            "num_key_value_heads": ...,
+            "vocab_size": 51200,
+            "rms_norm_eps": ...,
+        },
+        2.78e9,
+        2.78e9,
+    ),
+    (
+        "phimoe",  # Phi-3.5-MoE
+        {
+            "intermediate_size": 6400,
+            "max_position_embeddings": 131072,
+            "num_experts_per_tok": 2,
+            "num_local_experts": 16,
+            "vocab_size": 32064,
+            "attention_bias": True,
+        },
+        41.9e9,
+        6.6e9,
+    ),
+    (
+        "ernie4_5_moe",  # ERNIE-4.5-300B-A47B
+        {
+            "hidden_size": 8192,
+            "intermediate_size": 28672,
+            "moe_intermediate_size": 3584,
+            "moe_k": 8,
+            "moe_num_experts": 64,
+            "moe_layer_start_index": 3,
+            "num_attention_heads": 64,
+            "num_hidden_layers": 54,
+            "vocab_size": 103424,
+        },
+        300e9,
+        47e9,
+    ),
+    (
+        "granitemoe",  # Granite-3.1-3B-A800M
+        {
+            "hidden_size": 1536,
+            "intermediate_size": 512,
+            "num_attention_heads": 24,
+            "num_experts_per_tok": 8,
+            "num_local_experts": 40,
+            "vocab_size": 49155,
+            "tie_word_embeddings": True,
+        },
+        3.3e9,
+        0.88e9,
+    ),
+    (
+        "glm4",  # GLM-4-9B-0414
+        {
+            "intermediate_size": 13696,
+            "num_hidden_layers": 40,
+            "num_key_value_heads": 2,
+            "vocab_size": 151552,
+            "attention_bias": True,
+            "head_dim": 128,
+        },
+        9.4e9,
+        9.4e9,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields", "total", "active"), ARCHITECTURES, ids=[case[0] for case in ARCHITECTURES]
+)
+def test_other_architectures_have_their_published_sizes(
+    model_type: str, fields: dict[str, Any], total: float, active: float
+) -> None:
+    """Sizes as publishers state them, within their rounding; none of them is read as something else."""
+    model = from_hf_config(make_config(model_type=model_type, **fields))
+
+    assert model.num_parameters == pytest.approx(total, rel=0.01)
+    assert model.num_active_parameters == pytest.approx(active, rel=0.03)
+    assert "unknown" not in model.source
+
+
+def test_parallel_layers_have_one_norm_and_slide_but_every_fourth() -> None:
+    """Command A: attention beside the MLP behind one norm, windows in three of four layers."""
+    name, fields, _, _ = ARCHITECTURES[2]
+
+    model = from_hf_config(make_config(model_type=name, **fields))
+
+    assert (model.has_parallel_attention, model.num_norms_per_layer) == (True, 1)
+    assert (model.sliding_window, model.num_sliding_layers) == (4096, 48)
+
+
+def test_a_multimodal_qwen_is_its_text_part() -> None:
+    """Qwen3-VL: norms of heads as in Qwen3."""
+    text = {key: value for key, value in LLAMA_3_8B.items() if key != "tie_word_embeddings"}
+    nested = {
+        "model_type": "qwen3_vl",
+        "tie_word_embeddings": True,
+        "text_config": text | {"model_type": "qwen3_vl_text"},
+    }
+
+    model = from_hf_config(nested)
+
+    assert (model.family, model.qk_norm, model.tie_word_embeddings) == ("qwen3_vl_text", "per_head", True)
+
+
+def test_experts_under_unknown_names_are_refused() -> None:
+    """An unknown architecture whose experts nobody would read is no dense Llama."""
+    with pytest.raises(ProfileError, match="speaks of experts") as refused:
+        from_hf_config(make_config(model_type="new_moe", router_num_experts=64))
+
+    assert refused.value.key == "router_num_experts"
+
+
+def test_layers_without_a_formula_are_named_before_what_is_missing() -> None:
+    """Nemotron-NAS: its blocks differ, which is why it gives no key-value heads."""
+    with pytest.raises(ProfileError, match="no formula for") as refused:
+        from_hf_config(make_config(model_type="nemotron-nas", block_configs=[{}], num_key_value_heads=...))
+
+    assert refused.value.key == "block_configs"

@@ -21,6 +21,7 @@ from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, REASONS, REPLICA, UNFINISHED
 from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.schedulers import each_of
 from simserve.sim.simulate import simulate
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.units import STOPPED
@@ -209,11 +210,24 @@ def fault_mappings(draw: st.DrawFn) -> dict[str, Any]:
     return fault
 
 
-@given(traffic(), controls(), st.booleans())
-@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=CHECKS)
-def test_everything_is_accounted_for(specs: RequestSpecs, control: Control, is_ahead: bool) -> None:
+ENGINES: dict[str, dict[str, Any]] = {
+    "replicas": {"enable_prefix_caching": True},
+    "ranks": {"enable_prefix_caching": True, "data_parallel_size": 2},
+    "batches": {"batching": "static", "static_batch_size": 3, "static_max_wait": 0.7},
+    "batches without a cache": {"batching": "static", "static_batch_size": 3, "kv_allocation": "none"},
+    "no cache": {"kv_allocation": "none"},
+}
+"""What a replica may be."""
+
+
+@given(traffic(), controls(), st.booleans(), st.sampled_from(["replicas", *ENGINES]))
+@settings(max_examples=160, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_everything_is_accounted_for(specs: RequestSpecs, control: Control, is_ahead: bool, kind: str) -> None:
     """Every request comes to one end; blocks return; times are in order; the same seed gives the same bytes."""
-    config = make_config(async_scheduling=is_ahead, frontend_latency=0.05, enable_prefix_caching=True)
+    is_ahead = is_ahead and "batching" not in ENGINES[kind]
+    config = make_config(async_scheduling=is_ahead, frontend_latency=0.05, **ENGINES[kind])
+    if control.streaming is not None and kind != "replicas":
+        control = replace(control, streaming=control.streaming.model_copy(update={"stream": False}))
     times = affine_step_times(step_seconds=0.2, token_seconds=0.01, decode_context_seconds=0.001)
     run = ManagedRun(control, pools_of(control, config, times), specs, np.full(len(specs), 0.05), None)
 
@@ -221,13 +235,14 @@ def test_everything_is_accounted_for(specs: RequestSpecs, control: Control, is_a
 
     assert run.fleet.is_done
     check_ends(specs, run)
-    for unit in run.fleet.units:
-        replica = unit.replica
-        assert (unit.load, unit.tokens, unit.members) == (0, 0, {})
+    for replica in [each for unit in run.fleet.units for each in each_of(unit.replica)]:
         assert (replica.num_running, replica.num_outstanding, replica.num_decoding) == (0, 0, 0)
         assert replica.free_blocks == replica.num_blocks
         assert not replica.waiting
         assert replica.cache is None or not (any(replica.cache.used) or any(replica.cache.num_others))
+        assert (replica.context_sum, replica.context_squares) == (0, 0) or kind == "replicas"
+    for unit in run.fleet.units:
+        assert (unit.load, unit.tokens, unit.members) == (0, 0, {})
         assert unit.launched_at <= unit.stopped_at or unit.state != STOPPED
     check_times(specs, control, config, times)
 

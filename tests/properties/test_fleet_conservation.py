@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.config import EngineConfig
+from simserve.engine.state import Replica
 from simserve.sim.autoscaling_spec import AutoscalingSpec
 from simserve.sim.control import Control
 from simserve.sim.disaggregation import DisaggregatedFleet
@@ -25,6 +26,7 @@ from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, REASONS
 from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.schedulers import each_of
 from simserve.sim.simulate import Simulation, simulate
 from simserve.sim.units import STOPPED, Unit
 from simserve.sim.update_spec import UpdateSpec
@@ -56,6 +58,7 @@ def engines(draw: st.DrawFn) -> EngineConfig:
         num_blocks=draw(st.sampled_from([17, 24, 32])),
         scheduler=draw(st.sampled_from(["mixed", "prefill_first"])),
         scheduling_policy=draw(st.sampled_from(["fcfs", "shortest_first"])),
+        data_parallel_size=draw(st.sampled_from([1, 1, 2])),
         num_offload_blocks=draw(st.sampled_from([0, 5, 1000])),
         offload_block_seconds=0.01,
         offload_latency=0.05,
@@ -127,6 +130,8 @@ def clusters(draw: st.DrawFn) -> Cluster:
     if shape == "two models":
         # Of one model are the first two, of another the last two.
         pools = tuple(replace(pool, kv_layout=str(number // 2)) for number, pool in enumerate(pools))
+    if control.streaming is not None and any(pool.engine.data_parallel_size > 1 for pool in pools):
+        control = replace(control, streaming=control.streaming.model_copy(update={"stream": False}))
     names = [name for name, _, _ in SHAPES[shape]]
     mappings = draw(st.lists(pool_faults(names, is_split=is_split), max_size=3))
     liveness = {"period": "4 s", "timeout": "1 s", "threshold": 2, "restart": "3 s"}
@@ -192,12 +197,17 @@ def requests(draw: st.DrawFn) -> RequestSpecs:
 
 def check_unit(unit: Unit) -> None:
     """Assert that a replica holds nothing, and that its caches count right."""
-    replica = unit.replica
     assert (unit.load, unit.tokens, unit.members, unit.doomed) == (0, 0, {}, {})
+    assert unit.launched_at <= unit.stopped_at or unit.state != STOPPED
+    for each in each_of(unit.replica):
+        check_scheduler(each)
+
+
+def check_scheduler(replica: Replica) -> None:
+    """Assert the same of one scheduler."""
     assert (replica.num_running, replica.num_outstanding, replica.num_decoding) == (0, 0, 0)
     assert replica.free_blocks == replica.num_blocks
     assert not replica.waiting
-    assert unit.launched_at <= unit.stopped_at or unit.state != STOPPED
     cache = replica.cache
     if cache is None:
         return

@@ -44,3 +44,11 @@ def test_gaps_that_moved_little_or_by_chance_are_none() -> None:
 
     assert told(10.0, 15.0) == nothing
     assert told(10.0, 30.0, width=50.0) == nothing
+
+
+@pytest.mark.parametrize(
+    ("variant", "change"), [(20.0, "+100% ±10.0"), (99.0, "+890% ±10.0"), (1000.0, "100x ±0.1"), (5.0, "-50% ±10.0")]
+)
+def test_a_change_of_tenfold_and_more_is_a_factor(variant: float, change: str) -> None:
+    """Nobody reads +9900%; less stays a percentage, which cannot pass -100%."""
+    assert told(10.0, variant) == f"new: p99 ITL {change}."

@@ -9,7 +9,10 @@ from matplotlib.figure import Figure
 
 import simserve as ss
 from simserve.errors import UsageError
+from simserve.report.deployment_plots import memory_bar
 from simserve.report.html import render_report
+from simserve.report.sketch_svg import sketch_svg
+from simserve.report.tables import memory_rows
 from tests.report.builders import run
 
 _NAMES = ("latency", "token_latency", "requests", "kv", "step_time", "waiting", "memory", "roofline")
@@ -115,3 +118,19 @@ def test_the_two_sides_meet_where_the_summary_says() -> None:
     spot = figure.axes[0].collections[0].get_offsets()[0]
     assert spot[0] * 1e6 == pytest.approx(answer.summary["break_even"]["requests_per_month"])
     assert isinstance(answer.plot.tornado(), Figure)
+
+
+def test_states_of_linear_attention_have_a_place_in_the_bar() -> None:
+    """A hybrid model's, between weights and KV cache; nothing of them is called unused."""
+    summary = dict(run("stable").summary)
+    simserve = dict(summary["simserve"])
+    memory = {**simserve["memory"], "states_bytes": 4e9}
+    summary["simserve"] = simserve | {"memory": memory}
+    plain = {row.label: row.cells[0].value for row in memory_rows(run("stable").summary)}
+
+    rows = {row.label: row.cells[0].value for row in memory_rows(summary)}
+
+    assert rows["States of linear attention"] == 4e9
+    assert plain["Unused"] - rows["Unused"] == pytest.approx(4e9)
+    assert "States of linear attention" not in plain
+    assert "States of linear attention" in sketch_svg(memory_bar(summary), "memory", "Memory.")

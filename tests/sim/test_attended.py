@@ -38,6 +38,7 @@ from simserve.sim.streaming_spec import StreamingSpec
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs
+from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.strategies import (
     Case,
     cases,
@@ -209,6 +210,21 @@ def test_rules_run_compiled_as_they_are(kind: str, data: st.DataObject) -> None:
     assert_same_runs(interpreted, compiled)
     for each in fields(interpreted.totals):
         assert_same_values(each.name, getattr(interpreted.totals, each.name), getattr(compiled.totals, each.name))
+
+
+@pytest.mark.parametrize("how", [None, "off"])
+def test_who_has_hung_up_does_not_hang_up_again(how: Accelerate | None) -> None:
+    """Two limits pass while a step runs: the client is gone at the first, and the request with the end of the step."""
+    patient, hasty = ClassSpec(name="patient", share=0.5), ClassSpec(name="hasty", share=0.5, timeout="1.2 s")
+    specs = make_specs([0.0, 0.1], 4, [9, 2])
+    specs = replace(specs, classes=(patient, hasty), request_class=np.array([0, 1], dtype=np.int16))
+    streaming = validate(StreamingSpec, {"cost_per_event": "0 s", "http_timeout": "1.4 s"})
+    deployment = make_deployment(make_config(max_num_seqs=1), constant_step_times(1.0), 1)
+
+    run = served(replace(deployment, control=Control(streaming=streaming)), specs, how)
+
+    assert run.records.status.tolist() == [outcomes.COMPLETED, outcomes.TIMED_OUT]
+    assert run.records.finish_time[1] == pytest.approx(0.1 + 1.2)
 
 
 def test_codes_are_those_of_the_records() -> None:

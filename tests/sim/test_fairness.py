@@ -10,9 +10,9 @@ import pytest
 
 from simserve.metrics.summary import summarize
 from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.control import Control
+from simserve.sim.control import Control, Limits
 from simserve.sim.fairness_spec import FairnessSpec
-from simserve.sim.records import REASONS
+from simserve.sim.records import COMPLETED, DEADLINE, REASONS, REJECTED
 from simserve.sim.simulate import Simulation, simulate
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
@@ -22,9 +22,16 @@ from tests.metrics.builders import make_facts
 from tests.theory.builders import make_deployment
 
 
-def taking_turns(specs: RequestSpecs, replicas: int = 1, door: dict[str, Any] | None = None, **spec: Any) -> Simulation:
+def taking_turns(
+    specs: RequestSpecs,
+    replicas: int = 1,
+    door: dict[str, Any] | None = None,
+    limits: tuple[Limits, ...] = ((None, None, None),) * 2,
+    **spec: Any,
+) -> Simulation:
     """Return a run of replicas of one seat, a second a step, behind fair turns."""
     control = Control(
+        limits=limits,
         fairness=validate(FairnessSpec, {"shares": {"a": 1, "b": 1}, **spec}),
         admission=None if door is None else validate(AdmissionSpec, door),
     )
@@ -111,3 +118,22 @@ def test_the_summary_says_who_got_what() -> None:
 
     assert figures["a"]["service_share"] + figures["b"]["service_share"] == pytest.approx(1)
     assert figures["a"]["mean_wait_s"] < figures["b"]["mean_wait_s"]
+
+
+def test_a_tenant_whose_turns_come_too_slowly_is_told_at_once() -> None:
+    """One seat, answers of 5 s, turns by turns: of ten requests of a flood, those that would wait 20 s are refused."""
+    arrivals = [0.0, *np.arange(1.0, 21.0, 2.0).tolist(), 30.0]
+    specs = tenants(arrivals, "a" + 10 * "b" + "a")
+    door = {"deadline_aware": True}
+    limits = ((100.0, None, None), (20.0, None, None))
+    run = taking_turns(specs, door=door, limits=limits, max_outstanding=1)
+    patient = taking_turns(specs, door=door, limits=((100.0, None, None), (1000.0, None, None)), max_outstanding=1)
+
+    refused = run.records.status == REJECTED
+    assert 0 < refused.sum() < 10
+    assert set(run.records.reason[refused]) == {DEADLINE}
+    assert not refused[[0, 11]].any()
+    assert (patient.records.status == COMPLETED).all()
+    # Who is let in waits about as long as it may, who is not would have waited longer.
+    waits = patient.records.scheduled_time - patient.records.arrival_time
+    assert waits[refused].min() > 20.0

@@ -14,7 +14,7 @@ from simserve.sim.records import RequestRecords
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Deployment, Simulation, _decided, simulate
 from simserve.workload.requests import RequestSpecs
-from tests.engine.strategies import Case, cases, pressed_cases, routings, shared_cases
+from tests.engine.strategies import Case, cases, pressed_cases, ranked_cases, routings, shared_cases
 from tests.theory.builders import make_deployment
 
 COLUMNS = (
@@ -45,7 +45,7 @@ def assert_same(records: RequestRecords, plain: RequestRecords) -> None:
 
 
 @given(
-    st.one_of(cases(), pressed_cases(), shared_cases()).filter(lambda case: case.config.data_parallel_size == 1),
+    st.one_of(cases(), pressed_cases(), shared_cases(), ranked_cases()),
     st.integers(1, 3),
     routings(),
     st.sampled_from([None, 4.0, 20.0]),

@@ -203,7 +203,7 @@ def test_a_conversation_has_one_class() -> None:
         ({"sessions": {"turns": fixed(3), "tool_time": "1 s"}}, "tool_share"),
         ({"sessions": {"turns": fixed(3), "think_time_cv": 1.0}}, "think_time"),
         ({"sessions": {"turns": fixed(3), "think_time": "1 s", "think_time_cv": 0.01}}, "at least 0.05"),
-        ({"sessions": {"turns": 3}}, "mapping"),
+        ({"sessions": {"turns": "three"}}, "mapping"),
         ({"classes": [{"name": "own", "arrivals": POISSON}]}, "no class has a share of them"),
         ({"trace": {"path": "t.csv"}, "arrivals": None, "prompt_tokens": None, "output_tokens": None}, "sessions"),
     ],

@@ -35,7 +35,7 @@ DRAFTING_SEATS = 64
 """The same of SGLang's workers that draft (max-running-requests of its recipes for MTP)."""
 
 PREFILL_BUDGET = {"sglang": 163840, "tensorrt-llm": 8192}
-"""Tokens of a step of a prefill worker."""
+"""Tokens of a step of a prefill worker; TensorRT-LLM's, of each rank of its attention."""
 
 KV_SHARE = {"sglang": (0.82, 0.82), "tensorrt-llm": (0.6, 0.9)}
 """Share of memory of prefill and decode workers, by the engine's rule."""
