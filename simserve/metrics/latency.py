@@ -88,6 +88,32 @@ def latency_summary(latencies: RequestLatencies, in_window: NDArray[np.bool_], i
     }
 
 
+def further_latencies(
+    records: RequestRecords, latencies: RequestLatencies, in_window: NDArray[np.bool_]
+) -> dict[str, dict[str, float]]:
+    """Return what other tools report beside the four, with their statistics, ms, over the same requests.
+
+    ``queue_time_ms`` is the time from the scheduler's queue to the first step (vLLM's
+    ``request_queue_time_seconds``); ``ntpot_ms`` is E2E over all output tokens, the first among them (inference-perf's
+    normalized time per output token).
+
+    Args:
+        records: One row a request.
+        latencies: Seconds, one row a request.
+        in_window: Whether the request counts, shape [requests].
+    """
+    counted = in_window & latencies.is_completed
+    waited = records.scheduled_time[counted] - records.admitted_time[counted]
+    columns = {
+        "queue_time_ms": np.where(np.isfinite(waited), waited, np.nan),
+        "ntpot_ms": latencies.e2e[counted] / np.maximum(records.output_tokens[counted], 1),
+    }
+    return {
+        name: {statistic: value * MS for statistic, value in _describe(values).items()}
+        for name, values in columns.items()
+    }
+
+
 def _describe(values: NDArray[np.float64]) -> dict[str, float]:
     is_undefined = np.isnan(values)
     defined = values[~is_undefined] if is_undefined.any() else values

@@ -18,7 +18,7 @@ from simserve.metrics.energy import Grid, board_watts, energy
 from simserve.metrics.figures import in_json, ratio
 from simserve.metrics.front import front_figures, front_sentences
 from simserve.metrics.kv_use import kv_figures
-from simserve.metrics.latency import RequestLatencies, latency_summary, request_latencies
+from simserve.metrics.latency import RequestLatencies, further_latencies, latency_summary, request_latencies
 from simserve.metrics.losses import fates, loss_sentences, reasons
 from simserve.metrics.occupancy import Stays, stays
 from simserve.metrics.offload import name_offload, offload_figures, offload_sentences
@@ -213,6 +213,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
         "simserve": {
             **_identity(facts),
             "load": _load(simulation),
+            **further_latencies(records, measured.latencies, in_window),
             "stability": measured.verdict,
             "bottleneck": _bottleneck(simulation, facts, measured),
             "utilization": _utilization(simulation, facts),

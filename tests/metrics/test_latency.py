@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simserve.metrics.latency import latency_summary, request_latencies
+from simserve.metrics.latency import further_latencies, latency_summary, request_latencies
 from simserve.sim.records import FAILED
 from tests.metrics.builders import make_histogram, make_records
 
@@ -75,3 +75,15 @@ def test_requests_outside_the_window_do_not_count() -> None:
     summary = latency_summary(request_latencies(records), np.array([False, True]), make_histogram([]))
 
     assert summary["mean_e2el_ms"] == pytest.approx(2000.0)
+
+
+def test_queue_time_and_normalized_time_per_token() -> None:
+    """From the queue to the first step; E2E over all tokens, the first among them; failed requests count in neither."""
+    records = make_records([10.0, 0.0], ttft=[1.0, np.nan], e2e=[3.0, np.nan], status=[0, FAILED])
+    latencies = request_latencies(records)
+
+    found = further_latencies(records, latencies, np.array([True, True]))
+
+    waited = records.scheduled_time[0] - records.admitted_time[0]
+    assert found["queue_time_ms"]["mean"] == found["queue_time_ms"]["p99"] == pytest.approx(1e3 * waited)
+    assert found["ntpot_ms"]["median"] == pytest.approx(1e3 * 3.0 / records.output_tokens[0])

@@ -58,6 +58,8 @@ INNER = {
     "expected_error": None,
     "engine_resolved": None,
     "load": None,
+    "queue_time_ms": "mean median std p50 p90 p95 p99",
+    "ntpot_ms": "mean median std p50 p90 p95 p99",
     "stability": None,
     "bottleneck": "binding explanation step_shares waiting_shares",
     "utilization": "busy mfu mbu",
