@@ -172,19 +172,12 @@ def measure(simulation: Simulation, *, slo: SLO | None, warmup: str | float) -> 
     latencies = request_latencies(records)
     stayed = stays(records, simulation.end_time)
     verdict = stability(stayed, is_open_loop=simulation.is_open_loop, is_stationary=simulation.is_stationary)
-    is_steady = simulation.is_stationary and verdict != "overloaded"
+    is_steady, changes = simulation.is_stationary and verdict != "overloaded", simulation.has_changing_fleet
     return Measured(
         latencies=latencies,
         stays=stayed,
         verdict=verdict,
-        window=find_window(
-            records,
-            latencies,
-            stayed,
-            warmup=warmup,
-            is_steady=is_steady,
-            has_changing_fleet=simulation.has_changing_fleet,
-        ),
+        window=find_window(records, latencies, stayed, warmup=warmup, is_steady=is_steady, has_changing_fleet=changes),
         meets_slo=None if slo is None else requests_meeting(latencies, slo),
     )
 

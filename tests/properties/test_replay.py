@@ -37,7 +37,9 @@ def scaled(times: StepTimes, factor: float) -> StepTimes:
         **{
             field.name: (np.asarray(getattr(times, field.name)) * factor).tolist()
             for field in dataclasses.fields(times)
-        }
+            if field.name != "mixed_decode_factor"
+        },
+        mixed_decode_factor=times.mixed_decode_factor,
     )
 
 
