@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.conversations import Conversations, following, next_beginning, ready_after
+from simserve.engine.numbers import column
 from simserve.engine.state import FAILED, RequestTable
 from simserve.workload.requests import RequestSpecs
 
@@ -40,27 +41,23 @@ def conversations_of(
     owner = specs.loop_of_each[is_first]
     ranges = [np.flatnonzero(owner == loop) for loop in range(len(specs.client_loops))]
     return Conversations(
-        group=_column(np.cumsum(is_first) - 1, np.int64),
-        edges=_column(edges, np.int64),
-        unanswered=_column(np.diff(edges), np.int64),
-        begins=_column(np.append(begins, True), np.int8),
-        loop=_column(owner, np.int8),
-        next_group=_column(np.array([each[0] if len(each) else 0 for each in ranges]), np.int64),
-        end_group=_column(np.array([each[-1] + 1 if len(each) else 0 for each in ranges]), np.int64),
+        group=column(np.cumsum(is_first) - 1, np.int64),
+        edges=column(edges, np.int64),
+        unanswered=column(np.diff(edges), np.int64),
+        begins=column(np.append(begins, True), np.int8),
+        loop=column(owner, np.int8),
+        next_group=column(np.array([each[0] if len(each) else 0 for each in ranges]), np.int64),
+        end_group=column(np.array([each[-1] + 1 if len(each) else 0 for each in ranges]), np.int64),
         num_begun=int(np.count_nonzero(specs.loop_of_each < 0)),
         closes_at=math.inf if specs.closes_at is None else specs.closes_at,
-        think_time=_column(specs.think_time, np.float64),
-        latency=_column(latency, np.float64),
+        think_time=column(specs.think_time, np.float64),
+        latency=column(latency, np.float64),
         arrival_time=_seen(arrival_time),
     )
 
 
-def _column(values: NDArray[Any], kind: type[np.generic]) -> Any:
-    """Return a copy of values as both Python and compiled code read them fast."""
-    return _seen(np.array(values, dtype=kind))
-
-
 def _seen(values: NDArray[Any]) -> Any:
+    """Return values as both Python and compiled code read and write them, in place."""
     return memoryview(cast(bytes, values))
 
 
