@@ -28,6 +28,8 @@ GRID = (
     *("--grid", "workload.arrivals.concurrency=8,12,16,20,24,28"),
     *("--grid", "deployment.engine.max_num_seqs=32,64,128,256"),
 )
+SHORT, LONG = 2_000, 100_000
+"""Requests of a point of the sweeps."""
 PLANNED_QUICKLY = ("--hardware", "h100-sxm-80gb", "--trials", "0")
 
 
@@ -122,29 +124,39 @@ def _looked_at(answer: Mapping[str, Any]) -> str:
 
 
 def _sweep_lines(*, quick: bool) -> Iterable[str]:
-    """Yield a sweep by workers, in turns, and whether its tables are the same."""
-    yield "| `simserve sweep`, 24 points | CPU s | of one worker | wall s | of one worker |"
-    yield "|---|---:|---:|---:|---:|"
+    """Yield sweeps of short and of long points by workers, in turns, and whether their tables are the same."""
     ways = {"one worker": ("1", "auto"), "two workers": ("2", "auto")}
-    if not quick:
-        ways["two fresh processes (loky)"] = ("2", "loky")
+    fresh = {"two fresh processes (loky)": ("2", "loky")}
+    for num_requests, compared in ((SHORT, ways if quick else ways | fresh), (LONG, ways)):
+        size = num_requests // 20 if quick else num_requests
+        yield f"| `simserve sweep`, 24 points of {size:,} requests | CPU s | of one worker | wall s | of one worker |"
+        yield "|---|---:|---:|---:|---:|"
+        best, tables = _sweeps(compared, size, repetitions=1 if quick else 3)
+        one = best["one worker"]
+        for name, (cpu, wall) in best.items():
+            yield f"| {name} | {cpu:.2f} | {cpu / one[0]:.2f} | {wall:.2f} | {wall / one[1]:.2f} |"
+        yield ""
+        yield f"The tables are {'the same' if len(tables) == 1 else 'NOT the same'}, byte by byte."
+        yield ""
+
+
+def _sweeps(
+    ways: Mapping[str, tuple[str, str]], num_requests: int, repetitions: int
+) -> tuple[dict[str, tuple[float, float]], set[bytes]]:
+    """Return the least CPU and wall seconds of each way, in turns, and the different tables that were written."""
     best: dict[str, tuple[float, float]] = {}
+    tables = set()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "x.parquet"
-        tables = set()
-        for _ in range(1 if quick else 3):
+        size = ("--set", f"workload.num_requests={num_requests}")
+        for _ in range(repetitions):
             for name, (workers, backend) in ways.items():
                 flags = (*GRID, "--workers", workers, "--backend", backend, "--out", str(out), "--force", "--quiet")
-                size = ("--set", "workload.num_requests=100") if quick else ()
                 cpu, wall, _ = _measured(("-m", "simserve", "sweep", "single-gpu-7b", *flags, *size))
                 known = best.get(name, (cpu, wall))
                 best[name] = min(cpu, known[0]), min(wall, known[1])
                 tables.add(out.read_bytes())
-    one = best["one worker"]
-    for name, (cpu, wall) in best.items():
-        yield f"| {name} | {cpu:.2f} | {cpu / one[0]:.2f} | {wall:.2f} | {wall / one[1]:.2f} |"
-    yield ""
-    yield f"The tables are {'the same' if len(tables) == 1 else 'NOT the same'}, byte by byte."
+    return best, tables
 
 
 def _measured(arguments: Sequence[str]) -> tuple[float, float, str]:
