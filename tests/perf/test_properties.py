@@ -76,7 +76,8 @@ def test_better_hardware_never_takes_more_time(
 
     before["step"], after["step"] = (_step_seconds(times) for times in (before, after))
     for name, values in before.items():
-        assert name == "sequence_seconds" or np.all(after[name] <= values * (1 + 1e-9)), name
+        hides_head = name == "sequence_seconds" and deployment["pipeline_parallel_size"] > 1
+        assert hides_head or np.all(after[name] <= values * (1 + 1e-9)), name
 
 
 def _step_seconds(times: dict[str, np.ndarray]) -> np.ndarray:
