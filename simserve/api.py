@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from simserve.errors import UsageError
 from simserve.metrics import result as metrics_result
 from simserve.metrics.files import write_result
-from simserve.planner import capacity_answer
 from simserve.planner import compare as planner_compare
 from simserve.planner import diff as planner_diff
-from simserve.planner import sweep as planner_sweep
+from simserve.planner.capacity import answer as capacity_answer
 from simserve.planner.compare import parse_variant
-from simserve.planner.sweep import parse_grid
+from simserve.planner.sweep import sweep as planner_sweep
+from simserve.planner.sweep.sweep import parse_grid
 from simserve.report.pages import Capacity, Comparison, Diff, RunResult, Sweep
 from simserve.scenario.fit import memory_report
 from simserve.scenario.folder import default_folder, staged_folder
@@ -28,10 +28,10 @@ from simserve.sim.acceleration import Accelerate
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
-    from simserve.planner.capacity_answer import Progress as LoadProgress
+    from simserve.planner.capacity.answer import Progress as LoadProgress
     from simserve.planner.compare import Progress as RunsProgress
-    from simserve.planner.plan_price import Market
-    from simserve.planner.search_member import Objective
+    from simserve.planner.plan.price import Market
+    from simserve.planner.search.member import Objective
     from simserve.report.cost import CostResult
     from simserve.report.plan import PlanPage
     from simserve.report.validation_page import Validation
@@ -284,7 +284,7 @@ def cost(
         progress: Called now and then with the runs done and all runs.
         variants: Name -> overrides of other deployments for the scenario's traffic; ``ways`` of the summary then says
             from what volume the API, the scenario's deployment and each of them is cheapest.
-        terms: Without a scenario: fields of `simserve.planner.cost_arithmetic.CostTerms`, such as ``gpus``,
+        terms: Without a scenario: fields of `simserve.planner.cost.arithmetic.CostTerms`, such as ``gpus``,
             ``gpu_hour_usd``, ``prompt_tokens``.
 
     Raises:
@@ -292,7 +292,7 @@ def cost(
         InfeasibleError: The model does not fit.
         InputError: A scenario or profile is missing or invalid.
     """
-    from simserve.planner.cost import cost_summary
+    from simserve.planner.cost.cost import cost_summary
     from simserve.report.cost import CostResult
 
     loaded = scenario if scenario is None or isinstance(scenario, Scenario) else load(scenario)
@@ -350,9 +350,9 @@ def plan(
         UsageError: An option is out of range.
         InputError: A scenario, profile or trace is missing or invalid.
     """
-    from simserve.planner.plan import PlanOptions  # joblib and the search: needed by this function only
-    from simserve.planner.plan import plan as find_plan
-    from simserve.planner.space import parse_choices
+    from simserve.planner.plan.plan import PlanOptions  # joblib and the search: needed by this function only
+    from simserve.planner.plan.plan import plan as find_plan
+    from simserve.planner.space.space import parse_choices
     from simserve.report.plan import PlanPage
 
     market: Market = "spot" if spot else "on_demand"
@@ -393,7 +393,7 @@ def validate(
         UsageError: A source is unknown, or ``data`` is no folder.
         InputError: A file is missing or cannot be read.
     """
-    from simserve.planner.validate import validate as replay_measurements  # joblib: needed by this function only
+    from simserve.planner.validation.validate import validate as replay_measurements  # joblib: needed here only
     from simserve.report.validation_page import Validation
 
     found = replay_measurements(data, sources, jobs=jobs, progress=progress)

@@ -25,7 +25,7 @@ from simserve.cli.run import progress_bar
 from simserve.errors import InfeasibleError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
-    from simserve.planner.plan import Plan
+    from simserve.planner.plan.plan import Plan
 
 
 def plan(

@@ -16,7 +16,7 @@ from simserve.errors import InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
     from simserve.api import Progress
-    from simserve.planner.validate import Validation
+    from simserve.planner.validation.validate import Validation
 
 _TABLE_ENDINGS = (".parquet", ".csv")
 _DATED = ("--accuracy", "--expected-errors")
@@ -79,7 +79,7 @@ def validate(
     if accuracy is not None and date is not None:
         accuracy.write_text(_accuracy_page(result, data, date), encoding="utf-8")
     if expected_errors is not None and date is not None:
-        from simserve.planner.expected import write_expected_errors
+        from simserve.planner.validation.expected import write_expected_errors
 
         write_expected_errors(result, date, expected_errors)
     if as_json:
@@ -107,7 +107,7 @@ def _accuracy_page(result: Validation, data: Path | None, date: str) -> str:
     from simserve.calibrate.operator_errors import operator_errors
     from simserve.calibrate.speculation_fit import GOLDEN_FILE
     from simserve.calibrate.speculation_report import length_summary
-    from simserve.planner.accuracy import accuracy_page
+    from simserve.planner.validation.accuracy import accuracy_page
 
     folders = [] if data is None else [data, data / "measured", data / "kernels", data.parent / "kernels"]
     kernels = next((each for each in folders if (each / "aiconfigurator").is_dir()), None)
@@ -124,7 +124,7 @@ def _write_points(result: Validation, file: Path) -> None:
     if file.suffix == ".csv":
         result.points.to_csv(file, index=False)
         return
-    from simserve.planner.validate import write_parquet
+    from simserve.planner.validation.validate import write_parquet
 
     write_parquet(result, file)
 

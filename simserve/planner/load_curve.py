@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simserve.metrics.result import RunResult
-from simserve.planner.search_trial import mean_gpus
+from simserve.planner.search.trial import mean_gpus
 from simserve.scenario.objective import objective
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario

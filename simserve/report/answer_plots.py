@@ -32,10 +32,10 @@ from simserve.report.sketch import (
 from simserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from simserve.planner.capacity_answer import Capacity
+    from simserve.planner.capacity.answer import Capacity
     from simserve.planner.compare import Comparison
     from simserve.planner.statistics import Difference
-    from simserve.planner.sweep import Sweep
+    from simserve.planner.sweep.sweep import Sweep
 
 SERIES: tuple[tuple[str, Dashes, Shape], ...] = (
     (BLUE, SOLID, "circle"),

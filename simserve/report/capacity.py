@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from simserve.planner.capacity_answer import Capacity
+from simserve.planner.capacity.answer import Capacity
 from simserve.report.answer import share_asked
 from simserve.report.facts import deployment_title
 from simserve.report.page import Page, Section, html_table

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from simserve.planner.capacity_level import Trial
-from simserve.planner.capacity_probe import has_two_loads, is_closed_loop, load_of, own_traffic, probe_of
+from simserve.planner.capacity.level import Trial
+from simserve.planner.capacity.probe import has_two_loads, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.scaling import has_own_clock
 from simserve.scenario.objective import objective
 from simserve.scenario.schema import Scenario

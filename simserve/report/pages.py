@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from simserve.metrics import result
-from simserve.planner import capacity_answer, compare, diff, sweep
+from simserve.planner import compare, diff
+from simserve.planner.capacity import answer as capacity_answer
+from simserve.planner.sweep import sweep
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

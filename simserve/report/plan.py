@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simserve.planner.plan import Plan
+from simserve.planner.plan.plan import Plan
 from simserve.report.page import Page, Section, html_cells
 from simserve.report.plan_lines import answer_lines, miss_lines, robustness_lines, self_host_lines, single_lines
 from simserve.report.plan_tables import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.planner.plan_fleet import MOST_TRAFFIC
-from simserve.planner.search_trial import LATENCIES
+from simserve.planner.plan.fleet import MOST_TRAFFIC
+from simserve.planner.search.trial import LATENCIES
 from simserve.report.quantities import count, counted, dollars, latency, listed, number, share
 
 _NO_GAIN = 1.05

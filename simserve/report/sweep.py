@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simserve.planner.sweep import Sweep
-from simserve.planner.sweep_point import OK, Row
+from simserve.planner.sweep.point import OK, Row
+from simserve.planner.sweep.sweep import Sweep
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, counted, dollars, listed, number, share
 

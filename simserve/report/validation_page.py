@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from simserve import __version__
 from simserve.planner.measured.point import METRICS as METRIC_NAMES
 from simserve.planner.measured.point import Metric
-from simserve.planner.scoring import error_summary, errors_of
-from simserve.planner.validate import Validation as Replayed
+from simserve.planner.validation.scoring import error_summary, errors_of
+from simserve.planner.validation.validate import Validation as Replayed
 from simserve.report.page import environment, html_table, write_whole
 from simserve.report.panels import Panel, panel
 from simserve.report.quantities import counted

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import simserve as ss
-from simserve.planner.capacity_search import Effort, Found, find_capacity
+from simserve.planner.capacity.search import Effort, Found, find_capacity
 from tests.cli.conftest import Simserve
 from tests.scenario.builders import scenario_mapping
 
@@ -161,7 +161,7 @@ def test_a_precision_and_a_seed_are_what_the_search_gets(
         asked.append(effort)
         return find_capacity(*arguments, effort=effort, **keywords)
 
-    monkeypatch.setattr("simserve.planner.capacity_answer.find_capacity", noting)
+    monkeypatch.setattr("simserve.planner.capacity.answer.find_capacity", noting)
 
     one = simserve("capacity", small, "--set", _SLO, *_FAST, "--precision", "1%", "--max", "7", "--json")
     other = simserve("capacity", small, "--set", _SLO, *_FAST, "--seed", "9", "--max", "7", "--json")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import simserve as ss
-from simserve.planner import sweep_workers
+from simserve.planner.sweep import workers as sweep_workers
 from tests.cli.conftest import Simserve
-from tests.planner.test_sweep import interrupt_after
+from tests.planner.sweep.test_sweep import interrupt_after
 from tests.scenario.builders import make_scenario
 
 _GRID = ["--grid", "workload.arrivals.rate=2,5", "--grid", "deployment.replicas=1,2"]

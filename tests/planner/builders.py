@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simserve.planner.measured.point import MeasuredPoint, Metric
-from simserve.planner.prediction import Prediction
+from simserve.planner.validation.prediction import Prediction
 from tests.scenario.builders import scenario_mapping
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from simserve.engine.tables import StepTimes
-from simserve.planner import pooled
 from simserve.planner.measured.disaggregated import NO_RECIPE, read_disaggregated
 from simserve.planner.measured.point import MeasuredPoint, PoolPair
-from simserve.planner.prediction import Pricer, predict, replay_key
+from simserve.planner.validation import pooled
+from simserve.planner.validation.prediction import Pricer, predict, replay_key
 from tests.planner.builders import agg_row, make_point, write_csv
 from tests.scenario.builders import scenario_mapping
 

@@ -12,7 +12,7 @@ import pytest
 from simserve.planner.measured.mlperf import read_mlperf, read_official
 from simserve.planner.measured.mlperf_harness import layout_of
 from simserve.planner.measured.point import Protocol
-from simserve.planner.prediction import LONG_RUN_WINDOW, figures
+from simserve.planner.validation.prediction import LONG_RUN_WINDOW, figures
 from simserve.sim.records import RequestRecords
 from tests.planner.builders import write_csv
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simserve.errors import ScenarioError
-from simserve.planner.capacity_probe import check_load, probe_of, whole_traffic
+from simserve.planner.capacity.probe import check_load, probe_of, whole_traffic
 from simserve.planner.scaling import has_own_clock, scaled_arrivals, scaled_traffic
 from simserve.scenario.load import load
 from tests.scenario.builders import make_scenario

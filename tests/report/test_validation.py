@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from simserve.planner.validate import Validation
+from simserve.planner.validation.validate import Validation
 from simserve.report.scatter import engine_kind
 from simserve.report.validation import error_tables, not_run_lines, render_validation, validation_lines
 from simserve.report.validation_page import Validation as ShownValidation

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import simserve as ss
-from simserve.planner.daily import PEAK_TO_MEAN
+from simserve.planner.cost.daily import PEAK_TO_MEAN
 from simserve.report.cost import sections
 
 _A100 = (

@@ -8,7 +8,7 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.importers.model_names import find_model
-from simserve.planner.options import DRAFT_ACCEPTANCE, MTP_ACCEPTANCE
+from simserve.planner.space.options import DRAFT_ACCEPTANCE, MTP_ACCEPTANCE
 
 _METHODS = {
     "ngram": "ngram",

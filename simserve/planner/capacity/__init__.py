@@ -1,0 +1,1 @@
+"""The largest load that a deployment bears within its objective."""

@@ -1,0 +1,283 @@
+"""`capacity`: the most load that a scenario's deployment bears within its objective, and what breaks first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simserve import __version__
+from simserve.errors import UsageError
+from simserve.metrics.figures import or_null
+from simserve.planner.capacity.level import Level, Trial
+from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
+from simserve.planner.capacity.search import Effort, Found, find_capacity
+from simserve.planner.scaling import has_own_clock
+from simserve.scenario.objective import objective, objective_mapping
+from simserve.scenario.schema import Scenario
+from simserve.sim.routing_spec import API_POOL
+from simserve.workload.requests import RequestSpecs
+
+MS = 1e3
+WHOLE_REPLICATIONS = 3
+"""Runs a load where each lasts as long as the scenario says, unless more are asked for."""
+CONVERSATION_REPLICATIONS = 3
+CONVERSATION_TOLERANCE = 0.02
+"""Runs a load, and how closely it is looked, where each run lasts until the longest conversations are over."""
+THOROUGH_REQUESTS = 1_000_000
+"""Most requests of all runs at one load where a precision is asked for."""
+Progress = Callable[[int, float], None]
+"""Called before each run with the runs so far and the load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """The answer.
+
+    Attributes:
+        scenario: What was asked, at its own load.
+        found: What the search found.
+        is_closed_loop: Whether load is a number of clients.
+    """
+
+    scenario: Scenario
+    found: Found
+    is_closed_loop: bool
+
+    @property
+    def load_key(self) -> str:
+        """What load is called: ``rate`` (requests/s) or ``concurrency``."""
+        return "concurrency" if self.is_closed_loop else "rate"
+
+    @property
+    def asked(self) -> float:
+        """Share of requests that must meet every bound."""
+        asked = objective(self.scenario)
+        assert asked is not None  # as the search required
+        return asked.attainment
+
+    @property
+    def binding(self) -> str | None:
+        """What breaks first: ``ttft``, ``tpot``, ``e2e`` or ``overload``; None where nothing did."""
+        return self.found.binding(self.asked)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What `simserve capacity --json` prints; None where undefined."""
+        found, knee = self.found, self.found.knee
+        interval = found.interval
+        return {
+            f"max_{self.load_key}": self._load(found.largest.value),
+            "binding": self.binding,
+            "confidence_interval": None
+            if interval is None
+            else {
+                "low": self._load(interval[0]),
+                "high": self._load(interval[1]),
+                "confidence": 0.95,
+                "method": found.interval_method,
+            },
+            "fails_at": None if found.largest.fails_at is None else self._load(found.largest.fails_at),
+            "attainment": or_null(_attainment(found.level(found.largest.value))),
+            "asked": self.asked,
+            "slo": objective_mapping(self.scenario),
+            "load": "closed" if self.is_closed_loop else "open",
+            "knee": None
+            if knee is None
+            else {self.load_key: self._load(knee.load), "goodput": or_null(knee.mean("goodput"))},
+            "probes": [self._probe(level) for level in found.levels],
+            "requests": {
+                "per_run": found.num_requests,
+                "replications": 0 if self._decisive is None else len(self._decisive.trials),
+                "measured": self._num_measured(),
+                "needed": or_null(found.needed_requests),
+                "enough": self._num_measured() >= found.needed_requests,
+            },
+            "notes": self.notes,
+            "interrupted": self.was_interrupted,
+            "version": __version__,
+            "seed": self.scenario.run.seed,
+            "scenario_name": self.scenario.name,
+            "scenario_hash": self.scenario.hash,
+        }
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether the user stopped the search; the answer is what the runs until then have shown."""
+        return self.found.was_interrupted
+
+    @property
+    def notes(self) -> list[str]:
+        """What limits the answer, one sentence each."""
+        notes = []
+        found = self.found
+        measured = self._num_measured()
+        if not math.isfinite(found.needed_requests):
+            notes.append(f"an attainment of 100% cannot be shown by counting: none of {measured:,} requests missed")
+        elif measured < found.needed_requests:
+            notes.append(
+                f"{_percent(self.asked)} rests on {measured:,} requests; {found.needed_requests:,} are needed for ten "
+                "to lie beyond it"
+            )
+        if self.was_interrupted:
+            notes.append("interrupted: this is what the runs until then have shown, and it was not closed in on")
+        overflow = self.scenario.deployment.overflow
+        if overflow is not None:
+            rest = (
+                "takes what rules send it, and nothing more" if _keeps_api(self.scenario) else "takes what is too much"
+            )
+            notes.append(f"this is what the replicas bear alone: {overflow.api} {rest}, at any load")
+        if found.largest.value and found.largest.fails_at is None:
+            notes.append("the highest load that was tried holds; the capacity is at least that")
+        return notes
+
+    @property
+    def _decisive(self) -> Level | None:
+        """The runs that the answer rests on: at the load that holds, or where none does, at the one that fails."""
+        return self.found.level(self.found.largest.value) or self.found.level(self.found.largest.fails_at)
+
+    def _num_measured(self) -> int:
+        return 0 if self._decisive is None else self._decisive.num_measured
+
+    def _load(self, load: float) -> float:
+        return round(load) if self.is_closed_loop else load
+
+    def _probe(self, level: Level) -> dict[str, Any]:
+        return {
+            self.load_key: self._load(level.load),
+            "attainment": or_null(level.attainment),
+            "by_metric": {name: or_null(value) for name, value in level.by_metric.items()},
+            "holds": level.holds(self.asked),
+            "stability": level.stability,
+            "p95_ttft_ms": or_null(MS * level.mean("p95_ttft")),
+            "p95_tpot_ms": or_null(MS * level.mean("p95_tpot")),
+            "goodput": or_null(level.mean("goodput")),
+            "request_throughput": or_null(level.mean("throughput")),
+            "output_throughput": or_null(level.mean("output_throughput")),
+            "in_flight": or_null(level.mean("in_flight")),
+            "replications": len(level.trials),
+            "requests": level.num_measured,
+        }
+
+
+def capacity(
+    scenario: Scenario,
+    *,
+    highest: float | None = None,
+    precision: float | None = None,
+    replications: int | None = None,
+    num_requests: int | None = None,
+    progress: Progress | None = None,
+) -> Capacity:
+    """Return the largest rate, or number of clients in a closed loop, at which the scenario's objective holds.
+
+    Of a deployment whose overflow goes to an API it is what the replicas bear alone: an API takes whatever is too much.
+    Classes and rules that always go there still do.
+
+    Args:
+        scenario: What is deployed, what arrives, what is asked.
+        highest: Nothing above it is tried.
+        precision: Half width of the interval over the capacity: requests are added until it is reached; None: a
+            precision of 2 % is tried for within the time of a short search.
+        replications: Runs a load, at least 2; None: 6. A trace has one.
+        num_requests: Of one run; None: as many as the percentile, the requests in flight and the precision ask for,
+            and in a closed loop what the scenario says.
+        progress: Called before each run.
+
+    Raises:
+        ScenarioError: There is no objective, or no load that could be raised.
+        UsageError: ``num_requests`` is given for a trace, which has its own.
+        InfeasibleError: The model does not fit.
+        InputError: A profile or a trace is missing or invalid.
+    """
+    asked, scenario = scenario, _without_api(scenario)
+    probe, traffic = probe_of(scenario), own_traffic(scenario)
+    effort = _effort(scenario, traffic, precision, replications, num_requests)
+    slo = objective(scenario)
+    assert slo is not None  # probe_of
+    is_closed = is_closed_loop(scenario)
+    found = find_capacity(
+        probe if progress is None else _told(probe, progress),
+        asked=slo.attainment,
+        start=load_of(scenario, traffic),
+        effort=effort,
+        highest=math.inf if highest is None else highest,
+        is_whole=is_closed,
+    )
+    return Capacity(scenario=asked, found=found, is_closed_loop=is_closed)
+
+
+def _without_api(scenario: Scenario) -> Scenario:
+    """Return the scenario without what goes to an API because it is too much; what always goes there still does."""
+    overflow = scenario.deployment.overflow
+    if overflow is not None:
+        overflow = overflow.model_copy(update={"max_queue": None, "above_rate": None}) if _keeps_api(scenario) else None
+    deployment = scenario.deployment.model_copy(update={"overflow": overflow})
+    return scenario.model_copy(update={"deployment": deployment})
+
+
+def _keeps_api(scenario: Scenario) -> bool:
+    """Return whether classes, or a routing rule, send requests to the API at any load."""
+    deployment = scenario.deployment
+    assert deployment.overflow is not None  # as the caller says
+    named = any(API_POOL in (rule.pool, rule.retry_pool) for rule in deployment.routing.rules or ())
+    return named or bool(deployment.overflow.always)
+
+
+def _effort(
+    scenario: Scenario,
+    traffic: RequestSpecs,
+    precision: float | None,
+    replications: int | None,
+    num_requests: int | None,
+) -> Effort:
+    effort = Effort(num_requests=num_requests)
+    if precision is not None:
+        effort = replace(
+            effort,
+            precision=precision,
+            tolerance=min(effort.tolerance, precision / 2),
+            most_requests=THOROUGH_REQUESTS,
+        )
+    if replications is not None:
+        effort = replace(effort, replications=replications)
+    if scenario.workload.trace is not None:
+        if num_requests is not None or (replications or 1) > 1:
+            flag = "--requests" if num_requests is not None else "--replications"
+            raise UsageError("has no meaning for a trace: its requests are what they are", key=flag)
+        effort = replace(effort, replications=1, num_requests=len(traffic))
+    elif has_own_clock(scenario):
+        if num_requests is not None:
+            raise UsageError("has no meaning here: a run lasts as long as the scenario says", key="--requests")
+        fewer = min(effort.replications, WHOLE_REPLICATIONS) if replications is None else effort.replications
+        effort = replace(effort, num_requests=len(traffic), replications=fewer)
+    elif scenario.workload.has_sessions and replications is None and not is_closed_loop(scenario):
+        effort = replace(effort, replications=CONVERSATION_REPLICATIONS)
+        if precision is None:
+            effort = replace(effort, tolerance=CONVERSATION_TOLERANCE, most_requests=0)
+    elif is_closed_loop(scenario) and num_requests is None:
+        effort = replace(effort, num_requests=scenario.workload.num_requests)
+        if scenario.workload.sessions is not None and replications is None:
+            effort = replace(effort, replications=CONVERSATION_REPLICATIONS)
+    return effort
+
+
+def _told(probe: LoadProbe, progress: Progress) -> Callable[[float, int, int], Trial]:
+    done = 0
+
+    def run(load: float, replication: int, num_requests: int) -> Trial:
+        nonlocal done
+        progress(done, load)
+        done += 1
+        return probe(load, replication, num_requests)
+
+    return run
+
+
+def _attainment(level: Level | None) -> float:
+    return math.nan if level is None else level.attainment
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.10g}%"

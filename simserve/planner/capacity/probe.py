@@ -1,0 +1,279 @@
+"""From a scenario to runs of it at any load: priced once, drawn once, stretched to each load. Searches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import ScenarioError
+from simserve.metrics.percentiles import percentiles
+from simserve.metrics.slo import SLO, TERMS, attainment
+from simserve.metrics.summary import measure
+from simserve.metrics.throughput import throughput
+from simserve.planner.capacity.level import Trial
+from simserve.planner.capacity.ramp import REACHED, Ramp, mean_rate, ramp_of
+from simserve.planner.capacity.search import STAYS_PER_RUN
+from simserve.planner.scaling import has_own_clock, scaled_traffic
+from simserve.scenario.objective import objective
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import deploy
+from simserve.scenario.schema import Scenario
+from simserve.scenario.speculative import with_paces
+from simserve.sim.simulate import Deployment, Simulation, simulate
+from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
+from simserve.workload.generate import generate
+from simserve.workload.requests import RequestSpecs
+from simserve.workload.spec import WorkloadSpec
+
+Draw = Callable[[int, int], RequestSpecs]
+"""From the index of a replication and a number of requests to the requests of a run, at the scenario's own load."""
+
+DRAWN_AT_ONCE = 4096
+"""Requests that are drawn at least: making the tables of lengths takes longer than drawing from them."""
+STAYS_PER_OPEN_RUN = 5
+"""Mean stays of a request that an open run lasts at least."""
+RATE_STEPS = 3
+"""Corrections of the rate at which conversations begin, until requests come at the rate asked for."""
+REMEDY = 'for example --set slo=\'{ttft: "1 s", tpot: "50 ms", attainment: 0.95}\''
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadProbe:
+    """Runs one deployment at any load: `simserve.planner.capacity.search.Prober`.
+
+    Attributes:
+        deployment: What serves.
+        slo: The objective.
+        draw: The traffic.
+        warmup: ``auto``, ``none`` or seconds.
+        is_closed_loop: Whether load is a number of clients, who all start at once.
+        ramp: Of conversations, how they grow to their rate; else None.
+        draw_whole: From a load and the index of a replication to all requests of it, where a run must last as long as
+            the scenario says (`simserve.planner.scaling.has_own_clock`); None: any part of it is like the rest.
+        watch: Called now and then in a run; one that raises KeyboardInterrupt ends it.
+    """
+
+    deployment: Deployment
+    slo: SLO
+    draw: Draw
+    warmup: str | float = "auto"
+    is_closed_loop: bool = False
+    ramp: Ramp | None = None
+    draw_whole: Callable[[float, int], RequestSpecs] | None = None
+    watch: Callable[[int, int], None] | None = None
+    _drawn: dict[int, RequestSpecs] = field(default_factory=dict)
+    _stays: dict[float, float] = field(default_factory=dict)
+
+    def __call__(self, load: float, replication: int, num_requests: int) -> Trial:
+        """Return what a run at ``load`` (requests/s, or clients of a closed loop) measured.
+
+        Raises:
+            KeyboardInterrupt: The user stopped it: part of a run is no measurement.
+        """
+        warmup = self.warmup
+        if self.draw_whole is not None:
+            specs = self.draw_whole(load, replication)
+        elif self.ramp is not None:
+            specs, warmup = self._grown(self.ramp, load, replication, num_requests)
+        else:
+            specs = at_load(self._first(replication, self._length(load, num_requests)), load)
+        simulation = simulate(self.deployment, specs, progress=self.watch)
+        if simulation.was_interrupted:
+            raise KeyboardInterrupt
+        found = trial(simulation, self.slo, warmup)
+        if load not in self._stays and found.throughput > 0 and found.stability != "overloaded":
+            self._stays[load] = found.in_flight / found.throughput
+        return found
+
+    def _grown(self, ramp: Ramp, load: float, replication: int, num_requests: int) -> tuple[RequestSpecs, float]:
+        """Return conversations whose requests come at ``load`` on average after a warm-up, and its seconds."""
+        stay = self._stay(load)
+        start = ramp.seconds(stay)
+        if not isinstance(self.warmup, str):
+            start = max(start, self.warmup)
+        end = start + max(ramp.window(stay), STAYS_PER_OPEN_RUN * stay, num_requests / load)
+        nominal = load / REACHED
+        for _ in range(RATE_STEPS):
+            specs = at_load(self._first(replication, ceil(nominal * end)), nominal)
+            nominal *= load / max(mean_rate(specs, start, stay), load / 4)
+        return replace(at_load(specs, nominal), offered_rate=load), start
+
+    def _stay(self, load: float) -> float:
+        """Return how long a request stayed at the nearest of the other loads that were tried; 0 before the first."""
+        others = [tried for tried, stay in self._stays.items() if tried != load and np.isfinite(stay)]
+        nearest = min(others, key=lambda tried: (abs(np.log(tried / load)), tried), default=None)
+        return 0.0 if nearest is None else self._stays[nearest]
+
+    def _first(self, replication: int, num_requests: int) -> RequestSpecs:
+        """Return the first requests of a replication; a trace has as many as it has."""
+        if replication not in self._drawn or len(self._drawn[replication]) < num_requests:
+            self._drawn[replication] = self.draw(replication, max(num_requests, DRAWN_AT_ONCE))
+        return self._drawn[replication].first(num_requests)
+
+    def _length(self, load: float, num_requests: int) -> int:
+        """Return the requests of a run that its warm-up, or a start of all clients at once, is a small part of.
+
+        An open run lasts several times as long as a request stays (at the nearest load that was tried): a shorter one
+        is over before the queue of an overload has grown.
+        """
+        if self.is_closed_loop:
+            return max(num_requests, STAYS_PER_RUN * round(load))
+        num_requests = max(num_requests, ceil(STAYS_PER_OPEN_RUN * self._stay(load) * load))
+        return num_requests if isinstance(self.warmup, str) else max(num_requests, ceil(3 * self.warmup * load))
+
+
+def at_load(specs: RequestSpecs, load: float) -> RequestSpecs:
+    """Return the same requests at another load: gaps stretched to the rate, or sent by another number of clients."""
+    if specs.concurrency is not None:
+        return replace(specs, concurrency=round(load))
+    stretch = specs.offered_rate / load
+    return replace(specs, arrival_time=specs.arrival_time * stretch, offered_rate=load)
+
+
+def trial(simulation: Simulation, slo: SLO, warmup: str | float) -> Trial:
+    """Return what a search needs to know of a run."""
+    measured = measure(simulation, slo=slo, warmup=warmup)
+    records, window, latencies = simulation.records, measured.window, measured.latencies
+    shares = attainment(latencies, slo, window.has_arrived)
+    rates = throughput(records, window, measured.meets_slo)
+    met = np.zeros(len(records), dtype=np.bool_) if measured.meets_slo is None else measured.meets_slo
+    counted = window.has_arrived & latencies.is_completed
+    is_open = simulation.is_open_loop and np.isfinite(simulation.offered_rate)
+    return Trial(
+        attainment=shares.all_terms,
+        by_metric={term: shares.by_metric[term] for term in TERMS if getattr(slo, term) is not None},
+        stability=measured.verdict,
+        p95_ttft=_p95(latencies.ttft[counted]),
+        p95_tpot=_p95(latencies.tpot[counted]),
+        goodput=shares.all_terms * simulation.offered_rate if is_open else rates.good_requests,
+        throughput=rates.requests,
+        output_throughput=rates.output_tokens,
+        in_flight=float(np.mean(measured.stays.num_in_system_at_arrivals())) if len(measured.stays) else np.nan,
+        met=met[window.has_arrived],
+    )
+
+
+def probe_of(scenario: Scenario) -> LoadProbe:
+    """Return what runs a scenario at any load.
+
+    Raises:
+        ScenarioError: There is no objective, or no load that could be raised.
+        InfeasibleError: The model does not fit.
+        InputError: A profile or a trace is missing or invalid.
+    """
+    check_load(scenario)
+    deployment = deploy(resolve(scenario))
+    has_clock = has_own_clock(scenario)
+    slo = objective(scenario)
+    assert slo is not None  # check_load
+    return LoadProbe(
+        deployment=deployment,
+        slo=slo,
+        draw=lambda replication, num_requests: _draw(scenario, replication, num_requests),
+        warmup=scenario.run.warmup,
+        is_closed_loop=is_closed_loop(scenario),
+        ramp=None if has_clock or scenario.workload.trace is not None else _ramp(scenario),
+        draw_whole=None if not has_clock else lambda load, replication: _whole(scenario, load, replication),
+    )
+
+
+def _ramp(scenario: Scenario) -> Ramp | None:
+    """Return how conversations grow to their rate, as the first thousands of requests show it; None without any."""
+    return None if not scenario.workload.has_sessions else ramp_of(_draw(scenario, 0, DRAWN_AT_ONCE))
+
+
+def _whole(scenario: Scenario, load: float, replication: int) -> RequestSpecs:
+    """Return all requests of a run as long as the scenario says, its rates scaled to a mean of ``load``."""
+    own = whole_traffic(scenario, replication)
+    scaled = scaled_traffic(scenario, load / own.offered_rate)
+    assert scaled is not None  # check_load
+    seconds = scenario.workload.duration or float(np.nanmax(own.arrival_time))
+    workload = scaled.workload.model_copy(update={"duration": seconds, "num_requests": None})
+    return _generated(scenario, workload, replication)
+
+
+def whole_traffic(scenario: Scenario, replication: int = 0) -> RequestSpecs:
+    """Return all requests of a replication, as the scenario says."""
+    return _generated(scenario, scenario.workload, replication)
+
+
+def _generated(scenario: Scenario, workload: WorkloadSpec, replication: int) -> RequestSpecs:
+    """Return the requests of a workload, with the pace of each drawn where the deployment drafts."""
+    seed = scenario.run.seed
+    with scenario.blaming("workload"):
+        specs = generate(workload, seed=seed, replication=replication, base_path=scenario.folder)
+    return with_paces(specs, scenario.deployment.speculative, seed, replication)
+
+
+def check_load(scenario: Scenario) -> None:
+    """Do nothing where a scenario asks for something and has a load that can be raised.
+
+    Raises:
+        ScenarioError: What it lacks, and what to add.
+    """
+    with scenario.blaming("slo"):
+        if objective(scenario) is None:
+            raise ScenarioError("is missing: without an objective no load is too much", remedy=REMEDY)
+    if has_two_loads(scenario):
+        with scenario.blaming("workload"):
+            raise ScenarioError(
+                "has clients in a closed loop beside arrivals at a rate: which of the two is the load is not said",
+                key="classes",
+                remedy="leave one of them out, or sweep the one that is meant: simserve sweep --grid KEY=...",
+            )
+    if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
+        with scenario.blaming("workload.arrivals"):
+            raise ScenarioError(
+                "has no load that could be raised: all requests come at once",
+                key="process",
+                value="all_at_once",
+                remedy="write arrivals: {process: poisson, rate: 1.0}",
+            )
+
+
+def own_traffic(scenario: Scenario) -> RequestSpecs:
+    """Return the requests of a trace or of a pattern, else the first two of what would be drawn: they tell the load."""
+    if has_own_clock(scenario):
+        return whole_traffic(scenario)
+    return _draw(scenario, 0, 2)
+
+
+def load_of(scenario: Scenario, specs: RequestSpecs) -> float:
+    """Return the load that a scenario asks for itself: requests/s, or clients of a closed loop.
+
+    Raises:
+        ScenarioError: All requests of a trace come at once.
+    """
+    if specs.concurrency is not None:
+        return float(specs.concurrency)
+    if not np.isfinite(specs.offered_rate):
+        with scenario.blaming("workload"):
+            raise ScenarioError("has no load that could be raised: nothing arrives after the start", key="trace")
+    return float(specs.offered_rate)
+
+
+def has_two_loads(scenario: Scenario) -> bool:
+    """Return whether load is a number of clients and, beside them, a rate."""
+    return scenario.workload.is_mixed and scenario.workload.has_clients
+
+
+def is_closed_loop(scenario: Scenario) -> bool:
+    """Return whether clients wait for their answers, so that load is their number."""
+    return isinstance(scenario.workload.arrivals, ClosedLoopArrivals) and not scenario.workload.is_mixed
+
+
+def _draw(scenario: Scenario, replication: int, num_requests: int) -> RequestSpecs:
+    """Return the requests of a replication; a trace is what it is, whatever number is asked for."""
+    workload = scenario.workload
+    if workload.trace is None:
+        workload = workload.model_copy(update={"num_requests": num_requests, "duration": None})
+    return _generated(scenario, workload, replication)
+
+
+def _p95(values: NDArray[np.float64]) -> float:
+    defined = values[~np.isnan(values)]
+    return percentiles(defined, [95])[0] if len(defined) else np.nan

@@ -1,0 +1,1 @@
+"""Self-host or API, in dollars."""

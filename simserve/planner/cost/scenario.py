@@ -1,0 +1,385 @@
+"""Self-host or API for a scenario: its deployment simulated at the loads of a day, then priced by the month."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from simserve.errors import InfeasibleError, ScenarioError
+from simserve.metrics.api_cost import ApiPrices
+from simserve.planner.cost import model as cost_model
+from simserve.planner.cost.daily import day_shape
+from simserve.planner.cost.model import SECONDS_PER_MONTH, Comparison
+from simserve.planner.cost.ways import API, ways
+from simserve.planner.cost.words import caveats, ladder
+from simserve.planner.load_curve import LoadCurve
+from simserve.profiles import catalog
+from simserve.profiles.api import load_api
+from simserve.profiles.gpu_prices import offers
+from simserve.scenario.pricing import HOURS_PER_MONTH, grid
+from simserve.scenario.pricing_spec import DailySpec
+from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.scenario.run import Progress
+from simserve.scenario.schema import Scenario
+from simserve.sim.records import COMPLETED
+
+FALLBACK_API = "gpt-4o"
+"""API compared with where none is named and none is known to serve the same weights."""
+_EXPECTED_RUNS = 11
+_PEAKS = (1.2, 2.5)
+"""Busiest hours over the mean that a tornado goes through."""
+_MILLION = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Day:
+    """What the simulated hours come to.
+
+    Attributes:
+        shape: Traffic of each hour in multiples of the mean.
+        mean_rate: Requests/s on average.
+        capacity: Requests/s of one replica; None where the load cannot be scaled.
+        units: Replicas that serve.
+        paid_share: Share of the day in which one of them is paid for, in the mean: 1 unless the fleet is scaled.
+        api_usd_per_month: What an API costs that serves the peaks of the deployment itself.
+        busy: Share of the time with a step running, over the day.
+        watts_per_gpu: Mean power of one board over the day.
+    """
+
+    shape: tuple[float, ...]
+    mean_rate: float
+    capacity: float | None
+    units: int
+    paid_share: float
+    api_usd_per_month: float
+    busy: float
+    watts_per_gpu: float
+
+    @property
+    def requests_per_month(self) -> float:
+        return self.mean_rate * SECONDS_PER_MONTH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traffic:
+    """What a mean request of the simulated traffic is."""
+
+    prompt_tokens: float
+    output_tokens: float
+    cached_share: float
+    input_usd: float
+    output_usd: float
+
+
+def cost_of_scenario(
+    scenario: Scenario,
+    *,
+    api: str | ApiPrices | None,
+    requests_per_month: float | None,
+    progress: Progress | None,
+    others: Mapping[str, Scenario] | None = None,
+) -> dict[str, Any]:
+    """Return both sides of a month for a scenario, its deployment simulated at the loads of its day.
+
+    Args:
+        scenario: What is deployed and what arrives.
+        api: API to compare with; None: the scenario's own, else the cheapest that serves the same weights.
+        requests_per_month: Volume; None: the scenario's rate, as that of the busiest hour or the mean.
+        progress: Called after every run.
+        others: Name -> other deployments for the same traffic: from what volume each way is cheapest is then said.
+
+    Raises:
+        InfeasibleError: The model does not fit, or the objective is held at no load.
+        InputError: A profile or price is missing.
+    """
+    summary, model = _priced(scenario, api, requests_per_month, progress)
+    if not others:
+        return summary
+    models = {"the scenario": model}
+    for name, other in others.items():
+        models[name] = _priced(other, api, requests_per_month, progress)[1]
+    found = [{**each, "name": summary["api"]["name"] if each["name"] == API else each["name"]} for each in ways(models)]
+    return {**summary, "ways": found}
+
+
+def _priced(
+    scenario: Scenario, api: str | ApiPrices | None, requests_per_month: float | None, progress: Progress | None
+) -> tuple[dict[str, Any], Comparison]:
+    """Return what a scenario's month costs, in plain values and as what other volumes are priced by."""
+    resolved = resolve(scenario)
+    if resolved.gpu_hour_usd is None:
+        with scenario.blaming("pricing"):
+            raise ScenarioError("is missing", key="gpu_hour_usd", remedy=resolved.gpu_hour_source)
+    prices, why_api = _api(scenario, api)
+    shown = None if progress is None else lambda done: progress(min(done, _EXPECTED_RUNS), _EXPECTED_RUNS)
+    curve = LoadCurve(scenario, on_run=shown)
+    day = _day(scenario, curve, requests_per_month)
+    traffic = _traffic(curve, prices)
+    model = _comparison(resolved, day, traffic, prices)
+    return _summary(resolved, curve, day, traffic, model, why_api), model
+
+
+def _api(scenario: Scenario, api: str | ApiPrices | None) -> tuple[ApiPrices, str | None]:
+    """Return the prices compared with, and why these where nobody named them."""
+    if isinstance(api, ApiPrices):
+        return api, None
+    if api is not None:
+        return ApiPrices.of(load_api(api)), None
+    if scenario.pricing.api is not None:
+        with scenario.blaming("pricing.api"):
+            return ApiPrices.of(load_api(scenario.pricing.api, scenario.folder)), None
+    overflow = scenario.deployment.overflow
+    if overflow is not None:
+        with scenario.blaming("deployment.overflow.api"):
+            return ApiPrices.of(load_api(overflow.api, scenario.folder)), f"compared with all of it at {overflow.api}"
+    same = [each for each in map(load_api, catalog.names("api")) if each.weights == scenario.model]
+    if not same:
+        return ApiPrices.of(load_api(FALLBACK_API)), f"no API is named: compared with {FALLBACK_API}"
+    cheapest = min(same, key=lambda each: (each.price.input + each.price.output, each.name))
+    why = f"no API is named: compared with {cheapest.name}, the cheapest that serves the same weights"
+    return ApiPrices.of(cheapest), why
+
+
+def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None) -> _Day:
+    """Return the day: how much arrives by the hour, how many replicas hold it, how busy they are."""
+    own = curve.as_it_is()
+    deployed, spec = _most_replicas(scenario), scenario.pricing.daily or DailySpec()
+    flat = curve.own_load is None
+    with scenario.blaming("pricing.daily"):
+        shape = (1.0,) * 24 if flat else day_shape(spec.hourly, spec.peak_to_mean, spec.peak_to_trough)
+    offered = own.rate if flat or curve.is_closed else own.load
+    mean = offered / (max(shape) if spec.rate_is == "peak" else 1.0)
+    if requests_per_month is not None:
+        mean = requests_per_month / SECONDS_PER_MONTH
+    # An API that takes what is too much bears any load; the replicas' own share is as it is simulated.
+    capacity = None if scenario.deployment.overflow is not None else curve.capacity()
+    if capacity == 0.0:
+        raise InfeasibleError(
+            "the objective is held at no load: even a 4096th of the traffic misses it",
+            remedy="see simserve run; relax the objective or change the deployment",
+        )
+    peak = mean * max(shape)
+    units = deployed if capacity is None else max(deployed, math.ceil(peak / (capacity / deployed) * (1 - 1e-9)))
+    per_deployed = deployed / units
+    is_scaled = scenario.deployment.autoscaling is not None
+    gpus = scenario.deployment.num_gpus / scenario.deployment.replicas
+    if not flat and curve.own_load is not None:
+        quietest, busiest = min(shape) * mean * per_deployed, peak * per_deployed
+        for rate in np.linspace(quietest, busiest, 3):
+            curve.at(float(rate) * curve.own_load / offered)
+    hours = [curve.interpolate(mean * share * per_deployed) for share in shape]
+    return _Day(
+        shape=shape,
+        mean_rate=mean,
+        capacity=None if capacity is None else capacity / deployed,
+        units=units,
+        paid_share=1.0 if not is_scaled else _mean([hour.mean_gpus for hour in hours]) / (deployed * gpus),
+        api_usd_per_month=_mean([hour.api_usd_per_hour for hour in hours]) * HOURS_PER_MONTH,
+        busy=_mean([hour.busy for hour in hours]),
+        watts_per_gpu=_mean([hour.watts_per_gpu for hour in hours]),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _most_replicas(scenario: Scenario) -> int:
+    """Return the replicas that there may be at once."""
+    scaling = scenario.deployment.autoscaling
+    return scenario.deployment.replicas if scaling is None else scaling.max_replicas
+
+
+def _traffic(curve: LoadCurve, api: ApiPrices) -> _Traffic:
+    records = next(iter(curve.results.values())).simulation.records
+    done = records.status == COMPLETED
+    prompt, output, cached = (
+        column[done].astype(np.float64)
+        for column in (records.prompt_tokens, records.output_tokens, records.cached_tokens)
+    )
+    inputs, outputs = api.tokens_usd(prompt, output, cached)
+    return _Traffic(
+        prompt_tokens=float(prompt.mean()),
+        output_tokens=float(output.mean()),
+        cached_share=float(cached.sum() / prompt.sum()),
+        input_usd=float(inputs.mean()),
+        output_usd=float(outputs.mean()),
+    )
+
+
+def _comparison(resolved: ResolvedScenario, day: _Day, traffic: _Traffic, api: ApiPrices) -> Comparison:
+    pricing, deployment = resolved.scenario.pricing, resolved.scenario.deployment
+    gpus = deployment.num_gpus / deployment.replicas
+    hour = resolved.gpu_hour_usd or 0.0
+    return Comparison(
+        unit_usd_per_month=gpus * day.paid_share * (hour * HOURS_PER_MONTH + _electricity(resolved, day)),
+        gpus_per_unit=gpus,
+        units=day.units,
+        spare_units=pricing.spare_replicas or 0,
+        capacity=day.capacity,
+        fixed_usd_per_month=pricing.operations_usd_per_month + (pricing.platform_usd_per_month or 0.0),
+        overflow_usd_per_request=day.api_usd_per_month / day.requests_per_month,
+        api=api,
+        api_usd_per_request=(traffic.input_usd + traffic.output_usd) * api.batch_factor(pricing.batch_share or 0.0),
+        tokens_per_request=traffic.prompt_tokens + traffic.output_tokens,
+        requests_per_month=day.requests_per_month,
+        shape=day.shape,
+        gpus_fall=pricing.purchase != "owned",
+    )
+
+
+def _electricity(resolved: ResolvedScenario, day: _Day) -> float:
+    """Return a month's dollars of electricity for one GPU, where it is paid apart."""
+    if not resolved.gpu_hour.pays_electricity:
+        return 0.0
+    site = grid(resolved.scenario.pricing)
+    return site.site_watts(day.watts_per_gpu) / 1000 * HOURS_PER_MONTH * site.usd_per_kwh
+
+
+def _summary(
+    resolved: ResolvedScenario, curve: LoadCurve, day: _Day, traffic: _Traffic, model: Comparison, why_api: str | None
+) -> dict[str, Any]:
+    pricing, requests = resolved.scenario.pricing, day.requests_per_month
+    month, bill = model.self_host_usd(requests), model.api_usd(requests)
+    falls = (pricing.api_price_fall_per_year, pricing.gpu_price_fall_per_year)
+    free = model.beside_overflow().from_one_unit
+    simulated = next(iter(curve.results.values())).summary["simserve"]
+    return {
+        "scenario": resolved.scenario.name,
+        "question": _question(resolved, day),
+        "self_host": _self_host(resolved, day, traffic, model, month),
+        "api": _api_side(day, traffic, model, bill, pricing.batch_share),
+        "cheaper": "self_host" if month < bill else "api",
+        "saving_usd_per_month": bill - month,
+        "hybrid": cost_model.hybrid(free),
+        "break_even": cost_model.break_even(free),
+        "left_out": ladder(model.beside_overflow(), assumed=cost_model.ASSUMED_OPERATIONS_USD),
+        "load_is_clients": curve.is_closed,
+        "load_levels": [
+            {
+                "load": level.load,
+                "rate": level.rate,
+                "busy": level.busy,
+                "watts_per_gpu": level.watts_per_gpu,
+                "attainment": level.attainment,
+                "stability": level.stability,
+                "holds": level.holds,
+            }
+            for level in sorted(curve.levels.values(), key=lambda level: level.load)
+        ],
+        "outlook": cost_model.outlook(
+            model,
+            api_fall=cost_model.API_PRICE_FALL_PER_YEAR if falls[0] is None else falls[0],
+            gpu_fall=cost_model.GPU_PRICE_FALL_PER_YEAR if falls[1] is None else falls[1],
+            growth=pricing.traffic_growth_per_year or 0.0,
+        ),
+        "sensitivity": cost_model.sensitivity(model, _ranges(resolved, model)),
+        "day": {
+            "requests_per_month": requests,
+            "mean_rate": day.mean_rate,
+            "peak_rate": day.mean_rate * max(day.shape),
+            "hourly_over_mean": list(day.shape),
+            "capacity_rate_per_replica": day.capacity,
+        },
+        "fidelity": simulated["fidelity"],
+        "expected_error": simulated["expected_error"],
+        "caveats": caveats(
+            resolved,
+            model,
+            why_api,
+            is_scaled=curve.own_load is not None,
+            fidelity=simulated["fidelity"],
+            expected_error=simulated["expected_error"],
+        ),
+    }
+
+
+def _question(resolved: ResolvedScenario, day: _Day) -> str:
+    scenario = resolved.scenario
+    peak = day.mean_rate * max(day.shape)
+    return (
+        f"{scenario.name}: {scenario.model} on {scenario.deployment.hardware}; {day.requests_per_month / 1e6:.3g} M "
+        f"requests a month, {peak:.3g} a second in the busiest hour, {day.mean_rate:.3g} on average"
+    )
+
+
+def _self_host(
+    resolved: ResolvedScenario, day: _Day, traffic: _Traffic, model: Comparison, month: float
+) -> dict[str, Any]:
+    pricing, requests = resolved.scenario.pricing, day.requests_per_month
+    prompt, output = requests * traffic.prompt_tokens, requests * traffic.output_tokens
+    gpus = (day.units + model.spare_units) * model.gpus_per_unit
+    paid = gpus * day.paid_share
+    full = None if day.capacity is None else day.units * day.capacity
+    site = grid(pricing)
+    kwh = paid * site.site_watts(day.watts_per_gpu) / 1000 * HOURS_PER_MONTH
+    return {
+        "usd_per_month": month,
+        "usd_per_request": month / requests,
+        "usd_per_million_tokens": month / (prompt + output) * _MILLION,
+        "usd_per_million_input_tokens": month / prompt * _MILLION,
+        "usd_per_million_output_tokens": month / output * _MILLION,
+        "utilization": day.busy if full is None else day.mean_rate / full,
+        "busy": day.busy,
+        "gpus": gpus,
+        "gpus_paid_on_average": paid,
+        "replicas": day.units,
+        "spare_replicas": model.spare_units,
+        "gpu_hour_usd": resolved.gpu_hour_usd,
+        "gpu_hour_source": resolved.gpu_hour_source,
+        "gpu_usd_per_month": paid * (resolved.gpu_hour_usd or 0.0) * HOURS_PER_MONTH,
+        "fleet_usd_per_month": paid * (resolved.gpu_hour_usd or 0.0) * HOURS_PER_MONTH,
+        "overflow_usd_per_month": day.api_usd_per_month,
+        "electricity_usd_per_month": paid * _electricity(resolved, day),
+        "operations_usd_per_month": pricing.operations_usd_per_month,
+        "platform_usd_per_month": pricing.platform_usd_per_month or 0.0,
+        "watts_per_gpu": day.watts_per_gpu,
+        "kwh_per_month": kwh,
+        "kg_co2_per_month": kwh * site.grams_co2_per_kwh / 1000,
+    }
+
+
+def _api_side(
+    day: _Day, traffic: _Traffic, model: Comparison, bill: float, batch_share: float | None
+) -> dict[str, Any]:
+    api, requests = model.api, day.requests_per_month
+    assert api is not None  # _comparison sets it,
+    assert model.tokens_per_request is not None  # and this
+    factor = api.batch_factor(batch_share or 0.0)
+    return {
+        "name": api.name,
+        "usd_per_month": bill,
+        "usd_per_million_tokens": bill / (requests * model.tokens_per_request) * _MILLION,
+        "usd_per_request": bill / requests,
+        "input_usd_per_month": requests * traffic.input_usd * factor,
+        "output_usd_per_month": requests * traffic.output_usd * factor,
+        "prompt_tokens": traffic.prompt_tokens,
+        "output_tokens": traffic.output_tokens,
+        "cached_share": traffic.cached_share,
+        "tokens_per_month": requests * model.tokens_per_request,
+        "date": api.date,
+        "source": api.source,
+    }
+
+
+def _ranges(resolved: ResolvedScenario, model: Comparison) -> dict[str, tuple[Any, Any]]:
+    """Return the tornado: the GPU's price through the offers there are, the rest by factors."""
+    ranges = cost_model.usual_ranges(model)
+    pricing = resolved.scenario.pricing
+    found = offers(resolved.shape.hardware.prices, "on_demand")
+    usd = resolved.gpu_hour_usd
+    if usd and pricing.gpu_hour_usd is None and pricing.purchase in (None, "on_demand") and len(found) > 1:
+        prices = sorted(price.usd_per_hour for price in found)
+        low, high = (
+            replace(model, unit_usd_per_month=model.unit_usd_per_month * p / usd) for p in (prices[0], prices[-1])
+        )
+        del ranges[cost_model.GPUS]
+        ranges["GPU-hour, $ (the offers there are)"] = ((prices[0], low), (prices[-1], high))
+    if max(model.shape) > 1:
+        flat, sharp = (replace(model, shape=day_shape(peak_to_mean=peak)) for peak in _PEAKS)
+        ranges["busiest hour over the mean"] = ((_PEAKS[0], flat), (_PEAKS[1], sharp))
+    return ranges

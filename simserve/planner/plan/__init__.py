@@ -1,0 +1,1 @@
+"""What to deploy for a scenario's traffic at its objective."""

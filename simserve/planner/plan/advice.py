@@ -1,0 +1,90 @@
+"""Which optimisation is worth it: the best deployment with one lever moved, sized anew. Knows names, no figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.planner.overrides import Overrides, with_overrides
+from simserve.planner.plan.fleet import Fleet
+from simserve.planner.space.space import Space
+from simserve.scenario.deployment_spec import DeploymentSpec
+from simserve.scenario.schema import Scenario
+
+MOST_TENSOR_PARALLEL = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """A choice of the decision tree.
+
+    Attributes:
+        name: ``quantise``, ``quantise_kv``, ``batch``, ``chunk``, ``shard``, or the name of an option
+            (`simserve.planner.space.options`).
+        label: The variant, in words.
+        changes: Dotted key -> value.
+    """
+
+    name: str
+    label: str
+    changes: tuple[tuple[str, Any], ...]
+
+
+LEVERS = (
+    Lever("quantise", "16-bit weights", (("deployment.quantization", "none"),)),
+    Lever("quantise", "FP8 weights", (("deployment.quantization", "fp8"),)),
+    Lever("quantise", "4-bit weights", (("deployment.quantization", "awq-int4"),)),
+    Lever("quantise_kv", "16-bit KV cache", (("deployment.kv_cache_dtype", "auto"),)),
+    Lever("quantise_kv", "FP8 KV cache", (("deployment.kv_cache_dtype", "fp8"),)),
+    Lever("batch", "one request at a time", (("deployment.engine.max_num_seqs", 1),)),
+    Lever("batch", "8 requests at a time", (("deployment.engine.max_num_seqs", 8),)),
+    Lever("chunk", "whole prompts", (("deployment.engine.enable_chunked_prefill", False),)),
+    Lever("chunk", "chunks of 2,048 tokens", (("deployment.engine.max_num_batched_tokens", 2048),)),
+    Lever("shard", "half the tensor parallel size", (("deployment.tensor_parallel_size", 0.5),)),
+    Lever("shard", "twice the tensor parallel size", (("deployment.tensor_parallel_size", 2),)),
+)
+"""What is moved, one at a time; sizes are factors on what the plan has."""
+
+_FACTORS = ("deployment.tensor_parallel_size",)
+
+
+def levers_of(fleet: Fleet, levers: Sequence[Lever]) -> Iterator[tuple[Lever, Overrides]]:
+    """Yield the levers that change something in a fleet, with its overrides and the lever's."""
+    there = with_overrides(fleet.scenario, fleet.overrides)
+    for lever in levers:
+        changes = {key: _value(there, key, value) for key, value in lever.changes}
+        if any(changes[key] is None for key in _FACTORS if key in changes) or _is_there(there.deployment, changes):
+            continue
+        yield lever, {**fleet.overrides, **changes}
+
+
+def option_levers(fleet: Fleet, space: Space) -> Iterator[tuple[Lever, Overrides]]:
+    """Yield the other choices of every option that entered the search, with the overrides that make them."""
+    chosen = space.chosen(fleet.overrides)
+    for name, choices in space.options.items():
+        families = {chosen[name].family}
+        for choice in choices:
+            if choice is chosen[name] or (choice.family and choice.family in families):
+                continue
+            families.add(choice.family)
+            yield Lever(name, choice.label, ()), space.overrides({**chosen, name: choice})
+
+
+def _value(scenario: Scenario, key: str, value: Any) -> Any:
+    """Return the value that a lever sets; None where it cannot be moved that far."""
+    if key not in _FACTORS:
+        return value
+    size = scenario.deployment.tensor_parallel_size * value
+    return int(size) if size == int(size) and 1 <= size <= MOST_TENSOR_PARALLEL else None
+
+
+def _is_there(deployment: DeploymentSpec, changes: Overrides) -> bool:
+    values = deployment.model_dump()
+    for key, value in changes.items():
+        part: Any = values
+        for name in key.split(".")[1:]:
+            part = part[name]
+        if part != value:
+            return False
+    return True

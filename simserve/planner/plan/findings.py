@@ -1,0 +1,66 @@
+"""What a search for a plan has found so far. Holds it, nothing more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from simserve.planner.overrides import Overrides
+from simserve.planner.plan.advice import Lever
+from simserve.planner.plan.fleet import Fleet
+from simserve.planner.plan.miss import Miss
+from simserve.planner.plan.single import Single
+from simserve.planner.search.member import Goal, GroupResult, Member
+from simserve.planner.search.trial import Trial
+from simserve.planner.space.choices import Choice
+from simserve.scenario.schema import Scenario
+
+
+@dataclass(kw_only=True)
+class Findings:
+    """What a search has found so far.
+
+    Attributes:
+        scenario: What was asked.
+        borne: The same with the headroom's traffic.
+        goal: What is to be small.
+        reference: What stands after ``simserve run`` to run the scenario.
+        groups: The search on each kind of GPU.
+        skipped: GPUs that were not searched, and why.
+        options: Option -> its choices, of those that were searched.
+        left_out: Option -> why it was not searched.
+        member: The best deployment.
+        fleet: Its fleet, once it is confirmed.
+        confirmed: The confirming run.
+        group: Its kind of GPU.
+        confirmations: All confirming runs, those that failed too.
+        borne_traffic: Largest traffic it bears, as a multiple of the scenario's.
+        fewer: Its run with one replica lost.
+        sensitivity: Name of what changed, by which share, the fleet that is then needed.
+        levers: Lever, overrides, and the fleet that is then needed, or why there is none.
+        front_trials: Runs of other fleets.
+        own_throughput: Output tokens a second of the scenario's own replica with a full queue; None: not looked at.
+        singles: What one change alone makes of that.
+        miss: What came nearest, where nothing holds.
+    """
+
+    scenario: Scenario
+    borne: Scenario
+    goal: Goal
+    reference: tuple[str, ...]
+    groups: list[GroupResult] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    options: dict[str, tuple[Choice, ...]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    fleet: Fleet | None = None
+    confirmed: Trial | None = None
+    member: Member | None = None
+    group: GroupResult | None = None
+    confirmations: list[Trial] = field(default_factory=list)
+    borne_traffic: float | None = None
+    fewer: Trial | None = None
+    sensitivity: list[tuple[str, float, Trial | str | None]] = field(default_factory=list)
+    levers: list[tuple[Lever, Overrides, Trial | str | None]] = field(default_factory=list)
+    front_trials: list[Trial] = field(default_factory=list)
+    own_throughput: float | None = None
+    singles: list[Single] = field(default_factory=list)
+    miss: Miss | None = None

@@ -1,0 +1,176 @@
+"""A fleet looked at from all sides: confirmed, with more traffic, with other lengths, with a replica lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simserve.errors import InfeasibleError, InputError
+from simserve.planner.overrides import Overrides, with_overrides
+from simserve.planner.scaling import scaled_traffic
+from simserve.planner.search.deciding_run import deciding_run
+from simserve.planner.search.order import smallest_integer
+from simserve.planner.search.trial import Trial, try_fleet
+from simserve.planner.space.makeup import smallest_fleet
+from simserve.scenario.schema import Scenario
+
+CONFIRMING_REPLICATIONS = 3
+TRAFFIC_STEP = 0.05
+"""Traffic that a fleet bears is found to this share of the scenario's."""
+MOST_TRAFFIC = 4.0
+"""Times the scenario's traffic up to which it is looked for."""
+CHANGE = 0.2
+"""Share by which traffic and lengths change in the sensitivity of a plan."""
+RESIZED_AT_MOST = 4
+"""Times the replicas that a fleet is enlarged to at most, plus this number, when it is sized anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """A deployment and its number of replicas, under a scenario's traffic."""
+
+    scenario: Scenario
+    overrides: Overrides
+    replicas: int
+
+
+def scaled_lengths(scenario: Scenario, name: str, factor: float) -> Scenario | None:
+    """Return the scenario with longer or shorter prompts or answers; None where the lengths are not scalable.
+
+    Args:
+        scenario: The scenario.
+        name: ``prompt_tokens`` or ``output_tokens``.
+        factor: On every length: mean, spread and bounds.
+    """
+    lengths = getattr(scenario.workload, name)
+    if lengths is None:
+        return None
+    changed: dict[str, Any] = {}
+    for key in ("value", "min", "max"):
+        value = getattr(lengths, key, None)
+        if value is not None:
+            changed[f"workload.{name}.{key}"] = max(1, round(value * factor))
+    for key in ("mean", "std"):
+        value = getattr(lengths, key, None)
+        if value is not None:
+            changed[f"workload.{name}.{key}"] = value * factor
+    if not changed:
+        return None
+    longest = scenario.deployment.engine.max_model_len
+    if longest is not None and factor > 1:
+        changed["deployment.engine.max_model_len"] = round(longest * factor)
+    return with_overrides(scenario, changed)
+
+
+def confirm(fleet: Fleet) -> Trial:
+    """Run a fleet on all requests of the scenario, several times over."""
+    replications = 1 if fleet.scenario.workload.trace is not None else CONFIRMING_REPLICATIONS
+    replications = max(replications, fleet.scenario.run.replications)
+    return try_fleet(fleet.scenario, fleet.overrides, fleet.replicas, None, replications, explain=True)
+
+
+def resized(fleet: Fleet) -> Trial | None:
+    """Return the run of the smallest fleet of this deployment that holds; None where four times as many do not."""
+    held: dict[int, Trial] = {}
+    there = with_overrides(fleet.scenario, fleet.overrides)
+    least = smallest_fleet(there.deployment)
+
+    def holds(replicas: int) -> bool:
+        held[replicas] = deciding_run(fleet.scenario, fleet.overrides, replicas)
+        return held[replicas].holds
+
+    most = RESIZED_AT_MOST * fleet.replicas + RESIZED_AT_MOST
+    start = max(fleet.replicas, least)
+    if not holds(start):
+        found = smallest_integer(holds, start + 1, most)
+    else:
+        found = smallest_integer(holds, least, start - 1, starts_high=True) or start
+    if found is None or there.deployment.overflow is None:
+        return None if found is None else held[found]
+    # An API serves the less the more replicas there are: the smallest fleet that holds may not be the cheapest.
+    while found < most and holds(found + 1) and _is_cheaper(held[found + 1], held[found]):
+        found += 1
+    return held[found]
+
+
+def _is_cheaper(one: Trial, other: Trial) -> bool:
+    return one.usd_per_hour is not None and other.usd_per_hour is not None and one.usd_per_hour < other.usd_per_hour
+
+
+def resized_or_refused(fleet: Fleet) -> Trial | str | None:
+    """Return the smallest fleet that holds, None if none does, or why the deployment is refused."""
+    try:
+        return resized(fleet)
+    except InfeasibleError as refusal:
+        return f"does not fit: {refusal.rule}".partition(" (")[0]
+    except InputError as refusal:
+        return f"{refusal.key or ''} {refusal.rule}".strip()
+
+
+def with_room(fleet: Fleet, scenario: Scenario) -> Fleet:
+    """Return the same deployment for other traffic; a budget of whole prompts grows with the longest of them."""
+    engine = with_overrides(scenario, fleet.overrides).deployment.engine
+    longest, budget = engine.max_model_len, engine.max_num_batched_tokens
+    overrides = dict(fleet.overrides)
+    if engine.enable_chunked_prefill is False and longest is not None and budget is not None and budget < longest:
+        overrides["deployment.engine.max_num_batched_tokens"] = longest
+    return replace(fleet, scenario=scenario, overrides=overrides)
+
+
+def changes_of(scenario: Scenario) -> Iterator[tuple[str, float, Scenario]]:
+    """Yield what may change in the traffic, by how much, and the scenario then."""
+    for change in (-CHANGE, CHANGE):
+        traffic = scaled_traffic(scenario, 1 + change)
+        if traffic is not None:
+            yield "traffic", change, traffic
+    for name in ("prompt_tokens", "output_tokens"):
+        for change in (-CHANGE, CHANGE):
+            try:
+                lengths = scaled_lengths(scenario, name, 1 + change)
+            except InputError:
+                # Bounds of the model, or of the distribution, leave no room for this change.
+                continue
+            if lengths is not None:
+                yield name, change, lengths
+
+
+def traffic_borne(fleet: Fleet) -> float | None:
+    """Return the largest traffic, as a multiple of the scenario's, at which a fleet still holds.
+
+    To `TRAFFIC_STEP`, from the scenario's own on; None where the traffic cannot be scaled, `MOST_TRAFFIC` where even
+    that holds.
+    """
+    if scaled_traffic(fleet.scenario, 1.0) is None:
+        return None
+    steps = round((MOST_TRAFFIC - 1) / TRAFFIC_STEP)
+
+    def fails(step: int) -> bool:
+        scenario = scaled_traffic(fleet.scenario, 1 + step * TRAFFIC_STEP)
+        if scenario is None:
+            return True
+        return not deciding_run(scenario, fleet.overrides, fleet.replicas).holds
+
+    first_miss = smallest_integer(fails, 1, steps)
+    return MOST_TRAFFIC if first_miss is None else 1 + (first_miss - 1) * TRAFFIC_STEP
+
+
+def one_fewer(fleet: Fleet) -> Trial | None:
+    """Return the run with one replica lost; None where none would be left."""
+    there = with_overrides(fleet.scenario, fleet.overrides)
+    if fleet.replicas <= smallest_fleet(there.deployment):
+        return None
+    return deciding_run(fleet.scenario, fleet.overrides, fleet.replicas - 1)
+
+
+def trial_figures(trial: Trial) -> Mapping[str, Any]:
+    """Return what a trial is reported by: plain values."""
+    return {
+        "replicas": trial.replicas,
+        "num_gpus": trial.num_gpus,
+        "holds": trial.holds,
+        "attainment": trial.attainment,
+        "by_metric": dict(trial.by_metric),
+        "stability": trial.stability,
+        **trial.latencies,
+    }

@@ -1,0 +1,162 @@
+"""Why nothing holds, what came nearest, and what to relax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.planner.overrides import Overrides
+from simserve.planner.search.deciding_run import deciding_run
+from simserve.planner.search.member import Goal, GroupResult, Member
+from simserve.planner.search.trial import LATENCIES, TERMS, Trial
+from simserve.scenario.schema import Scenario
+
+MOST_GPUS_TRIED = 64
+"""GPUs of the fleet that shows what is reached where a bound says that the SLO is not."""
+
+_PERCENTILES = ((0.97, "p99"), (0.7, "p95"), (0.0, "p50"))
+"""Share that an SLO asks for, from above which -> the percentile that is nearest to it of those a trial keeps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Miss:
+    """What came nearest to holding.
+
+    Attributes:
+        member: The deployment; None where none even fits.
+        metric: What is missed: ``ttft``, ``tpot``, ``e2e``, ``slo``, ``gpus`` or ``memory``.
+        limit: What was asked, seconds, or GPUs.
+        reached: What is reached at best: a bound where ``is_bound``, else simulated, at the share asked for.
+        is_bound: Whether ``reached`` is proven, for every deployment of the space.
+        trial: A run of the nearest deployment.
+        relaxed_terms: SLO terms that nothing in the space can keep.
+        relax: In words.
+        relaxed_plan: The plan without those terms.
+        drafted: A run of the nearest deployment with drafts that the scenario does not have, whose acceptance is
+            assumed, where a bound says that it cannot be reached without; None where no draft is known.
+    """
+
+    member: Member | None
+    metric: str
+    limit: float | None
+    reached: float | None
+    is_bound: bool
+    trial: Trial | None
+    relaxed_terms: tuple[str, ...]
+    relax: str
+    relaxed_plan: Mapping[str, Any] | None = None
+    drafted: Trial | None = None
+
+
+def nearest_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal) -> Miss:
+    """Return what came nearest: by the bound where one proves the miss, else by simulation."""
+    members = [member for group in groups for member in group.members]
+    fitting = [member for member in members if member.num_gpus and member.bound.e2e >= 0]
+    if not fitting:
+        reasons = [member.reason for member in members if member.status == "does_not_fit"]
+        reason = reasons[-1] if reasons else "the engine refuses every deployment"
+        relax = "more GPUs a replica, fewer bits, or shorter requests"
+        return _without_run("memory", f"{relax} ({reason})")
+    slo = scenario.slo
+    tried = [member for member in fitting if member.trial is not None]
+    if slo is not None:
+        unreachable = _unreachable(fitting, scenario)
+        if unreachable:
+            return _bound_miss(fitting, unreachable, scenario, goal)
+    if tried:
+        return _simulated_miss(tried, scenario, goal)
+    nearest = min(fitting, key=lambda each: each.bound.least_replicas * each.num_gpus)
+    needed = float((nearest.bound.least_replicas + goal.spare_replicas) * nearest.num_gpus)
+    return Miss(
+        member=nearest,
+        metric="gpus",
+        limit=float(goal.max_gpus),
+        reached=needed,
+        is_bound=True,
+        trial=None,
+        relaxed_terms=(),
+        relax=f"--max-gpus {needed:.0f} at least (bound)",
+    )
+
+
+def _unreachable(fitting: Sequence[Member], scenario: Scenario) -> dict[str, float]:
+    """Return the terms whose limit lies below the bound of every deployment, with the least bound in seconds.
+
+    Deployments that no proof covers were simulated, and miss.
+    """
+    proven = [member for member in fitting if member.bound.is_proven]
+    if not proven:
+        return {}
+    least = {term: min(member.bound.of(term) for member in proven) for term in TERMS}
+    limits = {term: getattr(scenario.slo, term) for term in TERMS}
+    return {term: least[term] for term in TERMS if limits[term] is not None and least[term] > limits[term]}
+
+
+def _bound_miss(fitting: Sequence[Member], unreachable: Mapping[str, float], scenario: Scenario, goal: Goal) -> Miss:
+    slo = scenario.slo
+    term = max(unreachable, key=lambda each: unreachable[each] / getattr(slo, each))
+    nearest = min((each for each in fitting if each.bound.is_proven), key=lambda each: each.bound.of(term))
+    words = [f"{each.upper()} of at least {unreachable[each] * 1e3:,.0f} ms" for each in unreachable]
+    return Miss(
+        member=nearest,
+        metric=term,
+        limit=getattr(slo, term),
+        reached=unreachable[term],
+        is_bound=True,
+        trial=shown(nearest.overrides, nearest.num_gpus, scenario, goal),
+        relaxed_terms=tuple(unreachable),
+        relax=f"allow {' and '.join(words)} (bound; queueing comes on top), ask for shorter answers, or leave it out",
+    )
+
+
+def shown(overrides: Overrides, num_gpus: int, scenario: Scenario, goal: Goal) -> Trial | None:
+    """Return a run of a deployment with many replicas of so many GPUs: what is reached when hardly anything queues."""
+    replicas = min(goal.max_gpus, MOST_GPUS_TRIED) // num_gpus
+    if replicas < 1:
+        return None
+    return deciding_run(scenario, overrides, replicas)
+
+
+def _simulated_miss(tried: Sequence[Member], scenario: Scenario, goal: Goal) -> Miss:
+    nearest = max(tried, key=lambda each: _share(each.trial))
+    trial = nearest.trial
+    slo = scenario.slo
+    metric, limit, reached = "slo", None, None
+    if trial is not None and slo is not None:
+        shares = {term: share for term, share in trial.by_metric.items() if share is not None}
+        if shares:
+            metric = min(shares, key=lambda each: shares[each])
+            limit = getattr(slo, metric)
+            percentile = next(name for share, name in _PERCENTILES if slo.attainment > share)
+            milliseconds = trial.latencies[f"{percentile}_{LATENCIES[metric]}_ms"]
+            reached = None if milliseconds is None else milliseconds / 1e3
+    return Miss(
+        member=nearest,
+        metric=metric,
+        limit=limit,
+        reached=reached,
+        is_bound=False,
+        trial=trial,
+        relaxed_terms=(),
+        relax=f"allow more than {goal.max_gpus} GPUs, a lower share than asked, or a wider limit on {metric}",
+    )
+
+
+def _share(trial: Trial | None) -> tuple[float, float]:
+    if trial is None:
+        return 0.0, 0.0
+    return trial.attainment or 0.0, -(trial.latencies["p95_ttft_ms"] or 0.0)
+
+
+def _without_run(metric: str, relax: str) -> Miss:
+    return Miss(
+        member=None,
+        metric=metric,
+        limit=None,
+        reached=None,
+        is_bound=True,
+        trial=None,
+        relaxed_terms=(),
+        relax=relax,
+    )

@@ -1,0 +1,61 @@
+"""What a plan is asked: what is searched, and for what. Searches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from simserve.errors import UsageError
+from simserve.planner.plan.price import Market
+from simserve.planner.search.member import OBJECTIVES, Objective
+
+DEFAULT_TRIALS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """What is searched, and for what.
+
+    Attributes:
+        hardware: GPUs; empty: the scenario's own and those of the catalogue that have an on-demand price.
+        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` those of the scenario.
+        objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts).
+        headroom: Share of traffic that the plan must bear beyond the scenario's.
+        spare_replicas: Replicas that may be lost.
+        choices: Dotted key -> values to be searched instead of the default ones.
+        market: ``on_demand`` or ``spot``.
+        trials: Deployments that are sampled on a kind of GPU where the space is too large to look at each.
+        jobs: Worker processes; the result is the same with any number.
+    """
+
+    hardware: tuple[str, ...] = ()
+    max_gpus: int | None = None
+    objective: Objective = "cost"
+    headroom: float = 0.0
+    spare_replicas: int = 0
+    choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    market: Market = "on_demand"
+    trials: int = DEFAULT_TRIALS
+    jobs: int = 1
+
+
+def check_options(options: PlanOptions) -> None:
+    """Do nothing where every option is in its range.
+
+    Raises:
+        UsageError: One is not.
+    """
+    if options.objective not in OBJECTIVES:
+        remedy = "choose from " + ", ".join(OBJECTIVES)
+        raise UsageError("is no objective", key="--objective", value=options.objective, remedy=remedy)
+    for key, value, least in (
+        ("--max-gpus", options.max_gpus, 1),
+        ("--spare-replicas", options.spare_replicas, 0),
+        ("--trials", options.trials, 0),
+        ("--jobs", options.jobs, 1),
+    ):
+        if value is not None and value < least:
+            raise UsageError(f"must be >= {least}", key=key, value=value)
+    if not 0 <= options.headroom <= 10:
+        raise UsageError("must be between 0 and 10 times the traffic", key="--headroom", value=options.headroom)

@@ -1,0 +1,383 @@
+"""What to deploy for a scenario's traffic at its SLO: the search over every kind of GPU, confirmed and explained.
+
+Each kind of GPU is searched by itself (`simserve.planner.search.search`), the best of them is confirmed on all requests
+of the scenario in several replications, and then looked at with more traffic, other lengths and a replica lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simserve.errors import InputError, ScenarioError, UsageError
+from simserve.planner.overrides import with_overrides
+from simserve.planner.plan.advice import LEVERS, Lever, levers_of, option_levers
+from simserve.planner.plan.findings import Findings
+from simserve.planner.plan.fleet import (
+    Fleet,
+    changes_of,
+    confirm,
+    one_fewer,
+    resized_or_refused,
+    traffic_borne,
+    with_room,
+)
+from simserve.planner.plan.front import front_candidates, sized
+from simserve.planner.plan.miss import Miss, nearest_miss, shown
+from simserve.planner.plan.options import PlanOptions, check_options
+from simserve.planner.plan.price import price_of
+from simserve.planner.plan.single import single_changes
+from simserve.planner.plan.summary import summary_of
+from simserve.planner.scaling import scaled_traffic
+from simserve.planner.search.group import refine_group, search_group
+from simserve.planner.search.member import Goal, GroupResult, Member
+from simserve.planner.search.order import is_less
+from simserve.planner.search.search import Search
+from simserve.planner.search.trial import Trial, is_short
+from simserve.planner.space.space import Space, default_hardware, space_on
+from simserve.planner.space.traffic import traffic_of
+from simserve.planner.workers import each_result
+from simserve.scenario.resolve import replica_shape
+from simserve.scenario.schema import Scenario
+
+Progress = Callable[[int, int], None]
+"""Called now and then with the pieces of work done and all of them, as far as they are known."""
+
+MAX_GPUS = 256
+REFINED_GROUPS = 2
+"""Kinds of GPU whose engine knobs are searched too, where shapes and knobs together are too many to look at each."""
+CONFIRMED_AT_MOST = 12
+"""Fleets that are confirmed until one holds in every respect."""
+CEILING = 3.0
+"""Times the plan on the scenario's own GPU up to which another kind of GPU is sized; where a run is long, once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to deploy.
+
+    Attributes:
+        summary: What ``simserve plan --json`` prints.
+        was_interrupted: The user stopped the search; the plan is the best found until then.
+    """
+
+    summary: Mapping[str, Any]
+    was_interrupted: bool = False
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether something holds."""
+        return bool(self.summary["feasible"])
+
+
+def plan(
+    scenario: Scenario,
+    options: PlanOptions | None = None,
+    *,
+    reference: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Plan:
+    """Return what to deploy for a scenario's traffic at its SLO.
+
+    Ctrl-C ends the search early: the plan is then the best found so far, not confirmed.
+
+    Args:
+        scenario: Traffic, model, SLO, and a deployment to start from.
+        options: What is searched, and for what.
+        reference: What stands after ``simserve run`` to run this scenario, for the command that reproduces the plan.
+        progress: Called now and then.
+
+    Raises:
+        UsageError: An option is out of range, or does not go with the scenario.
+        InputError: A profile or a trace is missing or invalid.
+    """
+    return _Planning(scenario, options or PlanOptions(), reference, progress).plan()
+
+
+class _Planning:
+    """One plan in the making."""
+
+    def __init__(
+        self, scenario: Scenario, options: PlanOptions, reference: Sequence[str], progress: Progress | None
+    ) -> None:
+        check_options(options)
+        self.scenario = scenario
+        self.options = options
+        self.goal = _goal(scenario, options)
+        self.reference = tuple(reference)
+        self.borne = _with_headroom(scenario, options.headroom)
+        self.findings = Findings(scenario=scenario, borne=self.borne, goal=self.goal, reference=self.reference)
+        self._progress = progress
+        self._done = self._known = 0
+
+    def plan(self) -> Plan:
+        was_interrupted = False
+        try:
+            self._find()
+        except KeyboardInterrupt:
+            was_interrupted = True
+            self._settle()
+        summary = summary_of(self.findings, headroom=self.options.headroom, market=self.options.market)
+        return Plan(summary={**summary, "interrupted": was_interrupted}, was_interrupted=was_interrupted)
+
+    def _find(self) -> None:
+        found = self.findings
+        spaces = self._spaces()
+        # The scenario's own GPU first: what costs several times its plan is not worth sizing.
+        found.groups += self._each(search_group, [(spaces[0], self.goal)])
+        best, is_tight = _best_value(spaces[0], found.groups[0], self.goal), not is_short(self.borne)
+        goal = replace(self.goal, ceiling=best * (1.0 if is_tight else CEILING), is_tight=is_tight)
+        found.groups += self._each(search_group, [(space, goal) for space in spaces[1:]])
+        self._refine(spaces)
+        if not any(group.best for group in found.groups):
+            found.miss = self._missed(spaces)
+            return
+        self._confirm(spaces)
+        if found.fleet is not None:
+            self._look_around(spaces, found.fleet)
+
+    def _each(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        self._known += len(tasks)
+        for result in each_result(function, tasks, self.options.jobs):
+            self._done += 1
+            if self._progress is not None:
+                self._progress(self._done, self._known)
+            yield result
+
+    def _spaces(self) -> list[Space]:
+        options, spaces = self.options, []
+        for key, values in options.choices.items():
+            for value in values:
+                with_overrides(self.scenario, {key: value})  # An unknown key or value is refused here, by its name.
+        formats = replica_shape(self.scenario).engine.supported_quantizations
+        traffic = traffic_of(self.borne)
+        own_pools = any(pool.hardware is not None for pool in self.scenario.deployment.pools)
+        own_hardware = [self.scenario.deployment.hardware] if own_pools else []
+        for name in options.hardware or own_hardware or default_hardware(self.scenario):
+            price = price_of(self.scenario, name, options.market)
+            if price.usd is None:
+                if options.market == "spot":
+                    self.findings.skipped[name] = "has no spot price"
+                    continue
+                if options.objective == "cost":
+                    self.findings.skipped[name] = "has no price; set pricing.gpu_hour_usd"
+                    continue
+            space = space_on(
+                self.borne,
+                name,
+                price.overrides,
+                options.choices,
+                formats,
+                traffic,
+                wants_latency=options.objective == "latency",
+                has_spares=options.spare_replicas > 0,
+            )
+            spaces.append(space)
+        if own_pools and not options.hardware:
+            self.findings.skipped["other GPUs"] = "the pools have hardware of their own; name others with --over"
+        if spaces:
+            self.findings.options, self.findings.left_out = spaces[0].options, dict(spaces[0].left_out)
+        if not spaces:
+            reasons = "; ".join(f"{name} {reason}" for name, reason in self.findings.skipped.items())
+            remedy = "use on-demand prices" if options.market == "spot" else "or use --objective gpus"
+            raise ScenarioError(f"nothing can be priced: {reasons}", remedy=remedy)
+        return spaces
+
+    def _refine(self, spaces: Sequence[Space]) -> None:
+        """Search the engine knobs, too, on the kinds of GPU that are best so far."""
+        groups = self.findings.groups
+        search = [Search(space, self.goal) for space in spaces]
+        order = sorted(
+            (index for index, group in enumerate(groups) if group.method == "shapes" and group.best is not None),
+            key=lambda index: search[index].value(_trial(groups[index].best)),
+        )[:REFINED_GROUPS]
+        if not self.options.trials:
+            return
+        seed = self.scenario.run.seed
+        tasks = [(spaces[index], self.goal, groups[index].best, self.options.trials, seed) for index in order]
+        for index, refined in zip(order, self._each(refine_group, tasks), strict=True):
+            groups[index] = _joined(groups[index], refined)
+
+    def _missed(self, spaces: Sequence[Space]) -> Miss:
+        """Return what came nearest, and the plan without what nothing can reach."""
+        miss = nearest_miss(self.findings.groups, self.borne, self.goal)
+        miss = replace(miss, drafted=self._drafted(spaces, miss))
+        if not miss.relaxed_terms or self.borne.slo is None:
+            return miss
+        slo = self.scenario.slo
+        if slo is None:
+            return miss
+        left = dict.fromkeys(miss.relaxed_terms)
+        terms = {term: getattr(slo, term) for term in ("ttft", "tpot", "e2e")} | left
+        if all(limit is None for limit in terms.values()):
+            return miss
+        relaxed = self.scenario.model_copy(update={"slo": slo.model_copy(update=left)})
+        inner = _Planning(relaxed, self.options, (*self.reference, *_unset(miss.relaxed_terms)), self._progress)
+        return replace(miss, relaxed_plan=inner.plan().summary)
+
+    def _drafted(self, spaces: Sequence[Space], miss: Miss) -> Trial | None:
+        """Return what the nearest deployment reaches with drafts, where a bound rules out that it does without."""
+        if miss.member is None or not miss.is_bound or miss.metric not in ("tpot", "e2e"):
+            return None
+        for space, group in zip(spaces, self.findings.groups, strict=True):
+            choices = space.options.get("speculate", ())
+            if miss.member not in group.members or len(choices) < 2:
+                continue
+            overrides = space.overrides({**space.chosen(miss.member.overrides), "speculate": choices[1]})
+            try:
+                return shown(overrides, miss.member.num_gpus, self.borne, self.goal)
+            except InputError:
+                return None
+        return None
+
+    def _confirm(self, spaces: Sequence[Space]) -> None:
+        """Take the best fleet that holds on all requests and in several replications, one replica more if need be.
+
+        Whatever held in the search is tried, the best first; where too many of them fail, the best of each kind of GPU
+        alone, with more and more replicas.
+        """
+        groups = self.findings.groups
+        bests = [(index, group.best) for index, group in enumerate(groups) if group.best is not None]
+        others = [
+            (index, member)
+            for index, group in enumerate(groups)
+            for member in group.members
+            if member is not group.best and member.trial is not None and member.trial.holds
+        ]
+        if not self._has_confirmed(spaces, [*bests, *others]):
+            self._has_confirmed(spaces, bests)
+
+    def _has_confirmed(self, spaces: Sequence[Space], members: Sequence[tuple[int, Member]]) -> bool:
+        """Return whether one of the members, by the index of its space, was confirmed; the best such is taken."""
+        found = self.findings
+        open_fleets: list[tuple[Any, int, int, Member]] = [
+            (Search(spaces[index], self.goal).value(member.trial), index, member.trial.replicas, member)
+            for index, member in members
+            if member.trial is not None
+        ]
+        for _ in range(CONFIRMED_AT_MOST):
+            if not open_fleets:
+                return False
+            best = open_fleets[0]
+            for each in open_fleets[1:]:
+                if is_less(each[0], best[0]):
+                    best = each
+            open_fleets.remove(best)
+            _, index, replicas, member = best
+            fleet = Fleet(scenario=self.borne, overrides=member.overrides, replicas=replicas)
+            trial = next(self._each(confirm, [(fleet,)]))
+            found.confirmations.append(trial)
+            if trial.holds:
+                found.fleet, found.confirmed, found.member, found.group = fleet, trial, member, found.groups[index]
+                return True
+            search = Search(spaces[index], self.goal)
+            if replicas < search.most_replicas(member):
+                bumped = replace_replicas(trial, replicas + 1)
+                open_fleets.append((search.value(bumped), index, replicas + 1, member))
+        return False
+
+    def _settle(self) -> None:
+        """Take the best so far, unconfirmed, where the search was stopped before one was confirmed."""
+        found = self.findings
+        held = [group for group in found.groups if group.best is not None]
+        if found.member is None and held:
+            search = Search(self._spaces()[0], self.goal)
+            found.group = min(held, key=lambda group: search.value(_trial(group.best)))
+            found.member = found.group.best
+
+    def _look_around(self, spaces: Sequence[Space], fleet: Fleet) -> None:
+        """Fill in headroom, spare, sensitivity, levers and the front; each is a task of its own."""
+        found = self.findings
+        plain = Fleet(scenario=self.scenario, overrides=fleet.overrides, replicas=fleet.replicas)
+        tasks: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [(traffic_borne, (plain,)), (one_fewer, (plain,))]
+        changes = list(changes_of(self.scenario))
+        for _, _, changed in changes:
+            tasks.append((resized_or_refused, (with_room(plain, changed),)))
+        space = next(each for each, group in zip(spaces, found.groups, strict=True) if group is found.group)
+        levers = [*levers_of(fleet, LEVERS), *option_levers(fleet, space)]
+        for _, overrides in levers:
+            tasks.append((resized_or_refused, (replace(fleet, overrides=overrides),)))
+        for space, overrides in front_candidates(found.groups, spaces, self.goal):
+            tasks.append((sized, (space, overrides, self.goal)))
+        tasks.append((single_changes, (self.scenario, spaces[0])))
+        *results, (found.own_throughput, found.singles) = self._each(_call, tasks)
+        found.borne_traffic, found.fewer = results[0], results[1]
+        rest = results[2:]
+        for (name, change, _), trial in zip(changes, rest, strict=False):
+            found.sensitivity.append((name, change, trial))
+        rest = rest[len(changes) :]
+        for (lever, overrides), trial in zip(levers, rest, strict=False):
+            found.levers.append((lever, overrides, trial))
+        found.front_trials += [trial for trial in rest[len(levers) :] if trial is not None]
+
+
+def _best_value(space: Space, group: GroupResult, goal: Goal) -> float:
+    """Return the value of the best on a kind of GPU; infinite for latency, or without one."""
+    if group.best is None or group.best.trial is None or goal.objective == "latency":
+        return math.inf
+    return Search(space, goal).value(group.best.trial)[0]
+
+
+def replace_replicas(trial: Trial, replicas: int) -> Trial:
+    """Return what a trial would be bought at with other replicas; its latencies stay."""
+    factor = replicas / trial.replicas
+    usd = None if trial.usd_per_hour is None else trial.usd_per_hour * factor
+    return replace(
+        trial,
+        replicas=replicas,
+        num_gpus=round(trial.num_gpus * factor),
+        usd_per_hour=usd,
+        watts=trial.watts * factor,
+    )
+
+
+def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return function(*arguments)
+
+
+def _trial(member: Member | None) -> Trial:
+    assert member is not None
+    assert member.trial is not None
+    return member.trial
+
+
+def _joined(group: GroupResult, refined: GroupResult) -> GroupResult:
+    """Return both searches of one kind of GPU as one; the refined best is never worse."""
+    seen = {id(member) for member in group.members}
+    members = [*group.members, *(member for member in refined.members if id(member) not in seen)]
+    return replace(
+        group,
+        members=members,
+        best=refined.best or group.best,
+        trials=[*group.trials, *refined.trials],
+        method="sampled",
+    )
+
+
+def _unset(terms: Sequence[str]) -> Iterator[str]:
+    for term in terms:
+        yield "--set"
+        yield f"slo.{term}=null"
+
+
+def _goal(scenario: Scenario, options: PlanOptions) -> Goal:
+    most = options.max_gpus
+    if most is None:
+        most = scenario.deployment.num_gpus if options.objective == "latency" else MAX_GPUS
+    return Goal(objective=options.objective, max_gpus=most, spare_replicas=options.spare_replicas)
+
+
+def _with_headroom(scenario: Scenario, headroom: float) -> Scenario:
+    if not headroom:
+        return scenario
+    borne = scaled_traffic(scenario, 1 + headroom)
+    if borne is None:
+        raise UsageError(
+            "needs arrivals with a rate, or clients", key="--headroom", value=headroom, remedy="leave it away"
+        )
+    return borne
+
+
+__all__ = ["Lever", "Plan", "PlanOptions", "plan"]

@@ -1,0 +1,118 @@
+"""The fleets beside the plan, in plain values: what lost and why, and what is faster for more money."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from simserve.planner.plan.findings import Findings
+from simserve.planner.plan.fleet import trial_figures
+from simserve.planner.plan.front import front
+from simserve.planner.plan.words import command, describe
+from simserve.planner.search.member import GroupResult
+from simserve.planner.search.trial import (
+    TERMS,
+    Trial,
+    deployed,
+    deployed_overrides,
+    is_one_job,
+    usd_per_month,
+)
+from simserve.planner.search.words import plain
+
+
+def runners_up(found: Findings) -> Iterator[dict[str, Any]]:
+    """Yield the best fleet on every other kind of GPU, and why it lost."""
+    for group in found.groups:
+        if group is found.group:
+            continue
+        if group.best is None or group.best.trial is None:
+            yield {"hardware": group.hardware, "label": None, "usd_per_month": None, "why": _why_none(group)}
+            continue
+        trial = group.best.trial
+        share = (trial.replicas + found.goal.spare_replicas) / trial.replicas
+        dollars = usd_per_month(trial)
+        yield {
+            "hardware": group.hardware,
+            "label": describe(
+                deployed(found.scenario, group.best.overrides, trial.replicas + found.goal.spare_replicas)
+            ),
+            "usd_per_month": None if dollars is None else dollars * share,
+            "usd_per_million_tokens": trial.usd_per_million_tokens,
+            "watts": trial.watts * share,
+            **trial_figures(trial),
+            "command": command(
+                found.reference, deployed_overrides(found.scenario, group.best.overrides, trial.replicas)
+            ),
+            "why": _why_lost(found, trial, share),
+        }
+
+
+def _why_lost(found: Findings, trial: Trial, share: float) -> str:
+    best = found.confirmed
+    if best is None:
+        return ""
+    own_share = (best.replicas + found.goal.spare_replicas) / best.replicas
+    if found.goal.objective == "gpus":
+        return f"{trial.num_gpus * share:,.0f} GPUs against {best.num_gpus * own_share:,.0f}"
+    if found.goal.objective == "energy":
+        return f"{trial.watts * share:,.0f} W against {best.watts * own_share:,.0f} W"
+    if found.goal.objective == "latency":
+        return f"p95 E2E {trial.latencies['p95_e2el_ms']:,.0f} ms against {best.latencies['p95_e2el_ms']:,.0f} ms"
+    if is_one_job(found.scenario):
+        own, other = best.usd_per_million_tokens, trial.usd_per_million_tokens
+        if own and other:
+            return f"${other:,.3g} a million tokens against ${own:,.3g}"
+    own, other = usd_per_month(best), usd_per_month(trial)
+    if not own or not other:
+        return "no price"
+    own, other = own * own_share, other * share
+    if abs(other / own - 1) < 5e-4:
+        return "as dear, with more GPUs or more changes"
+    if other < own:
+        return "cheaper in one run, but did not hold when it was confirmed"
+    return f"costs {other / own - 1:.0%} more"
+
+
+def _why_none(group: GroupResult) -> str:
+    """Return why nothing on a kind of GPU holds: the reason of whatever came furthest."""
+    for status in ("misses", "out_of_reach", "too_many_gpus", "does_not_fit", "invalid"):
+        reasons = [member.reason for member in group.members if member.status == status]
+        if reasons:
+            return reasons[0] if status != "out_of_reach" else _mildest(group)
+    return "nothing to try"
+
+
+def _mildest(group: GroupResult) -> str:
+    """Return the reason of the deployment whose bound is least above its limit."""
+    missing = [member for member in group.members if member.status == "out_of_reach"]
+    term = missing[0].bound.out_of_reach
+    same = [member for member in missing if member.bound.out_of_reach == term and term in TERMS]
+    return min(same, key=lambda each: each.bound.of(str(term))).reason if same else missing[0].reason
+
+
+def pareto(found: Findings) -> list[dict[str, Any]]:
+    """Return the fleets that no other beats in dollars a month, p95 TTFT and p95 TPOT at once."""
+    trials = [trial for group in found.groups for trial in group.trials if trial.holds] + found.front_trials
+    if found.confirmed is not None:
+        trials.append(found.confirmed)
+    points = []
+    for trial in trials:
+        dollars, ttft, tpot = usd_per_month(trial), trial.latencies["p95_ttft_ms"], trial.latencies["p95_tpot_ms"]
+        if dollars is None or ttft is None:
+            continue
+        first = trial.usd_per_million_tokens if is_one_job(found.scenario) else dollars
+        points.append(((first or dollars, ttft, tpot or 0.0), trial))
+    spare = found.goal.spare_replicas
+    return [
+        {
+            "label": describe(deployed(found.scenario, trial.overrides, trial.replicas + spare)),
+            "overrides": plain(deployed_overrides(found.scenario, trial.overrides, trial.replicas + spare)),
+            "num_gpus": round(trial.num_gpus * (trial.replicas + spare) / trial.replicas),
+            "usd_per_month": (usd_per_month(trial) or 0.0) * (trial.replicas + spare) / trial.replicas,
+            "usd_per_million_tokens": trial.usd_per_million_tokens,
+            "p95_ttft_ms": trial.latencies["p95_ttft_ms"],
+            "p95_tpot_ms": trial.latencies["p95_tpot_ms"],
+        }
+        for trial in front(points)
+    ]

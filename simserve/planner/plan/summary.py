@@ -1,0 +1,375 @@
+"""The plan in plain values: exactly what `simserve plan --json` prints. Simulates nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from simserve.planner.capacity.ramp import ramp_of
+from simserve.planner.plan.findings import Findings
+from simserve.planner.plan.fleet import CONFIRMING_REPLICATIONS, MOST_TRAFFIC, trial_figures
+from simserve.planner.plan.miss import Miss
+from simserve.planner.plan.price import Market, price_of
+from simserve.planner.plan.runners import pareto, runners_up
+from simserve.planner.plan.words import command, counted, describe
+from simserve.planner.search.member import GroupResult, Member
+from simserve.planner.search.trial import HOURS_PER_MONTH, TERMS, Trial, deployed, deployed_overrides, usd_per_month
+from simserve.planner.search.words import plain
+from simserve.scenario.objective import objective_mapping
+from simserve.scenario.schema import Scenario
+from simserve.workload.generate import generate
+
+PRICE_CHANGE = 0.2
+ENOUGH_OF_RATE = 0.9
+"""Share of the rate asked for that conversations must have reached, on average over what was measured."""
+
+
+def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str, Any]:
+    """Return everything a plan says, as plain values.
+
+    Args:
+        found: What the search found.
+        headroom: Share of traffic asked for beyond the scenario's.
+        market: Where GPUs are bought.
+    """
+    best = _best(found)
+    return {
+        "feasible": best is not None,
+        "scenario": found.scenario.name,
+        "seed": found.scenario.run.seed,
+        "objective": found.goal.objective,
+        "slo": objective_mapping(found.scenario),
+        "max_gpus": found.goal.max_gpus,
+        "headroom": headroom,
+        "spare_replicas": found.goal.spare_replicas,
+        "market": market,
+        "best": best,
+        "binding": _binding(found),
+        "candidates": [_candidate(found, group, member) for group in found.groups for member in group.members],
+        "runners_up": list(runners_up(found)),
+        "pareto": pareto(found),
+        "nearest_miss": None if found.miss is None else _miss(found, found.miss),
+        "sensitivity": list(_sensitivity(found)),
+        "advice": list(_advice(found)),
+        "single_changes": _singles(found),
+        "search": _search(found),
+    }
+
+
+def _best(found: Findings) -> dict[str, Any] | None:
+    member, trial = found.member, found.confirmed
+    is_confirmed = trial is not None
+    if member is None:
+        return None
+    trial = trial or member.trial
+    if trial is None:
+        return None
+    spare = found.goal.spare_replicas
+    bought = trial.replicas + spare
+    there = deployed(found.scenario, member.overrides, bought)
+    share = bought / trial.replicas
+    hourly = None if trial.usd_per_hour is None else trial.usd_per_hour * share
+    changes = plain(deployed_overrides(found.scenario, member.overrides, bought))
+    return {
+        "label": describe(there),
+        "hardware": there.deployment.hardware,
+        "deployment": there.as_mapping()["deployment"],
+        "overrides": changes,
+        "command": command(found.reference, changes),
+        **trial_figures(trial),
+        "replicas": bought,
+        "replicas_needed": trial.replicas,
+        "num_gpus": round(trial.num_gpus * share),
+        "mean_gpus": trial.mean_gpus * share,
+        "usd_per_hour": hourly,
+        "usd_per_month": None if hourly is None else hourly * HOURS_PER_MONTH,
+        "usd_per_gpu_hour": member.usd_per_gpu_hour,
+        "usd_per_million_tokens": None
+        if trial.usd_per_million_tokens is None
+        else trial.usd_per_million_tokens * share,
+        "watts": trial.watts * share,
+        "assumes": _assumed(found, there),
+        "busy": trial.busy,
+        "mean_batch": trial.figures["mean_batch"],
+        "duration_s": trial.duration,
+        "bottleneck": trial.binding,
+        "fidelity": trial.fidelity,
+        "confirmed": {
+            "is_confirmed": is_confirmed,
+            "replications": CONFIRMING_REPLICATIONS if is_confirmed and found.scenario.workload.trace is None else 1,
+            "requests": trial.requests,
+        },
+        "bound": _bound(member),
+        "traffic_borne": found.borne_traffic,
+        "lost_replica": _lost(found, hourly, bought),
+        "spot": _spot(found, there, trial.mean_gpus * share),
+        "arithmetic": list(_arithmetic(found, member, trial)),
+    }
+
+
+def _assumed(found: Findings, there: Scenario) -> list[str]:
+    """Return which figures of a plan are not the scenario's own, in words."""
+    return [*_drafts_assumed(found, there), *_still_beginning(found)]
+
+
+def _still_beginning(found: Findings) -> list[str]:
+    """Return that conversations do not come at their rate yet while the scenario's run lasts, where that is so."""
+    workload, trial = found.borne.workload, found.confirmed
+    rate = getattr(workload.arrivals, "rate", None)
+    reached = None if trial is None else trial.figures["request_throughput"]
+    if workload.sessions is None or workload.trace is not None or rate is None or not reached:
+        return []
+    if reached >= ENOUGH_OF_RATE * rate:
+        return []
+    ramp = ramp_of(generate(workload, seed=found.borne.run.seed, base_path=found.borne.folder))
+    if ramp is None:
+        return []
+    enough = round(2 * rate * ramp.seconds(0.0), -3)
+    return [
+        f"{reached:.3g} requests come a second, not {rate:g}: conversations are still beginning when the run ends; the "
+        f"fleet for {rate:g} is planned with --set workload.num_requests={max(enough, 1000):.0f}"
+    ]
+
+
+def _drafts_assumed(found: Findings, there: Scenario) -> list[str]:
+    drafts = there.deployment.speculative
+    if drafts is None or found.scenario.deployment.speculative is not None:
+        return []
+    rate = "" if drafts.acceptance_rate is None else f" {drafts.acceptance_rate:g} of the time"
+    decay = "" if drafts.acceptance_decay is None else f", {drafts.acceptance_decay:g} times that from draft to draft"
+    return [
+        f"a draft is accepted{rate}{decay} (calibration/speculation.md says on which prompts): measure it on yours, "
+        "and set deployment.speculative"
+    ]
+
+
+def _bound(member: Member) -> dict[str, float]:
+    return {
+        "least_replicas": member.bound.least_replicas,
+        **{f"{term}_ms": member.bound.of(term) * 1e3 for term in TERMS},
+    }
+
+
+def _lost(found: Findings, hourly: float | None, bought: int) -> dict[str, Any]:
+    """Return what one lost replica does, and what a spare one costs."""
+    spare = None if hourly is None else hourly / bought
+    fewer = found.fewer
+    return {
+        "still_holds": found.goal.spare_replicas > 0 or (fewer is not None and fewer.holds),
+        "without_spares": None if fewer is None else trial_figures(fewer),
+        "spare_usd_per_month": None if spare is None else spare * HOURS_PER_MONTH,
+    }
+
+
+def _spot(found: Findings, there: Scenario, num_gpus: float) -> dict[str, float] | None:
+    price = price_of(found.scenario, there.deployment.hardware, "spot").usd
+    if price is None or any(pool.hardware is not None for pool in there.deployment.pools):
+        return None
+    hourly = price * num_gpus
+    return {"usd_per_gpu_hour": price, "usd_per_hour": hourly, "usd_per_month": hourly * HOURS_PER_MONTH}
+
+
+def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
+    """Yield why it takes this many GPUs, line by line."""
+    completed = trial.figures["completed"] or 0
+    rate = getattr(found.borne.workload.arrivals, "rate", None)
+    if completed:
+        prompt = (trial.figures["total_input_tokens"] or 0) / completed
+        output = (trial.figures["total_output_tokens"] or 0) / completed
+        if rate is not None:
+            yield (
+                f"{rate:,.4g} requests/s x {prompt:,.0f} prompt and {output:,.0f} output tokens = "
+                f"{rate * prompt:,.0f} prompt and {rate * output:,.0f} output tokens/s"
+            )
+    multiple = found.borne_traffic
+    asked = getattr(found.scenario.workload.arrivals, "rate", None)
+    if multiple is not None and asked is not None:
+        capacity = asked * multiple / trial.replicas
+        at_least = "at least " if multiple >= MOST_TRAFFIC else ""
+        yield (
+            f"one replica bears {at_least}{capacity:,.3g} requests/s within the SLO (simulated, to 5%): "
+            f"{rate:,.4g} / {capacity:,.3g} = {rate / capacity:,.2f}, so "
+            f"{counted(trial.replicas, 'replica')}"
+        )
+    if member.bound.least_replicas > 1:
+        yield f"fewer than {member.bound.least_replicas} replicas cannot do the work in time (bound)"
+    yield from _price(found, member, trial)
+
+
+def _price(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
+    """Yield what the fleet costs: whole GPUs at a price, or what was billed of a fleet that is not all there is."""
+    bought = trial.replicas + found.goal.spare_replicas
+    month = None if trial.usd_per_hour is None else trial.usd_per_hour * HOURS_PER_MONTH
+    deployment = deployed(found.scenario, member.overrides, bought).deployment
+    if deployment.autoscaling is not None and month is not None and member.usd_per_gpu_hour is not None:
+        yield (
+            f"{trial.mean_gpus:,.3g} GPUs are paid for on average, {trial.num_gpus} at most: x "
+            f"${member.usd_per_gpu_hour:,.4g} an hour = ${trial.usd_per_hour:,.2f} an hour = ${month:,.0f} a month of "
+            f"30 days; a fixed fleet of {trial.num_gpus} would cost "
+            f"${trial.num_gpus * member.usd_per_gpu_hour * HOURS_PER_MONTH:,.0f}"
+        )
+    elif deployment.pools and member.makeup is not None and trial.usd_per_hour is not None and month is not None:
+        makeup = member.makeup
+        counts = makeup.counts(trial.replicas)
+        parts = [
+            f"{count * gpus} x ${usd or 0.0:,.4g} ({pool.name})"
+            for count, gpus, usd, pool in zip(
+                counts, makeup.gpus, makeup.usd_per_gpu_hour, deployment.pools, strict=True
+            )
+        ]
+        yield f"{' + '.join(parts)} an hour = ${trial.usd_per_hour:,.2f} an hour = ${month:,.0f} a month of 30 days"
+    elif member.usd_per_gpu_hour is not None:
+        gpus = bought * member.num_gpus
+        hourly = gpus * member.usd_per_gpu_hour
+        bought_words = f"{counted(bought, 'replica')} x {counted(member.num_gpus, 'GPU')}"
+        yield (
+            f"{bought_words} x ${member.usd_per_gpu_hour:,.4g} an hour = ${hourly:,.2f} an hour = "
+            f"${hourly * HOURS_PER_MONTH:,.0f} a month of 30 days"
+        )
+        if deployment.overflow is not None and trial.usd_per_hour is not None:
+            api = trial.usd_per_hour - trial.num_gpus * member.usd_per_gpu_hour
+            yield f"and {deployment.overflow.api} takes ${api:,.2f} an hour = ${api * HOURS_PER_MONTH:,.0f} a month"
+
+
+def _binding(found: Findings) -> str | None:
+    """Return what keeps the plan from being smaller: the SLO term that fails first, else the bottleneck."""
+    if found.miss is not None:
+        return found.miss.metric
+    failing = found.fewer if found.fewer is not None and not found.fewer.holds else found.confirmed
+    if failing is None:
+        return None
+    shares = {term: share for term, share in failing.by_metric.items() if share is not None and share < 1}
+    return min(shares, key=lambda term: shares[term]) if shares else failing.binding
+
+
+def _candidate(found: Findings, group: GroupResult, member: Member) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "hardware": group.hardware,
+        "overrides": plain(member.overrides),
+        "status": "best" if member is found.member else member.status,
+        "reason": member.reason,
+        "gpus_per_replica": member.num_gpus or None,
+        "bound": _bound(member) if member.num_gpus else None,
+    }
+    if member.trial is not None:
+        entry["label"] = describe(deployed(found.scenario, member.overrides, member.trial.replicas))
+        entry["usd_per_month"] = usd_per_month(member.trial)
+        entry["watts"] = member.trial.watts
+        entry |= trial_figures(member.trial)
+    return entry
+
+
+def _miss(found: Findings, miss: Miss) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "metric": miss.metric,
+        "asked": miss.limit,
+        "reached": miss.reached,
+        "is_bound": miss.is_bound,
+        "missed_by": None if miss.limit is None or miss.reached is None else miss.reached - miss.limit,
+        "relax": miss.relax,
+        "unreachable": list(miss.relaxed_terms),
+        "relaxed_plan": miss.relaxed_plan,
+    }
+    if miss.member is not None:
+        replicas = miss.trial.replicas if miss.trial is not None else miss.member.bound.least_replicas
+        entry["label"] = describe(deployed(found.scenario, miss.member.overrides, replicas))
+        entry["overrides"] = plain(deployed_overrides(found.scenario, miss.member.overrides, replicas))
+        entry["bound"] = _bound(miss.member)
+        if miss.trial is not None:
+            entry |= trial_figures(miss.trial)
+    if miss.drafted is not None:
+        there = deployed(found.scenario, miss.drafted.overrides, miss.drafted.replicas)
+        entry["with_drafts"] = {
+            "label": describe(there),
+            "overrides": plain(deployed_overrides(found.scenario, miss.drafted.overrides, miss.drafted.replicas)),
+            "assumes": _assumed(found, there),
+            **trial_figures(miss.drafted),
+        }
+    return entry
+
+
+def _sensitivity(found: Findings) -> Iterator[dict[str, Any]]:
+    if found.confirmed is None:
+        return
+    for name, change, trial in found.sensitivity:
+        refusal, sized = (trial, None) if isinstance(trial, str) else (None, trial)
+        yield {
+            "what": name,
+            "change": change,
+            "replicas": None if sized is None else sized.replicas,
+            "num_gpus": None if sized is None else sized.num_gpus,
+            "usd_per_month": None if sized is None else usd_per_month(sized),
+            "reason": refusal,
+        }
+    dollars = usd_per_month(found.confirmed)
+    for change in (-PRICE_CHANGE, PRICE_CHANGE):
+        yield {
+            "what": "price",
+            "change": change,
+            "replicas": found.confirmed.replicas,
+            "num_gpus": found.confirmed.num_gpus,
+            "usd_per_month": None if dollars is None else dollars * (1 + change),
+            "reason": None,
+        }
+
+
+def _advice(found: Findings) -> Iterator[dict[str, Any]]:
+    """Yield for each lever the fleet it would take, against the plan's."""
+    if found.confirmed is None:
+        return
+    own = usd_per_month(found.confirmed)
+    for lever, overrides, trial in found.levers:
+        entry: dict[str, Any] = {"lever": lever.name, "variant": lever.label, "overrides": plain(overrides)}
+        if isinstance(trial, str) or trial is None:
+            reason = trial if isinstance(trial, str) else "does not hold with four times the replicas"
+            yield {**entry, "replicas": None, "usd_per_month": None, "usd_per_month_more": None, "reason": reason}
+            continue
+        dollars = usd_per_month(trial)
+        more = None if dollars is None or own is None else dollars - own
+        yield {
+            **entry,
+            "replicas": trial.replicas,
+            "num_gpus": trial.num_gpus,
+            "usd_per_month": dollars,
+            "usd_per_month_more": more,
+            "reason": "",
+            "p95_ttft_ms": trial.latencies["p95_ttft_ms"],
+            "p95_tpot_ms": trial.latencies["p95_tpot_ms"],
+            "usd_per_million_tokens": trial.usd_per_million_tokens,
+        }
+
+
+def _singles(found: Findings) -> dict[str, Any] | None:
+    """Return what one change alone does to the deployment as it is."""
+    if found.own_throughput is None:
+        return None
+    return {
+        "output_throughput": found.own_throughput,
+        "changes": [
+            {
+                "lever": each.lever.name,
+                "variant": each.lever.label,
+                "overrides": plain(each.overrides),
+                "output_throughput": each.output_throughput,
+                "times": each.times,
+                "reason": each.reason,
+            }
+            for each in found.singles
+        ],
+    }
+
+
+def _search(found: Findings) -> dict[str, Any]:
+    statuses = [member.status for group in found.groups for member in group.members]
+    counts: Mapping[str, int] = {status: statuses.count(status) for status in dict.fromkeys(statuses)}
+    return {
+        "combinations": sum(group.size for group in found.groups),
+        "looked_at": len(statuses),
+        "by_status": dict(counts),
+        "simulations": sum(len(group.trials) for group in found.groups),
+        "hardware": [group.hardware for group in found.groups],
+        "skipped": dict(found.skipped),
+        "options": {name: [choice.label for choice in choices] for name, choices in found.options.items()},
+        "left_out": dict(found.left_out),
+        "methods": {group.hardware: group.method for group in found.groups},
+    }

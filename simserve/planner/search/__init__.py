@@ -1,0 +1,1 @@
+"""The best fleet on one kind of GPU: bounds, then simulation."""

@@ -1,0 +1,313 @@
+"""What no fleet of a deployment can beat: proven lower bounds on latencies and on the number of replicas.
+
+They come from the priced step tables and the very requests of the run, without simulating. The planner drops a
+deployment only where a bound proves that no schedule of these requests meets the SLO on it; the argument stands
+with each function, and a property test simulates what was dropped.
+
+What the proofs lean on (`simserve.engine.tables.StepTimes`): ``token_seconds``, ``sequence_seconds``,
+``decode_base`` and ``decode_attention_base`` never fall with their index, no entry is negative, a token is computed
+by a step or not at all. A scenario that uses a feature beyond them (see `is_covered`) gets no bound.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine.config import EngineConfig
+from simserve.engine.state import FAILED, RequestTable
+from simserve.engine.tables import StepTimes
+from simserve.metrics.slo import SLO
+from simserve.planner.search.bound_covered import is_covered
+from simserve.planner.search.bound_work import least_replica_seconds
+from simserve.scenario.objective import objective
+from simserve.scenario.schema import Scenario
+from simserve.workload.requests import RequestSpecs
+
+Array = NDArray[np.float64]
+
+MORE_CHUNKS = 8
+"""Numbers of chunks, beyond the fewest, that a prompt's first token is bounded for one by one."""
+WINDOW_STARTS = 8
+"""Starts of the measured window that the number of replicas is bounded for."""
+BUSY_BINS = 32
+BUSY_LENGTHS = (1, 2, 4, 8)
+"""Busiest stretches that the number of replicas is bounded for, in parts of the run."""
+SHOWN_SHARE = 0.95
+"""Share of the requests that the bounds on latencies are shown for where no SLO names one."""
+ROUNDING = 1.0 - 1e-9
+"""Bounds are lowered by this: they sum in another order than the simulation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What no number of replicas, or no smaller number of them, can beat.
+
+    Attributes:
+        out_of_reach: SLO term that too many requests must miss whatever the number of replicas (``ttft``, ``tpot``,
+            ``e2e``, ``slo`` where only their combination is); None: none.
+        least_replicas: Fewer replicas cannot meet the SLO; at least 1.
+        ttft: Seconds that the slowest request of the share asked for waits for its first token at least.
+        tpot: Likewise, for a further token.
+        e2e: Likewise, for its last token.
+        replica_seconds: Seconds of one replica that all requests together take at least.
+        is_proven: Whether the proofs cover the deployment; where they do not, nothing is said.
+    """
+
+    out_of_reach: str | None
+    least_replicas: int
+    ttft: float
+    tpot: float
+    e2e: float
+    replica_seconds: float
+    is_proven: bool = True
+
+    def of(self, term: str) -> float:
+        """Return the bound on ``ttft``, ``tpot`` or ``e2e``, seconds."""
+        return float(getattr(self, term))
+
+
+NO_BOUND = Bound(out_of_reach=None, least_replicas=1, ttft=0.0, tpot=0.0, e2e=0.0, replica_seconds=0.0, is_proven=False)
+"""Says nothing, so nothing is dropped by it."""
+
+
+def loosest_limits(scenario: Scenario) -> SLO | None:
+    """Return the objective that every request must keep at least: of classes, the widest limit on each latency."""
+    asked = objective(scenario)
+    classes = scenario.workload.classes
+    if asked is None or not classes:
+        return asked
+    owners = [asked.by_class.get(each.name, asked) for each in classes]
+    widest: dict[str, float | None] = {}
+    for term in ("ttft", "tpot", "e2e"):
+        limits = [getattr(owner, term) for owner in owners]
+        widest[term] = None if any(limit is None for limit in limits) else max(limits)
+    return SLO(ttft=widest["ttft"], tpot=widest["tpot"], e2e=widest["e2e"], attainment=asked.attainment)
+
+
+def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, specs: RequestSpecs) -> Bound:
+    """Return the bounds of a deployment under the requests of one run.
+
+    Args:
+        scenario: Says the SLO; of classes the widest limits count, which each must keep.
+        config: Limits and rules of one replica's scheduler.
+        times: Seconds of its steps.
+        specs: The requests.
+    """
+    if config.batching != "continuous" or config.kv_allocation == "none" or not is_covered(scenario, specs):
+        return NO_BOUND
+    table = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config)
+    prompt = np.frombuffer(table.prompt_tokens, dtype=np.int32).astype(np.float64)
+    output = np.frombuffer(table.output_tokens, dtype=np.int32).astype(np.float64)
+    fails = np.frombuffer(table.status, dtype=np.int8) == FAILED
+    ttft = first_token_seconds(prompt, config, times) * ROUNDING
+    further = np.where(output > 1, further_token_seconds(prompt, config, times), 0.0) * ROUNDING
+    e2e = ttft + np.maximum(output - 1, 0) * further
+    slo, tpot = loosest_limits(scenario), further
+    if config.async_output:
+        # A first token may be handed over as late as the second: one gap less counts, and no limit on TPOT sets a pace.
+        tpot = further * np.maximum(output - 2, 0) / np.maximum(output - 1, 1)
+        slo = None if slo is None else SLO(ttft=slo.ttft, tpot=None, e2e=slo.e2e, attainment=slo.attainment)
+    share = SHOWN_SHARE if slo is None else slo.attainment
+    work, _ = least_replica_seconds(prompt, output, None, config, times)
+    bound = Bound(
+        out_of_reach=None,
+        least_replicas=1,
+        ttft=float(np.quantile(ttft, share)),
+        tpot=float(np.quantile(tpot, share)),
+        e2e=float(np.quantile(e2e, share)),
+        replica_seconds=max(float(work[~fails].sum()), 0.0) * ROUNDING,
+    )
+    if slo is None or not any(slo.has_bound(term) for term in ("ttft", "tpot", "e2e")):
+        return bound
+    latest_start = _latest_window_start(scenario, specs, int(fails.sum()))
+    missed = _term_out_of_reach(slo, {"ttft": ttft, "tpot": tpot, "e2e": e2e}, fails, latest_start)
+    if missed is not None:
+        return dataclasses.replace(bound, out_of_reach=missed)
+    replicas = _least_replicas(slo, config, times, specs, prompt, output, ttft, fails, latest_start)
+    return dataclasses.replace(bound, least_replicas=replicas)
+
+
+def first_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes) -> Array:
+    """Return the least time from arrival to the first token of each prompt, on any schedule.
+
+    The prompt of p tokens is computed in k chunks, k at least p over the largest chunk. A step with a chunk of c
+    tokens holds at least these, in each of the s pipeline stages one after the other, so it takes at least ``t(c) +
+    sequence_seconds[1]`` with ``t(c) = token_seconds[s c]``. One of k chunks has at least p / k tokens and the others
+    at least one, hence ``t(p / k) + (k - 1) t(1)``; and with r the least of ``t(c) / c``, the chunks together take at
+    least ``r p``. The larger holds for each k; the least over k is the bound. The k beyond those looked at take at
+    least ``max(r p, k t(1))``. The attended pairs of the chunks sum to ``p (p + 1) / 2`` however it is cut, the keys
+    to at least p. Waiting, other requests and recomputed tokens only add.
+    """
+    largest = max(config.max_chunk_tokens if config.enable_chunked_prefill else int(prompt.max()), 1)
+    stages = config.pipeline_parallel_size
+    seconds = step_token_seconds(times, max(int(prompt.max()), largest) * stages)[::stages]
+    rate = float((seconds[1:] / np.arange(1, len(seconds))).min())
+    lengths, place = np.unique(prompt, return_inverse=True)
+    fewest = np.ceil(lengths / largest)
+    head = times.sequence_seconds[1]
+    beyond = fewest + MORE_CHUNKS + 1
+    least = np.maximum(rate * lengths, beyond * seconds[1]) + beyond * head
+    for extra in range(MORE_CHUNKS + 1):
+        chunks = fewest + extra
+        largest_of = np.ceil(lengths / chunks).astype(np.int64)
+        one_by_one = seconds[largest_of] + (chunks - 1) * seconds[1]
+        least = np.minimum(least, np.maximum(rate * lengths, one_by_one) + chunks * head)
+    attention = (
+        times.prefill_pair_seconds * lengths * (lengths + 1) / 2
+        + times.prefill_context_seconds * lengths
+        + times.prefill_request_seconds
+    )
+    return np.asarray((config.frontend_latency + least + attention)[place])
+
+
+def further_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes) -> Array:
+    """Return the least time of each further token of a request, on any schedule.
+
+    Every further token ends a step of its own. That step decodes the request, whose context is at least its prompt:
+    a decode-only step takes at least ``decode_base[1] + slope p``, one with prompts beside at least
+    ``token_seconds[1] + sequence_seconds[1] + slope p``. Or, after a preemption, it computes prompt and answer
+    again: at least the rate r for p tokens, with their pairs and keys. The least of the three holds for all.
+    """
+    slope = float(np.min(times.decode_slope[1:])) * prompt
+    seconds = step_token_seconds(times, config.max_num_batched_tokens * config.pipeline_parallel_size)
+    rate = float((seconds[1:] / np.arange(1, len(seconds))).min())
+    head = times.sequence_seconds[1]
+    decoded = min(times.decode_base[1], seconds[1] + head) + slope
+    computed_again = (
+        np.maximum(seconds[1], rate * prompt)
+        + head
+        + times.prefill_context_seconds * prompt
+        + times.prefill_pair_seconds * prompt * (prompt + 1) / 2
+    )
+    return np.asarray(np.minimum(decoded, computed_again))
+
+
+def step_token_seconds(times: StepTimes, last: int) -> Array:
+    """Return ``token_seconds`` of 0 to ``last`` tokens, beyond the table along its straight line."""
+    table = np.asarray(times.token_seconds, dtype=np.float64)
+    if last < len(table):
+        return table[: last + 1]
+    beyond = np.arange(1.0, last - len(table) + 2)
+    return np.concatenate((table, table[-1] + times.token_seconds_beyond * beyond))
+
+
+def _latest_window_start(scenario: Scenario, specs: RequestSpecs, num_failed: int) -> int:
+    """Return the last request that the measured window can start with.
+
+    The warm-up cut is at most half of the completed requests (`simserve.metrics.steady_state`), in seconds it is
+    where the scenario says; without arrivals of its own a run is measured whole.
+    """
+    count = len(specs)
+    if specs.concurrency is not None:
+        return 0
+    warmup = scenario.run.warmup
+    if not isinstance(warmup, str):
+        after = specs.arrival_time < specs.arrival_time[0] + warmup
+        return min(int(np.count_nonzero(after)), count - 1)
+    return min(count // 2 + num_failed, count - 1) if specs.is_stationary and warmup == "auto" else 0
+
+
+def _term_out_of_reach(slo: SLO, least: dict[str, Array], fails: NDArray[np.bool_], latest_start: int) -> str | None:
+    """Return the term that more requests miss than may, in whatever window; the furthest from its limit first.
+
+    The window holds all requests from its first on. A request whose bound lies above a limit misses it, so where
+    the share of these exceeds what may be missed, for every start, the SLO cannot be met.
+    """
+    limits = {term: getattr(slo, term) for term in least if getattr(slo, term) is not None}
+    misses = {term: (least[term] > limit) | fails for term, limit in limits.items()}
+    excess = {term: float(np.quantile(least[term], slo.attainment)) / limit for term, limit in limits.items()}
+    for term in sorted(misses, key=lambda each: -excess[each]):
+        if _is_too_many(misses[term], slo.attainment, latest_start):
+            return term
+    combined = np.logical_or.reduce(list(misses.values()))
+    return "slo" if _is_too_many(combined, slo.attainment, latest_start) else None
+
+
+def _is_too_many(misses: NDArray[np.bool_], attainment: float, latest_start: int) -> bool:
+    from_here = np.cumsum(misses[::-1])[::-1][: latest_start + 1]
+    requests = len(misses) - np.arange(latest_start + 1)
+    # As the simulation judges: met over submitted, against the share asked for.
+    return bool(np.all((requests - from_here) / requests < attainment))
+
+
+def _least_replicas(
+    slo: SLO,
+    config: EngineConfig,
+    times: StepTimes,
+    specs: RequestSpecs,
+    prompt: Array,
+    output: Array,
+    ttft: Array,
+    fails: NDArray[np.bool_],
+    latest_start: int,
+) -> int:
+    """Return the replicas below which too few requests can meet the SLO.
+
+    A request that meets it is done by a known deadline after its arrival. Those that arrive from request s on and
+    meet it are worked on between the arrival of s and the last deadline E, by n replicas at most ``n (E -
+    arrival_s)`` seconds together. They take at least the work of as many of the cheapest
+    (`simserve.planner.search.bound_work.least_replica_seconds`). The window starts anywhere up to ``latest_start``;
+    between two of the starts looked at, at most the requests between them are lost from the count. The same holds of
+    any stretch of requests behind it, all but the misses that the whole window may have: the busiest ones are looked
+    at.
+    """
+    if specs.concurrency is not None:
+        return 1
+    gaps = np.maximum(output - 1, 0.0)
+    decoding = np.full(len(output), np.inf)
+    if slo.tpot is not None:
+        decoding = slo.tpot * gaps
+    if slo.e2e is not None:
+        decoding = np.minimum(decoding, np.maximum(slo.e2e - ttft, 0.0))
+    if slo.e2e is not None:
+        deadline = np.full(len(output), slo.e2e)
+    elif slo.ttft is not None:
+        deadline = slo.ttft + (decoding if slo.tpot is not None else np.zeros(len(output)))
+    else:
+        return 1
+    has_decode_limit = slo.tpot is not None or slo.e2e is not None
+    answers = output if has_decode_limit else np.minimum(output, 1.0)
+    work, _ = least_replica_seconds(prompt, answers, decoding if has_decode_limit else None, config, times)
+    work = np.where(fails, np.inf, work)
+    ends = specs.arrival_time + deadline
+    least, count = math.inf, len(output)
+    starts = np.unique(np.linspace(0, latest_start + 1, WINDOW_STARTS + 1).astype(np.int64))
+    for first, after in itertools.pairwise(int(each) for each in starts):
+        start = after - 1
+        num_good = math.ceil(slo.attainment * (count - first) - 1e-9) - (start - first)
+        least = min(least, _replicas_from(work[start:], ends[start:], float(specs.arrival_time[start]), num_good))
+    misses = count - math.ceil(slo.attainment * count - 1e-9)
+    busiest = _replicas_when_busiest(work, ends, specs.arrival_time, latest_start, misses)
+    least = max(least, busiest) if math.isfinite(least) else busiest
+    return max(1, math.ceil(least * ROUNDING))
+
+
+def _replicas_when_busiest(work: Array, ends: Array, arrival_time: Array, latest_start: int, misses: int) -> float:
+    """Return the replicas that the busiest stretches of a window need, if so many of its requests may miss."""
+    arrivals = arrival_time[latest_start:]
+    edges = np.searchsorted(arrivals, np.linspace(arrivals[0], arrivals[-1], BUSY_BINS + 1)[:-1])
+    edges = np.append(edges, len(arrivals)) + latest_start
+    most = 0.0
+    for length in BUSY_LENGTHS:
+        sizes = edges[length:] - edges[:-length]
+        place = int(np.argmax(sizes))
+        start, end = int(edges[place]), int(edges[place + length])
+        if end > start:
+            good = end - start - misses
+            most = max(most, _replicas_from(work[start:end], ends[start:end], float(arrival_time[start]), good))
+    return most
+
+
+def _replicas_from(work: Array, ends: Array, start: float, num_good: int) -> float:
+    """Return the replicas that at least ``num_good`` of these requests need from ``start`` on."""
+    if num_good < 1:
+        return 0.0
+    sums = np.cumsum(np.sort(work))
+    seconds = float(np.max(ends)) - start
+    return max(float(np.min(sums[num_good - 1 :])), 0.0) / seconds if seconds > 0 else 0.0

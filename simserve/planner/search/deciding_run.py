@@ -1,0 +1,88 @@
+"""The run that decides on a fleet in a search: shorter than the scenario's, or narrower, where that says the same.
+
+Open-loop traffic that is alike all through is run for fewer requests. Clients of a closed loop, and conversations,
+must go on for as long as the scenario says: contexts grow, and all clients start at once. There are as many of them a
+replica on fewer replicas with their share of the clients, and these behave alike: 1 to 8 replicas of the 38 that
+`scenarios/ten-thousand-users.yaml` needs hold with the same share of the clients to within one replica of 38.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from simserve.planner.overrides import Overrides, with_overrides
+from simserve.planner.scaling import scaled_traffic
+from simserve.planner.search.trial import MOST_REQUESTS, Trial, request_limit, try_fleet
+from simserve.scenario.schema import Scenario
+from simserve.workload.arrival_spec import ClosedLoopArrivals
+
+NARROW_REQUESTS = 2500
+"""Requests about which a narrower run has."""
+ROUTING_KEY = "deployment.routing"
+_ANY_ROUTING = "round_robin"
+"""One replica gets everything, whoever routes; this router decides nothing that would keep the kernel from leaping."""
+_OF_EQUAL_REPLICAS = (
+    "pools",
+    "autoscaling",
+    "faults",
+    "updates",
+    "overflow",
+    "admission",
+    "response_cache",
+    "fairness",
+)
+
+
+def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Trial:
+    """Run a fleet as far as a search needs: see `simserve.planner.search.trial.try_fleet`."""
+    there = with_overrides(scenario, overrides)
+    fewer = narrowed(there, replicas, NARROW_REQUESTS)
+    if fewer is not None:
+        return narrow_run(scenario, overrides, replicas, fewer)
+    return try_fleet(scenario, overrides, replicas, request_limit(there, MOST_REQUESTS))
+
+
+def narrowed(there: Scenario, replicas: int, most_requests: int) -> int | None:
+    """Return how many of the replicas have about so many requests; None where fewer are not like all of them.
+
+    Args:
+        there: The scenario with the overrides of the deployment.
+        replicas: Of the fleet.
+        most_requests: Requests that are enough.
+    """
+    workload, deployment = there.workload, there.deployment
+    arrivals, count = workload.arrivals, workload.num_requests
+    if not isinstance(arrivals, ClosedLoopArrivals) or count is None or count <= most_requests:
+        return None
+    if any(getattr(deployment, name, None) for name in _OF_EQUAL_REPLICAS):
+        return None
+    fewer = math.ceil(replicas * most_requests / count)
+    return fewer if fewer < replicas and arrivals.concurrency * fewer >= replicas else None
+
+
+def narrow_run(scenario: Scenario, overrides: Overrides, replicas: int, fewer: int) -> Trial:
+    """Run ``fewer`` of the replicas with their share of the clients, and return what all of them do.
+
+    Latencies and shares are those of the run; GPUs, dollars, watts and rates are those of all replicas.
+    """
+    share = fewer / replicas
+    narrow = scaled_traffic(scenario, share)
+    assert narrow is not None  # a closed loop
+    assert scenario.workload.num_requests is not None  # as `narrowed` requires
+    count = max(1, round(scenario.workload.num_requests * share))
+    narrow = narrow.model_copy(update={"workload": narrow.workload.model_copy(update={"num_requests": count})})
+    deployed = overrides if fewer > 1 else {**overrides, ROUTING_KEY: _ANY_ROUTING}
+    trial = try_fleet(narrow, deployed, fewer)
+    rates = {name: None if value is None else value / share for name, value in trial.figures.items()}
+    return replace(
+        trial,
+        overrides=dict(overrides),
+        replicas=replicas,
+        num_gpus=round(trial.num_gpus / share),
+        usd_per_hour=None if trial.usd_per_hour is None else trial.usd_per_hour / share,
+        mean_gpus=trial.mean_gpus / share,
+        watts=trial.watts / share,
+        figures={**rates, "mean_batch": trial.figures["mean_batch"]},
+        share=share,
+    )

@@ -1,0 +1,86 @@
+"""What a search is after, and what became of each deployment. Holds it, decides nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from simserve.planner.overrides import Overrides
+from simserve.planner.search.bound import NO_BOUND, Bound
+from simserve.planner.search.trial import Trial
+from simserve.planner.space.makeup import Makeup
+
+Objective = Literal["cost", "gpus", "latency", "energy"]
+OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "latency", "energy")
+Status = Literal["invalid", "does_not_fit", "out_of_reach", "too_many_gpus", "not_better", "misses", "holds"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What the search is after.
+
+    Attributes:
+        objective: What is to be small.
+        max_gpus: GPUs of the fleet at most, spares included.
+        spare_replicas: Replicas that are paid for and may be lost.
+        ceiling: Value from which on a fleet is of no interest.
+        is_tight: Whether that is the value of the plan on the scenario's own GPU, not a multiple of it.
+    """
+
+    objective: Objective = "cost"
+    max_gpus: int = 256
+    spare_replicas: int = 0
+    ceiling: float = math.inf
+    is_tight: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One deployment of the space and what became of it.
+
+    Attributes:
+        overrides: What it changes in the scenario; the number of replicas comes on top
+            (`simserve.planner.space.makeup`).
+        status: How it ended.
+        reason: In words.
+        bound: Proven bounds.
+        num_gpus: GPUs of one replica, of pools that differ of the first.
+        usd_per_gpu_hour: Price, likewise.
+        trial: Its deciding run: the best fleet that holds, else the nearest.
+        makeup: What a number of replicas stands for; None where it is not known to go together.
+        tokens: Of all requests, prompts included.
+    """
+
+    overrides: Overrides
+    status: Status
+    reason: str = ""
+    bound: Bound = NO_BOUND
+    num_gpus: int = 0
+    usd_per_gpu_hour: float | None = None
+    trial: Trial | None = None
+    makeup: Makeup | None = None
+    tokens: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResult:
+    """The search on one kind of GPU.
+
+    Attributes:
+        hardware: The GPU.
+        base: Overrides that set it.
+        members: Every deployment judged.
+        best: The one that holds and is best; None if none holds.
+        trials: All runs, in order.
+        size: Combinations of the space.
+        method: ``exhaustive`` or ``sampled``.
+    """
+
+    hardware: str
+    base: Overrides
+    members: list[Member]
+    best: Member | None
+    trials: list[Trial] = field(default_factory=list)
+    size: int
+    method: str

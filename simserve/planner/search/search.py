@@ -1,0 +1,382 @@
+"""The best fleet on one kind of GPU: bounds first, then simulation in the order of the objective.
+
+Branch and bound. A member of the space is judged without simulating: it may be refused by the engine, not fit, or
+be proven unable to meet the SLO (`simserve.planner.search.bound`). The others are tried in the order of what they cost
+at the fewest replicas the bound allows. Once a fleet holds, another member is tried only with so few replicas that
+it would be better; where that fails, more would not be better either. One that is dearer with a single replica is
+not even judged.
+
+Attainment is taken to rise with the replicas; simulated ones do, up to the luck of single requests.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from simserve.errors import InputError
+from simserve.perf.pricing import price
+from simserve.planner.overrides import Overrides
+from simserve.planner.search.bound import NO_BOUND, fleet_bound
+from simserve.planner.search.deciding_run import deciding_run, narrow_run, narrowed
+from simserve.planner.search.member import Goal, Member
+from simserve.planner.search.order import WORST, Value, is_less, smallest_integer
+from simserve.planner.search.trial import (
+    DOUBT,
+    FIRST_REQUESTS,
+    MOST_REQUESTS,
+    SECONDS_PER_HOUR,
+    Trial,
+    is_one_job,
+    request_limit,
+    try_fleet,
+)
+from simserve.planner.search.words import bound_reason, clause, shortage
+from simserve.planner.space.makeup import POOLS_KEY, SCALING_KEY, makeup_of, merged
+from simserve.planner.space.space import Kind, Space, gpus_of
+from simserve.scenario.objective import objective
+from simserve.scenario.resolve import resolve
+from simserve.scenario.schema import Scenario
+from simserve.workload.generate import generate
+from simserve.workload.requests import RequestSpecs
+
+EARLY_SHARE = 0.2
+"""Share of a run that cannot be shortened that is looked at first: what it misses is missed by the whole of it."""
+
+FIRST_SECONDS = 20.0
+"""Seconds of arrivals that a first look takes at least: some lives of a request."""
+
+
+class Search:
+    """The search on one kind of GPU: members judged, fleets tried, the best kept.
+
+    Args:
+        space: What may be deployed.
+        goal: What is to be small, and within which limits.
+    """
+
+    def __init__(self, space: Space, goal: Goal) -> None:
+        self.space = space
+        self.goal = goal
+        self.trials: list[Trial] = []
+        self.members: list[Member] = []
+        self.best: Member | None = None
+        self.best_value = (goal.ceiling, math.inf)
+        self._seen: dict[tuple[tuple[str, str], ...], Member] = {}
+        self._specs: RequestSpecs | None = None
+        self._has_missed = False
+
+    def run(self, kinds: tuple[Kind, ...], fixed: Mapping[str, Any] | None = None) -> None:
+        """Find the best fleet among all combinations of some dimensions, the most promising first.
+
+        The scenario's own deployment comes first, so that another must be better than it, not as good.
+
+        Args:
+            kinds: Dimensions that vary.
+            fixed: Values of some that do not.
+        """
+        queue: list[tuple[Value, int, dict[str, Any], Member | None]] = []
+        first = (self.space.base, self.space.plain)
+        for number, overrides in enumerate(self.space.members(kinds, fixed)):
+            if overrides in first:
+                own = self.member(overrides)
+                if own.status == "not_better":
+                    self.try_member(own)
+            else:
+                heapq.heappush(queue, (self.least_unit(overrides), number, overrides, None))
+        while queue:
+            least, number, overrides, member = heapq.heappop(queue)
+            if not is_less(least, self.best_value):
+                return
+            if member is not None:
+                self.try_member(member)
+                continue
+            member = self.member(overrides)
+            if member.status == "not_better":
+                heapq.heappush(queue, (self.least_value(member), number, overrides, member))
+
+    def least_unit(self, overrides: Overrides) -> Value:
+        """Return a bound below the value of every fleet of a deployment from its GPUs alone: one replica of it."""
+        known = next((each for each in self.members if each.makeup is not None and len(each.makeup.gpus) == 1), None)
+        scaling = overrides.get(SCALING_KEY) or {}
+        if known is None or known.makeup is None or self.space.scenario.deployment.pools or not _is_there(scaling):
+            return 0.0, 0.0
+        gpus = gpus_of(self.space.scenario, overrides)
+        makeup = replace(known.makeup, gpus=(gpus,), weights=(1,), scaled=None, smallest=1)
+        return self.least_value(replace(known, num_gpus=gpus, makeup=makeup, bound=NO_BOUND))
+
+    def member(self, overrides: Overrides) -> Member:
+        """Return what is known of a deployment without simulating it."""
+        key = tuple(sorted((name, repr(value)) for name, value in overrides.items()))
+        if key not in self._seen:
+            self._seen[key] = self._judged(overrides)
+            self.members.append(self._seen[key])
+        return self._seen[key]
+
+    def _judged(self, overrides: Overrides) -> Member:
+        try:
+            scenario = self.space.apply(overrides)
+            resolved = resolve(scenario)
+            for each in resolved.pools or (resolved,):
+                if not each.memory.fits:
+                    return Member(overrides=overrides, status="does_not_fit", reason=shortage(each))
+            priced = price(resolved.shape)
+        except InputError as refusal:
+            return Member(overrides=overrides, status="invalid", reason=clause(refusal))
+        specs = self._requests(scenario)
+        bound = fleet_bound(scenario, resolved.engine, priced.step_times, specs)
+        member = Member(
+            overrides=overrides,
+            status="not_better",
+            bound=bound,
+            num_gpus=resolved.shape.num_gpus,
+            usd_per_gpu_hour=resolved.gpu_hour_usd,
+            makeup=makeup_of(resolved),
+            tokens=float(specs.prompt_tokens.sum() + specs.output_tokens.sum()),
+        )
+        if bound.out_of_reach is not None:
+            return replace(member, status="out_of_reach", reason=bound_reason(bound, scenario))
+        if bound.least_replicas > self.most_replicas(member):
+            needed = (bound.least_replicas + self.goal.spare_replicas) * member.num_gpus
+            reason = f"needs at least {needed} GPUs (bound), and {self.goal.max_gpus} are allowed"
+            return replace(member, status="too_many_gpus", reason=reason)
+        return member
+
+    def _requests(self, scenario: Scenario) -> RequestSpecs:
+        """Return the requests that the deciding runs serve: the same for every member."""
+        if self._specs is None:
+            limit = request_limit(scenario, MOST_REQUESTS)
+            workload = scenario.workload
+            if limit is not None:
+                workload = workload.model_copy(update={"num_requests": limit, "duration": None})
+            self._specs = generate(workload, seed=scenario.run.seed, base_path=scenario.folder)
+        return self._specs
+
+    def most_replicas(self, member: Member) -> int:
+        """Return the replicas that the limit on GPUs leaves, spares not counted."""
+        assert member.makeup is not None  # as every member has that may be tried
+        return member.makeup.most(self.goal.max_gpus) - self.goal.spare_replicas
+
+    def least_replicas(self, member: Member) -> int:
+        """Return the replicas below which nothing of a member holds, or can be simulated."""
+        return max(member.bound.least_replicas, 1 if member.makeup is None else member.makeup.smallest)
+
+    def least_value(self, member: Member) -> Value:
+        """Return a bound below the value of every fleet of a member that holds."""
+        return self._least_value_of(member, self.least_replicas(member))
+
+    def _least_value_of(self, member: Member, replicas: int) -> Value:
+        """Return a bound below the value of a fleet of so many replicas, or more, that holds."""
+        makeup = member.makeup
+        assert makeup is not None
+        bought = replicas + (self.goal.spare_replicas if makeup.scaled is None else 0)
+        if self.goal.objective == "latency":
+            return member.bound.e2e * 1e3, 0.0
+        if self.goal.objective == "gpus":
+            return float(makeup.num_gpus(bought)), 0.0
+        if self.goal.objective == "energy":
+            return makeup.watts(bought), 0.0
+        if is_one_job(self.space.scenario):
+            usd = makeup.usd_per_hour(1) if makeup.scaled is None else 0.0
+            return member.bound.replica_seconds * usd / SECONDS_PER_HOUR / (member.tokens / 1e6), 0.0
+        return makeup.usd_per_hour(bought), 0.0
+
+    def value(self, trial: Trial) -> Value:
+        """Return the objective of a fleet that was tried, spares included."""
+        share = (trial.replicas + self.goal.spare_replicas) / trial.replicas
+        gpus = trial.num_gpus * share
+        usd = math.inf if trial.usd_per_hour is None else trial.usd_per_hour * share
+        if self.goal.objective == "latency":
+            return trial.latencies["p95_e2el_ms"] or math.inf, usd
+        if self.goal.objective == "gpus":
+            return gpus, usd
+        if self.goal.objective == "energy":
+            return trial.watts * share, usd
+        if is_one_job(self.space.scenario):
+            per_token = trial.usd_per_million_tokens
+            return (math.inf if per_token is None else per_token * share), gpus
+        return usd, gpus
+
+    def try_member(self, member: Member) -> Value:
+        """Find the smallest fleet of a member that holds and would be the best; keep it if it is."""
+        if not is_less(self.least_value(member), self.best_value):
+            member.reason = "cannot be better (bound)"
+            return WORST
+        least, most = self.least_replicas(member), self.most_replicas(member)
+        if self.goal.objective == "latency":
+            least = most
+        elif math.isfinite(self.best_value[0]) and not is_one_job(self.space.scenario):
+            most = self._most_that_is_better(member, least, most)
+            if most < least:
+                member.reason = "cannot be better with that many GPUs (bound)"
+                return WORST
+        held = self._smallest(member, least, most)
+        if held is None:
+            if self.best is not None:
+                member.status, member.reason = "not_better", "misses the SLO with fewer dollars or GPUs than the best"
+            elif math.isfinite(self.goal.ceiling):
+                member.status, member.reason = "misses", f"misses the SLO at the price of {self._ceiling_words}"
+            else:
+                member.status, member.reason = "misses", "misses the SLO with as many GPUs as are allowed"
+            return WORST
+        member.status, member.trial = "holds", held
+        member = self._trimmed(member, self._climbed(member, held, most))
+        value = self.value(_run_of(member))
+        if is_less(value, self.best_value):
+            self.best, self.best_value = member, value
+        return value
+
+    @property
+    def _ceiling_words(self) -> str:
+        return "the plan on the scenario's GPU" if self.goal.is_tight else "several plans on the scenario's GPU"
+
+    def _climbed(self, member: Member, held: Trial, most: int) -> Trial:
+        """Return the best fleet from the smallest that holds on, where an API serves the less the more replicas."""
+        if self.space.apply(member.overrides).deployment.overflow is None:
+            return held
+        for replicas in range(held.replicas + 1, most + 1):
+            larger = self.trial(member, replicas)
+            if not larger.holds or not is_less(self.value(larger), self.value(held)):
+                break
+            held = larger
+        member.trial = held
+        return held
+
+    def _trimmed(self, member: Member, held: Trial) -> Member:
+        """Return the fleet left when no pool can give one more replica away, the dearest pool being asked first."""
+        makeup = member.makeup
+        if makeup is None or len(makeup.gpus) == 1 or self.goal.objective == "latency":
+            return member
+        counts = list(makeup.counts(held.replicas))
+        usd = [gpus * (price or 0.0) for gpus, price in zip(makeup.gpus, makeup.usd_per_gpu_hour, strict=True)]
+        places = sorted(range(len(counts)), key=lambda place: (-usd[place], place))
+        while True:
+            for place in places:
+                fewer = [count - (each == place) for each, count in enumerate(counts)]
+                if fewer[place] < 1:
+                    continue
+                slim = self.member(merged(member.overrides, _weights(fewer)))
+                trial = self.trial(slim, sum(fewer))
+                if trial.holds:
+                    slim.status, slim.trial = "holds", trial
+                    member, counts = slim, fewer
+                    break
+            else:
+                return member
+
+    def _most_that_is_better(self, member: Member, least: int, most: int) -> int:
+        """Return the most replicas at which the member could beat the best: what is paid for grows with them."""
+        low, high = least - 1, most
+        while high > low:
+            middle = (low + high + 1) // 2
+            if is_less(self._least_value_of(member, middle), self.best_value):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _smallest(self, member: Member, least: int, most: int) -> Trial | None:
+        """Return the run of the fewest replicas in [least, most] that hold, by doubling and bisection."""
+        if most < least:
+            return None
+        held: dict[int, Trial] = {}
+
+        def holds(replicas: int) -> bool:
+            trial = self.trial(member, replicas)
+            if trial.holds:
+                held[replicas] = trial
+            elif member.trial is None or _is_nearer(trial, member.trial):
+                member.trial = trial
+            return trial.holds
+
+        expects_failure = self.best is not None or self._has_missed or math.isfinite(self.goal.ceiling)
+        starts_high = expects_failure and not is_one_job(self.space.scenario)
+        start = None if expects_failure else self.space.scenario.deployment.replicas
+        guess = self._guess(member, least, most)
+        if guess is not None:
+            starts_high, start = False, guess
+        found = smallest_integer(holds, least, most, starts_high=starts_high, start=start)
+        self._has_missed = self._has_missed or found is None
+        return None if found is None else held[found]
+
+    def _guess(self, member: Member, least: int, most: int) -> int | None:
+        """Return the fewest replicas that first looks do not rule out, where these are much shorter; else None."""
+        scenario, there = self.space.scenario, self.space.apply(member.overrides)
+        asked = objective(scenario)
+        if asked is None or self.goal.objective == "latency":
+            return None
+        wanted = asked.attainment - DOUBT
+
+        def seems_to_hold(replicas: int) -> bool:
+            fewer = narrowed(there, replicas, FIRST_REQUESTS)
+            if fewer is None:
+                return False
+            look = narrow_run(scenario, member.overrides, replicas, fewer)
+            return look.attainment is not None and look.attainment >= wanted
+
+        if narrowed(there, most, FIRST_REQUESTS) is None:
+            return None
+        return smallest_integer(seems_to_hold, least, most, starts_high=True)
+
+    def trial(self, member: Member, replicas: int) -> Trial:
+        """Run a fleet: a short look first, all requests only where that does not fail by far."""
+        scenario = self.space.scenario
+        there = self.space.apply(member.overrides)
+        first, fewer = request_limit(there, FIRST_REQUESTS), narrowed(there, replicas, FIRST_REQUESTS)
+        asked = objective(scenario)
+        if asked is not None and (fewer is not None or first is not None):
+            look = (
+                narrow_run(scenario, member.overrides, replicas, fewer)
+                if fewer is not None
+                else try_fleet(scenario, member.overrides, replicas, _enough(scenario, first or FIRST_REQUESTS))
+            )
+            if look.attainment is not None and look.attainment < asked.attainment - DOUBT:
+                self.trials.append(look)
+                return replace(look, holds=False)
+        elif asked is not None and there.workload.trace is None:
+            doomed = self._doomed(scenario, member, replicas, asked.attainment)
+            if doomed is not None:
+                return doomed
+        trial = deciding_run(scenario, member.overrides, replicas)
+        self.trials.append(trial)
+        return trial
+
+    def _doomed(self, scenario: Scenario, member: Member, replicas: int, asked: float) -> Trial | None:
+        """Return a run of the first requests alone where these miss more often than all of the run may; else None."""
+        count = 0 if self._specs is None else len(self._specs)
+        first = round(EARLY_SHARE * count)
+        if self._specs is None or first < FIRST_REQUESTS:
+            return None
+        look = try_fleet(scenario, member.overrides, replicas, first)
+        missed = 0.0 if look.attainment is None else (1.0 - look.attainment) * look.requests
+        if missed <= (1.0 - asked) * count + DOUBT * first:
+            return None
+        self.trials.append(look)
+        return replace(look, holds=False)
+
+
+def _enough(scenario: Scenario, first: int) -> int:
+    """Return the requests of a first look: more where arrivals are so dense that the fleet would not fill up."""
+    rate = float(getattr(scenario.workload.arrivals, "rate", 0.0))
+    return max(first, min(MOST_REQUESTS, math.ceil(FIRST_SECONDS * rate)))
+
+
+def _is_there(scaling: Mapping[str, Any]) -> bool:
+    """Return whether a fleet has a replica that is paid for throughout."""
+    return bool(scaling.get("min_replicas", 1))
+
+
+def _weights(counts: Sequence[int]) -> dict[str, int]:
+    return {f"{POOLS_KEY}.{number}.replicas": count for number, count in enumerate(counts)}
+
+
+def _run_of(member: Member) -> Trial:
+    assert member.trial is not None  # it holds
+    return member.trial
+
+
+def _is_nearer(trial: Trial, other: Trial) -> bool:
+    return (trial.attainment or 0.0, trial.requests) > (other.attainment or 0.0, other.requests)

@@ -1,0 +1,277 @@
+"""One fleet tried: how many replicas, under which traffic, and whether that holds. Knows no search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.metrics.slo import SLO
+from simserve.planner.overrides import Overrides, with_overrides
+from simserve.planner.space.makeup import merged, settings
+from simserve.scenario.objective import objective
+from simserve.scenario.run import run
+from simserve.scenario.schema import Scenario
+from simserve.workload.arrival_spec import (
+    AllAtOnceArrivals,
+    BurstArrivals,
+    ClosedLoopArrivals,
+    DailyArrivals,
+    RampArrivals,
+    SpikeArrivals,
+    StepArrivals,
+)
+from simserve.workload.conversations import mean_requests
+
+UNEVEN_ARRIVALS = BurstArrivals | DailyArrivals | RampArrivals | SpikeArrivals | StepArrivals
+SECONDS_PER_HOUR = 3600.0
+HOURS_PER_MONTH = 720.0
+"""Of 30 days, as prices are compared in this field."""
+FIRST_REQUESTS = 1000
+"""Requests of a first look, which drops what fails by far."""
+MOST_REQUESTS = 5000
+"""Requests that decide in the search; the plan is confirmed on all of the scenario's."""
+DOUBT = 0.05
+"""How far below the share asked for a first look must lie to count as a miss."""
+REQUESTS_PER_CLIENT = 10
+"""Requests of each client of a closed loop in a run that is shortened, at least."""
+CONVERSATIONS_PER_CLIENT = 2
+"""Conversations of each client, likewise."""
+CONVERSATIONS_PER_RUN = 10
+"""Times as long as people think in a mean conversation that a shortened run of conversations lasts."""
+WARMUPS_PER_RUN = 3
+"""Times the warm-up that the scenario gives in seconds, likewise."""
+LATENCIES = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
+"""Term of an SLO -> the latency of a summary that it bounds."""
+TERMS = tuple(LATENCIES)
+SHOWN_PERCENTILES = ("p50", "p95", "p99")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What a run of one fleet gave.
+
+    Attributes:
+        overrides: What was deployed, without the replicas.
+        replicas: Their number; of an autoscaled fleet the most.
+        num_gpus: GPUs of them.
+        requests: Requests of the run.
+        holds: Whether the SLO and the thresholds are met, nothing fails and the queue does not grow.
+        attainment: Share of requests within the SLO; None without one.
+        by_metric: The same by term.
+        stability: ``stable``, ``backlogged`` or ``overloaded``.
+        failed: Requests that were not answered.
+        latencies: ``p50_ttft_ms`` and so on.
+        usd_per_hour: What is paid: GPUs from launch to end, and an API; None without a price.
+        mean_gpus: GPUs that were paid for on average.
+        usd_per_million_tokens: Prompt and output tokens together; None without a price.
+        watts: Mean electric power of the fleet's GPU boards, an estimate (`simserve.metrics.energy`).
+        busy: Share of the time in which a replica works.
+        duration: Seconds of the run.
+        figures: Rates: ``request_throughput`` and the like.
+        binding: What binds, as `simserve run` names it.
+        fidelity: Of the step times.
+        share: Of the replicas and their clients that were simulated; all figures but ``requests`` are of the whole.
+    """
+
+    overrides: Overrides
+    replicas: int
+    num_gpus: int
+    requests: int
+    holds: bool
+    attainment: float | None
+    by_metric: Mapping[str, float | None]
+    stability: str
+    failed: int
+    latencies: Mapping[str, float | None]
+    usd_per_hour: float | None
+    mean_gpus: float
+    usd_per_million_tokens: float | None
+    watts: float
+    busy: float
+    duration: float
+    figures: Mapping[str, float | None]
+    binding: str
+    fidelity: str
+    share: float = 1.0
+
+
+def try_fleet(
+    scenario: Scenario,
+    overrides: Overrides,
+    replicas: int,
+    num_requests: int | None = None,
+    replications: int = 1,
+    *,
+    explain: bool = False,
+) -> Trial:
+    """Simulate a scenario with overrides on some replicas.
+
+    Args:
+        scenario: What is asked.
+        overrides: Dotted keys to replace.
+        replicas: Copies of the model.
+        num_requests: Requests at most; None: all of the scenario's.
+        replications: Independent runs whose figures are averaged.
+        explain: Whether the bottleneck is looked into, which takes more runs.
+
+    Raises:
+        InputError: The overrides do not go together.
+        InfeasibleError: The model does not fit.
+        KeyboardInterrupt: The user stopped the run.
+    """
+    asked = _shortened(deployed(scenario, {**overrides, "run.replications": replications}, replicas), num_requests)
+    result = run(asked, explain=explain)
+    if result.simulation.was_interrupted:
+        raise KeyboardInterrupt
+    return _trial(asked, overrides, replicas, result.summary)
+
+
+def deployed_overrides(scenario: Scenario, overrides: Overrides, replicas: int) -> dict[str, Any]:
+    """Return everything that deploys so many replicas in a scenario."""
+    deployment = with_overrides(scenario, overrides).deployment
+    return merged(overrides, settings(deployment, replicas))
+
+
+def deployed(scenario: Scenario, overrides: Overrides, replicas: int) -> Scenario:
+    """Return the scenario on a fleet."""
+    there = with_overrides(scenario, overrides)
+    return with_overrides(there, settings(there.deployment, replicas))
+
+
+def is_one_job(scenario: Scenario) -> bool:
+    """Return whether the traffic is a job whose length depends on the fleet: then it is paid by the token.
+
+    All requests at once; or a closed loop without an SLO, where a slow fleet only gets fewer requests.
+    """
+    arrivals = scenario.workload.arrivals
+    return isinstance(arrivals, AllAtOnceArrivals) or (
+        isinstance(arrivals, ClosedLoopArrivals) and objective(scenario) is None
+    )
+
+
+def request_limit(scenario: Scenario, most: int) -> int | None:
+    """Return ``most`` where a run of so many requests is shorter than the scenario and says the same; else None.
+
+    A job is as long as it is, and a trace, a load that changes, faults and scaling are not the same all through: these
+    are run whole. So are the clients of a closed loop, who all start at once, and conversations, whose contexts grow,
+    unless the scenario is much longer than that takes.
+    """
+    workload, deployment = scenario.workload, scenario.deployment
+    sources = (workload.arrivals, *(each.arrivals for each in workload.classes or ()))
+    if workload.trace is not None or any(isinstance(each, AllAtOnceArrivals | UNEVEN_ARRIVALS) for each in sources):
+        return None
+    if workload.is_mixed and workload.has_clients:
+        return None
+    if deployment.faults or deployment.autoscaling or deployment.updates:
+        return None
+    count = workload.num_requests
+    if count is None:
+        count = int(getattr(workload.arrivals, "rate", 0.0) * (workload.duration or 0.0))
+    most = max(most, _least_requests(scenario))
+    return most if count > most else None
+
+
+def _least_requests(scenario: Scenario) -> int:
+    """Return the requests below which the beginning of a run is too large a part of it."""
+    workload = scenario.workload
+    arrivals, sessions = workload.arrivals, workload.sessions
+    rate = float(getattr(arrivals, "rate", 0.0))
+    turns = 1.0 if sessions is None else mean_requests(sessions, scenario.folder)
+    if isinstance(arrivals, ClosedLoopArrivals):
+        return math.ceil(arrivals.concurrency * max(REQUESTS_PER_CLIENT, CONVERSATIONS_PER_CLIENT * turns))
+    warmup = 0.0 if isinstance(scenario.run.warmup, str) else float(scenario.run.warmup)
+    seconds = WARMUPS_PER_RUN * warmup
+    if sessions is not None:
+        thinking = (1 - sessions.tool_share) * (sessions.think_time or 0.0) + sessions.tool_share * sessions.tool_time
+        seconds = max(seconds, CONVERSATIONS_PER_RUN * turns * thinking)
+    return math.ceil(rate * seconds)
+
+
+def is_short(scenario: Scenario) -> bool:
+    """Return whether a deciding run has no more requests than `MOST_REQUESTS`, as far as the scenario says."""
+    workload = scenario.workload
+    if request_limit(scenario, MOST_REQUESTS) is not None or workload.trace is not None:
+        return workload.trace is None
+    return workload.num_requests is not None and workload.num_requests <= MOST_REQUESTS
+
+
+def _shortened(scenario: Scenario, num_requests: int | None) -> Scenario:
+    if num_requests is None:
+        return scenario
+    workload = scenario.workload.model_copy(update={"num_requests": num_requests, "duration": None})
+    return scenario.model_copy(update={"workload": workload})
+
+
+def _trial(scenario: Scenario, overrides: Overrides, replicas: int, summary: Mapping[str, Any]) -> Trial:
+    inner = summary["simserve"]
+    attainment = inner["slo"]["attainment"]
+    deployment, scaling = scenario.deployment, scenario.deployment.autoscaling
+    paid = mean_gpus(scenario, summary)
+    return Trial(
+        overrides=dict(overrides),
+        replicas=replicas,
+        num_gpus=deployment.num_gpus if scaling is None else replicas * deployment.gpus_per_replica,
+        requests=int(inner["requests"]["submitted"]),
+        holds=_holds(scenario, summary),
+        attainment=attainment,
+        by_metric=dict(inner["slo"]["by_metric"]),
+        stability=str(inner["stability"]),
+        failed=int(summary["failed"]),
+        latencies={
+            f"{percentile}_{name}_ms": summary[f"{percentile}_{name}_ms"]
+            for name in LATENCIES.values()
+            for percentile in SHOWN_PERCENTILES
+        },
+        usd_per_hour=inner["cost"]["usd_per_hour"],
+        mean_gpus=paid,
+        usd_per_million_tokens=inner["cost"]["usd_per_million_tokens"],
+        watts=paid * inner["energy"]["watts_per_gpu"],
+        busy=inner["utilization"]["busy"] or 0.0,
+        duration=float(summary["duration"]),
+        figures={
+            **{name: summary[name] for name in ("request_throughput", "output_throughput", "total_token_throughput")},
+            "total_input_tokens": summary["total_input_tokens"],
+            "total_output_tokens": summary["total_output_tokens"],
+            "completed": summary["completed"],
+            "mean_batch": inner["steps"]["mean_batch"],
+        },
+        binding=str(inner["bottleneck"]["binding"]),
+        fidelity=str(inner["fidelity"]),
+    )
+
+
+def mean_gpus(scenario: Scenario, summary: Mapping[str, Any]) -> float:
+    """Return the GPUs that were paid for on average in a run."""
+    if scenario.deployment.autoscaling is None or not summary["duration"]:
+        return float(scenario.deployment.num_gpus)
+    return float(summary["simserve"]["replicas"]["gpu_hours"] * SECONDS_PER_HOUR / summary["duration"])
+
+
+def _holds(scenario: Scenario, summary: Mapping[str, Any]) -> bool:
+    inner = summary["simserve"]
+    if not summary["completed"] or any(not each["ok"] for each in inner["thresholds"]):
+        return False
+    is_one = isinstance(scenario.workload.arrivals, AllAtOnceArrivals)
+    if not is_one and inner["stability"] == "overloaded":
+        return False
+    asked = objective(scenario)
+    if asked is None:
+        return bool(summary["failed"] == 0)
+    attainment = inner["slo"]["attainment"]
+    return attainment is not None and attainment >= asked.attainment and _each_class_holds(asked, inner["classes"])
+
+
+def _each_class_holds(asked: SLO, classes: Mapping[str, Any]) -> bool:
+    """Return whether the share asked for is reached by each class that has an objective of its own, if it sent any."""
+    for name, own in asked.by_class.items():
+        reached = classes[name]["slo"]["attainment"] if name in classes else None
+        if reached is not None and reached < own.attainment:
+            return False
+    return True
+
+
+def usd_per_month(trial: Trial) -> float | None:
+    """Return dollars of 30 days for a trial's fleet; None without a price."""
+    return None if trial.usd_per_hour is None else trial.usd_per_hour * HOURS_PER_MONTH

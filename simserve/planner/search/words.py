@@ -1,0 +1,49 @@
+"""Why a deployment is dropped, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simserve.errors import InputError
+from simserve.planner.search.bound import Bound, loosest_limits
+from simserve.scenario.resolve import ResolvedScenario
+from simserve.scenario.schema import Scenario
+
+
+def bound_reason(bound: Bound, scenario: Scenario) -> str:
+    """Return in words which limit no fleet of a deployment can keep."""
+    term, slo = bound.out_of_reach, loosest_limits(scenario)
+    if term is None or slo is None:
+        return ""
+    if term == "slo":
+        return "no schedule meets all limits at once for enough requests (bound)"
+    limit = getattr(slo, term)
+    if bound.of(term) <= limit:
+        return f"too many requests cannot meet {term.upper()} at all (bound, or prompts that are too long)"
+    return (
+        f"{term.upper()} of p{100 * slo.attainment:g} is at least {bound.of(term) * 1e3:,.0f} ms (bound), "
+        f"asked {limit * 1e3:,.0f} ms"
+    )
+
+
+def shortage(resolved: ResolvedScenario) -> str:
+    """Return what a deployment that does not fit lacks."""
+    memory = resolved.memory
+    if memory.longest_sequence == 0:
+        return f"does not fit: {memory.arithmetic[-2] if len(memory.arithmetic) > 1 else memory.arithmetic[-1]}"
+    return (
+        f"does not fit: KV memory for {memory.longest_sequence:,} of the {memory.max_model_len:,} tokens of one request"
+    )
+
+
+def clause(refusal: InputError) -> str:
+    """Return why a deployment is refused, without the place and the remedy."""
+    where = f"{refusal.key} " if refusal.key else ""
+    value = "" if refusal.value is None else f"{refusal.value} "
+    return f"{where}{value}{refusal.rule}"
+
+
+def plain(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return overrides as plain values, in the order of their keys."""
+    return {key: overrides[key] for key in sorted(overrides)}

@@ -1,0 +1,1 @@
+"""What can be deployed instead: the dimensions of a search."""

@@ -1,0 +1,135 @@
+"""Pools as an option: prefill and decode apart, a pool for each class, priorities instead. Simulates nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from simserve.planner.space.choices import Choice, LeftOut, Option, Setting
+from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
+from simserve.scenario.schema import Scenario
+
+LONG_PROMPT_TOKENS = 1000.0
+"""Mean prompt from which on prefill holds up decoding noticeably, so that pools of their own may pay."""
+SPLITS = ((1, 1), (1, 2), (1, 3), (2, 1), (3, 1))
+"""Prefill to decode replicas that are tried; the best is then trimmed replica by replica."""
+MOST_CLASS_POOLS = 4
+_WEIGHTS = 10
+"""Finest proportion of the pools of classes."""
+
+
+def pool_option(setting: Setting) -> Option | LeftOut:
+    """Offer prefill and decode pools, or a pool for each class; what the scenario has itself among them."""
+    scenario = setting.scenario
+    deployment = scenario.deployment
+    if setting.has_spares:
+        return "spare replicas are of one kind"
+    if deployment.pools and (not _are_alike(scenario) or deployment.regions or deployment.routing.rules):
+        # Nothing plainer serves the same classes.
+        own, *others = _own_pools(scenario)
+        return Option("pool", (Choice(own.label), *others))
+    if deployment.faults or deployment.updates or deployment.speculative is not None:
+        return "pools are not simulated with faults, updates or drafts"
+    together = Choice("one kind of replica", _together(scenario) if deployment.pools else {})
+    choices: list[Choice] = list(_own_pools(scenario)) if deployment.pools else []
+    if deployment.disaggregation is not None or _has_long_prompts(setting):
+        choices += _disaggregated(scenario)
+    if not deployment.disaggregation:
+        choices += _by_class(setting)
+    choices = _distinct(choices)
+    if not choices:
+        return "prompts are short, or TPOT has no limit; and classes ask for the same, or there are none"
+    return Option("pool", (together, *choices), own=1 if deployment.pools else 0)
+
+
+def _has_long_prompts(setting: Setting) -> bool:
+    return (
+        setting.traffic.mean_prompt_tokens >= LONG_PROMPT_TOKENS
+        and setting.has_limit("tpot")
+        and setting.traffic.is_open
+    )
+
+
+def _are_alike(scenario: Scenario) -> bool:
+    """Return whether the pools differ in nothing but name, role and number."""
+    own = (
+        "hardware",
+        "model",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "quantization",
+        "kv_cache_dtype",
+        "engine",
+        "region",
+    )
+    return all(getattr(pool, key) is None for pool in scenario.deployment.pools for key in own)
+
+
+def _together(scenario: Scenario) -> dict[str, Any]:
+    """Return what makes one kind of replica of a scenario's pools."""
+    classes = scenario.workload.classes or ()
+    return {
+        POOLS_KEY: [],
+        "deployment.disaggregation": None,
+        "deployment.routing.weights": None,
+        **{f"workload.classes.{number}.pool": None for number, each in enumerate(classes) if each.pool is not None},
+    }
+
+
+def _own_pools(scenario: Scenario) -> Iterator[Choice]:
+    """Yield the scenario's own pools, in its own proportions and with each of them doubled."""
+    mapping = scenario.as_mapping()["deployment"]
+    pools, rest = mapping["pools"], {}
+    if "disaggregation" in mapping:
+        rest = {"deployment.disaggregation": mapping["disaggregation"]}
+    weights = [pool["replicas"] for pool in pools]
+    proportions = [weights]
+    for doubled in range(len(weights)):
+        proportions.append([2 * weight if place == doubled else weight for place, weight in enumerate(weights)])
+    for counts in proportions:
+        there = [{**pool, "replicas": count} for pool, count in zip(pools, counts, strict=True)]
+        parts = " : ".join(f"{count} {pool['name']}" for pool, count in zip(pools, counts, strict=True))
+        yield Choice(parts, {POOLS_KEY: there, **rest}, family="own pools")
+
+
+def _disaggregated(scenario: Scenario) -> Iterator[Choice]:
+    own = scenario.deployment.disaggregation
+    link = {} if own is None else own.model_dump(mode="json", exclude_none=True)
+    for prefill, decode in SPLITS:
+        pools = [
+            {"name": "prefill", "role": "prefill", "replicas": prefill},
+            {"name": "decode", "role": "decode", "replicas": decode},
+        ]
+        changes = {POOLS_KEY: pools, "deployment.disaggregation": link, REPLICAS_KEY: 1}
+        yield Choice(f"{prefill} prefill : {decode} decode", changes, family="disaggregated")
+
+
+def _by_class(setting: Setting) -> Iterator[Choice]:
+    """Offer a pool for each class of a scenario whose classes ask for different things, and priorities among them."""
+    classes, policy = setting.scenario.workload.classes or (), "deployment.engine.scheduling_policy"
+    limits = [None if each.slo is None else each.slo.model_dump(exclude={"attainment"}) for each in classes]
+    if not 2 <= len(classes) <= MOST_CLASS_POOLS or all(each == limits[0] for each in limits):
+        return
+    if not any(each.pool for each in classes):
+        shares = setting.traffic.work_by_class
+        weights = [max(1, round(_WEIGHTS * share)) for share in shares]
+        pools = [{"name": each.name, "replicas": weight} for each, weight in zip(classes, weights, strict=True)]
+        own = {f"workload.classes.{number}.pool": each.name for number, each in enumerate(classes)}
+        yield Choice("a pool for each class", {POOLS_KEY: pools, REPLICAS_KEY: 1, **own})
+    if all(each.priority is None for each in classes) and setting.scenario.deployment.engine.scheduling_policy is None:
+        order = sorted(range(len(classes)), key=lambda each: (_tightest(classes[each].slo), each))
+        ranks = {f"workload.classes.{number}.priority": order.index(number) for number in range(len(classes))}
+        yield Choice("priority to the class with the tighter TTFT", {policy: "priority", **ranks})
+
+
+def _tightest(slo: Any) -> float:
+    limits = [] if slo is None else [limit for limit in (slo.ttft, slo.e2e) if limit is not None]
+    return float(min(limits, default=float("inf")))
+
+
+def _distinct(choices: list[Choice]) -> list[Choice]:
+    found: list[Choice] = []
+    for each in choices:
+        if all(each.label != other.label for other in found):
+            found.append(each)
+    return found

@@ -1,0 +1,365 @@
+"""What can be deployed instead: every dimension of the search, how it is listed and how it is set.
+
+A dimension is one dotted key of the scenario and the values it may take, or an option whose choices set several keys
+(`simserve.planner.space.options`); setting it is an override. Simulates nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from simserve.errors import InputError, UsageError
+from simserve.planner.overrides import Overrides, value_of, with_overrides
+from simserve.planner.space.choices import Choice, Setting
+from simserve.planner.space.makeup import REPLICAS_KEY
+from simserve.planner.space.options import options_of
+from simserve.planner.space.traffic import Traffic
+from simserve.planner.split import split_values
+from simserve.profiles import catalog
+from simserve.profiles.hardware import HardwareProfile, load_hardware
+from simserve.profiles.model import ModelProfile, load_model
+from simserve.scenario.resolve import ENGINES_WITH_DATA_PARALLEL, replica_shape
+from simserve.scenario.schema import Scenario
+
+Kind = Literal["shape", "knob", "option"]
+"""``shape``: what is bought and how the model lies on it; ``knob``: what the engine is told; ``option``: how it is
+deployed beside that."""
+
+HARDWARE_KEY = "deployment.hardware"
+PRICE_KEY = "pricing.gpu_hour_usd"
+TENSOR_KEY = "deployment.tensor_parallel_size"
+PIPELINE_KEY = "deployment.pipeline_parallel_size"
+DATA_KEY = "deployment.data_parallel_size"
+
+CONSUMER_MARK = "GeForce"
+"""In the description of GPUs that are left out unless asked for: their driver's licence bars data centres (NVIDIA
+GeForce software licence, section 2.1.3)."""
+NODE_GPUS = 8
+"""GPUs of a replica at most, unless the model needs more than that, or a node is larger."""
+LARGEST_REPLICA = 32
+TENSOR_SIZES = (1, 2, 4, 8)
+PIPELINE_SIZES = (1, 2, 4)
+DATA_SIZES = (1, 2, 4, 8)
+SEATS = (64, 256, 1024)
+TOKEN_BUDGETS = (2048, 8192, 16384)
+NATIVE_FORMATS = (("fp8", "fp8"), ("int8", "int8"))
+"""Weight formats that multiply in 8 bit, each with the arithmetic that a GPU must have for it."""
+FOUR_BIT_FORMAT = "awq-int4"
+"""The 4-bit format of the search: what most published checkpoints use."""
+FEWEST_BITS = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What the values of a dimension may depend on.
+
+    Attributes:
+        scenario: The scenario, already on the GPU in question.
+        hardware: The GPU.
+        model: The model.
+        formats: Weight formats that the engine runs.
+    """
+
+    scenario: Scenario
+    hardware: HardwareProfile
+    model: ModelProfile
+    formats: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One key that may be set.
+
+    Attributes:
+        key: Dotted key of the scenario.
+        kind: Whether it is part of the shape, or a knob of the engine.
+        values: Values worth trying besides the scenario's own.
+    """
+
+    key: str
+    kind: Kind
+    values: Callable[[Context], Sequence[Any]]
+
+
+def _tensor_sizes(context: Context) -> Sequence[int]:
+    return [size for size in TENSOR_SIZES if size <= max(context.hardware.intra_node.gpus_per_node, 1)]
+
+
+def _expert_parallel(context: Context) -> Sequence[bool]:
+    return (False, True) if context.model.moe is not None else ()
+
+
+def _data_parallel_sizes(context: Context) -> Sequence[int]:
+    """Return the ranks of data-parallel attention: for models whose tensor ranks would hold copies of the KV cache."""
+    has_use = context.model.moe is not None and context.model.mla is not None
+    return DATA_SIZES if has_use and context.scenario.deployment.engine.name in ENGINES_WITH_DATA_PARALLEL else ()
+
+
+def _formats(context: Context) -> Sequence[str]:
+    peaks = context.hardware.supported_dtypes
+    native = [name for name, dtype in NATIVE_FORMATS if dtype in peaks and name in context.formats]
+    four_bit = [FOUR_BIT_FORMAT] if FOUR_BIT_FORMAT in context.formats and context.model.moe is None else []
+    # One 8-bit format is enough: FP8 where the GPU has it, as its checkpoints lose least.
+    return ["none", *native[:1], *four_bit]
+
+
+def _kv_formats(context: Context) -> Sequence[str]:
+    return ("auto", "fp8") if "fp8" in context.hardware.supported_dtypes else ("auto",)
+
+
+DIMENSIONS = (
+    Dimension(TENSOR_KEY, "shape", _tensor_sizes),
+    Dimension(PIPELINE_KEY, "shape", lambda _: PIPELINE_SIZES),
+    Dimension(DATA_KEY, "shape", _data_parallel_sizes),
+    Dimension("deployment.enable_expert_parallel", "shape", _expert_parallel),
+    Dimension("deployment.quantization", "shape", _formats),
+    Dimension("deployment.kv_cache_dtype", "shape", _kv_formats),
+    Dimension("deployment.engine.max_num_seqs", "knob", lambda _: SEATS),
+    Dimension("deployment.engine.max_num_batched_tokens", "knob", lambda _: TOKEN_BUDGETS),
+    Dimension("deployment.engine.enable_chunked_prefill", "knob", lambda _: (True, False)),
+)
+"""What is searched, besides the GPU, its price, the number of replicas and the options."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """The deployments on one kind of GPU.
+
+    Attributes:
+        scenario: The scenario on this GPU, everything else as it was.
+        dimensions: Key -> values, the scenario's own first unless the user chose others; or name of an option -> its
+            choices, the plain one first.
+        own: Key (those that options set, too) -> what the scenario says itself, None where it says nothing.
+        kinds: Key -> kind.
+        largest_replica: GPUs that one replica may have.
+        base: Overrides that every member carries: the GPU, and its price where that is not the default.
+        left_out: Option -> why it does not enter.
+    """
+
+    scenario: Scenario
+    dimensions: Mapping[str, tuple[Any, ...]]
+    own: Mapping[str, Any]
+    kinds: Mapping[str, Kind]
+    largest_replica: int
+    base: Overrides
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Number of combinations."""
+        return math.prod(len(values) for values in self.dimensions.values())
+
+    @property
+    def options(self) -> dict[str, tuple[Choice, ...]]:
+        """Name -> choices of the options that enter."""
+        return {key: values for key, values in self.dimensions.items() if self.kinds[key] == "option"}
+
+    @property
+    def has_own_options(self) -> bool:
+        """Whether the scenario says something other than the plain choice of some option."""
+        return any(self.own[name] is not choices[0] for name, choices in self.options.items())
+
+    def members(
+        self, kinds: Sequence[Kind] = ("shape", "knob", "option"), fixed: Mapping[str, Any] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the combinations of the dimensions of some kinds, as the overrides that differ from the scenario.
+
+        The scenario's own values come first, so that of two equal deployments the one with fewer changes wins.
+
+        Args:
+            kinds: Which dimensions vary; knobs are else the scenario's own, options plain.
+            fixed: Key -> value of dimensions that do not vary.
+        """
+        held = fixed or {}
+        keys = [key for key in self.dimensions if self.kinds[key] in kinds and key not in held]
+        for values in itertools.product(*(self.dimensions[key] for key in keys)):
+            chosen = {**dict(zip(keys, values, strict=True)), **held}
+            if self.is_plausible(chosen):
+                yield self.overrides(chosen)
+
+    def overrides(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the overrides that set ``chosen``, without those that set what stands there already."""
+        found = dict(self.base)
+        for key, value in chosen.items():
+            if self.kinds[key] != "option" and value != self.own[key]:
+                found[key] = value
+        for name, choices in self.options.items():
+            for key, value in chosen.get(name, choices[0]).changes.items():
+                if value != self.own[key]:
+                    found[key] = value
+        return found
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The overrides of the scenario's own shape and knobs, all options plain."""
+        return self.overrides({})
+
+    def chosen(self, overrides: Overrides) -> dict[str, Any]:
+        """Return the value of every dimension under some overrides."""
+        found: dict[str, Any] = {}
+        for key, values in self.dimensions.items():
+            if self.kinds[key] != "option":
+                found[key] = overrides.get(key, self.own[key])
+                continue
+            found[key] = next((each for each in values if self._is_chosen(each, overrides, values)), values[0])
+        return found
+
+    def _is_chosen(self, choice: Choice, overrides: Overrides, choices: Sequence[Choice]) -> bool:
+        keys = {key for each in choices for key in each.changes}
+        return all(overrides.get(key, self.own[key]) == choice.changes.get(key, self.own[key]) for key in keys)
+
+    def is_plausible(self, chosen: Mapping[str, Any]) -> bool:
+        """Return whether a replica of these sizes is worth looking at."""
+        return gpus_of(self.scenario, chosen) <= self.largest_replica
+
+    def apply(self, overrides: Overrides) -> Scenario:
+        """Return the scenario with overrides.
+
+        Raises:
+            InputError: They do not go together.
+        """
+        return with_overrides(self.scenario, overrides)
+
+
+def gpus_of(scenario: Scenario, chosen: Mapping[str, Any]) -> int:
+    """Return the GPUs of one replica under chosen sizes."""
+    deployment = scenario.deployment
+    tensor = chosen.get(TENSOR_KEY, deployment.tensor_parallel_size)
+    stages = chosen.get(PIPELINE_KEY, deployment.pipeline_parallel_size)
+    return int(tensor) * int(stages) * int(chosen.get(DATA_KEY, deployment.data_parallel_size))
+
+
+def default_hardware(scenario: Scenario) -> list[str]:
+    """Return the GPUs that are searched unless others are asked for: the scenario's own first, then by name.
+
+    Those of the catalogue that have an on-demand price and may stand in a data centre.
+    """
+    own = scenario.deployment.hardware
+    others = [name for name in catalog.names("hardware") if name != own and _is_offered(name)]
+    return [own, *others]
+
+
+def _is_offered(name: str) -> bool:
+    try:
+        profile = load_hardware(name)
+    except InputError:
+        # A folder of SIMSERVE_PROFILE_PATH offers its files under every kind.
+        return False
+    return profile.default_price is not None and CONSUMER_MARK not in profile.description
+
+
+def space_on(
+    scenario: Scenario,
+    hardware: str,
+    price: Overrides,
+    own_choices: Mapping[str, Sequence[Any]],
+    formats: Sequence[str],
+    traffic: Traffic,
+    *,
+    wants_latency: bool = False,
+    has_spares: bool = False,
+) -> Space:
+    """Return the deployments of a scenario on one kind of GPU.
+
+    Args:
+        scenario: The scenario.
+        hardware: The GPU.
+        price: Overrides that set its price.
+        own_choices: Key -> values that the user wants to be searched instead of the default ones.
+        formats: Weight formats that the engine runs.
+        traffic: What the requests are like.
+        wants_latency: Whether latency itself is to be small.
+        has_spares: Whether replicas must be to spare.
+
+    Raises:
+        InputError: The GPU or the model is unknown.
+    """
+    base = {**price, **({} if hardware == scenario.deployment.hardware else {HARDWARE_KEY: hardware})}
+    there = with_overrides(scenario, base)
+    context = Context(
+        scenario=there,
+        hardware=load_hardware(hardware, scenario.folder),
+        model=load_model(scenario.model, scenario.folder),
+        formats=tuple(formats),
+    )
+    kinds: dict[str, Kind] = {each.key: each.kind for each in DIMENSIONS}
+    kinds.update({key: "shape" for key in own_choices if key not in kinds})
+    values: dict[str, tuple[Any, ...]] = {}
+    for each in DIMENSIONS:
+        if each.key not in own_choices:
+            own, default = value_of(there, each.key), _default_of(there, each)
+            others = [value for value in each.values(context) if value not in (own, default)]
+            values[each.key] = (own, *others)
+    for key, asked in own_choices.items():
+        values[key] = tuple(asked)
+    own = {key: value_of(there, key) for key in values}
+    setting = Setting(scenario=there, traffic=traffic, wants_latency=wants_latency, has_spares=has_spares)
+    options, left_out = options_of(setting, frozenset(own_choices))
+    for option in options:
+        values[option.name], own[option.name] = option.choices, option.choices[option.own]
+        kinds[option.name] = "option"
+        own |= {key: value_of(there, key) for choice in option.choices for key in choice.changes}
+    return Space(
+        scenario=there,
+        dimensions=values,
+        own=own,
+        kinds=kinds,
+        largest_replica=_largest_replica(context),
+        base=base,
+        left_out=left_out,
+    )
+
+
+def _default_of(scenario: Scenario, dimension: Dimension) -> Any:
+    """Return what the engine sets by itself where the scenario says nothing about a knob; None where it does."""
+    if dimension.kind != "knob" or value_of(scenario, dimension.key) is not None:
+        return None
+    try:
+        engine = replica_shape(scenario).engine
+    except InputError:
+        # The scenario's own layout does not go with this GPU: nothing is known to be the default.
+        return None
+    return getattr(engine, dimension.key.rpartition(".")[2], None)
+
+
+def _largest_replica(context: Context) -> int:
+    """Return the GPUs that a replica may have: a node's, and more only where the model needs them at its smallest.
+
+    What the scenario has itself is always allowed.
+    """
+    node = max(context.hardware.intra_node.gpus_per_node, NODE_GPUS)
+    least_bytes = context.model.num_parameters * FEWEST_BITS / 8
+    needed = least_bytes / context.hardware.memory.total
+    own = context.scenario.deployment.gpus_per_replica
+    return max(own, node if needed < node / 2 else LARGEST_REPLICA)
+
+
+def parse_choices(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Return key -> values of ``KEY=V1,V2`` texts, each value read as YAML.
+
+    Raises:
+        UsageError: A text is not of this form, or names what has an option of its own.
+    """
+    from simserve.documents import parse_yaml
+
+    parsed: dict[str, list[Any]] = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        key = key.strip()
+        if not equals or not all(key.split(".")) or not values.strip():
+            raise UsageError(
+                "must be KEY=VALUE,VALUE", key="--over", value=text, remedy="deployment.quantization=none,fp8"
+            )
+        if key in (HARDWARE_KEY, REPLICAS_KEY):
+            remedy = "use --hardware" if key == HARDWARE_KEY else "the number of replicas is what is searched for"
+            raise UsageError("is not for --over", key=key, remedy=remedy)
+        parsed[key] = [_as_written(key, each, parse_yaml) for each in split_values(values)]
+    return parsed
+
+
+def _as_written(key: str, text: str, parse: Callable[..., Any]) -> Any:
+    return text.strip() if key.endswith(".version") else parse(text, f"--over {key}", UsageError)

@@ -1,0 +1,94 @@
+"""What of a scenario's traffic decides which options are worth a look: lengths, sharing, unevenness. Simulates nothing.
+
+Taken from the requests themselves, so that traces and drawn traffic are judged alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simserve.planner.search.trial import MOST_REQUESTS, request_limit
+from simserve.scenario.schema import Scenario
+from simserve.workload.generate import generate
+from simserve.workload.requests import RequestSpecs
+
+SLOW_BIN_SECONDS = 300.0
+"""Longer than a replica takes to start: a load that is level over it gives autoscaling nothing to follow."""
+FEWEST_SLOW_BINS = 3
+UNEVEN = 1.3
+"""Busiest of those bins over their mean from which on a fleet may follow the load."""
+FAST_BIN_SECONDS = 10.0
+BURSTY = 2.0
+"""Variance over mean of the arrivals of a short bin from which on there are bursts; of Poisson arrivals it is 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What options depend on.
+
+    Attributes:
+        mean_prompt_tokens: Over all requests.
+        mean_output_tokens: Likewise.
+        has_sessions: Whether requests belong to conversations.
+        has_prefixes: Whether prompts begin alike.
+        is_open: Whether requests arrive by themselves, not when others are answered.
+        is_uneven: Whether the load changes more slowly than a replica starts.
+        is_bursty: Whether arrivals crowd together for seconds.
+        work_by_class: Share of the tokens, an answer's counted tenfold, that each class brings; empty without classes.
+    """
+
+    mean_prompt_tokens: float
+    mean_output_tokens: float
+    has_sessions: bool = False
+    has_prefixes: bool = False
+    is_open: bool = True
+    is_uneven: bool = False
+    is_bursty: bool = False
+    work_by_class: tuple[float, ...] = ()
+
+
+def traffic_of(scenario: Scenario) -> Traffic:
+    """Return what a scenario's requests, those that decide in a search, are like."""
+    limit = request_limit(scenario, MOST_REQUESTS)
+    workload = scenario.workload
+    if limit is not None:
+        workload = workload.model_copy(update={"num_requests": limit, "duration": None})
+    specs = generate(workload, seed=scenario.run.seed, base_path=scenario.folder)
+    arrivals = specs.arrival_time[np.isfinite(specs.arrival_time)]
+    is_open = specs.has_open_arrivals and len(arrivals) > 1 and float(arrivals[-1]) > float(arrivals[0])
+    slow = _bins(arrivals, SLOW_BIN_SECONDS) if is_open else np.zeros(0)
+    fast = _bins(arrivals, FAST_BIN_SECONDS) if is_open else np.zeros(0)
+    return Traffic(
+        mean_prompt_tokens=float(specs.prompt_tokens.mean()),
+        mean_output_tokens=float(specs.output_tokens.mean()),
+        has_sessions=specs.session is not None,
+        has_prefixes=specs.prefixes is not None,
+        is_open=is_open,
+        is_uneven=len(slow) >= FEWEST_SLOW_BINS and float(slow.max()) >= UNEVEN * float(slow.mean()),
+        is_bursty=len(fast) > 1 and float(fast.var()) >= BURSTY * float(fast.mean()),
+        work_by_class=_work_by_class(specs),
+    )
+
+
+def _bins(
+    arrivals: np.ndarray[tuple[int], np.dtype[np.float64]], seconds: float
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return the arrivals in each whole bin of so many seconds."""
+    span = float(arrivals[-1] - arrivals[0])
+    whole = int(span // seconds)
+    counts, _ = (
+        np.histogram(arrivals, bins=whole, range=(float(arrivals[0]), float(arrivals[0]) + whole * seconds))
+        if whole
+        else (np.zeros(0), None)
+    )
+    return counts.astype(np.float64)
+
+
+def _work_by_class(specs: RequestSpecs) -> tuple[float, ...]:
+    if specs.request_class is None:
+        return ()
+    work = specs.prompt_tokens / 10 + specs.output_tokens
+    by_class = np.bincount(specs.request_class, weights=work, minlength=len(specs.classes))
+    return tuple(float(each) for each in by_class / by_class.sum())

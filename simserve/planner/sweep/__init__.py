@@ -1,0 +1,1 @@
+"""A scenario at every point of a grid."""

@@ -1,0 +1,232 @@
+"""`sweep`: a scenario at every point of a grid, one row each; resumable, the same bytes however it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simserve import __version__, rng
+from simserve.errors import ScenarioError, UsageError
+from simserve.planner.split import split_values
+from simserve.planner.sweep.file import Finished, column_table, save_table
+from simserve.planner.sweep.point import OK, Row, failed_row, task_of
+from simserve.planner.sweep.workers import check_backend, rows_of
+from simserve.scenario.load import from_mapping, parse_override
+from simserve.scenario.schema import Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Progress = Callable[[int, int], None]
+"""Called after each point with the points done and all points."""
+MOST_POINTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One point of a grid.
+
+    Attributes:
+        index: Its place in the whole grid, the last key varying fastest.
+        values: Key -> value, as the scenario takes it.
+        scenario: What is run; None where the values make no scenario.
+        problem: Why not.
+    """
+
+    index: int
+    values: Mapping[str, Any]
+    scenario: Scenario | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """The rows of a sweep.
+
+    Attributes:
+        keys: The keys of the grid.
+        rows: One a point that was done, by its place in the grid.
+        num_points: All that were asked for.
+        num_resumed: Rows that an earlier, interrupted sweep had left.
+        was_interrupted: The user stopped it.
+        seed: Of the scenario.
+    """
+
+    keys: tuple[str, ...]
+    rows: tuple[Row, ...]
+    num_points: int
+    num_resumed: int = 0
+    was_interrupted: bool = False
+    seed: int = 0
+
+    @property
+    def num_failed(self) -> int:
+        """Points whose row holds an error."""
+        return sum(row["status"] != OK for row in self.rows)
+
+    @property
+    def points(self) -> pd.DataFrame:
+        """One row a point: the columns of the Parquet file."""
+        import pandas as pd  # a fifth of a second, needed by notebooks only
+
+        return pd.DataFrame(column_table(self.keys, self.rows))
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What `simserve sweep --json` prints."""
+        return {
+            "points": self.num_points,
+            "done": len(self.rows),
+            "failed": self.num_failed,
+            "resumed": self.num_resumed,
+            "interrupted": self.was_interrupted,
+            "keys": list(self.keys),
+            "errors": [{"point": row["point"], "error": row["error"]} for row in self.rows if row["status"] != OK],
+            "seed": self.seed,
+            "version": __version__,
+        }
+
+
+def sweep(
+    scenario: Scenario,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    sample: int | None = None,
+    out: Path | None = None,
+    force: bool = False,
+    workers: int = 1,
+    backend: str = "auto",
+    scheduler: str | None = None,
+    progress: Progress | None = None,
+) -> Sweep:
+    """Run a scenario at every point of a grid.
+
+    Finished points are kept beside ``out`` until all are there; the next sweep takes those whose scenario and version
+    are the same. A point that cannot be run is a row with its error.
+
+    Args:
+        scenario: What is varied.
+        grid: Key -> its values; every combination is a point.
+        sample: Run so many points of the grid, drawn by the scenario's seed; None: all.
+        out: Parquet file of the rows; None: none is written.
+        force: Whether ``out`` may hold the rows of another sweep, which are then replaced.
+        workers: Processes.
+        backend: What runs them: processes of this machine, ``auto`` or ``loky``, or ``dask``, or ``ray``.
+        scheduler: Address of a Dask scheduler or Ray cluster; None: one on this machine.
+        progress: Called after each point.
+
+    Raises:
+        UsageError: The grid is empty or too large, ``out`` cannot be written or holds another sweep, or the backend is
+            not installed.
+        ScenarioError: No point of the grid is a scenario.
+    """
+    check_backend(backend, scheduler)
+    points = _points(scenario, grid, sample)
+    hashes = [each.scenario.hash for each in points if each.scenario is not None]
+    finished = None if out is None else Finished.beside(out, hashes, force=force)
+    rows: dict[int, Row] = {
+        each.index: failed_row(each.index, each.values, each.problem) for each in points if each.scenario is None
+    }
+    known = {} if finished is None else finished.rows
+    tasks = []
+    for point in points:
+        if point.scenario is None:
+            continue
+        if point.scenario.hash in known:
+            rows[point.index] = {**known[point.scenario.hash], **_identity(point)}
+        else:
+            tasks.append(task_of(point.index, point.values, point.scenario))
+    num_resumed = len(points) - len(tasks) - sum(each.scenario is None for each in points)
+    was_interrupted = False
+    try:
+        for row in rows_of(tasks, workers=workers, backend=backend, scheduler=scheduler):
+            rows[row["point"]] = row
+            if finished is not None:
+                finished.add(row)
+            if progress is not None:
+                progress(len(rows), len(points))
+    except KeyboardInterrupt:
+        was_interrupted = True
+    result = Sweep(
+        keys=tuple(grid),
+        rows=tuple(rows[index] for index in sorted(rows)),
+        num_points=len(points),
+        num_resumed=num_resumed,
+        was_interrupted=was_interrupted,
+        seed=scenario.run.seed,
+    )
+    if finished is not None and out is not None and not was_interrupted:
+        save_table(out, result.keys, result.rows)
+        finished.remove()
+    return result
+
+
+def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the grid of texts ``KEY=VALUE,VALUE``, each value YAML; a comma inside brackets or quotes is its own.
+
+    Raises:
+        UsageError: A text has no key or no value, or a key stands twice.
+        ScenarioError: A value is no YAML.
+    """
+    grid: dict[str, list[Any]] = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        key = key.strip()
+        parts = split_values(values)
+        if not equals or not all(key.split(".")) or not all(parts):
+            raise UsageError(
+                "must be KEY=VALUE,VALUE with a dotted key",
+                key="--grid",
+                value=text,
+                remedy="for example --grid deployment.replicas=1,2,4",
+            )
+        if key in grid:
+            raise UsageError("stands twice", key="--grid", value=key, remedy="give all its values at once")
+        grid[key] = [parse_override(f"{key}={part}")[1] for part in parts]
+    return grid
+
+
+def _points(scenario: Scenario, grid: Mapping[str, Sequence[Any]], sample: int | None) -> list[Point]:
+    if not grid or not all(len(values) for values in grid.values()):
+        remedy = "for example --grid deployment.replicas=1,2"
+        raise UsageError("needs a key and its values", key="--grid", remedy=remedy)
+    size = int(np.prod([len(values) for values in grid.values()], dtype=np.float64))
+    if sample is None and size > MOST_POINTS:
+        raise UsageError(f"has {size:,} points", key="--grid", remedy="--sample N runs N of them")
+    chosen = _chosen(size, sample, scenario.run.seed)
+    shape = [len(values) for values in grid.values()]
+    base = scenario.as_mapping()
+    points = [_point(scenario, base, index, grid, shape) for index in chosen]
+    if all(point.scenario is None for point in points):
+        raise ScenarioError(f"no point of the grid is a scenario; the first: {points[0].problem}", key="--grid")
+    return points
+
+
+def _chosen(size: int, sample: int | None, seed: int) -> list[int]:
+    if sample is None or sample >= size:
+        return list(range(size))
+    drawn: set[int] = set()
+    generator = rng.stream(seed, "sweep sample")
+    while len(drawn) < sample:
+        drawn.add(int(generator.integers(size)))
+    return sorted(drawn)
+
+
+def _point(
+    scenario: Scenario, base: Mapping[str, Any], index: int, grid: Mapping[str, Sequence[Any]], shape: Sequence[int]
+) -> Point:
+    places = np.unravel_index(index, shape)
+    values = {key: options[int(place)] for (key, options), place in zip(grid.items(), places, strict=True)}
+    try:
+        varied = from_mapping(base, values, folder=scenario.folder)
+    except ScenarioError as failure:
+        return Point(index=index, values=values, scenario=None, problem=str(failure).replace("override ", "--grid "))
+    return Point(index=index, values=values, scenario=varied)
+
+
+def _identity(point: Point) -> dict[str, Any]:
+    return {"point": point.index, "values": dict(point.values)}

@@ -1,0 +1,1 @@
+"""Measured points replayed, and how far off the simulator is."""

@@ -1,0 +1,243 @@
+"""What the simulator says of one measured point, by the point's own protocol. Scores nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import InputError, SimserveError
+from simserve.metrics.latency import request_latencies
+from simserve.perf.parts import PricedDeployment
+from simserve.perf.pricing import price
+from simserve.planner.measured.point import MeasuredPoint, Metric, PoolPair, Protocol
+from simserve.planner.validation.pooled import pools_key, replay_pools
+from simserve.scenario.load import from_mapping
+from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.scenario.schema import Scenario
+from simserve.sim.records import RequestRecords
+from simserve.sim.simulate import Deployment, simulate
+from simserve.workload.arrival_spec import AllAtOnceArrivals
+from simserve.workload.generate import generate
+from simserve.workload.requests import RequestSpecs
+
+LONG_RUN_WINDOW = (0.4, 0.8)
+"""Share of the requests of a long run, in order, between which its figures are taken: past the ramp, before the
+drain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A measured point beside what was simulated.
+
+    Attributes:
+        point: What was measured.
+        predicted: Metric -> seconds or tokens/s, of the metrics that were measured and are defined here.
+        reason: Why it could not be run; empty where it was.
+    """
+
+    point: MeasuredPoint
+    predicted: Mapping[Metric, float] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the point was simulated."""
+        return not self.reason
+
+
+@dataclass(slots=True)
+class Pricer:
+    """Resolves and prices deployments, each once, and keeps the figures of what was replayed.
+
+    Attributes:
+        replayed: What was replayed, by `replay_key` -> all its figures and the requests that were not served.
+    """
+
+    replayed: dict[str, tuple[Mapping[Metric, float], int]] = field(default_factory=dict)
+    _known: dict[str, tuple[ResolvedScenario, PricedDeployment]] = field(default_factory=dict)
+
+    def of(self, scenario: Scenario) -> tuple[ResolvedScenario, PricedDeployment]:
+        """Return the deployment of a scenario with its seconds.
+
+        Raises:
+            InputError: A profile is missing or does not go with the rest, or the model does not fit.
+        """
+        key = deployment_key(scenario)
+        if key not in self._known:
+            resolved = resolve(scenario)
+            if not resolved.memory.fits:
+                raise InputError("does not fit in the memory left", key="deployment")
+            resolved = _long_enough(resolved)
+            self._known[key] = resolved, price(resolved.shape)
+        return self._known[key]
+
+
+def deployment_key(scenario: Scenario) -> str:
+    """Return what two scenarios share that are served by the same deployment.
+
+    An engine that answers nobody, as in a batch that is there at once, spares host time that a server spends.
+    """
+    is_served = not isinstance(scenario.workload.arrivals, AllAtOnceArrivals)
+    return json.dumps([scenario.model, scenario.deployment.model_dump(mode="json"), is_served], sort_keys=True)
+
+
+def replay_key(point: MeasuredPoint) -> str:
+    """Return what two points share whose replays are the same: all but their names, and "" where arrivals are recorded.
+
+    Tables of many submitters hold one configuration many times.
+    """
+    if point.requests is not None:
+        return ""
+    if point.pools:
+        return json.dumps([pools_key(pair) for pair in point.pools])
+    asked = {key: value for key, value in point.scenario.items() if key != "name"}
+    return json.dumps([asked, asdict(point.protocol)], sort_keys=True)
+
+
+def _long_enough(resolved: ResolvedScenario) -> ResolvedScenario:
+    """Return the deployment with the length that was measured, also where the model's own limit is shorter.
+
+    Benchmarks send random tokens, and go beyond the positions that a model was trained on.
+    """
+    asked = resolved.scenario.deployment.engine.max_model_len
+    if asked is None or asked <= resolved.engine.max_model_len:
+        return resolved
+    return replace(resolved, engine=replace(resolved.engine, max_model_len=asked))
+
+
+def predict(point: MeasuredPoint, pricer: Pricer) -> Prediction:
+    """Return the figures of a point; a point that cannot be run says why.
+
+    Args:
+        point: What to replay.
+        pricer: Prices deployments, and keeps them.
+    """
+    if point.reason:
+        return Prediction(point=point, reason=point.reason)
+    if point.pools:
+        return _predict_pools(point, pricer)
+    key = replay_key(point)
+    if key in pricer.replayed:
+        return _compared(point, *pricer.replayed[key])
+    try:
+        scenario = from_mapping(point.scenario)
+        resolved, priced = pricer.of(scenario)
+        specs = _specs(point, scenario)
+    except SimserveError as failure:
+        return Prediction(point=point, reason=_reason(failure))
+    deployment = Deployment(
+        num_replicas=scenario.deployment.replicas,
+        engine=replace(resolved.engine, handover_step_seconds=np.inf)
+        if point.protocol.is_in_process
+        else resolved.engine,
+        priced=priced,
+        routing=scenario.deployment.routing.policy,
+    )
+    simulation = simulate(deployment, specs)
+    if simulation.was_interrupted:
+        raise KeyboardInterrupt
+    records = simulation.records
+    found = figures(records, point.protocol), int(np.isnan(records.finish_time).sum())
+    if key:
+        pricer.replayed[key] = found
+    return _compared(point, *found)
+
+
+def _predict_pools(point: MeasuredPoint, pricer: Pricer) -> Prediction:
+    """Return the figures of the workers that a point may have had whose TPOT is nearest to its own."""
+    try:
+        found = [_pool_figures(pair, point.protocol, pricer) for pair in point.pools]
+    except SimserveError as failure:
+        return Prediction(point=point, reason=_reason(failure))
+    measured = point.measured.get("tpot", float("nan"))
+    distances = [abs(np.log(figures["tpot"] / measured)) for figures, _ in found]
+    return _compared(point, *found[int(np.argmin(distances))])
+
+
+def _pool_figures(pair: PoolPair, protocol: Protocol, pricer: Pricer) -> tuple[Mapping[Metric, float], int]:
+    key = pools_key(pair)
+    if key not in pricer.replayed:
+        records, was_interrupted = replay_pools(pair, pricer.of)
+        if was_interrupted:
+            raise KeyboardInterrupt
+        pricer.replayed[key] = figures(records, protocol), int(np.isnan(records.finish_time).sum())
+    return pricer.replayed[key]
+
+
+def _specs(point: MeasuredPoint, scenario: Scenario) -> RequestSpecs:
+    recorded = point.requests
+    if recorded is None:
+        return generate(scenario.workload, seed=scenario.run.seed)
+    return RequestSpecs(
+        arrival_time=recorded.arrival_time,
+        prompt_tokens=recorded.prompt_tokens,
+        output_tokens=recorded.output_tokens,
+        max_tokens=recorded.output_tokens,
+        think_time=np.empty(0),
+        concurrency=None,
+        is_stationary=False,
+        offered_rate=float("nan"),
+    )
+
+
+def _reason(failure: SimserveError) -> str:
+    """Return what stopped a point, without the name of the point in it."""
+    key = f"{failure.key}: " if failure.key else ""
+    value = "" if failure.value is None else f"{failure.value} "
+    return f"{key}{value}{failure.rule}"
+
+
+def _compared(point: MeasuredPoint, all_metrics: Mapping[Metric, float], num_unserved: int) -> Prediction:
+    predicted = {metric: all_metrics[metric] for metric in point.measured if np.isfinite(all_metrics[metric])}
+    if predicted and not num_unserved:
+        return Prediction(point=point, predicted=predicted)
+    return Prediction(point=point, reason=f"{num_unserved} requests cannot be served")
+
+
+def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:
+    """Return TPOT, TTFT, E2E (seconds) and throughput (tokens/s) of a run as the protocol takes them."""
+    latencies = request_latencies(records)
+    late = records.admitted_time - records.arrival_time if protocol.is_server_side else np.zeros(len(records))
+    is_cold = records.arrival_time == np.nanmin(records.arrival_time)
+    late = late - protocol.front_seconds - protocol.cold_seconds * is_cold
+    stall = protocol.cold_stall_seconds * is_cold
+    counted = _counted(len(records), protocol)
+    ttft = (latencies.ttft - late)[counted]
+    decode_time = records.finish_time - records.first_token_time
+    tpot = _statistic((latencies.tpot + stall / np.maximum(records.output_tokens - 1, 1))[counted], protocol)
+    if protocol.is_token_weighted:
+        tpot = float(decode_time.sum() / records.output_tokens.sum())
+    return {
+        "tpot": tpot,
+        "ttft": float(np.nanmax(ttft)) if protocol.is_batch_time else _statistic(ttft, protocol),
+        "e2e": _statistic((latencies.e2e - late + stall)[counted], protocol),
+        "throughput": _throughput(records, protocol) * protocol.num_copies / protocol.beam_width,
+    }
+
+
+def _counted(num_requests: int, protocol: Protocol) -> slice:
+    """Return the requests whose latencies count, in order of arrival: all, or the middle of a long run's."""
+    start, stop = LONG_RUN_WINDOW if protocol.is_long_run else (0.0, 1.0)
+    return slice(int(start * num_requests), max(int(stop * num_requests), 1))
+
+
+def _throughput(records: RequestRecords, protocol: Protocol) -> float:
+    """Return tokens/s over the whole run, or while the middle of a long run's requests finished."""
+    tokens = records.output_tokens + (records.prompt_tokens if protocol.is_total_throughput else 0)
+    if not protocol.is_long_run:
+        duration = float(np.nanmax(records.finish_time) - np.nanmin(records.arrival_time))
+        return float(tokens.sum()) / duration if duration > 0 else float("nan")
+    start, end = np.nanquantile(records.finish_time, LONG_RUN_WINDOW)
+    inside = (records.finish_time > start) & (records.finish_time <= end)
+    return float(tokens[inside].sum() / (end - start)) if end > start else float("nan")
+
+
+def _statistic(values: NDArray[np.float64], protocol: Protocol) -> float:
+    defined = values[np.isfinite(values)]
+    if not len(defined):
+        return float("nan")
+    return float(np.median(defined)) if protocol.statistic == "median" else float(np.mean(defined))

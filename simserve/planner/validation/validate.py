@@ -1,0 +1,162 @@
+"""`validate`: replay measured points through the simulator and say how far off it is. Prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+
+from simserve.errors import InvariantError
+from simserve.planner.measured.point import METRICS, MeasuredPoint
+from simserve.planner.measured.sources import read_memory_logs, read_points
+from simserve.planner.validation.memory_accuracy import MemoryComparison, compare_memory
+from simserve.planner.validation.prediction import Prediction, Pricer, predict, replay_key
+from simserve.planner.validation.scoring import (
+    by_band,
+    by_model,
+    by_source,
+    concurrency_band,
+    coverage,
+    grouped,
+    in_order_of_load,
+    not_covered,
+    overall,
+)
+from simserve.planner.workers import results_of
+
+Progress = Callable[[int, int], None]
+"""Called with the points done and all points."""
+
+BATCH_POINTS = 16
+"""Points of one task: enough that starting a task costs nothing, few enough that progress shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """Every point with what was simulated.
+
+    Attributes:
+        predictions: In the order of the sources; of an interrupted run only those that were finished.
+        memory: Measured KV rooms beside the memory plan's.
+        was_interrupted: The user stopped it.
+    """
+
+    predictions: tuple[Prediction, ...]
+    memory: tuple[MemoryComparison, ...] = ()
+    was_interrupted: bool = False
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Errors over all; by source, engine, hardware and model; by concurrency; by source; what could not run."""
+        covered = sum(each.is_covered for each in self.predictions)
+        return {
+            "points": len(self.predictions),
+            "covered": covered,
+            "coverage": coverage(self.predictions),
+            "overall": overall(self.predictions),
+            "memory": [each.summary for each in self.memory],
+            "groups": grouped(self.predictions, by_model, ("source", "engine", "hardware", "model")),
+            "bands": in_order_of_load(grouped(self.predictions, by_band, ("source", "engine", "concurrency"))),
+            "sources": grouped(self.predictions, by_source, ("source",)),
+            "not_covered": not_covered(self.predictions),
+        }
+
+    @property
+    def points(self) -> pd.DataFrame:
+        """One row a point: what it is, measured and predicted figures in ms and tokens/s, why it did not run."""
+        return pd.DataFrame([_columns(each) for each in self.predictions])
+
+
+def validate(
+    data: str | Path | None = None,
+    sources: Sequence[str] = (),
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> Validation:
+    """Return measured points beside what the simulator says of them.
+
+    Ctrl-C ends it early; what was finished is in the result.
+
+    Args:
+        data: Folder of measurements; None: the published figures that ship with simserve.
+        sources: Names of the sources to take; empty: all that are there.
+        jobs: Worker processes.
+        progress: Called now and then.
+
+    Raises:
+        UsageError: A source is unknown, or ``data`` is no folder.
+        InputError: A file is missing or cannot be read.
+    """
+    folder = None if data is None else Path(data)
+    points = read_points(folder, sources)
+    memory = compare_memory(read_memory_logs(folder, sources))
+    return replace(replay(points, jobs=jobs, progress=progress), memory=memory)
+
+
+def replay(points: Sequence[MeasuredPoint], *, jobs: int = 1, progress: Progress | None = None) -> Validation:
+    """Return points beside what the simulator says of them, in their order."""
+    done: dict[int, Prediction] = {}
+    was_interrupted = False
+    try:
+        for index, prediction in _predictions(points, jobs):
+            done[index] = prediction
+            if progress is not None:
+                progress(len(done), len(points))
+    except KeyboardInterrupt:
+        was_interrupted = True
+    if not was_interrupted and len(done) != len(points):
+        raise InvariantError(f"{len(done)} predictions of {len(points)} points")
+    return Validation(predictions=tuple(done[i] for i in sorted(done)), was_interrupted=was_interrupted)
+
+
+def _predictions(points: Sequence[MeasuredPoint], jobs: int) -> Iterator[tuple[int, Prediction]]:
+    """Yield the place of every point and what the simulator says of it, in any order."""
+    if jobs <= 1:
+        pricer = Pricer()
+        for index, point in enumerate(points):
+            yield index, predict(point, pricer)
+        return
+    indexed = sorted(enumerate(points), key=lambda each: replay_key(each[1]))  # what is alike in one task
+    batches = [(indexed[start : start + BATCH_POINTS],) for start in range(0, len(indexed), BATCH_POINTS)]
+    for _, results in results_of(_predict_batch, batches, jobs):
+        yield from results
+
+
+def _predict_batch(batch: Sequence[tuple[int, MeasuredPoint]]) -> list[tuple[int, Prediction]]:
+    pricer = Pricer()
+    return [(index, predict(point, pricer)) for index, point in batch]
+
+
+def _columns(prediction: Prediction) -> dict[str, Any]:
+    point = prediction.point
+    columns: dict[str, Any] = {
+        "source": point.source,
+        "label": point.label,
+        "engine": point.engine,
+        "version": point.version,
+        "hardware": point.hardware,
+        "model": point.model,
+        "load_kind": point.load_kind,
+        "load": point.load,
+        "concurrency": concurrency_band(point),
+        "shown_only": " ".join(sorted(point.shown_only)),
+        "reason": prediction.reason,
+    }
+    for metric in METRICS:
+        unit, scale = ("tok_s", 1.0) if metric == "throughput" else ("ms", 1e3)
+        columns[f"measured_{metric}_{unit}"] = point.measured.get(metric, float("nan")) * scale
+        columns[f"predicted_{metric}_{unit}"] = prediction.predicted.get(metric, float("nan")) * scale
+    return columns
+
+
+def write_parquet(validation: Validation, file: Path) -> None:
+    """Write one row a point as Parquet."""
+    with duckdb.connect() as connection:
+        connection.register("points_of_table", validation.points)
+        target = str(file).replace("'", "''")
+        connection.execute(f"COPY points_of_table TO '{target}' (FORMAT parquet, COMPRESSION zstd)")

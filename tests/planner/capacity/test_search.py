@@ -1,0 +1,253 @@
+"""The search against queues whose capacity is known in closed form, and what must hold of any answer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+
+from simserve import rng
+from simserve.errors import InterruptedRunError
+from simserve.metrics.slo import SLO
+from simserve.planner.capacity.level import Prober, Trial
+from simserve.planner.capacity.probe import LoadProbe
+from simserve.planner.capacity.search import Effort, Found, find_capacity
+from simserve.workload.requests import RequestSpecs
+from tests.builders import constant_step_times, make_specs
+from tests.theory.builders import Service, fixed_steps, geometric_steps, make_deployment, seats
+
+STEP = 1 / 256
+"""Seconds of a step; a service is 256 of them, so a second."""
+
+
+def queue_probe(
+    service: Service, *, max_num_seqs: int, ttft: float, num_replicas: int = 1, name: str = "capacity"
+) -> LoadProbe:
+    """Return a probe of a queue: Poisson arrivals, seats that serve steps of a constant length."""
+
+    def draw(replication: int, num_requests: int) -> RequestSpecs:
+        gaps = rng.stream(1, f"{name} gaps", replication).exponential(1.0, num_requests)
+        steps = service.sample(rng.stream(1, f"{name} steps", replication), (num_requests,))
+        specs = make_specs(np.cumsum(gaps).tolist(), 1, steps.tolist())
+        return replace(specs, is_stationary=True, offered_rate=1.0)
+
+    deployment = make_deployment(seats(max_num_seqs), constant_step_times(STEP, max_num_seqs), num_replicas)
+    return LoadProbe(
+        deployment=replace(deployment, routing="least_outstanding"),
+        slo=SLO(ttft=ttft, tpot=None, e2e=None, attainment=0.9),
+        draw=draw,
+    )
+
+
+def share_within_m_d_1(rate: float, wait: float) -> float:
+    """Return P(W <= wait) of M/D/1 with a service of 1: Erlang 1909, as in Tijms, Stochastic Models (1994), 4.4.
+
+    ``(1 - rate) sum_k (rate (k - wait))^k / k! exp(-rate (k - wait))`` for k from 0 to the whole part of the wait.
+    """
+    terms = ((rate * (k - wait)) ** k / math.factorial(k) * math.exp(-rate * (k - wait)) for k in range(int(wait) + 1))
+    return (1 - rate) * sum(terms)
+
+
+def share_within_m_m_c(rate: float, wait: float, num_servers: int) -> float:
+    """Return P(W <= wait) of M/M/c with a mean service of 1: ``1 - C exp(-(c - rate) wait)``, C by Erlang."""
+    utilization = rate / num_servers
+    all_busy = rate**num_servers / math.factorial(num_servers) / (1 - utilization)
+    some_free = sum(rate**busy / math.factorial(busy) for busy in range(num_servers))
+    return 1 - all_busy / (some_free + all_busy) * math.exp(-(num_servers - rate) * wait)
+
+
+THOROUGH = Effort(replications=6, tolerance=0.008, precision=0.015, most_requests=30_000)
+
+
+def test_one_seat_and_fixed_lengths_bear_what_m_d_1_bears() -> None:
+    """The rate at which 90 % wait at most one and a half services, to 2 %."""
+    wait = 1.5
+    theory = brentq(lambda rate: share_within_m_d_1(rate, wait) - 0.9, 0.05, 0.99)
+    probe = queue_probe(fixed_steps(256), max_num_seqs=1, ttft=wait + STEP)
+
+    found = find_capacity(probe, asked=0.9, start=0.1, effort=THOROUGH)
+
+    assert found.largest.value == pytest.approx(theory, rel=0.02)
+    assert found.interval is not None
+    assert found.interval[0] <= theory <= found.interval[1]
+    assert found.binding(0.9) == "ttft"
+
+
+def test_seats_of_one_replica_bear_what_m_m_c_bears() -> None:
+    """Four seats, exponential lengths: Erlang C, to 2 %. A request joins at the next step: half a step of wait."""
+    wait = 0.25
+    theory = brentq(lambda rate: share_within_m_m_c(rate, wait, 4) - 0.9, 0.1, 3.99)
+    probe = queue_probe(geometric_steps(256), max_num_seqs=4, ttft=wait + 1.5 * STEP)
+
+    found = find_capacity(probe, asked=0.9, start=1.0, effort=THOROUGH)
+
+    assert found.largest.value == pytest.approx(theory, rel=0.02)
+
+
+def test_where_nobody_waits_for_long_the_queue_itself_is_the_limit() -> None:
+    """A TTFT of a thousand services: 90 % may still make it in a run, and yet an overloaded run does not hold."""
+    probe = queue_probe(fixed_steps(256), max_num_seqs=1, ttft=1000.0)
+
+    found = find_capacity(probe, asked=0.9, start=0.3, effort=Effort(replications=3, num_requests=3000))
+
+    assert found.largest.value == pytest.approx(1.0, rel=0.06)
+    assert found.binding(0.9) == "overload"
+
+
+QUICK = Effort(replications=2, num_requests=1500, tolerance=0.02)
+
+
+def test_more_replicas_and_a_looser_objective_bear_more() -> None:
+    """Monotone in both, on the same requests."""
+    by_replicas = [
+        find_capacity(
+            queue_probe(geometric_steps(16), max_num_seqs=1, ttft=40 * STEP, num_replicas=count),
+            asked=0.9,
+            start=10.0,
+            effort=QUICK,
+        ).largest.value
+        for count in (1, 2, 4)
+    ]
+    by_bound = [
+        find_capacity(
+            queue_probe(geometric_steps(16), max_num_seqs=2, ttft=bound * STEP), asked=0.9, start=10.0, effort=QUICK
+        ).largest.value
+        for bound in (8, 20, 60)
+    ]
+
+    assert by_replicas == sorted(by_replicas)
+    assert by_bound == sorted(by_bound)
+    assert by_replicas[2] > 3 * by_replicas[0]
+    assert by_bound[2] > 1.5 * by_bound[0]
+
+
+def trial(load: float, edge: float, num_requests: int = 1000, name: str = "tpot") -> Trial:
+    """Return a run in which the share that meets the bound falls from 1 at no load through 0.95 at the edge."""
+    attained = float(np.clip(1 - 0.05 * (load / edge) ** 8, 0, 1))
+    met = np.arange(num_requests) >= (1 - attained) * num_requests
+    by_metric = {"ttft": 1.0, name: attained}
+    return Trial(
+        attainment=attained, by_metric=by_metric, stability="stable", goodput=load * attained, in_flight=load, met=met
+    )
+
+
+def search(edge: float, **changes: float) -> Found:
+    """Return what is found where replications differ by 2 % in the load they bear."""
+    return find_capacity(
+        lambda load, replication, num_requests: trial(load, edge * (1 + 0.01 * (-1) ** replication), num_requests),
+        asked=0.95,
+        start=2.0,
+        effort=Effort(**changes),
+    )
+
+
+def test_the_interval_covers_the_edge_and_narrows_with_the_replications() -> None:
+    """Over replications, divided by the slope."""
+    few, many = search(7.0, replications=4), search(7.0, replications=12)
+
+    for found in (few, many):
+        assert found.interval is not None
+        assert found.interval[0] < 7.0 < found.interval[1]
+        assert found.interval_method == "replications"
+    assert many.interval[1] - many.interval[0] < 0.6 * (few.interval[1] - few.interval[0])  # type: ignore[index]
+
+
+def test_the_curve_goes_beyond_the_capacity_and_shows_the_knee() -> None:
+    """The most goodput lies past the last load that holds, and before the end of the curve."""
+    found = search(7.0)
+
+    assert found.levels[0].load < 0.6 * 7 < 1.4 * 7 < found.levels[-1].load
+    assert found.knee is not None
+    assert found.largest.value <= found.knee.load < found.levels[-1].load
+
+
+def test_an_objective_that_no_load_meets_is_zero_and_names_the_bound() -> None:
+    """After a handful of tries."""
+    missed = Trial(
+        attainment=0.2, by_metric={"ttft": 1.0, "tpot": 0.2}, stability="stable", in_flight=3.0, met=np.zeros(9, bool)
+    )
+
+    found = find_capacity(lambda *_: missed, asked=0.95, start=2.0)
+
+    assert (found.largest.value, found.interval, found.binding(0.95)) == (0.0, None, "tpot")
+
+
+def test_the_highest_load_allowed_is_an_answer_without_an_interval() -> None:
+    """Nothing was seen to fail."""
+    found = find_capacity(lambda load, *_: trial(load, 1e9), asked=0.95, start=2.0, highest=11.0)
+
+    assert (found.largest.value, found.largest.fails_at, found.interval) == (11.0, None, None)
+    assert found.binding(0.95) is None
+
+
+def test_a_high_attainment_takes_more_requests() -> None:
+    """Ten must lie beyond the percentile: 10,000 for 99.9 %."""
+    asked: set[int] = set()
+
+    def probe(load: float, replication: int, num_requests: int) -> Trial:
+        asked.add(num_requests)
+        return trial(load, 7.0)
+
+    found = find_capacity(probe, asked=0.999, start=2.0)
+
+    assert min(asked) >= 10_000
+    assert found.needed_requests == 10_000
+
+
+def test_more_precision_takes_more_requests() -> None:
+    """Until the interval is as narrow as asked, or the limit is reached."""
+
+    def noisy(load: float, replication: int, num_requests: int) -> Trial:
+        return trial(load, 7.0 * (1 + 0.5 * (-1) ** replication / math.sqrt(num_requests)), num_requests)
+
+    lax = find_capacity(noisy, asked=0.95, start=2.0, effort=Effort(precision=0.02))
+    strict = find_capacity(noisy, asked=0.95, start=2.0, effort=Effort(precision=0.003, most_requests=1_000_000))
+
+    assert strict.num_requests > 2 * lax.num_requests
+    assert strict.interval is not None
+    assert (strict.interval[1] - strict.interval[0]) / 2 / strict.largest.value <= 0.0035
+
+
+@pytest.mark.parametrize(("runs", "held", "failed"), [(1, 2, None), (3, 4, 8)])
+def test_an_interrupt_keeps_what_was_shown_until_then(runs: int, held: float, failed: float | None) -> None:
+    """The bracket so far is worth something; without a run there is nothing to say."""
+    found = find_capacity(interrupted_after(runs), asked=0.95, start=2.0)
+
+    assert found.was_interrupted
+    assert (found.largest.value, found.largest.fails_at) == (held, failed)
+    assert [level.load for level in found.levels] == [2, 4, 8][:runs]
+    with pytest.raises(InterruptedRunError, match="no run was finished"):
+        find_capacity(interrupted_after(0), asked=0.95, start=2.0)
+
+
+def interrupted_after(runs: int) -> Prober:
+    """Return runs that hold up to 4.2, of which the user stops one."""
+    done = 0
+
+    def probe(load: float, replication: int, num_requests: int) -> Trial:
+        nonlocal done
+        if done == runs:
+            raise KeyboardInterrupt
+        done += 1
+        return trial(load, 4.2, num_requests)
+
+    return probe
+
+
+def test_a_load_that_fails_for_certain_is_not_run_again() -> None:
+    """Once what was missed is more than all runs together may miss, the others of that load are spared."""
+    runs: list[float] = []
+
+    def probe(load: float, replication: int, num_requests: int) -> Trial:
+        runs.append(load)
+        return trial(load, 4.2, num_requests)
+
+    found = find_capacity(probe, asked=0.95, start=2.0, effort=Effort(replications=6))
+
+    far = [level for level in found.levels if level.attainment < 0.7]
+    assert far
+    assert all(len(level.trials) == 1 for level in far)
+    assert len(found.level(found.largest.value).trials) == 6  # type: ignore[union-attr]

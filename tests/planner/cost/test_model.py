@@ -1,0 +1,187 @@
+"""Tests of the staircase against the straight line: break-even, split, years, tornado."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simserve.errors import ScenarioError
+from simserve.planner.cost.daily import PEAK_TO_MEAN, PEAK_TO_TROUGH, day_shape
+from simserve.planner.cost.model import (
+    API,
+    SECONDS_PER_MONTH,
+    Comparison,
+    break_even,
+    hybrid,
+    outlook,
+    saving,
+    sensitivity,
+    usual_ranges,
+)
+
+_MODEL = Comparison(
+    unit_usd_per_month=1000.0,
+    gpus_per_unit=2,
+    capacity=1.0,
+    fixed_usd_per_month=500.0,
+    api_usd_per_request=0.001,
+    tokens_per_request=700.0,
+    requests_per_month=2e6,
+)
+"""One unit holds 2.592 M requests a month, worth $2,592 at the API."""
+
+
+def test_the_break_even_is_where_the_line_meets_the_stair() -> None:
+    """(500 + 1,000) / 0.001 = 1.5 M requests, on the first unit."""
+    found = break_even(_MODEL)
+
+    assert found["requests_per_month"] == pytest.approx(1.5e6)
+    assert found["tokens_per_month"] == pytest.approx(1.05e9)
+    assert (found["gpus"], found["usd_per_month"]) == (2, 1500.0)
+
+
+def test_a_stair_can_be_too_low_for_its_unit() -> None:
+    """$3,000 of operations need 4 M requests, more than one unit holds: with two it takes 5 M."""
+    found = break_even(replace(_MODEL, fixed_usd_per_month=3000.0))
+
+    assert found["requests_per_month"] == pytest.approx(5e6)
+    assert found["gpus"] == 4
+
+
+def test_the_next_unit_may_bring_the_api_back() -> None:
+    """Crossed at 2.5 M on one unit; the second costs 2 x 2,450 + 50 up to 4.95 M, so for good from there."""
+    found = break_even(replace(_MODEL, unit_usd_per_month=2450.0, fixed_usd_per_month=50.0))
+
+    assert found["requests_per_month"] == pytest.approx(2.5e6)
+    assert found["for_good_requests_per_month"] > 2.592e6
+
+
+@given(
+    unit=st.floats(100, 5000),
+    fixed=st.floats(0, 20_000),
+    price=st.floats(1e-4, 1e-2),
+    spare=st.integers(0, 2),
+)
+def test_no_volume_below_the_break_even_pays_and_all_beyond_for_good_do(
+    unit: float, fixed: float, price: float, spare: int
+) -> None:
+    """Looked at volume by volume."""
+    model = replace(
+        _MODEL, unit_usd_per_month=unit, fixed_usd_per_month=fixed, api_usd_per_request=price, spare_units=spare
+    )
+    found = break_even(model)
+    first, good = found["requests_per_month"], found["for_good_requests_per_month"]
+    most = 40 * model.capacity_per_month if first is None else 3 * first
+    volumes = [most * step / 997 for step in range(1, 997)]
+
+    for volume in volumes:
+        pays = saving(replace(model, requests_per_month=volume)) > 1e-6
+        if pays:
+            assert first is not None
+            assert volume >= first * (1 - 1e-9)
+        elif good is not None:
+            assert volume <= good * (1 + 1e-9)
+
+
+def test_they_never_cross_where_a_full_unit_is_dearer() -> None:
+    """And the answer says why."""
+    found = break_even(replace(_MODEL, unit_usd_per_month=2600.0))
+
+    assert found["requests_per_month"] is None
+    assert "a unit of 2 GPUs at the end of its capacity costs $0.001 a request" in found["why_never"]
+
+
+def test_the_busiest_hour_sizes_the_fleet() -> None:
+    """Twice the mean in the busiest hour takes twice the units."""
+    peaky = replace(_MODEL, shape=(2.0,) * 6 + (2 / 3,) * 18)
+
+    assert _MODEL.units_for(2.5e6) == 1
+    assert peaky.units_for(2.5e6) == 2
+
+
+def test_the_best_split_keeps_the_base_and_sends_the_peak_away() -> None:
+    """One hour a day of ten times the rest is worth no unit of its own."""
+    shape = (10.0,) + (1.0,) * 23
+    model = replace(
+        _MODEL,
+        fixed_usd_per_month=0.0,
+        requests_per_month=0.9 * SECONDS_PER_MONTH * 33 / 24,
+        shape=tuple(24 * share / 33 for share in shape),
+    )
+
+    best = hybrid(model)
+
+    assert best is not None
+    assert best["replicas"] == 1
+    assert best["api_share"] == pytest.approx((9 - 1) / 24 / (0.9 * 33 / 24))
+    assert best["usd_per_month"] == min(split["usd_per_month"] for split in best["splits"])
+    assert best["usd_per_month"] < min(best["splits"][0]["usd_per_month"], best["splits"][-1]["usd_per_month"])
+    assert best["splits"][-1]["api_share"] == 0.0
+
+
+def test_a_split_needs_a_capacity() -> None:
+    """Without one nothing says what a unit leaves over."""
+    assert hybrid(replace(_MODEL, capacity=None)) is None
+
+
+def test_falling_prices_move_the_sides_and_growth_the_fleet() -> None:
+    """Flat prices: 36 equal months. A falling API can take the lead; what is owned keeps its price."""
+    flat = outlook(_MODEL, api_fall=0.0, gpu_fall=0.0)
+    falling = outlook(_MODEL, api_fall=0.5, gpu_fall=0.0)
+    owned = outlook(replace(_MODEL, gpus_fall=False), api_fall=0.0, gpu_fall=0.5)
+    growing = outlook(_MODEL, api_fall=0.0, gpu_fall=0.0, growth=1.0)
+
+    assert flat is not None
+    assert falling is not None
+    assert growing is not None
+    assert (flat["self_host_usd"], flat["api_usd"]) == (pytest.approx(36 * 1500), pytest.approx(36 * 2000))
+    assert (flat["cheaper"], flat["cheaper_changes_in_months"]) == ("self_host", [])
+    assert falling["cheaper_changes_in_months"] == [math.ceil(12 * math.log2(2000 / 1500))]
+    assert owned is not None
+    assert owned["self_host_usd"] == flat["self_host_usd"]
+    assert growing["by_month"][-1]["requests_per_month"] == pytest.approx(16e6)
+    assert growing["by_month"][-1]["self_host_usd"] == pytest.approx(500 + 7 * 1000)
+
+
+def test_the_tornado_leads_with_what_matters_most_and_says_what_flips() -> None:
+    """A price that matters twice as much stands first; one that turns the answer is marked."""
+    rows = sensitivity(_MODEL, usual_ranges(_MODEL))
+
+    swings = [row["swing_usd_per_month"] for row in rows]
+    assert swings == sorted(swings, reverse=True)
+    assert next(row for row in rows if row["parameter"] == API)["changes_the_answer"]
+    assert sensitivity(replace(_MODEL, requests_per_month=None), usual_ranges(_MODEL)) == []
+
+
+def test_the_day_has_its_two_ratios_and_a_mean_of_one() -> None:
+    """As published, and for other days."""
+    for peak, trough in ((PEAK_TO_MEAN, PEAK_TO_TROUGH), (2.8, 34.6), (1.2, 2.0)):
+        shape = day_shape(peak_to_mean=peak, peak_to_trough=trough)
+        assert len(shape) == 24
+        assert sum(shape) / 24 == pytest.approx(1)
+        assert max(shape) == pytest.approx(peak, rel=1e-6)
+        assert max(shape) / min(shape) == pytest.approx(trough, rel=1e-6)
+    assert day_shape(peak_to_mean=1) == (1.0,) * 24
+    assert day_shape([2.0] * 12 + [1.0] * 12)[0] == pytest.approx(4 / 3)
+
+
+def test_a_day_that_cannot_be_is_refused() -> None:
+    """A mean below the trough."""
+    with pytest.raises(ScenarioError, match="has no wave"):
+        day_shape(peak_to_mean=3.0, peak_to_trough=2.0)
+
+
+def test_a_hybrid_breaks_even_where_its_gpus_pay_for_what_they_take_from_the_api() -> None:
+    """Half of every request still goes there: twice the requests, and the month counts that half."""
+    half = replace(_MODEL, api=None, overflow_usd_per_request=(_MODEL.api_usd_per_request or 0.0) / 2)
+    alone = replace(_MODEL, api=None)
+    requests = 1e6
+
+    assert half.self_host_usd(requests) == alone.self_host_usd(requests) + half.api_usd(requests) / 2
+    both = (break_even(replace(each, capacity=None))["requests_per_month"] for each in (half.beside_overflow(), alone))
+    assert next(both) == pytest.approx(2 * next(both))
+    assert alone.beside_overflow() is alone

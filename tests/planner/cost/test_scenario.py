@@ -1,0 +1,282 @@
+"""Tests of `simserve cost` with a scenario: what the simulated day comes to in dollars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from simserve.errors import InfeasibleError, InputError, UsageError
+from simserve.metrics.result import RunResult
+from simserve.planner import load_curve
+from simserve.planner.cost.cost import cost_summary
+from simserve.planner.cost.daily import PEAK_TO_MEAN
+from simserve.scenario.pricing_spec import PricingSpec
+from simserve.scenario.schema import Scenario
+from tests.scenario.builders import make_scenario
+
+_BASE = [
+    "slo={ttft: 500 ms, tpot: 50 ms, attainment: 0.9}",
+    "workload.num_requests=200",
+    "deployment.engine.max_num_seqs=1",
+    "workload.arrivals={process: poisson, rate: 2}",
+    "pricing.gpu_hour_usd=2",
+    "pricing.api=gpt-4o",
+]
+
+
+_RUNS: dict[str, RunResult] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runs_are_shared() -> Iterator[None]:
+    """Simulate each load of each deployment once: what is tested here is what its dollars come to."""
+    real = load_curve.run
+
+    def once(scenario: Scenario) -> RunResult:
+        key = scenario.model_copy(update={"pricing": PricingSpec(gpu_hour_usd=1.0)}).hash
+        if key not in _RUNS:
+            _RUNS[key] = real(scenario)
+        return _RUNS[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load_curve, "run", once)
+        yield
+    _RUNS.clear()
+
+
+def cost(*overrides: str, **arguments: Any) -> dict[str, Any]:
+    """Return the summary of the small scenario with an objective and prices."""
+    kept = [each for each in _BASE if not any(each.split("=")[0] == other.split("=")[0] for other in overrides)]
+    return cost_summary(make_scenario([*kept, *overrides]), **arguments)
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, Any]:
+    """Return the cost of the small scenario as it is."""
+    return cost()
+
+
+def test_the_scenario_s_rate_is_that_of_the_busiest_hour(plain: dict[str, Any]) -> None:
+    """Or, where asked for, the mean."""
+    mean = cost("pricing.daily={rate_is: mean}")
+
+    assert plain["day"]["peak_rate"] == pytest.approx(2.0)
+    assert plain["day"]["mean_rate"] == pytest.approx(2.0 / PEAK_TO_MEAN)
+    assert mean["day"]["mean_rate"] == pytest.approx(2.0)
+
+
+def test_the_month_is_gpus_and_people(plain: dict[str, Any]) -> None:
+    """Every part is charged, and the total is their sum."""
+    more = cost(
+        "pricing.operations_hours_per_month=20",
+        "pricing.engineer_usd_per_hour=100",
+        "pricing.platform_usd_per_month=300",
+        "pricing.spare_replicas=1",
+    )["self_host"]
+
+    assert plain["self_host"]["usd_per_month"] == pytest.approx(2 * 720)
+    assert more["usd_per_month"] == pytest.approx(2 * 2 * 720 + 2000 + 300)
+    assert (more["gpus"], more["operations_usd_per_month"], more["platform_usd_per_month"]) == (2, 2000.0, 300.0)
+
+
+def test_dollars_a_token_and_a_request_are_the_month_over_its_traffic(plain: dict[str, Any]) -> None:
+    """On both sides."""
+    requests = plain["day"]["requests_per_month"]
+    for side in (plain["self_host"], plain["api"]):
+        assert side["usd_per_request"] * requests == pytest.approx(side["usd_per_month"])
+        assert side["usd_per_million_tokens"] * plain["api"]["tokens_per_month"] / 1e6 == pytest.approx(
+            side["usd_per_month"]
+        )
+    api = plain["api"]
+    assert api["input_usd_per_month"] == pytest.approx(requests * api["prompt_tokens"] * 2.5 / 1e6)
+    assert api["input_usd_per_month"] + api["output_usd_per_month"] == pytest.approx(api["usd_per_month"])
+
+
+def test_utilization_is_the_mean_load_over_what_the_fleet_holds(plain: dict[str, Any]) -> None:
+    """Simulated: the capacity is the highest rate that keeps the objective."""
+    capacity = plain["day"]["capacity_rate_per_replica"]
+
+    assert plain["self_host"]["utilization"] == pytest.approx(plain["day"]["mean_rate"] / capacity)
+    assert 0 < plain["self_host"]["busy"] <= 1
+
+
+def test_a_volume_beyond_the_fleet_takes_whole_replicas(plain: dict[str, Any]) -> None:
+    """As many as the busiest hour needs, and the answer says so."""
+    held = plain["day"]["capacity_rate_per_replica"] / PEAK_TO_MEAN * 720 * 3600
+
+    more = cost(requests_per_month=2.5 * held)
+
+    assert more["self_host"]["replicas"] == 3
+    assert more["self_host"]["usd_per_month"] == pytest.approx(3 * 2 * 720)
+    assert any("takes 3 replicas" in caveat for caveat in more["caveats"])
+
+
+def test_a_sharper_day_lowers_the_utilization(plain: dict[str, Any]) -> None:
+    """The same busiest hour, less around it."""
+    sharp = cost("pricing.daily={peak_to_mean: 3}")
+    hourly = cost("pricing.daily={hourly: [" + ", ".join(["1"] * 23 + ["3"]) + "]}")
+
+    assert sharp["self_host"]["utilization"] < plain["self_host"]["utilization"]
+    assert hourly["day"]["mean_rate"] == pytest.approx(2.0 * (26 / 24) / 3)
+
+
+def test_the_api_s_terms_follow_the_scenario(plain: dict[str, Any]) -> None:
+    """A batch share takes its discount; another API its price; a given price wins over the scenario's."""
+    batch = cost("pricing.batch_share=0.5")
+    other = cost(api="gpt-4o-mini")
+
+    assert batch["api"]["usd_per_month"] == pytest.approx(0.75 * plain["api"]["usd_per_month"])
+    assert other["api"]["name"] == "gpt-4o-mini"
+    assert other["api"]["usd_per_month"] < plain["api"]["usd_per_month"]
+
+
+def test_what_overflows_is_part_of_the_month(plain: dict[str, Any]) -> None:
+    """A class that always goes to the API is paid there; all of it there is what the month is compared with."""
+    classes = "workload.classes=[{name: here, share: 0.5}, {name: there, share: 0.5}]"
+    hybrid = cost(classes, "deployment.overflow={api: gpt-4o, always: [there], ttft: 50 ms}", "pricing.api=null")
+    own, api = hybrid["self_host"], hybrid["api"]
+
+    assert api["name"] == "gpt-4o"
+    assert own["overflow_usd_per_month"] == pytest.approx(api["usd_per_month"] / 2, rel=0.2)
+    assert own["usd_per_month"] == pytest.approx(own["fleet_usd_per_month"] + own["overflow_usd_per_month"])
+    assert hybrid["saving_usd_per_month"] == pytest.approx(api["usd_per_month"] - own["usd_per_month"])
+    assert plain["self_host"]["overflow_usd_per_month"] == 0
+    assert any("compared with all of it at gpt-4o" in each for each in hybrid["caveats"])
+
+
+def test_without_an_api_the_same_weights_are_looked_for() -> None:
+    """Else the fallback; either is said."""
+    same = cost("pricing.api=null")
+
+    assert same["api"]["name"] == "deepinfra-llama-3.1-8b" or "gpt-4o" in same["api"]["name"]
+    assert any("no API is named" in caveat for caveat in same["caveats"])
+
+
+def test_quality_is_never_promised(plain: dict[str, Any]) -> None:
+    """The first caveat is about the answers, not the dollars."""
+    assert "prices say nothing of the answers" in plain["caveats"][0]
+
+
+def test_how_far_to_trust_the_capacity_is_said(plain: dict[str, Any]) -> None:
+    """A GPU without fitted curves rests on its datasheet."""
+    bound = cost("deployment.hardware=l4-24gb", "slo={ttft: 2 s}")
+
+    assert (plain["fidelity"], bound["fidelity"]) == ("fitted", "roofline")
+    assert "curves fitted to measurements" in plain["caveats"][-1]
+    assert "a roofline of datasheet peaks; no measurement has checked it" in bound["caveats"][-1]
+
+
+def test_the_break_even_starts_from_one_replica() -> None:
+    """A fleet of two is not the least a small volume takes."""
+    two = cost("deployment.replicas=2")
+
+    assert two["self_host"]["gpus"] == 2
+    assert two["break_even"]["gpus"] == 1
+
+
+def test_the_yearly_falls_are_the_scenario_s() -> None:
+    """And what is left out is named."""
+    flat = cost("pricing.api_price_fall_per_year=0", "pricing.gpu_price_fall_per_year=0")
+    growing = cost("pricing.traffic_growth_per_year=0.5")
+
+    assert flat["outlook"]["api_usd"] == pytest.approx(36 * flat["api"]["usd_per_month"])
+    assert flat["outlook"]["self_host_usd"] == pytest.approx(36 * flat["self_host"]["usd_per_month"])
+    assert growing["outlook"]["traffic_growth_per_year"] == 0.5
+
+
+def test_the_ladder_climbs_from_full_gpus_to_what_is_paid(plain: dict[str, Any]) -> None:
+    """The last counted row is the month; operations are shown though none are given."""
+    counted = [row for row in plain["left_out"] if row["is_counted"]]
+
+    assert counted[-1]["self_host_usd_per_month"] == pytest.approx(plain["self_host"]["usd_per_month"])
+    assert {row["term"] for row in plain["left_out"] if not row["is_counted"]} == {
+        "operations (assumed: 30 hours at $100)",
+        "one spare replica",
+    }
+
+
+def test_a_batch_is_priced_round_the_clock() -> None:
+    """At its own throughput, which is the capacity."""
+    batch = cost("workload.arrivals={process: all_at_once}", "workload.num_requests=100")
+
+    assert batch["self_host"]["utilization"] == pytest.approx(1.0)
+    assert any("round the clock" in caveat for caveat in batch["caveats"])
+
+
+def test_the_same_scenario_gives_the_same_summary(plain: dict[str, Any]) -> None:
+    """To the bit."""
+    assert cost() == plain
+
+
+@pytest.mark.parametrize(
+    ("overrides", "arguments", "said"),
+    [
+        (["pricing.api=gpt-5000"], {}, "is not a known api"),
+        (["pricing.gpu_hour_usd=null", "deployment.hardware=m2-max-96gb"], {}, "gpu_hour_usd"),
+        (["pricing.daily={peak_to_mean: 3, peak_to_trough: 2}"], {}, "has no wave"),
+    ],
+)
+def test_what_cannot_be_priced_is_said(overrides: list[str], arguments: dict[str, Any], said: str) -> None:
+    """With the key."""
+    with pytest.raises(InputError, match=said):
+        cost(*overrides, **arguments)
+
+
+def test_an_objective_that_no_load_keeps_is_infeasible() -> None:
+    """Exit code 3, as for a plan that holds nowhere."""
+    with pytest.raises(InfeasibleError, match="is held at no load"):
+        cost("slo={ttft: 1 us}")
+
+
+def test_a_scaled_fleet_pays_for_the_hours_it_has() -> None:
+    """Over the day between its fewest and its most replicas: less than the most, more than the fewest."""
+    scaling = "{metric: running, target: 4, min_replicas: 1, max_replicas: 6}"
+    arrivals = "{process: poisson, rate: 6.0}"
+
+    own = cost(f"deployment.autoscaling={scaling}", f"workload.arrivals={arrivals}", "workload.num_requests=1000")
+
+    side = own["self_host"]
+    assert 1 <= side["gpus_paid_on_average"] < side["gpus"] == 6
+    assert side["gpu_usd_per_month"] == pytest.approx(side["gpus_paid_on_average"] * side["gpu_hour_usd"] * 720)
+    assert any("scaled from 1 to 6 replicas" in each for each in own["caveats"])
+
+
+def test_what_overflows_to_an_api_is_on_the_bill() -> None:
+    """The replicas stay as many as they are; the API's dollars stand beside theirs."""
+    overflow = "{api: deepinfra-llama-3.1-8b, max_queue: 0}"
+
+    without, own = cost(), cost(f"deployment.overflow={overflow}", "deployment.engine.max_num_seqs=2")
+
+    side = own["self_host"]
+    assert side["overflow_usd_per_month"] > 0 == without["self_host"]["overflow_usd_per_month"]
+    assert side["replicas"] == 1
+    assert side["usd_per_month"] == pytest.approx(
+        side["gpu_usd_per_month"] + side["operations_usd_per_month"] + side["overflow_usd_per_month"]
+    )
+
+
+def test_terms_are_for_arithmetic() -> None:
+    """A scenario has its own; a term nobody knows names the nearest."""
+    with pytest.raises(UsageError, match="without a scenario"):
+        cost(terms={"gpus": 2})
+    with pytest.raises(UsageError, match="did you mean 'gpu_hour_usd'"):
+        cost_summary(terms={"gpu_hours_usd": 2})
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ({"gpu_hour_usd": 1.0, "gpus": 0.0}, "gpus: 0.0 must be above 0"),
+        ({"gpu_hour_usd": float("inf")}, "gpu_hour_usd: inf must be above 0 and finite"),
+        ({"gpu_hour_usd": 1.0, "share": 2.0}, "share: 2.0 is a share"),
+        ({"gpu_hour_usd": 1.0, "requests_per_month": -1.0}, "requests_per_month: -1.0 must be above 0"),
+    ],
+)
+def test_terms_that_are_no_amounts_are_refused(terms: dict[str, float], said: str) -> None:
+    """In Python as on the command line."""
+    requests = terms.pop("requests_per_month", None)
+
+    with pytest.raises(UsageError, match=said):
+        cost_summary(requests_per_month=requests, terms=terms)

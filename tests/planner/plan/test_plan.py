@@ -1,0 +1,423 @@
+"""The plan: what exhaustive search says, whatever the workers; and what each option changes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+import simserve as ss
+from simserve.errors import InputError, UsageError
+from simserve.planner.plan.fleet import Fleet, with_room
+from simserve.planner.plan.plan import Plan, PlanOptions, plan
+from simserve.planner.search.order import smallest_integer
+from simserve.planner.search.trial import try_fleet
+from simserve.planner.space.space import parse_choices
+from simserve.profiles import catalog
+from simserve.scenario.load import load
+from simserve.scenario.objective import objective
+from simserve.scenario.run import run
+from simserve.scenario.schema import Scenario
+from tests.scenario.builders import make_scenario
+
+SMALL = {
+    "deployment.tensor_parallel_size": [1, 2],
+    "deployment.pipeline_parallel_size": [1],
+    "deployment.enable_expert_parallel": [False],
+    "deployment.quantization": ["none", "fp8"],
+    "deployment.kv_cache_dtype": ["auto"],
+    "deployment.engine.max_num_seqs": [4, 64],
+    "deployment.engine.max_num_batched_tokens": [2048],
+    "deployment.engine.enable_chunked_prefill": [True],
+    "deployment.speculative": [None],
+}
+"""A space of eight shapes a GPU, small enough to enumerate with every number of replicas."""
+HARDWARE = ("l4-24gb", "a10-24gb", "l40s-48gb")
+MOST_REPLICAS = 6
+MAX_GPUS = 6
+
+
+def busy_scenario(**changes: Any) -> Scenario:
+    """Return steady traffic that takes several small GPUs."""
+    return make_scenario(
+        **{
+            "model": "llama-3.1-8b",
+            "deployment": {
+                "hardware": "l4-24gb",
+                "engine": {"name": "vllm", "version": "0.12", "max_model_len": 4096},
+            },
+            "workload": {
+                "arrivals": {"process": "constant", "rate": 4.0},
+                "prompt_tokens": {"distribution": "fixed", "value": 300},
+                "output_tokens": {"distribution": "fixed", "value": 60},
+                "num_requests": 240,
+            },
+            "slo": {"ttft": "600 ms", "tpot": "60 ms", "attainment": 0.95},
+            **changes,
+        }
+    )
+
+
+def options(**changes: Any) -> PlanOptions:
+    """Return the small search, with options replaced."""
+    return PlanOptions(**{"hardware": HARDWARE, "choices": SMALL, "max_gpus": MAX_GPUS, **changes})
+
+
+@cache
+def everything() -> list[dict[str, Any]]:
+    """Return every fleet of the small space that holds, each simulated as `simserve run` does it."""
+    base, found = busy_scenario(), []
+    for hardware, *values in itertools.product(HARDWARE, *SMALL.values()):
+        chosen = {"deployment.hardware": hardware, **dict(zip(SMALL, values, strict=True))}
+        for replicas in range(1, MOST_REPLICAS + 1):
+            gpus = replicas * chosen["deployment.tensor_parallel_size"]
+            if gpus > MAX_GPUS:
+                continue
+            try:
+                trial = try_fleet(base, chosen, replicas)
+            except InputError:
+                continue
+            if trial.holds:
+                found.append({"overrides": chosen, "trial": trial})
+    return found
+
+
+@cache
+def planned(**changes: Any) -> Mapping[str, Any]:
+    """Return the summary of the small plan, with options replaced."""
+    return plan(busy_scenario(), options(**changes)).summary
+
+
+def test_the_plan_is_the_best_of_all() -> None:
+    """The cheapest fleet, as enumeration of every deployment and number of replicas finds it."""
+    cheapest = min(each["trial"].usd_per_hour for each in everything())
+
+    best = planned()["best"]
+
+    assert best["usd_per_hour"] == pytest.approx(cheapest)
+    assert len({each["trial"].usd_per_hour for each in everything()}) > 5
+
+
+@pytest.mark.parametrize("objective", ["gpus", "energy", "latency"])
+def test_every_objective_is_the_best_of_all(objective: Any) -> None:
+    """Fewest GPUs, least power, lowest p95 of E2E."""
+    values = {
+        "gpus": lambda trial: trial.num_gpus,
+        "energy": lambda trial: trial.watts,
+        "latency": lambda trial: trial.latencies["p95_e2el_ms"],
+    }
+    least = min(values[objective](each["trial"]) for each in everything())
+
+    best = planned(objective=objective)["best"]
+
+    key = {"gpus": "num_gpus", "energy": "watts", "latency": "p95_e2el_ms"}[objective]
+    assert best[key] == pytest.approx(least, rel=1e-6)
+
+
+def test_the_best_of_each_gpu_is_the_best_of_all_on_it() -> None:
+    """Runners-up are plans, not left-overs."""
+    summary = planned()
+
+    for each in [summary["best"], *summary["runners_up"]]:
+        on_it = [one["trial"] for one in everything() if one["overrides"]["deployment.hardware"] == each["hardware"]]
+        if on_it:
+            assert each["usd_per_month"] == pytest.approx(720 * min(trial.usd_per_hour for trial in on_it))
+        else:
+            assert each["label"] is None
+            assert each["why"]
+
+
+def test_workers_do_not_change_the_plan() -> None:
+    """Same scenario, same seed, same bytes."""
+    one, two = planned(), planned(jobs=2)
+
+    assert json.dumps(one) == json.dumps(two)
+
+
+def test_sampling_is_never_worse_and_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where shapes and knobs are too many, Optuna starts from the best of the shapes; the seed fixes it."""
+    monkeypatch.setattr("simserve.planner.search.group.EXHAUSTIVE_COMBINATIONS", 1)
+    choices = {**SMALL, "deployment.engine.max_num_seqs": [4, 16, 64]}
+    scenario = load_small(["deployment.engine.max_num_seqs=4"])
+    asked = {"choices": choices, "hardware": ("l4-24gb",)}
+    shapes = plan(scenario, options(**asked, trials=0)).summary
+
+    first, second = (plan(scenario, options(**asked, trials=10)).summary for _ in range(2))
+
+    assert (shapes["search"]["methods"], first["search"]["methods"]) == ({"l4-24gb": "shapes"}, {"l4-24gb": "sampled"})
+    assert first["best"]["usd_per_hour"] < shapes["best"]["usd_per_hour"]
+    assert json.dumps(first) == json.dumps(second)
+
+
+def test_the_command_reproduces_the_plan() -> None:
+    """What the plan prints can be run, and holds."""
+    best = planned()["best"]
+    words = best["command"].split()
+
+    result = run(load_small([word for word in words if "=" in word]))
+
+    assert words[:3] == ["simserve", "run", "SCENARIO.yaml"]
+    assert result.summary["simserve"]["slo"]["attainment"] >= 0.95
+    assert result.summary["simserve"]["cost"]["usd_per_hour"] == pytest.approx(best["usd_per_hour"])
+
+
+def load_small(changes: list[str]) -> Scenario:
+    """Return the scenario under the changes of a command."""
+    from simserve.scenario.load import from_mapping
+
+    return from_mapping(busy_scenario().as_mapping(), changes)
+
+
+def test_headroom_is_borne_and_paid() -> None:
+    """The plan holds at the traffic asked for, and its command keeps the scenario's own."""
+    plain, ample = planned(), planned(headroom=2.0)
+
+    best = ample["best"]
+    assert best["usd_per_hour"] > plain["best"]["usd_per_hour"]
+    assert best["traffic_borne"] >= 3.0
+    assert plain["best"]["traffic_borne"] < 3.0
+    assert "rate" not in best["command"]
+
+
+def test_a_spare_replica_is_paid_and_may_be_lost() -> None:
+    """With one fewer it still holds; the price counts it."""
+    best = planned(spare_replicas=1)["best"]
+
+    assert best["replicas"] == best["replicas_needed"] + 1
+    assert best["lost_replica"]["still_holds"]
+    changes = {key: value for key, value in best["overrides"].items() if key != "deployment.replicas"}
+    assert try_fleet(busy_scenario(), changes, best["replicas"] - 1).holds
+    assert best["usd_per_hour"] == pytest.approx(best["usd_per_gpu_hour"] * best["num_gpus"])
+
+
+def test_spot_prices_are_another_market() -> None:
+    """The fleet is bought at the catalogue's spot prices; GPUs without one are left out, and named."""
+    summary = plan(busy_scenario(), options(hardware=("h100-sxm-80gb", "l4-24gb"), market="spot")).summary
+    on_demand = plan(busy_scenario(), options(hardware=("h100-sxm-80gb",))).summary
+
+    assert summary["best"]["hardware"] == "h100-sxm-80gb"
+    assert summary["best"]["usd_per_hour"] < on_demand["best"]["usd_per_hour"]
+    assert summary["search"]["skipped"] == {"l4-24gb": "has no spot price"}
+    assert "pricing.gpu_hour_usd" in summary["best"]["overrides"]
+
+
+def test_too_few_gpus_name_how_many_it_takes() -> None:
+    """Exit code 3 on the command line; here the nearest miss and what to relax."""
+    loaded = plan(load_small(["workload.arrivals.rate=400"]), options(max_gpus=1)).summary
+
+    assert not loaded["feasible"]
+    assert loaded["best"] is None
+    miss = loaded["nearest_miss"]
+    assert miss["metric"] in ("gpus", "ttft", "tpot", "slo")
+    assert miss["relax"]
+
+
+def test_a_limit_out_of_reach_is_named_and_the_rest_is_planned() -> None:
+    """60 tokens do not come in 50 ms on these GPUs; the first token can be there in time."""
+    summary = plan(load_small(["slo.e2e=50 ms"]), options()).summary
+
+    miss = summary["nearest_miss"]
+    assert not summary["feasible"]
+    assert miss["metric"] == summary["binding"] == "e2e"
+    assert miss["is_bound"]
+    assert miss["unreachable"] == ["e2e"]
+    assert miss["reached"] > miss["asked"] == 0.05
+    assert miss["e2e_ms" if "e2e_ms" in miss else "p50_e2el_ms"] > 50
+    assert miss["relaxed_plan"]["feasible"]
+    assert "slo.e2e=null" in miss["relaxed_plan"]["best"]["command"]
+
+
+def test_what_does_not_fit_anywhere_is_a_miss_of_memory() -> None:
+    """A 405B model on a 24 GB card."""
+    summary = plan(busy_scenario(model="llama-3.1-405b"), options(hardware=("l4-24gb",), choices={**SMALL})).summary
+
+    assert summary["nearest_miss"]["metric"] == "memory"
+    assert "fit" in summary["nearest_miss"]["relax"]
+
+
+def test_an_offline_batch_is_paid_by_the_token() -> None:
+    """No SLO, all at once: the cheapest tokens win, whatever the time they take."""
+    job = busy_scenario(
+        slo=None,
+        workload={
+            "arrivals": {"process": "all_at_once"},
+            "prompt_tokens": {"distribution": "fixed", "value": 300},
+            "output_tokens": {"distribution": "fixed", "value": 60},
+            "num_requests": 200,
+        },
+    )
+    choices = {**SMALL, "deployment.tensor_parallel_size": [1]}
+
+    best = plan(job, options(choices=choices)).summary["best"]
+
+    values = itertools.product(HARDWARE, *choices.values())
+    trials = [
+        try_fleet(job, {"deployment.hardware": hardware, **dict(zip(choices, rest, strict=True))}, 1)
+        for hardware, *rest in values
+    ]
+    assert best["usd_per_million_tokens"] == pytest.approx(min(trial.usd_per_million_tokens for trial in trials))
+
+
+def test_the_advice_measures_each_lever() -> None:
+    """Batching off costs more here; every line says what it would take."""
+    summary = planned()
+
+    by_variant = {each["variant"]: each for each in summary["advice"]}
+    single = by_variant["one request at a time"]
+    assert single["replicas"] is None or single["usd_per_month_more"] > 0
+    assert {each["lever"] for each in summary["advice"]} >= {"quantise", "quantise_kv", "batch"}
+
+
+def test_the_front_holds_no_beaten_fleet() -> None:
+    """Dollars, p95 TTFT, p95 TPOT: nobody is worse in all three; the plan is on it."""
+    summary = planned()
+    points = [(each["usd_per_month"], each["p95_ttft_ms"], each["p95_tpot_ms"]) for each in summary["pareto"]]
+
+    for one, other in itertools.permutations(points, 2):
+        assert any(a < b for a, b in zip(one, other, strict=True))
+    assert min(points)[0] == pytest.approx(summary["best"]["usd_per_month"])
+
+
+def test_sensitivity_follows_traffic_and_price() -> None:
+    """Less traffic never takes more; the price is linear."""
+    rows = {(each["what"], each["change"]): each for each in planned()["sensitivity"]}
+
+    assert rows["traffic", -0.2]["replicas"] <= rows["traffic", 0.2]["replicas"]
+    assert rows["price", 0.2]["usd_per_month"] == pytest.approx(1.5 * rows["price", -0.2]["usd_per_month"])
+    assert {what for what, _ in rows} == {"traffic", "prompt_tokens", "output_tokens", "price"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"max_gpus": 0}, "--max-gpus"),
+        ({"headroom": -0.1}, "--headroom"),
+        ({"spare_replicas": -1}, "--spare-replicas"),
+        ({"objective": "speed"}, "--objective"),
+        ({"jobs": 0}, "--jobs"),
+    ],
+)
+def test_options_out_of_range_are_refused(changes: dict[str, Any], key: str) -> None:
+    """Before anything is simulated."""
+    with pytest.raises(UsageError, match=key):
+        planned(**changes)
+
+
+def test_headroom_needs_traffic_that_scales() -> None:
+    """All requests at once have no rate."""
+    with pytest.raises(UsageError, match="--headroom"):
+        plan(load("offline-batch"), PlanOptions(headroom=0.2))
+
+
+def test_choices_are_read_as_yaml() -> None:
+    """Numbers, switches and names; what has an option of its own is refused."""
+    assert parse_choices(["deployment.tensor_parallel_size=1,2", "deployment.quantization=none,fp8"]) == {
+        "deployment.tensor_parallel_size": [1, 2],
+        "deployment.quantization": ["none", "fp8"],
+    }
+    for text in ("deployment.hardware=l4-24gb", "deployment.replicas=1,2", "nothing", "a.b="):
+        with pytest.raises(UsageError):
+            parse_choices([text])
+
+
+@pytest.mark.parametrize("starts_high", [False, True])
+def test_the_smallest_integer_is_found(starts_high: bool) -> None:
+    """Whatever the threshold, with few questions."""
+    for threshold, least, most in itertools.product(range(1, 30), (1, 3), (1, 8, 25)):
+        asked: list[int] = []
+
+        def holds(value: int, threshold: int = threshold, asked: list[int] = asked) -> bool:
+            asked.append(value)
+            return value >= threshold
+
+        found = smallest_integer(holds, least, most, starts_high=starts_high)
+
+        expected = max(threshold, least)
+        assert found == (expected if expected <= most and least <= most else None)
+        assert len(asked) == len(set(asked)) <= 12
+
+
+def test_an_interrupted_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the plan is confirmed: the best so far, said to be unconfirmed."""
+
+    def interrupt(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simserve.planner.plan.plan.confirm", interrupt)
+
+    found: Plan = plan(busy_scenario(), options())
+
+    assert found.was_interrupted
+    assert found.is_feasible
+    assert not found.summary["best"]["confirmed"]["is_confirmed"]
+
+
+def test_conversations_that_are_still_beginning_are_said() -> None:
+    """A fleet for what comes in a short run is not the fleet for the rate that was asked for."""
+    workload = {
+        "arrivals": {"process": "constant", "rate": 4.0},
+        "prompt_tokens": {"distribution": "fixed", "value": 100},
+        "output_tokens": {"distribution": "fixed", "value": 20},
+        "sessions": {"turns": {"distribution": "fixed", "value": 4}, "think_time": "10 s"},
+    }
+    small = options(hardware=("l4-24gb",), choices={**SMALL, "deployment.engine.max_num_seqs": [64]}, trials=0)
+
+    short = plan(busy_scenario(workload={**workload, "num_requests": 160}), small).summary["best"]
+    settled = {"workload": {**workload, "num_requests": 800}, "run": {"warmup": "60 s"}}
+    long = plan(busy_scenario(**settled), small).summary["best"]
+
+    assert any("requests come a second, not 4" in each for each in short["assumes"])
+    assert "workload.num_requests=1000" in short["assumes"][-1]
+    assert long["assumes"] == []
+
+
+def test_one_change_is_measured_on_the_deployment_as_it_is() -> None:
+    """With a full queue; the largest gain first, what is refused without a figure."""
+    single = planned()["single_changes"]
+
+    times = [each["times"] for each in single["changes"] if each["times"] is not None]
+    assert times == sorted(times, reverse=True)
+    variants = {each["variant"]: each for each in single["changes"]}
+    fp8 = variants["FP8 weights"]
+    assert fp8["output_throughput"] == pytest.approx(fp8["times"] * single["output_throughput"])
+    assert fp8["times"] > 1
+    assert "1,024 requests at a time" in variants
+
+
+SMALLER = {"ten-thousand-users": ["workload.arrivals.users=500", "workload.num_requests=2500"]}
+"""Overrides of scenarios whose fleets are so large that a plan takes many minutes."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", catalog.names("scenario"))
+def test_every_bundled_scenario_has_a_plan_or_a_nearest_miss(name: str) -> None:
+    """Over all GPUs and shapes; what the plan deploys holds when it is run."""
+    smaller = SMALLER.get(name, [])
+    found = ss.plan(ss.load(name, smaller)).summary
+
+    assert found["feasible"] == (found["nearest_miss"] is None)
+    assert found["candidates"]
+    if found["feasible"]:
+        changes = [text for flag, text in pairwise(shlex.split(found["best"]["command"])) if flag == "--set"]
+        again = ss.run(ss.load(name, [*smaller, *changes, "run.replications=3"])).summary
+        asked = objective(load(name))
+        assert again["completed"] > 0
+        assert asked is None or again["simserve"]["slo"]["attainment"] >= asked.attainment
+
+
+def test_longer_requests_get_a_budget_that_holds_them() -> None:
+    """Whole prompts must fit into a step, so the budget grows with the longest request."""
+    scenario = make_scenario(["deployment.engine.max_model_len=4000"])
+    whole = {"deployment.engine.enable_chunked_prefill": False, "deployment.engine.max_num_batched_tokens": 4096}
+    longer = make_scenario(["deployment.engine.max_model_len=4800"])
+
+    fleet = with_room(Fleet(scenario=scenario, overrides=whole, replicas=1), longer)
+
+    assert fleet.overrides == {**whole, "deployment.engine.max_num_batched_tokens": 4800}
+    assert with_room(fleet, scenario).overrides == fleet.overrides

@@ -1,0 +1,120 @@
+"""The run that decides in a search: when it is shorter, when narrower, and that both say what the whole says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simserve.planner.search.deciding_run import deciding_run, narrow_run, narrowed
+from simserve.planner.search.trial import MOST_REQUESTS, request_limit, try_fleet
+from simserve.scenario.schema import Scenario
+from tests.scenario.builders import make_scenario
+
+
+def crowd(**changes: Any) -> Scenario:
+    """Return 240 clients in conversations on replicas that hold some thirty of them each."""
+    return make_scenario(
+        **{
+            "model": "llama-3.1-8b",
+            "deployment": {
+                "hardware": "l4-24gb",
+                "replicas": 8,
+                "engine": {"name": "vllm", "version": "0.12", "max_model_len": 4096, "max_num_seqs": 32},
+            },
+            "workload": {
+                "arrivals": {"process": "closed_loop", "concurrency": 240},
+                "prompt_tokens": {"distribution": "fixed", "value": 100},
+                "output_tokens": {"distribution": "uniform", "min": 10, "max": 50},
+                "num_requests": 4800,
+            },
+            "slo": {"ttft": "2 s", "attainment": 0.95},
+            **changes,
+        }
+    )
+
+
+def test_a_narrower_fleet_says_what_the_whole_says() -> None:
+    """A quarter of the replicas with a quarter of the clients: the same share in time, the same rates of the whole."""
+    scenario = crowd()
+
+    whole, narrow = try_fleet(scenario, {}, 8), narrow_run(scenario, {}, 8, 2)
+
+    assert narrow.requests == whole.requests / 4
+    assert narrow.share == 0.25
+    assert narrow.attainment == pytest.approx(whole.attainment, abs=0.03)
+    for name in ("num_gpus", "usd_per_hour", "replicas", "mean_gpus"):
+        assert getattr(narrow, name) == pytest.approx(getattr(whole, name))
+    assert narrow.figures["output_throughput"] == pytest.approx(whole.figures["output_throughput"], rel=0.05)
+    assert narrow.figures["total_output_tokens"] == pytest.approx(whole.figures["total_output_tokens"], rel=0.05)
+    assert narrow.watts == pytest.approx(whole.watts, rel=0.05)
+
+
+def test_one_replica_needs_no_router() -> None:
+    """The look at a single replica runs without the router of the fleet, whose overrides it keeps."""
+    scenario = crowd()
+
+    look = narrow_run(scenario, {"deployment.routing": "session"}, 8, 1)
+
+    assert look.overrides == {"deployment.routing": "session"}
+    assert look.replicas == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"workload.arrivals": {"process": "poisson", "rate": 5.0}}, "an open loop is shortened"),
+        ({"workload.num_requests": 900}, "there are few requests"),
+        (
+            {"deployment.autoscaling": {"metric": "queue_depth", "target": 10, "max_replicas": 16, "min_replicas": 2}},
+            "the fleet changes",
+        ),
+        ({"deployment.faults": [{"kind": "replica", "replica": 1, "at": "1 s", "duration": "5 s"}]}, "one is lost"),
+    ],
+)
+def test_what_is_not_alike_is_run_whole(changes: dict[str, Any], why: str) -> None:
+    """Only clients of a closed loop on equal replicas are dealt out."""
+    from simserve.planner.overrides import with_overrides
+
+    assert narrowed(crowd(), 8, 1000) == 2
+    assert narrowed(with_overrides(crowd(), changes), 8, 1000) is None, why
+
+
+def test_conversations_are_not_cut_before_they_are_long() -> None:
+    """Requests of a first look would all be first turns; a run that is far longer than conversations may be cut."""
+    sessions = {"turns": {"distribution": "fixed", "value": 10}, "think_time": "20 s"}
+    workload = {
+        "arrivals": {"process": "poisson", "rate": 5.0},
+        "prompt_tokens": {"distribution": "fixed", "value": 100},
+        "output_tokens": {"distribution": "fixed", "value": 20},
+    }
+
+    single = make_scenario(workload={**workload, "num_requests": 50_000})
+    short = make_scenario(workload={**workload, "sessions": sessions, "num_requests": 9000})
+    long = make_scenario(workload={**workload, "sessions": sessions, "num_requests": 50_000})
+
+    assert request_limit(single, MOST_REQUESTS) == MOST_REQUESTS
+    assert request_limit(short, MOST_REQUESTS) is None
+    assert request_limit(long, MOST_REQUESTS) == 10_000
+
+
+def test_clients_send_some_requests_each_before_a_run_is_cut() -> None:
+    """Of a thousand clients 5,000 requests are five each; of ten they are plenty."""
+    workload = {
+        "prompt_tokens": {"distribution": "fixed", "value": 100},
+        "output_tokens": {"distribution": "fixed", "value": 20},
+        "num_requests": 40_000,
+    }
+    many = make_scenario(workload={**workload, "arrivals": {"process": "closed_loop", "concurrency": 1000}})
+    few = make_scenario(workload={**workload, "arrivals": {"process": "closed_loop", "concurrency": 10}})
+
+    assert request_limit(many, MOST_REQUESTS) == 10_000
+    assert request_limit(few, MOST_REQUESTS) == MOST_REQUESTS
+
+
+def test_a_search_takes_the_narrow_run() -> None:
+    """What decides has about 2,500 requests where the whole has twice as many."""
+    decided = deciding_run(crowd(), {}, 8)
+
+    assert decided.share == 0.625
+    assert decided.requests == 3000

@@ -1,0 +1,90 @@
+"""Errors: the arithmetic, the bands, the groups."""
+
+from __future__ import annotations
+
+import pytest
+
+from simserve.planner.measured.disaggregated import NO_RECIPE
+from simserve.planner.measured.splitwise import COMPUTED
+from simserve.planner.validation.accuracy import coverage_sentence
+from simserve.planner.validation.prediction import Prediction
+from simserve.planner.validation.scoring import (
+    by_model,
+    by_source,
+    concurrency_band,
+    coverage,
+    error_summary,
+    grouped,
+    not_covered,
+)
+from tests.planner.builders import make_point, make_prediction
+
+
+def test_errors_are_relative_to_the_measurement() -> None:
+    """Median, mean and 90th percentile of the absolute error; the bias keeps the sign."""
+    summary = error_summary([-0.1, 0.3, 0.2])
+
+    assert summary["points"] == 3
+    assert summary["median_ape"] == pytest.approx(0.2)
+    assert summary["mean_ape"] == pytest.approx(0.2)
+    assert summary["p90_ape"] == pytest.approx(0.28)
+    assert summary["bias"] == pytest.approx(0.4 / 3)
+
+
+@pytest.mark.parametrize(
+    ("load", "band"), [(1, "1-4"), (4, "1-4"), (5, "5-16"), (64, "17-64"), (256, "65-256"), (257, ">256")]
+)
+def test_bands_of_concurrency_hold_both_ends(load: float, band: str) -> None:
+    """Four clients are in the band up to four."""
+    assert concurrency_band(make_point(load=load)) == band
+
+
+def test_other_loads_are_a_band_of_their_own() -> None:
+    """A rate is no number of clients."""
+    assert concurrency_band(make_point(load_kind="rate", load=4.0)) == "rate"
+
+
+def test_a_group_counts_what_did_not_run() -> None:
+    """Points are all of them, covered those with a prediction, metrics say their own denominators."""
+    predictions = [
+        make_prediction({"tpot": 0.011}),
+        make_prediction({"tpot": 0.009}),
+        make_prediction({}, reason="does not fit"),
+    ]
+
+    (group,) = grouped(predictions, by_model, ("source", "engine", "hardware", "model"))
+
+    assert list(group) == ["source", "engine", "hardware", "model", "points", "covered", "metrics", "shown_only"]
+    assert (group["points"], group["covered"]) == (3, 2)
+    assert group["metrics"]["tpot"]["median_ape"] == pytest.approx(0.1)
+    assert group["metrics"]["tpot"]["bias"] == pytest.approx(0.0)
+    assert not_covered(predictions) == [{"source": "made_up", "reason": "does not fit", "points": 1}]
+
+
+def test_what_is_only_shown_is_not_scored() -> None:
+    """It has errors, under another key."""
+    prediction = make_prediction(
+        {"tpot": 0.01, "ttft": 0.2}, measured={"tpot": 0.01, "ttft": 0.1}, shown_only=frozenset({"ttft"})
+    )
+
+    (group,) = grouped([prediction], by_source, ("source",))
+
+    assert list(group["metrics"]) == ["tpot"]
+    assert group["shown_only"]["ttft"]["bias"] == pytest.approx(1.0)
+
+
+def test_coverage_is_of_hopper_and_a100_and_models_of_the_catalogue() -> None:
+    """Other GPUs, unknown models and separate pools are not in the denominator; pools are counted beside it."""
+    known = {"hardware": "h100-sxm-80gb", "model": "llama-3.1-8b"}
+    predictions = [
+        Prediction(point=make_point(**known), predicted={"tpot": 0.01}),
+        Prediction(point=make_point(**known), reason="does not fit"),
+        Prediction(point=make_point(**known), reason=NO_RECIPE),
+        Prediction(point=make_point(**known), reason=COMPUTED),
+        Prediction(point=make_point(**{**known, "hardware": "l4-24gb"}), reason="does not fit"),
+        Prediction(point=make_point(**{**known, "model": "nobody-1b"}), reason="is not a known model"),
+    ]
+
+    assert coverage(predictions) == {"points": 2, "covered": 1, "share": 0.5, "disaggregated": 1}
+    assert "1 of 2 (50.0 %)" in coverage_sentence(coverage(predictions))
+    assert coverage([])["share"] is None

@@ -1,0 +1,251 @@
+"""`validate`: what is predicted, what cannot be run, in order, whoever does the work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simserve.planner.measured.point import METRICS, Protocol, RecordedRequests
+from simserve.planner.validation.accuracy import accuracy_page
+from simserve.planner.validation.prediction import Pricer, predict
+from simserve.planner.validation.validate import Validation, replay, validate, write_parquet
+from simserve.scenario.run import run
+from tests.planner.builders import make_point
+from tests.scenario.builders import make_scenario, scenario_mapping
+
+_ALL = {"tpot": 0.01, "ttft": 0.1, "e2e": 1.0, "throughput": 100.0}
+
+
+def test_predictions_are_the_means_that_a_run_reports() -> None:
+    """The same scenario through `run` gives the same figures."""
+    summary = run(make_scenario(run={"warmup": "none"})).summary
+
+    predicted = predict(make_point(measured=_ALL), Pricer()).predicted
+
+    assert list(predicted) == list(METRICS)
+    assert predicted["ttft"] * 1e3 == pytest.approx(summary["mean_ttft_ms"])
+    assert predicted["tpot"] * 1e3 == pytest.approx(summary["mean_tpot_ms"])
+    assert predicted["e2e"] * 1e3 == pytest.approx(summary["mean_e2el_ms"])
+    assert predicted["throughput"] == pytest.approx(summary["total_output_tokens"] / summary["duration"])
+
+
+def test_the_server_sees_requests_later_than_the_client() -> None:
+    """By the frontend's latency; nothing else moves."""
+    client = predict(make_point(measured=_ALL), Pricer()).predicted
+    server = predict(make_point(measured=_ALL, protocol=Protocol(is_server_side=True)), Pricer()).predicted
+
+    assert server["ttft"] < client["ttft"]
+    assert client["ttft"] - server["ttft"] == pytest.approx(client["e2e"] - server["e2e"])
+    assert server["tpot"] == client["tpot"]
+
+
+def test_token_weighted_tpot_divides_by_every_generated_token() -> None:
+    """20 tokens have 19 gaps."""
+    mean = predict(make_point(), Pricer()).predicted["tpot"]
+    weighted = predict(make_point(protocol=Protocol(is_token_weighted=True)), Pricer()).predicted["tpot"]
+
+    assert weighted == pytest.approx(mean * 19 / 20)
+
+
+def test_recorded_requests_replace_the_workload() -> None:
+    """Two requests of the lengths that were recorded."""
+    requests = RecordedRequests(
+        arrival_time=np.array([0.0, 1.0]),
+        prompt_tokens=np.array([50, 60]),
+        output_tokens=np.array([10, 30]),
+    )
+    point = make_point(measured={"throughput": 1.0, "e2e": 1.0}, requests=requests)
+
+    predicted = predict(point, Pricer()).predicted
+
+    assert predicted["throughput"] == pytest.approx(40 / 1.0, rel=0.5)
+
+
+def test_a_length_beyond_the_models_own_is_run() -> None:
+    """Benchmarks send random tokens: GPT-style limits of positions do not stop them."""
+    mapping = scenario_mapping(model="llama-2-7b")
+    mapping["deployment"]["engine"]["max_model_len"] = 6000
+    mapping["workload"]["prompt_tokens"] = {"distribution": "fixed", "value": 5000}
+
+    assert predict(make_point(scenario=mapping), Pricer()).is_covered
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model": "llama-9"}, "llama-9"),
+        ({"deployment": {"hardware": "abacus"}}, "abacus"),
+        ({"model": "llama-3.1-405b"}, "does not fit"),
+        ({"workload": {}}, "arrivals"),
+    ],
+)
+def test_what_cannot_be_run_says_why(changes: dict[str, object], reason: str) -> None:
+    """And is counted."""
+    prediction = predict(make_point(scenario=scenario_mapping(**changes)), Pricer())
+
+    assert not prediction.is_covered
+    assert reason in prediction.reason
+
+
+def test_predictions_stand_in_the_order_of_the_points() -> None:
+    """Also those that were not run."""
+    points = [make_point(label="a"), make_point(label="b", reason="no"), make_point(label="c")]
+
+    validation = replay(points)
+
+    assert [each.point.label for each in validation.predictions] == ["a", "b", "c"]
+    assert (validation.summary["points"], validation.summary["covered"]) == (3, 2)
+
+
+def test_an_interrupt_keeps_what_was_finished() -> None:
+    """And says that there is more."""
+
+    def stop(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    validation = replay([make_point() for _ in range(5)], progress=stop)
+
+    assert validation.was_interrupted
+    assert len(validation.predictions) == 2
+
+
+def test_the_published_figures_run() -> None:
+    """Every one of them, without further files: four engines, data-centre and desktop GPUs, dense and routed models."""
+    validation = validate()
+
+    assert all(each.is_covered for each in validation.predictions)
+    points = [each.point for each in validation.predictions]
+    assert {point.engine for point in points} == {"vllm", "sglang", "tensorrt-llm", "llama.cpp"}
+    assert len({point.hardware for point in points}) >= 7
+    assert len({point.model for point in points}) >= 12
+
+
+def test_points_are_one_row_each_in_the_units_of_results(tmp_path: Path) -> None:
+    """Milliseconds and tokens/s, measured beside predicted; Parquet holds the same."""
+    validation = replay([make_point()])
+    write_parquet(validation, tmp_path / "points.parquet")
+
+    (row,) = validation.points.to_dict("records")
+
+    assert row["measured_tpot_ms"] == pytest.approx(10.0)
+    assert row["predicted_tpot_ms"] > 0
+    assert len(pd.DataFrame(validation.points)) == 1
+    assert (tmp_path / "points.parquet").read_bytes()[:4] == b"PAR1"
+
+
+def test_the_accuracy_page_carries_date_tables_and_causes() -> None:
+    """No clock: the date is an argument."""
+    validation = replay([make_point(), make_point(), make_point(), make_point(reason="too odd")])
+
+    page = accuracy_page(validation, "2026-11-30")
+
+    assert "2026-11-30" in page
+    assert "3 of 4 measured points" in page
+    assert "| made_up | vllm | h100-sxm-80gb | llama-3.2-1b | 4 | 3 |" in page
+    assert "None of the points that serving constants were fitted to" in page
+    assert "- 1 of made_up: too odd." in page
+    assert page == accuracy_page(validation, "2026-11-30")
+
+
+def test_an_empty_validation_has_a_page() -> None:
+    """Nothing to say is said."""
+    assert "0 of 0" in accuracy_page(Validation(predictions=()), "2026-11-30")
+
+
+def test_the_first_requests_of_a_cold_server_wait_longer() -> None:
+    """4 clients of 10 prompts each: a tenth of the requests is there at the start; TPOT stays."""
+    workload = scenario_mapping()["workload"] | {
+        "arrivals": {"process": "closed_loop", "concurrency": 4},
+        "num_requests": 40,
+    }
+    measured = {"tpot": 0.01, "ttft": 0.05, "e2e": 0.2}
+    points = [
+        make_point(
+            scenario=scenario_mapping(workload=workload), measured=measured, protocol=Protocol(cold_seconds=each)
+        )
+        for each in (0.0, 2.0)
+    ]
+
+    warm, cold = (predict(point, Pricer()).predicted for point in points)
+
+    assert cold["ttft"] - warm["ttft"] == pytest.approx(0.2)
+    assert cold["e2e"] - warm["e2e"] == pytest.approx(0.2)
+    assert cold["tpot"] == warm["tpot"]
+
+
+def test_answers_of_a_cold_server_wait_for_the_prompts_behind_them() -> None:
+    """A tenth of the answers takes 2 s longer, each over its tokens but the first; first tokens come as they did."""
+    workload = scenario_mapping()["workload"] | {
+        "arrivals": {"process": "closed_loop", "concurrency": 4},
+        "output_tokens": {"distribution": "fixed", "value": 21},
+        "num_requests": 40,
+    }
+    measured = {"tpot": 0.01, "ttft": 0.05, "e2e": 0.2}
+    points = [
+        make_point(
+            scenario=scenario_mapping(workload=workload), measured=measured, protocol=Protocol(cold_stall_seconds=each)
+        )
+        for each in (0.0, 2.0)
+    ]
+
+    warm, cold = (predict(point, Pricer()).predicted for point in points)
+
+    assert cold["ttft"] == warm["ttft"]
+    assert cold["e2e"] - warm["e2e"] == pytest.approx(0.2)
+    assert cold["tpot"] - warm["tpot"] == pytest.approx(0.1 * 2.0 / 20)
+
+
+def test_a_distant_client_hears_of_every_first_token_later() -> None:
+    """TPOT stays."""
+    measured = {"tpot": 0.01, "ttft": 0.05, "e2e": 0.2}
+    points = [make_point(measured=measured, protocol=Protocol(front_seconds=each)) for each in (0.0, 0.01)]
+
+    near, far = (predict(point, Pricer()).predicted for point in points)
+
+    assert far["ttft"] - near["ttft"] == pytest.approx(0.01)
+    assert far["e2e"] - near["e2e"] == pytest.approx(0.01)
+    assert far["tpot"] == near["tpot"]
+
+
+def test_a_client_in_the_engines_process_hears_of_first_tokens_a_step_later() -> None:
+    """vLLM V0 hands them over in the next step; V1 at once."""
+    measured = {"tpot": 0.01, "ttft": 0.05}
+
+    def ttft(version: str, is_in_process: bool) -> float:
+        engine = {"name": "vllm", "version": version, "frontend_latency": "1 ms"}
+        deployment = scenario_mapping()["deployment"] | {"engine": engine}
+        point = make_point(
+            scenario=scenario_mapping(deployment=deployment),
+            measured=measured,
+            protocol=Protocol(is_in_process=is_in_process),
+        )
+        return predict(point, Pricer()).predicted["ttft"]
+
+    assert ttft("0.7.3", is_in_process=True) > ttft("0.7.3", is_in_process=False) + 0.001
+    assert ttft("0.20", is_in_process=True) == ttft("0.20", is_in_process=False)
+
+
+def test_a_point_is_predicted_the_same_whatever_came_before_it() -> None:
+    """A batch that is there at once spares host time that served requests take, on the same deployment."""
+    served, batch = (
+        make_point(
+            engine="tensorrt-llm",
+            version="0.14.0",
+            scenario=scenario_mapping(
+                deployment={"hardware": "h100-sxm-80gb", "engine": {"name": "tensorrt-llm", "version": "0.14.0"}},
+                workload={**scenario_mapping()["workload"], "arrivals": arrivals},
+            ),
+            measured=_ALL,
+        )
+        for arrivals in ({"process": "closed_loop", "concurrency": 4}, {"process": "all_at_once"})
+    )
+    pricer = Pricer()
+    predict(batch, pricer)
+
+    assert predict(served, pricer).predicted == predict(served, Pricer()).predicted
+    assert predict(batch, pricer).predicted == predict(batch, Pricer()).predicted
+    assert predict(served, pricer).predicted != predict(batch, pricer).predicted
