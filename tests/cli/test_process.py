@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import pty
 import shlex
@@ -30,6 +31,21 @@ class Interrupting:
 sys.meta_path.insert(0, Interrupting())
 from simserve.cli.main import main
 sys.exit(main({arguments!r}))
+"""
+_TERMINATED_IN = """
+import os, signal, sys
+from simserve.cli.main import main
+from simserve.scenario import run
+
+replicate = run.replicate
+
+def terminated(deployment, scenario, replication, **more):
+    if replication == 2:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return replicate(deployment, scenario, replication, **more)
+
+run.replicate = terminated
+sys.exit(main(["run", "small.yaml", "--replications", "4", "--out", "kept", "--quiet"]))
 """
 
 
@@ -62,6 +78,23 @@ def test_an_interrupt_while_modules_load_is_105(folder: Path, module: str, argum
     assert (done.returncode, done.stderr) == (105, "simserve: error: interrupted\n")
     assert done.stdout == ""
     assert list(folder.iterdir()) == []
+
+
+def test_sigterm_keeps_what_is_done_as_an_interrupt_does(folder: Path, small: str) -> None:
+    """`timeout`, a batch queue or a container that ends a process loses no more than Ctrl-C."""
+    done = subprocess.run(
+        [sys.executable, "-c", _TERMINATED_IN],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (105, "")
+    assert done.stderr == "simserve: error: interrupted; what was finished until then is written\n"
+    kept = json.loads((folder / "kept/result.json").read_text(encoding="utf-8"))["simserve"]
+    assert (kept["interrupted"], kept["replications"]["done"]) == (True, 2)
 
 
 @pytest.mark.parametrize(
