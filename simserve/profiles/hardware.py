@@ -20,7 +20,15 @@ from simserve.profiles.gemm_curves import ActivationQuantisation, GemmClass, Gem
 from simserve.profiles.gpu_prices import GpuPrice, GpuPurchase
 from simserve.profiles.host import SERVER_HOST, Host, HostCores
 from simserve.profiles.kernel_curves import AttentionCurves, CollectiveCurves
-from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
+from simserve.units import (
+    BytesPerSecond,
+    PositiveBytes,
+    PositiveBytesPerSecond,
+    PositiveFlopsPerSecond,
+    PositiveSeconds,
+    PositiveWatts,
+    Seconds,
+)
 from simserve.validation import FrozenModel, validate
 
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4")
@@ -28,11 +36,6 @@ DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4")
 
 Source = Annotated[str, Field(min_length=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
-Peak = Annotated[FlopsPerSecond, Field(gt=0)]
-PositiveBytes = Annotated[Bytes, Field(gt=0)]
-PositiveBytesPerSecond = Annotated[BytesPerSecond, Field(gt=0)]
-PositiveSeconds = Annotated[Seconds, Field(gt=0)]
-PositiveWatts = Annotated[Watts, Field(gt=0)]
 
 
 class Memory(FrozenModel):
@@ -49,21 +52,21 @@ class Memory(FrozenModel):
 class Compute(FrozenModel):
     """Dense peak rates of one GPU, a multiply-add being two operations; an absent dtype is unsupported."""
 
-    fp32: Peak | None = None
+    fp32: PositiveFlopsPerSecond | None = None
     """FP32 on the ordinary cores."""
-    tf32: Peak | None = None
+    tf32: PositiveFlopsPerSecond | None = None
     """TF32 on the tensor cores."""
-    fp16: Peak | None = None
+    fp16: PositiveFlopsPerSecond | None = None
     """FP16 on the tensor cores, accumulated in FP32."""
-    fp16_accumulated: Peak | None = None
+    fp16_accumulated: PositiveFlopsPerSecond | None = None
     """FP16 on the tensor cores, accumulated in FP16, where that is faster (GeForce); absent: as `fp16`."""
-    bf16: Peak | None = None
+    bf16: PositiveFlopsPerSecond | None = None
     """BF16 on the tensor cores, accumulated in FP32."""
-    fp8: Peak | None = None
+    fp8: PositiveFlopsPerSecond | None = None
     """FP8 on the tensor cores, accumulated in FP32."""
-    int8: Peak | None = None
+    int8: PositiveFlopsPerSecond | None = None
     """INT8 on the tensor cores, accumulated in INT32."""
-    int4: Peak | None = None
+    int4: PositiveFlopsPerSecond | None = None
     """INT4 on the tensor cores: 4-bit weights and activations, which no weight-only format uses."""
     num_multiprocessors: int | None = Field(default=None, ge=1)
     """Streaming multiprocessors that the tiles of a kernel are dealt to; none: unknown, and no kernel waits for a
