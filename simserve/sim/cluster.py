@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import simpy
 
+from simserve.engine.attendance import AT_DOOR, NUMBERS_TO_ROUTE, TO_ROUTE, Attendance, send
 from simserve.engine.callers import ARRIVE
 from simserve.engine.compiled.run import Compiled, Drive
 from simserve.engine.conversations import Conversations
 from simserve.engine.data_plane import CHORES, DataPlane, Part, driver
-from simserve.engine.event_plane import AT_DOOR, NUMBERS_TO_ROUTE, TO_ROUTE, Attendance, drive_events, send
+from simserve.engine.event_plane import drive_events
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.leaps import LEAP_BYTES
 from simserve.engine.lockstep import Ranks, complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
@@ -98,7 +99,7 @@ class Cluster:
 
         Args:
             attendance: Their clients.
-            numbers: What takes random numbers (flags of `simserve.engine.event_plane`), and where they come from.
+            numbers: What takes random numbers (flags of `simserve.engine.attendance`), and where they come from.
         """
         self._attendance = self._plane.attendance = attendance
         attendance.draws = sum(numbers)
