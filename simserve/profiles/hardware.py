@@ -258,18 +258,6 @@ class HardwareProfile(FrozenModel):
         peak: float | None = getattr(self.compute, dtype)
         return peak
 
-    def ridge_point(self, dtype: str) -> float | None:
-        """Return the arithmetic intensity, in FLOP/byte, above which compute limits; none without the dtype.
-
-        The peak rate over the peak bandwidth, as in the roofline model (Williams, Waterman and Patterson,
-        CACM 52(4), 2009); efficiencies are left out.
-
-        Raises:
-            ProfileError: ``dtype`` is not one of `DTYPES`.
-        """
-        peak = self.peak_flops(dtype)
-        return None if peak is None else peak / self.memory.bandwidth
-
 
 _Curve = TypeVar("_Curve", bound=TileCurve)
 

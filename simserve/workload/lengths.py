@@ -69,11 +69,6 @@ class LengthDistribution:
         """Mean length, tokens."""
         return float((self.probabilities * self.values).sum())
 
-    @property
-    def standard_deviation(self) -> float:
-        """Standard deviation of the length, tokens."""
-        return math.sqrt(float((self.probabilities * (self.values - self.mean) ** 2).sum()))
-
     def sample(self, generator: np.random.Generator, num_requests: int) -> NDArray[np.int64]:
         """Return independent lengths by inversion, one uniform each."""
         cumulative = np.cumsum(self.probabilities)

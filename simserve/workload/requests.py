@@ -112,10 +112,6 @@ class RequestSpecs:
         """Whether any request, or conversation, arrives at a time of its own."""
         return self.concurrency is None if self.loop is None else bool((self.loop < 0).any())
 
-    def is_over(self, sent_at: float) -> bool:
-        """Return whether clients of a closed loop have stopped by the time at which a request would be sent."""
-        return self.closes_at is not None and sent_at >= self.closes_at
-
     def begins_at(self, client: int) -> float:
         """Return when a client of a closed loop, counted from 0, sends its first request, seconds."""
         return self.client_loops[0].begins_at(client)
