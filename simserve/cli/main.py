@@ -96,10 +96,11 @@ def _interrupted_by_sigterm() -> Iterator[None]:
 
 
 def _run_app(arguments: Sequence[str] | None) -> int:
-    from simserve.cli.app import EXIT_INTERRUPTED, WrongFlagsError, app  # slow: an interrupt may come meanwhile
+    from simserve.cli.app import EXIT_INTERRUPTED, WrongFlagsError, app_of  # slow: an interrupt may come meanwhile
 
     try:
         words = sys.argv[1:] if arguments is None else list(arguments)
+        app = app_of(words[0] if words else None)
         code = app(args=words, prog_name="simserve", standalone_mode=False, obj=words)
     except WrongFlagsError as error:
         return _report_usage(error)

@@ -6,19 +6,20 @@ Plain values, computed once with the run and stored with its files. Knows scenar
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simserve.metrics.api_cost import ApiPrices
 from simserve.metrics.result import RunResult
 from simserve.perf.pricing import price
 from simserve.perf.roofline import roofline
 from simserve.profiles import catalog
-from simserve.profiles.api import ApiProfile, load_api
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED, RequestRecords
+
+if TYPE_CHECKING:
+    from simserve.profiles.api import ApiProfile
 
 
 def background(scenario: Scenario, result: RunResult, *, with_page: bool = False) -> dict[str, Any]:
@@ -75,6 +76,8 @@ def _api(
     scenario: Scenario, records: RequestRecords, done: np.ndarray[Any, np.dtype[np.bool_]], *, with_others: bool
 ) -> dict[str, Any] | None:
     """Return what the scenario's API would charge, or, if it names none, the cheapest that serves the same weights."""
+    from simserve.profiles.api import load_api
+
     prompts, answers = records.prompt_tokens[done], records.output_tokens[done]
     if scenario.pricing.api is not None:
         with scenario.blaming("pricing"):
@@ -87,6 +90,8 @@ def _api(
 
 def _serving(model: str) -> list[ApiProfile]:
     """Return the APIs of the catalogue that serve a model's weights; a profile of them takes 3 ms to load."""
+    from simserve.profiles.api import load_api
+
     named = [name for name in catalog.names("api") if model in catalog.find("api", name).read_text(encoding="utf-8")]
     return [profile for profile in map(load_api, named) if profile.weights == model]
 
@@ -98,6 +103,8 @@ def _charged(
     *,
     is_named: bool,
 ) -> dict[str, Any]:
+    from simserve.metrics.api_cost import ApiPrices
+
     prices = ApiPrices.of(profile)
     prompts, answers = prices.tokens_usd(prompt_tokens, output_tokens)
     usd_per_request = float(prompts.mean() + answers.mean())

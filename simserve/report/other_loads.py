@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from simserve.planner.capacity.level import Trial
 from simserve.planner.capacity.probe import has_two_loads, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.scaling import has_own_clock
 from simserve.scenario.objective import objective
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import AllAtOnceArrivals
+
+if TYPE_CHECKING:
+    from simserve.planner.capacity.level import Trial
 
 NUM_REQUESTS = 600
 """Of one run, at least."""

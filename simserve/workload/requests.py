@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.workload.class_spec import ClassSpec
-from simserve.workload.prefixes import PrefixSegments
+
+if TYPE_CHECKING:
+    from simserve.workload.prefixes import PrefixSegments
 
 OPEN = -1
 """In `RequestSpecs.loop`: a request, or the conversation that it is of, arrives at a time of its own."""

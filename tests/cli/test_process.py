@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import simserve as ss
-from simserve.cli.app import app
+from simserve.cli.app import app_of
 from tests.calibrate.synthetic_run import write_run
 from tests.scenario.builders import scenario_mapping
 
@@ -57,6 +57,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def examples() -> list[str]:
     """Return every command line that the help of a command shows."""
+    app = app_of()
     apps = [app, *(group.typer_instance for group in app.registered_groups if group.typer_instance)]
     commands = [command for each in apps for command in each.registered_commands]
     texts = [inspect.getdoc(command.callback) or "" for command in commands if command.callback]
