@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
+from simserve.profiles.borrowed_kernels import with_kernels_of
 from simserve.profiles.calibration import Calibration
 from simserve.profiles.gemm_curves import ActivationQuantisation, GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
 from simserve.profiles.gpu_prices import GpuPrice, GpuPurchase
@@ -31,7 +32,7 @@ from simserve.units import (
 )
 from simserve.validation import FrozenModel, validate
 
-DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4")
+DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 
 
 Source = Annotated[str, Field(min_length=1)]
@@ -64,6 +65,8 @@ class Compute(FrozenModel):
     """BF16 on the tensor cores, accumulated in FP32."""
     fp8: PositiveFlopsPerSecond | None = None
     """FP8 on the tensor cores, accumulated in FP32."""
+    fp4: PositiveFlopsPerSecond | None = None
+    """FP4 on the tensor cores with a scale for 16 elements (NVFP4), accumulated in FP32."""
     int8: PositiveFlopsPerSecond | None = None
     """INT8 on the tensor cores, accumulated in INT32."""
     int4: PositiveFlopsPerSecond | None = None
@@ -197,6 +200,9 @@ class HardwareProfile(FrozenModel):
     """Electric power."""
     efficiency: Efficiency
     """Default efficiencies of its class."""
+    kernels_of: str | None = None
+    """GPU of the same architecture whose fitted curves stand in for those this one lacks, scaled to its own peaks and
+    class efficiencies; none: class efficiencies."""
     gemm_curves: dict[GemmClass, tuple[GemmCurve, ...]] = Field(default_factory=dict)
     """Fitted matrix products by number format; a format without a curve runs at the class efficiencies."""
     grouped_gemm_curves: dict[GemmClass, tuple[GroupedGemmCurve, ...]] = Field(default_factory=dict)
@@ -298,4 +304,12 @@ def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile
 
 @catalog.remembered
 def _read(path: Path) -> HardwareProfile:
-    return validate(HardwareProfile, read_mapping(path, ProfileError), file=path, error=ProfileError)
+    profile = validate(HardwareProfile, read_mapping(path, ProfileError), file=path, error=ProfileError)
+    if profile.kernels_of is None:
+        return profile
+    fitted = _read(catalog.find("hardware", profile.kernels_of, path.parent))
+    if fitted.kernels_of is not None:
+        raise ProfileError(
+            "must name a GPU with curves of its own", file=path, key="kernels_of", value=profile.kernels_of
+        )
+    return with_kernels_of(profile, fitted)

@@ -226,11 +226,12 @@ def test_bandwidth_is_that_of_the_data_sheet(name: str, terabytes: float) -> Non
 
 
 def test_unsupported_dtypes_are_absent() -> None:
-    """Ampere has no FP8, Hopper's tensor cores no INT4, Ada both."""
+    """Ampere has no FP8, Hopper's tensor cores no INT4, Ada both, Blackwell alone FP4."""
     assert load_hardware("a100-sxm-80gb").peak_flops("fp8") is None
     assert load_hardware("a10-24gb").peak_flops("fp8") is None
     assert load_hardware("h100-sxm-80gb").peak_flops("int4") is None
-    assert load_hardware("l4-24gb").supported_dtypes == DTYPES
+    assert set(DTYPES) - set(load_hardware("l4-24gb").supported_dtypes) == {"fp4"}
+    assert load_hardware("b200-sxm-180gb").peak_flops("fp4") == 9e15
 
 
 def test_turing_and_volta_multiply_in_fp16_only() -> None:
