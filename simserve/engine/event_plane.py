@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from simserve.engine.callers import (
     ARRIVE,
     FIRST_BYTE,
+    LAND,
     SUBMIT,
     TIMEOUT,
     Callers,
@@ -29,6 +30,7 @@ from simserve.engine.data_plane import (
     DataPlane,
     choice,
     count_at,
+    count_off,
     note_finished,
     renew,
 )
@@ -38,6 +40,7 @@ from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.numbers import earliest_of, find_all, sort_ascending
 from simserve.engine.outcomes import ADMITTED, DEADLINE, GAVE_UP, REJECTED, TIMED_OUT
 from simserve.engine.state import FAILED, INFINITY, UNFINISHED, RequestTable
+from simserve.engine.transfers import Transfers, begin, drop, land, may_step, restore, restore_finished, send_on
 from simserve.engine.uniforms import num_left
 
 NOWHERE = -1
@@ -70,6 +73,7 @@ class Attendance:
         finishes: How fast each replica finishes requests, where the door goes by it.
         lost_tokens: Tokens generated for requests that were then given up.
         mid_time: The instant that a drive stopped in, to be given random numbers; negative: in none.
+        transfers: KV caches between prefill and decode replicas; None: every replica does both.
     """
 
     __slots__ = (
@@ -86,6 +90,7 @@ class Attendance:
         "num_leaving",
         "place",
         "refusals",
+        "transfers",
     )
 
     def __init__(self, callers: Callers, door: Door | None, num_units: int, delivery: Delivery | None = None) -> None:
@@ -100,6 +105,7 @@ class Attendance:
         self.finishes = [Finishes(0.0) for _ in range(num_units)]
         self.lost_tokens = 0
         self.mid_time = -1.0
+        self.transfers: Transfers | None = None
 
 
 def next_moment(plane: DataPlane, attendance: Attendance, requests: RequestTable) -> float:
@@ -142,6 +148,8 @@ def happen(plane: DataPlane, attendance: Attendance, requests: RequestTable, now
             unit = plane.units[about]
             submit(unit, requests, index, now)
             plane.ends[about] = unit.end_time
+    elif kind == LAND:
+        land(plane, attendance, requests, index, now)
     elif requests.status[index] != UNFINISHED or attendance.callers.tries[index] != about:
         return
     elif kind == TIMEOUT or (kind == FIRST_BYTE and not requests.first_token_time[index] <= now):
@@ -169,6 +177,8 @@ def arrive(plane: DataPlane, attendance: Attendance, requests: RequestTable, ind
             end_pause(finishes, now)
     count_at(plane, requests, number, index)
     attendance.place[index] = number
+    if attendance.transfers is not None:
+        begin(attendance.transfers, requests, number, index)
     if plane.schedules_ahead:
         time = seen_time(unit, now)
         if time > now:
@@ -241,6 +251,9 @@ def send(callers: Callers, requests: RequestTable, conversations: Conversations,
 
 def hang_up(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
     """Drop a request whose client waits no longer, at the end of the step that runs."""
+    if attendance.transfers is not None and drop(plane, attendance, requests, index, now):
+        without_answer(plane, attendance, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
+        return
     place = attendance.place[index]
     if place == NOWHERE or attendance.has_left[index]:
         return
@@ -262,20 +275,22 @@ def hang_up(plane: DataPlane, attendance: Attendance, requests: RequestTable, in
 def leave(plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int) -> None:
     """Count a request no longer at a replica."""
     attendance.place[index] = NOWHERE
-    plane.loads[number] -= 1
-    if plane.weighs_tokens:
-        plane.tokens[number] -= requests.prompt_tokens[index] + requests.max_tokens[index]
+    if attendance.transfers is not None:
+        restore(attendance.transfers, requests, index)
+    count_off(plane, requests, number, index)
 
 
 def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, now: float) -> None:
     """End the step of a replica: answers go out, and whoever has hung up goes."""
-    unit = plane.units[number]
+    unit, transfers = plane.units[number], attendance.transfers
     if attendance.delivery is not None:
         note_leap(attendance.delivery, number, unit, unit.num_scheduled_decodes, now)
     num_finished = complete(unit, requests)
     if num_finished:
         plane.loads[number] -= num_finished
         plane.num_finished += num_finished
+        if transfers is not None:
+            restore_finished(plane, transfers, requests, number)
         if plane.notes_finishes:
             note_finished(plane, requests, number)
             if len(plane.finished) > 1:
@@ -296,7 +311,9 @@ def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTab
         if plane.notes_finishes:
             for position in range(len(plane.finished)):
                 index = plane.finished[position]
-                if not attendance.has_left[index]:
+                if attendance.has_left[index]:
+                    continue
+                if transfers is None or not send_on(plane, attendance, requests, number, index, now):
                     end(plane, attendance, requests, index, now, 0.0)
             plane.finished.clear()
         else:
@@ -334,7 +351,7 @@ def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
     attendance = plane.attendance
     assert attendance is not None
     ends, units, due = plane.ends, plane.units, plane.due
-    draws = attendance.draws
+    draws, transfers = attendance.draws, attendance.transfers
     countdown = EVENTS_BETWEEN_CHORES
     instant = attendance.mid_time
     attendance.mid_time = -1.0
@@ -367,7 +384,8 @@ def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
         for position in range(len(due)):
             number = due[position]
             unit = units[number]
-            plan(unit, requests)
+            if transfers is None or may_step(plane, transfers, requests, number, instant):
+                plan(unit, requests)
             ends[number] = unit.end_time
         instant = -1.0
         countdown -= 1
