@@ -9,11 +9,12 @@ from array import array
 
 from simserve.engine.callers import Callers, put, send_again
 from simserve.engine.conversations import Conversations, following, ready_after
-from simserve.engine.data_plane import DataPlane
+from simserve.engine.data_plane import DataPlane, count_off
 from simserve.engine.delivery import Delivery, seconds_to_client
 from simserve.engine.door import Door, Finishes
 from simserve.engine.outcomes import DEADLINE, GAVE_UP
 from simserve.engine.state import INFINITY, RequestTable
+from simserve.engine.transfers import Transfers, restore
 from simserve.engine.uniforms import num_left
 
 NOWHERE = -1
@@ -46,6 +47,7 @@ class Attendance:
         finishes: How fast each replica finishes requests, where the door goes by it.
         lost_tokens: Tokens generated for requests that were then given up.
         mid_time: The instant that a drive stopped in, to be given random numbers; negative: in none.
+        transfers: KV caches between prefill and decode replicas; None: every replica does both.
     """
 
     __slots__ = (
@@ -62,6 +64,7 @@ class Attendance:
         "num_leaving",
         "place",
         "refusals",
+        "transfers",
     )
 
     def __init__(self, callers: Callers, door: Door | None, num_units: int, delivery: Delivery | None = None) -> None:
@@ -76,6 +79,7 @@ class Attendance:
         self.finishes = [Finishes(0.0) for _ in range(num_units)]
         self.lost_tokens = 0
         self.mid_time = -1.0
+        self.transfers: Transfers | None = None
 
 
 def next_moment(plane: DataPlane, attendance: Attendance, requests: RequestTable) -> float:
@@ -163,9 +167,9 @@ def send(callers: Callers, requests: RequestTable, conversations: Conversations,
 def leave(plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int) -> None:
     """Count a request no longer at a replica."""
     attendance.place[index] = NOWHERE
-    plane.loads[number] -= 1
-    if plane.weighs_tokens:
-        plane.tokens[number] -= requests.prompt_tokens[index] + requests.max_tokens[index]
+    if attendance.transfers is not None:
+        restore(attendance.transfers, requests, index)
+    count_off(plane, requests, number, index)
 
 
 def take_leaving(attendance: Attendance, number: int) -> None:

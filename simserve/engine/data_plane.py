@@ -195,6 +195,13 @@ def count_at(plane: DataPlane, requests: RequestTable, number: int, index: int) 
         plane.tokens[number] += requests.prompt_tokens[index] + requests.max_tokens[index]
 
 
+def count_off(plane: DataPlane, requests: RequestTable, number: int, index: int) -> None:
+    """Count a request no longer at a unit."""
+    plane.loads[number] -= 1
+    if plane.weighs_tokens:
+        plane.tokens[number] -= requests.prompt_tokens[index] + requests.max_tokens[index]
+
+
 def renew(plane: DataPlane, now: float) -> float:
     """Let the router look at the units, as often as it does up to ``now``; return when it looks next."""
     copy_into(plane.seen, plane.tokens if plane.weighs_tokens else plane.loads)

@@ -20,7 +20,7 @@ from simserve.engine.attendance import (
     take_leaving,
     without_answer,
 )
-from simserve.engine.callers import ARRIVE, FIRST_BYTE, SUBMIT, TIMEOUT, wait_for
+from simserve.engine.callers import ARRIVE, FIRST_BYTE, LAND, SUBMIT, TIMEOUT, wait_for
 from simserve.engine.cancel import cancel, end_leap
 from simserve.engine.data_plane import (
     CHORES,
@@ -38,6 +38,7 @@ from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.numbers import earliest_of, find_all, sort_ascending
 from simserve.engine.outcomes import ADMITTED, GAVE_UP, REJECTED, TIMED_OUT
 from simserve.engine.state import FAILED, INFINITY, UNFINISHED, RequestTable
+from simserve.engine.transfers import begin, drop, land, may_step, restore_finished, send_on
 
 
 def happen(plane: DataPlane, attendance: Attendance, requests: RequestTable, now: float) -> None:
@@ -57,6 +58,8 @@ def happen(plane: DataPlane, attendance: Attendance, requests: RequestTable, now
             unit = plane.units[about]
             submit(unit, requests, index, now)
             plane.ends[about] = unit.end_time
+    elif kind == LAND:
+        land(plane, attendance, requests, index, now)
     elif requests.status[index] != UNFINISHED or attendance.callers.tries[index] != about:
         return
     elif kind == TIMEOUT or (kind == FIRST_BYTE and not requests.first_token_time[index] <= now):
@@ -84,6 +87,8 @@ def arrive(plane: DataPlane, attendance: Attendance, requests: RequestTable, ind
             end_pause(finishes, now)
     count_at(plane, requests, number, index)
     attendance.place[index] = number
+    if attendance.transfers is not None:
+        begin(attendance.transfers, requests, number, index)
     if plane.schedules_ahead:
         time = seen_time(unit, now)
         if time > now:
@@ -97,6 +102,9 @@ def arrive(plane: DataPlane, attendance: Attendance, requests: RequestTable, ind
 
 def hang_up(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
     """Drop a request whose client waits no longer, at the end of the step that runs."""
+    if attendance.transfers is not None and drop(plane, attendance, requests, index, now):
+        without_answer(plane, attendance, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
+        return
     place = attendance.place[index]
     if place == NOWHERE or attendance.has_left[index]:
         return
@@ -117,13 +125,15 @@ def hang_up(plane: DataPlane, attendance: Attendance, requests: RequestTable, in
 
 def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, now: float) -> None:
     """End the step of a replica: answers go out, and whoever has hung up goes."""
-    unit = plane.units[number]
+    unit, transfers = plane.units[number], attendance.transfers
     if attendance.delivery is not None:
         note_leap(attendance.delivery, number, unit, unit.num_scheduled_decodes, now)
     num_finished = complete(unit, requests)
     if num_finished:
         plane.loads[number] -= num_finished
         plane.num_finished += num_finished
+        if transfers is not None:
+            restore_finished(plane, transfers, requests, number)
         if plane.notes_finishes:
             note_finished(plane, requests, number)
             if len(plane.finished) > 1:
@@ -144,7 +154,9 @@ def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTab
         if plane.notes_finishes:
             for position in range(len(plane.finished)):
                 index = plane.finished[position]
-                if not attendance.has_left[index]:
+                if attendance.has_left[index]:
+                    continue
+                if transfers is None or not send_on(plane, attendance, requests, number, index, now):
                     end(plane, attendance, requests, index, now, 0.0)
             plane.finished.clear()
         else:
@@ -166,7 +178,7 @@ def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
     attendance = plane.attendance
     assert attendance is not None
     ends, units, due = plane.ends, plane.units, plane.due
-    draws = attendance.draws
+    draws, transfers = attendance.draws, attendance.transfers
     countdown = EVENTS_BETWEEN_CHORES
     instant = attendance.mid_time
     attendance.mid_time = -1.0
@@ -199,7 +211,8 @@ def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
         for position in range(len(due)):
             number = due[position]
             unit = units[number]
-            plan(unit, requests)
+            if transfers is None or may_step(plane, transfers, requests, number, instant):
+                plan(unit, requests)
             ends[number] = unit.end_time
         instant = -1.0
         countdown -= 1

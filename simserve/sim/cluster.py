@@ -56,6 +56,7 @@ class Cluster:
         parts: Of the replicas, those that each kind of request may go to; empty: any may go to all.
         kinds: Of each request an index into ``parts``.
         shares: How pools share the requests of a part by weight; None: they do not.
+        pools: The replicas of each pool, where they do.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Cluster:
         parts: Sequence[Part] = (),
         kinds: Sequence[int] = (),
         shares: Shares | None = None,
+        pools: Sequence[Part] = (),
     ) -> None:
         self.replicas = replicas
         starts = range(0, len(replicas), num_ranks)
@@ -90,7 +92,7 @@ class Cluster:
             parts=parts,
             kinds=kinds,
             shares=shares,
-            pools=[Part(list(numbers)) for _, numbers in recorders] if shares is not None else [],
+            pools=pools,
         )
         if self._plane.notes_finishes:
             self._note_finishes()
@@ -120,8 +122,9 @@ class Cluster:
         self._numbers = tuple(numbers.items())
         self._drive = drive_events
         patience = attendance.callers.patience
-        if patience.has_timeouts or patience.first_byte_timeout < INFINITY:
-            # Whoever hangs up in the step that answers is not answered.
+        hangs_up = patience.has_timeouts or patience.first_byte_timeout < INFINITY
+        if hangs_up or attendance.transfers is not None:
+            # Whoever hangs up in the step that answers is not answered; what has prefilled goes on.
             self._note_finishes()
 
     @property

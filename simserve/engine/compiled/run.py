@@ -34,6 +34,8 @@ from simserve.engine.state import CONTINUOUS, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 
 Drive = Callable[[int, int, float], int]
+_OF_A_LINK = ("seconds", "waited")
+_NO_QUEUE: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
 
 
 def reason_against(config: EngineConfig, keeps_steps: bool) -> str | None:
@@ -94,7 +96,7 @@ class Compiled:
                 elif not isinstance(kind, Pointer):
                     self._replicas.put(name, getattr(replica, name), number)
         self._plane = Memory(fields.PLANE)
-        self._attendance = _laid_out(fields.ATTENDANCE, plane.attendance)
+        self._attendance = _laid_out(fields.ATTENDANCE, plane.attendance, behind)
         own = {
             "attendance": self._attendance,
             "conversations": _laid_out(fields.CONVERSATIONS, plane.conversations),
@@ -145,6 +147,13 @@ class Compiled:
         callers.num_resent, callers.num_ended = int(flat.get("num_resent")), int(flat.get("num_ended"))
         callers.abandoned += flat.drain("abandoned").tolist()
         callers.events = flat.entries("events")
+        transfers = attendance.transfers
+        if transfers is not None:
+            flat = self._attendance.kept["transfers"]
+            transfers.num_transfers, transfers.stalled = int(flat.get("num_transfers")), float(flat.get("stalled"))
+            transfers.senders = [number for (number,) in flat.entries("senders")]
+            for number, port in enumerate(transfers.ports):
+                port.seconds, port.waited = (float(flat.kept["ports"].get(name, number)) for name in _OF_A_LINK)
 
     def num_leaps(self, number: int) -> int:
         """Return how many leaps a replica has written down."""
@@ -193,28 +202,31 @@ def _columns(record: Record, values: object) -> Memory:
     return memory
 
 
-def _laid_out(record: Record, values: object | None) -> Memory | None:
-    """Return an object with those that it refers to; columns are used where they are."""
+def _laid_out(record: Record, values: object | None, behind: NDArray[np.int64] = _NO_QUEUE) -> Memory | None:
+    """Return an object with those that it refers to; columns are used where they are.
+
+    Queues in it are empty, and link requests by the column ``behind``.
+    """
     if values is None:
         return None
     memory = _columns(record, values)
     for name, kind in record.fields.items():
         value = getattr(values, name)
         if isinstance(kind, Pointer):
-            memory.put(name, _laid_out(kind.record, value))
+            memory.put(name, _laid_out(kind.record, value, behind))
         elif isinstance(kind, Records):
-            memory.put(name, _side_by_side(kind.record, value))
+            memory.put(name, _side_by_side(kind.record, value, behind))
     return memory
 
 
-def _side_by_side(record: Record, values: Sequence[object]) -> Memory | None:
-    """Return equal objects of numbers and lists, None where there are none."""
+def _side_by_side(record: Record, values: Sequence[object], behind: NDArray[np.int64] = _NO_QUEUE) -> Memory | None:
+    """Return equal objects of numbers, lists and queues (as of `_laid_out`), None where there are none."""
     if not values:
         return None
     memory = Memory(record, len(values))
     for number, value in enumerate(values):
-        for name in record.fields:
-            memory.put(name, getattr(value, name), number)
+        for name, kind in record.fields.items():
+            memory.put(name, behind if isinstance(kind, Queue) else getattr(value, name), number)
     return memory
 
 
