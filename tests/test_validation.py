@@ -67,7 +67,7 @@ def test_a_valid_mapping() -> None:
         ({"rat": 2}, "s.yaml: rat: is not a known key; did you mean 'rate'?"),
         ({"rate": 1, "part": {"memroy": "80 GB"}}, "s.yaml: part.memroy: is not a known key; did you mean 'memory'?"),
         ({"rate": 1, "parts": [{"memory": "1 GB"}, {"size": 2}]}, "s.yaml: parts.1.size: is not a known key"),
-        ({"parts[0]": 1}, "s.yaml: parts[0]: is not a known key; did you mean 'parts'?"),
+        ({"parts[0]": 1}, "s.yaml: parts[0]: is not a known key; did you mean 'parts'"),
         ({"function-": 1}, "s.yaml: function-: is not a known key"),
         ({"rate": 1, "lengths": {"distribution": "fixed", "uniform": 1}}, "s.yaml: lengths.uniform: is not a known"),
         ({}, "s.yaml: rate: is missing"),
