@@ -75,7 +75,7 @@ def scenario_text(scenario: Mapping[str, Any]) -> str:
 
 
 def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
         write(unfinished)
         os.replace(unfinished, path)

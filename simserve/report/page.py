@@ -95,7 +95,7 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
         unfinished.write_text(text, encoding="utf-8", newline="\n")
         os.replace(unfinished, path)
