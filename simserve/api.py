@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from simserve.errors import UsageError
-from simserve.metrics import result as metrics_result
-from simserve.metrics.files import write_result
 from simserve.report.answers.run import RunResult
 from simserve.scenario.folder import default_folder, staged_folder
 from simserve.scenario.load import load
+from simserve.scenario.resolve import resolve
 from simserve.scenario.run import Progress
 from simserve.scenario.run import run as run_scenario
 from simserve.scenario.schema import Scenario
@@ -85,26 +84,21 @@ def run(
     if out is None:
         if prometheus:
             raise UsageError("writes a file, and needs out=", key="prometheus")
-        return _with_background(loaded, run_scenario(loaded, **how))
-    from simserve.metrics.prometheus import write_prometheus
-    from simserve.report.html import write_report  # templates, needed by runs that write
-    from simserve.report.timeline import write_timeline
+        return _run(loaded, how)
+    from simserve.report.folder import write_folder  # templates, needed by runs that write
 
     with staged_folder(Path(out), loaded, force=force) as folder:
-        result = _with_background(loaded, run_scenario(loaded, **how), with_page=True)
-        write_result(result, folder)
-        if timeline:
-            write_timeline(result, folder)
-        if prometheus:
-            write_prometheus(result, folder)
-        write_report(result, folder)
+        result = _run(loaded, how, with_page=True)
+        write_folder(result, folder, timeline=timeline, prometheus=prometheus)
     return result
 
 
-def _with_background(scenario: Scenario, result: metrics_result.RunResult, *, with_page: bool = False) -> RunResult:
+def _run(scenario: Scenario, how: dict[str, Any], *, with_page: bool = False) -> RunResult:
     from simserve.report.background import background
 
-    return _dressed(replace(result, background=background(scenario, result, with_page=with_page)), RunResult)
+    resolved = resolve(scenario)
+    result = run_scenario(resolved, **how)
+    return _dressed(replace(result, background=background(resolved, result, with_page=with_page)), RunResult)
 
 
 def _dressed(answer: Any, page: type[PageT]) -> PageT:
@@ -222,7 +216,6 @@ def memory(scenario: Scenario | str | Path) -> dict[str, Any]:
         InputError: A scenario or profile is missing or invalid.
     """
     from simserve.scenario.fit import memory_report
-    from simserve.scenario.resolve import resolve
 
     return memory_report(resolve(scenario if isinstance(scenario, Scenario) else load(scenario)))
 

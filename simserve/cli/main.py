@@ -20,7 +20,7 @@ from simserve.errors import EXIT_DONE, InterruptedRunError, InvariantError, Sims
 DEBUG_VARIABLE = "SIMSERVE_DEBUG"
 """Environment variable that lets a defect's traceback through."""
 
-_OBJECTS_BEFORE_COLLECTION = 50_000
+_OBJECTS_BEFORE_COLLECTION = 250_000
 """Python's own 700 is for programs that leave cycles behind. A command makes hundreds of thousands of objects that
 stay, models and modules, and looking through them time and again takes a tenth of a short one."""
 
@@ -96,6 +96,8 @@ def _interrupted_by_sigterm() -> Iterator[None]:
 
 
 def _run_app(arguments: Sequence[str] | None) -> int:
+    # Looking through all installed packages for plugins of pydantic takes a hundredth of a second; none is wanted here.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from simserve.cli.app import EXIT_INTERRUPTED, WrongFlagsError, app_of  # slow: an interrupt may come meanwhile
 
     try:

@@ -14,7 +14,7 @@ from simserve.metrics.result import RunResult
 from simserve.perf.pricing import price
 from simserve.perf.roofline import roofline
 from simserve.profiles import catalog
-from simserve.scenario.resolve import resolve
+from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED, RequestRecords
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from simserve.profiles.api import ApiProfile
 
 
-def background(scenario: Scenario, result: RunResult, *, with_page: bool = False) -> dict[str, Any]:
+def background(asked: Scenario | ResolvedScenario, result: RunResult, *, with_page: bool = False) -> dict[str, Any]:
     """Return ``roofline``, ``api`` and ``loads``, each None where there is nothing to show.
 
     The decode step of the roofline is the run's mean one: its sequences, their contexts half grown.
 
     Args:
-        scenario: What was run.
+        asked: What was run.
         result: What came of it.
         with_page: Whether what a page shows besides is looked for too, some 0.1 s: the deployment at other loads
             (`simserve.report.other_loads`), and of a scenario that names no API the cheapest one with its weights.
@@ -36,31 +36,33 @@ def background(scenario: Scenario, result: RunResult, *, with_page: bool = False
     Raises:
         InputError: A profile is missing by now.
     """
-    records = result.simulation.records
+    resolved, records = resolve(asked), result.simulation.records
     done = records.status == COMPLETED
     if not done.any():
         return {"roofline": None, "api": None, "loads": None}
     # Where everything was answered elsewhere, no step says where a replica stands on its roofline.
     has_steps = result.summary["simserve"]["steps"]["mean_batch"] is not None
-    found = _roofline(scenario, result, done) if has_steps else None
+    found = _roofline(resolved, result, done) if has_steps else None
     loads = None
     if with_page and not result.simulation.was_interrupted:
-        loads = _loads(scenario)
-    return {"roofline": found, "api": _api(scenario, records, done, with_others=with_page), "loads": loads}
+        loads = _loads(resolved)
+    return {"roofline": found, "api": _api(resolved.scenario, records, done, with_others=with_page), "loads": loads}
 
 
-def _loads(scenario: Scenario) -> dict[str, Any] | None:
+def _loads(resolved: ResolvedScenario) -> dict[str, Any] | None:
     """Return the deployment at other loads; None where the user stopped it: the run itself is done by then."""
     from simserve.report.other_loads import other_loads  # the planner: needed by runs that write a page
 
     try:
-        return other_loads(scenario)
+        return other_loads(resolved)
     except KeyboardInterrupt:
         return None
 
 
-def _roofline(scenario: Scenario, result: RunResult, done: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, Any]:
-    resolved, records = resolve(scenario), result.simulation.records
+def _roofline(
+    resolved: ResolvedScenario, result: RunResult, done: np.ndarray[Any, np.dtype[np.bool_]]
+) -> dict[str, Any]:
+    records = result.simulation.records
     prompt, output = float(records.prompt_tokens[done].mean()), float(records.output_tokens[done].mean())
     found = roofline(
         resolved.shape,

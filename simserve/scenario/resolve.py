@@ -70,14 +70,16 @@ class ResolvedScenario:
         return self.scenario.deployment.num_gpus
 
 
-def resolve(scenario: Scenario) -> ResolvedScenario:
-    """Return the scenario with its profiles loaded and its engine and memory resolved.
+def resolve(scenario: Scenario | ResolvedScenario) -> ResolvedScenario:
+    """Return the scenario with its profiles loaded and its engine and memory resolved; a resolved one as it is.
 
     That it does not fit is a value: ``memory.fits`` is false, and `simserve.scenario.fit` says what would.
 
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
     """
+    if isinstance(scenario, ResolvedScenario):
+        return scenario
     check_combinations(scenario)
     _check_apis(scenario)
     if scenario.deployment.pools:

@@ -46,7 +46,7 @@ Progress = Callable[[int, int], None]
 
 
 def run(
-    scenario: Scenario,
+    asked: Scenario | ResolvedScenario,
     *,
     progress: Progress | None = None,
     explain: bool = True,
@@ -59,7 +59,7 @@ def run(
     ``simulation.was_interrupted``. Of several replications the interrupted one is left out, except the first.
 
     Args:
-        scenario: What to run.
+        asked: What to run; a search has resolved it already.
         progress: Called now and then.
         explain: Whether to look, with more runs, into what another limit of the scheduler would bring. A search that
             reads latencies and dollars alone has no use for it; the bottleneck is then named without that look.
@@ -70,7 +70,8 @@ def run(
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
         InputError: A profile or a trace is missing or invalid, or they do not go together.
     """
-    resolved = resolve(scenario)
+    resolved = resolve(asked)
+    scenario = resolved.scenario
     # What another limit would bring is asked of one kind of replica.
     explain = explain and not resolved.pools
     check_fit(resolved)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.prefix_cache import PrefixPaths
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
+    from simserve.engine.prefix_cache import PrefixPaths
     from simserve.workload.prefixes import PrefixSegments
 
 _SPARSE = 4
@@ -28,6 +28,8 @@ def prefix_paths(config: EngineConfig, specs: RequestSpecs, as_lists: bool = Tru
     """
     if specs.prefixes is None or not config.enable_prefix_caching:
         return None
+    from simserve.engine.prefix_cache import PrefixPaths
+
     # A tier behind the cache ages by segment, so that finer ones are nearer to its blocks.
     prefixes = specs.prefixes if config.num_offload_blocks else prefixes_of(specs)
     assert prefixes is not None
