@@ -36,6 +36,7 @@ from simserve.engine.data_plane import (
 )
 from simserve.engine.delivery import Delivery, note_leap, seconds_to_client
 from simserve.engine.door import Door, Finishes, end_pause, note_finishes, refusal
+from simserve.engine.handover import strike
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.numbers import earliest_of, find_all, sort_ascending
 from simserve.engine.outcomes import ADMITTED, DEADLINE, GAVE_UP, REJECTED, TIMED_OUT
@@ -303,10 +304,12 @@ def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTab
     going = attendance.going
     for position in range(len(going)):
         index, _ = going[position]
-        # Others have finished in this very step.
         if requests.status[index] == UNFINISHED:
             cancel(unit, requests, index)
             leave(plane, attendance, requests, number, index)
+        else:
+            # It has finished in this very step, and may come back.
+            strike(unit, index)
     if num_finished:
         if plane.notes_finishes:
             for position in range(len(plane.finished)):
