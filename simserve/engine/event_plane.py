@@ -317,7 +317,8 @@ def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTab
                 if attendance.has_left[index]:
                     continue
                 if transfers is None or not send_on(plane, attendance, requests, number, index, now):
-                    end(plane, attendance, requests, index, now, 0.0)
+                    # The API server may have it for longer.
+                    end(plane, attendance, requests, index, max(now, requests.finish_time[index]), 0.0)
             plane.finished.clear()
         else:
             attendance.callers.num_ended += num_finished

@@ -115,7 +115,8 @@ KINDS = {
 def deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
     """Draw replicas, of one kind or of two, with a door, and requests whose clients may hang up."""
     case: Case = draw(KINDS[kind].filter(_is_continuous))
-    config = replace(case.config, async_scheduling=draw(st.booleans()))
+    api_seconds = draw(st.sampled_from([0.0, 0.0, 0.61]))
+    config = replace(case.config, async_scheduling=draw(st.booleans()), api_token_seconds=api_seconds)
     specs = case.specs
     if specs.concurrency is not None:
         specs = replace(specs, closes_at=draw(st.sampled_from([None, 4.0, 20.0])))
@@ -226,6 +227,20 @@ def test_who_has_hung_up_does_not_hang_up_again(how: Accelerate | None) -> None:
 
     assert run.records.status.tolist() == [outcomes.COMPLETED, outcomes.TIMED_OUT]
     assert run.records.finish_time[1] == pytest.approx(0.1 + 1.2)
+
+
+@pytest.mark.parametrize("how", [None, "off"])
+def test_clients_with_patience_wait_for_the_api_server(how: Accelerate | None) -> None:
+    """Two answers of five tokens take the server 0.9 s a token: the next requests are sent when those have come."""
+    specs = replace(make_specs([0.0] * 4, 4, [5] * 4), concurrency=2, think_time=np.full(4, 0.1))
+    patient = (ClassSpec(name="patient", share=1.0, timeout="500 s"),)
+    specs = replace(specs, classes=patient, request_class=np.zeros(4, dtype=np.int16))
+    deployment = make_deployment(make_config(api_token_seconds=0.9), constant_step_times(1.0), 1)
+
+    run = served(replace(deployment, control=Control()), specs, how)
+
+    assert run.records.finish_time[:2].tolist() == pytest.approx([10.0, 10.0])
+    assert run.records.arrival_time[2:].tolist() == pytest.approx([10.1, 10.1])
 
 
 @pytest.mark.parametrize("how", [None, "off"])
