@@ -34,6 +34,7 @@ from simserve.engine.data_plane import (
 )
 from simserve.engine.delivery import note_leap
 from simserve.engine.door import end_pause, note_finishes, refusal
+from simserve.engine.handover import strike
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.numbers import earliest_of, find_all, sort_ascending
 from simserve.engine.outcomes import ADMITTED, GAVE_UP, REJECTED, TIMED_OUT
@@ -146,10 +147,12 @@ def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTab
     going = attendance.going
     for position in range(len(going)):
         index, _ = going[position]
-        # Others have finished in this very step.
         if requests.status[index] == UNFINISHED:
             cancel(unit, requests, index)
             leave(plane, attendance, requests, number, index)
+        else:
+            # It has finished in this very step, and may come back.
+            strike(unit, index)
     if num_finished:
         if plane.notes_finishes:
             for position in range(len(plane.finished)):
@@ -157,7 +160,8 @@ def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTab
                 if attendance.has_left[index]:
                     continue
                 if transfers is None or not send_on(plane, attendance, requests, number, index, now):
-                    end(plane, attendance, requests, index, now, 0.0)
+                    # The API server may have it for longer.
+                    end(plane, attendance, requests, index, max(now, requests.finish_time[index]), 0.0)
             plane.finished.clear()
         else:
             attendance.callers.num_ended += num_finished

@@ -8,7 +8,7 @@ from simserve.engine.numbers import remove_all
 from simserve.engine.state import Replica, RequestTable
 
 
-def forget_handed_over(replica: Replica, index: int) -> None:
+def strike(replica: Replica, index: int) -> None:
     """Strike a request off the list of those that could be preempted: it lives on, on another replica."""
     remove_all(replica.running, index)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from simserve.engine.callers import LAND
 from simserve.engine.cancel import end_leap
 from simserve.engine.data_plane import DataPlane, count_at, count_off
-from simserve.engine.handover import forget_handed_over, take_in
+from simserve.engine.handover import strike, take_in
 from simserve.engine.numbers import least_among
 from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
 
@@ -155,7 +155,7 @@ def send_on(
     port = transfers.ports[number]
     if port.role != PREFILLS or requests.output_tokens[index] == 1:
         return False
-    forget_handed_over(plane.units[number], index)
+    strike(plane.units[number], index)
     requests.status[index] = UNFINISHED
     requests.finish_time[index] = requests.first_token_time[index] = nan
     start = max(now, port.free_at)
