@@ -154,7 +154,7 @@ def _records(columns: Columns, class_names: tuple[str, ...]) -> RequestRecords:
         places = {name: place for place, name in enumerate(class_names)}
         known["request_class"] = np.array([places[name] for name in columns["class"]], dtype=np.int16)
     if "served_by" in columns:
-        servers = {name: place for place, name in enumerate(SERVERS)}
+        servers: dict[str | None, int] = {name: place for place, name in enumerate(SERVERS)}
         known["served_by"] = np.array([servers.get(name, 0) for name in _texts(columns["served_by"])], dtype=np.int8)
     for name, column in (("session", "session_id"), ("turn", "turn")):
         cells = np.ma.asarray(columns[column])
