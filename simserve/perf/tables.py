@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simserve.engine.tables import StepTimes
 from simserve.errors import InputError
