@@ -12,12 +12,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.attendance import AT_DOOR, TO_PAUSE, TO_ROUTE, Attendance
 from simserve.engine.callers import Callers
 from simserve.engine.compiled.run import reason_against
 from simserve.engine.data_plane import Part
-from simserve.engine.event_plane import AT_DOOR, TO_PAUSE, TO_ROUTE, Attendance
 from simserve.engine.set_up import set_up
 from simserve.engine.state import Replica
+from simserve.engine.transfers import Transfers
 from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.chance import Chance
 from simserve.sim.cluster import Cluster, run_to_end
@@ -35,6 +36,7 @@ from simserve.sim.sessions import conversations_of, first_sent, forget_unsent
 from simserve.sim.step_log import StepLog
 from simserve.sim.streaming import joined
 from simserve.sim.timeline import FleetTimeline
+from simserve.sim.transfers import transfer_totals, transfers_of, with_transfers
 from simserve.workload.requests import RequestSpecs
 
 _NUMBERS_AT_ONCE = 16_384
@@ -47,7 +49,6 @@ def is_attended(setups: Sequence[PoolSetup], control: Control) -> bool:
     return (
         not replicas_change
         and not control.has_front
-        and control.disaggregation is None
         and control.regions is None
         and len({each.engine.async_scheduling for each in setups}) == 1
         and all(_is_steady(each) for each in setups)
@@ -57,7 +58,7 @@ def is_attended(setups: Sequence[PoolSetup], control: Control) -> bool:
 def _is_steady(setup: PoolSetup) -> bool:
     engine = setup.engine
     serves = engine.batching == "continuous" and engine.kv_allocation != "none" and engine.data_parallel_size == 1
-    return serves and setup.role == "both" and setup.autoscaling is None and not setup.acceptance
+    return serves and setup.autoscaling is None and not setup.acceptance
 
 
 class AttendedRun:
@@ -94,7 +95,6 @@ class AttendedRun:
         self._setups, self._specs = setups, specs
         self.requests = request_table(setups, specs, control.allowed)
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
-        self.transfers: dict[str, float] = {}
         sums = series_sums()
         replicas: list[Replica] = []
         self._recorders: list[Recorder] = []
@@ -102,7 +102,9 @@ class AttendedRun:
         for setup in setups:
             times = setup.step_times.as_lists() if is_interpreted else setup.step_times
             recorder = Recorder(setup.engine, times, setup.priced, sums, log)
-            recorder.paths = prefix_paths(setup.engine, specs, as_lists=is_interpreted)
+            # What a decode replica takes in has been computed elsewhere.
+            takes_in = setup.role == "decode"
+            recorder.paths = None if takes_in else prefix_paths(setup.engine, specs, as_lists=is_interpreted)
             if control.streaming is not None:
                 recorder.clocks = {}
             self._recorders.append(recorder)
@@ -117,11 +119,13 @@ class AttendedRun:
         draws_to_route = self._attendance is not None and DRAWS.get(control.routing.policy)
         chance = self._chance(TO_ROUTE, "routing", _NUMBERS_AT_ONCE) if draws_to_route else None
         router = plain_router(control.routing, specs, as_lists=is_interpreted, chance=chance)
-        shares = shares_of(control.routing, [each.name for each in setups]) if len(setups) > 1 else None
+        entrances = [number for number, each in enumerate(setups) if each.role != "decode"]
+        shares = shares_of(control.routing, [setups[each].name for each in entrances]) if len(setups) > 1 else None
         allowed = control.allowed
-        if shares is not None and not allowed:
-            allowed = (tuple(range(len(setups))),) * max(len(specs.classes), 1)
-        parts = [self._part(each) for each in allowed] if len(setups) > 1 else []
+        if (shares is not None or len(entrances) < len(setups)) and not allowed:
+            allowed = (tuple(range(len(entrances))),) * max(len(specs.classes), 1)
+        doors = [self._members[each] for each in entrances]
+        parts = [Part([n for pool in each for n in doors[pool]], each) for each in allowed] if len(setups) > 1 else []
         self._cluster = Cluster(
             replicas,
             self.requests,
@@ -132,6 +136,7 @@ class AttendedRun:
             parts=parts,
             kinds=kinds_of(specs) if parts else (),
             shares=shares,
+            pools=[Part(list(each)) for each in doors] if shares is not None else [],
         )
         if self._attendance is not None:
             self._cluster.attend(self._attendance, self._numbers)
@@ -164,29 +169,44 @@ class AttendedRun:
         hangs_up = hangs_up or (streaming is not None and streaming.http_timeout is not None)
         waits = specs.concurrency is not None or specs.turn is not None
         delivery = delivery_of(streaming, num_replicas) if waits and streaming is not None else None
-        if admission is None and delivery is None and not hangs_up:
+        if admission is None and delivery is None and control.disaggregation is None and not hangs_up:
             return None
         has_retries = any(each.retries is not None for each in specs.classes)
         pauses = self._chance(TO_PAUSE, "retries", len(specs) + 1) if has_retries else Chance(specs, "retries")
         callers = callers_of(specs, streaming, latency, self.arrival_time, pauses.uniforms)
-        if admission is None:
-            return Attendance(callers, None, num_replicas, delivery)
-        is_drawn = admission.probabilistic_from is not None
-        chance = self._chance(AT_DOOR, "admission", _NUMBERS_AT_ONCE) if is_drawn else Chance(specs, "admission")
-        door = door_of(admission, control, specs, chance.uniforms)
-        return Attendance(callers, door, num_replicas, delivery)
+        door = None
+        if admission is not None:
+            is_drawn = admission.probabilistic_from is not None
+            chance = self._chance(AT_DOOR, "admission", _NUMBERS_AT_ONCE) if is_drawn else Chance(specs, "admission")
+            door = door_of(admission, control, specs, chance.uniforms)
+        attendance = Attendance(callers, door, num_replicas, delivery)
+        if control.disaggregation is not None:
+            attendance.transfers = transfers_of(
+                control.disaggregation, control.kv_bytes_per_token, self._setups, self._members, len(specs)
+            )
+        return attendance
 
     def _chance(self, taker: int, name: str, room: int) -> Chance:
         self._numbers[taker] = chance = Chance(self._specs, name, room)
         return chance
 
-    def _part(self, pools: Sequence[int]) -> Part:
-        """Return the replicas of some pools."""
-        return Part([number for pool in pools for number in self._members[pool]], pools)
-
     def dressed(self, records: RequestRecords) -> RequestRecords:
-        """Return the records; where answers are on their way to clients that wait, with who gave them."""
+        """Return the records, with what else is known of them.
+
+        Who gave the answers, where those are on their way to clients that wait; the way of KV caches between the pools.
+        """
+        if self._transfers is not None:
+            records = with_transfers(records, self._transfers)
         return records if self.front is None else replace(records, served_by=np.full(len(records), REPLICA, np.int8))
+
+    @property
+    def _transfers(self) -> Transfers | None:
+        return None if self._attendance is None else self._attendance.transfers
+
+    @property
+    def transfers(self) -> dict[str, float]:
+        """What KV caches did between the pools; empty without disaggregation."""
+        return {} if self._transfers is None else transfer_totals(self._transfers)
 
     @property
     def front(self) -> FrontTotals | None:

@@ -7,29 +7,40 @@ SimPy's side.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simpy
 
-from simserve.engine.callers import ARRIVE
+from simserve.engine.attendance import AT_DOOR, NUMBERS_TO_ROUTE, TO_ROUTE, Attendance, send
 from simserve.engine.compiled.run import Compiled, Drive
-from simserve.engine.conversations import Conversations
 from simserve.engine.data_plane import CHORES, DataPlane, Part
 from simserve.engine.driver import driver
-from simserve.engine.event_plane import AT_DOOR, NUMBERS_TO_ROUTE, TO_ROUTE, Attendance, drive_events, send
-from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.leaps import LEAP_BYTES
-from simserve.engine.lockstep import Ranks, complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
-from simserve.engine.routing import Router, Shares
 from simserve.engine.state import INFINITY, STATIC, Replica, RequestTable
 from simserve.sim.chance import Chance
 from simserve.sim.recorder import FLUSH_ROWS, FLUSH_ROWS_EACH, Recorder
 from simserve.sim.routing_spec import TOKEN_POLICIES, RoutingPolicy, RoutingSpec
 
+if TYPE_CHECKING:
+    from simserve.engine.conversations import Conversations
+    from simserve.engine.routing import Router, Shares
+
 Routing = RoutingPolicy
-_drive_replicas = driver(submit, complete, plan, seen_time)
-_drive_ranks = driver(submit_to_rank, complete_ranks, plan_ranks, seen_by_ranks)
+_Interpreted = Callable[[DataPlane, RequestTable, float], int]
+
+
+@cache
+def _interpreted(*, in_lockstep: bool) -> _Interpreted:
+    """Return what drives the plane in Python, of replicas or of ranks; a run on compiled code loads none of it."""
+    if in_lockstep:
+        from simserve.engine.lockstep import complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
+
+        return driver(submit_to_rank, complete_ranks, plan_ranks, seen_by_ranks)
+    from simserve.engine.kernel import complete, plan, seen_time, submit
+
+    return driver(submit, complete, plan, seen_time)
 
 
 class Cluster:
@@ -46,6 +57,7 @@ class Cluster:
         parts: Of the replicas, those that each kind of request may go to; empty: any may go to all.
         kinds: Of each request an index into ``parts``.
         shares: How pools share the requests of a part by weight; None: they do not.
+        pools: The replicas of each pool, where they do.
     """
 
     def __init__(
@@ -60,15 +72,18 @@ class Cluster:
         parts: Sequence[Part] = (),
         kinds: Sequence[int] = (),
         shares: Shares | None = None,
+        pools: Sequence[Part] = (),
     ) -> None:
         self.replicas = replicas
         starts = range(0, len(replicas), num_ranks)
         # What the router sees: replicas, or the ranks of one together.
         units: list[Any] = list(replicas)
-        self._drive = _drive_replicas
         if num_ranks > 1:
+            from simserve.engine.lockstep import Ranks
+
             units = [Ranks(replicas[at : at + num_ranks]) for at in starts]
-            self._drive = _drive_ranks
+        self._in_lockstep = num_ranks > 1
+        self._drive: _Interpreted | None = None
         self._plane = DataPlane(
             units,
             router,
@@ -78,7 +93,7 @@ class Cluster:
             parts=parts,
             kinds=kinds,
             shares=shares,
-            pools=[Part(list(numbers)) for _, numbers in recorders] if shares is not None else [],
+            pools=pools,
         )
         if self._plane.notes_finishes:
             self._note_finishes()
@@ -99,15 +114,18 @@ class Cluster:
 
         Args:
             attendance: Their clients.
-            numbers: What takes random numbers (flags of `simserve.engine.event_plane`), and where they come from.
+            numbers: What takes random numbers (flags of `simserve.engine.attendance`), and where they come from.
         """
+        from simserve.engine.event_plane import drive_events
+
         self._attendance = self._plane.attendance = attendance
         attendance.draws = sum(numbers)
         self._numbers = tuple(numbers.items())
         self._drive = drive_events
         patience = attendance.callers.patience
-        if patience.has_timeouts or patience.first_byte_timeout < INFINITY:
-            # Whoever hangs up in the step that answers is not answered.
+        hangs_up = patience.has_timeouts or patience.first_byte_timeout < INFINITY
+        if hangs_up or attendance.transfers is not None:
+            # Whoever hangs up in the step that answers is not answered; what has prefilled goes on.
             self._note_finishes()
 
     @property
@@ -119,6 +137,8 @@ class Cluster:
     def unsent(self) -> list[tuple[float, int]]:
         """Requests that were to reach the cluster for the first time, and have not: their times and indices."""
         if self._attendance is not None:
+            from simserve.engine.callers import ARRIVE
+
             events = self._attendance.callers.events
             return [(time, index) for time, kind, index, attempt in events if kind == ARRIVE and not attempt]
         return list(self._plane.sent) if self._compiled is None else self._compiled.unsent
@@ -127,7 +147,7 @@ class Cluster:
         self._plane.notes_finishes = True
         for unit in self._plane.units:
             unit.finished = []
-            for rank in unit.ranks if isinstance(unit, Ranks) else ():
+            for rank in getattr(unit, "ranks", ()):
                 rank.finished = unit.finished
 
     def converse(self, conversations: Conversations, sent: Iterable[tuple[float, int]]) -> None:
@@ -156,7 +176,12 @@ class Cluster:
         """Advance to ``until`` (exclusive), or until nothing is left to do."""
         plane, requests, compiled = self._plane, self.requests, self._compiled
         self._top_up()
-        while (self._drive(plane, requests, until) if compiled is None else compiled.drive(until)) == CHORES:
+        if compiled is not None:
+            while compiled.drive(until) == CHORES:
+                self._do_chores()
+            return
+        drive = self._drive = self._drive or _interpreted(in_lockstep=self._in_lockstep)
+        while drive(plane, requests, until) == CHORES:
             self._do_chores()
 
     def _do_chores(self) -> None:

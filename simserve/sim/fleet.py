@@ -25,7 +25,7 @@ from simserve.sim.records import FAILED as LOST
 from simserve.sim.records import REASONS
 from simserve.sim.regions import Regions
 from simserve.sim.routing import Router
-from simserve.sim.schedulers import cancel, complete, plan, seen_time, submit, take_finished, use_times
+from simserve.sim.schedulers import cancel, complete, plan, seen_time, strike, submit, take_finished, use_times
 from simserve.sim.units import DRAINING, STOPPED, Pool, Unit
 
 EVENTS_BETWEEN_CHORES = 1024
@@ -316,6 +316,9 @@ class Fleet(Lives):
                 if index in unit.members:
                     cancel(replica, requests, index)
                     self._leave(unit, index)
+                else:
+                    # It has finished in this very step, and may come back.
+                    strike(replica, index)
         for index in finished:
             if index not in doomed and not self._goes_on(index, unit, now):
                 self.callers.ended(index, self._answered_at(index, unit, max(now, requests.finish_time[index])))

@@ -229,6 +229,27 @@ DELIVERY = Record(
     },
 )
 FINISHES = Record("finishes", {"interval": FLOAT, "is_warm": BOOLEAN, "last": FLOAT})
+PORT = Record(
+    "port",
+    {
+        **dict.fromkeys(("bytes_per_token", "free_at", "seconds", "stalled_since", "waited"), FLOAT),
+        **dict.fromkeys(("num_on_way", "role"), INTEGER),
+        "landed": Queue(),
+        "readers": Items("q"),
+    },
+)
+TRANSFERS = Record(
+    "transfers",
+    {
+        **dict.fromkeys(("asked_max", "asked_output", "prefill_replica"), Column("i")),
+        **dict.fromkeys(("bandwidth", "latency", "stalled"), FLOAT),
+        **dict.fromkeys(("max_in_transfer", "num_transfers"), INTEGER),
+        **dict.fromkeys(("prefill_end", "transfer_end", "transfer_start"), Column("d")),
+        "ports": Records(PORT),
+        "senders": Items("q"),
+        "stage": Column("b"),
+    },
+)
 ATTENDANCE = Record(
     "attendance",
     {
@@ -245,6 +266,7 @@ ATTENDANCE = Record(
         "num_leaving": Items("q"),
         "place": Column("i"),
         "refusals": Column("q"),
+        "transfers": Pointer(TRANSFERS),
     },
 )
 PART = Record("part", {"pools": Items("q"), "ready": Items("q")})

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.attendance import Attendance
 from simserve.engine.compiled import fields
 from simserve.engine.compiled.layout import (
     INTEGER,
@@ -27,13 +28,13 @@ from simserve.engine.compiled.layout import (
 )
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
-from simserve.engine.event_plane import Attendance
 from simserve.engine.leaps import LEAP_WIDTH, turn_into
 from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import CONTINUOUS, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 
 Drive = Callable[[int, int, float], int]
+_OF_A_LINK = ("seconds", "waited")
 
 
 def reason_against(config: EngineConfig, keeps_steps: bool) -> str | None:
@@ -143,6 +144,13 @@ class Compiled:
         callers.num_resent, callers.num_ended = int(flat.get("num_resent")), int(flat.get("num_ended"))
         callers.abandoned += flat.drain("abandoned").tolist()
         callers.events = flat.entries("events")
+        transfers = attendance.transfers
+        if transfers is not None:
+            flat = self._attendance.kept["transfers"]
+            transfers.num_transfers, transfers.stalled = int(flat.get("num_transfers")), float(flat.get("stalled"))
+            transfers.senders = [number for (number,) in flat.entries("senders")]
+            for number, port in enumerate(transfers.ports):
+                port.seconds, port.waited = (float(flat.kept["ports"].get(name, number)) for name in _OF_A_LINK)
 
     def num_leaps(self, numbers: Sequence[int]) -> list[int]:
         """Return how many leaps each of some replicas has written down."""
@@ -201,7 +209,7 @@ def _columns(record: Record, values: object) -> Memory:
 
 
 def _laid_out(record: Record, values: object | None) -> Memory | None:
-    """Return an object with those that it refers to; columns are used where they are."""
+    """Return an object with those that it refers to; columns are used where they are, and queues in it are empty."""
     if values is None:
         return None
     memory = _columns(record, values)
@@ -215,13 +223,14 @@ def _laid_out(record: Record, values: object | None) -> Memory | None:
 
 
 def _side_by_side(record: Record, values: Sequence[object]) -> Memory | None:
-    """Return equal objects of numbers and lists, None where there are none."""
+    """Return equal objects of numbers, lists and queues (as of `_laid_out`), None where there are none."""
     if not values:
         return None
     memory = Memory(record, len(values))
     for number, value in enumerate(values):
-        for name in record.fields:
-            memory.put(name, getattr(value, name), number)
+        for name, kind in record.fields.items():
+            if not isinstance(kind, Queue):
+                memory.put(name, getattr(value, name), number)
     return memory
 
 
