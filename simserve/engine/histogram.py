@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 _LOWEST = 1e-6
 _GROWTH = math.log(1.008)
-_NUM_BINS = 3180
+NUM_BINS = 3180
 
 
 class Histogram:
@@ -31,7 +31,7 @@ class Histogram:
     __slots__ = ("count", "counts", "maximum", "minimum", "total", "total_squares")
 
     def __init__(self) -> None:
-        self.counts: NDArray[np.float64] = np.zeros(_NUM_BINS)
+        self.counts: NDArray[np.float64] = np.zeros(NUM_BINS)
         self.count = 0.0
         self.total = 0.0
         self.total_squares = 0.0
@@ -46,14 +46,14 @@ class Histogram:
             self.total += float(durations.sum())
             self.total_squares += float((durations * durations).sum())
             self._extend_range(durations)
-            self._fill(_bins(durations), None)
+            self._fill(bins_of(durations), None)
             return
         mass = np.asarray(weights, dtype=np.float64)
         self.count += float(mass.sum())
         self.total += float((durations * mass).sum())
         self.total_squares += float((durations * durations * mass).sum())
         self._extend_range(durations[mass > 0])
-        self._fill(_bins(durations), mass)
+        self._fill(bins_of(durations), mass)
 
     def add_progressions(
         self,
@@ -78,7 +78,7 @@ class Histogram:
         used = mass > 0
         self._extend_range(first[used])
         self._extend_range(last[used])
-        low, high = _bins(first), _bins(last)
+        low, high = bins_of(first), bins_of(last)
         narrow = low == high
         self._fill(low[narrow], mass[narrow])
         if not narrow.all():
@@ -90,6 +90,17 @@ class Histogram:
                 low[~narrow],
                 high[~narrow],
             )
+
+    def add_counted(
+        self, counts: NDArray[np.float64], total: float, total_squares: float, minimum: float, maximum: float
+    ) -> None:
+        """Add durations that somebody has put into bins already (`bins_of`), attributes as of the class."""
+        self.counts += counts
+        self.count += float(counts.sum())
+        self.total += total
+        self.total_squares += total_squares
+        self.minimum = float(np.fmin(self.minimum, minimum))
+        self.maximum = float(np.fmax(self.maximum, maximum))
 
     def merge(self, other: Histogram) -> None:
         """Add all of another histogram."""
@@ -113,7 +124,7 @@ class Histogram:
 
     def upper_edges(self) -> NDArray[np.float64]:
         """Return the upper edge of each bin, seconds, shape [num_bins]."""
-        return _LOWEST * np.exp(_GROWTH * np.arange(1.0, _NUM_BINS + 1.0))
+        return _LOWEST * np.exp(_GROWTH * np.arange(1.0, NUM_BINS + 1.0))
 
     def _extend_range(self, durations: NDArray[np.float64]) -> None:
         if len(durations):
@@ -121,7 +132,7 @@ class Histogram:
             self.maximum = float(np.fmax(self.maximum, durations.max()))
 
     def _fill(self, bins: NDArray[np.int64], mass: NDArray[np.float64] | None) -> None:
-        self.counts += np.bincount(bins, weights=mass, minlength=_NUM_BINS)
+        self.counts += np.bincount(bins, weights=mass, minlength=NUM_BINS)
 
     def _spread(
         self,
@@ -144,6 +155,7 @@ class Histogram:
         self._fill(bins, np.maximum(below - previous, 0) * weight[rows])
 
 
-def _bins(durations: NDArray[np.float64]) -> NDArray[np.int64]:
+def bins_of(durations: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the bin of each duration (seconds)."""
     index = np.log(np.maximum(durations, _LOWEST) / _LOWEST) / _GROWTH
-    return np.minimum(index.astype(np.int64), _NUM_BINS - 1)
+    return np.minimum(index.astype(np.int64), NUM_BINS - 1)
