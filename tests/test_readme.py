@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from simserve.cli.app import app
+from simserve.cli.app import app_of
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCKS = re.findall(r"^```console\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
@@ -43,7 +43,7 @@ def test_a_readme_command_prints_what_the_readme_shows(
     monkeypatch.setenv("COLUMNS", "80")
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
 
-    result = CliRunner().invoke(app, words[1:])
+    result = CliRunner().invoke(app_of(), words[1:])
 
     assert result.exit_code == 0, result.output
     printed = iter(line.rstrip() for line in result.output.splitlines())
@@ -94,7 +94,7 @@ NAMED = [line for block in PLAIN_BLOCKS for line in block.splitlines() if line.s
 @pytest.mark.parametrize("command", sorted({each.rstrip(" .") for each in NAMED}))
 def test_a_command_that_is_only_named_exists(command: str) -> None:
     """With the options it is named with: parsed as the command line parses it, and not run."""
-    found: Any = typer.main.get_command(app)
+    found: Any = typer.main.get_command(app_of())
     words = shlex.split(command)[1:]
     while words and hasattr(found, "commands") and not words[0].startswith("-"):
         assert words[0] in found.commands, command
@@ -114,9 +114,9 @@ def test_plain_blocks_that_need_no_gpu_run(tmp_path: Path, monkeypatch: pytest.M
     runner = CliRunner()
     for folder in ("results/before", "results/after"):
         flags = ["--set", "workload.num_requests=60", "--out", folder]
-        assert runner.invoke(app, ["run", "chatbot", *flags]).exit_code == 0
+        assert runner.invoke(app_of(), ["run", "chatbot", *flags]).exit_code == 0
 
-    outcomes = [runner.invoke(app, shlex.split(command)[1:]) for command in commands]
+    outcomes = [runner.invoke(app_of(), shlex.split(command)[1:]) for command in commands]
 
     assert len(commands) == 2
     assert [outcome.exit_code for outcome in outcomes] == [0, 0]

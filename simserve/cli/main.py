@@ -9,15 +9,18 @@ import errno
 import gc
 import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from simserve.errors import EXIT_DONE, InterruptedRunError, InvariantError, SimserveError, UsageError
 
 DEBUG_VARIABLE = "SIMSERVE_DEBUG"
 """Environment variable that lets a defect's traceback through."""
 
-_OBJECTS_BEFORE_COLLECTION = 50_000
+_OBJECTS_BEFORE_COLLECTION = 250_000
 """Python's own 700 is for programs that leave cycles behind. A command makes hundreds of thousands of objects that
 stay, models and modules, and looking through them time and again takes a tenth of a short one."""
 
@@ -32,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     An error is one line on stderr. Codes: 0 done; 2 wrong flags or an unusable ``--out``; 3 it does not fit;
-    99 a threshold failed; 104 a scenario, profile, trace or ``--set`` is missing or invalid; 105 interrupted;
+    99 a threshold failed; 104 a scenario, profile, trace or ``--set`` is missing or invalid; 105 interrupted, by
+    Ctrl-C or by SIGTERM;
     1 a full disk, a reader of stdout that has gone (without a line), or a defect (its traceback with
     ``SIMSERVE_DEBUG=1``).
 
@@ -42,11 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     thresholds = gc.get_threshold()
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION, *thresholds[1:])
     try:
-        _replace_closed_streams()
-        _write_any_text()
-        code = _run_app(arguments)
-        sys.stdout.flush()
-        return code
+        with _interrupted_by_sigterm():
+            _replace_closed_streams()
+            _write_any_text()
+            code = _run_app(arguments)
+            sys.stdout.flush()
+            return code
     except KeyboardInterrupt:
         return _report(InterruptedRunError("interrupted"))
     except SimserveError as error:
@@ -73,11 +78,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gc.set_threshold(*thresholds)
 
 
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM, with which ``timeout``, batch queues and containers end a process, do what Ctrl-C does.
+
+    What was finished is kept so. One that the process was started to ignore stays ignored.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _run_app(arguments: Sequence[str] | None) -> int:
-    from simserve.cli.app import EXIT_INTERRUPTED, WrongFlagsError, app  # slow: an interrupt may come meanwhile
+    # Looking through all installed packages for plugins of pydantic takes a hundredth of a second; none is wanted here.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    from simserve.cli.app import EXIT_INTERRUPTED, WrongFlagsError, app_of  # slow: an interrupt may come meanwhile
 
     try:
         words = sys.argv[1:] if arguments is None else list(arguments)
+        app = app_of(words[0] if words else None)
         code = app(args=words, prog_name="simserve", standalone_mode=False, obj=words)
     except WrongFlagsError as error:
         return _report_usage(error)

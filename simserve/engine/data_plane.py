@@ -17,7 +17,7 @@ from simserve.engine.routing import LEAST, Router, Shares, choose, deal
 from simserve.engine.state import FAILED, INFINITY, RequestTable
 
 if TYPE_CHECKING:
-    from simserve.engine.event_plane import Attendance
+    from simserve.engine.attendance import Attendance
 
 REACHED, CHORES = range(2)
 """Why `drive` returns: the time is up or nothing is left; it is time to look after what has gathered."""
@@ -74,7 +74,7 @@ class DataPlane:
         finished: Requests that finished at the instant at hand, where ``notes_finishes``.
         notes_finishes: Whether the router or the conversations want to know which.
         num_finished: Requests that have completed.
-        attendance: Where requests may be turned away or given up: what `simserve.engine.event_plane` knows of that;
+        attendance: Where requests may be turned away or given up: what `simserve.engine.attendance` knows of that;
             None: nothing of the kind happens.
     """
 

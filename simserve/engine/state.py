@@ -9,17 +9,19 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.config import EngineConfig
-from simserve.engine.prefix_cache import PrefixCache
 from simserve.engine.progress import Progress
-from simserve.engine.queue import OrderedQueue
-from simserve.engine.tables import StepTimes
 from simserve.errors import InvariantError
+
+if TYPE_CHECKING:
+    from simserve.engine.config import EngineConfig
+    from simserve.engine.prefix_cache import PrefixCache
+    from simserve.engine.queue import OrderedQueue
+    from simserve.engine.tables import StepTimes
 
 UNFINISHED, COMPLETED, FAILED = 4, 0, 3
 PROMPT_TOO_LONG = 1

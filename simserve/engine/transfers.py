@@ -20,7 +20,7 @@ from simserve.engine.numbers import least_among
 from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
 
 if TYPE_CHECKING:
-    from simserve.engine.event_plane import Attendance
+    from simserve.engine.attendance import Attendance
 
 BOTH, PREFILLS, DECODES = range(3)
 """What a replica does."""

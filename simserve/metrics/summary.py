@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.api_cost import ApiPrices
 from simserve.metrics.bottleneck import bottleneck
 from simserve.metrics.classes import class_figures
 from simserve.metrics.cost import cost
@@ -37,6 +36,7 @@ from simserve.metrics.users import UsersFacts, users_figures
 from simserve.sim.records import COMPLETED, UNFINISHED, RequestRecords
 
 if TYPE_CHECKING:
+    from simserve.metrics.api_cost import ApiPrices
     from simserve.perf.memory import MemoryPlan
     from simserve.sim.recorder import RunTotals
     from simserve.sim.simulate import Simulation

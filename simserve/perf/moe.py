@@ -11,7 +11,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from simserve.perf.efficiency import KERNEL_LATENCIES, NARROW_DTYPE_SHARE, Array, Machine
+from simserve.perf.efficiency import FP4_OF_FP8, KERNEL_LATENCIES, NARROW_DTYPE_SHARE, Array, Machine
 from simserve.perf.gemm import ACTIVATION_BYTES, CLASS_LOOP_OVERHEAD, WIDE_DTYPES, device_of
 from simserve.perf.gemm_curve import GemmDevice, GemmSeconds, grouped_gemm_seconds
 from simserve.perf.operators import Work, bound_parts
@@ -259,6 +259,8 @@ def expert_curve(
     curve = machine.grouped_gemm_curves.get(kernels) if kernels else None
     if curve is None and dtype in WIDE_DTYPES and "bf16" in machine.grouped_gemm_curves:
         curve = _slowed(machine.grouped_gemm_curves["bf16"], compute_share, 1.0).model_copy(update={"fit": None})
+    if curve is None and dtype == "fp4" and "fp8" in machine.grouped_gemm_curves:
+        curve = _slowed(machine.grouped_gemm_curves["fp8"], FP4_OF_FP8, 1.0).model_copy(update={"fit": None})
     if curve is None:
         curve = _slowed(_class_curve(machine, dtype), compute_share, 1.0)
     return _slowed(curve, machine.engine_scale * speed, machine.memory_scale)

@@ -112,11 +112,12 @@ def _fidelity(stage: Stage) -> dict[str, Fidelity]:
     """Return for each operator of a step whether it is measured, fitted or a roofline."""
     shape = stage.shape
     gemms: Fidelity = "fitted" if has_fitted_gemms(stage) else "roofline"
-    collectives: Fidelity = "fitted" if shape.hardware.collective_curves is not None else "roofline"
+    is_own = shape.hardware.kernels_of is None
+    collectives: Fidelity = "fitted" if is_own and shape.hardware.collective_curves is not None else "roofline"
     curves: dict[str, Fidelity] = {
         "gemm": gemms,
         "lm_head": gemms,
-        "attention": "fitted" if stage.attention is not None else "roofline",
+        "attention": "fitted" if is_own and stage.attention is not None else "roofline",
         "experts": gemms,
         "all_reduce": collectives,
     }

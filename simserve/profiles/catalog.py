@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 from simserve.errors import InputError, ProfileError, ScenarioError, nearest
 
 Profile = TypeVar("Profile")
-Kind = Literal["hardware", "model", "engine", "api", "scenario", "published"]
+Kind = Literal["hardware", "model", "engine", "api", "scenario", "published", "unseen"]
 
 PROFILE_PATH_VARIABLE = "SIMSERVE_PROFILE_PATH"
 _FOLDERS: dict[Kind, str] = {
@@ -24,6 +24,7 @@ _FOLDERS: dict[Kind, str] = {
     "api": "api_profiles",
     "scenario": "scenarios",
     "published": "calibration/published",
+    "unseen": "calibration/unseen",
 }
 _PACKAGE = Path(__file__).resolve().parent.parent
 

@@ -11,7 +11,6 @@ from simserve import documents
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.architecture import ModelProfile
-from simserve.profiles.hf_config import from_hf_config
 from simserve.profiles.model_blocks import LatentAttention, LinearAttention, MixtureOfExperts, SparseIndexer
 from simserve.profiles.model_shapes import Gemm
 from simserve.validation import validate
@@ -51,6 +50,8 @@ def load_model(name: str, relative_to: Path | None = None) -> ModelProfile:
 def _read(path: Path) -> ModelProfile:
     mapping = documents.read_mapping(path, ProfileError)
     if path.suffix == ".json":
+        from simserve.profiles.hf_config import from_hf_config
+
         return from_hf_config(mapping, path)
     return validate(ModelProfile, mapping, file=path, error=ProfileError)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from simserve.scenario.kv_offload import KVOffloadSpec
 from simserve.scenario.speculative import SpeculativeSpec
@@ -21,7 +21,7 @@ from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.update_spec import UpdateSpec
-from simserve.units import Bytes, Seconds
+from simserve.units import Bytes, PositiveSeconds, Seconds
 from simserve.validation import FrozenModel
 
 Quantization = Literal[
@@ -57,12 +57,6 @@ def _as_text(value: object) -> object:
     return value
 
 
-def _positive(value: float) -> float:
-    if value <= 0:
-        raise ValueError("must be longer than 0 s")
-    return value
-
-
 class EngineSpec(FrozenModel):
     """The serving engine: which one, which version, and the knobs that differ from its defaults.
 
@@ -82,7 +76,7 @@ class EngineSpec(FrozenModel):
     scheduling_policy: Literal["fcfs", "priority", "shortest_first"] | None = None
     """Order of the queue: first come, first served; `priority`: classes with the smaller number first, and who is
     preempted is the last in that order; `shortest_first`: prompt plus `max_tokens`, the fewest first."""
-    priority_ageing: Annotated[Seconds, AfterValidator(_positive)] | None = None
+    priority_ageing: PositiveSeconds | None = None
     """`priority`: waiting so long outweighs one level. Absent: waiting changes nothing."""
     priority_preemption: bool | None = None
     """`priority`: whether running requests of a worse priority make way for one that finds no seat or no blocks.

@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.attendance import AT_DOOR, TO_PAUSE, TO_ROUTE, Attendance
 from simserve.engine.callers import Callers
 from simserve.engine.compiled.run import reason_against
 from simserve.engine.data_plane import Part
-from simserve.engine.event_plane import AT_DOOR, TO_PAUSE, TO_ROUTE, Attendance
 from simserve.engine.set_up import set_up
 from simserve.engine.state import Replica
 from simserve.engine.transfers import Transfers

@@ -7,28 +7,39 @@ SimPy's side.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simpy
 
-from simserve.engine.callers import ARRIVE
+from simserve.engine.attendance import AT_DOOR, NUMBERS_TO_ROUTE, TO_ROUTE, Attendance, send
 from simserve.engine.compiled.run import Compiled, Drive
-from simserve.engine.conversations import Conversations
 from simserve.engine.data_plane import CHORES, DataPlane, Part, driver
-from simserve.engine.event_plane import AT_DOOR, NUMBERS_TO_ROUTE, TO_ROUTE, Attendance, drive_events, send
-from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.leaps import LEAP_BYTES
-from simserve.engine.lockstep import Ranks, complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
-from simserve.engine.routing import Router, Shares
 from simserve.engine.state import INFINITY, STATIC, Replica, RequestTable
 from simserve.sim.chance import Chance
 from simserve.sim.recorder import FLUSH_ROWS, Recorder
 from simserve.sim.routing_spec import TOKEN_POLICIES, RoutingPolicy, RoutingSpec
 
+if TYPE_CHECKING:
+    from simserve.engine.conversations import Conversations
+    from simserve.engine.routing import Router, Shares
+
 Routing = RoutingPolicy
-_drive_replicas = driver(submit, complete, plan, seen_time)
-_drive_ranks = driver(submit_to_rank, complete_ranks, plan_ranks, seen_by_ranks)
+_Interpreted = Callable[[DataPlane, RequestTable, float], int]
+
+
+@cache
+def _interpreted(*, in_lockstep: bool) -> _Interpreted:
+    """Return what drives the plane in Python, of replicas or of ranks; a run on compiled code loads none of it."""
+    if in_lockstep:
+        from simserve.engine.lockstep import complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
+
+        return driver(submit_to_rank, complete_ranks, plan_ranks, seen_by_ranks)
+    from simserve.engine.kernel import complete, plan, seen_time, submit
+
+    return driver(submit, complete, plan, seen_time)
 
 
 class Cluster:
@@ -66,10 +77,12 @@ class Cluster:
         starts = range(0, len(replicas), num_ranks)
         # What the router sees: replicas, or the ranks of one together.
         units: list[Any] = list(replicas)
-        self._drive = _drive_replicas
         if num_ranks > 1:
+            from simserve.engine.lockstep import Ranks
+
             units = [Ranks(replicas[at : at + num_ranks]) for at in starts]
-            self._drive = _drive_ranks
+        self._in_lockstep = num_ranks > 1
+        self._drive: _Interpreted | None = None
         self._plane = DataPlane(
             units,
             router,
@@ -100,8 +113,10 @@ class Cluster:
 
         Args:
             attendance: Their clients.
-            numbers: What takes random numbers (flags of `simserve.engine.event_plane`), and where they come from.
+            numbers: What takes random numbers (flags of `simserve.engine.attendance`), and where they come from.
         """
+        from simserve.engine.event_plane import drive_events
+
         self._attendance = self._plane.attendance = attendance
         attendance.draws = sum(numbers)
         self._numbers = tuple(numbers.items())
@@ -121,6 +136,8 @@ class Cluster:
     def unsent(self) -> list[tuple[float, int]]:
         """Requests that were to reach the cluster for the first time, and have not: their times and indices."""
         if self._attendance is not None:
+            from simserve.engine.callers import ARRIVE
+
             events = self._attendance.callers.events
             return [(time, index) for time, kind, index, attempt in events if kind == ARRIVE and not attempt]
         return list(self._plane.sent) if self._compiled is None else self._compiled.unsent
@@ -129,7 +146,7 @@ class Cluster:
         self._plane.notes_finishes = True
         for unit in self._plane.units:
             unit.finished = []
-            for rank in unit.ranks if isinstance(unit, Ranks) else ():
+            for rank in getattr(unit, "ranks", ()):
                 rank.finished = unit.finished
 
     def converse(self, conversations: Conversations, sent: Iterable[tuple[float, int]]) -> None:
@@ -158,7 +175,12 @@ class Cluster:
         """Advance to ``until`` (exclusive), or until nothing is left to do."""
         plane, requests, compiled = self._plane, self.requests, self._compiled
         self._top_up()
-        while (self._drive(plane, requests, until) if compiled is None else compiled.drive(until)) == CHORES:
+        if compiled is not None:
+            while compiled.drive(until) == CHORES:
+                self._do_chores()
+            return
+        drive = self._drive = self._drive or _interpreted(in_lockstep=self._in_lockstep)
+        while drive(plane, requests, until) == CHORES:
             self._do_chores()
 
     def _do_chores(self) -> None:

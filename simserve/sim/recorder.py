@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.compiled.run import Compiled
-from simserve.engine.config import EngineConfig
 from simserve.engine.histogram import Histogram
 from simserve.engine.leaps import LEAP_FIELDS, take_leaps
-from simserve.engine.prefix_cache import PrefixPaths
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
@@ -25,15 +24,19 @@ from simserve.engine.state import (
     BLOCKED_BY_SEATS,
     Replica,
 )
-from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
-from simserve.sim.drafts import DraftSums, SpeculationTotals
 from simserve.sim.offload import OffloadSums, OffloadTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.series import BinnedSums, TimeSeries, mean_running_and_waiting
-from simserve.sim.step_log import StepLog
 from simserve.sim.step_sums import LeapColumns, StepSums
-from simserve.sim.timeline import FleetTimeline
+
+if TYPE_CHECKING:
+    from simserve.engine.config import EngineConfig
+    from simserve.engine.prefix_cache import PrefixPaths
+    from simserve.engine.tables import StepTimes
+    from simserve.sim.drafts import DraftSums, SpeculationTotals
+    from simserve.sim.step_log import StepLog
+    from simserve.sim.timeline import FleetTimeline
 
 FLUSH_ROWS = 8192
 """Leaps that gather before they are added up: enough to amortise numpy, small enough to stay in cache."""
@@ -122,6 +125,8 @@ class Recorder:
         self._steps = None if priced is None else StepSums(config, times, priced)
         self._drafts: DraftSums | None = None
         if config.num_speculative_tokens:
+            from simserve.sim.drafts import DraftSums
+
             self._drafts = DraftSums(priced.drafting if priced is not None else None)
         self.clocks: dict[int, list[Floats]] | None = None
         """By replica the start, steps, first, increment and sequences of the leaps with decodes; None: not kept."""

@@ -64,7 +64,7 @@ class RoutingSpec(FrozenModel):
     the less loaded of two drawn at random; `session`: where the session's last turn went; `prefix`: where the longest
     part of the prompt was served last, if that is much of it (`cache_threshold`), else the one with the fewest tokens
     to do. Ties go to the lowest replica."""
-    update_interval: Annotated[Seconds, Field(ge=0)] = 0.0
+    update_interval: Seconds = 0.0
     """How old the router's view of the replicas gets: it is renewed so often, and what was routed since is not in it.
     `0 s`: always up to date."""
     imbalance_guard: Annotated[float, Field(ge=1)] | None = None

@@ -6,13 +6,16 @@ Steps are counted by batch size and by tokens; prices are looked up once, when a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.config import EngineConfig
-from simserve.engine.tables import StepTimes
 from simserve.perf.parts import PricedDeployment
+
+if TYPE_CHECKING:
+    from simserve.engine.config import EngineConfig
+    from simserve.engine.tables import StepTimes
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

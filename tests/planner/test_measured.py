@@ -500,3 +500,17 @@ def test_tensorrt_llm_places_the_experts_of_gpt_oss_whatever_a_row_says(tmp_path
     placed = [point.scenario["deployment"].get("enable_expert_parallel") for point in read_inferencex(tmp_path)]
 
     assert placed == [True, None]
+
+
+def test_names_of_blackwell_and_of_superchips() -> None:
+    """GH200 and GB200 hold the letters of H200 and B200; FP4 there is NVFP4."""
+    names = ("GH200 480GB", "H200 141GB HBM3", "B200", "GB200 NVL72", "RTX 6000 Pro Blackwell Server Edition")
+
+    assert [hardware_name(name) for name in names] == [
+        "gh200-96gb",
+        "h200-sxm-141gb",
+        "b200-sxm-180gb",
+        "gb200-186gb",
+        "rtx-pro-6000-96gb",
+    ]
+    assert quantization_name("FP4", "b200-sxm-180gb") == "nvfp4"

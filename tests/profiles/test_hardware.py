@@ -225,17 +225,13 @@ def test_bandwidth_is_that_of_the_data_sheet(name: str, terabytes: float) -> Non
     assert load_hardware(name).memory.bandwidth == pytest.approx(terabytes * 1e12)
 
 
-def test_ridge_point_of_the_h100_is_dense() -> None:
-    """Dense peaks put it at 295 FLOP/byte; the published 600 divides the sparse peak."""
-    assert load_hardware("h100-sxm-80gb").ridge_point("bf16") == pytest.approx(295, abs=1)
-
-
 def test_unsupported_dtypes_are_absent() -> None:
-    """Ampere has no FP8, Hopper's tensor cores no INT4, Ada both."""
+    """Ampere has no FP8, Hopper's tensor cores no INT4, Ada both, Blackwell alone FP4."""
     assert load_hardware("a100-sxm-80gb").peak_flops("fp8") is None
     assert load_hardware("a10-24gb").peak_flops("fp8") is None
     assert load_hardware("h100-sxm-80gb").peak_flops("int4") is None
-    assert load_hardware("l4-24gb").supported_dtypes == DTYPES
+    assert set(DTYPES) - set(load_hardware("l4-24gb").supported_dtypes) == {"fp4"}
+    assert load_hardware("b200-sxm-180gb").peak_flops("fp4") == 9e15
 
 
 def test_turing_and_volta_multiply_in_fp16_only() -> None:
@@ -269,16 +265,6 @@ def test_a_gpu_that_nobody_was_seen_to_rent_out_has_no_price(name: str) -> None:
 
 
 # What a profile answers
-
-
-def test_ridge_point_of_the_worked_example() -> None:
-    """312 TFLOP/s over 2.0 TB/s are 156 FLOP/byte."""
-    assert make_profile().ridge_point("bf16") == pytest.approx(156)
-
-
-def test_a_missing_dtype_has_no_ridge_point() -> None:
-    """Unsupported stays undefined, not 0."""
-    assert make_profile().ridge_point("fp8") is None
 
 
 def test_an_unknown_dtype_is_an_error_that_names_the_nearest() -> None:

@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import simserve as ss
+from simserve.engine.attendance import Attendance
 from simserve.engine.bucket import Bucket
 from simserve.engine.callers import Callers, Patience
 from simserve.engine.compiled import fields as flat
 from simserve.engine.data_plane import Part
 from simserve.engine.delivery import Delivery
 from simserve.engine.door import Door, Finishes
-from simserve.engine.event_plane import Attendance
 from simserve.engine.outcomes import DEADLINE, GAVE_UP, KV_HEADROOM, LOAD, QUEUE_FULL, RATE_LIMIT, REJECTED, TIMED_OUT
 from simserve.engine.routing import Shares
 from simserve.engine.uniforms import Uniforms

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.attendance import Attendance
 from simserve.engine.compiled import fields
 from simserve.engine.compiled.layout import (
     INTEGER,
@@ -27,7 +28,6 @@ from simserve.engine.compiled.layout import (
 )
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
-from simserve.engine.event_plane import Attendance
 from simserve.engine.leaps import LEAP_WIDTH
 from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import CONTINUOUS, Replica, RequestTable

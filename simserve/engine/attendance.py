@@ -1,0 +1,188 @@
+"""Attendance: what a data plane knows of its clients beside who serves them, and how a request leaves or ends.
+
+The loop that moves replicas by these rules is `simserve.engine.event_plane`.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from simserve.engine.callers import Callers, put, send_again
+from simserve.engine.conversations import Conversations, following, ready_after
+from simserve.engine.data_plane import DataPlane, count_off
+from simserve.engine.delivery import Delivery, seconds_to_client
+from simserve.engine.door import Door, Finishes
+from simserve.engine.outcomes import DEADLINE, GAVE_UP
+from simserve.engine.state import INFINITY, RequestTable
+from simserve.engine.transfers import Transfers, restore
+from simserve.engine.uniforms import num_left
+
+NOWHERE = -1
+HELD = -2
+"""Of a request that its replica's scheduler, which works ahead, has yet to see: this less the number of the replica."""
+
+AT_DOOR, TO_ROUTE, TO_PAUSE = 1, 2, 4
+"""What may take random numbers; flags."""
+NUMBERS_TO_ROUTE = 2
+"""Most that a request takes."""
+
+
+class Attendance:
+    """What a plane knows of its clients beside who serves them.
+
+    Args:
+        callers: The clients.
+        door: Who is turned away; None: nobody.
+        num_units: Replicas of the plane.
+        delivery: How long answers are on their way to clients that wait for them; None: they hear of them at once.
+
+    Attributes:
+        draws: What takes random numbers: the flags above, added.
+        place: Of each request the replica that it is at, `NOWHERE`, or that it is held back from.
+        has_left: 1 where a client has hung up, and the request leaves at the end of the running step.
+        leaving: Those requests: (replica, request, when that was decided), in the order of deciding.
+        num_leaving: How many of them at each replica.
+        going: Those who leave at the instant at hand.
+        refusals: How often each reason was the answer at the door, repeated tries included.
+        finishes: How fast each replica finishes requests, where the door goes by it.
+        lost_tokens: Tokens generated for requests that were then given up.
+        mid_time: The instant that a drive stopped in, to be given random numbers; negative: in none.
+        transfers: KV caches between prefill and decode replicas; None: every replica does both.
+    """
+
+    __slots__ = (
+        "callers",
+        "delivery",
+        "door",
+        "draws",
+        "finishes",
+        "going",
+        "has_left",
+        "leaving",
+        "lost_tokens",
+        "mid_time",
+        "num_leaving",
+        "place",
+        "refusals",
+        "transfers",
+    )
+
+    def __init__(self, callers: Callers, door: Door | None, num_units: int, delivery: Delivery | None = None) -> None:
+        self.callers, self.door, self.delivery, self.draws = callers, door, delivery, 0
+        num_requests = len(callers.tries)
+        self.place = array("i", [NOWHERE]) * num_requests
+        self.has_left = array("b", [0]) * num_requests
+        self.leaving: list[tuple[int, int, float]] = []
+        self.num_leaving = [0] * num_units
+        self.going: list[tuple[int, float]] = []
+        self.refusals = array("q", [0]) * (max(DEADLINE, GAVE_UP) + 1)
+        self.finishes = [Finishes(0.0) for _ in range(num_units)]
+        self.lost_tokens = 0
+        self.mid_time = -1.0
+        self.transfers: Transfers | None = None
+
+
+def next_moment(plane: DataPlane, attendance: Attendance, requests: RequestTable) -> float:
+    """Return when the next event or arrival happens; infinity: none is to come."""
+    events = attendance.callers.events
+    moment = events[0][0] if events else INFINITY
+    if plane.cursor < plane.num_scheduled:
+        return min(moment, requests.ready_time[plane.cursor])
+    return moment
+
+
+def lacks_numbers(plane: DataPlane, attendance: Attendance) -> bool:
+    """Return whether random numbers might run out before the next event is over.
+
+    Those who leave take one each for the pause before they try again, and so does whoever is refused.
+    """
+    door, draws = attendance.door, attendance.draws
+    if draws & AT_DOOR and door is not None and num_left(door.uniforms) < 1:
+        return True
+    if draws & TO_ROUTE and num_left(plane.router.uniforms) < NUMBERS_TO_ROUTE:
+        return True
+    needed = len(attendance.leaving) + 1
+    return bool(draws & TO_PAUSE) and num_left(attendance.callers.patience.uniforms) < needed
+
+
+def without_answer(
+    plane: DataPlane,
+    attendance: Attendance,
+    requests: RequestTable,
+    index: int,
+    now: float,
+    status: int,
+    reason: int,
+    free_at: float,
+    retry_after: float,
+) -> None:
+    """Let a client react at ``now`` to an attempt that came to nothing: it tries again, or that was it.
+
+    Args:
+        plane: The plane.
+        attendance: Its clients.
+        requests: The table.
+        index: The request.
+        now: When the client knows.
+        status: What becomes of the request if it gives up.
+        reason: Why.
+        free_at: When the server has let go.
+        retry_after: Seconds to wait at least, as a refusal says.
+    """
+    if send_again(attendance.callers, requests, index, now, free_at, retry_after):
+        return
+    requests.status[index] = status
+    requests.reason[index] = reason
+    requests.finish_time[index] = now
+    end(plane, attendance, requests, index, now, free_at)
+
+
+def end(
+    plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float, not_before: float
+) -> None:
+    """Note that a request has come to its end ``now``, and send what follows in its conversation.
+
+    That arrives no sooner than ``not_before``.
+    """
+    callers, conversations = attendance.callers, plane.conversations
+    callers.num_ended += 1
+    if conversations is None:
+        return
+    if attendance.delivery is not None:
+        now += seconds_to_client(attendance.delivery, requests, index)
+    group = following(conversations, index, now)
+    if group < 0:
+        return
+    for each in range(conversations.edges[group], conversations.edges[group + 1]):
+        ready = ready_after(conversations, each, now)
+        send(callers, requests, conversations, each, max(ready, not_before))
+
+
+def send(callers: Callers, requests: RequestTable, conversations: Conversations, index: int, ready_time: float) -> None:
+    """Let a request of a conversation, which has just been sent for the first time, arrive at ``ready_time``."""
+    callers.sent_at[index] = conversations.arrival_time[index]
+    put(callers, requests, index, ready_time)
+
+
+def leave(plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int) -> None:
+    """Count a request no longer at a replica."""
+    attendance.place[index] = NOWHERE
+    if attendance.transfers is not None:
+        restore(attendance.transfers, requests, index)
+    count_off(plane, requests, number, index)
+
+
+def take_leaving(attendance: Attendance, number: int) -> None:
+    """Put those who leave a replica into ``going``, in their order."""
+    leaving, going = attendance.leaving, attendance.going
+    kept = 0
+    for position in range(len(leaving)):
+        entry = leaving[position]
+        if entry[0] == number:
+            going.append((entry[1], entry[2]))
+        else:
+            leaving[kept] = entry
+            kept += 1
+    while len(leaving) > kept:
+        leaving.pop()
+    attendance.num_leaving[number] = 0
