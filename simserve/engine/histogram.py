@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 _LOWEST = 1e-6
 _GROWTH = math.log(1.008)
-_NUM_BINS = 3180
+NUM_BINS = 3180
 
 
 class Histogram:
@@ -31,7 +31,7 @@ class Histogram:
     __slots__ = ("count", "counts", "maximum", "minimum", "total", "total_squares")
 
     def __init__(self) -> None:
-        self.counts: NDArray[np.float64] = np.zeros(_NUM_BINS)
+        self.counts: NDArray[np.float64] = np.zeros(NUM_BINS)
         self.count = 0.0
         self.total = 0.0
         self.total_squares = 0.0
@@ -46,7 +46,7 @@ class Histogram:
             self.total += float(durations.sum())
             self.total_squares += float((durations * durations).sum())
             self._extend_range(durations, durations)
-            self._fill(_bins(durations), None)
+            self._fill(bins_of(durations), None)
             return
         mass = np.asarray(weights, dtype=np.float64)
         self.count += float(mass.sum())
@@ -54,7 +54,7 @@ class Histogram:
         self.total_squares += float((durations * durations * mass).sum())
         used = durations[mass > 0]
         self._extend_range(used, used)
-        self._fill(_bins(durations), mass)
+        self._fill(bins_of(durations), mass)
 
     def add_progressions(
         self,
@@ -84,7 +84,7 @@ class Histogram:
             self._extend_range(first[used], last[used])
         else:
             self._extend_range(first, last)
-        low, high = _bins(first), _bins(last)
+        low, high = bins_of(first), bins_of(last)
         is_wide = low != high
         if not is_wide.any():
             self._fill(low, mass)
@@ -93,6 +93,17 @@ class Histogram:
         wide = np.flatnonzero(is_wide & used)
         if len(wide):
             self._spread(first[wide], increment[wide], length[wide], weight[wide], low[wide], high[wide])
+
+    def add_counted(
+        self, counts: NDArray[np.float64], total: float, total_squares: float, minimum: float, maximum: float
+    ) -> None:
+        """Add durations that somebody has put into bins already (`bins_of`), attributes as of the class."""
+        self.counts += counts
+        self.count += float(counts.sum())
+        self.total += total
+        self.total_squares += total_squares
+        self.minimum = float(np.fmin(self.minimum, minimum))
+        self.maximum = float(np.fmax(self.maximum, maximum))
 
     def merge(self, other: Histogram) -> None:
         """Add all of another histogram."""
@@ -116,7 +127,7 @@ class Histogram:
 
     def upper_edges(self) -> NDArray[np.float64]:
         """Return the upper edge of each bin, seconds, shape [num_bins]."""
-        return _LOWEST * np.exp(_GROWTH * np.arange(1.0, _NUM_BINS + 1.0))
+        return _LOWEST * np.exp(_GROWTH * np.arange(1.0, NUM_BINS + 1.0))
 
     def _extend_range(self, least: NDArray[np.float64], most: NDArray[np.float64]) -> None:
         if len(least):
@@ -124,7 +135,7 @@ class Histogram:
             self.maximum = float(np.fmax(self.maximum, most.max()))
 
     def _fill(self, bins: NDArray[np.int64], mass: NDArray[np.float64] | None) -> None:
-        self.counts += np.bincount(bins, weights=mass, minlength=_NUM_BINS)
+        self.counts += np.bincount(bins, weights=mass, minlength=NUM_BINS)
 
     def _spread(
         self,
@@ -147,6 +158,7 @@ class Histogram:
         self._fill(bins, np.maximum(below - previous, 0) * weight[rows])
 
 
-def _bins(durations: NDArray[np.float64]) -> NDArray[np.int64]:
+def bins_of(durations: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the bin of each duration (seconds)."""
     index = np.log(np.maximum(durations, _LOWEST) * (1.0 / _LOWEST)) * (1.0 / _GROWTH)
-    return np.minimum(index, _NUM_BINS - 1.0).astype(np.int64)
+    return np.minimum(index, NUM_BINS - 1.0).astype(np.int64)

@@ -130,7 +130,7 @@ class Recorder:
 
             self._drafts = DraftSums(priced.drafting if priced is not None else None)
         self.clocks: dict[int, list[Floats]] | None = None
-        """By replica the start, steps, first and increment of the leaps with decodes; None: not kept."""
+        """By replica the start, steps, first, increment and sequences of the leaps with decodes; None: not kept."""
         self.scales_parts = False
         """Whether some steps took longer than their parts: a slow replica; every part is then as much longer."""
         self._offload = OffloadSums()
@@ -211,7 +211,7 @@ class Recorder:
 
     def _keep_clock(self, replica: Replica, rows: Floats) -> None:
         if self.clocks is not None:
-            self.clocks.setdefault(replica.identity, []).append(rows[:4, rows[_DECODING] > 0])
+            self.clocks.setdefault(replica.identity, []).append(rows[: _DECODING + 1, rows[_DECODING] > 0])
 
     def _advances(self, rows: Floats, drawn: Sequence[float] | Floats) -> Floats:
         """Return the tokens that a step of each leap adds to the contexts; ``drawn`` are those where drafts decide."""
