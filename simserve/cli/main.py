@@ -29,8 +29,8 @@ stay, models and modules, and looking through them time and again takes a tenth 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a place that takes no more bytes; nobody's defect."""
 
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""Errors of a place that the user may not use, where nothing before has seen it."""
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
+"""Errors of a place that the user may not use, or that no file can have, where nothing before has seen it."""
 
 
 def command() -> NoReturn:
@@ -79,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno in _FULL:
             _abandon_stdout()
             return _report(SimserveError(f"the answer or its files cannot be written: {error.strerror}"))
+        if isinstance(error, MemoryError):
+            return _report(SimserveError("needs more memory than there is", remedy="ask for fewer requests"))
         if os.environ.get(DEBUG_VARIABLE):
             raise
         if isinstance(error, OSError) and error.errno in _FORBIDDEN:
