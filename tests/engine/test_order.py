@@ -10,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simserve.engine import order
+from simserve.engine.compiled import tournament
 from simserve.engine.numbers import SEVERAL
 from simserve.engine.state import INFINITY
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import replay
 from tests.builders import constant_step_times, make_config, make_specs
 
-replacements: Any = pytest.importorskip("simserve.engine.compiled.replacements")
-
-FORMS = pytest.mark.parametrize("form", [order, replacements], ids=["heap", "tournament"])
+FORMS = pytest.mark.parametrize("form", [order, tournament], ids=["heap", "tournament"])
 TIMES = st.sampled_from([1.0, 1.5, 2.0, 3.0, 4.0, INFINITY])
 CHANGES = st.lists(st.tuples(st.integers(0, 99), TIMES), max_size=30)
 
