@@ -148,7 +148,7 @@ class Recorder:
         if self._log is not None:
             self._log.watch([replica])
 
-    def flush_compiled(self, compiled: Compiled, num_leaps: int, numbers: range) -> None:
+    def flush_compiled(self, compiled: Compiled, num_leaps: int, numbers: Sequence[int]) -> None:
         """Add up and clear the rows of those replicas on compiled code that have at least ``num_leaps``."""
         for number in numbers:
             if compiled.num_leaps(number) < num_leaps:
