@@ -131,7 +131,9 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], note: str 
     cells = list(rows)
     is_text = text_columns(cells) or (True,) * len(header)
     for position, title in enumerate(header):
-        table.add_column(title, justify="left" if is_text[position] else "right", no_wrap=position == 0)
+        table.add_column(
+            title, justify="left" if is_text[position] else "right", no_wrap=position == 0, overflow="fold"
+        )
     for row in cells:
         table.add_row(*row)
     out = console()
