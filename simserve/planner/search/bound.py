@@ -101,6 +101,7 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
     """
     if config.batching != "continuous" or config.kv_allocation == "none" or not is_covered(scenario, specs):
         return NO_BOUND
+    times = _in_arrays(times)
     table = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config)
     prompt = np.frombuffer(table.prompt_tokens, dtype=np.int32).astype(np.float64)
     output = np.frombuffer(table.output_tokens, dtype=np.int32).astype(np.float64)
@@ -138,6 +139,13 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
     work, ends = np.where(fails, np.inf, work), specs.arrival_time + deadline
     replicas = _least_replicas(slo.attainment, specs.arrival_time, work, ends, latest_start)
     return dataclasses.replace(bound, least_replicas=replicas)
+
+
+def _in_arrays(times: StepTimes) -> StepTimes:
+    """Return the same with arrays, which every bound would else make of the lists for itself."""
+    names = ("decode_base", "decode_slope", "token_seconds", "sequence_seconds", "decode_attention_base")
+    arrays = {name: np.asarray(getattr(times, name), dtype=np.float64) for name in names}
+    return dataclasses.replace(times, **arrays)  # type: ignore[arg-type]
 
 
 def first_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes) -> Array:
