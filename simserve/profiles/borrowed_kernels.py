@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from simserve.profiles.gemm_curves import GemmClass, GemmCurve, TileCurve
+from simserve.profiles.gemm_curves import GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
 from simserve.profiles.kernel_curves import AttentionCurves, AttentionKernel
 
 if TYPE_CHECKING:
     from simserve.profiles.hardware import HardwareProfile
 
 _Curve = TypeVar("_Curve", bound=TileCurve)
+
+NARROW_TILE_ROWS = 16
+"""Rows of the smallest tile. On the GPUs that were fitted few rows wait for memory whatever the tile; where arithmetic is
+scarcer (H20), libraries' kernels with exchanged operands show, whose tiles take 16."""
 
 
 def with_kernels_of(profile: HardwareProfile, fitted: HardwareProfile) -> HardwareProfile:
@@ -57,6 +61,9 @@ def _slowed(curve: _Curve, compute: float, memory: float) -> _Curve:
     }
     if isinstance(curve, GemmCurve):
         changes["sustained_efficiency"] = min(curve.sustained_efficiency * compute, 1.0)
+        changes["min_tile_rows"] = min(curve.min_tile_rows, NARROW_TILE_ROWS)
+    if isinstance(curve, GroupedGemmCurve):
+        changes["tile_rows"] = min(curve.tile_rows, NARROW_TILE_ROWS)
     return curve.model_copy(update=changes)
 
 

@@ -132,7 +132,7 @@ def test_beam_search_is_stood_in_for_and_not_scored(tmp_path: Path) -> None:
         ({"model": "neuralmagic_Llama-2-7b"}, "no lengths"),
         ({"notes": "system=H200-SXM-141GBx1_TRT_DepthPruned"}, "pruned"),
         ({"framework": "Jetpack 6.0"}, "does not name the engine"),
-        ({"version": "v5.1"}, "harness of round"),
+        ({"version": "v7.0"}, "harness of round"),
         ({"gpus": ""}, "how the model was cut"),
         ({"load_type": "SingleStream"}, "single-stream"),
     ],
@@ -187,3 +187,19 @@ def test_throughput_counts_all_copies_and_one_beam() -> None:
     alone = figures(records, protocol)["throughput"]
 
     assert figures(records, replace(protocol, num_copies=2, beam_width=4))["throughput"] == pytest.approx(alone / 2)
+
+
+def test_later_rounds_are_run_as_the_harness_before_them(tmp_path: Path) -> None:
+    """v5.1 has Llama-3.1-8B, of 128 tokens an answer, and DeepSeek-R1 over eight ranks; in NVFP4 on Blackwell."""
+    rows = [
+        _log_row(version="v5.1", load_type="mlperf_offline", hardware="NVIDIA B200-SXM-180GB", model=model, gpus=8)
+        for model in ("llama3.1-8b", "deepseek-r1")
+    ]
+    write_csv(tmp_path, "mlperf_official_v5.0_v5.1_v6.0_llm.csv", rows)
+    small, large = read_official(tmp_path)
+
+    assert not small.reason
+    assert small.scenario["workload"]["output_tokens"] == {"distribution": "fixed", "value": 128}
+    assert small.protocol.num_copies == 8
+    assert (large.protocol.num_copies, large.scenario["deployment"]["data_parallel_size"]) == (1, 8)
+    assert {each.scenario["deployment"]["quantization"] for each in (small, large)} == {"nvfp4"}

@@ -65,3 +65,12 @@ def test_a_gpu_without_curves_of_its_own_lends_none(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="curves of its own") as caught:
         load_hardware(str(path))
     assert caught.value.key == "kernels_of"
+
+
+def test_few_rows_are_no_tile_of_64_where_arithmetic_is_scarce() -> None:
+    """An H20 has a seventh of an H100's arithmetic and more bandwidth: one sequence decodes no slower on it."""
+    slow, fast = (
+        price(make_shape(name, "llama-3.1-8b"), 64).step_times.decode_base[1] for name in ("h20-96gb", "h100-sxm-80gb")
+    )
+
+    assert slow < fast

@@ -1,4 +1,4 @@
-"""MLPerf Inference: logs of v4.1 with latencies, and the official v5.0 table of throughputs.
+"""MLPerf Inference: logs of v4.1 and v5.1 with latencies, and the official tables of v5.0 to v6.0.
 
 The servers' layouts are in neither: they are those of the submissions' harness (`mlperf_harness`).
 """
@@ -13,6 +13,7 @@ from typing import Any
 from simserve.planner.measured import build
 from simserve.planner.measured.mlperf_harness import (
     BENCHMARKS,
+    FP4_BENCHMARKS,
     FREE_SHARE,
     TENSORRT_LLM,
     Benchmark,
@@ -173,13 +174,16 @@ def _is_amds(submission: _Submission) -> bool:
 
 
 def _quantization(submission: _Submission) -> str:
-    return "gptq-int4" if "GPTQ" in submission.row.text("notes") else "fp8"
+    if "GPTQ" in submission.row.text("notes"):
+        return "gptq-int4"
+    is_blackwell = submission.hardware.startswith(("b200", "gb200"))
+    return "nvfp4" if is_blackwell and submission.benchmark in FP4_BENCHMARKS else "fp8"
 
 
 def _num_copies(submission: _Submission, layout: Layout) -> int:
     nodes = re.search(r"nodes (\d+)", submission.row.text("notes"))
     num_gpus = submission.row.count("gpus", 1) * (int(nodes.group(1)) if nodes else 1)
-    return max(num_gpus // (layout.tensor * layout.pipeline), 1)
+    return max(num_gpus // (layout.tensor * layout.pipeline * layout.data), 1)
 
 
 def _num_in_system(submission: _Submission, layout: Layout) -> int:
@@ -201,12 +205,16 @@ def _scenario(submission: _Submission, benchmark: Benchmark, layout: Layout, len
         engine={"name": submission.engine, "version": submission.version, **limits},
         tensor_parallel_size=layout.tensor,
         pipeline_parallel_size=layout.pipeline,
+        data_parallel_size=layout.data,
+        expert_parallel_size=layout.data,
         quantization=_quantization(submission),
         kv_cache_dtype="fp8" if submission.engine == "tensorrt-llm" or _is_amds(submission) else "auto",
     )
     prompt = {"distribution": "empirical", "path": str(lengths / benchmark.lengths), "column": "input_length"}
-    width, num_requests = benchmark.beam_width, REQUESTS_PER_SEAT * limits["max_num_seqs"]
+    width, num_requests = benchmark.beam_width, REQUESTS_PER_SEAT * layout.data * limits["max_num_seqs"]
     output = build.around(width * submission.mean, benchmark.cv, width * benchmark.longest)
+    if not benchmark.cv:
+        output = build.fixed(round(submission.mean))
     clients = _num_in_system(submission, layout)
     if submission.rate is None:
         workload = build.all_at_once(num_requests, prompt, output)
@@ -221,7 +229,7 @@ def _scenario(submission: _Submission, benchmark: Benchmark, layout: Layout, len
 
 def _limits(submission: _Submission, benchmark: Benchmark, layout: Layout) -> dict[str, Any]:
     seats = layout.offline_seats if submission.rate is None else layout.server_seats
-    longest = 20_480 if submission.benchmark == "llama3.1-405b" else 2048 + benchmark.beam_width * benchmark.longest
+    longest = benchmark.longest_prompt + benchmark.beam_width * benchmark.longest
     limits: dict[str, Any] = {
         "max_num_seqs": seats,
         "max_num_batched_tokens": max(layout.budget, seats),

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-TENSORRT_LLM: dict[str, str] = {"v4.1": "0.11.0", "v5.0": "0.17.0"}
-"""Round -> the release at its deadline (July 2024, January 2025)."""
+TENSORRT_LLM: dict[str, str] = {"v4.1": "0.11.0", "v5.0": "0.17.0", "v5.1": "1.0.0", "v6.0": "1.2.0"}
+"""Round -> the release at its deadline (July 2024, January and July 2025, January 2026)."""
 
 FREE_SHARE = 0.90
 """Share of the free memory for KV, kvcache_free_gpu_mem_frac (0.95 on H100 in v5.0)."""
@@ -28,6 +28,7 @@ class Benchmark:
         mean: Mean answer, tokens, where a row does not say: the logs' tokens a sample.
         cv: Coefficient of variation of the answers around their mean.
         beam_width: Beams of the decoding; 1 is greedy.
+        longest_prompt: Room for the prompt beside the longest answer.
     """
 
     model: str
@@ -36,16 +37,22 @@ class Benchmark:
     mean: float
     cv: float
     beam_width: int = 1
+    longest_prompt: int = 2048
 
 
 BENCHMARKS = {
     "llama2-70b": Benchmark("llama-2-70b", "llama2-70b-99_openorca.csv.gz", 1024, 294.45, 0.8),
     "mixtral-8x7b": Benchmark("mixtral-8x7b", "mixtral-8x7b.csv.gz", 1024, 145.0, 0.8),
     "gptj": Benchmark("gpt-j-6b", "llama3-1-8b-datacenter_cnn_dailymail.csv.gz", 128, 69.0, 0.3, beam_width=4),
-    "llama3.1-405b": Benchmark("llama-3.1-405b", "llama3-1-405b.csv.gz", 2000, 650.0, 0.4),
+    "llama3.1-405b": Benchmark("llama-3.1-405b", "llama3-1-405b.csv.gz", 2000, 650.0, 0.4, longest_prompt=18_480),
+    "llama3.1-8b": Benchmark(
+        "llama-3.1-8b", "llama3-1-8b-datacenter_cnn_dailymail.csv.gz", 128, 128.0, 0.0, longest_prompt=2560
+    ),
+    "deepseek-r1": Benchmark("deepseek-r1", "deepseek-r1.csv.gz", 20_000, 3830.0, 1.1, longest_prompt=3200),
 }
 """Beginning of a benchmark's name -> what it is. Spreads: OpenOrca's 0.8; the others are read off the data sets'
-output columns. GPT-J summarises CNN/DailyMail, whose lengths the file of Llama-3.1-8B holds."""
+output columns; Llama-3.1-8B answers with 128 tokens each. GPT-J summarises CNN/DailyMail, whose lengths the file of
+Llama-3.1-8B holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ class Layout:
         offline_seats: gpu_batch_size of the offline scenario.
         budget: max_num_tokens.
         admission: ``on_demand`` for batch_scheduler_policy max_util.
+        data: Ranks of data-parallel attention, which hold whole experts.
     """
 
     tensor: int
@@ -67,6 +75,7 @@ class Layout:
     offline_seats: int
     budget: int = 8192
     admission: Literal["on_demand", "reserve"] = "on_demand"
+    data: int = 1
 
 
 _V41: dict[tuple[str, str], Layout] = {
@@ -91,9 +100,19 @@ _V50: dict[tuple[str, str], Layout] = {
     ("gptj", "h200"): Layout(1, 1, 396, 396),
     ("gptj", "h100-pcie"): Layout(1, 1, 128, 128),
     ("gptj", ""): Layout(1, 1, 256, 256),
+    ("llama3.1-405b", "b200"): Layout(4, 1, 512, 512, admission="reserve"),  # assumed
     ("llama3.1-405b", ""): Layout(8, 1, 512, 512, admission="reserve"),  # assumed
 }
-_LAYOUTS: dict[str, dict[tuple[str, str], Layout]] = {"v4.1": _V41, "v5.0": _V50}
+_V51: dict[tuple[str, str], Layout] = {
+    **_V50,
+    ("llama3.1-8b", ""): Layout(1, 1, 2048, 2048),
+    ("deepseek-r1", ""): Layout(1, 1, 256, 512, data=8),
+}
+"""Assumed throughout: as in v5.0 where that had the benchmark."""
+_LAYOUTS: dict[str, dict[tuple[str, str], Layout]] = {"v4.1": _V41, "v5.0": _V50, "v5.1": _V51, "v6.0": _V51}
+
+FP4_BENCHMARKS = ("llama2-70b", "llama3.1-405b", "llama3.1-8b", "deepseek-r1")
+"""Benchmarks that submitters run in NVFP4 on Blackwell, their others in FP8."""
 
 
 def benchmark_of(name: str) -> str:

@@ -143,13 +143,13 @@ CONSTANTS = (
         ),
     ),
     FittedConstant(
-        "products of H200 NVL reach 0.82, of MI325X 0.70 of the peak; MLPerf v5.0 offline",
-        lambda point: _is_offline(point, ("h200-nvl", "mi325x")),
+        "products of MI325X reach 0.70 of the peak; MLPerf v5.0 offline",
+        lambda point: _is_offline(point, ("mi325x",)),
         ("throughput",),
         (
             (
                 "other GPUs of class efficiencies",
-                lambda point: _is_offline(point, ("h100-nvl", "h100-pcie", "mi300x")),
+                lambda point: _is_offline(point, ("h100-nvl", "h100-pcie", "h200-nvl", "mi300x")),
                 "throughput",
             ),
         ),
