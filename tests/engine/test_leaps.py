@@ -90,3 +90,18 @@ def test_the_ratio_after_a_preemption_looks_twenty_tokens_ahead() -> None:
         scheduled.add(float(records.scheduled_time[2]))
 
     assert {102.0, 190.0} <= scheduled
+
+
+def test_a_retraction_expects_twenty_more_tokens_of_each_that_is_left() -> None:
+    """SGLang's look-ahead (SGLANG_RETRACT_DECODE_STEPS, 20): with 24, the victim would come back three steps later."""
+    config = make_config(
+        num_blocks=30,
+        max_model_len=130,
+        admission="estimate",
+        new_token_ratio_initial=0.0,
+        new_token_ratio_minimum=0.0,
+        new_token_ratio_decay=0.01,
+    )
+    specs = make_specs([0.0, 0.5, 0.5], [30, 4, 12], [56, 48, 67], [100, 60, 80])
+
+    assert assert_agrees(config, SECOND, specs).records.finish_time.tolist() == [56.0, 64.0, 123.0]

@@ -10,6 +10,7 @@ import pytest
 from simserve.metrics.streaming import API_SERVER, name_api_server
 from simserve.scenario.load import from_mapping
 from simserve.scenario.run import run
+from simserve.sim.streaming import StreamTotals
 from tests.metrics.builders import make_records, make_simulation
 
 BUSY: dict[str, Any] = {
@@ -45,6 +46,16 @@ def test_a_server_at_work_for_most_of_the_run_binds(token_seconds: float, bindin
 
     assert found["binding"] == binding
     assert ("sends 3 tokens/s at most" in found["explanation"]) == (binding == API_SERVER)
+
+
+@pytest.mark.parametrize(("share", "binding"), [(0.9, "compute"), (0.97, API_SERVER)])
+def test_streams_bind_where_their_cores_never_rest(share: float, binding: str) -> None:
+    """A tenth of the run to spare is more than its start and end."""
+    found = {"binding": "compute", "explanation": "A step runs."}
+    totals = StreamTotals(num_events=1, num_tokens=1, busy_seconds=1.0, delay_seconds=0.0, busiest_share=share)
+    name_api_server(found, replace(make_simulation(make_records([0.0, 1.0])), end_time=4.0, stream=totals))
+
+    assert found["binding"] == binding
 
 
 def test_sglang_sends_twenty_thousand_tokens_a_second() -> None:

@@ -21,3 +21,5 @@ def test_of_several_classes_only_the_users_count() -> None:
     figures = users_figures(facts, latencies, whole, np.tile([0, 1], 100).astype(np.int16))
 
     assert figures["waiting"] == pytest.approx(1.0)
+    assert figures["pause_s"] == pytest.approx(10 - 1)
+    assert figures["requests_per_user_hour"] == pytest.approx(360)

@@ -92,6 +92,20 @@ def test_verifying_is_almost_free_for_one_sequence_and_dear_for_many() -> None:
     assert ratio[255] > 3
 
 
+def test_a_look_up_takes_microseconds_a_request_and_a_scan_of_its_context() -> None:
+    """One pass over a thousand token ids at about a billion a second, and some ten microseconds beside it.
+
+    256 requests of that are 1.5 to 7 ms on the host: what makes n-grams slow at high load.
+    """
+    times = drafting(price(speculating(make_target(), "ngram")))
+    one = times.decode_base[1] + 1000 * times.decode_slope[1]
+    many = times.decode_base[256] + 256 * 1000 * times.decode_slope[256]
+
+    assert 6e-6 < one < 28e-6
+    assert many == pytest.approx(256 * one, rel=0.01)
+    assert 1e-9 < times.decode_slope[1] < 6e-9
+
+
 def test_a_step_is_the_target_s_and_the_drafts_seconds() -> None:
     """Every table is the sum of both; the target's does not depend on who drafts."""
     priced, lookup = price(speculating(make_target())), price(speculating(make_target(), "ngram"))
