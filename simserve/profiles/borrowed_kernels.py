@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _Curve = TypeVar("_Curve", bound=TileCurve)
 
 NARROW_TILE_ROWS = 16
-"""Rows of the smallest tile. On the GPUs that were fitted few rows wait for memory whatever the tile; where arithmetic is
+"""Rows of the smallest tile. On fitted GPUs few rows wait for memory whatever the tile; where arithmetic is
 scarcer (H20), libraries' kernels with exchanged operands show, whose tiles take 16."""
 
 
