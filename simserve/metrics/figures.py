@@ -27,6 +27,12 @@ def or_null(figure: float) -> float | None:
 
 def in_json(value: Any) -> Any:
     """Return a value in what JSON knows: undefined and unbounded numbers become None, numpy's scalars plain ones."""
+    kind = type(value)
+    if kind is float:
+        # Most are: asked first.
+        return or_null(value)
+    if kind is int or kind is str or value is None:
+        return value
     if isinstance(value, Mapping):
         return {str(key): in_json(each) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -88,7 +88,10 @@ def _shown(value: float | None) -> str:
 
 
 def _freeze(value: Any) -> Any:
-    if isinstance(value, Mapping):
+    if isinstance(value, FrozenDict):
+        # A result made of another: all in it has been frozen.
+        return value
+    if isinstance(value, dict):
         return FrozenDict({key: _freeze(each) for key, each in value.items()})
     if isinstance(value, list | tuple):
         return tuple(_freeze(each) for each in value)
