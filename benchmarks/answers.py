@@ -8,7 +8,6 @@ time beside them is that of this machine as it was, and of two runs in turns onl
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -35,10 +34,9 @@ PLANNED_QUICKLY = ("--hardware", "h100-sxm-80gb", "--trials", "0")
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
-    parser.add_argument("--trace", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    from benchmarks.processes import asked
+
+    arguments = asked(__doc__, "trace", str)
     if arguments.trace:
         print(json.dumps(_trace_seconds(arguments.trace)))
         return
@@ -51,7 +49,6 @@ def lines(*, quick: bool) -> Iterable[str]:
     yield from _trace_lines(repetitions=1 if quick else 3)
     yield ""
     yield from _command_lines(quick=quick)
-    yield ""
     yield from _sweep_lines(quick=quick)
 
 
@@ -129,6 +126,7 @@ def _sweep_lines(*, quick: bool) -> Iterable[str]:
     fresh = {"two fresh processes (loky)": ("2", "loky")}
     for num_requests, compared in ((SHORT, ways if quick else ways | fresh), (LONG, ways)):
         size = num_requests // 20 if quick else num_requests
+        yield ""
         yield f"| `simserve sweep`, 24 points of {size:,} requests | CPU s | of one worker | wall s | of one worker |"
         yield "|---|---:|---:|---:|---:|"
         best, tables = _sweeps(compared, size, repetitions=1 if quick else 3)
@@ -137,7 +135,6 @@ def _sweep_lines(*, quick: bool) -> Iterable[str]:
             yield f"| {name} | {cpu:.2f} | {cpu / one[0]:.2f} | {wall:.2f} | {wall / one[1]:.2f} |"
         yield ""
         yield f"The tables are {'the same' if len(tables) == 1 else 'NOT the same'}, byte by byte."
-        yield ""
 
 
 def _sweeps(

@@ -8,7 +8,6 @@ The best of three. Modules are compiled to bytecode beforehand, as installing a 
 from __future__ import annotations
 
 import argparse
-import os
 import resource
 import subprocess
 import sys
@@ -17,6 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.processes import as_installed  # noqa: E402
+
 COMMANDS: Mapping[str, Sequence[str]] = {
     "simserve --help": ("-m", "simserve", "--help"),
     "simserve memory chatbot": ("-m", "simserve", "memory", "chatbot"),
@@ -58,8 +61,7 @@ def table(*, quick: bool) -> Iterable[str]:
     yield "| command | CPU s |"
     yield "|---|---:|"
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(Path(folder) / "bytecode"), "PYTHONPATH": str(ROOT)}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        environment = as_installed(Path(folder))
         for name, arguments in list(COMMANDS.items())[: 3 if quick else None]:
             out = str(Path(folder) / "out")
             command = [sys.executable, *(each.replace("OUT", out) for each in arguments)]

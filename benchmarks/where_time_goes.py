@@ -9,7 +9,6 @@ they are: read them as an order, not as seconds. Compiled code is one call to it
 
 from __future__ import annotations
 
-import argparse
 import cProfile
 import json
 import pstats
@@ -29,6 +28,7 @@ PARTS: Mapping[str, str] = {
     "simserve/engine/routing": "routing",
     "simserve/engine/conversations": "clients",
     "simserve/engine/data_plane": "data plane",
+    "simserve/engine/driver": "data plane",
     "simserve/engine/kernel": "kernel: plan and complete leaps",
     "simserve/engine/": "engine: chunks, decoding, admission, blocks",
     "simserve/sim/routing": "routing",
@@ -45,10 +45,9 @@ PARTS: Mapping[str, str] = {
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
-    parser.add_argument("--stages", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    from benchmarks.processes import asked
+
+    arguments = asked(__doc__, "stages", int)
     if arguments.stages:
         print(json.dumps(_stages(arguments.stages)))
         return
@@ -90,8 +89,13 @@ def _next_limit(size: int, table: Mapping[str, float]) -> str:
 
 
 def _measured_stages(num_requests: int) -> dict[str, float]:
+    from benchmarks.processes import as_installed
+
     command = [sys.executable, __file__, "--stages", str(num_requests)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    with tempfile.TemporaryDirectory() as folder:
+        environment = as_installed(Path(folder))
+        for _ in range(2):  # the first writes the bytecode
+            done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     stages: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return stages
 
@@ -108,8 +112,9 @@ def _stages(num_requests: int) -> dict[str, float]:
         now = user_seconds()
         seconds[stage], last = now - last, now
 
-    import simserve.cli.app
+    from simserve.cli.app import app_of
 
+    app_of("run")
     lap("interpreter and command line")
     import simserve.api
 

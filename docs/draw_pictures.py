@@ -19,6 +19,8 @@ from playwright.sync_api import sync_playwright
 _FOLDER = Path(__file__).parent / "pictures"
 _COLORS = 128
 _VIEW = {"width": 1180, "height": 1000}
+_MARGIN = 40
+"""Pixels between the last picture of the report that is shown and the heading that is not."""
 
 
 def main() -> None:
@@ -30,7 +32,9 @@ def main() -> None:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport=_VIEW, device_scale_factor=1.0, color_scheme="light")
         page.goto((out / "report.html").as_uri())
-        _save(page, "report.png", {"x": 0, "y": 0, "width": _VIEW["width"], "height": 1000})
+        below = page.get_by_role("heading", name="The run over time").bounding_box()
+        assert below is not None
+        _save(page, "report.png", {"x": 0, "y": 0, "width": _VIEW["width"], "height": int(below["y"]) - _MARGIN})
         _explore(page)
         browser.close()
 

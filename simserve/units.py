@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
@@ -40,6 +41,8 @@ _DIMENSIONS: dict[str, tuple[dict[str, float], str]] = {
 }
 DIMENSIONS_BY_EXAMPLE = {example: dimension for dimension, (_, example) in _DIMENSIONS.items()}
 """Which dimension a schema's example text stands for."""
+_REMEMBERED = 4096
+"""Quantities whose text is kept: a search writes out the same few of a scenario for every deployment it looks at."""
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]+)\s*")
 
 
@@ -82,6 +85,7 @@ def _annotation(dimension: str) -> tuple[BeforeValidator, PlainSerializer, WithJ
     )
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def to_text(value: float, dimension: str) -> str:
     """Return SI as the shortest text with a unit that `parse` reads back exactly: ``'500 ms'``."""
     units = _DIMENSIONS[dimension][0]

@@ -42,9 +42,10 @@ def _render(result: Mapping[str, Any]) -> None:
     from simserve.planner.frameworks import ratio_lines
 
     within = sum(ratio["verdict"] == "within" for ratio in result["ratios"])
-    out = console()
-    out.print(f"[bold]{within} of {len(result['ratios'])} published ratios are met[/bold] by {result['model']} on one")
-    out.print(f"{result['hardware']}, {result['num_requests']} requests at once ({result['scenario']})")
+    console().print(
+        f"[bold]{within} of {len(result['ratios'])} published ratios are met[/bold] by {result['model']} on one "
+        f"{result['hardware']}, {result['num_requests']} requests at once ({result['scenario']})"
+    )
     rows = [
         (
             each["name"],

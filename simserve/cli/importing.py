@@ -175,20 +175,23 @@ def bench(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", readable=False, help="JSON of vllm bench serve, plain or detailed.", show_default=False
+            metavar="FILE",
+            readable=False,
+            help="JSON or printed text of vllm bench serve or sglang.bench_serving.",
+            show_default=False,
         ),
     ],
     hardware: HardwareOption = None,
     model: ModelOption = None,
     engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="vLLM's version, such as 0.12.", show_default=False)
+        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
     ] = None,
     out: OutFileOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Make a scenario with the workload that vllm bench serve measured, and say what was measured.
+    """Make a scenario with the workload that vLLM's or SGLang's benchmark measured, and say what was measured.
 
     A detailed result is replayed request by request: its trace is written beside --out.
     """

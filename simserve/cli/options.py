@@ -115,10 +115,17 @@ def console() -> Console:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines of text as they are: wrapped on a terminal, whole in a pipe."""
+    """Print lines of text: wrapped on a terminal, an indented one below its own beginning; whole in a pipe."""
+    from rich.padding import Padding
+    from rich.text import Text
+
     out = console()
     for line in lines:
-        out.print(line, markup=False, soft_wrap=not out.is_terminal)
+        indent = len(line) - len(line.lstrip())
+        if out.is_terminal and indent:
+            out.print(Padding(Text(line.lstrip()), (0, 0, 0, indent), expand=False))
+        else:
+            out.print(line, markup=False, soft_wrap=not out.is_terminal)
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> None:
@@ -131,7 +138,9 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], note: str 
     cells = list(rows)
     is_text = text_columns(cells) or (True,) * len(header)
     for position, title in enumerate(header):
-        table.add_column(title, justify="left" if is_text[position] else "right", no_wrap=position == 0)
+        table.add_column(
+            title, justify="left" if is_text[position] else "right", no_wrap=position == 0, overflow="fold"
+        )
     for row in cells:
         table.add_row(*row)
     out = console()

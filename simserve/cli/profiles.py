@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -152,7 +153,7 @@ def engines(
     from simserve.profiles.engine import load_engine
 
     profiles = [load_engine(each) for each in catalog.names("engine")]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": profile.name,
             "description": profile.description,
@@ -168,9 +169,17 @@ def engines(
         print_json({"engines": rows})
         return
     columns = ("name", "batching", "scheduler", "admission", "kv_allocation")
-    cells = [(*(str(row[column]) for column in columns), ", ".join(row["versions"])) for row in rows]
-    note = "Rules are those of the newest version; simserve engines NAME prints every resolved knob."
-    print_table((*columns, "versions"), cells, note)
+    cells = [(*(str(row[column]) for column in columns), _first_to_last(row["versions"])) for row in rows]
+    note = (
+        "Rules are those of the newest version; of a version between, those of the nearest older known one. "
+        "simserve engines NAME prints every resolved knob, --json every version."
+    )
+    print_table((*columns[:-1], "KV", "versions"), cells, note)
+
+
+def _first_to_last(versions: Sequence[str]) -> str:
+    """Return the span of versions: ``0.3 to 0.5``."""
+    return versions[0] if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
 
 
 def _price_file(
@@ -187,7 +196,7 @@ def _price_file(
         raise ProfileError(
             "has no price of a GPU that a bundled profile stands for", file=file, remedy="simserve gpus lists them"
         )
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": name,
             "prices": [{**price.model_dump(), "is_old": is_old(price.date, reference)} for price in own],

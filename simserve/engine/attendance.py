@@ -6,6 +6,7 @@ The loop that moves replicas by these rules is `simserve.engine.event_plane`.
 from __future__ import annotations
 
 from array import array
+from typing import TYPE_CHECKING
 
 from simserve.engine.callers import Callers, put, send_again
 from simserve.engine.conversations import Conversations, following, ready_after
@@ -17,8 +18,13 @@ from simserve.engine.state import INFINITY, RequestTable
 from simserve.engine.transfers import Transfers, restore
 from simserve.engine.uniforms import num_left
 
+if TYPE_CHECKING:
+    from simserve.engine.presence import Presence
+
 NOWHERE = -1
-HELD = -2
+PARKED = -2
+"""Of a request that waits for a replica to be ready."""
+HELD = -3
 """Of a request that its replica's scheduler, which works ahead, has yet to see: this less the number of the replica."""
 
 AT_DOOR, TO_ROUTE, TO_PAUSE = 1, 2, 4
@@ -35,10 +41,11 @@ class Attendance:
         door: Who is turned away; None: nobody.
         num_units: Replicas of the plane.
         delivery: How long answers are on their way to clients that wait for them; None: they hear of them at once.
+        presence: Where replicas come and go, what is known of that; None: they are there throughout.
 
     Attributes:
         draws: What takes random numbers: the flags above, added.
-        place: Of each request the replica that it is at, `NOWHERE`, or that it is held back from.
+        place: Of each request the replica that it is at, `NOWHERE`, `PARKED`, or that it is held back from.
         has_left: 1 where a client has hung up, and the request leaves at the end of the running step.
         leaving: Those requests: (replica, request, when that was decided), in the order of deciding.
         num_leaving: How many of them at each replica.
@@ -46,7 +53,8 @@ class Attendance:
         refusals: How often each reason was the answer at the door, repeated tries included.
         finishes: How fast each replica finishes requests, where the door goes by it.
         lost_tokens: Tokens generated for requests that were then given up.
-        mid_time: The instant that a drive stopped in, to be given random numbers; negative: in none.
+        mid_time: The instant that a drive stopped in, to be given random numbers or answers; negative: in none.
+        mid_position: How many of the replicas whose steps end at that instant have ended them.
         transfers: KV caches between prefill and decode replicas; None: every replica does both.
     """
 
@@ -60,14 +68,23 @@ class Attendance:
         "has_left",
         "leaving",
         "lost_tokens",
+        "mid_position",
         "mid_time",
         "num_leaving",
         "place",
+        "presence",
         "refusals",
         "transfers",
     )
 
-    def __init__(self, callers: Callers, door: Door | None, num_units: int, delivery: Delivery | None = None) -> None:
+    def __init__(
+        self,
+        callers: Callers,
+        door: Door | None,
+        num_units: int,
+        delivery: Delivery | None = None,
+        presence: Presence | None = None,
+    ) -> None:
         self.callers, self.door, self.delivery, self.draws = callers, door, delivery, 0
         num_requests = len(callers.tries)
         self.place = array("i", [NOWHERE]) * num_requests
@@ -78,8 +95,9 @@ class Attendance:
         self.refusals = array("q", [0]) * (max(DEADLINE, GAVE_UP) + 1)
         self.finishes = [Finishes(0.0) for _ in range(num_units)]
         self.lost_tokens = 0
-        self.mid_time = -1.0
+        self.presence = presence
         self.transfers: Transfers | None = None
+        self.mid_time, self.mid_position = -1.0, 0
 
 
 def next_moment(plane: DataPlane, attendance: Attendance, requests: RequestTable) -> float:
@@ -144,8 +162,10 @@ def end(
 
     That arrives no sooner than ``not_before``.
     """
-    callers, conversations = attendance.callers, plane.conversations
+    callers, conversations, presence = attendance.callers, plane.conversations, attendance.presence
     callers.num_ended += 1
+    if presence is not None and presence.notes_ends:
+        presence.ended.append(index)
     if conversations is None:
         return
     if attendance.delivery is not None:

@@ -159,4 +159,5 @@ def abandon(callers: Callers, requests: RequestTable, index: int, now: float) ->
     requests.scheduled_time[index] = requests.first_token_time[index] = requests.finish_time[index] = nan
     requests.last_token_time[index] = nan
     requests.itl_max[index] = -1.0
+    requests.swapped_tokens[index] = 0
     requests.replica_id[index] = -1

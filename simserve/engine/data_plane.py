@@ -18,8 +18,9 @@ from simserve.engine.state import FAILED, INFINITY, RequestTable
 if TYPE_CHECKING:
     from simserve.engine.attendance import Attendance
 
-REACHED, CHORES = range(2)
-"""Why `drive` returns: the time is up or nothing is left; it is time to look after what has gathered."""
+REACHED, CHORES, CALLED = range(3)
+"""Why `drive` returns: the time is up or nothing is left; it is time to look after what has gathered, or after replicas
+that come and go (`simserve.engine.presence`)."""
 
 EVENTS_BETWEEN_CHORES = 4096
 
@@ -51,10 +52,11 @@ class DataPlane:
         kinds: Of each request an index into ``parts``.
         shares: How pools share the requests of a part by weight; None: they do not, its units are all alike.
         pools: The units of each pool, where they do.
+        comes_and_goes: Whether units do, so that ``parts`` say which are there.
 
     Attributes:
         units: Those.
-        num_units: How many.
+        num_units: How many; 0: they come and go.
         ends: When the plan of each ends, seconds.
         end_order: Those in an order, while `simserve.engine.driver` drives many units.
         load_order: Likewise the loads, where ``routes_least``.
@@ -125,10 +127,11 @@ class DataPlane:
         kinds: Sequence[int] = (),
         shares: Shares | None = None,
         pools: Sequence[Part] = (),
+        comes_and_goes: bool = False,
     ) -> None:
-        is_single = len(units) == 1
+        is_single = len(units) == 1 and not comes_and_goes
         self.units = units
-        self.num_units = len(units)
+        self.num_units = 0 if comes_and_goes else len(units)
         self.router = router
         self.weighs_tokens = weighs_tokens and not is_single
         self.is_stale = renew_interval > 0.0 and not is_single

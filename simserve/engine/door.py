@@ -124,6 +124,28 @@ def refusal(door: Door, index: int, replica: Replica, load: int, finish_interval
     return reason
 
 
+def refusal_in_front(door: Door, index: int, num_parked: int, seconds: float, now: float) -> int:
+    """Return why a request is refused that no replica may take yet, as `refusal` does.
+
+    Args:
+        door: The rules.
+        index: The request.
+        num_parked: Requests that wait in front of all replicas, of those that it would wait behind.
+        seconds: How long it would wait there, as far as anybody knows.
+        now: Seconds.
+    """
+    bucket = door.bucket
+    if bucket is not None and not holds(bucket, 1.0, now):
+        return RATE_LIMIT
+    if door.max_queue >= 0 and num_parked >= door.max_queue:
+        return QUEUE_FULL
+    if door.has_patience and seconds > door.patience[door.kinds[index]]:
+        return DEADLINE
+    if bucket is not None:
+        take(bucket, 1.0)
+    return ADMITTED
+
+
 def refusal_by(door: Door, index: int, replica: Replica, load: int, finish_interval: float, now: float) -> int:
     """Return why a replica would not take a request, arguments as of `refusal`."""
     num_waiting = load - replica.num_running

@@ -1,4 +1,4 @@
-"""The data plane where requests are turned away, given up and sent again: the same replicas, and an event for each.
+"""The data plane where requests are turned away, given up and sent again, or replicas come and go.
 
 Everything that happens at a time of its own is an event in one heap. What touches a replica inside a leap takes effect
 at the end of the step that runs. At one instant steps end first, then events happen, then steps are planned. Runs
@@ -7,11 +7,12 @@ without any of that take `simserve.engine.data_plane`, with the same result.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heappop
 
 from simserve.engine.attendance import (
     HELD,
     NOWHERE,
+    PARKED,
     Attendance,
     end,
     lacks_numbers,
@@ -23,23 +24,36 @@ from simserve.engine.attendance import (
 from simserve.engine.callers import ARRIVE, FIRST_BYTE, LAND, SUBMIT, TIMEOUT, wait_for
 from simserve.engine.cancel import cancel, end_leap
 from simserve.engine.data_plane import (
+    CALLED,
     CHORES,
     EVENTS_BETWEEN_CHORES,
     REACHED,
     DataPlane,
     choice,
-    count_at,
     note_finished,
     renew,
 )
 from simserve.engine.delivery import note_leap
-from simserve.engine.door import end_pause, note_finishes, refusal
+from simserve.engine.door import note_finishes, refusal
 from simserve.engine.handover import strike
-from simserve.engine.kernel import complete, plan, seen_time, submit
+from simserve.engine.kernel import complete, plan, submit
 from simserve.engine.numbers import earliest_of, find_all, sort_ascending
 from simserve.engine.outcomes import ADMITTED, GAVE_UP, REJECTED, TIMED_OUT
+from simserve.engine.presence import (
+    FROZEN,
+    HAND_OVER,
+    LOSE,
+    NO_ORDER,
+    Presence,
+    arrive_in_front,
+    call_if_awaited,
+    hand_over,
+    is_open,
+    lose,
+    take_in,
+)
 from simserve.engine.state import FAILED, INFINITY, UNFINISHED, RequestTable
-from simserve.engine.transfers import begin, drop, land, may_step, restore_finished, send_on
+from simserve.engine.transfers import drop, land, may_step, restore_finished, send_on
 
 
 def happen(plane: DataPlane, attendance: Attendance, requests: RequestTable, now: float) -> None:
@@ -58,7 +72,9 @@ def happen(plane: DataPlane, attendance: Attendance, requests: RequestTable, now
             attendance.place[index] = about
             unit = plane.units[about]
             submit(unit, requests, index, now)
-            plane.ends[about] = unit.end_time
+            presence = attendance.presence
+            if presence is None or not presence.marks[about] & FROZEN:
+                plane.ends[about] = unit.end_time
     elif kind == LAND:
         land(plane, attendance, requests, index, now)
     elif requests.status[index] != UNFINISHED or attendance.callers.tries[index] != about:
@@ -73,32 +89,19 @@ def arrive(plane: DataPlane, attendance: Attendance, requests: RequestTable, ind
         end(plane, attendance, requests, index, now, 0.0)
         return
     wait_for(attendance.callers, index, now)
+    if attendance.presence is not None and not is_open(plane, index):
+        arrive_in_front(plane, attendance, requests, index, now)
+        return
     number = choice(plane, index)
-    unit = plane.units[number]
     door = attendance.door
     if door is not None:
-        load = plane.loads[number]
-        finishes = attendance.finishes[number]
-        reason = refusal(door, index, unit, load, finishes.interval, now)
+        interval = attendance.finishes[number].interval
+        reason = refusal(door, index, plane.units[number], plane.loads[number], interval, now)
         if reason != ADMITTED:
             attendance.refusals[reason] += 1
             without_answer(plane, attendance, requests, index, now, REJECTED, reason, now, door.retry_after)
             return
-        if not load and door.has_patience:
-            end_pause(finishes, now)
-    count_at(plane, requests, number, index)
-    attendance.place[index] = number
-    if attendance.transfers is not None:
-        begin(attendance.transfers, requests, number, index)
-    if plane.schedules_ahead:
-        time = seen_time(unit, now)
-        if time > now:
-            plane.ends[number] = unit.end_time
-            attendance.place[index] = HELD - number
-            heappush(attendance.callers.events, (time, SUBMIT, index, number))
-            return
-    submit(unit, requests, index, now)
-    plane.ends[number] = unit.end_time
+    take_in(plane, attendance, requests, number, index, now)
 
 
 def hang_up(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
@@ -106,12 +109,21 @@ def hang_up(plane: DataPlane, attendance: Attendance, requests: RequestTable, in
     if attendance.transfers is not None and drop(plane, attendance, requests, index, now):
         without_answer(plane, attendance, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
         return
-    place = attendance.place[index]
+    place, presence = attendance.place[index], attendance.presence
     if place == NOWHERE or attendance.has_left[index]:
         return
-    if place <= HELD:
-        leave(plane, attendance, requests, HELD - place, index)
+    if place == PARKED and presence is not None:
+        attendance.place[index] = NOWHERE
+        presence.parked.remove(index)
         without_answer(plane, attendance, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
+        return
+    if place <= HELD:
+        number = HELD - place
+        leave(plane, attendance, requests, number, index)
+        without_answer(plane, attendance, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
+        if presence is not None and not plane.loads[number]:
+            # No step runs where nobody is.
+            call_if_awaited(plane, presence, number, now)
         return
     unit = plane.units[place]
     attendance.has_left[index] = 1
@@ -126,7 +138,9 @@ def hang_up(plane: DataPlane, attendance: Attendance, requests: RequestTable, in
 
 def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, now: float) -> None:
     """End the step of a replica: answers go out, and whoever has hung up goes."""
-    unit, transfers = plane.units[number], attendance.transfers
+    unit, transfers, presence = plane.units[number], attendance.transfers, attendance.presence
+    if presence is not None and unit.num_steps:
+        presence.busy_seconds[number] += now - unit.start_time
     if attendance.delivery is not None:
         note_leap(attendance.delivery, number, unit, unit.num_scheduled_decodes, now)
     num_finished = complete(unit, requests)
@@ -172,19 +186,38 @@ def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTab
         attendance.lost_tokens += requests.generated_tokens[index]
         without_answer(plane, attendance, requests, index, decided_at, TIMED_OUT, GAVE_UP, now, 0.0)
     going.clear()
+    if presence is not None:
+        call_if_awaited(plane, presence, number, now)
+
+
+def carry_out(plane: DataPlane, attendance: Attendance, presence: Presence, requests: RequestTable) -> None:
+    """Do what the plane has been told to."""
+    order, subject, now = presence.order, presence.subject, presence.time
+    presence.order = NO_ORDER
+    if order == HAND_OVER:
+        hand_over(plane, attendance, requests, subject, now)
+    elif order == LOSE:
+        lose(plane, attendance, requests, subject, presence.reason, now)
+    else:
+        complete_unit(plane, attendance, requests, subject, now)
 
 
 def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
     """Advance to ``until`` (exclusive), or until there are chores, random numbers to be drawn among them.
 
-    Return `REACHED` or `CHORES`, as of `simserve.engine.driver.driver`.
+    Return `REACHED` or `CHORES`, as of `simserve.engine.driver.driver`, or `CALLED`: replicas that come and go must be
+    looked after. Where there is an order for the plane, it is carried out, and nothing else.
     """
     attendance = plane.attendance
     assert attendance is not None
+    presence = attendance.presence
+    if presence is not None and presence.order:
+        carry_out(plane, attendance, presence, requests)
+        return REACHED
     ends, units, due = plane.ends, plane.units, plane.due
     draws, transfers = attendance.draws, attendance.transfers
     countdown = EVENTS_BETWEEN_CHORES
-    instant = attendance.mid_time
+    instant, num_ended = attendance.mid_time, attendance.mid_position
     attendance.mid_time = -1.0
     while True:
         if instant < 0.0:
@@ -198,6 +231,8 @@ def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
                 if moment >= plane.renew_at:
                     renew(plane, moment)
                 happen(plane, attendance, requests, moment)
+                if presence is not None and presence.calls:
+                    return CALLED
                 instant = -1.0
                 continue
             if instant >= until or instant == INFINITY:
@@ -205,19 +240,33 @@ def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
             if instant >= plane.renew_at:
                 renew(plane, instant)
             find_all(ends, instant, due)
-            for position in range(len(due)):
-                complete_unit(plane, attendance, requests, due[position], instant)
+            num_ended = 0
+        while num_ended < len(due):
+            complete_unit(plane, attendance, requests, due[num_ended], instant)
+            num_ended += 1
+            if presence is not None and presence.calls:
+                attendance.mid_time, attendance.mid_position = instant, num_ended
+                return CALLED
         while next_moment(plane, attendance, requests) == instant:
             if draws and lacks_numbers(plane, attendance):
-                attendance.mid_time = instant
+                attendance.mid_time, attendance.mid_position = instant, num_ended
                 return CHORES
             happen(plane, attendance, requests, instant)
-        for position in range(len(due)):
+            if presence is not None and presence.calls:
+                attendance.mid_time, attendance.mid_position = instant, num_ended
+                return CALLED
+        for position in range(num_ended):
             number = due[position]
             unit = units[number]
-            if transfers is None or may_step(plane, transfers, requests, number, instant):
+            if presence is None:
+                if transfers is None or may_step(plane, transfers, requests, number, instant):
+                    plan(unit, requests)
+                ends[number] = unit.end_time
+                continue
+            is_frozen = presence.marks[number] & FROZEN != 0
+            if unit.end_time == instant and not is_frozen:
                 plan(unit, requests)
-            ends[number] = unit.end_time
+            ends[number] = INFINITY if is_frozen else unit.end_time
         instant = -1.0
         countdown -= 1
         if not countdown:

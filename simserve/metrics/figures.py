@@ -25,14 +25,16 @@ def or_null(figure: float) -> float | None:
     return figure if math.isfinite(figure) else None
 
 
+_PLAIN = frozenset({str, int, bool})
+"""What JSON takes as it is: most of a summary, known at a glance."""
+
+
 def in_json(value: Any) -> Any:
     """Return a value in what JSON knows: undefined and unbounded numbers become None, numpy's scalars plain ones."""
-    kind = type(value)
-    if kind is float:
-        # Most are: asked first.
-        return or_null(value)
-    if kind is int or kind is str or value is None:
+    if value is None or type(value) in _PLAIN:
         return value
+    if type(value) is float:
+        return or_null(value)
     if isinstance(value, Mapping):
         return {str(key): in_json(each) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -87,11 +87,20 @@ def _shown(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.6g}"
 
 
+_UNCHANGING = frozenset({str, int, float, bool})
+"""Most of a summary; asked by name, since asking an abstract class takes ten times as long."""
+
+
 def _freeze(value: Any) -> Any:
+    if value is None or type(value) in _UNCHANGING:
+        return value
     if isinstance(value, FrozenDict):
         # A result made of another: all in it has been frozen.
         return value
-    if isinstance(value, dict):
+    if isinstance(value, FrozenDict):
+        # A result made of another: all in it has been frozen.
+        return value
+    if isinstance(value, Mapping):
         return FrozenDict({key: _freeze(each) for key, each in value.items()})
     if isinstance(value, list | tuple):
         return tuple(_freeze(each) for each in value)

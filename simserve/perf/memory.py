@@ -15,6 +15,7 @@ from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.speculation import draft_weights_bytes
 from simserve.perf.weights import layer_weights_bytes, weights_bytes_per_gpu
+from simserve.profiles.engine import ResolvedEngine
 from simserve.units import format_bytes
 
 STATE_SHARE = 0.9 / 1.9
@@ -23,6 +24,11 @@ STATE_SHARE = 0.9 / 1.9
 
 STATES_WITH_PREFIXES = 3
 """States that SGLang holds for each seat beside a prefix cache (``resolve_max_num_reqs``); one without."""
+
+_LEAST_CONTEXT = 7
+"""Tokens of KV below which SGLang does not start: a prompt of one, five that it keeps free, and the last."""
+
+_CUT = ", cut to what the KV cache holds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +221,27 @@ def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
     return replace(shape, engine=replace(shape.engine, max_num_seqs=seats, sources=sources))
 
 
+def with_room_for_context(shape: ReplicaShape) -> ReplicaShape:
+    """Return a deployment whose default context length is at most what its KV cache holds, where the engine does so.
+
+    SGLang starts with any KV cache and refuses what is longer than it (``max_req_len`` of its ``TpModelWorker``); vLLM
+    does not start. A length that the scenario sets has to fit.
+    """
+    engine, source = shape.engine, shape.engine.sources["max_model_len"]
+    if engine.name != "sglang" or source == "scenario":
+        return shape
+    longest = plan_memory(shape).longest_sequence
+    if not _LEAST_CONTEXT <= longest < engine.max_model_len:
+        return shape
+    sources = {**engine.sources, "max_model_len": f"{source}{_CUT}"}
+    return replace(shape, engine=replace(engine, max_model_len=longest, sources=sources))
+
+
+def is_context_cut(engine: ResolvedEngine) -> bool:
+    """Return whether a KV cache smaller than the model's context set the longest request."""
+    return engine.sources.get("max_model_len", "").endswith(_CUT)
+
+
 def offloaded_weights_bytes(shape: ReplicaShape) -> float:
     """Return the bytes of one GPU's weights that lie in host memory instead."""
     if not shape.num_cpu_layers:
@@ -347,11 +374,11 @@ def _kv_lines(shape: ReplicaShape, kv_bytes: float, per_token: float, num_tokens
     if engine.kv_allocation == "none":
         return ["no KV cache: every step computes its prefixes anew"]
     block, num_blocks = engine.block_size, num_tokens // engine.block_size
-    requests = f"{num_tokens / engine.max_model_len:.2f} requests of full length"
+    length = f"{engine.max_model_len:,} max_model_len" + (f" ({_CUT[2:]})" if is_context_cut(engine) else "")
     return [
         f"{format_bytes(kv_bytes)} / ({per_token:,.0f} B a token x {block} tokens a block) = "
         f"{num_blocks:,} blocks = {num_tokens:,} tokens",
-        f"{num_tokens:,} tokens / {engine.max_model_len:,} max_model_len = {requests}",
+        f"{num_tokens:,} tokens / {length} = {num_tokens / engine.max_model_len:.2f} requests of full length",
     ]
 
 

@@ -24,6 +24,8 @@ MOST_DEATHS = 3
 """Times that workers may die without a task being finished in between."""
 START_SECONDS = 1.5
 """Fresh processes are started only where they save more than this: half of it is importing, in each of them."""
+FORK_SECONDS = 0.1
+"""Copies of this process are made for short tasks only where they save more than this."""
 
 Task = tuple[Any, ...]
 """What a function is called with."""
@@ -40,7 +42,9 @@ def each_result(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) 
             following += 1
 
 
-def results_of(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> Iterator[tuple[int, Any]]:
+def results_of(
+    function: Callable[..., Any], tasks: Sequence[Task], jobs: int, *, are_alike: bool = False
+) -> Iterator[tuple[int, Any]]:
     """Yield the place of every task and its result as it is done, in any order; what a task raises is raised.
 
     Whoever stops asking, for a Ctrl-C or otherwise, ends the processes.
@@ -49,20 +53,28 @@ def results_of(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -
         function: What does a task; a module's own, so that a process finds it.
         tasks: Its arguments; results depend on nothing else.
         jobs: Processes; 1: this one alone.
+        are_alike: Whether tasks import, load and price much the same, and may be short: this process then does the
+            first, so that its copies need not, and goes on alone where they would save less than they cost.
 
     Raises:
         SimserveError: Processes keep dying.
     """
     jobs = min(jobs, len(tasks))
-    if jobs > 1 and can_fork():
+    if jobs > 1 and can_fork() and not are_alike:
         yield from _forked(function, tasks, jobs)
         return
-    begin = time.monotonic()
+    seconds = 0.0
     for place, task in enumerate(tasks):
-        if jobs > 1 and place and _is_worth_starting((time.monotonic() - begin) / place, len(tasks) - place, jobs):
-            yield from ((place + other, result) for other, result in fresh(function, tasks[place:], jobs))
+        has_forks = can_fork()
+        # The first of alike tasks says nothing of the others: it imports and prices for all.
+        if jobs > 1 and place > has_forks and _is_worth_starting(seconds, len(tasks) - place, jobs, has_forks):
+            run = _forked if has_forks else fresh
+            yield from ((place + other, result) for other, result in run(function, tasks[place:], jobs))
             return
-        yield place, function(*task)
+        begin = time.monotonic()
+        result = function(*task)
+        seconds = time.monotonic() - begin
+        yield place, result
 
 
 def can_fork() -> bool:
@@ -73,9 +85,9 @@ def can_fork() -> bool:
     return sys.platform == "linux" and threading.active_count() == 1
 
 
-def _is_worth_starting(seconds: float, num_tasks: int, jobs: int) -> bool:
-    """Return whether fresh processes save time over ``num_tasks`` of so many seconds each."""
-    return seconds * num_tasks * (1 - 1 / jobs) > START_SECONDS
+def _is_worth_starting(seconds: float, num_tasks: int, jobs: int, has_forks: bool) -> bool:
+    """Return whether copies of this process, or fresh ones, save time over ``num_tasks`` of so many seconds each."""
+    return seconds * num_tasks * (1 - 1 / jobs) > (FORK_SECONDS if has_forks else START_SECONDS)
 
 
 class _Worker:

@@ -138,7 +138,7 @@ class ModelProfile(FrozenModel):
     @property
     def num_moe_layers(self) -> int:
         """Layers that have experts."""
-        return sum(map(self.is_moe_layer, range(self.num_hidden_layers)))
+        return 0 if self.moe is None else sum(map(self.is_moe_layer, range(self.num_hidden_layers)))
 
     @property
     def num_dense_layers(self) -> int:
@@ -328,12 +328,12 @@ class ModelProfile(FrozenModel):
     def gemms_beside_experts(self, tensor_parallel_size: int = 1) -> list[tuple[int, Gemm]]:
         """Return every matrix of the layers but the routed experts, on one rank, with how many layers hold it."""
         counted = self.mixing_gemms(tensor_parallel_size)
-        layers = range(self.num_hidden_layers)
-        for count, layer in (
-            (self.num_dense_layers, next((layer for layer in layers if not self.is_moe_layer(layer)), 0)),
-            (self.num_moe_layers, next((layer for layer in layers if self.is_moe_layer(layer)), 0)),
-        ):
-            counted += [(count, gemm) for gemm in self.mlp_gemms(layer, tensor_parallel_size) if count]
+        num_moe = self.num_moe_layers
+        for count, is_moe in ((self.num_hidden_layers - num_moe, False), (num_moe, True)):
+            if not count:
+                continue
+            layer = next(each for each in range(self.num_hidden_layers) if self.is_moe_layer(each) is is_moe)
+            counted += [(count, gemm) for gemm in self.mlp_gemms(layer, tensor_parallel_size)]
         return counted
 
     def _all_gemms(self) -> list[tuple[int, Gemm]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -37,9 +37,13 @@ def folders(kind: Kind) -> list[Path]:
     """
     entries = [Path(entry) for entry in os.environ.get(PROFILE_PATH_VARIABLE, "").split(os.pathsep) if entry]
     user = [folder for entry in entries for folder in (entry / _FOLDERS[kind], entry)]
+    return [folder for folder in [*user, _bundled(kind)] if folder.is_dir()]
+
+
+@cache
+def _bundled(kind: Kind) -> Path:
     installed = _PACKAGE / "_bundled" / _FOLDERS[kind]
-    bundled = installed if installed.is_dir() else _PACKAGE.parent / _FOLDERS[kind]
-    return [folder for folder in [*user, bundled] if folder.is_dir()]
+    return installed if installed.is_dir() else _PACKAGE.parent / _FOLDERS[kind]
 
 
 def bundled_file(path: str) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
 from simserve.perf.measured import measured_operators
-from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_states
+from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_context, with_room_for_states
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
@@ -203,7 +203,7 @@ def replica_shape(scenario: Scenario) -> ReplicaShape:
         shape = with_room_for_states(shape)
         if deployment.speculative is not None:
             shape = with_speculation(shape, deployment.speculative, folder)
-    return shape
+        return with_room_for_context(shape)
 
 
 def _check_layout(shape: ReplicaShape) -> None:

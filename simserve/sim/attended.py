@@ -1,13 +1,15 @@
-"""One run of replicas that are there throughout, in one pool or several, whose clients may be refused and hang up.
+"""One run of replicas, in one pool or several, that may come and go, and whose clients may be refused and hang up.
 
-What decides here are rules that the data plane applies by itself, so that nothing returns to SimPy, and the whole run
-can be compiled. Where replicas come and go, or something stands in front of them, it is `simserve.sim.managed`.
+What a data plane does by itself is in its rules, so that the whole run can be compiled; SimPy decides which replicas
+are there (`simserve.sim.shifts`). Where something stands in front of them, or moves requests between them, it is
+`simserve.sim.managed`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +18,14 @@ from simserve.engine.attendance import AT_DOOR, TO_PAUSE, TO_ROUTE, Attendance
 from simserve.engine.callers import Callers
 from simserve.engine.compiled.run import reason_against
 from simserve.engine.data_plane import Part
-from simserve.engine.set_up import set_up
+from simserve.engine.presence import Presence
 from simserve.engine.state import Replica
 from simserve.engine.transfers import Transfers
 from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.chance import Chance
 from simserve.sim.cluster import Cluster, run_to_end
 from simserve.sim.control import Control
+from simserve.sim.decisions import Decisions, pool_of
 from simserve.sim.delivery import delivery_of
 from simserve.sim.front import FrontTotals
 from simserve.sim.gate import door_of
@@ -33,10 +36,12 @@ from simserve.sim.recorder import Recorder, series_sums
 from simserve.sim.records import REASONS, REPLICA, RequestRecords
 from simserve.sim.routing import DRAWS, plain_router, shares_of
 from simserve.sim.sessions import conversations_of, first_sent, forget_unsent
+from simserve.sim.shifts import Shifts, fresh_replica
 from simserve.sim.step_log import StepLog
 from simserve.sim.streaming import joined
 from simserve.sim.timeline import FleetTimeline
 from simserve.sim.transfers import transfer_totals, transfers_of, with_transfers
+from simserve.sim.units import Pool
 from simserve.workload.requests import RequestSpecs
 
 _NUMBERS_AT_ONCE = 16_384
@@ -45,10 +50,9 @@ _NUMBERS_AT_ONCE = 16_384
 
 def is_attended(setups: Sequence[PoolSetup], control: Control) -> bool:
     """Return whether everything that decides in a run is what an `AttendedRun` knows."""
-    replicas_change = control.autoscaling or control.faults or control.updates or control.liveness
     return (
-        not replicas_change
-        and not control.has_front
+        not control.has_front
+        and (control.disaggregation is None or not _has_shifts(setups, control))
         and control.regions is None
         and len({each.engine.async_scheduling for each in setups}) == 1
         and all(_is_steady(each) for each in setups)
@@ -58,7 +62,12 @@ def is_attended(setups: Sequence[PoolSetup], control: Control) -> bool:
 def _is_steady(setup: PoolSetup) -> bool:
     engine = setup.engine
     serves = engine.batching == "continuous" and engine.kv_allocation != "none" and engine.data_parallel_size == 1
-    return serves and setup.autoscaling is None and not setup.acceptance
+    return serves and not setup.acceptance
+
+
+def _has_shifts(setups: Sequence[PoolSetup], control: Control) -> bool:
+    """Return whether replicas come and go."""
+    return control.changes_fleet or any(each.autoscaling is not None for each in setups)
 
 
 class AttendedRun:
@@ -93,12 +102,14 @@ class AttendedRun:
             # Once for caches and router.
             specs = replace(specs, prefixes=prefixes_of(specs))
         self._setups, self._specs = setups, specs
+        has_shifts = _has_shifts(setups, control)
         self.requests = request_table(setups, specs, control.allowed)
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
         sums = series_sums()
         replicas: list[Replica] = []
         self._recorders: list[Recorder] = []
-        self._members: list[range] = []
+        self._members: list[list[int]] = []
+        pools: list[Pool] = []
         for setup in setups:
             times = setup.step_times.as_lists() if is_interpreted else setup.step_times
             recorder = Recorder(setup.engine, times, setup.priced, sums, log)
@@ -108,24 +119,23 @@ class AttendedRun:
             if control.streaming is not None:
                 recorder.clocks = {}
             self._recorders.append(recorder)
-            self._members.append(range(len(replicas), len(replicas) + setup.num_replicas))
+            pools.append(pool_of(setup, control, times, recorder, recorder.paths, self.requests))
+            self._members.append(list(range(len(replicas), len(replicas) + setup.num_replicas)))
             for number in self._members[-1]:
-                replica = Replica(number, setup.engine, times)
-                set_up(replica, self.requests, recorder.paths)
-                recorder.watch(replica)
-                replicas.append(replica)
+                replicas.append(fresh_replica(pools[-1], number))
         self._numbers: dict[int, Chance] = {}
-        self._attendance = self._attend(control, latency, len(replicas))
+        self._attendance = self._attend(control, latency, len(replicas), has_shifts)
         draws_to_route = self._attendance is not None and DRAWS.get(control.routing.policy)
         chance = self._chance(TO_ROUTE, "routing", _NUMBERS_AT_ONCE) if draws_to_route else None
         router = plain_router(control.routing, specs, as_lists=is_interpreted, chance=chance)
         entrances = [number for number, each in enumerate(setups) if each.role != "decode"]
         shares = shares_of(control.routing, [setups[each].name for each in entrances]) if len(setups) > 1 else None
         allowed = control.allowed
-        if (shares is not None or len(entrances) < len(setups)) and not allowed:
-            allowed = (tuple(range(len(entrances))),) * max(len(specs.classes), 1)
         doors = [self._members[each] for each in entrances]
-        parts = [Part([n for pool in each for n in doors[pool]], each) for each in allowed] if len(setups) > 1 else []
+        if not allowed and (shares is not None or has_shifts or len(entrances) < len(setups)):
+            allowed = (tuple(range(len(entrances))),) * max(len(specs.classes), 1)
+        is_parted = len(setups) > 1 or has_shifts
+        parts = [Part([n for pool in each for n in doors[pool]], each) for each in allowed] if is_parted else []
         self._cluster = Cluster(
             replicas,
             self.requests,
@@ -137,6 +147,7 @@ class AttendedRun:
             kinds=kinds_of(specs) if parts else (),
             shares=shares,
             pools=[Part(list(each)) for each in doors] if shares is not None else [],
+            comes_and_goes=has_shifts,
         )
         if self._attendance is not None:
             self._cluster.attend(self._attendance, self._numbers)
@@ -148,10 +159,16 @@ class AttendedRun:
             np.frombuffer(self.requests.ready_time)[:] = np.maximum.accumulate(self.arrival_time + latency)
             self._cluster.schedule_all()
         self._cluster.accelerate(compiled)
+        self._decisions: Decisions | None = None
+        if has_shifts and self._attendance is not None:
+            counts = [each.num_replicas for each in setups]
+            fleet = Shifts(pools, self._cluster, self._attendance, counts, specs, allowed)
+            self._decisions = Decisions(control, setups, fleet, specs, self.arrival_time)
 
     def run(self) -> bool:
         """Run to the end; return whether the user stopped it."""
-        was_interrupted = run_to_end(self._cluster)
+        decisions = self._decisions
+        was_interrupted = run_to_end(self._cluster) if decisions is None else decisions.run()
         self._cluster.flush()
         specs = self._specs
         if specs.concurrency is not None or specs.turn is not None:
@@ -162,15 +179,23 @@ class AttendedRun:
             np.frombuffer(self.requests.ready_time)[self._cluster.num_arrived :] = np.nan
         return was_interrupted
 
-    def _attend(self, control: Control, latency: NDArray[np.float64], num_replicas: int) -> Attendance | None:
-        """Return the clients of the run, None where nobody is refused and nobody hangs up."""
+    def _attend(
+        self, control: Control, latency: NDArray[np.float64], num_replicas: int, has_shifts: bool
+    ) -> Attendance | None:
+        """Return the clients of the run, None where nobody is refused, nobody hangs up and no replica goes."""
         specs, admission, streaming = self._specs, control.admission, control.streaming
         hangs_up = any(each.timeout is not None for each in specs.classes)
         hangs_up = hangs_up or (streaming is not None and streaming.http_timeout is not None)
         waits = specs.concurrency is not None or specs.turn is not None
         delivery = delivery_of(streaming, num_replicas) if waits and streaming is not None else None
-        if admission is None and delivery is None and control.disaggregation is None and not hangs_up:
+        is_plain = control.disaggregation is None and not has_shifts
+        if admission is None and delivery is None and not hangs_up and is_plain:
             return None
+        presence = None
+        if has_shifts:
+            scalings = [control.autoscaling, *(each.autoscaling for each in self._setups)]
+            notes_ends = any(each is not None and each.metric == "slo" for each in scalings)
+            presence = Presence(len(specs), num_replicas, notes_ends=notes_ends)
         has_retries = any(each.retries is not None for each in specs.classes)
         pauses = self._chance(TO_PAUSE, "retries", len(specs) + 1) if has_retries else Chance(specs, "retries")
         callers = callers_of(specs, streaming, latency, self.arrival_time, pauses.uniforms)
@@ -179,7 +204,7 @@ class AttendedRun:
             is_drawn = admission.probabilistic_from is not None
             chance = self._chance(AT_DOOR, "admission", _NUMBERS_AT_ONCE) if is_drawn else Chance(specs, "admission")
             door = door_of(admission, control, specs, chance.uniforms)
-        attendance = Attendance(callers, door, num_replicas, delivery)
+        attendance = Attendance(callers, door, num_replicas, delivery, presence)
         if control.disaggregation is not None:
             attendance.transfers = transfers_of(
                 control.disaggregation, control.kv_bytes_per_token, self._setups, self._members, len(specs)
@@ -237,10 +262,18 @@ class AttendedRun:
     @property
     def timeline(self) -> FleetTimeline:
         """The lives of the replicas, all of them there throughout, and what requests tried in vain."""
+        attendance, sizes = self._attendance, [len(each) for each in self._members]
+        callers = None if attendance is None else attendance.callers
+        refusals = () if attendance is None else attendance.refusals
+        tried: dict[str, Any] = {
+            "tries": tries_of(callers),
+            "refusals": {reason: count for reason, count in zip(REASONS, refusals, strict=False) if count and reason},
+            "num_resent": 0 if callers is None else callers.num_resent,
+            "lost_tokens": 0 if attendance is None else attendance.lost_tokens,
+        }
+        if self._decisions is not None:
+            return self._decisions.timeline(**tried)
         num_replicas, nothing = self.num_units, np.array([], dtype=np.float64)
-        sizes = [len(each) for each in self._members]
-        callers = None if self._attendance is None else self._attendance.callers
-        refusals = () if self._attendance is None else self._attendance.refusals
         return FleetTimeline(
             launched_at=np.zeros(num_replicas),
             ready_at=np.zeros(num_replicas),
@@ -251,10 +284,7 @@ class AttendedRun:
             pool_names=tuple(each.name for each in self._setups),
             lost_since=nothing,
             lost_until=nothing,
-            tries=tries_of(callers),
-            refusals={reason: count for reason, count in zip(REASONS, refusals, strict=False) if count and reason},
-            num_resent=0 if callers is None else callers.num_resent,
-            lost_tokens=0 if self._attendance is None else self._attendance.lost_tokens,
+            **tried,
         )
 
 

@@ -11,7 +11,7 @@ import simpy
 
 from simserve.engine.kv import kv_share
 from simserve.sim.autoscaling_spec import AutoscalingSpec
-from simserve.sim.fleet import Fleet
+from simserve.sim.lives import Lives
 from simserve.sim.records import DRAINED
 from simserve.sim.schedulers import as_one
 from simserve.sim.units import DRAINING, READY, STARTING, STOPPED, Pool, Unit
@@ -35,7 +35,7 @@ class Autoscaler:
         self,
         spec: AutoscalingSpec,
         env: simpy.Environment,
-        fleet: Fleet,
+        fleet: Lives,
         pool: Pool,
         meets_slo: Callable[[int], bool],
     ) -> None:
@@ -47,7 +47,7 @@ class Autoscaler:
         self._num_ended = self._num_met = 0
         self._load_at_miss = 0.0
         if spec.metric == "slo":
-            fleet.callers.on_end.append(self._count_end)
+            fleet.tell_ends(self._count_end)
 
     def run(self) -> Generator[simpy.Event, Any, None]:
         """Look at the metric for ever."""
@@ -55,7 +55,7 @@ class Autoscaler:
             yield self._env.timeout(self._spec.interval)
             self._scale(self._env.now)
 
-    def _count_end(self, index: int, _: float) -> None:
+    def _count_end(self, index: int) -> None:
         number = self._fleet.requests.replica_id[index]
         if number >= 0 and self._pool.role == "both" and self._fleet.units[number].pool is not self._pool:
             return
@@ -64,6 +64,7 @@ class Autoscaler:
 
     def _scale(self, now: float) -> None:
         spec = self._spec
+        self._fleet.settle()
         present = self._pool.present
         count = len(present) + self._pool.in_flux
         asked = min(max(self._asked_for(present, count, now), spec.min_replicas), spec.max_replicas)

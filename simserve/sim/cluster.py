@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import simpy
 
-from simserve.engine.attendance import AT_DOOR, NUMBERS_TO_ROUTE, TO_ROUTE, Attendance, send
+from simserve.engine import slowing
+from simserve.engine.attendance import AT_DOOR, NOWHERE, NUMBERS_TO_ROUTE, TO_ROUTE, Attendance, send
 from simserve.engine.compiled.run import Compiled, Drive
 from simserve.engine.data_plane import CHORES, DataPlane, Part
+from simserve.engine.door import Finishes
 from simserve.engine.driver import driver
 from simserve.engine.leaps import LEAP_BYTES
 from simserve.engine.state import INFINITY, STATIC, Replica, RequestTable
@@ -25,7 +27,9 @@ from simserve.sim.routing_spec import TOKEN_POLICIES, RoutingPolicy, RoutingSpec
 
 if TYPE_CHECKING:
     from simserve.engine.conversations import Conversations
+    from simserve.engine.presence import Presence
     from simserve.engine.routing import Router, Shares
+    from simserve.engine.tables import StepTimes
 
 Routing = RoutingPolicy
 _Interpreted = Callable[[DataPlane, RequestTable, float], int]
@@ -58,13 +62,14 @@ class Cluster:
         kinds: Of each request an index into ``parts``.
         shares: How pools share the requests of a part by weight; None: they do not.
         pools: The replicas of each pool, where they do.
+        comes_and_goes: Whether replicas do (`simserve.sim.shifts`).
     """
 
     def __init__(
         self,
         replicas: list[Replica],
         requests: RequestTable,
-        recorders: Sequence[tuple[Recorder, range]],
+        recorders: Sequence[tuple[Recorder, Sequence[int]]],
         routing: RoutingSpec,
         router: Router,
         on_progress: Callable[[int], None] | None = None,
@@ -73,6 +78,7 @@ class Cluster:
         kinds: Sequence[int] = (),
         shares: Shares | None = None,
         pools: Sequence[Part] = (),
+        comes_and_goes: bool = False,
     ) -> None:
         self.replicas = replicas
         starts = range(0, len(replicas), num_ranks)
@@ -94,6 +100,7 @@ class Cluster:
             kinds=kinds,
             shares=shares,
             pools=pools,
+            comes_and_goes=comes_and_goes,
         )
         if self._plane.notes_finishes:
             self._note_finishes()
@@ -126,6 +133,8 @@ class Cluster:
         hangs_up = patience.has_timeouts or patience.first_byte_timeout < INFINITY
         if hangs_up or attendance.transfers is not None:
             # Whoever hangs up in the step that answers is not answered; what has prefilled goes on.
+            self._note_finishes()
+        if attendance.presence is not None and attendance.presence.notes_ends:
             self._note_finishes()
 
     @property
@@ -174,24 +183,25 @@ class Cluster:
 
     def drive(self, until: float) -> None:
         """Advance to ``until`` (exclusive), or until nothing is left to do."""
-        plane, requests, compiled = self._plane, self.requests, self._compiled
-        self._top_up()
-        if compiled is not None:
-            while compiled.drive(until) == CHORES:
-                self._do_chores()
-            return
-        drive = self._drive = self._drive or _interpreted(in_lockstep=self._in_lockstep)
-        while drive(plane, requests, until) == CHORES:
-            self._do_chores()
+        self.top_up()
+        while self.advance(until) == CHORES:
+            self.do_chores()
 
-    def _do_chores(self) -> None:
+    def advance(self, until: float) -> int:
+        """Let the plane advance to ``until``, or to what it returns for."""
+        if self._compiled is not None:
+            return self._compiled.drive(until)
+        drive = self._drive = self._drive or _interpreted(in_lockstep=self._in_lockstep)
+        return drive(self._plane, self.requests, until)
+
+    def do_chores(self) -> None:
         """Hand long lists of leaps to the recorders, draw random numbers, and tell how far the run is."""
         self._hand_over(least=FLUSH_ROWS, least_each=FLUSH_ROWS_EACH)
-        self._top_up()
+        self.top_up()
         if self._on_progress is not None:
-            self._on_progress(self._num_ended())
+            self._on_progress(self.num_ended)
 
-    def _top_up(self) -> None:
+    def top_up(self) -> None:
         """Draw as many numbers as the next event may take."""
         for taker, chance in self._numbers:
             least = {AT_DOOR: 1, TO_ROUTE: NUMBERS_TO_ROUTE}.get(taker)
@@ -201,7 +211,9 @@ class Cluster:
         assert self._attendance is not None
         return len(self._attendance.leaving) if self._compiled is None else self._compiled.num_leaving
 
-    def _num_ended(self) -> int:
+    @property
+    def num_ended(self) -> int:
+        """Requests that have come to an end so far."""
         if self._attendance is not None and self._compiled is None:
             return self._attendance.callers.num_ended
         return self._plane.num_finished if self._compiled is None else self._compiled.num_ended
@@ -222,6 +234,86 @@ class Cluster:
             replicas = [self.replicas[number] for number in numbers]
             if sum([len(replica.leaps) for replica in replicas]) >= enough * LEAP_BYTES:
                 recorder.flush_all(replicas)
+
+    # Replicas that come and go: `simserve.sim.shifts`.
+
+    @property
+    def plane(self) -> DataPlane:
+        """The plane as it is; what is compiled, to be looked at and set in small things."""
+        return self._plane if self._compiled is None else cast(DataPlane, self._compiled.plane)
+
+    @property
+    def attendance(self) -> Attendance:
+        """What it knows of its clients, likewise."""
+        attendance = self.plane.attendance
+        assert attendance is not None
+        return attendance
+
+    @property
+    def presence(self) -> Presence:
+        """What it knows of replicas that come and go, likewise."""
+        presence = self.attendance.presence
+        assert presence is not None
+        return presence
+
+    def unit(self, number: int) -> Replica:
+        """Return one of the replicas, likewise."""
+        return self.replicas[number] if self._compiled is None else cast(Replica, self._compiled.unit(number))
+
+    def add(self, replica: Replica, recorder: Recorder, now: float) -> None:
+        """Let the plane have one replica more, which has not begun and takes no requests yet."""
+        number, (_, members) = len(self.replicas), next(each for each in self._recorders if each[0] is recorder)
+        assert isinstance(members, list)
+        members.append(number)
+        self._note_finishes_of(replica)
+        if self._compiled is None:
+            self.replicas.append(replica)
+            self._plane.units.append(replica)
+            self.attendance.finishes.append(Finishes(now))
+        else:
+            self._compiled.add(replica)
+            self.attendance.finishes[number].last = now
+        plane, attendance, presence, delivery = self.plane, self.attendance, self.presence, self.attendance.delivery
+        plane.ends.append(INFINITY)
+        for counts in (plane.loads, plane.tokens, plane.seen, attendance.num_leaving, presence.marks):
+            counts.append(0)
+        presence.last_joined.append(NOWHERE)
+        presence.busy_seconds.append(0.0)
+        for seconds in () if delivery is None else (delivery.backlog, delivery.seen_at, delivery.batch):
+            seconds.append(0.0)
+
+    def replace(self, number: int, replica: Replica) -> None:
+        """Have a replica that has not begun instead of one that is gone."""
+        self._note_finishes_of(replica)
+        if self._compiled is None:
+            self.replicas[number] = self._plane.units[number] = replica
+        else:
+            self._compiled.replace(number, replica)
+
+    def _note_finishes_of(self, replica: Replica) -> None:
+        replica.finished = [] if self._plane.notes_finishes else None
+
+    def use_times(self, number: int, times: StepTimes) -> None:
+        """Let the steps of a replica take ``times`` from the next one on; between two of them only."""
+        if self._compiled is None:
+            slowing.use_times(self.replicas[number], times)
+        else:
+            self._compiled.use_times(number, times)
+
+    def flush_one(self, recorder: Recorder, number: int) -> None:
+        """Hand what one replica has written down to its recorder."""
+        if self._compiled is None:
+            recorder.flush(self.replicas[number])
+        else:
+            recorder.flush_compiled(self._compiled, 1, (number,))
+
+    def tell(self, order: int, subject: int, now: float, reason: int = 0) -> None:
+        """Give an order to the plane (`simserve.engine.presence`), and have it carried out."""
+        self.top_up()
+        presence = self.presence
+        presence.subject, presence.time, presence.reason = subject, now, reason
+        presence.order = order
+        self.advance(now)
 
 
 def run_to_end(cluster: Cluster) -> bool:

@@ -112,7 +112,7 @@ class DisaggregatedFleet(Fleet):
         for index in lost:
             if self._place[index] == _ON_ITS_WAY and index not in self.landed:
                 self._place[index] = NOWHERE
-                self._lose_request(index, unit, None, now)
+                self._lose_request(index, unit, now)
 
     def _drops(self, index: int, place: int, now: float) -> bool:
         is_queued = place >= 0 and self.handover.is_queued(index, self.units[place])

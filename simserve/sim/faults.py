@@ -14,7 +14,7 @@ from simserve.engine.slowing import slowed
 from simserve.sim.ailments import change_pace, freeze, thaw
 from simserve.sim.disaggregation import DisaggregatedFleet
 from simserve.sim.fault_spec import BlackHoleFault, FaultSpec, LinkFault, NodeFault, SlowFault, SpotFault
-from simserve.sim.fleet import Fleet
+from simserve.sim.lives import Lives
 from simserve.sim.outages import Outages
 from simserve.sim.units import READY, STARTING, STOPPED, Pool, Unit
 from simserve.workload.requests import RequestSpecs
@@ -34,7 +34,7 @@ class Faults:
         outages: Where losses are noted.
     """
 
-    def __init__(self, env: simpy.Environment, fleet: Fleet, specs: RequestSpecs, outages: Outages) -> None:
+    def __init__(self, env: simpy.Environment, fleet: Lives, specs: RequestSpecs, outages: Outages) -> None:
         self._env, self._fleet, self._specs, self._outages = env, fleet, specs, outages
         self._random: list[tuple[int, FaultSpec]] = []
         self._exposed: set[tuple[int, str, int]] = set()

@@ -26,7 +26,7 @@ from simserve.sim.records import REASONS
 from simserve.sim.regions import Regions
 from simserve.sim.routing import Router
 from simserve.sim.schedulers import cancel, complete, plan, seen_time, strike, submit, take_finished, use_times
-from simserve.sim.units import DRAINING, STOPPED, Pool, Unit
+from simserve.sim.units import DRAINING, Pool, Unit
 
 EVENTS_BETWEEN_CHORES = 1024
 NOWHERE = -1
@@ -46,8 +46,7 @@ class Fleet(Lives):
     Attributes:
         refusals: How often each of `REASONS` was the answer at the door, tries that were repeated included.
         parked: Requests that wait for a replica to be ready.
-        way_back: With regions and streaming: seconds of each answer's way to its client, which then are in no row; else
-            None.
+        way_back: With regions and streaming: seconds of each answer's way to its client, in no row then; else None.
     """
 
     router: Router
@@ -68,6 +67,7 @@ class Fleet(Lives):
         self.refusals = [0] * len(REASONS)
         self.parked: deque[int] = deque()
         self.num_lost_tokens = 0
+        self._ends: list[float] = []
         self._events = events
         self._place = [NOWHERE] * len(requests.ready_time)
         self._held: set[int] = set()
@@ -76,8 +76,6 @@ class Fleet(Lives):
         self._cursor = self._num_scheduled = 0
         self._on_progress = on_progress
 
-    # Replicas come and go: `simserve.sim.lives`.
-
     def _route_parked(self, now: float) -> None:
         # They have passed the door already, so they are not refused any more.
         parked, self.parked = self.parked, deque()
@@ -85,41 +83,47 @@ class Fleet(Lives):
             self._place[index] = NOWHERE
             self._route(index, now)
 
-    def _bury(self, unit: Unit, now: float) -> None:
-        members, unit.members = list(unit.members), {}
-        doomed, unit.doomed = unit.doomed, {}
-        unit.is_dying = unit.is_freezing = unit.is_frozen = False
-        unit.load = unit.tokens = 0
-        unit.flush()
-        unit.new_replica()
-        self._ends[unit.number] = INFINITY
-        if unit.state == DRAINING:
-            unit.state = STOPPED
-        if unit.state == STOPPED:
-            self._note_stop(unit, now)
-        for index in members:
-            self._place[index] = NOWHERE
-            if unit.pool.paths is not None:
-                unit.pool.paths.forget(index)
-            self._held.discard(index)
-            self._arrives_at.pop(index, None)
-            self._lose_request(index, unit, doomed.get(index), now)
+    def _look_at(self, unit: Unit, time: float) -> None:
+        self._ends[unit.number] = time
 
-    def _lose_request(self, index: int, unit: Unit, hung_up_at: float | None, now: float) -> None:
-        """Let a request that was lost with its replica be tried again, or be gone."""
-        if hung_up_at is not None:
-            self.callers.without_answer(index, hung_up_at, TIMED_OUT, GAVE_UP, free_at=now)
-        elif unit.is_loss_retried:
+    def _new_unit(self, pool: Pool, now: float, place: int) -> Unit:
+        self._ends.append(INFINITY)
+        return Unit(len(self.units), pool, now, place)
+
+    def _take_members(self, unit: Unit) -> list[int]:
+        members, unit.members = list(unit.members), {}
+        unit.load = unit.tokens = 0
+        return members
+
+    def _lose_request(self, index: int, unit: Unit, now: float) -> None:
+        self._place[index] = NOWHERE
+        self._held.discard(index)
+        self._arrives_at.pop(index, None)
+        if unit.is_loss_retried:
             self.callers.again(index, now)
             self._route(index, now)
         else:
             self.callers.without_answer(index, now, LOST, unit.loss, free_at=now)
 
+    def refresh(self) -> None:
+        """Let the router look at the replicas."""
+        self.router.refresh()
+
+    def tell_ends(self, tell: Callable[[int], None]) -> None:
+        """Call ``tell`` with every request that comes to its end."""
+        self.callers.on_end.append(lambda index, _: tell(index))
+
+    def holds(self, unit: Unit, index: int) -> bool:
+        """Return whether a request is at a replica."""
+        return index in unit.members
+
+    def last_of(self, unit: Unit) -> int | None:
+        """Return the request of a replica that came last; None: it has none."""
+        return next(reversed(unit.members), None)
+
     def num_parked(self, pool: Pool) -> int:
         """Return how many requests wait for a replica of a pool to be ready, whether or not others may serve them."""
         return sum(pool in self.router.allowed_pools(index) for index in self.parked)
-
-    # The data plane.
 
     def schedule_all(self) -> None:
         """Open loop: every request of the table arrives at its ``ready_time`` (ascending)."""
@@ -138,8 +142,7 @@ class Fleet(Lives):
     def drive(self, until: float) -> None:
         """Advance to ``until`` (exclusive), to news for SimPy's side, or until nothing is left to do."""
         ends, units, requests = self._ends, self.units, self.requests
-        countdown = EVENTS_BETWEEN_CHORES
-        next_moment = self._next_moment
+        countdown, next_moment = EVENTS_BETWEEN_CHORES, self._next_moment
         due: Sequence[int]
         while not self.news:
             end = min(ends, default=INFINITY)
@@ -185,9 +188,8 @@ class Fleet(Lives):
 
     def _next_moment(self) -> float:
         moment = self._events[0][0] if self._events else INFINITY
-        if self._cursor < self._num_scheduled:
-            return min(moment, self.requests.ready_time[self._cursor])
-        return moment
+        has_more = self._cursor < self._num_scheduled
+        return min(moment, self.requests.ready_time[self._cursor]) if has_more else moment
 
     def _happen(self, now: float) -> None:
         """Let the next event happen: the next arrival, or what the heap holds."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from simserve.engine.bucket import Bucket, holds, take
-from simserve.engine.door import ANY_NUMBER, Door, refusal
+from simserve.engine.bucket import Bucket
+from simserve.engine.door import ANY_NUMBER, Door, refusal, refusal_in_front
 from simserve.engine.numbers import column
-from simserve.engine.outcomes import ADMITTED, DEADLINE, QUEUE_FULL, RATE_LIMIT
 from simserve.engine.state import INFINITY
 from simserve.engine.uniforms import Uniforms
 from simserve.sim.admission_spec import AdmissionSpec
@@ -88,20 +87,7 @@ class Gate:
         if unit is not None:
             self._chance.top_up(1)
             return refusal(self._door, index, as_one(unit.replica), unit.load, unit.finishes.interval, now)
-        bucket, most = self._door.bucket, self._door.max_queue
-        if bucket is not None and not holds(bucket, 1.0, now):
-            return RATE_LIMIT
         if self.parked_before is not None:
             num_parked = self.parked_before(index)
-        if most != ANY_NUMBER and num_parked >= most:
-            return QUEUE_FULL
-        if self._is_too_late(index):
-            return DEADLINE
-        if bucket is not None:
-            take(bucket, 1.0)
-        return ADMITTED
-
-    def _is_too_late(self, index: int) -> bool:
-        """Return whether a request would wait in front of all replicas for longer than it may."""
-        door, wait = self._door, self.seconds_before
-        return door.has_patience and wait is not None and wait(index) > door.patience[door.kinds[index]]
+        seconds = 0.0 if self.seconds_before is None else self.seconds_before(index)
+        return refusal_in_front(self._door, index, num_parked, seconds, now)

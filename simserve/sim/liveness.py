@@ -7,8 +7,8 @@ from typing import Any
 
 import simpy
 
-from simserve.sim.fleet import Fleet
 from simserve.sim.liveness_spec import LivenessSpec
+from simserve.sim.lives import Lives
 from simserve.sim.outages import Outages
 from simserve.sim.units import READY, STOPPED, Unit
 
@@ -25,7 +25,7 @@ class Liveness:
         outages: Where losses are noted.
     """
 
-    def __init__(self, spec: LivenessSpec, env: simpy.Environment, fleet: Fleet, outages: Outages) -> None:
+    def __init__(self, spec: LivenessSpec, env: simpy.Environment, fleet: Lives, outages: Outages) -> None:
         self._spec, self._env, self._fleet, self._outages = spec, env, fleet, outages
         for unit in fleet.units:
             self._begin(unit)
@@ -52,11 +52,11 @@ class Liveness:
 
     def _last_waiting(self, unit: Unit) -> int | None:
         """Return the request behind which the probe's takes its place; None: it comes into the next step."""
-        last = next(reversed(unit.members), None)
+        last = self._fleet.last_of(unit)
         return last if last is not None and self._waits(last, unit) else None
 
     def _waits(self, index: int, unit: Unit) -> bool:
         """Return whether a request still waits at a replica for its first step there."""
         requests = self._fleet.requests
         began = requests.first_token_time if unit.pool.role == "decode" else requests.scheduled_time
-        return index in unit.members and not began[index] >= 0.0
+        return self._fleet.holds(unit, index) and not began[index] >= 0.0

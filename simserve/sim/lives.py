@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 
-from simserve.engine.state import INFINITY
+from simserve.engine.state import INFINITY, RequestTable
 from simserve.sim.records import REPLICA_LOST
 from simserve.sim.schedulers import break_off, end_leap
 from simserve.sim.units import DOWN, DRAINING, READY, STOPPED, Pool, Unit
@@ -18,10 +18,13 @@ class Lives:
         pools: One or more, without replicas yet.
 
     Attributes:
+        requests: The table of all requests.
         units: Every replica that was ever launched, by number.
         on_launch: Called with every replica that is launched.
         news: What waits to be told on SimPy's side, at `news_time`; the data plane stops until that is done.
     """
+
+    requests: RequestTable
 
     def __init__(self, pools: list[Pool]) -> None:
         self.pools = pools
@@ -29,8 +32,7 @@ class Lives:
         self.on_launch: list[Callable[[Unit], None]] = []
         self.news: list[Callable[[], None]] = []
         self.news_time = 0.0
-        self._ends: list[float] = []
-        self._awaited: dict[int, Callable[[], None]] = {}
+        self._awaited: dict[int, list[Callable[[], None]]] = {}
 
     def launch(self, pool: Pool, now: float, *, is_ready: bool, place: int | None = None) -> Unit:
         """Add a replica, paid for from ``now``; it takes requests when it is said to be `ready`.
@@ -41,10 +43,9 @@ class Lives:
             is_ready: Whether it is ready at once.
             place: Whose place in the pool it takes over; None: the first that is free.
         """
-        unit = Unit(len(self.units), pool, now, pool.free_place() if place is None else place)
+        unit = self._new_unit(pool, now, pool.free_place() if place is None else place)
         self.units.append(unit)
         pool.units.append(unit)
-        self._ends.append(INFINITY)
         if is_ready:
             self.ready(unit, now)
         for tell in self.on_launch:
@@ -76,7 +77,7 @@ class Lives:
         if unit.stopped_at < INFINITY:
             tell()
         else:
-            self._awaited[unit.number] = tell
+            self._awaited.setdefault(unit.number, []).append(tell)
 
     def lose(
         self, unit: Unit, now: float, *, then: int = DOWN, reason: int = REPLICA_LOST, retry: bool = False
@@ -110,20 +111,86 @@ class Lives:
 
     def note_end(self, unit: Unit) -> None:
         """Note when the data plane must look at a replica next."""
-        self._ends[unit.number] = INFINITY if unit.is_frozen else unit.replica.end_time
+        self._look_at(unit, INFINITY if unit.is_frozen else unit.replica.end_time)
 
     def _note_stop(self, unit: Unit, now: float) -> None:
         unit.stopped_at = now
-        self._ends[unit.number] = INFINITY
-        tell = self._awaited.pop(unit.number, None)
-        if tell is not None:
-            self.news.append(tell)
+        self._look_at(unit, INFINITY)
+        awaited = self._awaited.pop(unit.number, [])
+        if awaited:
+            self.news += awaited
             self.news_time = now
 
-    @abstractmethod
     def _bury(self, unit: Unit, now: float) -> None:
         """Forget the scheduler of a replica that is lost; its requests are tried again, or lost with it."""
+        members = self._take_members(unit)
+        unit.is_dying = unit.is_freezing = unit.is_frozen = False
+        unit.flush()
+        unit.new_replica()
+        self._look_at(unit, INFINITY)
+        if unit.state == DRAINING:
+            unit.state = STOPPED
+        if unit.state == STOPPED:
+            self._note_stop(unit, now)
+        for index in members:
+            if unit.pool.paths is not None:
+                unit.pool.paths.forget(index)
+            self._lose_request(index, unit, now)
+
+    @abstractmethod
+    def _look_at(self, unit: Unit, time: float) -> None:
+        """Note when the data plane must look at a replica next."""
+
+    @abstractmethod
+    def _new_unit(self, pool: Pool, now: float, place: int) -> Unit:
+        """Return a replica that starts."""
+
+    @abstractmethod
+    def _take_members(self, unit: Unit) -> list[int]:
+        """Return the requests of a replica in the order of their coming, and let it hold none of them."""
+
+    @abstractmethod
+    def _lose_request(self, index: int, unit: Unit, now: float) -> None:
+        """Let a request that was lost with its replica be tried again, or be gone."""
 
     @abstractmethod
     def _route_parked(self, now: float) -> None:
         """Route the requests that waited for a replica to be ready."""
+
+    @abstractmethod
+    def complete(self, unit: Unit, now: float) -> None:
+        """End the step of a replica, or whatever waits for that where none runs."""
+
+    # What those who decide go by.
+
+    @property
+    @abstractmethod
+    def is_done(self) -> bool:
+        """Whether every request has come to its end."""
+
+    @abstractmethod
+    def drive(self, until: float) -> None:
+        """Advance to ``until`` (exclusive), to news for SimPy's side, or until nothing is left to do."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Let the router look at the replicas; until the next look, that is what it knows."""
+
+    @abstractmethod
+    def tell_ends(self, tell: Callable[[int], None]) -> None:
+        """Call ``tell`` with every request that comes to its end, at the latest in `settle`."""
+
+    def settle(self) -> None:
+        """Tell who asks which requests have ended so far."""
+
+    @abstractmethod
+    def num_parked(self, pool: Pool) -> int:
+        """Return how many requests wait for a replica of a pool to be ready, whether or not others may serve them."""
+
+    @abstractmethod
+    def holds(self, unit: Unit, index: int) -> bool:
+        """Return whether a request is at a replica."""
+
+    @abstractmethod
+    def last_of(self, unit: Unit) -> int | None:
+        """Return the request of a replica that came last; None: it has none."""

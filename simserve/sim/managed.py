@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import simpy
 from numpy.typing import NDArray
 
 from simserve.engine.callers import Event
 from simserve.engine.conversations import Conversations
 from simserve.sim.affinity import affinity_of
-from simserve.sim.autoscaler import Autoscaler
 from simserve.sim.callers import Callers
-from simserve.sim.cluster import end_of
-from simserve.sim.control import Control, Limits
+from simserve.sim.control import Control
+from simserve.sim.decisions import Decisions, pool_of
 from simserve.sim.delivery import delivery_of
 from simserve.sim.disaggregation import DisaggregatedFleet
 from simserve.sim.fairness import FairQueue
-from simserve.sim.faults import Faults
 from simserve.sim.fleet import Fleet
 from simserve.sim.front import FrontedDisaggregatedFleet, FrontedFleet, FrontTotals
 from simserve.sim.gate import Gate
 from simserve.sim.handover import Handover
-from simserve.sim.liveness import Liveness
-from simserve.sim.outages import Outages
 from simserve.sim.overflow import Overflow
 from simserve.sim.pool_paces import pool_paces, with_any_pace
 from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of, request_table
 from simserve.sim.prefixes import prefix_paths
 from simserve.sim.recorder import Recorder, series_sums
-from simserve.sim.records import COMPLETED, REASONS, RequestRecords
+from simserve.sim.records import REASONS, RequestRecords
 from simserve.sim.regions import Regions
 from simserve.sim.response_cache import ResponseCache
 from simserve.sim.routing import Router
@@ -46,7 +40,6 @@ from simserve.sim.step_log import StepLog
 from simserve.sim.streaming import joined
 from simserve.sim.timeline import FleetTimeline
 from simserve.sim.units import Pool
-from simserve.sim.updates import Updates
 from simserve.workload.requests import RequestSpecs
 
 
@@ -78,17 +71,11 @@ class ManagedRun:
         self.requests = request_table(setups, specs, *((control.allowed,) if rules is None else rules.for_limits()))
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
         self._control, self._specs = control, specs
-        self._updates: Updates | None = None
         sums = series_sums()
         self._setups = tuple(setups)
-        self._pools = [_pool(setup, sums, specs, log) for setup in setups]
+        self._pools = [self._pool(setup, sums, log) for setup in setups]
         for pool, own_paces in zip(self._pools, paces, strict=True):
-            pool.requests, pool.paces = self.requests, own_paces
-        if not self._pools[0].name:
-            # One kind of replica: what decides says how it starts and where it stands.
-            only = self._pools[0]
-            only.startup_seconds, only.weights_bytes = control.startup_seconds, control.weights_bytes
-            only.replicas_per_node = control.replicas_per_node
+            pool.paces = own_paces
         if control.streaming is not None:
             for pool in self._pools:
                 pool.recorder.clocks = {}
@@ -112,12 +99,12 @@ class ManagedRun:
         for pool, setup in zip(self._pools, setups, strict=True):
             for place in range(setup.num_replicas):
                 self.fleet.launch(pool, 0.0, is_ready=True, place=place)
-        self._outages = Outages(self.fleet)
+        self._decisions = Decisions(control, self._setups, self.fleet, specs, self.arrival_time)
         self._sessions: Sessions | None = None
         conversations = conversations_of(specs, latency, self.arrival_time)
         if conversations is not None:
             send = self.fleet.callers.send
-            self._sessions = Sessions(conversations, self.requests, send)
+            self._sessions = Sessions(conversations, send)
             self.fleet.callers.on_end.append(self._answer)
             for ready_time, index in first_sent(conversations, specs):
                 send(index, ready_time)
@@ -129,39 +116,17 @@ class ManagedRun:
 
     def run(self) -> bool:
         """Run to the end; return whether the user stopped it."""
-        env = simpy.Environment()
-        control = self._control
-        for pool, setup in zip(self._pools, self._setups, strict=True):
-            scaling = setup.autoscaling if pool.name else control.autoscaling
-            if scaling is not None:
-                env.process(Autoscaler(scaling, env, self.fleet, pool, self._meets_slo).run())
-        if control.faults:
-            Faults(env, self.fleet, self._specs, self._outages).start(control.faults)
-        if control.liveness is not None:
-            Liveness(control.liveness, env, self.fleet, self._outages)
-        if control.updates:
-            self._updates = Updates(env, self.fleet)
-            self._updates.start(control.updates)
-        interval = self._control.routing.update_interval
-        if interval:
-            env.process(self._renew(env, interval))
-        done = env.process(self._data_plane(env))
-        try:
-            env.run(until=done)
-            if self._sessions is not None:
-                # A turn that was not sent before a time of its own may never have been.
-                forget_unsent((), self.requests, self.arrival_time)
-        except KeyboardInterrupt:
-            if self._sessions is not None:
-                forget_unsent(self.fleet.callers.unsent, self.requests, self.arrival_time)
-            else:
-                # What was still to come was never sent.
-                self.arrival_time[self.fleet.num_arrived :] = np.nan
-                np.frombuffer(self.requests.ready_time)[self.fleet.num_arrived :] = np.nan
-            return True
-        finally:
-            self.fleet.flush()
-        return False
+        was_interrupted = self._decisions.run()
+        self.fleet.flush()
+        if self._sessions is not None:
+            # A turn that was not sent before a time of its own may never have been.
+            unsent = self.fleet.callers.unsent if was_interrupted else ()
+            forget_unsent(unsent, self.requests, self.arrival_time)
+        elif was_interrupted:
+            # What was still to come was never sent.
+            self.arrival_time[self.fleet.num_arrived :] = np.nan
+            np.frombuffer(self.requests.ready_time)[self.fleet.num_arrived :] = np.nan
+        return was_interrupted
 
     def _fleet(self, events: list[Event], on_progress: Callable[[int], None] | None) -> Fleet:
         control = self._control
@@ -274,60 +239,14 @@ class ManagedRun:
     @property
     def timeline(self) -> FleetTimeline:
         """The lives of the replicas."""
-        units, callers = self.fleet.units, self.fleet.callers
-        outages = self._outages
-        return FleetTimeline(
-            launched_at=np.array([unit.launched_at for unit in units]),
-            ready_at=np.array([unit.ready_at for unit in units]),
-            stopped_at=np.array([unit.stopped_at for unit in units]),
-            gpus=np.array([unit.pool.gpus_per_replica for unit in units], dtype=np.int64),
-            ranks=self._ranks,
-            pool=np.array([self._pools.index(unit.pool) for unit in units], dtype=np.int64),
-            pool_regions=tuple(pool.region for pool in self.fleet.pools),
-            pool_names=tuple(pool.name for pool in self.fleet.pools),
-            lost_since=np.array(outages.lost_since, dtype=np.float64),
-            lost_until=np.array(outages.lost_until, dtype=np.float64),
-            num_killed=outages.num_killed,
-            num_missed=self._num_missed(),
-            num_replaced=0 if self._updates is None else self._updates.num_replaced,
-            updates=np.array([] if self._updates is None else self._updates.spans, dtype=np.float64).reshape(-1, 2),
-            tries=callers.tries,
-            refusals={
-                reason: count for reason, count in zip(REASONS, self.fleet.refusals, strict=True) if count and reason
-            },
-            num_resent=callers.num_resent,
-            lost_tokens=self.fleet.num_lost_tokens,
+        callers, refusals = self.fleet.callers, zip(REASONS, self.fleet.refusals, strict=True)
+        return self._decisions.timeline(
+            callers.tries,
+            {reason: count for reason, count in refusals if count and reason},
+            callers.num_resent,
+            self.fleet.num_lost_tokens,
+            self._ranks,
         )
-
-    def _num_missed(self) -> int:
-        """Return how many faults and updates have a time that the run did not come to."""
-        end = end_of(self.requests)
-        times = [each.at for each in (*self._control.faults, *self._control.updates)]
-        return sum(time is not None and time > end for time in times)
-
-    def _data_plane(self, env: simpy.Environment) -> Generator[simpy.Event, Any, None]:
-        """Drive the fleet from decision to decision, until every request has come to its end or nothing is to come."""
-        # Whoever starts at time 0 comes first.
-        yield env.timeout(0)
-        while not self.fleet.is_done:
-            until = env.peek()
-            self.fleet.drive(until)
-            if self.fleet.news:
-                yield env.timeout(max(self.fleet.news_time - env.now, 0.0))
-                news, self.fleet.news = self.fleet.news, []
-                for tell in news:
-                    tell()
-                yield env.timeout(0)
-                continue
-            if until == float("inf"):
-                return
-            yield env.timeout(max(until - env.now, 0.0))
-
-    def _renew(self, env: simpy.Environment, interval: float) -> Generator[simpy.Event, Any, None]:
-        """Let the router look at the replicas every so often."""
-        while True:
-            self.fleet.router.refresh()
-            yield env.timeout(interval)
 
     @property
     def cached_tokens(self) -> NDArray[np.int64] | None:
@@ -339,7 +258,7 @@ class ManagedRun:
 
     def _answer(self, index: int, heard_at: float) -> None:
         assert self._sessions is not None
-        self._sessions.answer(index, None if self.fleet.callers.delivery is None else heard_at)
+        self._sessions.answer(index, heard_at)
         self._note_begun(self._sessions.conversations)
 
     def _note_begun(self, conversations: Conversations) -> None:
@@ -347,42 +266,9 @@ class ManagedRun:
         if conversations.num_idle == self._specs.concurrency:
             self.fleet.callers.num_due = conversations.num_begun
 
-    def _limits(self, index: int) -> Limits:
-        """Return the objective of a request's class."""
-        limits, classes = self._control.limits, self._specs.request_class
-        return limits[0] if classes is None else limits[int(classes[index])]
-
-    def _meets_slo(self, index: int) -> bool:
-        """Return whether a request that has ended met its objective."""
-        requests, (ttft, tpot, e2e) = self.requests, self._limits(index)
-        if requests.status[index] != COMPLETED:
-            return False
-        sent_at, first, last = self.arrival_time[index], requests.first_token_time[index], requests.finish_time[index]
-        gaps = requests.generated_tokens[index] - 1
-        return (
-            (ttft is None or first - sent_at <= ttft)
-            and (e2e is None or last - sent_at <= e2e)
-            and (tpot is None or not gaps or last - first <= tpot * gaps)
-        )
-
-
-def _pool(setup: PoolSetup, sums: BinnedSums, specs: RequestSpecs, log: StepLog | None) -> Pool:
-    times = setup.step_times.as_lists()
-    recorder = Recorder(setup.engine, times, setup.priced, sums, log)
-    # What a decode replica takes in has been computed elsewhere.
-    paths = recorder.paths = None if setup.role == "decode" else prefix_paths(setup.engine, specs)
-    return Pool(
-        setup.name,
-        setup.engine,
-        times,
-        recorder,
-        setup.gpus_per_replica,
-        setup.role,
-        paths,
-        region=setup.region,
-        startup_seconds=setup.startup_seconds,
-        weights_bytes=setup.weights_bytes,
-        replicas_per_node=setup.replicas_per_node,
-        kv_layout=setup.kv_layout,
-        kv_bytes_per_token=setup.kv_bytes_per_token,
-    )
+    def _pool(self, setup: PoolSetup, sums: BinnedSums, log: StepLog | None) -> Pool:
+        times = setup.step_times.as_lists()
+        recorder = Recorder(setup.engine, times, setup.priced, sums, log)
+        # What a decode replica takes in has been computed elsewhere.
+        paths = recorder.paths = None if setup.role == "decode" else prefix_paths(setup.engine, self._specs)
+        return pool_of(setup, self._control, times, recorder, paths, self.requests)

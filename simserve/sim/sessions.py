@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simserve.engine.conversations import Conversations, following, next_beginning, ready_after
 from simserve.engine.numbers import column
-from simserve.engine.state import FAILED, RequestTable
+from simserve.engine.state import RequestTable
 from simserve.workload.requests import RequestSpecs
 
 
@@ -101,26 +101,15 @@ class Sessions:
 
     Args:
         conversations: They.
-        requests: The table of all requests.
         send: Lets one request arrive at a time.
     """
 
-    def __init__(
-        self, conversations: Conversations, requests: RequestTable, send: Callable[[int, float], None]
-    ) -> None:
-        self.conversations, self._requests, self._send = conversations, requests, send
+    def __init__(self, conversations: Conversations, send: Callable[[int, float], None]) -> None:
+        self.conversations, self._send = conversations, send
 
-    def answer(self, index: int, heard_at: float | None = None) -> None:
-        """Send what follows on a request that ended.
-
-        Args:
-            index: The request.
-            heard_at: When its client knows; None: when it ended.
-        """
-        conversations, requests = self.conversations, self._requests
-        if heard_at is None:
-            has_failed = requests.status[index] == FAILED
-            heard_at = requests.ready_time[index] if has_failed else requests.finish_time[index]
+    def answer(self, index: int, heard_at: float) -> None:
+        """Send what follows on a request that ended, as its client knows at ``heard_at``."""
+        conversations = self.conversations
         group = following(conversations, index, heard_at)
         if group < 0:
             return

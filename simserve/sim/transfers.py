@@ -22,7 +22,7 @@ def transfers_of(
     spec: DisaggregationSpec,
     kv_bytes_per_token: float,
     setups: Sequence[PoolSetup],
-    members: Sequence[range],
+    members: Sequence[Sequence[int]],
     num_requests: int,
 ) -> Transfers:
     """Return what is between prefill and decode replicas before anything is sent.
@@ -43,7 +43,7 @@ def transfers_of(
     return Transfers(ports, spec.transfer_bandwidth, spec.transfer_latency, spec.max_in_transfer, num_requests)
 
 
-def _readers(source: PoolSetup, setups: Sequence[PoolSetup], members: Sequence[range]) -> list[int]:
+def _readers(source: PoolSetup, setups: Sequence[PoolSetup], members: Sequence[Sequence[int]]) -> list[int]:
     """Return the replicas that take in what a pool computes: those that decode its model and format."""
     pairs = zip(setups, members, strict=True)
     pools = [numbers for each, numbers in pairs if each.role == "decode" and each.kv_layout == source.kv_layout]

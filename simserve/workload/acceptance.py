@@ -7,6 +7,7 @@ of k probabilities: that draft i is accepted, given that all before it were. It 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -17,6 +18,8 @@ EXACT_TOKENS = 1024
 that it tends to (renewal theory; the difference is below 0.1 %)."""
 
 _NEVER = 1e-15
+_REMEMBERED = 4
+"""Distributions that are not computed again, up to a few MB each: a search drafts alike on many deployments."""
 
 
 def decaying_acceptance(rate: float, decay: float, num_speculative_tokens: int) -> tuple[float, ...]:
@@ -74,9 +77,11 @@ def num_decode_steps(
     steps = np.zeros(len(tokens), dtype=np.int64)
     is_short = (tokens > 0) & (tokens <= EXACT_TOKENS)
     if is_short.any():
-        unfinished = _unfinished(shares, int(tokens[is_short].max()))
-        for length in np.unique(tokens[is_short]):
-            rows = tokens == length
+        unfinished = _unfinished(tuple(shares.tolist()), int(tokens[is_short].max()))
+        rising = np.flatnonzero(is_short)
+        rising = rising[np.argsort(tokens[rising], kind="stable")]
+        lengths, starts = np.unique(tokens[rising], return_index=True)
+        for length, rows in zip(lengths, np.split(rising, starts[1:]), strict=True):
             # Falling in the step: count the steps after which fewer than 1 - u of the answers are done.
             above = np.searchsorted(-unfinished[:, length], -(1.0 - uniforms[rows]), side="left")
             steps[rows] = above + 1
@@ -113,7 +118,8 @@ def draw_paces(
     return paces
 
 
-def _unfinished(shares: NDArray[np.float64], longest: int) -> NDArray[np.float64]:
+@lru_cache(maxsize=_REMEMBERED)
+def _unfinished(shares: tuple[float, ...], longest: int) -> NDArray[np.float64]:
     """Return P(fewer than t tokens after n steps) for n = 1 .. and t = 0 .. longest, shape [steps, longest + 1]."""
     reached = np.zeros(longest + 1)
     reached[0] = 1.0
@@ -123,7 +129,9 @@ def _unfinished(shares: NDArray[np.float64], longest: int) -> NDArray[np.float64
         below = np.concatenate(([0.0], np.cumsum(reached)[:-1]))
         rows.append(below)
         if below[-1] <= _NEVER:
-            return np.minimum.accumulate(np.array(rows), axis=0)
+            unfinished: NDArray[np.float64] = np.minimum.accumulate(np.array(rows), axis=0)
+            unfinished.flags.writeable = False
+            return unfinished
 
 
 def _normal_steps(

@@ -47,6 +47,18 @@ def test_a_catalogue_lists_every_profile(simserve: Simserve, command: str, kind:
     assert all(name in table.stdout for name in catalog.names(kind))
 
 
+def test_engines_fit_a_narrow_terminal(simserve: Simserve) -> None:
+    """An engine is a line of 80 columns with the span of its versions; JSON has each."""
+    lines = [line.rstrip() for line in simserve("engines").stdout.splitlines()]
+    versions = {row["name"]: row["versions"] for row in json.loads(simserve("engines", "--json").stdout)["engines"]}
+    rows = {line.split()[0]: line for line in lines if line.split()[0] in versions}
+
+    assert set(rows) == set(versions)
+    assert max(map(len, rows.values())) <= 80
+    assert rows["lmdeploy"].endswith(f"{versions['lmdeploy'][0]} to {versions['lmdeploy'][-1]}")
+    assert rows["orca"].endswith(versions["orca"][0])
+
+
 def test_gpus_state_the_facts_that_matter(simserve: Simserve) -> None:
     """Memory, bandwidth, dense peaks, a price and its date."""
     rows = {row["name"]: row for row in json.loads(simserve("gpus", "--json").stdout)["gpus"]}

@@ -7,7 +7,13 @@ import dataclasses
 import pytest
 
 from simserve.errors import InputError
-from simserve.perf.memory import kv_bytes_per_token, plan_memory, relaid_expert_bytes
+from simserve.perf.memory import (
+    is_context_cut,
+    kv_bytes_per_token,
+    plan_memory,
+    relaid_expert_bytes,
+    with_room_for_context,
+)
 from simserve.perf.weights import weights_bytes, weights_bytes_per_gpu
 from tests.perf.shapes import bare_shape, make_hardware, make_model, make_shape
 
@@ -38,6 +44,26 @@ def test_sglang_share_holds_weights_and_kv() -> None:
     plan = plan_memory(make_shape(engine="sglang", gpu_memory_utilization=0.8, max_model_len=4096))
 
     assert plan.kv_bytes == pytest.approx(0.8 * (plan.total_bytes - plan.non_torch_bytes) - plan.weights_bytes)
+
+
+def test_sglang_starts_with_less_kv_than_the_context() -> None:
+    """Its default length is what the cache holds; a length asked for has to fit, and vLLM's does in any case."""
+    shape = make_shape("a100-sxm-80gb", "qwen3-32b", engine="sglang")
+    assert not plan_memory(shape).fits
+
+    cut = with_room_for_context(shape)
+    plan = plan_memory(cut)
+    assert plan.fits
+    assert is_context_cut(cut.engine)
+    assert not is_context_cut(shape.engine)
+    assert plan.max_model_len == plan.longest_sequence == plan_memory(shape).longest_sequence < 40_960
+    assert "max_model_len (cut to what the KV cache holds) = 1.00 requests" in plan.arithmetic[-1]
+
+    asked = make_shape("a100-sxm-80gb", "qwen3-32b", engine="sglang", max_model_len=32_768)
+    other, roomy = make_shape("a100-sxm-80gb", "qwen3-32b"), make_shape(engine="sglang")
+    nothing = make_shape("l4-24gb", "qwen3-32b", engine="sglang")
+    for same in (asked, other, roomy, nothing):
+        assert with_room_for_context(same) is same
 
 
 def test_kv_never_takes_memory_that_is_not_there() -> None:

@@ -43,7 +43,7 @@ def test_ratios_lie_in_or_near_the_published_ranges() -> None:
 
 
 def test_with_memory_to_spare_the_others_are_met() -> None:
-    """On 80 GB vLLM is 14 to 24 times HF; TensorRT-LLM gains as vLLM's host time grows; Orca's reservations hurt less."""
+    """On 80 GB vLLM is 14-24 times HF; TensorRT-LLM gains as vLLM's host time grows; Orca's reservations hurt less."""
     larger = "deployment.hardware=a100-sxm-80gb"
 
     assert ratio("vllm", "transformers", larger)["simulated"] > ratio("vllm", "transformers")["simulated"]

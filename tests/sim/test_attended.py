@@ -177,7 +177,8 @@ def assert_same_runs(expected: Simulation, actual: Simulation) -> None:
     assert [each.name for each in expected.pools] == [each.name for each in actual.pools]
 
 
-def _is_served_plainly(deployment: Deployment) -> bool:
+def is_served_plainly(deployment: Deployment) -> bool:
+    """Return whether a run takes a plain plane."""
     assert deployment.control is not None
     setups = deployment.pools or (
         PoolSetup(
@@ -193,7 +194,7 @@ def _is_served_plainly(deployment: Deployment) -> bool:
 def test_rules_on_the_plain_plane_are_those_of_the_managed_one(kind: str, data: st.DataObject) -> None:
     """Any replicas, router, door, patience and pools: every record, every attempt and every refusal is the same."""
     deployment, specs = data.draw(deployments(kind))
-    assert _is_served_plainly(deployment)
+    assert is_served_plainly(deployment)
 
     assert_same_runs(served(deployment, specs, None), served(deployment, specs, "off"))
 

@@ -250,6 +250,17 @@ TRANSFERS = Record(
         "stage": Column("b"),
     },
 )
+PRESENCE = Record(
+    "presence",
+    {
+        "busy_seconds": Items("d"),
+        **dict.fromkeys(("called_at", "time"), FLOAT),
+        **dict.fromkeys(("calls", "ended", "last_joined", "marks", "parked"), Items("q")),
+        **dict.fromkeys(("num_joined", "order", "reason", "subject"), INTEGER),
+        "joined": Column("q"),
+        "notes_ends": BOOLEAN,
+    },
+)
 ATTENDANCE = Record(
     "attendance",
     {
@@ -262,9 +273,11 @@ ATTENDANCE = Record(
         "has_left": Column("b"),
         "leaving": Items("qqd"),
         "lost_tokens": INTEGER,
+        "mid_position": INTEGER,
         "mid_time": FLOAT,
         "num_leaving": Items("q"),
         "place": Column("i"),
+        "presence": Pointer(PRESENCE),
         "refusals": Column("q"),
         "transfers": Pointer(TRANSFERS),
     },

@@ -88,17 +88,21 @@ class Record:
         fields: Kind of each.
         offsets: Words before each.
         num_words: Words of all.
+        owned: Words before each address of memory that the record owns.
     """
 
-    __slots__ = ("fields", "name", "num_words", "offsets")
+    __slots__ = ("fields", "name", "num_words", "offsets", "owned")
 
     def __init__(self, name: str, fields: Mapping[str, Kind]) -> None:
         self.name = name
         self.fields = dict(fields)
         self.offsets: dict[str, int] = {}
         self.num_words = 0
+        self.owned: list[int] = []
         for field, kind in fields.items():
             self.offsets[field] = self.num_words
+            if isinstance(kind, Items | Queue | Order | Index) and not isinstance(kind, Table):
+                self.owned.append(self.num_words + (4 if isinstance(kind, Queue) else 0))
             self.num_words += {Items: 3, Table: 3, Queue: 11, Order: 3, Index: 3}.get(type(kind), 1)
 
 
@@ -184,6 +188,36 @@ class Memory:
         self._floats[at + 9] = ageing
         self.words[at + 10] = 1
 
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return len(self.words) // self.record.num_words
+
+    def grow(self) -> int:
+        """Add a record and return its number. All of them move: whoever points to them must be told."""
+        number = self.count
+        self.words = np.concatenate((self.words, np.zeros(self.record.num_words, dtype=np.int64)))
+        self._floats = self.words.view(np.float64)
+        return number
+
+    def clear(self, number: int) -> None:
+        """Give back what the lists of a record hold, and forget all of it."""
+        start = number * self.record.num_words
+        for at in self.record.owned:
+            _free(int(self.words[start + at]))
+        self.words[start : start + self.record.num_words] = 0
+
+    def replace(self, name: str, values: Sequence[Any], number: int = 0) -> None:
+        """Have other numbers in a list."""
+        at = number * self.record.num_words + self.record.offsets[name]
+        _free(int(self.words[at]))
+        self.put(name, values, number)
+
+    def items(self, name: str, kind: Any, number: int = 0) -> Any:
+        """Return the numbers of a list where they are, as an array of a type of `ctypes`."""
+        at = number * self.record.num_words + self.record.offsets[name]
+        return (kind * int(self.words[at + 1])).from_address(int(self.words[at]))
+
     def entries(self, name: str) -> list[Any]:
         """Return a list of tuples."""
         at = self.record.offsets[name]
@@ -221,11 +255,9 @@ class Memory:
         self.words[at + 1] = self.words[at + 2] = len(items)
 
     def __del__(self) -> None:
-        for name, kind in self.record.fields.items():
-            if isinstance(kind, Items | Queue | Order | Index) and not isinstance(kind, Table):
-                first = self.record.offsets[name] + (4 if isinstance(kind, Queue) else 0)
-                for at in range(first, len(self.words), self.record.num_words):
-                    _free(int(self.words[at]))
+        for first in self.record.owned:
+            for at in range(first, len(self.words), self.record.num_words):
+                _free(int(self.words[at]))
 
 
 def reallocate_address() -> int:

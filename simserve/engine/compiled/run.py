@@ -26,6 +26,7 @@ from simserve.engine.compiled.layout import (
     Records,
     Table,
 )
+from simserve.engine.compiled.view import View
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
 from simserve.engine.leaps import LEAP_WIDTH, turn_into
@@ -67,31 +68,12 @@ class Compiled:
         self._requests = Memory(fields.REQUESTS)
         for name in fields.REQUESTS.fields:
             self._requests.put(name, getattr(requests, name))
-        caches = _caches(replicas)
+        self._table = requests
+        self._paths: dict[int, Memory] = {}
+        self._shared: dict[tuple[int, int], _Shared] = {}
         self._replicas = Memory(fields.REPLICA, len(replicas))
-        shared: dict[tuple[int, int], _Shared] = {}
         for number, replica in enumerate(replicas):
-            assert replica.mode == CONTINUOUS
-            group = id(replica.config), id(replica.times)
-            if group not in shared:
-                shared[group] = _Shared(replica)
-            common = shared[group]
-            for name, kind in fields.REPLICA.fields.items():
-                if isinstance(kind, Queue):
-                    if isinstance(replica.waiting, OrderedQueue):
-                        self._replicas.rank(name, common.ranks, requests.ready_time, replica.waiting.ageing, number)
-                elif isinstance(kind, Table):
-                    self._replicas.put(name, common.tables[name], number)
-                elif name == "config":
-                    self._replicas.put(name, common.config, number)
-                elif name == "times":
-                    self._replicas.put(name, common.times, number)
-                elif name == "progress":
-                    self._replicas.put(name, _progress(replica, requests), number)
-                elif name == "cache":
-                    self._replicas.put(name, caches[number], number)
-                elif not isinstance(kind, Pointer):
-                    self._replicas.put(name, getattr(replica, name), number)
+            self._lay_out(number, replica)
         self._plane = Memory(fields.PLANE)
         self._attendance = _laid_out(fields.ATTENDANCE, plane.attendance)
         own = {
@@ -106,6 +88,80 @@ class Compiled:
         for name in fields.PLANE.fields:
             self._plane.put(name, own[name] if name in own else getattr(plane, name))
         self._plane_address, self._requests_address = self._plane.address, self._requests.address
+
+    def _lay_out(self, number: int, replica: Replica) -> None:
+        """Write a replica that has not begun where nothing is."""
+        assert replica.mode == CONTINUOUS
+        group = id(replica.config), id(replica.times)
+        if group not in self._shared:
+            self._shared[group] = _Shared(replica)
+        common = self._shared[group]
+        for name, kind in fields.REPLICA.fields.items():
+            if isinstance(kind, Queue):
+                if isinstance(replica.waiting, OrderedQueue):
+                    ready_time, ageing = self._table.ready_time, replica.waiting.ageing
+                    self._replicas.rank(name, common.ranks, ready_time, ageing, number)
+            elif isinstance(kind, Table):
+                self._replicas.put(name, common.tables[name], number)
+            elif name == "config":
+                self._replicas.put(name, common.config, number)
+            elif name == "times":
+                self._replicas.put(name, common.times, number)
+            elif name == "progress":
+                self._replicas.put(name, _progress(replica, self._table), number)
+            elif name == "cache":
+                self._replicas.put(name, self._cache(replica), number)
+            elif not isinstance(kind, Pointer):
+                self._replicas.put(name, getattr(replica, name), number)
+
+    def _cache(self, replica: Replica) -> Memory | None:
+        """Return the empty prefix cache of a replica, None where it has none."""
+        own = replica.cache
+        if own is None:
+            return None
+        if id(own.paths) not in self._paths:
+            self._paths[id(own.paths)] = _columns(fields.PATHS, own.paths)
+        cache = Memory(fields.CACHE)
+        for name, kind in fields.CACHE.fields.items():
+            if isinstance(kind, Order | Index):
+                cache.put(name, None)
+            elif isinstance(kind, Items) and name not in ("reach_heads", "reaches"):
+                cache.put(name, getattr(own, name))
+        cache.put("reach_heads", own.num_others)
+        cache.put("paths", self._paths[id(own.paths)])
+        return cache
+
+    def add(self, replica: Replica) -> None:
+        """Let the plane have one replica more; what it knows of it besides is the caller's to add."""
+        self._lay_out(self._replicas.grow(), replica)
+        self.replicas.append(replica)
+        self._plane.put("units", self._replicas)
+        assert self._attendance is not None
+        finishes = self._attendance.kept["finishes"]
+        finishes.grow()
+        self._attendance.put("finishes", finishes)
+
+    def replace(self, number: int, replica: Replica) -> None:
+        """Have a replica that has not begun instead of one that is gone."""
+        self._replicas.clear(number)
+        self._lay_out(number, replica)
+        self.replicas[number] = replica
+
+    def use_times(self, number: int, times: StepTimes) -> None:
+        """Let the steps of a replica take ``times`` from the next one on; between two of them only."""
+        tables = _Shared.of_times(times)
+        for name, table in tables.items():
+            self._replicas.put(name, table, number)
+        self._replicas.put("times", _numbers(fields.TIMES, times), number)
+
+    @property
+    def plane(self) -> View:
+        """The data plane as it is."""
+        return View(self._plane)
+
+    def unit(self, number: int) -> View:
+        """A replica of it as it is."""
+        return View(self._replicas, number, config=self.replicas[number].config)
 
     def drive(self, until: float) -> int:
         """Drive to ``until``, as `simserve.engine.driver.driver` says."""
@@ -188,12 +244,17 @@ class _Shared:
     """What equal replicas have in common: numbers of their configuration, step times, and ranks in their queues."""
 
     def __init__(self, replica: Replica) -> None:
-        tables = [name for name, kind in fields.REPLICA.fields.items() if isinstance(kind, Table)]
-        self.tables = {name: np.array(getattr(replica.times, name), dtype=np.float64) for name in tables}
+        self.tables = self.of_times(replica.times)
         self.config = _numbers(fields.CONFIG, replica.config)
         self.times = _numbers(fields.TIMES, replica.times)
         queue = replica.waiting
         self.ranks = np.array(queue.ranks if isinstance(queue, OrderedQueue) else (), dtype=np.float64)
+
+    @staticmethod
+    def of_times(times: StepTimes) -> dict[str, NDArray[np.float64]]:
+        """Return the tables of step times, by the fields of a replica that hold them."""
+        names = [name for name, kind in fields.REPLICA.fields.items() if isinstance(kind, Table)]
+        return {name: np.array(getattr(times, name), dtype=np.float64) for name in names}
 
 
 def _columns(record: Record, values: object) -> Memory:
@@ -239,29 +300,6 @@ def _numbers(record: Record, values: EngineConfig | StepTimes) -> Memory:
     for name in record.fields:
         memory.put(name, getattr(values, name))
     return memory
-
-
-def _caches(replicas: list[Replica]) -> list[Memory | None]:
-    """Return the empty prefix caches of replicas, None where they have none."""
-    shared: dict[int, Memory] = {}
-    caches: list[Memory | None] = []
-    for own in (replica.cache for replica in replicas):
-        if own is None:
-            caches.append(None)
-            continue
-        paths = id(own.paths)
-        if paths not in shared:
-            shared[paths] = _columns(fields.PATHS, own.paths)
-        cache = Memory(fields.CACHE)
-        for name, kind in fields.CACHE.fields.items():
-            if isinstance(kind, Order | Index):
-                cache.put(name, None)
-            elif isinstance(kind, Items) and name not in ("reach_heads", "reaches"):
-                cache.put(name, getattr(own, name))
-        cache.put("reach_heads", own.num_others)
-        cache.put("paths", shared[paths])
-        caches.append(cache)
-    return caches
 
 
 def _progress(replica: Replica, requests: RequestTable) -> Memory | None:

@@ -1,16 +1,17 @@
-"""From a result of `vllm bench serve` to a scenario with the measured workload, and what was measured."""
+"""From a benchmark's result, vLLM's or SGLang's, to a scenario with its workload, and what was measured."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from simserve.errors import ScenarioError, TraceError
+from simserve.planner.importers.bench_result import engine_of, read_result
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.model_names import find_model
-from simserve.workload.traces.records import read_records
 from simserve.workload.traces.trace import Trace
 from simserve.workload.traces.vllm_bench import requests_of
 
@@ -53,21 +54,18 @@ def import_bench(
     """Return the scenario of a benchmark.
 
     Args:
-        path: JSON of `vllm bench serve`, plain or with ``--save-detailed``.
+        path: JSON of `vllm bench serve`, plain or with ``--save-detailed``, of SGLang's `bench_serving`, or the text
+            that either printed.
         hardware: GPU that served; None: `ASSUMED_HARDWARE`, with a note.
         model: Profile to use instead of what the result's model is near to.
-        version: vLLM's version; None: the newest known, with a note.
+        version: The engine's version; None: the newest known, with a note.
         name: Begins the name of the trace file; None: as the scenario.
 
     Raises:
         TraceError: The file is no such result.
         ScenarioError: Its model has no profile.
     """
-    records = read_records(path)
-    if len(records.rows) > 1:
-        rule = f"holds {len(records.rows)} results, one a line"
-        raise TraceError(rule, file=path, remedy="keep the line of one run")
-    result = records.rows[0]
+    result = read_result(path)
     completed = _number(result, "completed", path)
     if completed < 1:
         raise TraceError("must be >= 1: nothing was served", file=path, key="completed", value=completed)
@@ -75,14 +73,15 @@ def import_bench(
     if not served and model is None:
         raise TraceError("is missing", file=path, key="model_id", remedy="say which with --model")
     found = find_model(served, path) if model is None else None
-    notes = _notes(served, found.model if found and not found.is_exact else None, hardware, version)
-    scenario = scenario_name(path.name.split(".json")[0])
+    engine = engine_of(result)
+    notes = _notes(served, found.model if found and not found.is_exact else None, hardware, engine, version)
+    scenario = scenario_name(re.sub(r"\.(jsonl?|txt|log)\b.*", "", path.name))
     workload, files = _workload(result, path, name or scenario, notes)
     deployment: dict[str, Any] = {"hardware": hardware or ASSUMED_HARDWARE}
     if found is not None and found.quantization is not None:
         deployment["quantization"] = found.quantization
         notes.append(f"Weights are {found.quantization}, by the name of {served}.")
-    deployment["engine"] = {"name": "vllm"} | ({"version": version} if version else {})
+    deployment["engine"] = {"name": engine} | ({"version": version} if version else {})
     mapping = {
         "name": scenario,
         "model": model or (found.model if found else ""),
@@ -94,13 +93,13 @@ def import_bench(
     return BenchImport(Draft(mapping, tuple(notes), f"Does the simulation match {path.name}?"), measured, files)
 
 
-def _notes(served: str, near: str | None, hardware: str | None, version: str | None) -> list[str]:
+def _notes(served: str, near: str | None, hardware: str | None, engine: str, version: str | None) -> list[str]:
     notes = []
     if hardware is None:
         notes.append(f"The result does not say its GPU: {ASSUMED_HARDWARE} is assumed; --hardware names yours.")
     if version is None:
         notes.append(
-            "The result does not say vLLM's version: the newest known is assumed; --engine-version names yours."
+            f"The result does not say {engine}'s version: the newest known is assumed; --engine-version names yours."
         )
     if near is not None:
         notes.append(f"{served} is taken to have the architecture of {near}, by its name; --model says another.")
@@ -144,6 +143,8 @@ def _arrivals(result: Mapping[str, Any], path: Path, notes: list[str]) -> dict[s
     rate, concurrency = result.get("request_rate", "inf"), result.get("max_concurrency")
     if rate in ("inf", None) or rate == float("inf"):
         if concurrency is None:
+            if "request_rate" not in result:
+                notes.append("The result does not say how requests were sent: all at once is assumed.")
             return {"process": "closed_loop", "concurrency": _sent(result, path)}  # a server, to which all went at once
         return {"process": "closed_loop", "concurrency": int(_number(result, "max_concurrency", path))}
     rate = _number(result, "request_rate", path)
@@ -167,7 +168,11 @@ def _sent(result: Mapping[str, Any], path: Path) -> int:
 def _number(result: Mapping[str, Any], key: str, path: Path) -> float:
     value = result.get(key)
     if not _is_number(value):
-        rule = "is missing: this is no result of vllm bench serve" if value is None else "is not a number"
+        rule = (
+            "is missing: this is no result of vllm bench serve or sglang.bench_serving"
+            if value is None
+            else "is not a number"
+        )
         raise TraceError(rule, file=path, key=key, value=value)
     return float(value or 0)
 

@@ -101,6 +101,7 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
     """
     if config.batching != "continuous" or config.kv_allocation == "none" or not is_covered(scenario, specs):
         return NO_BOUND
+    times = _in_arrays(times)
     table = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config)
     prompt = np.frombuffer(table.prompt_tokens, dtype=np.int32).astype(np.float64)
     output = np.frombuffer(table.output_tokens, dtype=np.int32).astype(np.float64)
@@ -129,8 +130,22 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
     missed = _term_out_of_reach(slo, {"ttft": ttft, "tpot": tpot, "e2e": e2e}, fails, latest_start)
     if missed is not None:
         return dataclasses.replace(bound, out_of_reach=missed)
-    replicas = _least_replicas(slo, config, times, specs, prompt, output, ttft, fails, latest_start)
+    limits = None if specs.concurrency is not None else _deadlines(slo, output, ttft)
+    if limits is None:
+        return bound
+    deadline, decoding = limits
+    answers = np.minimum(output, 1.0) if decoding is None else output
+    work, _ = least_replica_seconds(prompt, answers, decoding, config, times)
+    work, ends = np.where(fails, np.inf, work), specs.arrival_time + deadline
+    replicas = _least_replicas(slo.attainment, specs.arrival_time, work, ends, latest_start)
     return dataclasses.replace(bound, least_replicas=replicas)
+
+
+def _in_arrays(times: StepTimes) -> StepTimes:
+    """Return the same with arrays, which every bound would else make of the lists for itself."""
+    names = ("decode_base", "decode_slope", "token_seconds", "sequence_seconds", "decode_attention_base")
+    arrays = {name: np.asarray(getattr(times, name), dtype=np.float64) for name in names}
+    return dataclasses.replace(times, **arrays)  # type: ignore[arg-type]
 
 
 def first_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes) -> Array:
@@ -236,17 +251,29 @@ def _is_too_many(misses: NDArray[np.bool_], attainment: float, latest_start: int
     return bool(np.all((requests - from_here) / requests < attainment))
 
 
-def _least_replicas(
-    slo: SLO,
-    config: EngineConfig,
-    times: StepTimes,
-    specs: RequestSpecs,
-    prompt: Array,
-    output: Array,
-    ttft: Array,
-    fails: NDArray[np.bool_],
-    latest_start: int,
-) -> int:
+def _deadlines(slo: SLO, output: Array, ttft: Array) -> tuple[Array, Array | None] | None:
+    """Return by when a request that meets the SLO is done, and how long its decoding may take; None: at any time.
+
+    Args:
+        slo: The limits.
+        output: Output tokens of each request.
+        ttft: Least seconds to the first token of each.
+
+    Returns:
+        Seconds after the arrival of each, and seconds from the first token to the last; the latter None where no limit
+        speaks of it.
+    """
+    if slo.ttft is None and slo.e2e is None:
+        return None
+    decoding = None if slo.tpot is None else slo.tpot * np.maximum(output - 1, 0.0)
+    if slo.e2e is not None:
+        left = np.maximum(slo.e2e - ttft, 0.0)
+        return np.full(len(output), slo.e2e), left if decoding is None else np.minimum(decoding, left)
+    assert slo.ttft is not None
+    return slo.ttft + (np.zeros(len(output)) if decoding is None else decoding), decoding
+
+
+def _least_replicas(attainment: float, arrival_time: Array, work: Array, ends: Array, latest_start: int) -> int:
     """Return the replicas below which too few requests can meet the SLO.
 
     A request that meets it is done by a known deadline after its arrival. Those that arrive from request s on and
@@ -256,34 +283,22 @@ def _least_replicas(
     between two of the starts looked at, at most the requests between them are lost from the count. The same holds of
     any stretch of requests behind it, all but the misses that the whole window may have: the busiest ones are looked
     at.
+
+    Args:
+        attainment: Share of the requests that must meet the SLO.
+        arrival_time: Of each, seconds, ascending.
+        work: Least replica seconds of each; infinite where it fails.
+        ends: Deadline of each, seconds.
+        latest_start: Last request that a measured window may begin with.
     """
-    if specs.concurrency is not None:
-        return 1
-    gaps = np.maximum(output - 1, 0.0)
-    decoding = np.full(len(output), np.inf)
-    if slo.tpot is not None:
-        decoding = slo.tpot * gaps
-    if slo.e2e is not None:
-        decoding = np.minimum(decoding, np.maximum(slo.e2e - ttft, 0.0))
-    if slo.e2e is not None:
-        deadline = np.full(len(output), slo.e2e)
-    elif slo.ttft is not None:
-        deadline = slo.ttft + (decoding if slo.tpot is not None else np.zeros(len(output)))
-    else:
-        return 1
-    has_decode_limit = slo.tpot is not None or slo.e2e is not None
-    answers = output if has_decode_limit else np.minimum(output, 1.0)
-    work, _ = least_replica_seconds(prompt, answers, decoding if has_decode_limit else None, config, times)
-    work = np.where(fails, np.inf, work)
-    ends = specs.arrival_time + deadline
-    least, count = math.inf, len(output)
+    least, count = math.inf, len(work)
     starts = np.unique(np.linspace(0, latest_start + 1, WINDOW_STARTS + 1).astype(np.int64))
     for first, after in itertools.pairwise(int(each) for each in starts):
         start = after - 1
-        num_good = math.ceil(slo.attainment * (count - first) - 1e-9) - (start - first)
-        least = min(least, _replicas_from(work[start:], ends[start:], float(specs.arrival_time[start]), num_good))
-    misses = count - math.ceil(slo.attainment * count - 1e-9)
-    busiest = _replicas_when_busiest(work, ends, specs.arrival_time, latest_start, misses)
+        num_good = math.ceil(attainment * (count - first) - 1e-9) - (start - first)
+        least = min(least, _replicas_from(work[start:], ends[start:], float(arrival_time[start]), num_good))
+    misses = count - math.ceil(attainment * count - 1e-9)
+    busiest = _replicas_when_busiest(work, ends, arrival_time, latest_start, misses)
     least = max(least, busiest) if math.isfinite(least) else busiest
     return max(1, math.ceil(least * ROUNDING))
 

@@ -34,7 +34,7 @@ from simserve.planner.search.trial import (
     request_limit,
     try_fleet,
 )
-from simserve.planner.search.words import bound_reason, clause, shortage
+from simserve.planner.search.words import bound_reason, clause, context_shortage, shortage
 from simserve.planner.space.makeup import POOLS_KEY, SCALING_KEY, makeup_of, merged
 from simserve.planner.space.space import Kind, Space, gpus_of
 from simserve.scenario.objective import objective
@@ -127,6 +127,9 @@ class Search:
         except InputError as refusal:
             return Member(overrides=overrides, status="invalid", reason=clause(refusal))
         specs = self._requests(scenario)
+        for each in resolved.pools or (resolved,):
+            if cut := context_shortage(each, specs):
+                return Member(overrides=overrides, status="does_not_fit", reason=cut)
         bound = fleet_bound(scenario, resolved.engine, priced.step_times, specs)
         member = Member(
             overrides=overrides,

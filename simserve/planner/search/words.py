@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from simserve.errors import InputError
+from simserve.perf.memory import is_context_cut
 from simserve.planner.search.bound import Bound, loosest_limits
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
+from simserve.workload.requests import RequestSpecs
 
 
 def bound_reason(bound: Bound, scenario: Scenario) -> str:
@@ -35,6 +39,17 @@ def shortage(resolved: ResolvedScenario) -> str:
     return (
         f"does not fit: KV memory for {memory.longest_sequence:,} of the {memory.max_model_len:,} tokens of one request"
     )
+
+
+def context_shortage(resolved: ResolvedScenario, specs: RequestSpecs) -> str | None:
+    """Return what lacks where the engine cut the context to its KV cache and requests are longer; else None."""
+    if not is_context_cut(resolved.shape.engine):
+        return None
+    answers = np.where(specs.max_tokens < 0, specs.output_tokens, np.minimum(specs.output_tokens, specs.max_tokens))
+    longest = int((specs.prompt_tokens + answers).max())
+    if longest <= resolved.memory.max_model_len:
+        return None
+    return f"does not fit: KV memory for {resolved.memory.max_model_len:,} of the {longest:,} tokens of one request"
 
 
 def clause(refusal: InputError) -> str:

@@ -56,7 +56,7 @@ def rows_of(tasks: Sequence[Task], *, workers: int, backend: str, scheduler: str
     elif backend == "loky" and workers > 1:
         yield from (row for _, row in fresh(run_task, [(task,) for task in tasks], workers))
     else:
-        yield from (row for _, row in results_of(run_task, [(task,) for task in tasks], workers))
+        yield from (row for _, row in results_of(run_task, [(task,) for task in tasks], workers, are_alike=True))
 
 
 def _on_dask(tasks: Sequence[Task], workers: int, scheduler: str | None) -> Iterator[Row]:

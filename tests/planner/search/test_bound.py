@@ -193,49 +193,40 @@ def test_fewer_replicas_than_the_bound_do_not_hold(
         assert not try_fleet(scenario, {}, min(bound.least_replicas - 1, 40)).holds
 
 
-def test_the_bounds_are_not_idle() -> None:
-    """On chat traffic they reach most of what one replica really needs, so that they drop something."""
+def least_and_needed(arrivals: dict[str, Any], **length: Any) -> tuple[int, int]:
+    """Return the replicas that the bound asks for at least, and those that chat traffic on L4 cards needs."""
     scenario = make_scenario(
         workload={
-            "arrivals": {"process": "poisson", "rate": 60.0},
+            "arrivals": arrivals,
             "prompt_tokens": {"distribution": "fixed", "value": 500},
             "output_tokens": {"distribution": "fixed", "value": 100},
-            "num_requests": 1000,
+            **length,
         },
         deployment={"hardware": "l4-24gb", "engine": {"name": "vllm", "version": "0.12"}},
         slo={"ttft": "1 s", "tpot": "50 ms"},
     )
     resolved = resolve(scenario)
     specs = generate(scenario.workload, seed=scenario.run.seed)
-
     bound = fleet_bound(scenario, resolved.engine, price(resolved.shape).step_times, specs)
-
     needed = next(replicas for replicas in range(1, 20) if try_fleet(scenario, {}, replicas).holds)
+    return bound.least_replicas, needed
+
+
+def test_the_bounds_are_not_idle() -> None:
+    """They reach most of what is really needed, so that they drop something."""
+    least, needed = least_and_needed({"process": "poisson", "rate": 60.0}, num_requests=1000)
+
     assert needed >= 3
-    assert needed / 2 <= bound.least_replicas <= needed
+    assert needed / 2 <= least <= needed
 
 
 def test_a_spike_is_bounded_by_its_busiest_stretch() -> None:
     """The mean of the whole run would ask for a third of the replicas."""
-    scenario = make_scenario(
-        workload={
-            "arrivals": {"process": "spike", "rate": 4.0, "factor": 15, "at": "60 s", "spike_duration": "30 s"},
-            "prompt_tokens": {"distribution": "fixed", "value": 500},
-            "output_tokens": {"distribution": "fixed", "value": 100},
-            "duration": "180 s",
-            "num_requests": None,
-        },
-        deployment={"hardware": "l4-24gb", "engine": {"name": "vllm", "version": "0.12"}},
-        slo={"ttft": "1 s", "tpot": "50 ms"},
-    )
-    resolved = resolve(scenario)
-    specs = generate(scenario.workload, seed=scenario.run.seed)
+    spike = {"process": "spike", "rate": 4.0, "factor": 15, "at": "60 s", "spike_duration": "30 s"}
+    least, needed = least_and_needed(spike, duration="180 s", num_requests=None)
 
-    bound = fleet_bound(scenario, resolved.engine, price(resolved.shape).step_times, specs)
-
-    needed = next(replicas for replicas in range(1, 20) if try_fleet(scenario, {}, replicas).holds)
-    assert needed / 2 <= bound.least_replicas <= needed
     assert needed >= 3
+    assert needed / 2 <= least <= needed
 
 
 def test_losses_before_a_late_window_are_not_bounded() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -156,21 +157,18 @@ def test_an_empty_validation_has_a_page() -> None:
     assert "0 of 0" in accuracy_page(Validation(predictions=()), "2026-11-30")
 
 
-def test_the_first_requests_of_a_cold_server_wait_longer() -> None:
-    """4 clients of 10 prompts each: a tenth of the requests is there at the start; TPOT stays."""
-    workload = scenario_mapping()["workload"] | {
-        "arrivals": {"process": "closed_loop", "concurrency": 4},
-        "num_requests": 40,
-    }
+def two_protocols(first: Protocol, second: Protocol, **workload: Any) -> list[dict[str, float]]:
+    """Return what is predicted of one server that is asked in two ways, by four clients of ten prompts each."""
+    clients = {"arrivals": {"process": "closed_loop", "concurrency": 4}, "num_requests": 40}
+    scenario = scenario_mapping(workload=scenario_mapping()["workload"] | clients | workload)
     measured = {"tpot": 0.01, "ttft": 0.05, "e2e": 0.2}
-    points = [
-        make_point(
-            scenario=scenario_mapping(workload=workload), measured=measured, protocol=Protocol(cold_seconds=each)
-        )
-        for each in (0.0, 2.0)
-    ]
+    points = (make_point(scenario=scenario, measured=measured, protocol=each) for each in (first, second))
+    return [dict(predict(point, Pricer()).predicted) for point in points]
 
-    warm, cold = (predict(point, Pricer()).predicted for point in points)
+
+def test_the_first_requests_of_a_cold_server_wait_longer() -> None:
+    """A tenth of the requests is there at the start; TPOT stays."""
+    warm, cold = two_protocols(Protocol(), Protocol(cold_seconds=2.0))
 
     assert cold["ttft"] - warm["ttft"] == pytest.approx(0.2)
     assert cold["e2e"] - warm["e2e"] == pytest.approx(0.2)
@@ -179,20 +177,8 @@ def test_the_first_requests_of_a_cold_server_wait_longer() -> None:
 
 def test_answers_of_a_cold_server_wait_for_the_prompts_behind_them() -> None:
     """A tenth of the answers takes 2 s longer, each over its tokens but the first; first tokens come as they did."""
-    workload = scenario_mapping()["workload"] | {
-        "arrivals": {"process": "closed_loop", "concurrency": 4},
-        "output_tokens": {"distribution": "fixed", "value": 21},
-        "num_requests": 40,
-    }
-    measured = {"tpot": 0.01, "ttft": 0.05, "e2e": 0.2}
-    points = [
-        make_point(
-            scenario=scenario_mapping(workload=workload), measured=measured, protocol=Protocol(cold_stall_seconds=each)
-        )
-        for each in (0.0, 2.0)
-    ]
-
-    warm, cold = (predict(point, Pricer()).predicted for point in points)
+    lengths = {"distribution": "fixed", "value": 21}
+    warm, cold = two_protocols(Protocol(), Protocol(cold_stall_seconds=2.0), output_tokens=lengths)
 
     assert cold["ttft"] == warm["ttft"]
     assert cold["e2e"] - warm["e2e"] == pytest.approx(0.2)
@@ -201,10 +187,7 @@ def test_answers_of_a_cold_server_wait_for_the_prompts_behind_them() -> None:
 
 def test_a_distant_client_hears_of_every_first_token_later() -> None:
     """TPOT stays."""
-    measured = {"tpot": 0.01, "ttft": 0.05, "e2e": 0.2}
-    points = [make_point(measured=measured, protocol=Protocol(front_seconds=each)) for each in (0.0, 0.01)]
-
-    near, far = (predict(point, Pricer()).predicted for point in points)
+    near, far = two_protocols(Protocol(), Protocol(front_seconds=0.01))
 
     assert far["ttft"] - near["ttft"] == pytest.approx(0.01)
     assert far["e2e"] - near["e2e"] == pytest.approx(0.01)

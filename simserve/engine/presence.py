@@ -1,0 +1,159 @@
+"""Presence: what a data plane knows of replicas that come and go, and what it is told to do between two drives.
+
+Who comes and goes is decided elsewhere. The plane calls where a step has ended that somebody waits for; what touches
+schedulers, routes or clients is an order to it, carried out where they are: compiled code has no other way in.
+"""
+
+from __future__ import annotations
+
+from array import array
+from heapq import heappush
+
+from simserve.engine.attendance import HELD, NOWHERE, PARKED, Attendance, without_answer
+from simserve.engine.callers import SUBMIT, abandon
+from simserve.engine.data_plane import DataPlane, choice, count_at
+from simserve.engine.door import end_pause, refusal_in_front
+from simserve.engine.kernel import seen_time, submit
+from simserve.engine.outcomes import ADMITTED, REJECTED
+from simserve.engine.state import FAILED, RequestTable
+from simserve.engine.transfers import begin
+
+CALLS, DRAINS, FROZEN = 1, 2, 4
+"""Marks of a replica: it calls when its step ends; it calls when it holds nothing any more; it does nothing."""
+NO_ORDER, HAND_OVER, LOSE, SETTLE = range(4)
+"""Orders: route a request; a replica that held a request is gone; end the step of a replica on which none runs."""
+RETRIED = -1
+"""Instead of a reason for a loss: the router sends the request elsewhere, and its client knows nothing."""
+
+
+class Presence:
+    """Replicas that come and go, beside what the plane knows of them.
+
+    Attributes:
+        marks: Of each replica, the flags above.
+        calls: Replicas that somebody must look after before anything else happens.
+        called_at: When the last of them called, seconds.
+        parked: Requests that wait for a replica to be ready, in the order of their coming.
+        joined: Of each request, the how manieth it was to join a replica.
+        num_joined: How many have.
+        last_joined: Of each replica, the request that joined it last; -1: none.
+        busy_seconds: Of each replica, seconds of its steps so far.
+        notes_ends: Whether somebody asks which requests have ended.
+        ended: Those since it was last asked.
+        order: What is to be done at the next call of the drive, which then does nothing else.
+        subject: Which request, or replica, that is about.
+        reason: Of a loss, or `RETRIED`.
+        time: When, seconds.
+    """
+
+    __slots__ = (
+        "busy_seconds",
+        "called_at",
+        "calls",
+        "ended",
+        "joined",
+        "last_joined",
+        "marks",
+        "notes_ends",
+        "num_joined",
+        "order",
+        "parked",
+        "reason",
+        "subject",
+        "time",
+    )
+
+    def __init__(self, num_requests: int, num_units: int, *, notes_ends: bool) -> None:
+        self.marks = [0] * num_units
+        self.last_joined = [NOWHERE] * num_units
+        self.busy_seconds = [0.0] * num_units
+        self.calls: list[int] = []
+        self.called_at = 0.0
+        self.parked: list[int] = []
+        self.joined = array("q", [0]) * num_requests
+        self.num_joined = 0
+        self.notes_ends = notes_ends
+        self.ended: list[int] = []
+        self.order, self.subject, self.reason, self.time = NO_ORDER, 0, 0, 0.0
+
+
+def is_open(plane: DataPlane, index: int) -> bool:
+    """Return whether a replica is there that may take a request."""
+    return len(plane.parts[plane.kinds[index]].ready) > 0
+
+
+def arrive_in_front(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
+    """Turn a request away that no replica may take yet, or let it wait for one."""
+    door, presence = attendance.door, attendance.presence
+    assert presence is not None
+    if door is not None:
+        reason = refusal_in_front(door, index, len(presence.parked), 0.0, now)
+        if reason != ADMITTED:
+            attendance.refusals[reason] += 1
+            without_answer(plane, attendance, requests, index, now, REJECTED, reason, now, door.retry_after)
+            return
+    park(attendance, index)
+
+
+def park(attendance: Attendance, index: int) -> None:
+    """Let a request wait for a replica to be ready."""
+    assert attendance.presence is not None
+    attendance.place[index] = PARKED
+    attendance.presence.parked.append(index)
+
+
+def take_in(
+    plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int, now: float
+) -> None:
+    """Give a request to a replica; a scheduler that works ahead may see it later."""
+    unit = plane.units[number]
+    door, presence = attendance.door, attendance.presence
+    if door is not None and door.has_patience and not plane.loads[number]:
+        end_pause(attendance.finishes[number], now)
+    count_at(plane, requests, number, index)
+    attendance.place[index] = number
+    if attendance.transfers is not None:
+        begin(attendance.transfers, requests, number, index)
+    is_frozen = False
+    if presence is not None:
+        presence.num_joined += 1
+        presence.joined[index] = presence.num_joined
+        presence.last_joined[number] = index
+        is_frozen = presence.marks[number] & FROZEN != 0
+    if plane.schedules_ahead:
+        time = seen_time(unit, now)
+        if time > now:
+            plane.ends[number] = unit.end_time
+            attendance.place[index] = HELD - number
+            heappush(attendance.callers.events, (time, SUBMIT, index, number))
+            return
+    submit(unit, requests, index, now)
+    if not is_frozen:
+        plane.ends[number] = unit.end_time
+
+
+def hand_over(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
+    """Route a request that has been let in before."""
+    if is_open(plane, index):
+        take_in(plane, attendance, requests, choice(plane, index), index, now)
+    else:
+        park(attendance, index)
+
+
+def lose(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, reason: int, now: float) -> None:
+    """Let a request whose replica is gone be tried again, or be gone."""
+    attendance.place[index] = NOWHERE
+    if reason == RETRIED:
+        abandon(attendance.callers, requests, index, now)
+        requests.ready_time[index] = now
+        hand_over(plane, attendance, requests, index, now)
+    else:
+        without_answer(plane, attendance, requests, index, now, FAILED, reason, now, 0.0)
+
+
+def call_if_awaited(plane: DataPlane, presence: Presence, number: int, now: float) -> None:
+    """Call for a replica whose step has ended, or that holds one request less, if somebody waits for that."""
+    mark = presence.marks[number]
+    if mark & CALLS or (mark & DRAINS and not plane.loads[number]):
+        presence.calls.append(number)
+        presence.called_at = now

@@ -1,0 +1,181 @@
+"""Decisions: SimPy's side of a run, the processes that change a fleet and the clock they share with its data plane."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from simserve.engine.prefix_cache import PrefixPaths
+from simserve.engine.state import COMPLETED, RequestTable
+from simserve.engine.tables import StepTimes
+from simserve.sim.autoscaler import Autoscaler
+from simserve.sim.cluster import end_of
+from simserve.sim.control import Control
+from simserve.sim.faults import Faults
+from simserve.sim.liveness import Liveness
+from simserve.sim.lives import Lives
+from simserve.sim.outages import Outages
+from simserve.sim.pools import PoolSetup
+from simserve.sim.recorder import Recorder
+from simserve.sim.timeline import FleetTimeline
+from simserve.sim.units import Pool
+from simserve.sim.updates import Updates
+from simserve.workload.requests import RequestSpecs
+
+
+class Decisions:
+    """What decides over time in a run.
+
+    Args:
+        control: The rules.
+        setups: The pools before the run.
+        fleet: The replicas; the first of them are there.
+        specs: What arrives.
+        arrival_time: When each request was first sent; filled for a closed loop.
+    """
+
+    def __init__(
+        self,
+        control: Control,
+        setups: Sequence[PoolSetup],
+        fleet: Lives,
+        specs: RequestSpecs,
+        arrival_time: NDArray[np.float64],
+    ) -> None:
+        self._control, self._setups, self._fleet, self._specs = control, setups, fleet, specs
+        self._arrival_time = arrival_time
+        self._outages = Outages(fleet)
+        self._updates: Updates | None = None
+
+    def run(self) -> bool:
+        """Run to the end; return whether the user stopped it."""
+        env, control, fleet = simpy.Environment(), self._control, self._fleet
+        for pool, setup in zip(fleet.pools, self._setups, strict=True):
+            scaling = setup.autoscaling if pool.name else control.autoscaling
+            if scaling is not None:
+                env.process(Autoscaler(scaling, env, fleet, pool, self._meets_slo).run())
+        if control.faults:
+            Faults(env, fleet, self._specs, self._outages).start(control.faults)
+        if control.liveness is not None:
+            Liveness(control.liveness, env, fleet, self._outages)
+        if control.updates:
+            self._updates = Updates(env, fleet)
+            self._updates.start(control.updates)
+        interval = control.routing.update_interval
+        if interval:
+            env.process(_renew(env, fleet, interval))
+        done = env.process(_data_plane(env, fleet))
+        try:
+            env.run(until=done)
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def timeline(
+        self,
+        tries: NDArray[np.float64],
+        refusals: dict[str, int],
+        num_resent: int,
+        lost_tokens: int,
+        ranks: NDArray[np.int64] | None = None,
+    ) -> FleetTimeline:
+        """Return the lives of the replicas, and what requests tried in vain (arguments as of `FleetTimeline`)."""
+        units, pools, outages, updates = self._fleet.units, self._fleet.pools, self._outages, self._updates
+        return FleetTimeline(
+            launched_at=np.array([unit.launched_at for unit in units]),
+            ready_at=np.array([unit.ready_at for unit in units]),
+            stopped_at=np.array([unit.stopped_at for unit in units]),
+            gpus=np.array([unit.pool.gpus_per_replica for unit in units], dtype=np.int64),
+            ranks=ranks,
+            pool=np.array([pools.index(unit.pool) for unit in units], dtype=np.int64),
+            pool_regions=tuple(pool.region for pool in pools),
+            pool_names=tuple(pool.name for pool in pools),
+            lost_since=np.array(outages.lost_since, dtype=np.float64),
+            lost_until=np.array(outages.lost_until, dtype=np.float64),
+            num_killed=outages.num_killed,
+            num_missed=self._num_missed(),
+            num_replaced=0 if updates is None else updates.num_replaced,
+            updates=np.array([] if updates is None else updates.spans, dtype=np.float64).reshape(-1, 2),
+            tries=tries,
+            refusals=refusals,
+            num_resent=num_resent,
+            lost_tokens=lost_tokens,
+        )
+
+    def _num_missed(self) -> int:
+        """Return how many faults and updates have a time that the run did not come to."""
+        end = end_of(self._fleet.requests)
+        times = [each.at for each in (*self._control.faults, *self._control.updates)]
+        return sum(time is not None and time > end for time in times)
+
+    def _meets_slo(self, index: int) -> bool:
+        """Return whether a request that has ended met the objective of its class."""
+        requests, limits, classes = self._fleet.requests, self._control.limits, self._specs.request_class
+        ttft, tpot, e2e = limits[0] if classes is None else limits[int(classes[index])]
+        if requests.status[index] != COMPLETED:
+            return False
+        sent_at, first, last = self._arrival_time[index], requests.first_token_time[index], requests.finish_time[index]
+        gaps = requests.generated_tokens[index] - 1
+        return (
+            (ttft is None or first - sent_at <= ttft)
+            and (e2e is None or last - sent_at <= e2e)
+            and (tpot is None or not gaps or last - first <= tpot * gaps)
+        )
+
+
+def _data_plane(env: simpy.Environment, fleet: Lives) -> Generator[simpy.Event, Any, None]:
+    """Drive a fleet from decision to decision, until every request has come to its end or nothing is to come."""
+    # Whoever starts at time 0 comes first.
+    yield env.timeout(0)
+    while not fleet.is_done:
+        until = env.peek()
+        fleet.drive(until)
+        if fleet.news:
+            yield env.timeout(max(fleet.news_time - env.now, 0.0))
+            news, fleet.news = fleet.news, []
+            for tell in news:
+                tell()
+            yield env.timeout(0)
+            continue
+        if until == float("inf"):
+            return
+        yield env.timeout(max(until - env.now, 0.0))
+
+
+def _renew(env: simpy.Environment, fleet: Lives, interval: float) -> Generator[simpy.Event, Any, None]:
+    """Let the router look at the replicas every so often."""
+    while True:
+        fleet.refresh()
+        yield env.timeout(interval)
+
+
+def pool_of(
+    setup: PoolSetup,
+    control: Control,
+    times: StepTimes,
+    recorder: Recorder,
+    paths: PrefixPaths | None,
+    requests: RequestTable,
+) -> Pool:
+    """Return a pool without replicas; where there is only one, ``control`` says how its replicas start."""
+    is_named = bool(setup.name)
+    return Pool(
+        setup.name,
+        setup.engine,
+        times,
+        recorder,
+        setup.gpus_per_replica,
+        setup.role,
+        paths,
+        requests,
+        region=setup.region,
+        startup_seconds=setup.startup_seconds if is_named else control.startup_seconds,
+        weights_bytes=setup.weights_bytes if is_named else control.weights_bytes,
+        replicas_per_node=setup.replicas_per_node if is_named else control.replicas_per_node,
+        kv_layout=setup.kv_layout,
+        kv_bytes_per_token=setup.kv_bytes_per_token,
+    )
