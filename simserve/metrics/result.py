@@ -97,9 +97,6 @@ def _freeze(value: Any) -> Any:
     if isinstance(value, FrozenDict):
         # A result made of another: all in it has been frozen.
         return value
-    if isinstance(value, FrozenDict):
-        # A result made of another: all in it has been frozen.
-        return value
     if isinstance(value, Mapping):
         return FrozenDict({key: _freeze(each) for key, each in value.items()})
     if isinstance(value, list | tuple):
