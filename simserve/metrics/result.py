@@ -94,6 +94,9 @@ _UNCHANGING = frozenset({str, int, float, bool})
 def _freeze(value: Any) -> Any:
     if value is None or type(value) in _UNCHANGING:
         return value
+    if isinstance(value, FrozenDict):
+        # A result made of another: all in it has been frozen.
+        return value
     if isinstance(value, Mapping):
         return FrozenDict({key: _freeze(each) for key, each in value.items()})
     if isinstance(value, list | tuple):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simserve.metrics.figures import rows_where
 from simserve.metrics.result import RunResult
 from simserve.perf.pricing import price
 from simserve.perf.roofline import roofline
@@ -63,7 +64,8 @@ def _roofline(
     resolved: ResolvedScenario, result: RunResult, done: np.ndarray[Any, np.dtype[np.bool_]]
 ) -> dict[str, Any]:
     records = result.simulation.records
-    prompt, output = float(records.prompt_tokens[done].mean()), float(records.output_tokens[done].mean())
+    rows = rows_where(done)
+    prompt, output = float(records.prompt_tokens[rows].mean()), float(records.output_tokens[rows].mean())
     found = roofline(
         resolved.shape,
         price(resolved.shape),

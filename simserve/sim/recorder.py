@@ -323,24 +323,28 @@ class Recorder:
         (start, steps, first, increment, decoding, context, prefill, prefilling, priced) = rows[:9]
         (pairs, keys, first_gaps, further_gaps, held, before, after, waiting, blocked) = rows[9:]
         later = steps * (steps - 1.0) * 0.5
-        seconds = first * steps + increment * later
-        self._num_steps += int(steps.sum())
-        self._sequence_steps += float(((decoding + prefilling) * steps).sum())
-        self._busy += float(seconds.sum())
+        amounts = np.empty((4, len(steps)))
+        seconds, used, prefilled, decoded = amounts
+        np.add(first * steps, increment * later, out=seconds)
+        np.multiply(prefill, steps, out=prefilled)
+        np.multiply(advances, steps, out=decoded)
+        self._num_steps += int(np.add.reduce(steps))
+        self._sequence_steps += float(np.add.reduce((decoding + prefilling) * steps))
+        self._busy += float(np.add.reduce(seconds))
         self._add_gaps(*self._client_pace(first, increment, decoding), steps, first_gaps, further_gaps)
         self._blocked += np.bincount(blocked.astype(np.int64), weights=waiting, minlength=len(BLOCKED_NAMES))
 
         # A step's blocks are taken before it runs; over a leap they grow evenly from `before` to `after`.
-        used = (before + (after - before) * (steps + 1.0) / (2.0 * steps)) * seconds
-        self._reserved += float(used.sum())
+        half_way = (steps + 1.0) * 0.5
+        np.multiply(before + (after - before) * half_way / steps, seconds, out=used)
+        self._reserved += float(np.add.reduce(used))
         if self._capacity:
-            self._held += float(((held + (advances + prefill) * (steps + 1.0) * 0.5) * seconds).sum())
+            self._held += float(np.add.reduce((held + (advances + prefill) * half_way) * seconds))
         if self._config.kv_allocation in ("pow2", "oracle"):
             is_stuck = blocked == BLOCKED_BY_SCATTER
             self._unusable += float(((self._usable - after) * seconds)[is_stuck].sum())
         self._peak = max(self._peak, float(after.max()))
-        prefilled = prefill * steps
-        self._sums.add(start, seconds, (seconds, used, prefilled, advances * steps), counts)
+        self._sums.add(start, seconds, amounts, counts)
 
         if self._drafts is None and self._steps is None:
             return

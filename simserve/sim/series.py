@@ -57,15 +57,13 @@ class BinnedSums:
         self._width = _FIRST_WIDTH
         self._sums: Floats = np.zeros((len(names), _NUM_BINS))
 
-    def add(
-        self, start: Floats, seconds: Floats, amounts: tuple[Floats, ...], counts: Sequence[int] | None = None
-    ) -> None:
+    def add(self, start: Floats, seconds: Floats, amounts: Floats, counts: Sequence[int] | None = None) -> None:
         """Spread amounts evenly over the intervals ``[start, start + seconds]``.
 
         Args:
             start: Seconds, shape [intervals] as the next.
             seconds: How long each is.
-            amounts: What each brings, by name.
+            amounts: What each brings, by name; shape [names, intervals].
             counts: How many intervals of each replica there are, one replica's behind the other's, none of them
                 without any; those of one ascend and are disjoint. None: all are of one.
         """
@@ -89,12 +87,10 @@ class BinnedSums:
             at = np.minimum(np.maximum(at, firsts[:, None]), lasts[:, None])
         share = np.minimum(np.maximum((edges - start[at]) / seconds[at], 0.0), 1.0)
         is_empty = at[:, 1:] == at[:, :-1]
-        places = at.ravel()
-        for row, amount in enumerate(amounts):
-            reached = share * amount[at]
-            between = np.add.reduceat(amount, places).reshape(at.shape)[:, :-1]
-            between[is_empty] = 0.0
-            self._sums[row, low:high] += (between + (reached[:, 1:] - reached[:, :-1])).sum(axis=0)
+        reached = share * amounts[:, at]
+        between = np.add.reduceat(amounts, at.ravel(), axis=1).reshape(len(amounts), *at.shape)[:, :, :-1]
+        between[:, is_empty] = 0.0
+        self._sums[:, low:high] += (between + (reached[:, :, 1:] - reached[:, :, :-1])).sum(axis=1)
 
     def _reach(self, end: float) -> None:
         """Widen the bins until they cover a time; what runs elsewhere may end after the last step."""

@@ -8,13 +8,21 @@ import math
 import numpy as np
 import pytest
 
-from simserve.metrics.figures import at, figure_at, in_json, or_null, ratio
+from simserve.metrics.figures import at, figure_at, in_json, or_null, ratio, rows_where
 
 
 def test_a_ratio_to_nothing_is_undefined() -> None:
     """Never 0, which would read as a measurement."""
     assert ratio(3, 2) == 1.5
     assert math.isnan(ratio(3, 0))
+
+
+def test_where_all_count_nothing_is_copied() -> None:
+    """A slice shows the rows themselves; else the mask selects."""
+    values, mask = np.arange(3.0), np.array([True, False, True])
+
+    assert np.shares_memory(values[rows_where(np.ones(3, dtype=np.bool_))], values)
+    assert values[rows_where(mask)].tolist() == [0.0, 2.0]
 
 
 def test_what_is_undefined_leaves_as_null() -> None:

@@ -129,10 +129,8 @@ class Memory:
         """Set a field of a record; an array or another memory is kept alive and pointed to."""
         at = number * self.record.num_words + self.record.offsets[name]
         kind = self.record.fields[name]
-        if kind == FLOAT:
-            self._floats[at] = value
-        elif kind in (INTEGER, BOOLEAN):
-            self.words[at] = int(value)
+        if isinstance(kind, str):
+            (self._floats if kind == FLOAT else self.words)[at] = value
         elif isinstance(kind, Table):
             self._kept.append(value)
             self.words[at], self.words[at + 1] = value.ctypes.data, len(value)
@@ -242,6 +240,9 @@ class Memory:
     def _put_items(self, at: int, kind: Items, values: Sequence[Any] | None) -> None:
         """Copy a list. One that is absent gets no memory, by which compiled code knows it."""
         if values is None:
+            return
+        if not len(values):
+            self.words[at] = _allocate(WORD)
             return
         if len(kind.codes) == 1:
             items = np.array(values, dtype=kind.codes)

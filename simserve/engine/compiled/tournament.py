@@ -39,9 +39,11 @@ def note_time(order: Any, position: int, time: float) -> None:
     place = (len(order) >> 1) + position
     order[place] = time
     while place > 1:
+        # Only the other of two is loaded: none waits for what has just been stored.
+        other = order[place ^ 1]
+        time = other if other < time else time
         place >>= 1
-        one, other = order[2 * place], order[2 * place + 1]
-        order[place] = one if one < other else other
+        order[place] = time
 
 
 def first_time(order: Any, times: Any) -> float:
@@ -82,11 +84,13 @@ def arrange_loads(order: Any, loads: Any) -> None:
 def note_load(order: Any, position: int, load: int) -> None:
     """As `simserve.engine.order.note_load`."""
     place = (len(order) >> 1) + position
-    order[place] = load << SHIFT | position
+    entry = load << SHIFT | position
+    order[place] = entry
     while place > 1:
+        other = order[place ^ 1]
+        entry = other if other < entry else entry
         place >>= 1
-        one, other = order[2 * place], order[2 * place + 1]
-        order[place] = one if one < other else other
+        order[place] = entry
 
 
 def least_load(order: Any, loads: Any) -> int:
