@@ -21,7 +21,7 @@ from simserve.engine.state import PROMPT_TOO_LONG, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.perf.tables import PricedDeployment
 from simserve.sim.acceleration import Accelerate, compiled_for
-from simserve.sim.attended import AttendedRun, is_attended
+from simserve.sim.attended import AttendedRun, why_managed
 from simserve.sim.cluster import Cluster, Routing, end_of, run_to_end
 from simserve.sim.control import Control
 from simserve.sim.front import FrontTotals
@@ -205,12 +205,8 @@ def _decided(
     )
     latency = _frontend_latency(engine, specs) + (0.0 if streaming is None else streaming.network_latency)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
-    run: ManagedRun | AttendedRun
-    if is_managed or not is_attended(setups, control):
-        compiled_for(accelerate, len(specs), "a fleet that changes, or has something in front of it,")
-        run = ManagedRun(control, setups, specs, latency, on_progress, log)
-    else:
-        run = AttendedRun(control, setups, specs, latency, on_progress, log, accelerate)
+    kind = ManagedRun if is_managed or why_managed(setups, control) is not None else AttendedRun
+    run = kind(control, setups, specs, latency, on_progress, log, accelerate)
     was_interrupted = run.run()
     records = run.dressed(_records(run.requests, run.arrival_time, specs, run.cached_tokens))
     end_time = end_of(run.requests)
