@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from simserve.errors import UsageError
-from simserve.metrics import result as metrics_result
-from simserve.metrics.files import write_result
-from simserve.planner import compare as planner_compare
-from simserve.planner import diff as planner_diff
-from simserve.planner.capacity import answer as capacity_answer
-from simserve.planner.compare import parse_variant
-from simserve.planner.sweep import sweep as planner_sweep
-from simserve.planner.sweep.sweep import parse_grid
-from simserve.report.pages import Capacity, Comparison, Diff, RunResult, Sweep
-from simserve.scenario.fit import memory_report
+from simserve.report.answers.run import RunResult
 from simserve.scenario.folder import default_folder, staged_folder
-from simserve.scenario.load import Overrides, from_mapping, load
+from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import Progress
 from simserve.scenario.run import run as run_scenario
@@ -30,20 +21,22 @@ if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
     from simserve.planner.capacity.answer import Progress as LoadProgress
     from simserve.planner.compare import Progress as RunsProgress
-    from simserve.planner.plan.price import Market
     from simserve.planner.search.member import Objective
+    from simserve.report.answers.capacity import Capacity
+    from simserve.report.answers.comparison import Comparison
+    from simserve.report.answers.diff import Diff
+    from simserve.report.answers.sweep import Sweep
     from simserve.report.cost import CostResult
     from simserve.report.plan import PlanPage
     from simserve.report.validation_page import Validation
+    from simserve.scenario.load import Overrides
+
+PageT = TypeVar("PageT")
 
 __all__ = [
-    "Capacity",
-    "Comparison",
-    "Diff",
     "Progress",
     "RunResult",
     "Scenario",
-    "Sweep",
     "capacity",
     "compare",
     "cost",
@@ -51,8 +44,6 @@ __all__ = [
     "diff",
     "load",
     "memory",
-    "parse_grid",
-    "parse_variant",
     "plan",
     "run",
     "sweep",
@@ -93,27 +84,26 @@ def run(
     if out is None:
         if prometheus:
             raise UsageError("writes a file, and needs out=", key="prometheus")
-        return _with_background(loaded, run_scenario(loaded, **how))
-    from simserve.metrics.prometheus import write_prometheus
-    from simserve.report.html import write_report  # templates, needed by runs that write
-    from simserve.report.timeline import write_timeline
+        return _run(loaded, how)
+    from simserve.report.folder import write_folder  # templates, needed by runs that write
 
     with staged_folder(Path(out), loaded, force=force) as folder:
-        result = _with_background(loaded, run_scenario(loaded, **how), with_page=True)
-        write_result(result, folder)
-        if timeline:
-            write_timeline(result, folder)
-        if prometheus:
-            write_prometheus(result, folder)
-        write_report(result, folder)
+        result = _run(loaded, how, with_page=True)
+        write_folder(result, folder, timeline=timeline, prometheus=prometheus)
     return result
 
 
-def _with_background(scenario: Scenario, result: metrics_result.RunResult, *, with_page: bool = False) -> RunResult:
+def _run(scenario: Scenario, how: dict[str, Any], *, with_page: bool = False) -> RunResult:
     from simserve.report.background import background
 
-    known = {each.name: getattr(result, each.name) for each in fields(result)}
-    return RunResult(**{**known, "background": background(scenario, result, with_page=with_page)})
+    resolved = resolve(scenario)
+    result = run_scenario(resolved, **how)
+    return _dressed(replace(result, background=background(resolved, result, with_page=with_page)), RunResult)
+
+
+def _dressed(answer: Any, page: type[PageT]) -> PageT:
+    """Return a plain answer as the subclass of its class that shows itself."""
+    return page(**{each.name: getattr(answer, each.name) for each in fields(answer)})
 
 
 def capacity(
@@ -140,7 +130,10 @@ def capacity(
         InputError: There is no objective, or no load that could be raised; or a profile or trace is missing.
         InfeasibleError: The model does not fit.
     """
-    found = capacity_answer.capacity(
+    from simserve.planner.capacity.answer import capacity as find_capacity
+    from simserve.report.answers.capacity import Capacity
+
+    found = find_capacity(
         scenario if isinstance(scenario, Scenario) else load(scenario),
         highest=highest,
         precision=precision,
@@ -148,7 +141,7 @@ def capacity(
         num_requests=num_requests,
         progress=progress,
     )
-    return Capacity(**{each.name: getattr(found, each.name) for each in fields(found)})
+    return _dressed(found, Capacity)
 
 
 def compare(
@@ -173,14 +166,17 @@ def compare(
         InfeasibleError: A model does not fit.
         InputError: A scenario, an override, a profile or a trace is missing or invalid.
     """
-    found = planner_compare.compare(
+    from simserve.planner.compare import compare as run_variants
+    from simserve.report.answers.comparison import Comparison
+
+    found = run_variants(
         scenario if isinstance(scenario, Scenario) else load(scenario),
         variants,
         replications=replications,
         is_independent=independent,
         progress=progress,
     )
-    return Comparison(**{each.name: getattr(found, each.name) for each in fields(found)})
+    return _dressed(found, Comparison)
 
 
 def diff(
@@ -204,8 +200,10 @@ def diff(
         InputError: A result is missing or is none.
         UsageError: A name is no figure.
     """
-    found = planner_diff.diff(first, second, tolerance=tolerance, tolerances=tolerances, allow=allow)
-    return Diff(**{each.name: getattr(found, each.name) for each in fields(found)})
+    from simserve.planner.diff import diff as find_differences
+    from simserve.report.answers.diff import Diff
+
+    return _dressed(find_differences(first, second, tolerance=tolerance, tolerances=tolerances, allow=allow), Diff)
 
 
 def memory(scenario: Scenario | str | Path) -> dict[str, Any]:
@@ -217,6 +215,8 @@ def memory(scenario: Scenario | str | Path) -> dict[str, Any]:
     Raises:
         InputError: A scenario or profile is missing or invalid.
     """
+    from simserve.scenario.fit import memory_report
+
     return memory_report(resolve(scenario if isinstance(scenario, Scenario) else load(scenario)))
 
 
@@ -250,7 +250,10 @@ def sweep(
             not installed.
         InputError: A scenario is missing or invalid, or no point of the grid is a scenario.
     """
-    found = planner_sweep.sweep(
+    from simserve.planner.sweep.sweep import sweep as run_grid
+    from simserve.report.answers.sweep import Sweep
+
+    found = run_grid(
         scenario if isinstance(scenario, Scenario) else load(scenario),
         grid,
         sample=sample,
@@ -261,7 +264,7 @@ def sweep(
         scheduler=scheduler,
         progress=progress,
     )
-    return Sweep(**{each.name: getattr(found, each.name) for each in fields(found)})
+    return _dressed(found, Sweep)
 
 
 def cost(
@@ -295,22 +298,14 @@ def cost(
     from simserve.planner.cost.cost import cost_summary
     from simserve.report.cost import CostResult
 
-    loaded = scenario if scenario is None or isinstance(scenario, Scenario) else load(scenario)
-    others = None
-    if variants:
-        if loaded is None:
-            raise UsageError("needs a scenario", key="--with", remedy="name one, or price each way by itself")
-        others = {
-            name: from_mapping(loaded.as_mapping(), changes, folder=loaded.folder) for name, changes in variants.items()
-        }
     summary = cost_summary(
-        loaded,
+        scenario if scenario is None or isinstance(scenario, Scenario) else load(scenario),
         api=api,
         requests_per_month=requests_per_month,
         today=today,
         progress=progress,
         terms=terms,
-        others=others,
+        variants=variants,
     )
     return CostResult(summary)
 
@@ -355,7 +350,6 @@ def plan(
     from simserve.planner.space.space import parse_choices
     from simserve.report.plan import PlanPage
 
-    market: Market = "spot" if spot else "on_demand"
     options = PlanOptions(
         hardware=tuple(hardware),
         max_gpus=max_gpus,
@@ -363,7 +357,7 @@ def plan(
         headroom=headroom,
         spare_replicas=spare_replicas,
         choices=parse_choices(over),
-        market=market,
+        market="spot" if spot else "on_demand",
         trials=trials,
         jobs=jobs,
     )
@@ -396,5 +390,4 @@ def validate(
     from simserve.planner.validation.validate import validate as replay_measurements  # joblib: needed here only
     from simserve.report.validation_page import Validation
 
-    found = replay_measurements(data, sources, jobs=jobs, progress=progress)
-    return Validation(**{each.name: getattr(found, each.name) for each in fields(found)})
+    return _dressed(replay_measurements(data, sources, jobs=jobs, progress=progress), Validation)

@@ -10,16 +10,13 @@ import math
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 GIB = 2.0**30
-"""Bytes a GiB."""
+"""Bytes of a GiB."""
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": GIB, "Ti": 2.0**40}
-
-GIB = _BINARY["Gi"]
-"""Bytes of a GiB."""
 
 _TIME = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _TIME |= {"sec": 1.0, "hour": 3600.0, "hours": 3600.0, "day": 86400.0, "days": 86400.0, "week": 604800.0}
@@ -116,6 +113,12 @@ Bytes = Annotated[float, *_annotation("bytes")]
 BytesPerSecond = Annotated[float, *_annotation("bandwidth")]
 FlopsPerSecond = Annotated[float, *_annotation("compute")]
 Watts = Annotated[float, *_annotation("power")]
+
+PositiveSeconds = Annotated[Seconds, Field(gt=0)]
+PositiveBytes = Annotated[Bytes, Field(gt=0)]
+PositiveBytesPerSecond = Annotated[BytesPerSecond, Field(gt=0)]
+PositiveFlopsPerSecond = Annotated[FlopsPerSecond, Field(gt=0)]
+PositiveWatts = Annotated[Watts, Field(gt=0)]
 
 
 def format_bytes(value: float) -> str:

@@ -173,7 +173,7 @@ def _as_input_error(
     details = failure.errors(include_url=False)
     # An unknown key explains a missing one beside it: report it first.
     detail = min(details, key=lambda item: item["type"] != "extra_forbidden")
-    path, models = _resolve(model, detail["loc"])
+    path, models = _resolve(model, detail["loc"], ends_in_key=detail["type"] == "extra_forbidden")
     key = ".".join(str(part) for part in path) or None
     remedy: str | None = f"and {len(details) - 1} more" if len(details) > 1 else None
     kind, message, value = detail["type"], detail["msg"], detail.get("input")
@@ -217,19 +217,27 @@ def _union_error(
     return error(f"is not a known {discriminator}", file=file, key=path, value=tag, remedy=nearest(tag, choices))
 
 
-def _resolve(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[int | str], list[type[BaseModel]]]:
+def _resolve(
+    model: type[BaseModel], location: tuple[int | str, ...], *, ends_in_key: bool
+) -> tuple[list[int | str], list[type[BaseModel]]]:
     """Return the key path of a pydantic location, without tags of unions, and the models at its last mapping.
 
     The models are those whose keys stand beside the last key; for an error on a union as a whole its members.
+
+    Args:
+        model: Where the location starts.
+        location: Keys and tags of unions.
+        ends_in_key: Whether its last part is a key as it was written, whatever it looks like.
     """
     path: list[int | str] = []
     models, inner, discriminator = [model], [model], None
-    for part in location:
-        if discriminator is not None and part in _tags(inner, discriminator):
+    for place, part in enumerate(location, 1):
+        is_key = ends_in_key and place == len(location)
+        if not is_key and discriminator is not None and part in _tags(inner, discriminator):
             inner = [each for each in inner if part in _tags([each], discriminator)]
             discriminator = None
             continue
-        if _is_union_tag(part):
+        if not is_key and _is_union_tag(part):
             continue
         path.append(part)
         models = inner

@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from simserve import __version__
-from simserve.cli import (
-    apis,
-    calibrate,
-    capacity,
-    compare,
-    cost,
-    diff,
-    explore,
-    exporting,
-    frameworks,
-    importing,
-    memory,
-    plan,
-    profiles,
-    report,
-    run,
-    scenarios,
-    schema,
-    sweep,
-    trace,
-    validate,
-)
 
 EXIT_INTERRUPTED = 130
 """What the app returns after Ctrl-C."""
@@ -36,37 +15,31 @@ EXIT_INTERRUPTED = 130
 WrongFlagsError: type[Exception] = typer.BadParameter.__bases__[0]
 """What the app raises for flags it does not understand."""
 
-app = typer.Typer(
-    name="simserve",
-    help="What will this LLM deployment do under this traffic, and what will it cost?",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("run")(run.run)
-app.command("memory")(memory.memory)
-app.command("capacity")(capacity.capacity)
-app.command("compare")(compare.compare)
-app.command("sweep")(sweep.sweep)
-app.command("diff")(diff.diff)
-app.command("explore")(explore.explore)
-app.command("export")(exporting.export)
-app.add_typer(importing.app, name="import")
-app.add_typer(calibrate.app, name="calibrate")
-app.command("plan")(plan.plan)
-app.command("report")(report.report)
-app.command("scenarios")(scenarios.scenarios)
-app.command("gpus")(profiles.gpus)
-app.command("models")(profiles.models)
-app.command("engines")(profiles.engines)
-app.command("trace")(trace.trace)
-app.command("cost")(cost.cost)
-app.command("apis")(apis.apis)
-app.command("schema")(schema.schema)
-app.command("validate")(validate.validate)
-app.command("frameworks")(frameworks.frameworks)
-app.add_typer(calibrate.app, name="calibrate")
+_COMMANDS = {
+    "run": "run.run",
+    "memory": "memory.memory",
+    "capacity": "capacity.capacity",
+    "compare": "compare.compare",
+    "sweep": "sweep.sweep",
+    "diff": "diff.diff",
+    "explore": "explore.explore",
+    "export": "exporting.export",
+    "import": "importing",
+    "calibrate": "calibrate",
+    "plan": "plan.plan",
+    "report": "report.report",
+    "scenarios": "scenarios.scenarios",
+    "gpus": "profiles.gpus",
+    "models": "profiles.models",
+    "engines": "profiles.engines",
+    "trace": "trace.trace",
+    "cost": "cost.cost",
+    "apis": "apis.apis",
+    "schema": "schema.schema",
+    "validate": "validate.validate",
+    "frameworks": "frameworks.frameworks",
+}
+"""Where each command is, in the order of the help: ``MODULE.FUNCTION`` of `simserve.cli`, or the module of a group."""
 
 
 def _print_version(is_asked: bool) -> None:
@@ -75,7 +48,33 @@ def _print_version(is_asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+def app_of(word: str | None = None) -> typer.Typer:
+    """Return the app with the command that is asked for, or with all.
+
+    Importing two dozen and reading their flags takes as long as some answers.
+
+    Args:
+        word: What stands first after ``simserve``; what is no command, such as ``--help``, needs them all.
+    """
+    app = typer.Typer(
+        name="simserve",
+        help="What will this LLM deployment do under this traffic, and what will it cost?",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name in [word] if word is not None and word in _COMMANDS else _COMMANDS:
+        home, _, function = _COMMANDS[name].partition(".")
+        module = import_module(f"simserve.cli.{home}")
+        if function:
+            app.command(name)(getattr(module, function))
+        else:
+            app.add_typer(module.app, name=name)
+    app.callback()(_options)
+    return app
+
+
 def _options(
     version: Annotated[
         bool,

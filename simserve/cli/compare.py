@@ -49,11 +49,12 @@ def compare(
     simserve compare chatbot --with 'bf16: deployment.quantization=none' --with 'two: deployment.replicas=2'
     """
     from simserve import api
+    from simserve.planner.compare import parse_variant
 
     check_page(html)
     asked: dict[str, list[str]] = {}
     for text in variants:
-        name, changes = api.parse_variant(text)
+        name, changes = parse_variant(text)
         if name in asked:
             raise UsageError("stands twice", key="--with", value=name, remedy="give each variant a name of its own")
         asked[name] = changes

@@ -131,7 +131,7 @@ def cost(
 
 
 def _variants(texts: Sequence[str]) -> dict[str, list[str]]:
-    from simserve.api import parse_variant
+    from simserve.planner.compare import parse_variant
 
     found: dict[str, list[str]] = {}
     for text in texts:

@@ -5,34 +5,54 @@ Imports next to nothing by itself, so that an interrupt finds it ready from the 
 
 from __future__ import annotations
 
+import atexit
 import errno
 import gc
 import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn
 
 from simserve.errors import EXIT_DONE, InterruptedRunError, InvariantError, SimserveError, UsageError
 
 DEBUG_VARIABLE = "SIMSERVE_DEBUG"
 """Environment variable that lets a defect's traceback through."""
 
-_OBJECTS_BEFORE_COLLECTION = 50_000
+_OBJECTS_BEFORE_COLLECTION = 250_000
 """Python's own 700 is for programs that leave cycles behind. A command makes hundreds of thousands of objects that
 stay, models and modules, and looking through them time and again takes a tenth of a short one."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a place that takes no more bytes; nobody's defect."""
 
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""Errors of a place that the user may not use, where nothing before has seen it."""
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
+"""Errors of a place that the user may not use, or that no file can have, where nothing before has seen it."""
+
+
+def command() -> NoReturn:
+    """Run the process's command and end the process, without a last look through all its objects where it can.
+
+    The interpreter searches them for cycles and takes them apart one by one, which takes a tenth of a short command.
+    Where other threads live, or a debugger, a profiler or a measure of coverage watches, it has its way.
+    """
+    code = main()
+    if threading.active_count() == 1 and sys.gettrace() is None and sys.getprofile() is None:
+        atexit._run_exitfuncs()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     An error is one line on stderr. Codes: 0 done; 2 wrong flags or an unusable ``--out``; 3 it does not fit;
-    99 a threshold failed; 104 a scenario, profile, trace or ``--set`` is missing or invalid; 105 interrupted;
+    99 a threshold failed; 104 a scenario, profile, trace or ``--set`` is missing or invalid; 105 interrupted, by
+    Ctrl-C or by SIGTERM;
     1 a full disk, a reader of stdout that has gone (without a line), or a defect (its traceback with
     ``SIMSERVE_DEBUG=1``).
 
@@ -42,11 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     thresholds = gc.get_threshold()
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION, *thresholds[1:])
     try:
-        _replace_closed_streams()
-        _write_any_text()
-        code = _run_app(arguments)
-        sys.stdout.flush()
-        return code
+        with _interrupted_by_sigterm():
+            _replace_closed_streams()
+            _write_any_text()
+            code = _run_app(arguments)
+            sys.stdout.flush()
+            return code
     except KeyboardInterrupt:
         return _report(InterruptedRunError("interrupted"))
     except SimserveError as error:
@@ -58,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno in _FULL:
             _abandon_stdout()
             return _report(SimserveError(f"the answer or its files cannot be written: {error.strerror}"))
+        if isinstance(error, MemoryError):
+            return _report(SimserveError("needs more memory than there is", remedy="ask for fewer requests"))
         if os.environ.get(DEBUG_VARIABLE):
             raise
         if isinstance(error, OSError) and error.errno in _FORBIDDEN:
@@ -70,14 +93,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         )
     finally:
-        gc.set_threshold(*thresholds)
+        if arguments is not None:  # else the process ends; a changed threshold starts a collection at once
+            gc.set_threshold(*thresholds)
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM, with which ``timeout``, batch queues and containers end a process, do what Ctrl-C does.
+
+    What was finished is kept so. One that the process was started to ignore stays ignored.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _run_app(arguments: Sequence[str] | None) -> int:
-    from simserve.cli.app import EXIT_INTERRUPTED, WrongFlagsError, app  # slow: an interrupt may come meanwhile
+    # Looking through all installed packages for plugins of pydantic takes a hundredth of a second; none is wanted here.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    from simserve.cli.app import EXIT_INTERRUPTED, WrongFlagsError, app_of  # slow: an interrupt may come meanwhile
 
     try:
         words = sys.argv[1:] if arguments is None else list(arguments)
+        app = app_of(words[0] if words else None)
         code = app(args=words, prog_name="simserve", standalone_mode=False, obj=words)
     except WrongFlagsError as error:
         return _report_usage(error)

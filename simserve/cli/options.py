@@ -18,7 +18,7 @@ from simserve.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from simserve.report.pages import WritesPage
+    from simserve.report.page import WritesPage
 
 _PIPE_WIDTH = 160
 _SHOWING = ("--html", "--json", "--quiet", "-q")

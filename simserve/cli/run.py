@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.memory import show_memory
 from simserve.cli.options import (
     JsonOption,
     OutOption,
@@ -20,7 +19,6 @@ from simserve.cli.options import (
     console,
     print_json,
 )
-from simserve.cli.profiles import print_resolved
 from simserve.cli.progress import progress
 from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, InfeasibleError, InterruptedRunError, UsageError
 
@@ -121,6 +119,8 @@ def run(
         )
     asked = _load(scenario, changes) if scenario is not None else _from_flags(flags, num_requests, changes)
     if check:
+        from simserve.cli.memory import show_memory
+        from simserve.cli.profiles import print_resolved
         from simserve.scenario.resolve import resolve
 
         resolved = resolve(asked)

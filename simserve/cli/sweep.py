@@ -59,6 +59,7 @@ def sweep(
     simserve sweep chatbot --grid workload.arrivals.rate=4,8,12 --grid deployment.replicas=1,2 --out chatbot.parquet
     """
     from simserve import api
+    from simserve.planner.sweep.sweep import parse_grid
 
     check_page(html)
     if scheduler is not None and workers is not None:
@@ -67,7 +68,7 @@ def sweep(
     with progress(is_shown=not quiet) as tell:
         answer = api.sweep(
             loaded,
-            api.parse_grid(grid),
+            parse_grid(grid),
             sample=sample,
             out=out,
             force=force,

@@ -41,7 +41,10 @@ def validate(
     ] = None,
     accuracy: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the error tables as Markdown; needs --date."),
+        typer.Option(
+            metavar="FILE",
+            help="Write the error tables as Markdown; needs --date. With --source unseen alone, by report and GPU.",
+        ),
     ] = None,
     expected_errors: Annotated[
         Path | None,
@@ -64,6 +67,8 @@ def validate(
     simserve validate --data measurements --source inferencex_agg --json
     """
     from simserve.api import validate as replay_measurements
+    from simserve.planner.measured.unseen import UNSEEN
+    from simserve.planner.validation.unseen_page import unseen_page
 
     _check_outputs(
         {"--out": out, "--report": report, "--accuracy": accuracy, "--expected-errors": expected_errors}, date
@@ -77,7 +82,9 @@ def validate(
 
         write_validation_page(result, report, with_data=data is not None)
     if accuracy is not None and date is not None:
-        accuracy.write_text(_accuracy_page(result, data, date), encoding="utf-8")
+        is_exam = source == [UNSEEN]
+        page = unseen_page(result, date) if is_exam else _accuracy_page(result, data, date)
+        accuracy.write_text(page, encoding="utf-8")
     if expected_errors is not None and date is not None:
         from simserve.planner.validation.expected import write_expected_errors
 

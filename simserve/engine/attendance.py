@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from simserve.engine.callers import Callers, put, send_again
 from simserve.engine.conversations import Conversations, following, ready_after
-from simserve.engine.data_plane import DataPlane
+from simserve.engine.data_plane import DataPlane, count_off
 from simserve.engine.delivery import Delivery, seconds_to_client
 from simserve.engine.door import Door, Finishes
 from simserve.engine.outcomes import DEADLINE, GAVE_UP
 from simserve.engine.state import INFINITY, RequestTable
+from simserve.engine.transfers import Transfers, restore
 from simserve.engine.uniforms import num_left
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Attendance:
         lost_tokens: Tokens generated for requests that were then given up.
         mid_time: The instant that a drive stopped in, to be given random numbers or answers; negative: in none.
         mid_position: How many of the replicas whose steps end at that instant have ended them.
+        transfers: KV caches between prefill and decode replicas; None: every replica does both.
     """
 
     __slots__ = (
@@ -72,6 +74,7 @@ class Attendance:
         "place",
         "presence",
         "refusals",
+        "transfers",
     )
 
     def __init__(
@@ -93,6 +96,7 @@ class Attendance:
         self.finishes = [Finishes(0.0) for _ in range(num_units)]
         self.lost_tokens = 0
         self.presence = presence
+        self.transfers: Transfers | None = None
         self.mid_time, self.mid_position = -1.0, 0
 
 
@@ -183,9 +187,9 @@ def send(callers: Callers, requests: RequestTable, conversations: Conversations,
 def leave(plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int) -> None:
     """Count a request no longer at a replica."""
     attendance.place[index] = NOWHERE
-    plane.loads[number] -= 1
-    if plane.weighs_tokens:
-        plane.tokens[number] -= requests.prompt_tokens[index] + requests.max_tokens[index]
+    if attendance.transfers is not None:
+        restore(attendance.transfers, requests, index)
+    count_off(plane, requests, number, index)
 
 
 def take_leaving(attendance: Attendance, number: int) -> None:

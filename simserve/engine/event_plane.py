@@ -21,7 +21,7 @@ from simserve.engine.attendance import (
     take_leaving,
     without_answer,
 )
-from simserve.engine.callers import ARRIVE, FIRST_BYTE, SUBMIT, TIMEOUT, wait_for
+from simserve.engine.callers import ARRIVE, FIRST_BYTE, LAND, SUBMIT, TIMEOUT, wait_for
 from simserve.engine.cancel import cancel, end_leap
 from simserve.engine.data_plane import (
     CALLED,
@@ -35,6 +35,7 @@ from simserve.engine.data_plane import (
 )
 from simserve.engine.delivery import note_leap
 from simserve.engine.door import note_finishes, refusal
+from simserve.engine.handover import strike
 from simserve.engine.kernel import complete, plan, submit
 from simserve.engine.numbers import earliest_of, find_all, sort_ascending
 from simserve.engine.outcomes import ADMITTED, GAVE_UP, REJECTED, TIMED_OUT
@@ -52,6 +53,7 @@ from simserve.engine.presence import (
     take_in,
 )
 from simserve.engine.state import FAILED, INFINITY, UNFINISHED, RequestTable
+from simserve.engine.transfers import drop, land, may_step, restore_finished, send_on
 
 
 def happen(plane: DataPlane, attendance: Attendance, requests: RequestTable, now: float) -> None:
@@ -73,6 +75,8 @@ def happen(plane: DataPlane, attendance: Attendance, requests: RequestTable, now
             presence = attendance.presence
             if presence is None or not presence.marks[about] & FROZEN:
                 plane.ends[about] = unit.end_time
+    elif kind == LAND:
+        land(plane, attendance, requests, index, now)
     elif requests.status[index] != UNFINISHED or attendance.callers.tries[index] != about:
         return
     elif kind == TIMEOUT or (kind == FIRST_BYTE and not requests.first_token_time[index] <= now):
@@ -102,6 +106,9 @@ def arrive(plane: DataPlane, attendance: Attendance, requests: RequestTable, ind
 
 def hang_up(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
     """Drop a request whose client waits no longer, at the end of the step that runs."""
+    if attendance.transfers is not None and drop(plane, attendance, requests, index, now):
+        without_answer(plane, attendance, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
+        return
     place, presence = attendance.place[index], attendance.presence
     if place == NOWHERE or attendance.has_left[index]:
         return
@@ -131,7 +138,7 @@ def hang_up(plane: DataPlane, attendance: Attendance, requests: RequestTable, in
 
 def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, now: float) -> None:
     """End the step of a replica: answers go out, and whoever has hung up goes."""
-    unit, presence = plane.units[number], attendance.presence
+    unit, transfers, presence = plane.units[number], attendance.transfers, attendance.presence
     if presence is not None and unit.num_steps:
         presence.busy_seconds[number] += now - unit.start_time
     if attendance.delivery is not None:
@@ -140,6 +147,8 @@ def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTab
     if num_finished:
         plane.loads[number] -= num_finished
         plane.num_finished += num_finished
+        if transfers is not None:
+            restore_finished(plane, transfers, requests, number)
         if plane.notes_finishes:
             note_finished(plane, requests, number)
             if len(plane.finished) > 1:
@@ -152,16 +161,20 @@ def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTab
     going = attendance.going
     for position in range(len(going)):
         index, _ = going[position]
-        # Others have finished in this very step.
         if requests.status[index] == UNFINISHED:
             cancel(unit, requests, index)
             leave(plane, attendance, requests, number, index)
+        else:
+            # It has finished in this very step, and may come back.
+            strike(unit, index)
     if num_finished:
         if plane.notes_finishes:
             for position in range(len(plane.finished)):
                 index = plane.finished[position]
-                if not attendance.has_left[index]:
-                    # Its API server may still be busy.
+                if attendance.has_left[index]:
+                    continue
+                if transfers is None or not send_on(plane, attendance, requests, number, index, now):
+                    # The API server may have it for longer.
                     end(plane, attendance, requests, index, max(now, requests.finish_time[index]), 0.0)
             plane.finished.clear()
         else:
@@ -192,8 +205,8 @@ def carry_out(plane: DataPlane, attendance: Attendance, presence: Presence, requ
 def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
     """Advance to ``until`` (exclusive), or until there are chores, random numbers to be drawn among them.
 
-    Return `REACHED` or `CHORES`, as of `simserve.engine.data_plane.driver`, or `CALLED`: replicas that come and go must
-    be looked after. Where there is an order for the plane, it is carried out, and nothing else.
+    Return `REACHED` or `CHORES`, as of `simserve.engine.driver.driver`, or `CALLED`: replicas that come and go must be
+    looked after. Where there is an order for the plane, it is carried out, and nothing else.
     """
     attendance = plane.attendance
     assert attendance is not None
@@ -202,7 +215,7 @@ def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
         carry_out(plane, attendance, presence, requests)
         return REACHED
     ends, units, due = plane.ends, plane.units, plane.due
-    draws = attendance.draws
+    draws, transfers = attendance.draws, attendance.transfers
     countdown = EVENTS_BETWEEN_CHORES
     instant, num_ended = attendance.mid_time, attendance.mid_position
     attendance.mid_time = -1.0
@@ -246,7 +259,8 @@ def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
             number = due[position]
             unit = units[number]
             if presence is None:
-                plan(unit, requests)
+                if transfers is None or may_step(plane, transfers, requests, number, instant):
+                    plan(unit, requests)
                 ends[number] = unit.end_time
                 continue
             is_frozen = presence.marks[number] & FROZEN != 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from simserve.engine.decoding import growth_of_step, join_decoding
 from simserve.engine.kv import take_fixed
+from simserve.engine.numbers import remove_all
 from simserve.engine.state import Replica, RequestTable
 
 
-def forget_handed_over(replica: Replica, index: int) -> None:
+def strike(replica: Replica, index: int) -> None:
     """Strike a request off the list of those that could be preempted: it lives on, on another replica."""
-    replica.running[:] = [each for each in replica.running if each != index]
+    remove_all(replica.running, index)
 
 
 def take_in(replica: Replica, requests: RequestTable, index: int, now: float) -> bool:

@@ -16,6 +16,7 @@ from simserve.engine.door import end_pause, refusal_in_front
 from simserve.engine.kernel import seen_time, submit
 from simserve.engine.outcomes import ADMITTED, REJECTED
 from simserve.engine.state import FAILED, RequestTable
+from simserve.engine.transfers import begin
 
 CALLS, DRAINS, FROZEN = 1, 2, 4
 """Marks of a replica: it calls when its step ends; it calls when it holds nothing any more; it does nothing."""
@@ -111,6 +112,8 @@ def take_in(
         end_pause(attendance.finishes[number], now)
     count_at(plane, requests, number, index)
     attendance.place[index] = number
+    if attendance.transfers is not None:
+        begin(attendance.transfers, requests, number, index)
     is_frozen = False
     if presence is not None:
         presence.num_joined += 1

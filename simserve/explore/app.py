@@ -30,6 +30,7 @@ from simserve.explore.limits import BusyError, Check, TooLongError
 from simserve.explore.runner import Runner
 from simserve.explore.stream import MEDIA_TYPE, AnswerInParts, Tell
 from simserve.metrics.figures import in_json
+from simserve.report.page import TEMPLATES
 from simserve.validation import FrozenModel, validate
 
 Query = TypeVar("Query", bound=FrozenModel)
@@ -40,12 +41,13 @@ BODY_SECONDS = 5.0
 """A question may take to arrive."""
 _PAGE = Path(__file__).parent / "page"
 _FILES = {
-    "": ("index.html", "text/html; charset=utf-8"),
-    "style.css": ("style.css", "text/css; charset=utf-8"),
-    "core.js": ("core.js", "text/javascript; charset=utf-8"),
-    "charts.js": ("charts.js", "text/javascript; charset=utf-8"),
-    "tabs.js": ("tabs.js", "text/javascript; charset=utf-8"),
-    "simulator.js": ("simulator.js", "text/javascript; charset=utf-8"),
+    "": (_PAGE / "index.html", "text/html; charset=utf-8"),
+    "common.css": (TEMPLATES / "common.css", "text/css; charset=utf-8"),
+    "style.css": (_PAGE / "style.css", "text/css; charset=utf-8"),
+    "core.js": (_PAGE / "core.js", "text/javascript; charset=utf-8"),
+    "charts.js": (_PAGE / "charts.js", "text/javascript; charset=utf-8"),
+    "tabs.js": (_PAGE / "tabs.js", "text/javascript; charset=utf-8"),
+    "simulator.js": (_PAGE / "simulator.js", "text/javascript; charset=utf-8"),
 }
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -138,8 +140,8 @@ async def _file(request: Request) -> Response:
     found = _FILES.get(request.path_params.get("name", ""))
     if found is None:
         return _error(404, "there is no such page")
-    name, kind = found
-    return Response((_PAGE / name).read_bytes(), headers={"content-type": kind})
+    path, kind = found
+    return Response(path.read_bytes(), headers={"content-type": kind})
 
 
 async def _catalogue(_request: Request) -> Response:

@@ -13,6 +13,7 @@ from simserve.perf.operators import PART_NAMES
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.perf.quantization import WEIGHT_FORMATS, weight_bits
+from simserve.perf.rounding import quantize_symmetric
 from simserve.profiles.quality import published_quality
 from simserve.report.facts import PART_LABELS
 from simserve.scenario.load import from_mapping
@@ -20,6 +21,8 @@ from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.units import format_bytes
 
 _MOST_SEATS = 1024
+_FOUR_WEIGHTS = (0.12, -0.83, 0.45, -0.21)
+"""An example to round."""
 
 
 def resolved_query(query: DeploymentQuery, **deployment: Any) -> ResolvedScenario:
@@ -78,7 +81,7 @@ def memory_wall(query: MemoryQuery, _check: Check) -> dict[str, Any]:
         "tokens_per_second": 1e3 * batch / total,
         "tokens_per_second_each": 1e3 / total,
         "intensity": flops / moved,
-        "ridge": parts.peak_flops / parts.peak_bandwidth,
+        "ridge": parts.ridge_point,
         "bound_ms": 1e3 * max(bound, flops / parts.peak_flops),
         "curve": {
             "batch": batches,
@@ -98,9 +101,7 @@ def memory_wall(query: MemoryQuery, _check: Check) -> dict[str, Any]:
             {
                 "name": "Arithmetic intensity",
                 "formula": "FLOP / bytes, against peak FLOP/s / bandwidth",
-                "numbers": (
-                    f"{flops / moved:.3g} FLOP a byte; memory binds below {parts.peak_flops / parts.peak_bandwidth:.3g}"
-                ),
+                "numbers": f"{flops / moved:.3g} FLOP a byte; memory binds below {parts.ridge_point:.3g}",
             },
         ],
         "fidelity": priced.fidelity,
@@ -226,8 +227,19 @@ def quantization(query: MemoryQuery, _check: Check) -> dict[str, Any]:
                 "numbers": f"alone {base['ms_alone'] / chosen['ms_alone']:.2f}x, in a batch of {query.batch} "
                 f"{base['ms_batch'] / chosen['ms_batch']:.2f}x",
             },
+            {
+                "name": "What rounding loses",
+                "formula": "scale = largest |weight| / (2^(bits - 1) - 1), code = weight / scale, rounded",
+                "numbers": f"{', '.join(map(str, _FOUR_WEIGHTS))} are {_rounded(8)}, {_rounded(4)}",
+            },
         ],
     }
+
+
+def _rounded(bits: int) -> str:
+    rounded = quantize_symmetric(_FOUR_WEIGHTS, bits)
+    codes = ", ".join(str(code) for code in rounded.codes)
+    return f"in {bits} bit {rounded.scale:.4g} x ({codes}), off by at most {rounded.largest_error:.2g}"
 
 
 def _format_name(quantization: str) -> str:

@@ -10,6 +10,7 @@ from simserve.errors import InputError
 from simserve.explore.lessons import decode_ms, resolved_query
 from simserve.explore.limits import Check
 from simserve.explore.queries import MemoryQuery, ParallelQuery, SpeculationQuery
+from simserve.perf.parallelism import pipeline_bubble
 from simserve.perf.pricing import price
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.speculation import cycle_cost, decode_speedup, speedup
@@ -140,7 +141,7 @@ def parallel(query: ParallelQuery, _check: Check) -> dict[str, Any]:
                 "name": "Pipeline bubble",
                 "formula": "(stages - 1) / (micro-batches + stages - 1)",
                 "numbers": "; ".join(
-                    f"{stages} stages, {query.batch} micro-batches: {(stages - 1) / (query.batch + stages - 1):.0%}"
+                    f"{stages} stages, {query.batch} micro-batches: {pipeline_bubble(stages, query.batch):.0%}"
                     for stages in (2, 4)
                 ),
             },

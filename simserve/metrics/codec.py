@@ -7,36 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from simserve.engine.histogram import Histogram
 from simserve.errors import InputError
-from simserve.metrics.slo import SLO
-from simserve.sim.drafts import SpeculationTotals
-from simserve.sim.front import FrontTotals
-from simserve.sim.offload import OffloadTotals
-from simserve.sim.pools import PoolOutcome
-from simserve.sim.recorder import RunTotals
-from simserve.sim.series import TimeSeries
-from simserve.sim.streaming import StreamTotals
-from simserve.sim.timeline import FleetTimeline
 
-_KINDS: Mapping[str, type[Any]] = {
-    each.__name__: each
-    for each in (
-        RunTotals,
-        TimeSeries,
-        SpeculationTotals,
-        OffloadTotals,
-        PoolOutcome,
-        StreamTotals,
-        FrontTotals,
-        FleetTimeline,
-        SLO,
-    )
+_HOMES: Mapping[str, str] = {
+    "RunTotals": "simserve.sim.recorder",
+    "TimeSeries": "simserve.sim.series",
+    "SpeculationTotals": "simserve.sim.drafts",
+    "OffloadTotals": "simserve.sim.offload",
+    "PoolOutcome": "simserve.sim.pools",
+    "StreamTotals": "simserve.sim.streaming",
+    "FrontTotals": "simserve.sim.front",
+    "FleetTimeline": "simserve.sim.timeline",
+    "SLO": "simserve.metrics.slo",
 }
+"""The records that are known, and the module of each: most results hold two of them, and import no more."""
 _KIND = "kind"
 _MOMENTS = ("count", "total", "total_squares", "minimum", "maximum")
 
@@ -57,7 +47,7 @@ def encoded(value: Any) -> Any:
         return value.item()
     if is_dataclass(value) and not isinstance(value, type):
         name = type(value).__name__
-        if _KINDS.get(name) is not type(value):
+        if _HOMES.get(name) != type(value).__module__:
             raise TypeError(f"{name} has no place in the metadata of a result")
         return {_KIND: name, **{each.name: encoded(getattr(value, each.name)) for each in fields(value)}}
     if isinstance(value, Mapping):
@@ -87,7 +77,9 @@ def decoded(value: Any) -> Any:
             return np.array(value["cells"], dtype=np.dtype(value["dtype"])).reshape(value["shape"])
         if kind == "Histogram":
             return _histogram(value)
-        return _KINDS[kind](**{name: decoded(each) for name, each in value.items() if name != _KIND})
+        return getattr(import_module(_HOMES[kind]), kind)(
+            **{name: decoded(each) for name, each in value.items() if name != _KIND}
+        )
     except (KeyError, TypeError, ValueError):
         raise InputError(
             f"holds a {kind} of another version", file="requests.parquet", remedy="run the scenario again"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +43,17 @@ def write_result(result: RunResult, folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     records, series = result.simulation.records, result.simulation.totals.series
-    writers: dict[str, Callable[[Path], None]] = {
-        SCENARIO_FILE: lambda path: _write_text(path, scenario_text(result.scenario)),
-        REQUESTS_FILE: lambda path: _write_parquet(
-            path, request_columns(records, result.slo), {BACKGROUND_KEY: background_text(result)}
-        ),
-        TIMESERIES_FILE: lambda path: _write_parquet(path, series_columns(series)),
-        RESULT_FILE: lambda path: _write_text(path, summary_text(result.summary)),
-    }
-    for name, write in writers.items():
-        _write_whole(folder / name, write)
+    with _database() as database:
+        writers: dict[str, Callable[[Path], None]] = {
+            SCENARIO_FILE: lambda path: _write_text(path, scenario_text(result.scenario)),
+            REQUESTS_FILE: lambda path: _write_parquet(
+                database, path, request_columns(records, result.slo), {BACKGROUND_KEY: background_text(result)}
+            ),
+            TIMESERIES_FILE: lambda path: _write_parquet(database, path, series_columns(series)),
+            RESULT_FILE: lambda path: _write_text(path, summary_text(result.summary)),
+        }
+        for name, write in writers.items():
+            _write_whole(folder / name, write)
     return [folder / name for name in writers]
 
 
@@ -61,7 +63,8 @@ def write_table(path: Path, columns: Sequence[Column]) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    _write_whole(path, lambda unfinished: _write_parquet(unfinished, columns))
+    with _database() as database:
+        _write_whole(path, lambda unfinished: _write_parquet(database, unfinished, columns))
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:
@@ -75,7 +78,7 @@ def scenario_text(scenario: Mapping[str, Any]) -> str:
 
 
 def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
         write(unfinished)
         os.replace(unfinished, path)
@@ -87,25 +90,40 @@ def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="\n")
 
 
-def _write_parquet(path: Path, columns: Sequence[Column], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a table with one thread, so that rows and bytes come in the same order every time."""
+@contextmanager
+def _database() -> Iterator[Any]:
+    """Yield what writes tables, with one thread, so that rows and bytes come in the same order every time.
+
+    Opening it takes as long as writing several short tables.
+    """
     import duckdb  # lazy: only runs that write files need it
+
+    database = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def _write_parquet(
+    database: Any, path: Path, columns: Sequence[Column], metadata: Mapping[str, str] | None = None
+) -> None:
+    import duckdb
 
     arrays = {column.name: np.ascontiguousarray(column.cells) for column in columns if column.cells is not None}
     selected = ", ".join(_select(column) for column in columns)
     target = _quoted(str(path))
     entries = ", ".join(f"{key}: {_quoted(text)}" for key, text in (metadata or {}).items())
     options = f", KV_METADATA {{{entries}}}" if entries else ""
-    connection = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
+    database.register("rows_of_table", arrays)
     try:
-        connection.register("rows_of_table", arrays)
-        connection.execute(
+        database.execute(
             f"COPY (SELECT {selected} FROM rows_of_table) TO {target} (FORMAT parquet, {_ENCODING}{options})"
         )
     except duckdb.IOException as failure:
         raise OSError(f"{path}: {failure}") from None
     finally:
-        connection.close()
+        database.unregister("rows_of_table")
 
 
 def _quoted(text: str) -> str:

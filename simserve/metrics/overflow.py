@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simserve.metrics.api_cost import ApiPrices
 from simserve.metrics.front import served_by
 from simserve.metrics.latency import MS
 from simserve.metrics.steady_state import Window
 from simserve.sim.records import API, COMPLETED, RequestRecords
 
 if TYPE_CHECKING:
+    from simserve.metrics.api_cost import ApiPrices
     from simserve.sim.front import FrontTotals
 
 _SECONDS_PER_HOUR = 3600.0

@@ -141,8 +141,9 @@ def _records(columns: Columns, class_names: tuple[str, ...]) -> RequestRecords:
         **{name: _floats(columns[column]) for name, column in floats.items()},
         **{
             name: np.ma.getdata(columns[name])
-            for name in ("prompt_tokens", "output_tokens", "cached_tokens", "num_preemptions", "replica_id")
+            for name in ("prompt_tokens", "output_tokens", "cached_tokens", "num_preemptions")
         },
+        "replica_id": np.ma.filled(columns["replica_id"], -1),
         "itl_max": _floats(columns["itl_max_ms"]) / MS,
         "status": np.array([codes[status] for status in columns["status"]], dtype=np.int8),
         "reason": np.zeros(num_requests, dtype=np.int8),
@@ -153,8 +154,8 @@ def _records(columns: Columns, class_names: tuple[str, ...]) -> RequestRecords:
         places = {name: place for place, name in enumerate(class_names)}
         known["request_class"] = np.array([places[name] for name in columns["class"]], dtype=np.int16)
     if "served_by" in columns:
-        servers = {name: place for place, name in enumerate(SERVERS)}
-        known["served_by"] = np.array([servers.get(name, 0) for name in columns["served_by"]], dtype=np.int8)
+        servers: dict[str | None, int] = {name: place for place, name in enumerate(SERVERS)}
+        known["served_by"] = np.array([servers.get(name, 0) for name in _texts(columns["served_by"])], dtype=np.int8)
     for name, column in (("session", "session_id"), ("turn", "turn")):
         cells = np.ma.asarray(columns[column])
         if cells.count():
@@ -180,6 +181,12 @@ def _series(columns: Columns) -> TimeSeries:
 
 def _names(kind: type[Any]) -> set[str]:
     return {each.name for each in fields(kind)}
+
+
+def _texts(column: NDArray[Any]) -> list[str | None]:
+    """Return a column of texts, None where it is null."""
+    texts: list[str | None] = np.ma.filled(np.ma.asarray(column, dtype=object), None).tolist()
+    return texts
 
 
 def _floats(column: NDArray[Any]) -> NDArray[np.float64]:

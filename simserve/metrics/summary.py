@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.api_cost import ApiPrices
 from simserve.metrics.bottleneck import bottleneck
 from simserve.metrics.classes import class_figures
 from simserve.metrics.cost import cost
 from simserve.metrics.energy import Grid, board_watts, energy
-from simserve.metrics.figures import in_json, ratio
+from simserve.metrics.figures import in_json, ratio, rows_where
 from simserve.metrics.front import front_figures, front_sentences
 from simserve.metrics.kv_use import kv_figures
 from simserve.metrics.latency import RequestLatencies, further_latencies, latency_summary, request_latencies
@@ -37,6 +36,7 @@ from simserve.metrics.users import UsersFacts, users_figures
 from simserve.sim.records import COMPLETED, UNFINISHED, RequestRecords
 
 if TYPE_CHECKING:
+    from simserve.metrics.api_cost import ApiPrices
     from simserve.perf.memory import MemoryPlan
     from simserve.sim.recorder import RunTotals
     from simserve.sim.simulate import Simulation
@@ -294,13 +294,14 @@ def _identity(facts: RunFacts) -> dict[str, Any]:
 
 def _whole_run(records: RequestRecords, stayed: Stays) -> dict[str, float]:
     completed = records.status == COMPLETED
+    rows = rows_where(completed)
     sent = np.isfinite(records.arrival_time)
     return {
         "duration": stayed.run_end - float(stayed.arrival[0]) if len(stayed) else math.nan,
         "completed": _count(completed),
         "failed": _count(sent & ~completed & (records.status != UNFINISHED)),
-        "total_input_tokens": int(records.prompt_tokens[completed].sum()),
-        "total_output_tokens": int(records.output_tokens[completed].sum()),
+        "total_input_tokens": int(records.prompt_tokens[rows].sum()),
+        "total_output_tokens": int(records.output_tokens[rows].sum()),
     }
 
 

@@ -74,6 +74,14 @@ def _window_line(window: int | None) -> tuple[float, float]:
     return slope, 0.5 * (1.0 - slope) * window
 
 
+def score_bytes(num_queries: int, num_keys: int, num_heads: float, bytes_per_element: float = SCORE_BYTES) -> float:
+    """Return the bytes of the score matrices that a standard (not flash) kernel writes for one sequence.
+
+    ``heads x queries x keys`` elements (FlashAttention, arXiv 2205.14135, algorithm 0); flash kernels never write them.
+    """
+    return num_queries * num_keys * num_heads * bytes_per_element
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionShape:
     """One attention layer on one rank.

@@ -19,15 +19,21 @@ from simserve.profiles.gemm_curves import ActivationQuantisation, GemmClass, Gem
 Array = NDArray[np.float64]
 OperatorClass = Literal["gemm", "grouped_gemm", "attention_prefill", "attention_decode", "elementwise"]
 
-NARROW_DTYPE_SHARE: Mapping[str, float] = {"fp8": 0.75, "int8": 0.75}
+NARROW_DTYPE_SHARE: Mapping[str, float] = {"fp8": 0.75, "fp4": 0.7, "int8": 0.75}
 """Share of the 16-bit GEMM efficiency that 8-bit GEMMs reach: ideal over measured is 0.3 to 0.55 against
 0.60 to 0.83 in NVIDIA's AIConfigurator tables, where part of the gap is small sizes (counted by the rows)
-and activation quantisation (counted as an operator of its own)."""
+and activation quantisation (counted as an operator of its own). FP4 is `FP4_OF_FP8` of FP8, rounded up for cards whose
+16-bit share is high (RTX PRO 6000: Llama-3.3-70B offline within 10 %, prompts 17 % too slow)."""
 
 ATTENTION_MEMORY_SHARE = 1.05
 """Bandwidth that attention reaches on long contexts, over that of a kernel that streams weights. vLLM 0.19
 on H100, Llama-3.1-8B, one request: the slope of ITL over context is 3.0 TB/s (BF16 KV) and 2.8 TB/s (FP8 KV)
 of 3.35 (vLLM blog, 2026-04-22)."""
+
+FP4_OF_FP8 = 0.7
+"""Share of the FP4 peak that NVFP4 products reach, over that of FP8 by one scale a tensor: fitted to prompts of 2,048
+tokens of Llama-3.3-70B on one B200 (TensorRT-LLM 1.0 perf-overview), tested on the rest of that page (405B, Llama 4
+Scout, Qwen3 and other lengths)."""
 
 COLLECTIVE_SHARE = 0.9
 """Share of the link bandwidth that a large all-reduce reaches (NCCL bus bandwidth over NVLink peak: 0.8 to

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simserve.perf.efficiency import KERNEL_LATENCIES, NARROW_DTYPE_SHARE, Array, Machine
+from simserve.perf.efficiency import FP4_OF_FP8, KERNEL_LATENCIES, NARROW_DTYPE_SHARE, Array, Machine
 from simserve.perf.gemm_curve import GemmDevice, GemmSeconds, gemm_seconds
 from simserve.perf.operators import Work
 from simserve.perf.quantization import PLAIN_TILE_ROWS, Precision
@@ -73,6 +73,8 @@ def gemm_work(
 
 def gemm_class(precision: Precision) -> GemmClass | None:
     """Return the kernels that multiply quantised weights; none for formats that no curve is fitted for."""
+    if precision.arithmetic == "fp4" or (precision.arithmetic == "fp8" and precision.name != "fp8"):
+        return None
     if precision.arithmetic == "fp8":
         return "fp8_block" if precision.is_block_scaled else "fp8"
     if precision.arithmetic == "int8":
@@ -110,6 +112,8 @@ def gemm_curve(
     curve = machine.gemm_curves.get(kernels) if kernels else None
     if curve is None and dtype in WIDE_DTYPES and "bf16" in machine.gemm_curves:
         curve = _unpacking(machine.gemm_curves["bf16"], compute_share, min_tile_rows).model_copy(update={"fit": None})
+    if curve is None and dtype == "fp4" and "fp8" in machine.gemm_curves:
+        curve = _slowed(machine.gemm_curves["fp8"], FP4_OF_FP8, 1.0).model_copy(update={"fit": None})
     if curve is None:
         curve = _unpacking(class_curve(machine, dtype), compute_share, min_tile_rows)
     return _slowed(curve, machine.engine_scale, machine.memory_scale)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from simserve.perf.attention import SCORE_BYTES
+from simserve.perf.attention import score_bytes
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
@@ -272,7 +272,7 @@ def activation_bytes(shape: ReplicaShape) -> float:
     peak = max(layer, logits + hidden + engine.activation_base_bytes)
     if shape.attention == "standard":
         queries = min(engine.max_chunk_tokens, engine.max_model_len)
-        peak += queries * engine.max_model_len * model.num_attention_heads / ranks * SCORE_BYTES
+        peak += score_bytes(queries, engine.max_model_len, model.num_attention_heads / ranks)
     return peak + _unpacked_bytes(shape)
 
 

@@ -55,6 +55,11 @@ class StepParts:
     peak_bandwidth: float
     shared: Array = field(default_factory=lambda: np.zeros((5, 0)))
 
+    @property
+    def ridge_point(self) -> float:
+        """FLOP a byte above which arithmetic binds: peak over bandwidth (Williams et al., CACM 52(4), 2009)."""
+        return self.peak_flops / self.peak_bandwidth
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:

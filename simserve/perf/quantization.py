@@ -6,7 +6,7 @@ Knows bits and dtypes, no model shape.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from simserve.errors import InputError, nearest
@@ -64,7 +64,10 @@ MXFP4_BITS = 4.0 + 8.0 / 32
 NVFP4_BITS = 4.0 + 8.0 / 16
 """4.5: 4-bit floats and an FP8 scale for 16 of them (NVIDIA, "Introducing NVFP4", 2025)."""
 
-Arithmetic = Literal["model", "fp32", "fp16", "bf16", "fp8", "int8"]
+Arithmetic = Literal["model", "fp32", "fp16", "bf16", "fp8", "fp4", "int8"]
+
+INPUT_BYTES: Mapping[str, float] = {"fp8": 1.0, "int8": 1.0, "fp4": NVFP4_BITS / 8}
+"""Bytes of an activation element by the arithmetic that steps round it for; 2 in 16 bit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +79,9 @@ class WeightFormat:
             channel or per tensor (fp8, int8, int4) are below 0.01 bit a weight and left out.
         arithmetic: Dtype of the multiplication; ``model``: the model's 16-bit dtype.
         is_everything_stored_so: Whether embeddings and LM head are stored in the format too.
-        can_be_weight_only: Whether it falls back to 16-bit arithmetic on GPUs without its dtype.
+        weight_only_share: `compute_share` on GPUs without its dtype, where it falls back to 16-bit arithmetic; none: it
+            does not.
+        blackwell_arithmetic: Dtype of the multiplication on GPUs with FP4 arithmetic; none: as elsewhere.
         compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights inside the kernel (MARLIN,
             Frantar et al. 2024, loses 10 to 20 % at large batch; GGUF kernels of llama.cpp about half).
         min_tile_rows: Rows of the smallest tile of its kernels.
@@ -88,7 +93,8 @@ class WeightFormat:
     bits: float | None
     arithmetic: Arithmetic
     is_everything_stored_so: bool = False
-    can_be_weight_only: bool = False
+    weight_only_share: float | None = None
+    blackwell_arithmetic: Arithmetic | None = None
     compute_share: float = 1.0
     min_tile_rows: int = PLAIN_TILE_ROWS
     unpacked_from_rows: int | None = None
@@ -129,7 +135,7 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
     "fp32": WeightFormat(bits=32.0, arithmetic="fp32", is_everything_stored_so=True),
     "fp16": WeightFormat(bits=16.0, arithmetic="fp16", is_everything_stored_so=True),
     "bf16": WeightFormat(bits=16.0, arithmetic="bf16", is_everything_stored_so=True),
-    "fp8": WeightFormat(bits=8.0, arithmetic="fp8", can_be_weight_only=True),
+    "fp8": WeightFormat(bits=8.0, arithmetic="fp8", weight_only_share=0.9),
     "int8": WeightFormat(bits=8.0, arithmetic="int8"),
     "int8-wo": WeightFormat(bits=8.0, arithmetic="model", compute_share=0.9, min_tile_rows=MARLIN_TILE_ROWS),
     "int4": _marlin(4.0),
@@ -145,26 +151,17 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
     ),
     "gguf-q4_k_m": _gguf(4.8),
     "gguf-q2_k": _gguf(2.6),
-    "mxfp4": _marlin(MXFP4_BITS),
-    "nvfp4": _marlin(NVFP4_BITS),
+    "mxfp4": replace(_marlin(MXFP4_BITS), blackwell_arithmetic="fp8"),  # with MXFP8 activations, as gpt-oss is served
+    "nvfp4": WeightFormat(bits=NVFP4_BITS, arithmetic="fp4", weight_only_share=0.8),
 }
 """Formats of the scenario key ``quantization``. GGUF bits: llama.cpp's k-quants, mean over the tensors of a
 model."""
 
-WEIGHT_ONLY_FP8_SHARE = 0.9
-"""Share of a 16-bit GEMM's FLOP/s left when FP8 weights are widened in the kernel (vLLM's Marlin FP8)."""
-
-FP4_FORMATS = ("mxfp4", "nvfp4")
-"""Formats that GPUs with FP4 arithmetic could multiply in it; they run as weights only, in 16 bit, on every GPU."""
-
-FIRST_FP4_CAPABILITY = 10.0
-"""CUDA compute capability from which GPUs have FP4 arithmetic (Blackwell)."""
-
 ENGINES_WITHOUT_MARLIN = ("tensorrt-llm", "fastertransformer")
 """Engines whose weight-only kernels pad to plain tiles: the tables of TensorRT-LLM fit 64 rows (calibration/LOG.md)."""
 
-ENGINES_WITHOUT_WEIGHT_ONLY_FP8 = ("tensorrt-llm",)
-"""Engines that refuse FP8 weights on a GPU without FP8 arithmetic."""
+ENGINES_WITHOUT_WEIGHT_ONLY_FLOATS = ("tensorrt-llm",)
+"""Engines that refuse FP8 and NVFP4 weights on a GPU without arithmetic for them (precision matrix)."""
 
 KV_BITS: Mapping[str, float] = {
     "auto": 16.0,
@@ -304,9 +301,9 @@ def resolve_precision(
 ) -> Precision:
     """Return how a weight format runs on a GPU under an engine.
 
-    FP8 on a GPU without FP8 arithmetic is 8-bit weights with 16-bit arithmetic, as vLLM and SGLang do it
-    (Marlin); TensorRT-LLM refuses it. A BF16 model on a GPU without BF16 runs in FP16, as vLLM and llama.cpp
-    do it, unless ``bf16`` is asked for.
+    FP8 and NVFP4 on a GPU without their arithmetic are 8-bit and 4-bit weights with 16-bit arithmetic, as vLLM and
+    SGLang do it (Marlin); TensorRT-LLM refuses them. A BF16 model on a GPU without BF16 runs in FP16, as vLLM and
+    llama.cpp do it, unless ``bf16`` is asked for.
 
     Args:
         name: Weight format, a key of `WEIGHT_FORMATS`.
@@ -334,32 +331,33 @@ def resolve_precision(
     arithmetic = wide if chosen.arithmetic == "model" else chosen.arithmetic
     share, tile_rows = chosen.compute_share, chosen.min_tile_rows
     note = _conversion_note(wide, _wide_dtype(name, model_dtype), hardware_name)
-    if arithmetic not in peaks and chosen.can_be_weight_only and engine_name not in ENGINES_WITHOUT_WEIGHT_ONLY_FP8:
-        note = f"{hardware_name} has no {arithmetic} arithmetic: 8-bit weights, {wide} arithmetic"
-        arithmetic, share, tile_rows = wide, WEIGHT_ONLY_FP8_SHARE, MARLIN_TILE_ROWS
-    if name in FP4_FORMATS and float(compute_capability or 0.0) >= FIRST_FP4_CAPABILITY:
-        note = f"FP4 arithmetic of {hardware_name} is not simulated: 4-bit weights, {wide} arithmetic"
+    bits, other_bits = weight_bits(name, model_dtype)
+    only = None if engine_name in ENGINES_WITHOUT_WEIGHT_ONLY_FLOATS else chosen.weight_only_share
+    if arithmetic not in peaks and only is not None:
+        note = f"{hardware_name} has no {arithmetic} arithmetic: {int(bits)}-bit weights, {wide} arithmetic"
+        arithmetic, share, tile_rows = wide, only, MARLIN_TILE_ROWS
+    if chosen.blackwell_arithmetic is not None and "fp4" in peaks:
+        arithmetic, share, tile_rows = chosen.blackwell_arithmetic, 1.0, PLAIN_TILE_ROWS
+        note = f"{hardware_name} multiplies {name} weights with activations in {arithmetic}"
     if engine_name in ENGINES_WITHOUT_MARLIN:
         tile_rows = PLAIN_TILE_ROWS
     for dtype in (arithmetic, wide):
         if dtype not in peaks:
             rule = f"needs {dtype} arithmetic under {engine_name}, and {hardware_name} has {', '.join(peaks)}"
             raise InputError(rule, key="quantization", value=name, remedy=remedy)
-    bits, other_bits = weight_bits(name, model_dtype)
-    is_narrow = arithmetic in ("fp8", "int8")
     return Precision(
         name=name,
         weight_bits=bits,
         other_bits=other_bits,
         arithmetic=arithmetic,
         wide_arithmetic=wide,
-        input_bytes=1.0 if is_narrow else 2.0,
-        is_quantizing_activations=is_narrow,
+        input_bytes=INPUT_BYTES.get(arithmetic, 2.0),
+        is_quantizing_activations=arithmetic in INPUT_BYTES,
         compute_share=share,
         min_tile_rows=tile_rows,
         unpacked_from_rows=chosen.unpacked_from_rows,
         unpacked_rows=chosen.unpacked_rows,
-        is_block_scaled=arithmetic == "fp8" and has_block_scales,
+        is_block_scaled=name == "fp8" and arithmetic == "fp8" and has_block_scales,
         note=note,
     )
 

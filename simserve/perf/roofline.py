@@ -15,7 +15,7 @@ from simserve.perf.attention import attention_of, growing_share
 from simserve.perf.efficiency import Array, start_latency
 from simserve.perf.gemm import gemm_work
 from simserve.perf.moe import expert_work, routed_load, shape_of_experts
-from simserve.perf.operators import Work
+from simserve.perf.operators import Work, arithmetic_intensity
 from simserve.perf.parallelism import micro_batch
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.quantization import kv_element_bytes
@@ -108,9 +108,12 @@ def roofline(
 
 
 def _point(name: str, phase: Phase, work: Work, seconds: float) -> OperatorPoint:
-    flops, moved = float(work.flops[0]), float(work.weight_bytes[0] + work.activation_bytes[0])
     return OperatorPoint(
-        name=name, phase=phase, intensity=flops / moved, flops_per_second=flops / seconds, seconds=seconds
+        name=name,
+        phase=phase,
+        intensity=float(arithmetic_intensity(work)[0]),
+        flops_per_second=float(work.flops[0]) / seconds,
+        seconds=seconds,
     )
 
 

@@ -13,7 +13,6 @@ from simserve.metrics.cost import COST_KEYS
 from simserve.metrics.figures import figure_at, or_null
 from simserve.metrics.latency import LATENCIES
 from simserve.metrics.replications import pool
-from simserve.planner.split import split_values
 from simserve.planner.statistics import Difference, independent_difference, paired_difference
 from simserve.scenario.load import Overrides, from_mapping
 from simserve.scenario.run import Replicator
@@ -176,6 +175,8 @@ def parse_variant(text: str) -> tuple[str, list[str]]:
     Raises:
         UsageError: There is no name, or no override.
     """
+    from simserve.planner.split import split_values
+
     name, colon, rest = text.partition(":")
     name = name.strip()
     changes = [change for change in split_values(rest) if change]

@@ -110,6 +110,7 @@ class _Worker:
 def _serve(pipe: Connection, function: Callable[..., Any], tasks: Sequence[Task], others: Sequence[Connection]) -> None:
     """Do tasks by their places until there are no more. Ctrl-C is for the process that asked."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for each in others:
         # With these open, nobody would notice that the process that asked has gone.
         each.close()

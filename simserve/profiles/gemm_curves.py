@@ -17,7 +17,6 @@ GemmClass = Literal["bf16", "fp8", "fp8_block", "int8", "int8_weight_only", "int
 FP8 with a scale for 128 x 128 weights, INT8, and 8-bit, 4-bit and MXFP4 weights with 16-bit arithmetic."""
 
 Share = Annotated[float, Field(gt=0, le=1)]
-Start = Annotated[Seconds, Field(ge=0)]
 
 
 class Fit(FrozenModel):
@@ -42,7 +41,7 @@ class TileCurve(FrozenModel):
 
     engines: tuple[str, ...] = ()
     """Engines whose kernels these are; empty: any engine that no other curve of the class names."""
-    start_latency: Start
+    start_latency: Seconds
     """Seconds of a call however small."""
     efficiency: Share
     """Share of the compute peak in the main loop of short calls."""
@@ -63,7 +62,7 @@ class GemmCurve(TileCurve):
     """Share of the compute peak that long calls (10 TFLOP and more) settle at: the clock falls under power."""
     wave_quantisation: Share
     """How much of its last, partly filled round of tiles a call waits for: 1 the whole, near 0 nothing."""
-    split_latency: Start = 0.0
+    split_latency: Seconds = 0.0
     """Seconds that cutting the reduction over more than one SM adds."""
     max_splits: PositiveInt = 1
     """Most SMs that share one tile's reduction."""
@@ -86,7 +85,7 @@ class GemmCurve(TileCurve):
 class GroupedGemmCurve(TileCurve):
     """All routed experts of one layer on one rank: sorting, both GEMMs, activation, weighted sum."""
 
-    expert_latency: Start
+    expert_latency: Seconds
     """Seconds an expert that the rank holds adds, used or not."""
     routed_passes: float = Field(ge=0)
     """Times the expert activations move through memory for every routed pair, also of other ranks' experts."""
@@ -99,7 +98,7 @@ class GroupedGemmCurve(TileCurve):
 class ActivationQuantisation(FrozenModel):
     """The kernel that rounds 16-bit activations to 8 bits with one scale a token."""
 
-    start_latency: Start
+    start_latency: Seconds
     """Seconds of a call however small."""
     memory_efficiency: Share
     """Share of the memory bandwidth it reaches."""

@@ -15,24 +15,28 @@ from pydantic import Field, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
+from simserve.profiles.borrowed_kernels import with_kernels_of
 from simserve.profiles.calibration import Calibration
 from simserve.profiles.gemm_curves import ActivationQuantisation, GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
 from simserve.profiles.gpu_prices import GpuPrice, GpuPurchase
 from simserve.profiles.host import SERVER_HOST, Host, HostCores
 from simserve.profiles.kernel_curves import AttentionCurves, CollectiveCurves
-from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
+from simserve.units import (
+    BytesPerSecond,
+    PositiveBytes,
+    PositiveBytesPerSecond,
+    PositiveFlopsPerSecond,
+    PositiveSeconds,
+    PositiveWatts,
+    Seconds,
+)
 from simserve.validation import FrozenModel, validate
 
-DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4")
+DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 
 
 Source = Annotated[str, Field(min_length=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
-Peak = Annotated[FlopsPerSecond, Field(gt=0)]
-PositiveBytes = Annotated[Bytes, Field(gt=0)]
-PositiveBytesPerSecond = Annotated[BytesPerSecond, Field(gt=0)]
-PositiveSeconds = Annotated[Seconds, Field(gt=0)]
-PositiveWatts = Annotated[Watts, Field(gt=0)]
 
 
 class Memory(FrozenModel):
@@ -49,21 +53,23 @@ class Memory(FrozenModel):
 class Compute(FrozenModel):
     """Dense peak rates of one GPU, a multiply-add being two operations; an absent dtype is unsupported."""
 
-    fp32: Peak | None = None
+    fp32: PositiveFlopsPerSecond | None = None
     """FP32 on the ordinary cores."""
-    tf32: Peak | None = None
+    tf32: PositiveFlopsPerSecond | None = None
     """TF32 on the tensor cores."""
-    fp16: Peak | None = None
+    fp16: PositiveFlopsPerSecond | None = None
     """FP16 on the tensor cores, accumulated in FP32."""
-    fp16_accumulated: Peak | None = None
+    fp16_accumulated: PositiveFlopsPerSecond | None = None
     """FP16 on the tensor cores, accumulated in FP16, where that is faster (GeForce); absent: as `fp16`."""
-    bf16: Peak | None = None
+    bf16: PositiveFlopsPerSecond | None = None
     """BF16 on the tensor cores, accumulated in FP32."""
-    fp8: Peak | None = None
+    fp8: PositiveFlopsPerSecond | None = None
     """FP8 on the tensor cores, accumulated in FP32."""
-    int8: Peak | None = None
+    fp4: PositiveFlopsPerSecond | None = None
+    """FP4 on the tensor cores with a scale for 16 elements (NVFP4), accumulated in FP32."""
+    int8: PositiveFlopsPerSecond | None = None
     """INT8 on the tensor cores, accumulated in INT32."""
-    int4: Peak | None = None
+    int4: PositiveFlopsPerSecond | None = None
     """INT4 on the tensor cores: 4-bit weights and activations, which no weight-only format uses."""
     num_multiprocessors: int | None = Field(default=None, ge=1)
     """Streaming multiprocessors that the tiles of a kernel are dealt to; none: unknown, and no kernel waits for a
@@ -106,6 +112,9 @@ class IntraNodeLink(_Link):
     """NVLink, Infinity Fabric (AMD), PCIe, or no path between the GPUs."""
     gpus_per_node: int = Field(ge=1)
     """GPUs of a typical node."""
+    peer_bandwidth: PositiveBytesPerSecond | None = None
+    """Per direction to one other GPU, where each has a link to every other: n GPUs talk over n - 1 of them; absent: all
+    of the bandwidth, through a switch."""
     shared_bandwidth: PositiveBytesPerSecond | None = None
     """What the GPUs that talk share, where their transfers pass host memory; absent: nothing, each has its own."""
 
@@ -194,6 +203,9 @@ class HardwareProfile(FrozenModel):
     """Electric power."""
     efficiency: Efficiency
     """Default efficiencies of its class."""
+    kernels_of: str | None = None
+    """GPU of the same architecture whose fitted curves stand in for those this one lacks, scaled to its own peaks and
+    class efficiencies; none: class efficiencies."""
     gemm_curves: dict[GemmClass, tuple[GemmCurve, ...]] = Field(default_factory=dict)
     """Fitted matrix products by number format; a format without a curve runs at the class efficiencies."""
     grouped_gemm_curves: dict[GemmClass, tuple[GroupedGemmCurve, ...]] = Field(default_factory=dict)
@@ -255,18 +267,6 @@ class HardwareProfile(FrozenModel):
         peak: float | None = getattr(self.compute, dtype)
         return peak
 
-    def ridge_point(self, dtype: str) -> float | None:
-        """Return the arithmetic intensity, in FLOP/byte, above which compute limits; none without the dtype.
-
-        The peak rate over the peak bandwidth, as in the roofline model (Williams, Waterman and Patterson,
-        CACM 52(4), 2009); efficiencies are left out.
-
-        Raises:
-            ProfileError: ``dtype`` is not one of `DTYPES`.
-        """
-        peak = self.peak_flops(dtype)
-        return None if peak is None else peak / self.memory.bandwidth
-
 
 _Curve = TypeVar("_Curve", bound=TileCurve)
 
@@ -307,4 +307,12 @@ def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile
 
 @catalog.remembered
 def _read(path: Path) -> HardwareProfile:
-    return validate(HardwareProfile, read_mapping(path, ProfileError), file=path, error=ProfileError)
+    profile = validate(HardwareProfile, read_mapping(path, ProfileError), file=path, error=ProfileError)
+    if profile.kernels_of is None:
+        return profile
+    fitted = _read(catalog.find("hardware", profile.kernels_of, path.parent))
+    if fitted.kernels_of is not None:
+        raise ProfileError(
+            "must name a GPU with curves of its own", file=path, key="kernels_of", value=profile.kernels_of
+        )
+    return with_kernels_of(profile, fitted)

@@ -6,18 +6,18 @@ from typing import Annotated
 
 from pydantic import Field
 
-from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond
+from simserve.units import PositiveBytes, PositiveBytesPerSecond, PositiveFlopsPerSecond
 from simserve.validation import FrozenModel
 
 
 class Host(FrozenModel):
     """One node without its GPUs."""
 
-    memory_total: Annotated[Bytes, Field(gt=0)]
+    memory_total: PositiveBytes
     """Host memory of the node."""
-    memory_bandwidth: Annotated[BytesPerSecond, Field(gt=0)]
+    memory_bandwidth: PositiveBytesPerSecond
     """Peak read bandwidth of the host memory, all sockets."""
-    compute: Annotated[FlopsPerSecond, Field(gt=0)]
+    compute: PositiveFlopsPerSecond
     """Peak rate of the CPU cores in 32-bit floats, vector units included."""
     source: Annotated[str, Field(min_length=1)]
     """Where the numbers of this block come from."""

@@ -10,12 +10,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from simserve.units import Bytes, BytesPerSecond, Seconds
+from simserve.units import Bytes, PositiveBytesPerSecond, Seconds
 from simserve.validation import FrozenModel
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
-PositiveBandwidth = Annotated[BytesPerSecond, Field(gt=0)]
 CurveEngine = Literal["vllm", "sglang", "tensorrt-llm"]
 
 
@@ -57,7 +56,7 @@ class DecodeAttentionCurve(FrozenModel):
     """Factor on the products of heads wider than 128; with ``splits: waves`` also on their waves."""
     memory: Annotated[float, Field(gt=0, le=1)]
     """Share of the memory bandwidth that reading keys and values reaches."""
-    cache_bandwidth: PositiveBandwidth
+    cache_bandwidth: PositiveBytesPerSecond
     """Bandwidth of keys and values that the L2 cache still holds."""
     splits: Literal["none", "waves", "filling"] = "none"
     """How contexts are cut over thread blocks, where it shows (`simserve.perf.thread_blocks`): ``waves`` as

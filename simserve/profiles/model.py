@@ -5,13 +5,13 @@ What a model is stands in `simserve.profiles.architecture`; this module only loa
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from simserve import documents
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.architecture import ModelProfile
-from simserve.profiles.hf_config import from_hf_config
 from simserve.profiles.model_blocks import LatentAttention, LinearAttention, MixtureOfExperts, SparseIndexer
 from simserve.profiles.model_shapes import Gemm
 from simserve.validation import validate
@@ -51,6 +51,8 @@ def load_model(name: str, relative_to: Path | None = None) -> ModelProfile:
 def _read(path: Path) -> ModelProfile:
     mapping = documents.read_mapping(path, ProfileError)
     if path.suffix == ".json":
+        from simserve.profiles.hf_config import from_hf_config
+
         return from_hf_config(mapping, path)
     return validate(ModelProfile, mapping, file=path, error=ProfileError)
 
@@ -62,8 +64,8 @@ def _config_in_folder(name: str, relative_to: Path | None) -> Path | None:
     folder = Path(name).expanduser()
     candidates = [folder] if folder.is_absolute() or relative_to is None else [relative_to / folder, folder]
     for candidate in candidates:
-        if candidate.is_dir():
-            if (candidate / _CONFIG_NAME).is_file():
+        if os.path.isdir(candidate):
+            if os.path.isfile(candidate / _CONFIG_NAME):
                 return candidate / _CONFIG_NAME
             raise ProfileError(f"is a folder without a {_CONFIG_NAME}", file=candidate)
     return None

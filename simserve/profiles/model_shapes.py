@@ -204,25 +204,3 @@ def indexer_key_bytes(head_dim: int) -> int:
     vLLM, ``DeepseekV32IndexerCache``: 132 bytes at a width of 128, whatever the type of the main cache.
     """
     return head_dim + -(-head_dim // _INDEXER_SCALE_GROUP) * _INDEXER_SCALE_BYTES
-
-
-def attention_score_bytes(num_tokens: int, num_heads: int, bytes_per_element: float) -> float:
-    """Return the bytes of the score matrices that a standard (not flash) kernel writes for one sequence.
-
-    ``num_heads * num_tokens ** 2`` elements (FlashAttention, arXiv 2205.14135, algorithm 0): exact for
-    prefill from an empty cache; flash kernels never write them.
-    """
-    return num_heads * num_tokens * num_tokens * bytes_per_element
-
-
-def num_token_computations(num_prompt_tokens: int, num_output_tokens: int, has_kv_cache: bool = True) -> int:
-    """Return how many tokens pass through the layers until one request is answered.
-
-    With a KV cache the prompt passes once, then each generated token but the last, which nobody reads again.
-    Without one every step computes the whole prefix anew: ``P + (P + 1) + ... + (P + N - 1)``.
-    """
-    if num_output_tokens == 0:
-        return 0
-    if has_kv_cache:
-        return num_prompt_tokens + num_output_tokens - 1
-    return num_output_tokens * num_prompt_tokens + num_output_tokens * (num_output_tokens - 1) // 2

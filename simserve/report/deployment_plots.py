@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION
-from simserve.report.dollar_plots import against_requests
 from simserve.report.quantities import number, share
 from simserve.report.sketch import (
     Axis,
@@ -163,6 +162,8 @@ def dollars_a_month(api: Mapping[str, Any], usd_per_hour: float, requests_per_se
         usd_per_hour: Of the whole deployment.
         requests_per_second: What the run served.
     """
+    from simserve.report.dollar_plots import against_requests
+
     served, fleet = requests_per_second * 3600 * HOURS_A_MONTH, usd_per_hour * HOURS_A_MONTH
     even = fleet / api["usd_per_request"]
     return against_requests(

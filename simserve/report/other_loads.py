@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from simserve.planner.capacity.level import Trial
 from simserve.planner.capacity.probe import has_two_loads, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.scaling import has_own_clock
 from simserve.scenario.objective import objective
+from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import AllAtOnceArrivals
+
+if TYPE_CHECKING:
+    from simserve.planner.capacity.level import Trial
 
 NUM_REQUESTS = 600
 """Of one run, at least."""
@@ -28,7 +31,7 @@ _MOST_FURTHER = 3
 _KEPT = ("p95_ttft", "p95_tpot", "goodput", "throughput", "attainment")
 
 
-def other_loads(scenario: Scenario) -> dict[str, Any] | None:
+def other_loads(asked: Scenario | ResolvedScenario) -> dict[str, Any] | None:
     """Return what short runs at other loads measured; None without an objective, or without a load to scale.
 
     A trace, all requests at once, and what happens at times of its own (faults, autoscaling, a day's curve) have no
@@ -39,11 +42,12 @@ def other_loads(scenario: Scenario) -> dict[str, Any] | None:
         shortest run, the ``stability`` of each, and of each load p95 TTFT and TPOT (seconds), goodput and throughput
         (requests/s) and attainment, None where undefined.
     """
+    scenario = asked if isinstance(asked, Scenario) else asked.scenario
     workload = scenario.workload
     no_load = workload.trace is not None or isinstance(workload.arrivals, AllAtOnceArrivals) or has_two_loads(scenario)
     if no_load or objective(scenario) is None or has_own_clock(scenario):
         return None
-    is_closed, probe = is_closed_loop(scenario), probe_of(scenario)
+    is_closed, probe = is_closed_loop(scenario), probe_of(asked)
     own = load_of(scenario, own_traffic(scenario))
     found: dict[float, Trial] = {}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from simserve.report.quantities import text_columns
 
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
     from simserve.report.panels import Panel
 
-_TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
+"""Pages and style sheets; ``common.css`` is that of `simserve explore` as well."""
+
+
+class WritesPage(Protocol):
+    """An answer that writes itself as a page."""
+
+    def to_html(self, file: str | Path, command: str = "") -> None:
+        """Write the page; ``command`` says how to reproduce it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +95,7 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
         unfinished.write_text(text, encoding="utf-8", newline="\n")
         os.replace(unfinished, path)
@@ -101,7 +109,7 @@ def environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     found = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

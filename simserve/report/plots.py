@@ -113,10 +113,13 @@ def _fleet_marks(result: RunResult, seconds: float, span: float) -> list[Mark]:
     notes: list[Mark] = []
     named_at = -math.inf
     for (at, count), (following, _) in pairwise([*changes, (math.inf, 0)]):
-        # Of changes close together the last is named.
-        if following - at >= _CLOSE * span and at - named_at >= _NOTE_SHARE * span:
+        # Of changes close together the last is named; at the right end left of its line, where that is free.
+        is_left_of = at > (1 - _NOTE_SHARE) * span
+        room = (2 if is_left_of else 1) * _NOTE_SHARE
+        if following - at >= _CLOSE * span and at - named_at >= room * span:
             named_at = at
-            notes.append(Note(text=f"{count} ready", x=at, y=None, right=2, up=3))
+            right = -2 if is_left_of else 2
+            notes.append(Note(text=f"{count} ready", x=at, y=None, right=right, up=3, is_left_of=is_left_of))
     return rules + notes
 
 

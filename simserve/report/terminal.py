@@ -15,7 +15,7 @@ from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.fleet import door_lines, fleet_lines, front_lines, stream_lines, user_lines
 from simserve.report.knobs import engine_lines
 from simserve.report.speculation import speculation_lines
-from simserve.report.tables import STATISTICS, latency_rows, slo_rows
+from simserve.report.tables import STATISTICS, Row, latency_rows, slo_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,13 +52,13 @@ def render_run(result: RunResult, console: Console, folder: Path | None) -> None
     if result.summary["completed"]:
         console.print(Text(result.summary["simserve"]["bottleneck"]["explanation"]), width=width)
     console.print(Text(f"{facts.title(result)}; {traffic(result)}", style="dim"), width=width)
-    for section in (_latencies(result), _facts(result), _trust(result, folder)):
+    for section in (_latencies(result, console), _facts(result), _trust(result, folder)):
         console.print()
         console.print(section, width=width)
 
 
-def _latencies(result: RunResult) -> Table:
-    """Return the SLO and the latency table."""
+def _latencies(result: RunResult, console: Console) -> Table:
+    """Return the SLO, the latency table and the classes."""
     from rich.console import Group
     from rich.text import Text
 
@@ -74,11 +74,22 @@ def _latencies(result: RunResult) -> Table:
     section.add_row("Latency", Group(heading, *notes, _latency_table(result)))
     classes = class_rows(result)
     if classes:
-        table = _columns(1 + len(CLASS_COLUMNS), left=1, header=("", *CLASS_COLUMNS))
-        for each in classes:
-            table.add_row(each.label, *(cell.text for cell in each.cells))
-        section.add_row("Classes", table)
+        section.add_row("Classes", _class_table(classes, console))
     return section
+
+
+def _class_table(classes: Sequence[Row], console: Console) -> Table:
+    """Return a line a class; where it is too wide, titles take two lines and long names break: no figure is cut."""
+    header = ("", *CLASS_COLUMNS)
+    table = _columns(len(header), left=1, header=header)
+    narrow = _columns(len(header), left=1, header=[title.replace(" ", "\n") for title in header], gap=1)
+    narrow.columns[0].no_wrap, narrow.columns[0].overflow = False, "fold"
+    for each in classes:
+        cells = (each.label, *(cell.text for cell in each.cells))
+        table.add_row(*cells)
+        narrow.add_row(*cells)
+    room = console.width - _LABEL_WIDTH - 2
+    return table if console.measure(table, options=console.options.update(width=_WIDEST)).maximum <= room else narrow
 
 
 def _latency_table(result: RunResult) -> Table:
@@ -146,11 +157,11 @@ def _section() -> Table:
     return table
 
 
-def _columns(num_columns: int, *, left: int, header: Sequence[str] = ()) -> Table:
+def _columns(num_columns: int, *, left: int, header: Sequence[str] = (), gap: int = 2) -> Table:
     """Return a borderless table whose first ``left`` columns are flush left and the others flush right."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, show_header=bool(header), padding=(0, 2, 0, 0), header_style="dim")
+    table = Table(box=None, pad_edge=False, show_header=bool(header), padding=(0, gap, 0, 0), header_style="dim")
     titles = header or ("",) * num_columns
     for position, name in enumerate(titles):
         table.add_column(name, justify="left" if position < left else "right", no_wrap=True)

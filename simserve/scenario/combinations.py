@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from simserve.engine.config import EngineConfig
-from simserve.errors import ScenarioError
 from simserve.scenario.fleet_rules import check_fleet
 from simserve.scenario.front_combinations import check_front
 from simserve.scenario.objective import limits_by_class
@@ -35,7 +32,7 @@ def check_traffic(scenario: Scenario, specs: RequestSpecs) -> None:
     """
     if scenario.deployment.engine.kv_offload is not None and specs.prefixes is None:
         rule = "has nothing to keep: the trace does not say what prompts share"
-        _refuse(scenario, "deployment.engine.kv_offload", rule, "leave it out")
+        scenario.refuse("deployment.engine.kv_offload", rule, "leave it out")
 
 
 def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
@@ -49,7 +46,7 @@ def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
     is_static, has_cache = engine.batching != "continuous", engine.kv_allocation != "none"
     if is_split and (is_static or not has_cache):
         rule = "hands over KV caches while batches run: that takes continuous batching and a KV cache"
-        _refuse(scenario, "deployment.pools", rule, "give every pool the role both")
+        scenario.refuse("deployment.pools", rule, "give every pool the role both")
     if streaming is None or not streaming.stream:
         return
     rule = ""
@@ -61,7 +58,7 @@ def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
         rule = "is not simulated with data_parallel_size above 1: whose rank a token came from is not kept"
     if rule:
         remedy = "set stream: false, or leave deployment.streaming out"
-        _refuse(scenario, "deployment.streaming.stream", rule, remedy)
+        scenario.refuse("deployment.streaming.stream", rule, remedy)
 
 
 def _check_classes(scenario: Scenario) -> None:
@@ -72,7 +69,7 @@ def _check_classes(scenario: Scenario) -> None:
         names = [pool.name for pool in deployment.pools if pool.role != "decode"]
         if each.pool is not None and each.pool not in names:
             known = f"choose from {', '.join(names)}" if names else "deployment.pools has none; leave it out"
-            _refuse(scenario, f"{key}.pool", "names no pool that takes requests", known, each.pool)
+            scenario.refuse(f"{key}.pool", "names no pool that takes requests", known, each.pool)
 
 
 def _check_pools(scenario: Scenario) -> None:
@@ -81,21 +78,21 @@ def _check_pools(scenario: Scenario) -> None:
     names = [pool.name for pool in pools]
     if weights is not None and (not pools or set(weights) != {pool.name for pool in pools if pool.role != "decode"}):
         rule = "must name every pool that takes requests, and no other"
-        _refuse(scenario, "deployment.routing.weights", rule, f"they are {', '.join(names) or 'none'}")
+        scenario.refuse("deployment.routing.weights", rule, f"they are {', '.join(names) or 'none'}")
     roles = {pool.role for pool in pools}
     if deployment.disaggregation is None and roles - {"both"}:
         rule = "have the roles prefill and decode, and nothing says how KV caches get from one to the other"
-        _refuse(scenario, key, rule, "add deployment.disaggregation, such as {}, or give every pool the role both")
+        scenario.refuse(key, rule, "add deployment.disaggregation, such as {}, or give every pool the role both")
     if deployment.disaggregation is not None and not roles >= {"prefill", "decode"}:
         rule = "needs pools of the roles prefill and decode; others of the role both may stand beside them"
-        _refuse(scenario, "deployment.disaggregation", rule, "give a pool each of them")
+        scenario.refuse("deployment.disaggregation", rule, "give a pool each of them")
     if not pools:
         return
     if len(set(names)) < len(names):
-        _refuse(scenario, key, "has two pools of one name", "rename one")
+        scenario.refuse(key, "has two pools of one name", "rename one")
     if deployment.replicas != 1:
         rule = "has no effect beside pools, each of which has its own"
-        _refuse(scenario, "deployment.replicas", rule, "leave it out", deployment.replicas)
+        scenario.refuse("deployment.replicas", rule, "leave it out", deployment.replicas)
 
 
 def _check_offload(scenario: Scenario) -> None:
@@ -109,7 +106,7 @@ def _check_offload(scenario: Scenario) -> None:
     for key, engine in keys.items():
         if engine.kv_offload is not None:
             rule = "has nothing to keep: no two prompts of the workload begin alike"
-            _refuse(scenario, f"{key}.kv_offload", rule, "add workload.sessions or shared_prefix, or leave it out")
+            scenario.refuse(f"{key}.kv_offload", rule, "add workload.sessions or shared_prefix, or leave it out")
 
 
 def _check_admission(scenario: Scenario) -> None:
@@ -119,9 +116,4 @@ def _check_admission(scenario: Scenario) -> None:
     has_timeout = any(each.timeout is not None for each in scenario.workload.classes or ())
     if not has_timeout and all(ttft is None for ttft, _, _ in limits_by_class(scenario)):
         rule = "has no deadline to look at"
-        _refuse(scenario, "deployment.admission.deadline_aware", rule, "set slo.ttft, or a class's slo.ttft or timeout")
-
-
-def _refuse(scenario: Scenario, key: str, rule: str, remedy: str, value: Any = None) -> None:
-    with scenario.blaming(key):
-        raise ScenarioError(rule, value=value, remedy=remedy)
+        scenario.refuse("deployment.admission.deadline_aware", rule, "set slo.ttft, or a class's slo.ttft or timeout")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from simserve.scenario.kv_offload import KVOffloadSpec
 from simserve.scenario.speculative import SpeculativeSpec
@@ -21,7 +21,7 @@ from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.update_spec import UpdateSpec
-from simserve.units import Bytes, Seconds
+from simserve.units import Bytes, PositiveSeconds, Seconds
 from simserve.validation import FrozenModel
 
 Quantization = Literal[
@@ -45,6 +45,11 @@ Quantization = Literal[
 ]
 KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
 
+MAX_COUNT = 10**9
+"""Tokens, requests or blocks that a knob may name at most: beyond any engine."""
+
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+
 MAX_REPLICAS = 10_000
 """Each replica has a scheduler of its own in memory."""
 
@@ -54,12 +59,6 @@ def _as_text(value: object) -> object:
         # An unquoted 0.10 has lost its zero by now.
         meant = f' or "{value}0"' if isinstance(value, float) and len(str(value).partition(".")[2]) == 1 else ""
         raise ValueError(f'is a number, and a version is a text; put it in quotes: version: "{value}"{meant}')
-    return value
-
-
-def _positive(value: float) -> float:
-    if value <= 0:
-        raise ValueError("must be longer than 0 s")
     return value
 
 
@@ -82,7 +81,7 @@ class EngineSpec(FrozenModel):
     scheduling_policy: Literal["fcfs", "priority", "shortest_first"] | None = None
     """Order of the queue: first come, first served; `priority`: classes with the smaller number first, and who is
     preempted is the last in that order; `shortest_first`: prompt plus `max_tokens`, the fewest first."""
-    priority_ageing: Annotated[Seconds, AfterValidator(_positive)] | None = None
+    priority_ageing: PositiveSeconds | None = None
     """`priority`: waiting so long outweighs one level. Absent: waiting changes nothing."""
     priority_preemption: bool | None = None
     """`priority`: whether running requests of a worse priority make way for one that finds no seat or no blocks.
@@ -92,9 +91,9 @@ class EngineSpec(FrozenModel):
     host memory and back, over the host link, in the steps that move it (vLLM before V1; without prefix caching)."""
     kv_allocation: Literal["paged", "static", "pow2", "oracle", "none"] | None = None
     """`paged` blocks on demand; `static`, `pow2`, `oracle` contiguous reservations; `none`: no KV cache."""
-    max_num_seqs: Annotated[int, Field(ge=1)] | None = None
+    max_num_seqs: Count | None = None
     """Seats: the most requests that run at once on a replica."""
-    max_num_batched_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_num_batched_tokens: Count | None = None
     """Token budget of one step."""
     enable_chunked_prefill: bool | None = None
     """Whether a prompt may be split over several steps."""
@@ -103,13 +102,13 @@ class EngineSpec(FrozenModel):
     says what prompts share has nothing to share."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of GPU memory; of which memory is the engine's rule (total, free after load, static)."""
-    block_size: Annotated[int, Field(ge=1)] | None = None
+    block_size: Count | None = None
     """Tokens in one KV block."""
-    max_model_len: Annotated[int, Field(ge=2)] | None = None
+    max_model_len: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = None
     """Longest prompt plus output, tokens. Absent: the model's own limit."""
     async_scheduling: bool | None = None
     """Whether the host prepares the next step while the GPU works on this one."""
-    attention_dp_timeout_iters: Annotated[int, Field(ge=2)] | None = None
+    attention_dp_timeout_iters: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = None
     """TensorRT-LLM with `data_parallel_size`: prompts wait until every rank has one, at most so many steps
     (attention_dp_config: enable_balance, timeout_iters), so that none is computed while the other ranks idle. Absent:
     they do not wait."""
@@ -118,7 +117,7 @@ class EngineSpec(FrozenModel):
     of clients that ask for nothing; vLLM 0.8 to 0.13 sorts the logits for it. Absent: greedy."""
     enforce_eager: bool | None = None
     """Whether to run without CUDA graphs and compilation: a step takes at least the time to launch its kernels."""
-    max_cudagraph_capture_size: Annotated[int, Field(ge=1)] | None = None
+    max_cudagraph_capture_size: Count | None = None
     """Largest batch, in tokens, that is captured in a CUDA graph; a larger step waits for the launches of its kernels.
     Absent: as the engine's version has it, vLLM from 0.10 twice `max_num_seqs` and at most 512."""
     frontend_latency: Seconds | None = None
@@ -126,15 +125,15 @@ class EngineSpec(FrozenModel):
     host_slowdown: Annotated[float, Field(gt=0)] | None = None
     """Times as long as on the nodes that the engine's host times were measured on (H100 nodes of 2024) its work on the
     CPU takes here: scheduling, launching kernels, handing over tokens. Absent: as in the usual node of the GPU."""
-    static_batch_size: Annotated[int, Field(ge=1)] | None = None
+    static_batch_size: Count | None = None
     """Static batching: the most requests of one batch."""
     static_max_wait: Seconds | None = None
     """Static batching: the longest that the first request of a batch waits for others."""
     cpu_offload_gb: Annotated[float, Field(ge=0)] | None = None
     """vLLM and SGLang: GiB of weights a GPU that stay in host memory and cross the host link in every step."""
-    n_gpu_layers: Annotated[int, Field(ge=1)] | None = None
+    n_gpu_layers: Count | None = None
     """llama.cpp: layers on the GPU; the others, and their KV cache, are the CPU's. Absent: all."""
-    num_gpu: Annotated[int, Field(ge=1)] | None = None
+    num_gpu: Count | None = None
     """Ollama: as `n_gpu_layers` of llama.cpp. Absent: all."""
 
     swap_space: Bytes | None = None

@@ -11,7 +11,6 @@ from simserve.perf.memory import MemoryPlan, plan_memory
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.quality import published_quality
 from simserve.scenario.kv_offload import offload_lines
-from simserve.scenario.limits import open_limits
 from simserve.scenario.resolve import ResolvedScenario, replica_shape
 from simserve.scenario.schema import Scenario
 
@@ -103,6 +102,8 @@ def quality_of(shape: ReplicaShape) -> list[dict[str, Any]]:
 
 def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
     """Return what `simserve memory` answers, as plain values; bytes are those of the fullest GPU."""
+    from simserve.scenario.limits import open_limits
+
     memory, shape = resolved.memory, resolved.shape
     return {
         "fits": memory.fits,

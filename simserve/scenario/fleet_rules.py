@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from simserve.errors import ScenarioError
 from simserve.scenario.objective import objective
 from simserve.scenario.schema import Scenario
 from simserve.sim.autoscaling_spec import AutoscalingSpec
@@ -40,15 +37,15 @@ def _check_autoscaling(scenario: Scenario) -> None:
             _check_scaling(scenario, deployment.autoscaling, "deployment.autoscaling", key, pool.replicas)
     if deployment.autoscaling is not None and all(pool.autoscaling is not None for pool in deployment.pools):
         rule = "has no effect: every pool has its own"
-        _refuse(scenario, "deployment.autoscaling", rule, "leave it out, or let a pool go by it")
+        scenario.refuse("deployment.autoscaling", rule, "leave it out, or let a pool go by it")
 
 
 def _check_scaling(scenario: Scenario, rules: AutoscalingSpec, key: str, owner: str, replicas: int) -> None:
     if not rules.min_replicas <= replicas <= rules.max_replicas:
         rule = f"must lie between min_replicas {rules.min_replicas} and max_replicas {rules.max_replicas}"
-        _refuse(scenario, f"{owner}.replicas", rule, "they are the replicas at the start", replicas)
+        scenario.refuse(f"{owner}.replicas", rule, "they are the replicas at the start", replicas)
     if rules.metric == "slo" and objective(scenario) is None:
-        _refuse(scenario, f"{key}.metric", "slo needs an objective", "add an slo block", "slo")
+        scenario.refuse(f"{key}.metric", "slo needs an objective", "add an slo block", "slo")
 
 
 def _check_faults(scenario: Scenario) -> None:
@@ -62,12 +59,12 @@ def _check_faults(scenario: Scenario) -> None:
                 rule = "has no link to strike: KV caches cross one only with deployment.disaggregation"
             else:
                 rule = "names a pool whose replicas send no KV caches"
-            _refuse(scenario, key, rule, "use slow for a bad link inside a replica")
+            scenario.refuse(key, rule, "use slow for a bad link inside a replica")
         replica = getattr(fault, "replica", 0)
         if replica >= sum(counts) and not isinstance(fault, NodeFault):
             what = "the replicas it may strike" if deployment.pools else "deployment.replicas"
             rule = f"must be below {what}, {sum(counts)}: they count from 0"
-            _refuse(scenario, f"{key}.replica", rule, "only replicas that are there at the start can be named", replica)
+            scenario.refuse(f"{key}.replica", rule, "only replicas that are there at the start can be named", replica)
 
 
 def _counts(scenario: Scenario, fault: FaultSpec) -> list[int]:
@@ -86,39 +83,32 @@ def _check_regions(scenario: Scenario) -> None:
         for number, pool in enumerate(pools):
             if pool.region is not None:
                 rule = "has no effect: nothing says how far apart regions are"
-                _refuse(scenario, f"deployment.pools.{number}.region", rule, "add deployment.regions", pool.region)
+                scenario.refuse(f"deployment.pools.{number}.region", rule, "add deployment.regions", pool.region)
         for number, each in enumerate(classes):
             if each.region is not None:
                 rule = "has no effect without deployment.regions"
-                _refuse(scenario, f"workload.classes.{number}.region", rule, "add it, or leave this out", each.region)
+                scenario.refuse(f"workload.classes.{number}.region", rule, "add it, or leave this out", each.region)
         return
     if not pools:
-        _refuse(
-            scenario, key, "has nothing to choose from: there are no pools", "add deployment.pools, each with a region"
+        scenario.refuse(
+            key, "has nothing to choose from: there are no pools", "add deployment.pools, each with a region"
         )
     for number, pool in enumerate(pools):
         if pool.region is None:
-            _refuse(
-                scenario, f"deployment.pools.{number}", "has no region, and deployment.regions is set", "add region"
-            )
+            scenario.refuse(f"deployment.pools.{number}", "has no region, and deployment.regions is set", "add region")
     if not regions.clients and not (classes and all(each.region is not None for each in classes)):
         rule = "says nothing of clients whose class has no region" if classes else "does not say where clients are"
-        _refuse(scenario, f"{key}.clients", rule, "give the share of each region, such as {eu: 0.4, us: 0.6}")
+        scenario.refuse(f"{key}.clients", rule, "give the share of each region, such as {eu: 0.4, us: 0.6}")
     homes = [*regions.clients, *(each.region for each in classes if each.region is not None)]
     for home in homes:
         for place in (pool.region for pool in pools):
             if regions.one_way(home, place or "") is None:
                 rule = f"says nothing between {home} and {place}"
-                _refuse(scenario, f"{key}.latency", rule, f'add, such as {{{home}: {{{place}: "40 ms"}}}}')
+                scenario.refuse(f"{key}.latency", rule, f'add, such as {{{home}: {{{place}: "40 ms"}}}}')
 
 
 def _check_pool(scenario: Scenario, key: str, name: str | None) -> None:
     names = [pool.name for pool in scenario.deployment.pools]
     if name is not None and name not in names:
         remedy = f"choose from {', '.join(names)}" if names else "deployment.pools has none; leave it out"
-        _refuse(scenario, f"{key}.pool", "names no pool", remedy, name)
-
-
-def _refuse(scenario: Scenario, key: str, rule: str, remedy: str, value: Any = None) -> None:
-    with scenario.blaming(key):
-        raise ScenarioError(rule, value=value, remedy=remedy)
+        scenario.refuse(f"{key}.pool", "names no pool", remedy, name)

@@ -48,6 +48,7 @@ def staged_folder(folder: Path, scenario: Scenario, *, force: bool = False) -> I
     made = _make(staging, folder)
     try:
         yield staging
+        _check_content(folder, scenario, force)  # another process may have filled it meanwhile
         _move(staging, folder)
     except OSError as failure:
         _remove(made)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from simserve.errors import ScenarioError
 from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import API_POOL
 
@@ -36,9 +34,9 @@ def _check_overflow(scenario: Scenario) -> None:
     is_named = any(API_POOL in (rule.pool, rule.retry_pool) for rule in rules)
     if not is_named and overflow.max_queue is None and overflow.above_rate is None and overflow.always is None:
         remedy = "give max_queue, above_rate or always, or a routing rule with pool: api"
-        _refuse(scenario, "deployment.overflow", "sends nothing to the API", remedy)
+        scenario.refuse("deployment.overflow", "sends nothing to the API", remedy)
     if any(pool.name == API_POOL for pool in scenario.deployment.pools):
-        _refuse(scenario, "deployment.pools", f"has a pool named {API_POOL}, as rules call the API", "rename it")
+        scenario.refuse("deployment.pools", f"has a pool named {API_POOL}, as rules call the API", "rename it")
     for option in ("always", "never"):
         _check_classes(scenario, f"deployment.overflow.{option}", getattr(overflow, option) or ())
 
@@ -50,7 +48,7 @@ def _check_fairness(scenario: Scenario) -> None:
     _check_classes(scenario, f"{key}.shares", fairness.shares)
     missing = [each.name for each in scenario.workload.classes or () if each.name not in fairness.shares]
     if missing:
-        _refuse(scenario, f"{key}.shares", f"lacks the class {missing[0]}", "give every class a share")
+        scenario.refuse(f"{key}.shares", f"lacks the class {missing[0]}", "give every class a share")
 
 
 def _check_rules(scenario: Scenario) -> None:
@@ -64,7 +62,7 @@ def _check_rules(scenario: Scenario) -> None:
             name = getattr(rule, option)
             if name is not None and name not in names:
                 known = f"choose from {', '.join(names)}" if names else "add deployment.pools, or leave it out"
-                _refuse(scenario, f"{key}.{option}", "names no pool that takes requests", known, name)
+                scenario.refuse(f"{key}.{option}", "names no pool that takes requests", known, name)
         _check_classes(scenario, f"{key}.classes", rule.classes or ())
 
 
@@ -73,9 +71,4 @@ def _check_classes(scenario: Scenario, key: str, names: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             remedy = f"choose from {', '.join(known)}" if known else "workload.classes has none; leave it out"
-            _refuse(scenario, key, "names no class of the workload", remedy, name)
-
-
-def _refuse(scenario: Scenario, key: str, rule: str, remedy: str, value: Any = None) -> None:
-    with scenario.blaming(key):
-        raise ScenarioError(rule, value=value, remedy=remedy)
+            scenario.refuse(key, "names no class of the workload", remedy, name)

@@ -6,23 +6,14 @@ The text below a field is its entry in the reference.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
-
-from pydantic import AfterValidator, Field
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
 from simserve.perf.memory import MemoryPlan
 from simserve.perf.offload import link_bandwidth
 from simserve.perf.shape import ReplicaShape
-from simserve.units import Bytes, BytesPerSecond, Seconds, format_bytes, format_seconds, to_text
+from simserve.units import PositiveBytes, PositiveBytesPerSecond, Seconds, format_bytes, format_seconds, to_text
 from simserve.validation import FrozenModel
-
-
-def _positive(value: float) -> float:
-    if value <= 0:
-        raise ValueError("must be above 0")
-    return value
 
 
 class KVOffloadSpec(FrozenModel):
@@ -33,12 +24,12 @@ class KVOffloadSpec(FrozenModel):
     the steps.
     """
 
-    size: Annotated[Bytes, AfterValidator(_positive)]
+    size: PositiveBytes
     """Bytes of the tier, of one replica over all its GPUs (vLLM's `--kv-offloading-size`)."""
-    bandwidth: Annotated[BytesPerSecond, AfterValidator(_positive)] | None = None
+    bandwidth: PositiveBytesPerSecond | None = None
     """Bandwidth at which one GPU loads; all GPUs of a replica load their parts at once. Of a disk that they share, its
     bandwidth over their number. Absent: the host link of the GPU, as far as copies reach it."""
-    latency: Annotated[Seconds, Field(ge=0)] = 0.0
+    latency: Seconds = 0.0
     """What a step with loads waits besides, such as for a disk."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +57,7 @@ def _find(path_or_name: str) -> Path:
     try:
         return catalog.find("scenario", path_or_name)
     except ScenarioError:
-        if not Path(path_or_name).expanduser().is_dir():
+        if not os.path.isdir(Path(path_or_name).expanduser()):
             raise
         raise ScenarioError("is a folder, not a scenario file", file=path_or_name) from None
 
@@ -98,13 +100,13 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 def _parse(overrides: Overrides) -> list[_Override]:
     if isinstance(overrides, Mapping):
-        return [_Override(key, value, f"override {key}") for key, value in overrides.items()]
+        return [_Override(_dotted(key), value, f"override {key}") for key, value in overrides.items()]
     return [_parse_text(text) for text in overrides]
 
 
 def _parse_text(text: str) -> _Override:
     key, equals, value = text.partition("=")
-    key = key.strip()
+    key = _dotted(key.strip())
     if not equals or not all(key.split(".")):
         raise ScenarioError(
             "must be KEY=VALUE with a dotted key",
@@ -116,6 +118,11 @@ def _parse_text(text: str) -> _Override:
     parsed = parse_yaml(value, label, ScenarioError)
     is_number = isinstance(parsed, int | float) and not isinstance(parsed, bool)
     return _Override(key, value.strip() if is_number and key in _TEXT_KEYS else parsed, label)
+
+
+def _dotted(key: str) -> str:
+    """Return a key whose lists are addressed as ``pools.0``, also where it was written ``pools[0]``."""
+    return re.sub(r"\[(\d+)\]", r".\1", key)
 
 
 _SHORTHANDS = {"routing": "policy", "slo": "preset", "retries": "max"}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.perf.quantization import KV_BITS
 from simserve.scenario.fit import check_fit
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.sim.autoscaling_spec import AutoscalingSpec, StartupSpec
-from simserve.sim.pools import PoolSetup
+
+if TYPE_CHECKING:
+    from simserve.sim.pools import PoolSetup
 
 
 def pool_setups(resolved: ResolvedScenario) -> tuple[PoolSetup, ...]:
@@ -22,6 +26,8 @@ def pool_setups(resolved: ResolvedScenario) -> tuple[PoolSetup, ...]:
 
 
 def _setup(resolved: ResolvedScenario, number: int) -> PoolSetup:
+    from simserve.sim.pools import PoolSetup
+
     own, spec = resolved.pools[number], resolved.scenario.deployment.pools[number]
     check_fit(own)
     with resolved.scenario.blaming(f"deployment.pools.{number}"):

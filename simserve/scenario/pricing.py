@@ -6,11 +6,10 @@ import statistics
 from dataclasses import dataclass
 
 from simserve.errors import ScenarioError
-from simserve.metrics.energy import Grid, board_watts
+from simserve.metrics.energy import Grid
 from simserve.profiles.gpu_prices import GpuPrice, RentalKind, listed_offers, offers
-from simserve.profiles.hardware import HardwareProfile, load_hardware
+from simserve.profiles.hardware import HardwareProfile
 from simserve.scenario.pricing_spec import OwnedSpec, PricingSpec
-from simserve.scenario.schema import Scenario
 
 HOURS_PER_MONTH = 720
 """A month is 30 days."""
@@ -119,34 +118,3 @@ def grid(pricing: PricingSpec) -> Grid:
         pue=PUE if pricing.pue is None else pricing.pue,
         host_watts_per_gpu=pricing.host_watts_per_gpu or 0.0,
     )
-
-
-def deployment_usd_per_hour(
-    scenario: Scenario, hardware: HardwareProfile | None = None, *, busy_share: float = 1.0
-) -> float | None:
-    """Return what the scenario's GPUs cost for an hour before anything is simulated; None without a price.
-
-    Rented GPUs cost what their offer says. Owned ones also draw electricity, here as if every busy moment were
-    bound by arithmetic, an upper bound; a run replaces it by what its steps drew.
-
-    Args:
-        scenario: Whose GPUs, and on what terms.
-        hardware: Their profile; None: the scenario's own is loaded.
-        busy_share: Share of the time with a step running.
-
-    Raises:
-        InputError: The hardware profile is missing, or has no price on these terms.
-    """
-    if hardware is None:
-        with scenario.blaming("deployment.hardware"):
-            hardware = load_hardware(scenario.deployment.hardware, scenario.folder)
-    with scenario.blaming("pricing"):
-        price = gpu_hour(scenario.pricing, hardware)
-    if price.usd is None:
-        return None
-    num_gpus, usd = scenario.deployment.num_gpus, price.usd
-    if price.pays_electricity:
-        site = grid(scenario.pricing)
-        watts = board_watts(hardware.power.idle, hardware.power.board, busy_share, {"compute": 1.0})
-        usd += site.site_watts(watts) / 1000 * site.usd_per_kwh
-    return num_gpus * usd

@@ -69,7 +69,7 @@ class PricingSpec(FrozenModel):
     """Dollars a kWh; charged for owned GPUs alone, a rented one includes it. Absent: 0.08."""
     pue: Annotated[float, Field(ge=1, le=5)] | None = None
     """Power of the whole site over that of its computers. Absent: 1.3."""
-    host_watts_per_gpu: Annotated[Watts, Field(ge=0)] | None = None
+    host_watts_per_gpu: Watts | None = None
     """Power of the server beside its GPUs, a GPU's share of it. Absent: none, and figures are of the boards."""
     carbon_g_per_kwh: Annotated[float, Field(ge=0)] | None = None
     """Grams of CO2 a kWh of the grid. Absent: 473, the world's mean of 2024."""

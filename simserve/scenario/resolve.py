@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,6 @@ from simserve.errors import ScenarioError
 from simserve.perf.measured import measured_operators
 from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_states
 from simserve.perf.shape import ReplicaShape
-from simserve.profiles.api import load_api
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
@@ -71,14 +71,16 @@ class ResolvedScenario:
         return self.scenario.deployment.num_gpus
 
 
-def resolve(scenario: Scenario) -> ResolvedScenario:
-    """Return the scenario with its profiles loaded and its engine and memory resolved.
+def resolve(scenario: Scenario | ResolvedScenario) -> ResolvedScenario:
+    """Return the scenario with its profiles loaded and its engine and memory resolved; a resolved one as it is.
 
     That it does not fit is a value: ``memory.fits`` is false, and `simserve.scenario.fit` says what would.
 
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
     """
+    if isinstance(scenario, ResolvedScenario):
+        return scenario
     check_combinations(scenario)
     _check_apis(scenario)
     if scenario.deployment.pools:
@@ -104,6 +106,8 @@ def resolve(scenario: Scenario) -> ResolvedScenario:
 
 def _check_apis(scenario: Scenario) -> None:
     """Refuse an API that is not known, before anything is simulated."""
+    from simserve.profiles.api import load_api
+
     overflow = scenario.deployment.overflow
     named = {"pricing.api": scenario.pricing.api, "deployment.overflow.api": None if overflow is None else overflow.api}
     for key, name in named.items():
@@ -253,7 +257,7 @@ def _folder(asked: str | None, relative_to: Path | None) -> Path | None:
     if asked is None:
         return None
     beside = (relative_to or Path()) / asked
-    return beside if beside.is_dir() else Path(asked).expanduser()
+    return beside if os.path.isdir(beside) else Path(asked).expanduser()
 
 
 def _partition(asked: Sequence[int] | None) -> tuple[int, ...] | None:

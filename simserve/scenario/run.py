@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simserve import __version__
-from simserve.metrics.api_cost import ApiPrices
 from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.pools import drafted
 from simserve.metrics.replications import PILOT_RUNS, pool, widest
@@ -20,7 +19,6 @@ from simserve.metrics.summary import RunFacts, summarize
 from simserve.metrics.users import UsersFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
-from simserve.profiles.api import load_api
 from simserve.profiles.expected_errors import UNVALIDATED, expected_error, generation_of, load_expected_errors
 from simserve.scenario.control import control_of
 from simserve.scenario.fit import check_fit, quality_of
@@ -34,9 +32,12 @@ from simserve.scenario.seats import limit_gains, seats_curve
 from simserve.scenario.speculative import speculation_facts
 from simserve.scenario.without_effect import without_effect
 from simserve.sim.acceleration import Accelerate
-from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Deployment, Simulation
 from simserve.workload.requests import RequestSpecs
+
+if TYPE_CHECKING:
+    from simserve.metrics.api_cost import ApiPrices
+    from simserve.sim.records import RequestRecords
 
 LEAST_WAITING_SHARE = 0.1
 """Below it, no limit of the scheduler is looked into; half of what `simserve.metrics.bottleneck` asks for."""
@@ -45,7 +46,7 @@ Progress = Callable[[int, int], None]
 
 
 def run(
-    scenario: Scenario,
+    asked: Scenario | ResolvedScenario,
     *,
     progress: Progress | None = None,
     explain: bool = True,
@@ -58,7 +59,7 @@ def run(
     ``simulation.was_interrupted``. Of several replications the interrupted one is left out, except the first.
 
     Args:
-        scenario: What to run.
+        asked: What to run; a search has resolved it already.
         progress: Called now and then.
         explain: Whether to look, with more runs, into what another limit of the scheduler would bring. A search that
             reads latencies and dollars alone has no use for it; the bottleneck is then named without that look.
@@ -69,7 +70,8 @@ def run(
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
         InputError: A profile or a trace is missing or invalid, or they do not go together.
     """
-    resolved = resolve(scenario)
+    resolved = resolve(asked)
+    scenario = resolved.scenario
     # What another limit would bring is asked of one kind of replica.
     explain = explain and not resolved.pools
     check_fit(resolved)
@@ -295,6 +297,9 @@ def _overflow_prices(scenario: Scenario) -> ApiPrices | None:
     overflow = scenario.deployment.overflow
     if overflow is None:
         return None
+    from simserve.metrics.api_cost import ApiPrices
+    from simserve.profiles.api import load_api
+
     with scenario.blaming("deployment.overflow.api"):
         return ApiPrices.of(load_api(overflow.api, scenario.folder))
 

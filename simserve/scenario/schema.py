@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NoReturn, Self
 
 from pydantic import (
     BeforeValidator,
@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from simserve import units
-from simserve.errors import InputError
+from simserve.errors import InputError, ScenarioError
 from simserve.metrics.thresholds import ATTAINMENT, parse_threshold
 from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.presets import UseCase, with_preset
@@ -177,6 +177,15 @@ class Scenario(FrozenModel):
         copy = self.model_copy()
         copy._source = source
         return copy
+
+    def refuse(self, key: str, rule: str, remedy: str, value: object = None) -> NoReturn:
+        """Refuse the scenario for what stands at ``key``.
+
+        Raises:
+            ScenarioError: Always, with the place that the key came from.
+        """
+        with self.blaming(key):
+            raise ScenarioError(rule, value=value, remedy=remedy)
 
     @contextmanager
     def blaming(self, key: str) -> Iterator[None]:

@@ -10,17 +10,14 @@ import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
 from simserve import rng
-from simserve.engine.progress import GRID
 from simserve.errors import InputError, ScenarioError, nearest
 from simserve.metrics.speculation import SpeculationFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.perf.quantization import WEIGHT_FORMATS
 from simserve.perf.shape import ReplicaShape, Speculation
-from simserve.perf.speculation import decode_speedup, draft_shape, expected_tokens, layer_shape
 from simserve.profiles.model import load_model
 from simserve.validation import FrozenModel
-from simserve.workload.acceptance import conditional_acceptance, decaying_acceptance, draw_paces
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
@@ -115,6 +112,8 @@ class SpeculativeSpec(FrozenModel):
     @property
     def conditional_acceptance(self) -> tuple[float, ...]:
         """Probability that each draft is accepted, given that all before it were; see `workload.acceptance`."""
+        from simserve.workload.acceptance import conditional_acceptance, decaying_acceptance
+
         if self.acceptance_per_position is not None:
             return conditional_acceptance(self.acceptance_per_position)
         assert self.acceptance_rate is not None
@@ -177,6 +176,8 @@ def _check_engine(shape: ReplicaShape) -> None:
 
 
 def _draft(target: ReplicaShape, spec: SpeculativeSpec, folder: Path | None, notes: list[str]) -> ReplicaShape | None:
+    from simserve.perf.speculation import draft_shape, layer_shape
+
     ranks = target.tensor_parallel_size
     if spec.method == "ngram":
         return None
@@ -226,6 +227,9 @@ def with_paces(specs: RequestSpecs, spec: SpeculativeSpec | None, seed: int, rep
     """Return the requests of one run with the pace of each drawn, from a stream of its own; as they are without."""
     if spec is None:
         return specs
+    from simserve.engine.progress import GRID
+    from simserve.workload.acceptance import draw_paces
+
     asked = np.where(specs.max_tokens > 0, specs.max_tokens, specs.output_tokens)
     tokens = np.minimum(specs.output_tokens, asked)
     generator = rng.stream(seed, "speculation", replication)
@@ -241,6 +245,8 @@ def speculation_facts(
     """
     if spec is None or totals is None:
         return None
+    from simserve.perf.speculation import decode_speedup, expected_tokens
+
     tokens = expected_tokens(spec.conditional_acceptance)
     batch = break_even = gain = None
     if totals.num_drafts:

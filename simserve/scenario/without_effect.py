@@ -6,6 +6,9 @@ from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import BLIND_POLICIES
 from simserve.workload.requests import RequestSpecs
 
+_OF_CONTINUOUS = ("scheduler", "admission")
+"""Knobs of batches whose requests come and go one by one."""
+
 
 def without_effect(scenario: Scenario, specs: RequestSpecs | None) -> list[str]:
     """Return a clause for each setting that changes nothing here, with the reason.
@@ -71,4 +74,7 @@ def _of_engine(scenario: Scenario) -> list[str]:
     if engine.scheduling_policy != "priority":
         given = [each for each in ("priority_ageing", "priority_preemption") if getattr(engine, each)]
         found += [f"{key}.{each} has no effect without scheduling_policy priority" for each in given]
+    if engine.batching == "static":
+        given = [each for each in _OF_CONTINUOUS if getattr(engine, each) is not None]
+        found += [f"{key}.{each} has no effect on a static batch, which begins and ends as one" for each in given]
     return found

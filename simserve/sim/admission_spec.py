@@ -39,7 +39,7 @@ class AdmissionSpec(FrozenModel):
     """Whether a request is refused whose first token would come too late: the requests that wait at the replica times
     its mean time between two finishes is more than the TTFT limit (or, without one, than the client's timeout).
     Reason: `deadline`."""
-    retry_after: Annotated[Seconds, Field(ge=0)] = 1.0
+    retry_after: Seconds = 1.0
     """What the refusal tells the client to wait."""
 
     @model_validator(mode="after")

@@ -21,6 +21,7 @@ from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import Part
 from simserve.engine.presence import Presence
 from simserve.engine.state import Replica
+from simserve.engine.transfers import Transfers
 from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.chance import Chance
 from simserve.sim.cluster import Cluster, run_to_end
@@ -40,6 +41,7 @@ from simserve.sim.sessions import conversations_of, first_sent
 from simserve.sim.shifts import Shifts, fresh_replica
 from simserve.sim.step_log import StepLog
 from simserve.sim.timeline import FleetTimeline
+from simserve.sim.transfers import transfer_totals, transfers_of, with_transfers
 
 _NUMBERS_AT_ONCE = 16_384
 """Random numbers that are drawn together where few are taken at a time."""
@@ -47,12 +49,13 @@ _NUMBERS_AT_ONCE = 16_384
 
 def why_managed(setups: Sequence[PoolSetup], control: Control) -> str | None:
     """Return what of a run an `AttendedRun` does not know, in a few words; None: it knows all."""
+    moves = control.disaggregation is not None
     checks = {
         "an API beside the replicas": control.overflow is not None,
         "a response cache": control.response_cache is not None,
         "a queue of fair turns": control.fairness is not None,
         "a router by rules": bool(control.routing.rules),
-        "a transfer between prefill and decode pools": any(each.role != "both" for each in setups),
+        "a fleet of prefill and decode pools that changes": moves and _has_shifts(setups, control),
         "a fleet in regions": control.regions is not None,
         "a pool with drafts of its own": any(each.acceptance for each in setups),
         "a mixture of schedulers": len({each.engine.async_scheduling for each in setups}) > 1,
@@ -63,6 +66,11 @@ def why_managed(setups: Sequence[PoolSetup], control: Control) -> str | None:
 
 def _is_steady(engine: EngineConfig) -> bool:
     return engine.batching == "continuous" and engine.kv_allocation != "none" and engine.data_parallel_size == 1
+
+
+def _has_shifts(setups: Sequence[PoolSetup], control: Control) -> bool:
+    """Return whether replicas come and go."""
+    return control.changes_fleet or any(each.autoscaling is not None for each in setups)
 
 
 class AttendedRun(PoolRun):
@@ -84,16 +92,17 @@ class AttendedRun(PoolRun):
         if not any(each.engine.num_offload_blocks for each in setups):
             # Once for caches and router.
             self._specs = specs = replace(specs, prefixes=prefixes_of(specs))
-        has_shifts = control.changes_fleet or any(each.autoscaling is not None for each in setups)
+        has_shifts = _has_shifts(setups, control)
         self.requests = request_table(setups, specs, control.allowed)
-        self.transfers: dict[str, float] = {}
         sums = series_sums()
         replicas: list[Replica] = []
         self._members: list[list[int]] = []
         for setup in setups:
             times = setup.step_times.as_lists() if is_interpreted else setup.step_times
             recorder = Recorder(setup.engine, times, setup.priced, sums, log)
-            recorder.paths = prefix_paths(setup.engine, specs, as_lists=is_interpreted)
+            # What a decode replica takes in has been computed elsewhere.
+            takes_in = setup.role == "decode"
+            recorder.paths = None if takes_in else prefix_paths(setup.engine, specs, as_lists=is_interpreted)
             if control.streaming is not None:
                 recorder.clocks = {}
             self._pools.append(pool_of(setup, control, times, recorder, recorder.paths, self.requests))
@@ -105,11 +114,14 @@ class AttendedRun(PoolRun):
         draws_to_route = self._attendance is not None and DRAWS.get(control.routing.policy)
         chance = self._chance(TO_ROUTE, "routing", _NUMBERS_AT_ONCE) if draws_to_route else None
         router = plain_router(control.routing, specs, as_lists=is_interpreted, chance=chance)
-        shares = shares_of(control.routing, [each.name for each in setups]) if len(setups) > 1 else None
+        entrances = [number for number, each in enumerate(setups) if each.role != "decode"]
+        shares = shares_of(control.routing, [setups[each].name for each in entrances]) if len(setups) > 1 else None
         allowed = control.allowed
-        if not allowed and (shares is not None or has_shifts):
-            allowed = (tuple(range(len(setups))),) * max(len(specs.classes), 1)
-        parts = [self._part(each) for each in allowed] if len(setups) > 1 or has_shifts else []
+        doors = [self._members[each] for each in entrances]
+        if not allowed and (shares is not None or has_shifts or len(entrances) < len(setups)):
+            allowed = (tuple(range(len(entrances))),) * max(len(specs.classes), 1)
+        is_parted = len(setups) > 1 or has_shifts
+        parts = [Part([n for pool in each for n in doors[pool]], each) for each in allowed] if is_parted else []
         self._cluster = Cluster(
             replicas,
             self.requests,
@@ -120,6 +132,7 @@ class AttendedRun(PoolRun):
             parts=parts,
             kinds=kinds_of(specs) if parts else (),
             shares=shares,
+            pools=[Part(list(each)) for each in doors] if shares is not None else [],
             comes_and_goes=has_shifts,
         )
         if self._attendance is not None:
@@ -155,7 +168,8 @@ class AttendedRun(PoolRun):
         hangs_up = any(each.timeout is not None for each in specs.classes)
         hangs_up = hangs_up or (streaming is not None and streaming.http_timeout is not None)
         delivery = delivery_of(streaming, num_replicas) if self._waits and streaming is not None else None
-        if admission is None and delivery is None and not hangs_up and not has_shifts:
+        is_plain = control.disaggregation is None and not has_shifts
+        if admission is None and delivery is None and not hangs_up and is_plain:
             return None
         presence = None
         if has_shifts:
@@ -170,19 +184,34 @@ class AttendedRun(PoolRun):
             is_drawn = admission.probabilistic_from is not None
             chance = self._chance(AT_DOOR, "admission", _NUMBERS_AT_ONCE) if is_drawn else Chance(specs, "admission")
             door = door_of(admission, control, specs, chance.uniforms)
-        return Attendance(callers, door, num_replicas, delivery, presence)
+        attendance = Attendance(callers, door, num_replicas, delivery, presence)
+        if control.disaggregation is not None:
+            attendance.transfers = transfers_of(
+                control.disaggregation, control.kv_bytes_per_token, self._setups, self._members, len(specs)
+            )
+        return attendance
 
     def _chance(self, taker: int, name: str, room: int) -> Chance:
         self._numbers[taker] = chance = Chance(self._specs, name, room)
         return chance
 
-    def _part(self, pools: Sequence[int]) -> Part:
-        """Return the replicas of some pools."""
-        return Part([number for pool in pools for number in self._members[pool]], pools)
-
     def dressed(self, records: RequestRecords) -> RequestRecords:
-        """Return the records; where answers are on their way to clients that wait, with who gave them."""
+        """Return the records, with what else is known of them.
+
+        Who gave the answers, where those are on their way to clients that wait; the way of KV caches between the pools.
+        """
+        if self._transfers is not None:
+            records = with_transfers(records, self._transfers)
         return records if self.front is None else replace(records, served_by=np.full(len(records), REPLICA, np.int8))
+
+    @property
+    def _transfers(self) -> Transfers | None:
+        return None if self._attendance is None else self._attendance.transfers
+
+    @property
+    def transfers(self) -> dict[str, float]:
+        """What KV caches did between the pools; empty without disaggregation."""
+        return {} if self._transfers is None else transfer_totals(self._transfers)
 
     @property
     def front(self) -> FrontTotals | None:

@@ -7,33 +7,25 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from simserve.units import BytesPerSecond, Seconds
+from simserve.units import PositiveBytesPerSecond, PositiveSeconds, Seconds
 from simserve.validation import FrozenModel
 
 SHARES = ("kv_usage", "busy", "slo")
 """Metrics whose target is a share."""
-LongerThanZero = Annotated[Seconds, Field(gt=0)]
-NotNegative = Annotated[Seconds, Field(ge=0)]
-
-
-def _positive(value: float) -> float:
-    if value <= 0:
-        raise ValueError("must be above 0 B/s")
-    return value
 
 
 class StartupSpec(FrozenModel):
     """What passes between the decision to add a replica and its first request; the GPUs are paid for from the start."""
 
-    schedule: NotNegative = 20.0
+    schedule: Seconds = 20.0
     """A node is found, or booted."""
-    image: NotNegative = 60.0
+    image: Seconds = 60.0
     """The container image is pulled."""
-    load_bandwidth: Annotated[BytesPerSecond, AfterValidator(_positive)] = 2e9
+    load_bandwidth: PositiveBytesPerSecond = 2e9
     """Bandwidth at which the weights of the whole replica are read from storage."""
-    engine: NotNegative = 40.0
+    engine: Seconds = 40.0
     """The engine starts: profiling, CUDA graphs, compilation, warm-up."""
 
     def seconds(self, weights_bytes: float) -> float:
@@ -59,11 +51,11 @@ class AutoscalingSpec(FrozenModel):
     """Fewest replicas; 0: none while nothing is asked for, and the first request waits for a start."""
     max_replicas: Annotated[int, Field(ge=1, le=10_000)]
     """Most replicas."""
-    interval: LongerThanZero = 15.0
+    interval: PositiveSeconds = 15.0
     """How often the metric is looked at."""
-    stabilization: NotNegative = 300.0
+    stabilization: Seconds = 300.0
     """How long a lower load must last before replicas are given back."""
-    grace_period: NotNegative = 30.0
+    grace_period: Seconds = 30.0
     """How long a replica that is given back may take to answer what it has; then its requests are cut off."""
     startup: StartupSpec = StartupSpec()
     """How long a new replica takes."""

@@ -7,33 +7,44 @@ SimPy's side.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import simpy
 
 from simserve.engine import slowing
 from simserve.engine.attendance import AT_DOOR, NOWHERE, NUMBERS_TO_ROUTE, TO_ROUTE, Attendance, send
-from simserve.engine.callers import ARRIVE
 from simserve.engine.compiled.run import Compiled, Drive
-from simserve.engine.conversations import Conversations
-from simserve.engine.data_plane import CHORES, DataPlane, Part, driver
+from simserve.engine.data_plane import CHORES, DataPlane, Part
 from simserve.engine.door import Finishes
-from simserve.engine.event_plane import drive_events
-from simserve.engine.kernel import complete, plan, seen_time, submit
+from simserve.engine.driver import driver
 from simserve.engine.leaps import LEAP_BYTES
-from simserve.engine.lockstep import Ranks, complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
-from simserve.engine.presence import Presence
-from simserve.engine.routing import Router, Shares
 from simserve.engine.state import INFINITY, STATIC, Replica, RequestTable
-from simserve.engine.tables import StepTimes
 from simserve.sim.chance import Chance
-from simserve.sim.recorder import FLUSH_ROWS, Recorder
+from simserve.sim.recorder import FLUSH_ROWS, FLUSH_ROWS_EACH, Recorder
 from simserve.sim.routing_spec import TOKEN_POLICIES, RoutingPolicy, RoutingSpec
 
+if TYPE_CHECKING:
+    from simserve.engine.conversations import Conversations
+    from simserve.engine.presence import Presence
+    from simserve.engine.routing import Router, Shares
+    from simserve.engine.tables import StepTimes
+
 Routing = RoutingPolicy
-_drive_replicas = driver(submit, complete, plan, seen_time)
-_drive_ranks = driver(submit_to_rank, complete_ranks, plan_ranks, seen_by_ranks)
+_Interpreted = Callable[[DataPlane, RequestTable, float], int]
+
+
+@cache
+def _interpreted(*, in_lockstep: bool) -> _Interpreted:
+    """Return what drives the plane in Python, of replicas or of ranks; a run on compiled code loads none of it."""
+    if in_lockstep:
+        from simserve.engine.lockstep import complete_ranks, plan_ranks, seen_by_ranks, submit_to_rank
+
+        return driver(submit_to_rank, complete_ranks, plan_ranks, seen_by_ranks)
+    from simserve.engine.kernel import complete, plan, seen_time, submit
+
+    return driver(submit, complete, plan, seen_time)
 
 
 class Cluster:
@@ -50,6 +61,7 @@ class Cluster:
         parts: Of the replicas, those that each kind of request may go to; empty: any may go to all.
         kinds: Of each request an index into ``parts``.
         shares: How pools share the requests of a part by weight; None: they do not.
+        pools: The replicas of each pool, where they do.
         comes_and_goes: Whether replicas do (`simserve.sim.shifts`).
     """
 
@@ -65,16 +77,19 @@ class Cluster:
         parts: Sequence[Part] = (),
         kinds: Sequence[int] = (),
         shares: Shares | None = None,
+        pools: Sequence[Part] = (),
         comes_and_goes: bool = False,
     ) -> None:
         self.replicas = replicas
         starts = range(0, len(replicas), num_ranks)
         # What the router sees: replicas, or the ranks of one together.
         units: list[Any] = list(replicas)
-        self._drive = _drive_replicas
         if num_ranks > 1:
+            from simserve.engine.lockstep import Ranks
+
             units = [Ranks(replicas[at : at + num_ranks]) for at in starts]
-            self._drive = _drive_ranks
+        self._in_lockstep = num_ranks > 1
+        self._drive: _Interpreted | None = None
         self._plane = DataPlane(
             units,
             router,
@@ -84,7 +99,7 @@ class Cluster:
             parts=parts,
             kinds=kinds,
             shares=shares,
-            pools=[Part(list(numbers)) for _, numbers in recorders] if shares is not None else [],
+            pools=pools,
             comes_and_goes=comes_and_goes,
         )
         if self._plane.notes_finishes:
@@ -108,13 +123,16 @@ class Cluster:
             attendance: Their clients.
             numbers: What takes random numbers (flags of `simserve.engine.attendance`), and where they come from.
         """
+        from simserve.engine.event_plane import drive_events
+
         self._attendance = self._plane.attendance = attendance
         attendance.draws = sum(numbers)
         self._numbers = tuple(numbers.items())
         self._drive = drive_events
         patience = attendance.callers.patience
-        if patience.has_timeouts or patience.first_byte_timeout < INFINITY:
-            # Whoever hangs up in the step that answers is not answered.
+        hangs_up = patience.has_timeouts or patience.first_byte_timeout < INFINITY
+        if hangs_up or attendance.transfers is not None:
+            # Whoever hangs up in the step that answers is not answered; what has prefilled goes on.
             self._note_finishes()
         if attendance.presence is not None and attendance.presence.notes_ends:
             self._note_finishes()
@@ -128,6 +146,8 @@ class Cluster:
     def unsent(self) -> list[tuple[float, int]]:
         """Requests that were to reach the cluster for the first time, and have not: their times and indices."""
         if self._attendance is not None:
+            from simserve.engine.callers import ARRIVE
+
             events = self._attendance.callers.events
             return [(time, index) for time, kind, index, attempt in events if kind == ARRIVE and not attempt]
         return list(self._plane.sent) if self._compiled is None else self._compiled.unsent
@@ -136,7 +156,7 @@ class Cluster:
         self._plane.notes_finishes = True
         for unit in self._plane.units:
             unit.finished = []
-            for rank in unit.ranks if isinstance(unit, Ranks) else ():
+            for rank in getattr(unit, "ranks", ()):
                 rank.finished = unit.finished
 
     def converse(self, conversations: Conversations, sent: Iterable[tuple[float, int]]) -> None:
@@ -171,11 +191,12 @@ class Cluster:
         """Let the plane advance to ``until``, or to what it returns for."""
         if self._compiled is not None:
             return self._compiled.drive(until)
-        return self._drive(self._plane, self.requests, until)
+        drive = self._drive = self._drive or _interpreted(in_lockstep=self._in_lockstep)
+        return drive(self._plane, self.requests, until)
 
     def do_chores(self) -> None:
         """Hand long lists of leaps to the recorders, draw random numbers, and tell how far the run is."""
-        self._hand_over(FLUSH_ROWS)
+        self._hand_over(least=FLUSH_ROWS, least_each=FLUSH_ROWS_EACH)
         self.top_up()
         if self._on_progress is not None:
             self._on_progress(self.num_ended)
@@ -199,19 +220,20 @@ class Cluster:
 
     def flush(self) -> None:
         """Hand all leaps to the recorders, and what compiled code knows of the clients to where it came from."""
-        self._hand_over(0)
+        self._hand_over(least=0, least_each=0)
         if self._compiled is not None and self._attendance is not None:
             self._compiled.read_back(self._attendance)
 
-    def _hand_over(self, num_leaps: int) -> None:
-        """Hand the leaps of replicas that have at least so many to the recorders."""
+    def _hand_over(self, least: int, least_each: int) -> None:
+        """Hand the leaps of each recorder's replicas to it where there are as many, in all and a replica on average."""
         for recorder, numbers in self._recorders:
+            enough = max(least, least_each * len(numbers))
             if self._compiled is not None:
-                recorder.flush_compiled(self._compiled, max(num_leaps, 1), numbers)
+                recorder.flush_compiled(self._compiled, enough, numbers)
                 continue
-            for replica in (self.replicas[number] for number in numbers):
-                if len(replica.leaps) >= num_leaps * LEAP_BYTES:
-                    recorder.flush(replica)
+            replicas = [self.replicas[number] for number in numbers]
+            if sum([len(replica.leaps) for replica in replicas]) >= enough * LEAP_BYTES:
+                recorder.flush_all(replicas)
 
     # Replicas that come and go: `simserve.sim.shifts`.
 

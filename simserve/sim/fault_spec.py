@@ -9,23 +9,22 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from simserve.units import Seconds
+from simserve.units import PositiveSeconds, Seconds
 from simserve.validation import FrozenModel
 
-LongerThanZero = Annotated[Seconds, Field(gt=0)]
 Place = Annotated[int, Field(ge=0)]
 
 
 class _Timed(FrozenModel):
     """A fault at a time, or at random times."""
 
-    at: Annotated[Seconds, Field(ge=0)] | None = None
+    at: Seconds | None = None
     """When, from the start of the run."""
-    duration: LongerThanZero | None = None
+    duration: PositiveSeconds | None = None
     """With `at`: how long until it is over, a restart and loading of weights included."""
-    mtbf: LongerThanZero | None = None
+    mtbf: PositiveSeconds | None = None
     """Instead of `at`: mean time between two faults of one replica (or node), exponential."""
-    mttr: LongerThanZero | None = None
+    mttr: PositiveSeconds | None = None
     """With `mtbf`: mean time until it is over, exponential."""
     pool: str | None = None
     """With `deployment.pools`: the pool it strikes; `replica` and `node` then count within it. Absent: they count over
@@ -73,7 +72,7 @@ class SpotFault(_Losing):
     """`spot`."""
     replica: Place = 0
     """With `at`: which one, from 0."""
-    notice: Annotated[Seconds, Field(ge=0)] = 120.0
+    notice: Seconds = 120.0
     """Warning before it is taken (AWS gives two minutes). `duration` (or `mttr`) runs from there until the instance
     that replaces it takes requests. That is paid for from its launch: `deployment.autoscaling.startup` before it is
     ready, or without autoscaling the defaults of that block."""
@@ -107,7 +106,7 @@ class ProbeSpec(FrozenModel):
 
     depth: Literal["deep", "shallow"] = "deep"
     """`deep`: it asks for a token; `shallow`: it asks whether the process is alive, and never notices."""
-    period: LongerThanZero = 10.0
+    period: PositiveSeconds = 10.0
     """Time between two probes."""
     threshold: Annotated[int, Field(ge=1)] = 3
     """Probes in a row that must fail (Kubernetes' `failureThreshold`)."""

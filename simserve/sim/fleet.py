@@ -25,7 +25,7 @@ from simserve.sim.records import FAILED as LOST
 from simserve.sim.records import REASONS
 from simserve.sim.regions import Regions
 from simserve.sim.routing import Router
-from simserve.sim.schedulers import cancel, complete, plan, seen_time, submit, take_finished, use_times
+from simserve.sim.schedulers import cancel, complete, plan, seen_time, strike, submit, take_finished, use_times
 from simserve.sim.units import DRAINING, Pool, Unit
 
 EVENTS_BETWEEN_CHORES = 1024
@@ -46,8 +46,7 @@ class Fleet(Lives):
     Attributes:
         refusals: How often each of `REASONS` was the answer at the door, tries that were repeated included.
         parked: Requests that wait for a replica to be ready.
-        way_back: With regions and streaming: seconds of each answer's way to its client, which then are in no row; else
-            None.
+        way_back: With regions and streaming: seconds of each answer's way to its client, in no row then; else None.
     """
 
     router: Router
@@ -76,8 +75,6 @@ class Fleet(Lives):
         self._arrives_at: dict[int, float] = {}
         self._cursor = self._num_scheduled = 0
         self._on_progress = on_progress
-
-    # Replicas come and go: `simserve.sim.lives`.
 
     def _route_parked(self, now: float) -> None:
         # They have passed the door already, so they are not refused any more.
@@ -120,8 +117,6 @@ class Fleet(Lives):
         """Return how many requests wait for a replica of a pool to be ready, whether or not others may serve them."""
         return sum(pool in self.router.allowed_pools(index) for index in self.parked)
 
-    # The data plane.
-
     def schedule_all(self) -> None:
         """Open loop: every request of the table arrives at its ``ready_time`` (ascending)."""
         self._num_scheduled = len(self.requests.ready_time)
@@ -139,8 +134,7 @@ class Fleet(Lives):
     def drive(self, until: float) -> None:
         """Advance to ``until`` (exclusive), to news for SimPy's side, or until nothing is left to do."""
         ends, units, requests = self._ends, self.units, self.requests
-        countdown = EVENTS_BETWEEN_CHORES
-        next_moment = self._next_moment
+        countdown, next_moment = EVENTS_BETWEEN_CHORES, self._next_moment
         due: Sequence[int]
         while not self.news:
             end = min(ends, default=INFINITY)
@@ -186,9 +180,8 @@ class Fleet(Lives):
 
     def _next_moment(self) -> float:
         moment = self._events[0][0] if self._events else INFINITY
-        if self._cursor < self._num_scheduled:
-            return min(moment, self.requests.ready_time[self._cursor])
-        return moment
+        has_more = self._cursor < self._num_scheduled
+        return min(moment, self.requests.ready_time[self._cursor]) if has_more else moment
 
     def _happen(self, now: float) -> None:
         """Let the next event happen: the next arrival, or what the heap holds."""
@@ -317,6 +310,9 @@ class Fleet(Lives):
                 if index in unit.members:
                     cancel(replica, requests, index)
                     self._leave(unit, index)
+                else:
+                    # It has finished in this very step, and may come back.
+                    strike(replica, index)
         for index in finished:
             if index not in doomed and not self._goes_on(index, unit, now):
                 self.callers.ended(index, self._answered_at(index, unit, max(now, requests.finish_time[index])))

@@ -21,7 +21,7 @@ from simserve.sim.overflow import Overflow
 from simserve.sim.records import API, API_LIMIT, CACHE, REJECTED, REPLICA
 from simserve.sim.response_cache import ResponseCache
 from simserve.sim.rules import NEVER, Rules
-from simserve.sim.schedulers import as_one, each_of
+from simserve.sim.schedulers import as_one, each_of, strike
 from simserve.sim.units import READY, Unit
 
 _NOBODY = -1
@@ -245,6 +245,7 @@ class FrontedFleet(Fleet):
             return True
         if self.rules is None or self._asked_again[index] or self.rules.second[index] == NEVER:
             return False
+        strike(unit.replica, index)
         self._asked_again[index] = 1
         self.num_asked_again += 1
         self.num_discarded_tokens += self.requests.generated_tokens[index]

@@ -11,7 +11,7 @@ from simserve.engine.callers import LAND, Event
 from simserve.engine.state import UNFINISHED, RequestTable
 from simserve.sim.links import Crossing, Link
 from simserve.sim.pool_spec import DisaggregationSpec
-from simserve.sim.schedulers import forget_handed_over, take_in
+from simserve.sim.schedulers import strike, take_in
 from simserve.sim.units import Unit
 
 
@@ -82,7 +82,7 @@ class Handover:
         self.restore(index)
         if requests.output_tokens[index] == 1:
             return False
-        forget_handed_over(unit.replica, index)
+        strike(unit.replica, index)
         requests.status[index] = UNFINISHED
         requests.finish_time[index] = requests.first_token_time[index] = nan
         own = unit.pool.kv_bytes_per_token

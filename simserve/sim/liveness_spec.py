@@ -9,10 +9,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from simserve.units import Seconds
+from simserve.units import PositiveSeconds
 from simserve.validation import FrozenModel
-
-LongerThanZero = Annotated[Seconds, Field(gt=0)]
 
 
 class LivenessSpec(FrozenModel):
@@ -23,13 +21,13 @@ class LivenessSpec(FrozenModel):
     token costs nothing here. A probe that only asks whether the process is alive restarts nobody: leave the block out.)
     """
 
-    period: LongerThanZero = 10.0
+    period: PositiveSeconds = 10.0
     """Time from one probe to the next (Kubernetes' `periodSeconds`)."""
-    timeout: LongerThanZero = 1.0
+    timeout: PositiveSeconds = 1.0
     """How long the replica may take to begin with the probe's request (`timeoutSeconds`)."""
     threshold: Annotated[int, Field(ge=1)] = 3
     """Probes in a row that must be late (`failureThreshold`)."""
-    restart: LongerThanZero = 60.0
+    restart: PositiveSeconds = 60.0
     """From the kill to the first request: the engine starts again and loads its weights."""
     in_flight: Literal["lost", "retry"] = "lost"
     """What becomes of the requests on it: `lost` to their clients, or `retry`: the router tries another replica."""

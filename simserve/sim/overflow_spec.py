@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from simserve.sim.admission_spec import TokenBucketSpec
-from simserve.units import Seconds
+from simserve.units import PositiveSeconds
 from simserve.validation import FrozenModel
 
 ClassNames = Annotated[tuple[str, ...], Field(min_length=1)]
@@ -30,7 +30,7 @@ class OverflowSpec(FrozenModel):
     makes them `stay`)."""
     never: ClassNames | None = None
     """Classes whose text must not leave, as data residency asks: they wait for a replica."""
-    ttft: Annotated[Seconds, Field(gt=0)] = 0.5
+    ttft: PositiveSeconds = 0.5
     """Mean time to first token of the API."""
     ttft_cv: Annotated[float, Field(ge=0, le=10)] = 0.5
     """Standard deviation over mean of that time; lognormal."""

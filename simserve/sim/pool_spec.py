@@ -7,18 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from simserve.units import BytesPerSecond, Seconds
+from simserve.units import PositiveBytesPerSecond, Seconds
 from simserve.validation import FrozenModel
 
 Role = Literal["both", "prefill", "decode"]
-
-
-def _positive(value: float) -> float:
-    if value <= 0:
-        raise ValueError("must be above 0 B/s")
-    return value
 
 
 class DisaggregationSpec(FrozenModel):
@@ -29,9 +23,9 @@ class DisaggregationSpec(FrozenModel):
     answer from the decode instance), so the transfer and the wait for a seat there are part of TTFT.
     """
 
-    transfer_bandwidth: Annotated[BytesPerSecond, AfterValidator(_positive)] = 50e9
+    transfer_bandwidth: PositiveBytesPerSecond = 50e9
     """Bandwidth of the link of one prefill replica."""
-    transfer_latency: Annotated[Seconds, Field(ge=0)] = 0.001
+    transfer_latency: Seconds = 0.001
     """Time from the last byte sent to the decode replica's scheduler."""
     max_in_transfer: Annotated[int, Field(ge=1)] = 64
     """Most caches of one prefill replica on their way, those included that have arrived and wait for a seat; while so

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.config import EngineConfig
-from simserve.engine.prefix_cache import PrefixPaths
-from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
+
+if TYPE_CHECKING:
+    from simserve.engine.config import EngineConfig
+    from simserve.engine.prefix_cache import PrefixPaths
+    from simserve.workload.prefixes import PrefixSegments
 
 _SPARSE = 4
 """Numbers of segments are put one after another where fewer than one in so many is used."""
@@ -24,6 +28,8 @@ def prefix_paths(config: EngineConfig, specs: RequestSpecs, as_lists: bool = Tru
     """
     if specs.prefixes is None or not config.enable_prefix_caching:
         return None
+    from simserve.engine.prefix_cache import PrefixPaths
+
     # A tier behind the cache ages by segment, so that finer ones are nearer to its blocks.
     prefixes = specs.prefixes if config.num_offload_blocks else prefixes_of(specs)
     assert prefixes is not None
@@ -43,6 +49,8 @@ def prefixes_of(specs: RequestSpecs) -> PrefixSegments | None:
 
 def in_chains(prefixes: PrefixSegments) -> PrefixSegments:
     """Return the same with one segment for each chain of segments that nothing else follows on than the next."""
+    from simserve.workload.prefixes import PrefixSegments
+
     segments, offsets = prefixes.segments, prefixes.offsets
     if not len(segments):
         return prefixes

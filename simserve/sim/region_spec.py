@@ -13,7 +13,6 @@ from pydantic import Field, model_validator
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
 
-NotNegative = Annotated[Seconds, Field(ge=0)]
 Region = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=60)]
 
 
@@ -28,9 +27,9 @@ class RegionsSpec(FrozenModel):
 
     clients: dict[Region, Annotated[float, Field(gt=0, le=1)]] = Field(default={})
     """Share of the clients in each region; they add up to 1. A class with a `region` of its own needs none."""
-    latency: dict[Region, dict[Region, NotNegative]] = Field(default={})
+    latency: dict[Region, dict[Region, Seconds]] = Field(default={})
     """One way between two regions, network and gateways; given one way round, it is that of the other too."""
-    within: NotNegative = 0.002
+    within: Seconds = 0.002
     """One way between a client and a pool of its own region."""
     spill_above: Annotated[float, Field(gt=0)] | None = None
     """Requests a ready replica, on average over a region's pools, above which a request goes on to the next nearest

@@ -7,17 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from simserve.units import Seconds
+from simserve.units import PositiveSeconds, Seconds
 from simserve.validation import FrozenModel
-
-
-def _positive(value: float) -> float:
-    if value <= 0:
-        raise ValueError("must be longer than 0 s")
-    return value
-
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -32,14 +25,14 @@ class ResponseCacheSpec(FrozenModel):
     hit_share: Share | dict[str, Share]
     """Share of the requests that it answers, or such a share by class (a class left out: none). With `questions`: the
     share of the requests that ask one of them; a hit is then one whose answer is held and has not expired."""
-    latency: Annotated[Seconds, Field(ge=0)] = 0.005
+    latency: Seconds = 0.005
     """Time from the front door to the whole answer: embedding, look-up."""
     questions: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """Different questions that come again (of each class), the k-th most popular one in proportion to k^-`zipf`; the
     cache is empty at first. Absent: each of those requests is a hit, as in a cache that has long been full."""
     zipf: Annotated[float, Field(ge=0, le=10)] = 1.0
     """`questions`: how unequal they are; 0: all alike."""
-    expiry: Annotated[Seconds, AfterValidator(_positive)] | None = None
+    expiry: PositiveSeconds | None = None
     """`questions`: how long an answer may be given again, from when it was made; the first request after that goes to
     a model and renews it. Absent: for ever."""
 

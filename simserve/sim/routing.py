@@ -6,14 +6,17 @@ How it chooses between them is `simserve.engine.routing`'s; here is which it may
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from simserve.engine import routing
 from simserve.engine.routing import Affinity, Shares, choose, deal
 from simserve.sim.affinity import affinity_of
 from simserve.sim.chance import Chance
 from simserve.sim.routing_spec import BLIND_POLICIES, TOKEN_POLICIES, RoutingSpec
-from simserve.sim.units import Pool, Unit
 from simserve.workload.requests import RequestSpecs
+
+if TYPE_CHECKING:
+    from simserve.sim.units import Pool, Unit
 
 NONE_READY = -1
 DEFAULT_GUARD = 1.5

@@ -64,7 +64,7 @@ class RoutingSpec(FrozenModel):
     the less loaded of two drawn at random; `session`: where the session's last turn went; `prefix`: where the longest
     part of the prompt was served last, if that is much of it (`cache_threshold`), else the one with the fewest tokens
     to do. Ties go to the lowest replica."""
-    update_interval: Annotated[Seconds, Field(ge=0)] = 0.0
+    update_interval: Seconds = 0.0
     """How old the router's view of the replicas gets: it is renewed so often, and what was routed since is not in it.
     `0 s`: always up to date."""
     imbalance_guard: Annotated[float, Field(ge=1)] | None = None
@@ -73,7 +73,7 @@ class RoutingSpec(FrozenModel):
     compute (`prefix`, whose load is the tokens of unanswered requests). Absent: 1.5."""
     cache_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     """`prefix`: the share of the prompt that a replica must know for the request to go there; below it, the least
-    loaded one is chosen. Absent: 0.3."""
+    loaded one is chosen. Absent: 0.5."""
     weights: dict[str, Annotated[float, Field(gt=0)]] | None = None
     """Share of the traffic by pool, any scale, as for a roll-out: `{stable: 95, canary: 5}`; the policy then chooses
     within the pool. Absent: the policy chooses among the replicas of all pools."""

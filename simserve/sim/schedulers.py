@@ -218,10 +218,10 @@ def take_in(scheduler: Scheduler, requests: RequestTable, index: int, now: float
     return False
 
 
-def forget_handed_over(scheduler: Scheduler, index: int) -> None:
+def strike(scheduler: Scheduler, index: int) -> None:
     """Strike a request off the lists of those that could be preempted."""
     for each in each_of(scheduler):
-        handover.forget_handed_over(each, index)
+        handover.strike(each, index)
 
 
 def stand_still(scheduler: Scheduler) -> None:

@@ -9,35 +9,37 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.compiled.run import reason_against
-from simserve.engine.config import EngineConfig
 from simserve.engine.set_up import set_up
 from simserve.engine.state import PROMPT_TOO_LONG, Replica, RequestTable
-from simserve.engine.tables import StepTimes
-from simserve.perf.tables import PricedDeployment
 from simserve.sim.acceleration import Accelerate, compiled_for
-from simserve.sim.attended import AttendedRun, why_managed
 from simserve.sim.cluster import Cluster, Routing, end_of, run_to_end
 from simserve.sim.control import Control
-from simserve.sim.front import FrontTotals
-from simserve.sim.managed import ManagedRun
-from simserve.sim.pools import PoolOutcome, PoolSetup, together
 from simserve.sim.prefixes import prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.routing import plain_router
 from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.sessions import conversations_of, first_sent, forget_unsent
-from simserve.sim.step_log import StepLog
-from simserve.sim.streaming import StreamTotals, client_view
-from simserve.sim.streaming_spec import StreamingSpec
-from simserve.sim.timeline import FleetTimeline
 from simserve.workload.requests import RequestSpecs
+
+if TYPE_CHECKING:
+    from simserve.engine.config import EngineConfig
+    from simserve.engine.tables import StepTimes
+    from simserve.perf.tables import PricedDeployment
+    from simserve.sim.attended import AttendedRun
+    from simserve.sim.front import FrontTotals
+    from simserve.sim.managed import ManagedRun
+    from simserve.sim.pools import PoolOutcome, PoolSetup
+    from simserve.sim.step_log import StepLog
+    from simserve.sim.streaming import StreamTotals
+    from simserve.sim.streaming_spec import StreamingSpec
+    from simserve.sim.timeline import FleetTimeline
 
 Progress = Callable[[int, int], None]
 """Called with the number of finished requests and of all requests."""
@@ -144,7 +146,11 @@ def simulate(
     Raises:
         UsageError: It must, and there is no numba that works.
     """
-    log = StepLog() if keep_steps else None
+    log = None
+    if keep_steps:
+        from simserve.sim.step_log import StepLog
+
+        log = StepLog()
     engine, priced = deployment.engine, deployment.priced
     control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
     if _has_decisions(deployment, control, specs):
@@ -175,6 +181,8 @@ def _has_decisions(deployment: Deployment, control: Control, specs: RequestSpecs
 
 def _as_seen(spec: StreamingSpec, simulation: Simulation, run: ManagedRun | AttendedRun) -> Simulation:
     """Return the run as the clients see it."""
+    from simserve.sim.streaming import client_view
+
     pace = np.frombuffer(run.requests.pace, dtype=np.int64) if len(run.requests.pace) else None
     view = client_view(spec, simulation.records, run.clocks, simulation.end_time, pace, run.way_back)
     totals = replace(simulation.totals, itl=view.itl)
@@ -192,6 +200,9 @@ def _decided(
     is_managed: bool = False,
 ) -> Simulation:
     """Serve ``specs`` where something decides; with ``is_managed`` as a fleet that changes, whether or not it does."""
+    from simserve.sim.attended import AttendedRun, why_managed
+    from simserve.sim.pools import PoolSetup, together
+
     engine, priced, streaming = deployment.engine, deployment.priced, control.streaming
     setups = deployment.pools or (
         PoolSetup(
@@ -205,8 +216,14 @@ def _decided(
     )
     latency = _frontend_latency(engine, specs) + (0.0 if streaming is None else streaming.network_latency)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
-    kind = ManagedRun if is_managed or why_managed(setups, control) is not None else AttendedRun
-    run = kind(control, setups, specs, latency, on_progress, log, accelerate)
+    run: ManagedRun | AttendedRun
+    obstacle = why_managed(setups, control)
+    if is_managed or obstacle is not None:
+        from simserve.sim.managed import ManagedRun
+
+        run = ManagedRun(control, setups, specs, latency, on_progress, log, accelerate)
+    else:
+        run = AttendedRun(control, setups, specs, latency, on_progress, log, accelerate)
     was_interrupted = run.run()
     records = run.dressed(_records(run.requests, run.arrival_time, specs, run.cached_tokens))
     end_time = end_of(run.requests)

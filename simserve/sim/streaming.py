@@ -1,11 +1,8 @@
 """What the client sees of a run: when each event left the API server, and when it crossed the network.
 
-From the records of the engine and the clocks of its replicas, after the run. Token j of an answer was there ``output -
-j`` decode steps before the one that ended at its finish time, which the clock of the replica turns into seconds; so
-the time of every event is exact. Of a request that was preempted, only the first and the last token are known so, and
-the others are spread evenly between them. With speculative decoding a request gains its pace in tokens a step, and
-tokens of one step are one event. Events of one replica queue at its API server, first come, first served:
-``D_i = max(A_i, D_(i-1)) + cost``, unrolled with a running maximum.
+Events of one replica (`simserve.sim.events`) queue at its API server, first come, first served:
+``D_i = max(A_i, D_(i-1)) + cost``, unrolled with a running maximum. They are taken up some tens of thousands at a time,
+so that memory follows the requests of a run, and not their tokens.
 """
 
 from __future__ import annotations
@@ -14,15 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simserve.engine.histogram import Histogram
-from simserve.engine.progress import GRID
+from simserve.engine.histogram import NUM_BINS, Histogram, bins_of
+from simserve.sim.events import Clock, Events, Floats, Integers, events_of
 from simserve.sim.records import COMPLETED, RequestRecords
 from simserve.sim.streaming_spec import StreamingSpec
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+_EVENTS_AT_ONCE = 14_000
+"""Enough to amortise numpy, few enough that its arrays stay in cache and are not given back to the system each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +62,8 @@ def client_view(
     Args:
         spec: How tokens are sent.
         records: As the engine saw it.
-        clocks: Of each replica the leaps with decodes: start, steps, first and increment, shape [4, leaps].
+        clocks: Of each replica the leaps with decodes: start, steps, first, increment and how many decode, shape
+            [5, leaps].
         end_time: Of the run, seconds.
         pace: Speculative decoding: parts of a token that each request gains a step (`simserve.engine.progress`).
         way_back: Seconds from the region of its replica to each client, beside the network; None: no regions.
@@ -81,23 +78,26 @@ def client_view(
             # Neither the API nor the cache goes through the API server of a replica.
             continue
         own = np.flatnonzero(completed & (records.replica_id == replica))
-        counts, tokens, back = _events(records.output_tokens[own], spec, None if pace is None else pace[own])
-        ready = _token_times(records, own, counts, tokens, back, clocks.get(replica))
-        sent = _sent(ready, cost)
-        num_events += len(sent)
-        delay += float((sent - ready).sum()) - cost * len(sent)
+        clock = Clock.of(clocks.get(replica))
+        events = events_of(records, own, spec, clock, None if pace is None else pace[own])
+        sent = _sent(events, clock, cost)
+        count = int(events.counts.sum())
+        num_events += count
+        delay += sent.delay - cost * count
         # A core that falls behind is at work until its last event is sent.
-        until = max(end_time, float(sent.max()))
-        busiest = max(busiest, cost * len(sent) / until if until > 0 else 0.0)
-        ends = np.cumsum(counts) - 1
-        starts = ends + 1 - counts
-        first[own], finish[own] = sent[starts], sent[ends]
-        is_gap = np.ones(len(sent), dtype=bool)
-        is_gap[ends] = False
-        gaps = np.append(np.diff(sent), 0.0)
-        itl.add(gaps[is_gap])
-        gaps[ends] = 0.0
-        itl_max[own] = np.where(counts > 1, np.maximum.reduceat(gaps, starts), np.nan)
+        until = max(end_time, float(sent.last.max()))
+        busiest = max(busiest, cost * count / until if until > 0 else 0.0)
+        first[own], finish[own] = sent.first, sent.last
+        itl_max[own] = np.where(events.counts > 1, sent.largest, np.nan)
+        if count == len(own):
+            continue
+        itl.add_counted(
+            sent.gaps,
+            float((sent.last - sent.first).sum()),
+            sent.squares,
+            sent.smallest,
+            sent.largest.max(),
+        )
     latency = spec.network_latency + (0.0 if way_back is None else way_back)
     # Whoever got no answer still hears of it over the network.
     seen = replace(records, first_token_time=first + latency, finish_time=finish + latency, itl_max=itl_max)
@@ -111,85 +111,158 @@ def client_view(
     return ClientView(records=seen, itl=itl, totals=totals)
 
 
-def _events(
-    output_tokens: Integers, spec: StreamingSpec, pace: Integers | None
-) -> tuple[Integers, Integers, Integers | None]:
-    """Return the events of each request, and of every event, in order, with which token (from 1) it is complete.
+@dataclass(slots=True)
+class Sent:
+    """What has been sent of the answers of one replica so far.
 
-    With speculative decoding also how many decode steps before the last one that came; else None: as many as tokens.
+    Attributes:
+        first: When the first event of each had left the server, seconds; NaN: none has. Shape [answers], as the next.
+        last: When the last one had, likewise.
+        largest: Largest gap between two of them, seconds; 0: there is none.
+        gaps: How many gaps are in each bin of a histogram.
+        squares: Sum of their squares, seconds^2.
+        smallest: Smallest gap, inf: there is none.
+        delay: Seconds that events spent at the server.
+        num_sent: Events.
+        free: When the server would have been free all along, in the unrolled recursion.
     """
-    size = spec.buffer_tokens
-    counts = -(-output_tokens // size) if spec.stream else np.ones_like(output_tokens)
-    ends = np.cumsum(counts)
-    tokens: Integers = np.arange(1, int(ends[-1]) + 1) - np.repeat(ends - counts, counts)
-    if size > 1:
-        tokens *= size
-    tokens[ends - 1] = output_tokens
-    if pace is None:
-        return counts, tokens, None
-    owner = np.repeat(np.arange(len(counts)), counts)
-    until_end = -(-GRID * (output_tokens - 1) // pace)
-    back = until_end[owner] - -(-GRID * (tokens - 1) // pace[owner])
-    is_sent = np.append((owner[1:] != owner[:-1]) | (back[1:] != back[:-1]), True)
-    counts = np.bincount(owner[is_sent], minlength=len(counts))
-    return counts, tokens[is_sent], back[is_sent]
+
+    first: Floats
+    last: Floats
+    largest: Floats
+    gaps: Floats
+    squares: float = 0.0
+    smallest: float = np.inf
+    delay: float = 0.0
+    num_sent: int = 0
+    free: float = -np.inf
+
+    @classmethod
+    def nothing(cls, count: int) -> Sent:
+        """Return what has been sent of so many answers before the first event."""
+        first, last = np.full((2, count), np.nan)
+        return cls(first, last, np.zeros(count), np.zeros(NUM_BINS))
 
 
-def _sent(ready: Floats, cost: float) -> Floats:
-    """Return when each event has left a core that takes ``cost`` seconds for one: the recursion above."""
-    order = np.argsort(ready, kind="stable")
-    place = np.arange(len(ready), dtype=np.float64)
-    free = ready[order]
-    free -= cost * place
-    np.maximum.accumulate(free, out=free)
-    place += 1.0
-    place *= cost
-    free += place
-    sent = np.empty(len(ready))
-    sent[order] = free
+def _sent(events: Events, clock: Clock, cost: float) -> Sent:
+    """Send all events of a replica over a core that takes ``cost`` seconds for one."""
+    sent = Sent.nothing(len(events.counts))
+    marks = np.cumsum(clock.steps * clock.decoding) // (_EVENTS_AT_ONCE * events.stride)
+    ends = np.append(np.flatnonzero(np.diff(marks)) + 1, len(clock.steps)) if len(clock.steps) else np.array([0])
+    in_order = np.argsort(events.begin, kind="stable")
+    in_order = in_order[events.runs[in_order] > 0]
+    begins = events.begin[in_order]
+    behind = events.begin + events.stride * events.runs
+    rows = np.array([], dtype=np.int64)
+    leap = num_begun = num_others = step = 0
+    for end in ends.tolist():
+        times = clock.times_between(leap, end)
+        until = step + len(times)
+        begun = int(np.searchsorted(begins, until, side="left"))
+        others = len(events.time)
+        if end < len(clock.steps):
+            others = int(np.searchsorted(events.time, times[-1], side="right"))
+        rows = np.sort(np.concatenate([rows[behind[rows] > step], in_order[num_begun:begun]]))
+        _send_some(sent, events, slice(num_others, others), rows, times, step, cost)
+        leap, num_begun, num_others, step = end, begun, others, until
     return sent
 
 
-def _token_times(
-    records: RequestRecords,
-    own: Integers,
-    counts: Integers,
-    tokens: Integers,
-    back: Integers | None,
-    clock: Floats | None,
-) -> Floats:
-    """Return when the tokens of `_events` of the requests ``own`` were there."""
-    output, is_whole = records.output_tokens[own], records.num_preemptions[own] == 0
-    first, last = records.first_token_time[own], records.finish_time[own]
+def _send_some(
+    sent: Sent, events: Events, others: slice, rows: Integers, times: Floats, step: int, cost: float
+) -> None:
+    """Send what is there in some leaps: the parts of runs in them, and other events.
+
+    Args:
+        sent: What was sent before.
+        events: All of the replica.
+        others: Which of those that are in no run.
+        rows: Answers that may have a part of their run here, ascending.
+        times: When the steps of the leaps ended.
+        step: The first of them.
+        cost: Seconds an event.
+    """
+    time, owner, is_before = events.time[others], events.owner[others], events.is_before[others]
+    stride = events.stride
+    if len(owner):
+        rows = np.union1d(rows, owner)
+    if not len(rows):
+        return
+    # Answer by answer: others before its run, its run, others behind it.
+    by_row = np.searchsorted(rows, owner)
+    num_before = np.bincount(by_row[is_before], minlength=len(rows))
+    num_behind = np.bincount(by_row[~is_before], minlength=len(rows))
+    begin = events.begin[rows]
+    skipped = np.minimum(-(-np.maximum(step - begin, 0) // stride), events.runs[rows])
+    reached = np.minimum(-(-np.maximum(step + len(times) - begin, 0) // stride), events.runs[rows])
+    counts = num_before + (reached - skipped) + num_behind
+    ends = np.cumsum(counts)
+    starts = ends - counts
+    total = int(ends[-1])
+    if not total:
+        return
+    # The place of each event in the order of all instants that there are: of steps, and of others.
+    instants = np.unique(np.concatenate([times, time])) if len(time) else times
+    place_of_step = np.searchsorted(instants, times) if len(time) else np.arange(len(times))
+    kind = np.uint16 if len(instants) <= 65_536 else np.int64
+    at = np.arange(total)
+    if stride > 1:
+        at *= stride
+    at += np.repeat(begin - step + stride * (skipped - starts - num_before), counts)
+    if len(time):
+        np.clip(at, 0, max(len(times) - 1, 0), out=at)
+    keys = place_of_step.astype(kind)[at] if len(times) else np.zeros(total, dtype=kind)
+    if len(time):
+        order = np.argsort(by_row, kind="stable")
+        row = by_row[order]
+        rank = np.arange(len(row)) - np.searchsorted(row, row)
+        keys[starts[row] + rank + np.where(is_before[order], 0, (reached - skipped)[row])] = np.searchsorted(
+            instants, time[order]
+        )
+    order = np.argsort(keys, kind="stable")
+    when = np.empty(total)
+    when[order] = _pass_server(sent, instants, np.bincount(keys, minlength=len(instants)), cost)
+    _note_gaps(sent, rows[counts > 0], counts[counts > 0], when)
+
+
+def _pass_server(sent: Sent, instants: Floats, counts: Integers, cost: float) -> Floats:
+    """Return when events have left the server, ``counts`` of which were ready at each of some instants, ascending."""
+    place = np.arange(sent.num_sent, sent.num_sent + int(counts.sum()) + 1, dtype=np.float64)
+    place *= cost
+    first = np.cumsum(counts) - counts
+    # Of those at one instant, the first has the least of `cost` times its place behind it.
+    free = instants - place[first]
+    free[0] = max(free[0], sent.free)
+    np.maximum.accumulate(free, out=free)
+    # Each waits for the server, and for those before it at its instant.
+    waited = counts * (free - (instants - place[first])) + cost * (counts * (counts + 1) * 0.5)
+    sent.delay += float(waited.sum())
+    sent.free, sent.num_sent = float(free[-1]), sent.num_sent + len(place) - 1
+    left = np.repeat(free, counts)
+    left += place[1:]
+    return left
+
+
+def _note_gaps(sent: Sent, rows: Integers, counts: Integers, when: Floats) -> None:
+    """Note when some events of answers left the server, answer by answer, and the gaps before each."""
     ends = np.cumsum(counts) - 1
-    if clock is None or not clock.shape[1]:
-        is_whole[:] = False
-        times: Floats = np.empty(len(tokens))
-    else:
-        start, steps = clock[0], clock[1].astype(np.int64)
-        until = np.cumsum(steps)
-        # An answer ends with a leap of its replica, the last one that begins before it ends.
-        done = until[np.maximum(np.searchsorted(start, last, side="left") - 1, 0)]
-        step = np.repeat(done - output, counts) + tokens if back is None else np.repeat(done, counts) - back
-        times = _step_times(clock, steps, until)[np.maximum(step, 1) - 1]
-    # Of whole requests only the first token may have come before the first of those steps.
     starts = ends + 1 - counts
-    spread = starts[tokens[starts] == 1]
-    if not is_whole.all():
-        spread = np.flatnonzero((tokens == 1) | np.repeat(~is_whole, counts))
-    whose, before = np.searchsorted(ends, spread), tokens[spread] - 1
-    times[spread] = first[whose] + (last[whose] - first[whose]) * before / np.maximum(output[whose] - 1, 1)
-    times[ends] = last
-    return times
-
-
-def _step_times(clock: Floats, steps: Integers, until: Integers) -> Floats:
-    """Return when each step of a clock ended."""
-    leap = np.repeat(np.arange(len(steps)), steps)
-    k = np.arange(1, len(leap) + 1) - (until - steps)[leap]
-    start, _, seconds, increment = clock
-    times: Floats = start[leap] + seconds[leap] * k + increment[leap] * (k * (k - 1) * 0.5)
-    return times
+    gaps = np.empty(len(when))
+    np.subtract(when[1:], when[:-1], out=gaps[1:])
+    gaps[starts] = when[starts] - sent.last[rows]
+    is_new = np.isnan(sent.first[rows])
+    new = starts[is_new]
+    sent.first[rows[is_new]] = when[new]
+    sent.last[rows] = when[ends]
+    gaps[new] = np.inf
+    sent.smallest = min(sent.smallest, float(gaps.min()))
+    # No gap comes before a first event.
+    gaps[new] = 0.0
+    sent.gaps += np.bincount(bins_of(gaps), minlength=NUM_BINS)
+    sent.gaps[0] -= len(new)
+    sent.largest[rows] = np.maximum(sent.largest[rows], np.maximum.reduceat(gaps, starts))
+    gaps *= gaps
+    sent.squares += float(gaps.sum())
 
 
 def joined(clocks: Mapping[int, Sequence[Floats]] | None) -> dict[int, Floats]:

@@ -9,7 +9,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from simserve.units import Seconds
+from simserve.units import PositiveSeconds, Seconds
 from simserve.validation import FrozenModel
 
 
@@ -24,14 +24,14 @@ class StreamingSpec(FrozenModel):
     """Whether tokens are sent as they come; if not, the whole answer is sent at its end."""
     buffer_tokens: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Tokens that are sent together in one event; the last one may have fewer."""
-    network_latency: Annotated[Seconds, Field(ge=0)] = 0.0
+    network_latency: Seconds = 0.0
     """Time from client to server, and from server to client: each way."""
-    cost_per_event: Annotated[Seconds, Field(ge=0)] = 30e-6
+    cost_per_event: Seconds = 30e-6
     """CPU time of one event on an API-server core: detokenising, JSON, the socket. Where it is left out, the engine's
     own figure if there is one (SGLang's)."""
     api_servers: Annotated[int, Field(ge=1, le=1024)] = 1
     """API-server cores of a replica, which share its events evenly (vLLM's `--api-server-count`)."""
-    http_timeout: Annotated[Seconds, Field(gt=0)] | None = None
+    http_timeout: PositiveSeconds | None = None
     """How long a proxy or client waits before it closes the connection, which drops the request: without streaming for
     the answer, with streaming for the first token, counted where it leaves the server. Absent: for ever."""
 

@@ -14,7 +14,6 @@ from simserve.units import Seconds
 from simserve.validation import FrozenModel
 
 Count = Annotated[int, Field(ge=0, le=10_000)]
-NotNegative = Annotated[Seconds, Field(ge=0)]
 
 
 class UpdateSpec(FrozenModel):
@@ -25,13 +24,13 @@ class UpdateSpec(FrozenModel):
     has drained.
     """
 
-    at: NotNegative
+    at: Seconds
     """When it begins, from the start of the run."""
     max_unavailable: Count = 1
     """Most replicas that are missing at a time (Kubernetes' `maxUnavailable`)."""
     max_surge: Count = 0
     """Most replicas beyond the number there is (`maxSurge`)."""
-    grace_period: NotNegative = 30.0
+    grace_period: Seconds = 30.0
     """How long a replica may take to answer what it has; then its requests are cut off
     (`terminationGracePeriodSeconds`)."""
     startup: StartupSpec = StartupSpec()

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from simserve.units import Seconds
+from simserve.units import PositiveSeconds, Seconds
 from simserve.validation import FrozenModel
 
 MAX_REQUESTS = 100_000_000
@@ -191,7 +191,7 @@ class ClosedLoopArrivals(FrozenModel):
     """Mean time between the answer a client got and its next request."""
     think_time_cv: Annotated[float, Field(ge=0.05, le=20)] | None = None
     """Its standard deviation over its mean (Weibull), 1 being exponential. Absent: the same every time."""
-    ramp_up: Annotated[Seconds, Field(gt=0)] | None = None
+    ramp_up: PositiveSeconds | None = None
     """Over how long the clients begin, evenly. Absent: the first request of each arrives at 0, as benchmarks do."""
     users: Annotated[int, Field(ge=1)] | None = None
     """Users that the clients are a part of, where `users` resolved to this; for the figures of a user."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.workload.prefixes import PrefixSegments, system_prompts
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.session_spec import SharedPrefixSpec
 from simserve.workload.spec import WorkloadSpec
+
+if TYPE_CHECKING:
+    from simserve.workload.prefixes import PrefixSegments
 
 NONE = -1
 Integers = NDArray[np.int64]
@@ -99,5 +102,7 @@ def with_beginnings_within(specs: RequestSpecs, beginnings: Beginnings | None) -
 
 
 def _prefixes(specs: RequestSpecs, prompts: Integers, beginnings: Beginnings) -> PrefixSegments:
+    from simserve.workload.prefixes import system_prompts
+
     ends = prompts + specs.output_tokens
     return system_prompts(beginnings.group, beginnings.num_groups, beginnings.tokens, ends)

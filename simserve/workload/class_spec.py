@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from simserve.units import Seconds
+from simserve.units import PositiveSeconds, Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals
 from simserve.workload.length_spec import Length
@@ -18,22 +18,9 @@ from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 
 MAX_CLASSES = 100
 MAX_RETRIES = 1000
+MAX_PRIORITY = 10**9
 _SHARE_SLACK = 1e-6
 """By how much shares may miss 1, such as three times 0.333333."""
-
-
-def positive_seconds(value: float) -> float:
-    """Return seconds that are longer than none.
-
-    Raises:
-        ValueError: They are not.
-    """
-    if value <= 0:
-        raise ValueError("must be longer than 0 s")
-    return value
-
-
-PositiveSeconds = Annotated[Seconds, AfterValidator(positive_seconds)]
 
 
 class LatencyLimits(FrozenModel):
@@ -64,9 +51,9 @@ class RetrySpec(FrozenModel):
 
     max: Annotated[int, Field(ge=1, le=MAX_RETRIES)] = 2
     """Most times that a request is sent again."""
-    backoff: Annotated[Seconds, Field(ge=0)] = 0.5
+    backoff: Seconds = 0.5
     """Pause before the first retry; `0 s`: at once, the naive client."""
-    max_backoff: Annotated[Seconds, Field(ge=0)] = 8.0
+    max_backoff: Seconds = 8.0
     """Longest pause."""
     jitter: Annotated[float, Field(ge=0, le=1)] = 0.25
     """Share of the pause that a random draw may take off."""
@@ -101,7 +88,7 @@ class ClassSpec(FrozenModel):
     """Lengths of its prompts."""
     output_tokens: Length | None = None
     """Lengths of its answers."""
-    priority: int | None = None
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     """Place in the queue where the engine's scheduling_policy is `priority`: lower goes first."""
     slo: LatencyLimits | None = None
     """Objective of this class, instead of the scenario's."""

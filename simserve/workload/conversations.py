@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,10 @@ from simserve.workload.arrival_spec import (
 from simserve.workload.arrivals import unit_quantile
 from simserve.workload.beginnings import Beginnings
 from simserve.workload.lengths import length_distribution
-from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.session_spec import SessionsSpec
+
+if TYPE_CHECKING:
+    from simserve.workload.prefixes import PrefixSegments
 
 Integers = NDArray[np.int64]
 
@@ -149,6 +152,8 @@ def contexts(
     Returns:
         Prompt tokens, shape [R], and the segments.
     """
+    from simserve.workload.prefixes import PrefixSegments
+
     num_rows = len(new_tokens)
     main = np.flatnonzero(shape.call == 0)
     turn_of_row = np.cumsum(shape.call == 0) - 1

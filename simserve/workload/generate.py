@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +14,14 @@ from simserve.errors import InvariantError, TraceError
 from simserve.workload.arrival_spec import STATIONARY, ClosedLoopArrivals
 from simserve.workload.beginnings import draw_beginnings, with_beginnings, with_beginnings_within
 from simserve.workload.class_spec import ClassSpec
-from simserve.workload.classes import draw_classes, draw_shares
 from simserve.workload.conversations import draw_pauses
-from simserve.workload.dialogues import draw_dialogues
 from simserve.workload.lengths import length_distribution
-from simserve.workload.mixture import draw_mixture
-from simserve.workload.prefixes import recorded_prefixes
-from simserve.workload.recorded import in_turns, session_prefixes
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.source import asked_tokens, offered_rate, priorities, some, start_times
 from simserve.workload.spec import TraceSpec, WorkloadSpec
-from simserve.workload.traces.formats import read_trace
-from simserve.workload.traces.table import find_file
-from simserve.workload.traces.trace import Trace
+
+if TYPE_CHECKING:
+    from simserve.workload.traces.trace import Trace
 
 _FEWEST_DRAWN, _ROUNDS_DRAWN = 1000, 4
 """Requests that are drawn at first for a closed loop that ends by time: so many, and so many a client."""
@@ -58,11 +53,16 @@ def generate(
         ScenarioError: No request arrives within the duration.
     """
     if spec.is_mixed:
+        from simserve.workload.mixture import draw_mixture
+
         mixture = draw_mixture(spec, seed=seed, replication=replication, base_path=base_path, num_drawn=num_requests)
         return replace(mixture, seed=seed, replication=replication)
     if isinstance(spec.arrivals, ClosedLoopArrivals) and spec.duration is not None:
         count = num_requests or max(_FEWEST_DRAWN, _ROUNDS_DRAWN * spec.arrivals.concurrency)
         if spec.trace is not None:
+            from simserve.workload.traces.formats import read_trace
+            from simserve.workload.traces.table import find_file
+
             count = min(count, len(read_trace(find_file(spec.trace.path, base_path), spec.trace.format).prompt_tokens))
         counted = spec.model_copy(update={"num_requests": count, "duration": None})
         specs = generate(counted, seed=seed, replication=replication, base_path=base_path)
@@ -83,6 +83,8 @@ def _drawn(spec: WorkloadSpec, seed: int, replication: int, base_path: Path | No
     if spec.trace is not None:
         return _from_trace(spec, spec.trace, base_path, seed, replication)
     if spec.sessions is not None:
+        from simserve.workload.dialogues import draw_dialogues
+
         return draw_dialogues(spec, spec.sessions, seed=seed, replication=replication, base_path=base_path)
     if spec.classes is not None:
         return _from_classes(spec, base_path, seed, replication)
@@ -110,6 +112,8 @@ def _drawn(spec: WorkloadSpec, seed: int, replication: int, base_path: Path | No
 
 
 def _from_classes(spec: WorkloadSpec, base_path: Path | None, seed: int, replication: int) -> RequestSpecs:
+    from simserve.workload.classes import draw_classes
+
     drawn = draw_classes(spec, seed=seed, replication=replication, base_path=base_path)
     sources = [spec.arrivals, *(each.arrivals for each in spec.classes or ())]
     rates = [offered_rate(each, drawn.arrival_time) for each in sources if each is not None]
@@ -133,6 +137,10 @@ def _from_classes(spec: WorkloadSpec, base_path: Path | None, seed: int, replica
 def _from_trace(
     spec: WorkloadSpec, source: TraceSpec, base_path: Path | None, seed: int, replication: int
 ) -> RequestSpecs:
+    from simserve.workload.prefixes import recorded_prefixes
+    from simserve.workload.traces.formats import read_trace
+    from simserve.workload.traces.table import find_file
+
     file = find_file(source.path, base_path)
     trace = read_trace(file, source.format).scaled(
         time=source.time_scale, prompt=source.prompt_scale, output=source.output_scale
@@ -195,6 +203,8 @@ def _check_recorded(spec: WorkloadSpec, specs: RequestSpecs, file: Path) -> None
 
 def _with_company(spec: WorkloadSpec, specs: RequestSpecs, seed: int, replication: int) -> RequestSpecs:
     """Return the rows of a trace with what the scenario says of conversations and of common beginnings."""
+    from simserve.workload.recorded import in_turns, session_prefixes
+
     drawn: dict[str, Any] = {"seed": seed, "replication": replication}
     if spec.sessions is None:
         return with_beginnings_within(specs, draw_beginnings(spec, len(specs), class_of=specs.request_class, **drawn))
@@ -216,6 +226,8 @@ def _trace_classes(
     classes: tuple[ClassSpec, ...], trace: Trace, num_requests: int, seed: int, replication: int
 ) -> NDArray[np.int16]:
     """Return the class of each row of a trace; the rows of a session are of one class."""
+    from simserve.workload.classes import draw_shares
+
     if trace.session is None:
         return draw_shares(classes, num_requests, seed=seed, replication=replication)
     owners, numbers = np.unique(trace.session[:num_requests], return_inverse=True)

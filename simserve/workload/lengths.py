@@ -28,7 +28,6 @@ from simserve.workload.length_spec import (
 )
 from simserve.workload.normal import log_masses
 from simserve.workload.root import increasing_root
-from simserve.workload.traces.table import find_file, read_lengths
 
 _TAIL = 1e-9
 """Share of requests that the default `max` of an exponential cuts off."""
@@ -68,11 +67,6 @@ class LengthDistribution:
     def mean(self) -> float:
         """Mean length, tokens."""
         return float((self.probabilities * self.values).sum())
-
-    @property
-    def standard_deviation(self) -> float:
-        """Standard deviation of the length, tokens."""
-        return math.sqrt(float((self.probabilities * (self.values - self.mean) ** 2).sum()))
 
     def sample(self, generator: np.random.Generator, num_requests: int) -> NDArray[np.int64]:
         """Return independent lengths by inversion, one uniform each."""
@@ -130,6 +124,8 @@ def length_distribution(spec: Length, base_path: Path | None = None) -> LengthDi
     """
     if not isinstance(spec, EmpiricalLength):
         return _tabulated(spec)
+    from simserve.workload.traces.table import find_file
+
     file = find_file(spec.path, base_path)
     state = file.stat()
     return _counted(file, spec.column, (state.st_mtime_ns, state.st_size, state.st_ino))
@@ -137,6 +133,8 @@ def length_distribution(spec: Length, base_path: Path | None = None) -> LengthDi
 
 @lru_cache(maxsize=_REMEMBERED)
 def _counted(file: Path, column: str | None, _state: tuple[int, int, int]) -> LengthDistribution:
+    from simserve.workload.traces.table import read_lengths
+
     lengths, counts = np.unique(read_lengths(str(file), column), return_counts=True)
     return LengthDistribution(lengths, counts / counts.sum())
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.workload.class_spec import ClassSpec
-from simserve.workload.prefixes import PrefixSegments
+
+if TYPE_CHECKING:
+    from simserve.workload.prefixes import PrefixSegments
 
 OPEN = -1
 """In `RequestSpecs.loop`: a request, or the conversation that it is of, arrives at a time of its own."""
@@ -111,10 +113,6 @@ class RequestSpecs:
     def has_open_arrivals(self) -> bool:
         """Whether any request, or conversation, arrives at a time of its own."""
         return self.concurrency is None if self.loop is None else bool((self.loop < 0).any())
-
-    def is_over(self, sent_at: float) -> bool:
-        """Return whether clients of a closed loop have stopped by the time at which a request would be sent."""
-        return self.closes_at is not None and sent_at >= self.closes_at
 
     def begins_at(self, client: int) -> float:
         """Return when a client of a closed loop, counted from 0, sends its first request, seconds."""

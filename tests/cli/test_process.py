@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import pty
 import shlex
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import simserve as ss
-from simserve.cli.app import app
+from simserve.cli.app import app_of
 from tests.calibrate.synthetic_run import write_run
 from tests.scenario.builders import scenario_mapping
 
@@ -31,6 +32,21 @@ sys.meta_path.insert(0, Interrupting())
 from simserve.cli.main import main
 sys.exit(main({arguments!r}))
 """
+_TERMINATED_IN = """
+import os, signal, sys
+from simserve.cli.main import main
+from simserve.scenario import run
+
+replicate = run.replicate
+
+def terminated(deployment, scenario, replication, **more):
+    if replication == 2:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return replicate(deployment, scenario, replication, **more)
+
+run.replicate = terminated
+sys.exit(main(["run", "small.yaml", "--replications", "4", "--out", "kept", "--quiet"]))
+"""
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -41,6 +57,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def examples() -> list[str]:
     """Return every command line that the help of a command shows."""
+    app = app_of()
     apps = [app, *(group.typer_instance for group in app.registered_groups if group.typer_instance)]
     commands = [command for each in apps for command in each.registered_commands]
     texts = [inspect.getdoc(command.callback) or "" for command in commands if command.callback]
@@ -62,6 +79,23 @@ def test_an_interrupt_while_modules_load_is_105(folder: Path, module: str, argum
     assert (done.returncode, done.stderr) == (105, "simserve: error: interrupted\n")
     assert done.stdout == ""
     assert list(folder.iterdir()) == []
+
+
+def test_sigterm_keeps_what_is_done_as_an_interrupt_does(folder: Path, small: str) -> None:
+    """`timeout`, a batch queue or a container that ends a process loses no more than Ctrl-C."""
+    done = subprocess.run(
+        [sys.executable, "-c", _TERMINATED_IN],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (105, "")
+    assert done.stderr == "simserve: error: interrupted; what was finished until then is written\n"
+    kept = json.loads((folder / "kept/result.json").read_text(encoding="utf-8"))["simserve"]
+    assert (kept["interrupted"], kept["replications"]["done"]) == (True, 2)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,14 @@ def test_kv_of_a_token_is_the_worked_example() -> None:
     assert not kv_growth(MemoryQuery(model="llama-2-7b", batch=1024, context_tokens=4096), no_limit)["fits"]
 
 
+def test_rounding_is_the_worked_example() -> None:
+    """Symmetric INT4 of four weights: scale 0.1186, codes 1 -7 4 -2, largest error 0.027; INT8 loses less."""
+    found = quantization(MemoryQuery(model="llama-2-7b", quantization="int4"), no_limit)
+
+    assert "in 4 bit 0.1186 x (1, -7, 4, -2), off by at most 0.027" in found["equations"][-1]["numbers"]
+    assert "in 8 bit 0.006535 x (18, -127, 69, -32), off by at most 0.0024" in found["equations"][-1]["numbers"]
+
+
 def test_shared_heads_shrink_the_cache() -> None:
     """MQA is 64 times smaller than MHA for 64 heads; the model's own kind is named."""
     found = attention(MemoryQuery(model="llama-3.1-70b", quantization="int4"), no_limit)

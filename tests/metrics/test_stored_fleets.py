@@ -22,6 +22,7 @@ CASES = {
     "fair-tenants": ["workload.num_requests=60", "workload.duration=null"],
     "two-regions": ["workload.num_requests=60", "workload.duration=null"],
     "kv-offload": ["workload.num_requests=60"],
+    "overload-and-shedding": ["workload.num_requests=300", "workload.duration=null"],  # refused: served by nobody
     "rolling-update": ["workload.num_requests=6000", "workload.duration=null", "deployment.updates.0.at=5 s"],
 }
 

@@ -85,15 +85,40 @@ def test_fp4_formats_are_weight_only(name: str, bits: float, kernels: str) -> No
     assert (precision.arithmetic, precision.input_bytes) == ("bf16", 2.0)
     assert not precision.is_quantizing_activations
     assert gemm_class(precision) == kernels
-    assert precision.note == ""
+    assert precision.note == (
+        "" if name == "mxfp4" else "h100-sxm-80gb has no fp4 arithmetic: 4-bit weights, bf16 arithmetic"
+    )
 
 
-def test_fp4_arithmetic_of_blackwell_is_left_out_in_so_many_words() -> None:
-    """The result says that the GPU could do more."""
-    precision = make_shape("b200-sxm-180gb", quantization="nvfp4").precision
+def test_blackwell_multiplies_in_fp4() -> None:
+    """NVFP4 weights and activations, 4.5 bits each, at FP4's peak; MXFP4 weights with FP8 activations."""
+    both = make_shape("b200-sxm-180gb", quantization="nvfp4").precision
+    weights = make_shape("b200-sxm-180gb", "gpt-oss-20b", quantization="mxfp4").precision
 
-    assert precision.arithmetic == "bf16"
-    assert "FP4 arithmetic of b200-sxm-180gb is not simulated" in precision.note
+    assert (both.arithmetic, both.input_bytes, both.compute_share) == ("fp4", 4.5 / 8, 1.0)
+    assert (weights.arithmetic, weights.weight_bits) == ("fp8", 4.25)
+    assert both.is_quantizing_activations
+    assert not both.note
+    assert "activations in fp8" in weights.note
+
+
+def test_fp4_is_quicker_where_arithmetic_binds() -> None:
+    """Twice the peak at 0.7 of the share of FP8; experts, which move their activations, gain less."""
+
+    def prompt_seconds(model: str, quantization: str) -> float:
+        shape = make_shape("b200-sxm-180gb", model, quantization=quantization)
+        return price(shape, 8192).step_times.token_seconds[8192]
+
+    fp4, fp8, plain = (prompt_seconds("llama-3.1-8b", name) for name in ("nvfp4", "fp8", "none"))
+
+    assert fp4 < 0.85 * fp8 < plain
+    assert prompt_seconds("qwen3-30b-a3b", "nvfp4") < 0.85 * prompt_seconds("qwen3-30b-a3b", "none")
+
+
+def test_tensorrt_llm_has_no_nvfp4_without_blackwell() -> None:
+    """It widens no weights: refused, with what the GPU runs."""
+    with pytest.raises(InputError, match="fp4"):
+        _ = make_shape("h200-sxm-141gb", engine="tensorrt-llm", quantization="nvfp4").precision
 
 
 @pytest.mark.parametrize(("model", "kernels"), [("deepseek-v3", "fp8_block"), ("llama-3.1-8b", "fp8")])

@@ -30,10 +30,12 @@ BUNDLED = (
     "a40-48gb",
     "b200-sxm-180gb",
     "gh200-96gb",
+    "h20-96gb",
     "m2-max-96gb",
     "mi300x-192gb",
     "mi325x-256gb",
     "rtx-3090-24gb",
+    "rtx-5090-32gb",
     "rtx-6000-ada-48gb",
     "rtx-a6000-48gb",
     "rtx-pro-6000-96gb",
@@ -42,10 +44,12 @@ BUNDLED = (
 )
 WITHOUT_BF16 = ("m2-max-96gb", "t4-16gb", "v100s-32gb")
 WITHOUT_PRICE = (
+    "h20-96gb",
     "h100-nvl-94gb",
     "h200-nvl-141gb",
     "m2-max-96gb",
     "mi325x-256gb",
+    "rtx-5090-32gb",
     "rtx-6000-ada-48gb",
     "v100s-32gb",
 )
@@ -186,6 +190,8 @@ def test_unified_memory_leaves_a_quarter_to_the_rest_of_the_machine() -> None:
         ("mi300x-192gb", "bf16", 1307.4e12),
         ("mi300x-192gb", "fp8", 2614.9e12),
         ("gh200-96gb", "bf16", 989.4e12),
+        ("h20-96gb", "fp8", 296e12),
+        ("rtx-5090-32gb", "bf16", 209.5e12),
         ("m2-max-96gb", "fp32", 13.6e12),
     ],
 )
@@ -217,6 +223,8 @@ def test_peaks_are_dense(name: str, dtype: str, flops: float) -> None:
         ("b200-sxm-180gb", 7.7),
         ("mi300x-192gb", 5.3),
         ("gh200-96gb", 4.0),
+        ("h20-96gb", 4.0),
+        ("rtx-5090-32gb", 1.792),
         ("m2-max-96gb", 0.4),
     ],
 )
@@ -225,17 +233,13 @@ def test_bandwidth_is_that_of_the_data_sheet(name: str, terabytes: float) -> Non
     assert load_hardware(name).memory.bandwidth == pytest.approx(terabytes * 1e12)
 
 
-def test_ridge_point_of_the_h100_is_dense() -> None:
-    """Dense peaks put it at 295 FLOP/byte; the published 600 divides the sparse peak."""
-    assert load_hardware("h100-sxm-80gb").ridge_point("bf16") == pytest.approx(295, abs=1)
-
-
 def test_unsupported_dtypes_are_absent() -> None:
-    """Ampere has no FP8, Hopper's tensor cores no INT4, Ada both."""
+    """Ampere has no FP8, Hopper's tensor cores no INT4, Ada both, Blackwell alone FP4."""
     assert load_hardware("a100-sxm-80gb").peak_flops("fp8") is None
     assert load_hardware("a10-24gb").peak_flops("fp8") is None
     assert load_hardware("h100-sxm-80gb").peak_flops("int4") is None
-    assert load_hardware("l4-24gb").supported_dtypes == DTYPES
+    assert set(DTYPES) - set(load_hardware("l4-24gb").supported_dtypes) == {"fp4"}
+    assert load_hardware("b200-sxm-180gb").peak_flops("fp4") == 9e15
 
 
 def test_turing_and_volta_multiply_in_fp16_only() -> None:
@@ -269,16 +273,6 @@ def test_a_gpu_that_nobody_was_seen_to_rent_out_has_no_price(name: str) -> None:
 
 
 # What a profile answers
-
-
-def test_ridge_point_of_the_worked_example() -> None:
-    """312 TFLOP/s over 2.0 TB/s are 156 FLOP/byte."""
-    assert make_profile().ridge_point("bf16") == pytest.approx(156)
-
-
-def test_a_missing_dtype_has_no_ridge_point() -> None:
-    """Unsupported stays undefined, not 0."""
-    assert make_profile().ridge_point("fp8") is None
 
 
 def test_an_unknown_dtype_is_an_error_that_names_the_nearest() -> None:

@@ -61,6 +61,14 @@ EXACT_PARAMETERS = {
     "falcon-180b": 178_557_088_768,
     "bloom-176b": 176_247_271_424,
     "codellama-34b": 33_743_970_304,
+    "qwen3-1.7b": 1_720_574_976,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-14b": 14_768_307_200,
+    "qwen2.5-14b": 14_770_033_664,
+    "mistral-nemo-12b": 12_247_782_400,
+    "mistral-large-123b": 122_610_069_504,
+    "deepseek-coder-1.3b": 1_346_471_936,
+    "deepseek-coder-6.7b": 6_740_512_768,
 }
 
 # Parameters that the published checkpoint stores beside the language model of the profile: a tied head a second
@@ -110,6 +118,11 @@ KV_BYTES_PER_TOKEN_16_BIT = {
     "llama-3.2-3b": 28 * 2 * 8 * 128 * 2,
     "llama-3.3-70b": 327_680,
     "codellama-34b": 48 * 2 * 8 * 128 * 2,
+    "qwen3-14b": 40 * 2 * 8 * 128 * 2,
+    "qwen2.5-14b": 48 * 2 * 8 * 128 * 2,
+    "mistral-nemo-12b": 40 * 2 * 8 * 128 * 2,
+    "mistral-large-123b": 88 * 2 * 8 * 128 * 2,
+    "deepseek-coder-6.7b": 32 * 2 * 32 * 128 * 2,
     "mixtral-8x22b": 56 * 2 * 8 * 128 * 2,
     "qwen2.5-32b": 64 * 2 * 8 * 128 * 2,
     "qwen2.5-72b": 80 * 2 * 8 * 128 * 2,

@@ -117,3 +117,14 @@ def test_changes_of_the_fleet_are_marked() -> None:
     assert rules == pytest.approx([4.0, 7.0])
     assert notes == [(pytest.approx(4.0), "3 ready"), (pytest.approx(7.0), "4 ready")]
     assert not any(isinstance(mark, Rule) for mark in still.marks)
+
+
+def test_a_change_at_the_end_is_named_within_the_picture() -> None:
+    """A replica that is lost for good nine tenths through the run: its name stands left of its line."""
+    faults = 'deployment.faults=[{kind: replica, at: "90 s", replica: 0, duration: "10 min"}]'
+    short = ["workload.duration=100 s", "workload.output_tokens={distribution: fixed, value: 5}"]
+    lost = plots.requests_over_time(api.run(api.load("lost-replica", [faults, *short])))
+
+    (note,) = [mark for mark in lost.marks if isinstance(mark, Note)]
+    assert note.text == "3 ready"
+    assert note.is_left_of

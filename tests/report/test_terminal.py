@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from simserve.report.answer import answer
+from simserve.report.classes import class_rows
 from simserve.report.facts import measured
 from simserve.report.quantities import UNDEFINED
 from simserve.report.tables import latency_rows
@@ -116,3 +118,19 @@ def test_a_low_bit_format_says_what_of_a_step_it_does_not_shorten() -> None:
 
     assert "fp8 shortens reading weights and compute; not the other" in text
     assert "shortens" not in terminal("static")
+
+
+def test_no_figure_of_a_class_is_cut_where_the_terminal_is_narrow() -> None:
+    """At 80 columns titles take two lines and a long name breaks; at 100 a class is one line under one line."""
+    classes = [{"name": name, "share": 0.5} for name in ("summaries-of-contracts", "chat")]
+    result = run_scenario(make_scenario([f"workload.classes={json.dumps(classes)}", "workload.num_requests=50"]))
+    narrow, wide = StringIO(), StringIO()
+
+    render_run(result, Console(file=narrow, width=80), None)
+    render_run(result, Console(file=wide, width=100), None)
+
+    cells = [cell.text for row in class_rows(result) for cell in row.cells]
+    assert all(cell in narrow.getvalue() for cell in cells)
+    assert "\u2026" not in narrow.getvalue()
+    assert "requests  lost  TTFT p50" in wide.getvalue()
+    assert "summaries-of-contracts  " in wide.getvalue()

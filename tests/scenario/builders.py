@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from simserve.scenario.load import from_mapping
+from simserve.scenario.load import Overrides, from_mapping
 from simserve.scenario.schema import Scenario
 
 
@@ -25,6 +24,6 @@ def scenario_mapping(**changes: Any) -> dict[str, Any]:
     }
 
 
-def make_scenario(overrides: Sequence[str] = (), **changes: Any) -> Scenario:
+def make_scenario(overrides: Overrides = (), **changes: Any) -> Scenario:
     """Return the small scenario, with top-level keys replaced, then overridden."""
     return from_mapping(scenario_mapping(**changes), overrides)

@@ -39,6 +39,26 @@ def test_files_appear_together(tmp_path: Path) -> None:
     assert [path.name for path in folder.parent.iterdir()] == ["deep"]
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_a_result_that_came_meanwhile_is_kept(tmp_path: Path, force: bool) -> None:
+    """Two runs of different seeds into one folder, started at once: the later one does not replace the other."""
+    folder = tmp_path / "shared"
+
+    def write_beside_another() -> None:
+        with staged_folder(folder, make_scenario(), force=force) as staging:
+            (staging / "result.json").write_text("{}")
+            hold_result(folder, "anothers")
+
+    if force:
+        write_beside_another()
+    else:
+        with pytest.raises(UsageError, match="holds the result of another scenario or seed"):
+            write_beside_another()
+
+    assert ("anothers" in (folder / "result.json").read_text()) is not force
+    assert [path.name for path in tmp_path.iterdir()] == ["shared"]
+
+
 def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
     """Not even the folders that were made on the way."""
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from simserve.errors import ScenarioError
-from simserve.scenario.load import load
+from simserve.scenario.load import Overrides, load
 from tests.scenario.builders import make_scenario, scenario_mapping
 
 
@@ -126,9 +126,19 @@ def test_a_mapping_of_overrides_takes_values_as_they_are() -> None:
     assert (scenario.deployment.engine.version, scenario.run.seed) == ("0.10", 7)
 
 
+@pytest.mark.parametrize("overrides", [["thresholds.ttft_ms[0]=avg<1"], {"thresholds.ttft_ms[0]": "avg<1"}])
+def test_an_element_of_a_list_may_stand_in_brackets(overrides: Overrides) -> None:
+    """As Python and jq write it."""
+    scenario = make_scenario(overrides, thresholds={"ttft_ms": ["p(95)<1"]})
+
+    assert scenario.thresholds == {"ttft_ms": ["avg<1"]}
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        ("a[0].b=1", "--set a.0.b: a: is not a known key"),
+        ("thresholds.ttft_ms[4]=avg<1", "is not an element of the list; use a number from 0 to 0"),
         ("deployment.replicas", "--set: 'deployment.replicas' must be KEY=VALUE"),
         (".a=1", "--set: '.a=1' must be KEY=VALUE"),
         ("deployment.replica=2", "--set deployment.replica: is not a known key; did you mean 'replicas'?"),
@@ -137,6 +147,8 @@ def test_a_mapping_of_overrides_takes_values_as_they_are() -> None:
         ("name.x=3", "--set name.x: name: holds 'small' and has no keys below it"),
         ("thresholds.ttft_ms.4=avg<1", "is not an element of the list; use a number from 0 to 0"),
         ("deployment.engine=[1", "--set deployment.engine: line 2, column 1: not valid YAML"),
+        ("deployment.engine.max_model_len=1e308", "must be less than or equal to 1000000000"),
+        ("deployment.engine.max_num_batched_tokens=1" + 30 * "0", "must be less than or equal to 1000000000"),
         ("workload.arrivals.rate=-1", "--set workload.arrivals.rate: -1 must be greater than 0"),
         ("workload.duration=10 min", "--set workload.duration: workload: has num_requests and duration"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simserve.errors import InputError, ScenarioError
-from simserve.scenario.pricing import deployment_usd_per_hour, gpu_hour
+from simserve.scenario.pricing import gpu_hour
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from tests.scenario.builders import make_scenario
@@ -71,22 +71,14 @@ def test_carbon_follows_the_grid() -> None:
     assert grams[1] == pytest.approx(2 * grams[0])
 
 
-def test_a_deployment_has_a_price_before_it_runs() -> None:
-    """Every GPU counts; what is owned also draws power, at most that of the boards."""
-    overrides = ["deployment.replicas=3", "deployment.tensor_parallel_size=2"]
-    owned = make_scenario([*overrides, "pricing.purchase=owned", "pricing.owned={gpu_usd: 34560}"])
-
-    assert deployment_usd_per_hour(make_scenario([*overrides, "pricing.gpu_hour_usd=2"])) == 12.0
-    assert deployment_usd_per_hour(owned) == pytest.approx(6 * (1 + 0.7 * 1.3 * 0.08))
-    assert deployment_usd_per_hour(owned, busy_share=0.0) == pytest.approx(6 * (1 + 0.074 * 1.3 * 0.08))
-
-
 def test_a_gpu_without_a_price_has_none() -> None:
     """Until the scenario names one; on asked terms it is an error."""
     laptop = make_scenario(["deployment.hardware=m2-max-96gb"])
 
-    assert deployment_usd_per_hour(laptop) is None
-    assert "set pricing.gpu_hour_usd" in gpu_hour(laptop.pricing, resolve(laptop).shape.hardware).source
+    price = gpu_hour(laptop.pricing, resolve(laptop).shape.hardware)
+
+    assert price.usd is None
+    assert "set pricing.gpu_hour_usd" in price.source
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_a_block_without_effect_is_an_unknown_key(block: str) -> None:
         ("deployment.data_parallel_size=0", "greater than or equal to 1"),
         ("deployment.engine.swap_space=4", "needs a unit"),
         ("deployment.engine.scheduling_policy=lifo", "must be 'fcfs', 'priority' or 'shortest_first'"),
-        ("deployment.engine.priority_ageing=0 s", "longer than 0 s"),
+        ("deployment.engine.priority_ageing=0 s", "greater than 0"),
         ("deployment.routing=fastest", "'round_robin', 'random', 'least_outstanding'"),
         ("slo.attainment=0.9", "at least one limit"),
         ("slo.ttft=1000", "needs a unit of time"),

@@ -15,6 +15,7 @@ from tests.scenario.builders import make_scenario
 CLASSES = "workload.classes=[{name: chat, share: 0.5, %s}, {name: batch, share: 0.5, %s}]"
 PLAIN = CLASSES % ("timeout: 60 s", "timeout: 60 s")
 THREE = "deployment.replicas=3"
+STATIC = "deployment.engine={name: vllm, batching: static, static_batch_size: 8, static_max_wait: 100 ms}"
 SHARED = "workload.shared_prefix={num_groups: 2, tokens: 100}"
 
 
@@ -53,6 +54,8 @@ def figures(*overrides: str) -> tuple[str, str]:
         ([], ["deployment.engine.swap_space=4 GiB"], "swap_space has no effect without preemption_mode swap"),
         ([], ["deployment.engine.priority_preemption=true"], "priority_preemption has no effect without"),
         ([], ["deployment.engine.priority_ageing=5 s"], "priority_ageing has no effect without"),
+        ([STATIC], ["deployment.engine.scheduler=prefill_first"], "scheduler has no effect on a static batch"),
+        ([STATIC], ["deployment.engine.admission=reserve"], "admission has no effect on a static batch"),
     ],
 )
 def test_what_does_nothing_is_said_and_does_nothing(without: list[str], overrides: list[str], words: str) -> None:

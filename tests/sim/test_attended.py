@@ -33,10 +33,11 @@ from simserve.sim.attended import why_managed
 from simserve.sim.control import Control
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import RequestRecords
+from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Deployment, Simulation, _decided
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.validation import validate
-from simserve.workload.class_spec import ClassSpec
+from simserve.workload.class_spec import ClassSpec, RetrySpec
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.strategies import (
@@ -114,7 +115,8 @@ KINDS = {
 def deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
     """Draw replicas, of one kind or of two, with a door, and requests whose clients may hang up."""
     case: Case = draw(KINDS[kind].filter(_is_continuous))
-    config = replace(case.config, async_scheduling=draw(st.booleans()))
+    api_seconds = draw(st.sampled_from([0.0, 0.0, 0.61]))
+    config = replace(case.config, async_scheduling=draw(st.booleans()), api_token_seconds=api_seconds)
     specs = case.specs
     if specs.concurrency is not None:
         specs = replace(specs, closes_at=draw(st.sampled_from([None, 4.0, 20.0])))
@@ -226,6 +228,40 @@ def test_who_has_hung_up_does_not_hang_up_again(how: Accelerate | None) -> None:
 
     assert run.records.status.tolist() == [outcomes.COMPLETED, outcomes.TIMED_OUT]
     assert run.records.finish_time[1] == pytest.approx(0.1 + 1.2)
+
+
+@pytest.mark.parametrize("how", [None, "off"])
+def test_clients_with_patience_wait_for_the_api_server(how: Accelerate | None) -> None:
+    """Two answers of five tokens take the server 0.9 s a token: the next requests are sent when those have come."""
+    specs = replace(make_specs([0.0] * 4, 4, [5] * 4), concurrency=2, think_time=np.full(4, 0.1))
+    patient = (ClassSpec(name="patient", share=1.0, timeout="500 s"),)
+    specs = replace(specs, classes=patient, request_class=np.zeros(4, dtype=np.int16))
+    deployment = make_deployment(make_config(api_token_seconds=0.9), constant_step_times(1.0), 1)
+
+    run = served(replace(deployment, control=Control()), specs, how)
+
+    assert run.records.finish_time[:2].tolist() == pytest.approx([10.0, 10.0])
+    assert run.records.arrival_time[2:].tolist() == pytest.approx([10.1, 10.1])
+
+
+@pytest.mark.parametrize("how", [None, "off"])
+def test_who_comes_back_is_not_preempted_where_it_was(how: Accelerate | None) -> None:
+    """Given up in the step that answers and tried again on the other replica: the first one has forgotten it."""
+    patient = ClassSpec(name="patient", share=0.5)
+    hasty = ClassSpec(
+        name="hasty", share=0.5, timeout="4.5 s", retries=validate(RetrySpec, {"max": 1, "backoff": "0 s"})
+    )
+    specs = make_specs([0.0, 0.0, 0.0, 0.1, 1.1, 1.2, 2.3], [12, 4, 12, 8, 12, 4, 8], [20, 20, 8, 20, 3, 4, 2])
+    kinds = np.array([0, 0, 0, 0, 1, 1, 0], dtype=np.int16)
+    specs = replace(specs, classes=(patient, hasty), request_class=kinds)
+    deployment = make_deployment(make_config(num_blocks=8, max_model_len=32), constant_step_times(1.0), 2)
+    control = Control(routing=RoutingSpec(policy="round_robin"))
+
+    run = served(replace(deployment, control=control), specs, how)
+
+    assert set(run.records.status[kinds == 0]) == {outcomes.COMPLETED}
+    assert run.timeline is not None
+    assert run.timeline.num_resent == 2
 
 
 def test_codes_are_those_of_the_records() -> None:

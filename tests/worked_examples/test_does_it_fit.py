@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simserve.perf.bounds import memory_wall_seconds
 from simserve.perf.memory import plan_memory
 from tests.perf.shapes import bare_shape, make_hardware, make_model, make_shape, nominal_a100
+from tests.worked_examples.bounds import memory_wall_seconds
 
 
 def test_175_billion_fp16_on_four_80_gb_gpus() -> None:

@@ -6,11 +6,13 @@ import math
 
 import pytest
 
+from simserve.perf.attention import score_bytes
 from simserve.profiles.architecture import ModelProfile
 from simserve.profiles.hf_config import from_hf_config
 from simserve.profiles.model import load_model
-from simserve.profiles.model_shapes import attention_score_bytes, num_token_computations
+from simserve.sim.simulate import replay
 from simserve.validation import validate
+from tests.builders import affine_step_times, make_config, make_specs
 
 FP16 = 2
 INT8 = 1
@@ -141,20 +143,24 @@ def test_the_hidden_size_formula_is_for_multi_head_only() -> None:
     assert kv_bytes(grouped, 32 * 4096) == pytest.approx(43e9, rel=2e-3)
 
 
+def seconds_of_one_token_each(kv_allocation: str) -> float:
+    """Return how long 100 tokens from a prompt of one take where a token computed is a second."""
+    config = make_config(kv_allocation=kv_allocation, max_model_len=128, max_num_seqs=1, max_num_batched_tokens=128)
+    times = affine_step_times(
+        max_num_seqs=1, step_seconds=0.0, token_seconds=1.0, decode_sequence_seconds=1.0, num_table_tokens=128
+    )
+    return float(replay(config, times, make_specs([0.0], 1, 100)).records.finish_time[0])
+
+
 def test_generating_without_a_cache() -> None:
     """100 tokens from one: 5,050 token computations without a cache against 100 with it, 50 times."""
-    without, with_cache = num_token_computations(1, 100, has_kv_cache=False), num_token_computations(1, 100)
+    without, with_cache = seconds_of_one_token_each("none"), seconds_of_one_token_each("paged")
 
     assert (without, with_cache) == (5050, 100)
     assert without / with_cache == pytest.approx(50, rel=0.02)
 
 
-def test_nothing_generated_computes_nothing() -> None:
-    """A request without output passes no token."""
-    assert num_token_computations(10, 0) == num_token_computations(10, 0, has_kv_cache=False) == 0
-
-
 def test_attention_matrix_of_a_standard_kernel() -> None:
     """4,096 tokens, 32 heads, FP32: 2.15 GB; 131,072 tokens, one head, FP16: 34.4 GB."""
-    assert attention_score_bytes(4096, 32, 4) == pytest.approx(2.15e9, rel=2e-3)
-    assert attention_score_bytes(131_072, 1, FP16) == pytest.approx(34.4e9, rel=2e-3)
+    assert score_bytes(4096, 4096, 32, 4) == pytest.approx(2.15e9, rel=2e-3)
+    assert score_bytes(131_072, 131_072, 1, FP16) == pytest.approx(34.4e9, rel=2e-3)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simserve.perf.bounds import memory_wall_seconds
 from simserve.perf.gemm import gemm_work
 from simserve.perf.operators import arithmetic_intensity
-from simserve.profiles.hardware import load_hardware
-from tests.perf.shapes import make_hardware, make_model, nominal_a100
+from simserve.perf.pricing import price
+from tests.perf.shapes import make_hardware, make_model, make_shape, nominal_a100
+from tests.worked_examples.bounds import memory_wall_seconds
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def test_seven_billion_on_h100() -> None:
 
 def test_ridge_point_of_a100() -> None:
     """312 TFLOP/s over 2.0 TB/s are 156 FLOP/byte."""
-    assert nominal_a100().ridge_point("fp16") == pytest.approx(156)
+    assert price(make_shape(nominal_a100())).parts.ridge_point == pytest.approx(156)
 
 
 def test_ridge_point_of_h100_is_dense() -> None:
     """989 TFLOP/s dense: 295 FLOP/byte. Published "about 600" divides the sparse 1979 TFLOP/s."""
-    assert load_hardware("h100-sxm-80gb").ridge_point("fp16") == pytest.approx(295, abs=1.0)
+    assert price(make_shape("h100-sxm-80gb")).parts.ridge_point == pytest.approx(295, abs=1.0)
 
 
 def test_matrix_vector_product_does_one_flop_a_byte() -> None:

@@ -229,6 +229,27 @@ DELIVERY = Record(
     },
 )
 FINISHES = Record("finishes", {"interval": FLOAT, "is_warm": BOOLEAN, "last": FLOAT})
+PORT = Record(
+    "port",
+    {
+        **dict.fromkeys(("bytes_per_token", "free_at", "seconds", "stalled_since", "waited"), FLOAT),
+        **dict.fromkeys(("num_on_way", "role"), INTEGER),
+        "landed": Queue(),
+        "readers": Items("q"),
+    },
+)
+TRANSFERS = Record(
+    "transfers",
+    {
+        **dict.fromkeys(("asked_max", "asked_output", "prefill_replica"), Column("i")),
+        **dict.fromkeys(("bandwidth", "latency", "stalled"), FLOAT),
+        **dict.fromkeys(("max_in_transfer", "num_transfers"), INTEGER),
+        **dict.fromkeys(("prefill_end", "transfer_end", "transfer_start"), Column("d")),
+        "ports": Records(PORT),
+        "senders": Items("q"),
+        "stage": Column("b"),
+    },
+)
 PRESENCE = Record(
     "presence",
     {
@@ -258,6 +279,7 @@ ATTENDANCE = Record(
         "place": Column("i"),
         "presence": Pointer(PRESENCE),
         "refusals": Column("q"),
+        "transfers": Pointer(TRANSFERS),
     },
 )
 PART = Record("part", {"pools": Items("q"), "ready": Items("q")})
@@ -266,8 +288,9 @@ _PLANE: dict[str, Kind] = {
     **dict.fromkeys(
         ("is_divided", "is_stale", "notes_finishes", "routes_least", "schedules_ahead", "weighs_tokens"), BOOLEAN
     ),
-    **dict.fromkeys(("due", "finished", "loads", "ready", "seen", "tokens"), Items("q")),
+    **dict.fromkeys(("due", "finished", "load_order", "loads", "ready", "seen", "tokens"), Items("q")),
     **dict.fromkeys(("renew_at", "renew_interval"), FLOAT),
+    "end_order": Items("d"),
     "attendance": Pointer(ATTENDANCE),
     "conversations": Pointer(CONVERSATIONS),
     "ends": Items("d"),

@@ -29,12 +29,13 @@ from simserve.engine.compiled.layout import (
 from simserve.engine.compiled.view import View
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
-from simserve.engine.leaps import LEAP_WIDTH
+from simserve.engine.leaps import LEAP_WIDTH, turn_into
 from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import CONTINUOUS, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 
 Drive = Callable[[int, int, float], int]
+_OF_A_LINK = ("seconds", "waited")
 
 
 def reason_against(config: EngineConfig, keeps_steps: bool) -> str | None:
@@ -55,7 +56,7 @@ class Compiled:
     """The data plane in flat memory.
 
     Args:
-        drive: The compiled `simserve.engine.data_plane.driver`.
+        drive: The compiled `simserve.engine.driver.driver`.
         plane: Whose turn it is and what is to come.
         replicas: Those of the plane. They have not begun, and stay as they are.
         requests: All requests; their columns are filled.
@@ -68,7 +69,6 @@ class Compiled:
         for name in fields.REQUESTS.fields:
             self._requests.put(name, getattr(requests, name))
         self._table = requests
-        self._behind = np.zeros(len(requests.ready_time), dtype=np.int64)
         self._paths: dict[int, Memory] = {}
         self._shared: dict[tuple[int, int], _Shared] = {}
         self._replicas = Memory(fields.REPLICA, len(replicas))
@@ -98,7 +98,6 @@ class Compiled:
         common = self._shared[group]
         for name, kind in fields.REPLICA.fields.items():
             if isinstance(kind, Queue):
-                self._replicas.put(name, self._behind, number)
                 if isinstance(replica.waiting, OrderedQueue):
                     ready_time, ageing = self._table.ready_time, replica.waiting.ageing
                     self._replicas.rank(name, common.ranks, ready_time, ageing, number)
@@ -165,7 +164,7 @@ class Compiled:
         return View(self._replicas, number, config=self.replicas[number].config)
 
     def drive(self, until: float) -> int:
-        """Drive to ``until``, as `simserve.engine.data_plane.driver` says."""
+        """Drive to ``until``, as `simserve.engine.driver.driver` says."""
         return self._drive(self._plane_address, self._requests_address, until)
 
     @property
@@ -201,28 +200,44 @@ class Compiled:
         callers.num_resent, callers.num_ended = int(flat.get("num_resent")), int(flat.get("num_ended"))
         callers.abandoned += flat.drain("abandoned").tolist()
         callers.events = flat.entries("events")
+        transfers = attendance.transfers
+        if transfers is not None:
+            flat = self._attendance.kept["transfers"]
+            transfers.num_transfers, transfers.stalled = int(flat.get("num_transfers")), float(flat.get("stalled"))
+            transfers.senders = [number for (number,) in flat.entries("senders")]
+            for number, port in enumerate(transfers.ports):
+                port.seconds, port.waited = (float(flat.kept["ports"].get(name, number)) for name in _OF_A_LINK)
 
-    def num_leaps(self, number: int) -> int:
-        """Return how many leaps a replica has written down."""
-        return self._replicas.length("leaps", number) // LEAP_WIDTH
+    def num_leaps(self, numbers: Sequence[int]) -> list[int]:
+        """Return how many leaps each of some replicas has written down."""
+        lengths: list[int] = (self._replicas.lengths("leaps")[list(numbers)] // LEAP_WIDTH).tolist()
+        return lengths
 
-    def take_leaps(self, number: int) -> NDArray[np.float64]:
-        """Return the leaps that a replica has written down, shape [leaps, fields], and forget them."""
-        return self._replicas.drain("leaps", number).reshape(-1, LEAP_WIDTH)
+    def take_leaps(self, number: int, rows: NDArray[np.float64]) -> None:
+        """Put the leaps that a replica has written down into ``rows``, shape [fields, leaps], and forget them."""
+        turn_into(rows, self._replicas.peek("leaps", number).reshape(-1, LEAP_WIDTH))
+        self._replicas.lengths("leaps")[number] = 0
 
-    def take_advances(self, number: int) -> NDArray[np.float64]:
-        """Return what a step of each leap with decodes added to the contexts, where a replica speculates."""
-        return self._replicas.drain("advances", number)
+    def take_advances(self, numbers: Sequence[int]) -> NDArray[np.float64]:
+        """Return what a step of each leap with decodes added to the contexts, where replicas speculate."""
+        return self._take("advances", numbers)
 
-    def take_gaps(self, number: int) -> NDArray[np.float64]:
-        """Return a replica's irregular gaps, shape [gaps, 2], and forget them."""
-        return self._replicas.drain("irregular_gaps", number).reshape(-1, 2)
+    def take_gaps(self, numbers: Sequence[int]) -> NDArray[np.float64]:
+        """Return the irregular gaps of replicas, shape [gaps, 2], and forget them."""
+        return self._take("irregular_gaps", numbers).reshape(-1, 2)
 
-    def take_swapped_blocks(self, number: int) -> int:
-        """Return how many blocks a replica has swapped since it was last asked."""
-        blocks = int(self._replicas.get("num_swapped_blocks", number))
-        self._replicas.put("num_swapped_blocks", 0, number)
-        return blocks
+    def take_swapped_blocks(self, numbers: Sequence[int]) -> int:
+        """Return how many blocks replicas have swapped since they were last asked."""
+        counts, several = self._replicas.numbers("num_swapped_blocks"), list(numbers)
+        total = int(counts[several].sum())
+        counts[several] = 0
+        return total
+
+    def _take(self, name: str, numbers: Sequence[int]) -> NDArray[np.float64]:
+        """Return what is in a list of several replicas, one after the other, and clear it."""
+        lengths = self._replicas.lengths(name)
+        taken = [self._replicas.drain(name, number) for number in numbers if lengths[number]]
+        return np.concatenate(taken) if taken else np.zeros(0)
 
 
 class _Shared:
@@ -255,7 +270,7 @@ def _columns(record: Record, values: object) -> Memory:
 
 
 def _laid_out(record: Record, values: object | None) -> Memory | None:
-    """Return an object with those that it refers to; columns are used where they are."""
+    """Return an object with those that it refers to; columns are used where they are, and queues in it are empty."""
     if values is None:
         return None
     memory = _columns(record, values)
@@ -269,13 +284,14 @@ def _laid_out(record: Record, values: object | None) -> Memory | None:
 
 
 def _side_by_side(record: Record, values: Sequence[object]) -> Memory | None:
-    """Return equal objects of numbers and lists, None where there are none."""
+    """Return equal objects of numbers, lists and queues (as of `_laid_out`), None where there are none."""
     if not values:
         return None
     memory = Memory(record, len(values))
     for number, value in enumerate(values):
-        for name in record.fields:
-            memory.put(name, getattr(value, name), number)
+        for name, kind in record.fields.items():
+            if not isinstance(kind, Queue):
+                memory.put(name, getattr(value, name), number)
     return memory
 
 

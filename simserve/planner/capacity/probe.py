@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import ceil
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +15,10 @@ from simserve.metrics.percentiles import percentiles
 from simserve.metrics.slo import SLO, TERMS, attainment
 from simserve.metrics.summary import measure
 from simserve.metrics.throughput import throughput
-from simserve.planner.capacity.level import Trial
-from simserve.planner.capacity.ramp import REACHED, Ramp, mean_rate, ramp_of
-from simserve.planner.capacity.search import STAYS_PER_RUN
+from simserve.planner.capacity.level import STAYS_PER_RUN, Trial
 from simserve.planner.scaling import has_own_clock, scaled_traffic
 from simserve.scenario.objective import objective
-from simserve.scenario.resolve import resolve
+from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_paces
@@ -28,6 +27,9 @@ from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import WorkloadSpec
+
+if TYPE_CHECKING:
+    from simserve.planner.capacity.ramp import Ramp
 
 Draw = Callable[[int, int], RequestSpecs]
 """From the index of a replication and a number of requests to the requests of a run, at the scenario's own load."""
@@ -91,6 +93,8 @@ class LoadProbe:
 
     def _grown(self, ramp: Ramp, load: float, replication: int, num_requests: int) -> tuple[RequestSpecs, float]:
         """Return conversations whose requests come at ``load`` on average after a warm-up, and its seconds."""
+        from simserve.planner.capacity.ramp import REACHED, mean_rate
+
         stay = self._stay(load)
         start = ramp.seconds(stay)
         if not isinstance(self.warmup, str):
@@ -157,16 +161,17 @@ def trial(simulation: Simulation, slo: SLO, warmup: str | float) -> Trial:
     )
 
 
-def probe_of(scenario: Scenario) -> LoadProbe:
-    """Return what runs a scenario at any load.
+def probe_of(asked: Scenario | ResolvedScenario) -> LoadProbe:
+    """Return what runs a scenario, resolved or yet to be, at any load.
 
     Raises:
         ScenarioError: There is no objective, or no load that could be raised.
         InfeasibleError: The model does not fit.
         InputError: A profile or a trace is missing or invalid.
     """
+    scenario = asked if isinstance(asked, Scenario) else asked.scenario
     check_load(scenario)
-    deployment = deploy(resolve(scenario))
+    deployment = deploy(resolve(asked))
     has_clock = has_own_clock(scenario)
     slo = objective(scenario)
     assert slo is not None  # check_load
@@ -183,7 +188,11 @@ def probe_of(scenario: Scenario) -> LoadProbe:
 
 def _ramp(scenario: Scenario) -> Ramp | None:
     """Return how conversations grow to their rate, as the first thousands of requests show it; None without any."""
-    return None if not scenario.workload.has_sessions else ramp_of(_draw(scenario, 0, DRAWN_AT_ONCE))
+    if not scenario.workload.has_sessions:
+        return None
+    from simserve.planner.capacity.ramp import ramp_of
+
+    return ramp_of(_draw(scenario, 0, DRAWN_AT_ONCE))
 
 
 def _whole(scenario: Scenario, load: float, replication: int) -> RequestSpecs:

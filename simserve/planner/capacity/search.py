@@ -11,15 +11,13 @@ import numpy as np
 from simserve.errors import InterruptedRunError
 from simserve.metrics.batch_means import batch_means, mean_interval, needed_requests
 from simserve.planner.capacity.bracket import GROWTH, TOLERANCE, Largest, largest
-from simserve.planner.capacity.level import Level, Prober, Trial
+from simserve.planner.capacity.level import STAYS_PER_RUN, Level, Prober, Trial
 
 COARSE_TOLERANCE = 0.15
 """How closely one short run a load looks before the search proper."""
 FINE_TOLERANCE = 0.03
 FINE_GROWTH = 1.05
 """How closely all replications look around what the coarse look found, and their first step."""
-STAYS_PER_RUN = 20
-"""A run has this many times the requests that are in flight at once, so that filling up is a small part of it."""
 FEWEST_REQUESTS = 1000
 COARSE_REQUESTS = 500
 DEEPEST = 2.0**-10

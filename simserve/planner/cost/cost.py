@@ -10,6 +10,7 @@ from simserve.metrics.api_cost import ApiPrices
 from simserve.planner.cost.arithmetic import CostTerms, cost_arithmetic
 from simserve.profiles.api import catalogue_date, load_api
 from simserve.profiles.price_dates import check_today, is_old
+from simserve.scenario.load import Overrides, from_mapping
 from simserve.scenario.run import Progress
 from simserve.scenario.schema import Scenario
 
@@ -24,7 +25,7 @@ def cost_summary(
     today: str | None = None,
     progress: Progress | None = None,
     terms: Mapping[str, float] | None = None,
-    others: Mapping[str, Scenario] | None = None,
+    variants: Mapping[str, Overrides] | None = None,
 ) -> dict[str, Any]:
     """Return what `simserve cost` prints; see `simserve.api.cost` for the arguments and errors."""
     given = dict(terms or {})
@@ -33,6 +34,8 @@ def cost_summary(
             raise UsageError("is not a known term", key=name, remedy=nearest(name, _TERMS))
     judged_at = check_today(today) if today is not None else catalogue_date()
     if scenario is None:
+        if variants:
+            raise UsageError("needs a scenario", key="--with", remedy="name one, or price each way by itself")
         prices = ApiPrices.of(load_api(api)) if isinstance(api, str) else api
         summary = {"scenario": None} | cost_arithmetic(
             CostTerms(api=prices, requests_per_month=requests_per_month, **given)
@@ -42,6 +45,10 @@ def cost_summary(
             raise UsageError("is for arithmetic without a scenario", key=next(iter(given)))
         from simserve.planner.cost.scenario import cost_of_scenario
 
+        others = {
+            name: from_mapping(scenario.as_mapping(), changes, folder=scenario.folder)
+            for name, changes in (variants or {}).items()
+        }
         summary = cost_of_scenario(
             scenario, api=api, requests_per_month=requests_per_month, progress=progress, others=others
         )

@@ -124,7 +124,7 @@ def _workload(
     trace = requests_of(result, path)
     file = f"{name}.requests.csv"
     workload: dict[str, Any] = {"trace": {"path": file, "format": "csv"}}
-    if arrivals["process"] in ("closed_loop", "all_at_once") or not trace.has_arrival_times:
+    if arrivals["process"] == "closed_loop" or not trace.has_arrival_times:
         workload = {"arrivals": arrivals, **workload}
     if not trace.has_arrival_times:
         notes.append("The result holds no start times (vLLM before 0.17): they are drawn, and the order is the list's.")
@@ -140,11 +140,11 @@ def _as_csv(trace: Trace) -> str:
 
 
 def _arrivals(result: Mapping[str, Any], path: Path, notes: list[str]) -> dict[str, Any]:
-    """Return how requests were sent: at a rate, by a number of clients, or all at once."""
+    """Return how requests were sent: at a rate, or by a number of clients; all at once is a client each."""
     rate, concurrency = result.get("request_rate", "inf"), result.get("max_concurrency")
     if rate in ("inf", None) or rate == float("inf"):
         if concurrency is None:
-            return {"process": "all_at_once"}
+            return {"process": "closed_loop", "concurrency": _sent(result, path)}  # a server, to which all went at once
         return {"process": "closed_loop", "concurrency": int(_number(result, "max_concurrency", path))}
     rate = _number(result, "request_rate", path)
     if concurrency is not None:
@@ -157,6 +157,11 @@ def _arrivals(result: Mapping[str, Any], path: Path, notes: list[str]) -> dict[s
     if burstiness == 1.0:
         return {"process": "poisson", "rate": rate}
     return {"process": "gamma", "rate": rate, "cv": float(f"{burstiness**-0.5:.6g}")}
+
+
+def _sent(result: Mapping[str, Any], path: Path) -> int:
+    """Return how many requests were sent; results that do not say how many are those that were answered."""
+    return max(int(_number(result, "completed", path)), 1)
 
 
 def _number(result: Mapping[str, Any], key: str, path: Path) -> float:

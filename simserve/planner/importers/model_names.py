@@ -11,6 +11,7 @@ from simserve.profiles import catalog
 from simserve.profiles.model import load_model
 
 _FORMATS = (
+    ("bnb-4bit", "nf4"),
     ("awq", "awq-int4"),
     ("gptq", "gptq-int4"),
     ("q4_k_m", "gguf-q4_k_m"),
@@ -29,10 +30,27 @@ _FORMATS = (
 )
 """Part of a name -> format, the first that is found."""
 _SUFFIX = re.compile(
-    r"[-._](?:instruct|chat|hf|it|base|text|pretrained|gguf|awq|gptq|marlin|quantized|dynamic|static|pertensor|"
-    r"kv|channel|block|(?:int|fp|nvfp|mxfp|bf|q)\d+\w*|w\d+a\d+|\d+bit|g?128g?|v\d+(?:\.\d+)?|\d{4}|tensor|modelopt)$"
+    r"[-._](?:instruct|thinking|chat|hf|it|base|text|pretrained|gguf|awq|gptq|marlin|quantized|dynamic|static|pertensor|"
+    r"kv|channel|block|(?:int|fp|nvfp|mxfp|bf|q)\d+\w*|w\d+a\d+|\d+bit|bnb|g?128g?|v0\.\d+|\d{4}|tensor|modelopt)$"
 )
+"""What names a tuning or a number format; versions from 1 on name another model, as deepseek-v3 and -v3.2 do."""
 _PREFIX = re.compile(r"^(?:meta-|unsloth-|nvidia-)")
+_SAME_SHAPE = {
+    "deepseek-v3.1": "deepseek-v3",
+    "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
+    "deepseek-r1-distill-llama-70b": "llama-3.3-70b",
+    "deepseek-r1-distill-qwen-7b": "qwen2.5-7b",
+    "deepseek-r1-distill-qwen-14b": "qwen2.5-14b",
+    "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
+    "hermes-3-llama-3.1-8b": "llama-3.1-8b",
+    "hermes-3-llama-3.1-70b": "llama-3.1-70b",
+    "hermes-3-llama-3.1-405b": "llama-3.1-405b",
+    "qwen2.5-coder-7b": "qwen2.5-7b",
+    "qwen2.5-coder-14b": "qwen2.5-14b",
+    "qwen2.5-coder-32b": "qwen2.5-32b",
+    "qwq-32b": "qwen2.5-32b",
+}
+"""Weights tuned from another model, by name without tuning and format -> profile of their shape (config.json)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +89,8 @@ def find_model(name: str, file: object) -> NamedModel:
         if name.lower() in (profile, (repository or "").lower()):
             return NamedModel(profile, None, is_exact=True)
     wanted = _plain(name)
+    if wanted in _SAME_SHAPE:
+        return NamedModel(_SAME_SHAPE[wanted], stored_format(name), is_exact=False)
     for profile, repository in repositories.items():
         if wanted in (_plain(profile), _plain(repository or profile)):
             return NamedModel(profile, stored_format(name), is_exact=False)

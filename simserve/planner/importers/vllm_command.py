@@ -88,7 +88,8 @@ _WITHOUT_EFFECT = re.compile(
 _HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG]?)")
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 """Suffixes that vLLM reads: small ones are decimal, capital ones binary."""
-_IMAGE = re.compile(r"vllm(?:-openai)?:v?(\d+(?:\.\d+)+)")
+_IMAGE = re.compile(r"(?:^|/)vllm(?:-openai)?(?:-rocm)?:(?:v?(\d+(?:\.\d+)+))?")
+"""vLLM's image; the group is the release, which a tag such as ``latest`` does not name."""
 
 
 @dataclass(slots=True)

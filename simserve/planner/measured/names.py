@@ -22,9 +22,11 @@ _HARDWARE = (
     (r"h100.*pcie", "h100-pcie-80gb"),
     (r"h100.*pcap", "h100-sxm-80gb-power-capped"),
     (r"h100", "h100-sxm-80gb"),
+    (r"gh200", "gh200-96gb"),
     (r"h200.*nvl", "h200-nvl-141gb"),
     (r"h200", "h200-sxm-141gb"),
-    (r"gh200", "gh200-96gb"),
+    (r"h20\b", "h20-96gb"),
+    (r"gb200", "gb200-186gb"),
     (r"b200", "b200-sxm-180gb"),
     (r"a100.*pcie", "a100-pcie-80gb"),
     (r"a100.*40", "a100-sxm-40gb"),
@@ -32,9 +34,10 @@ _HARDWARE = (
     (r"a10g", "a10g-24gb"),
     (r"a10\b", "a10-24gb"),
     (r"a40", "a40-48gb"),
-    (r"rtx ?pro ?6000", "rtx-pro-6000-96gb"),
+    (r"rtx ?pro ?6000|6000 pro", "rtx-pro-6000-96gb"),
     (r"6000 ada", "rtx-6000-ada-48gb"),
     (r"a6000", "rtx-a6000-48gb"),
+    (r"5090", "rtx-5090-32gb"),
     (r"4090", "rtx-4090-24gb"),
     (r"3090 ti|3090ti", "rtx-3090-ti-24gb"),
     (r"3090", "rtx-3090-24gb"),
@@ -76,7 +79,7 @@ _MODELS = (
     (r"qwen2\.5-32b", "qwen2.5-32b"),
     (r"qwen2\.5-7b", "qwen2.5-7b"),
     (r"gemma-3-27b", "gemma-3-27b"),
-    (r"llama-4-scout", "llama-4-scout"),
+    (r"llama[- ]4[- ]scout", "llama-4-scout"),
     (r"qwen2\.5-0\.5b", "qwen2.5-0.5b"),
     (r"deepseek-v3", "deepseek-v3"),
     (r"deepseek-r1", "deepseek-r1"),
@@ -113,6 +116,9 @@ _FORMATS = {
 }
 """Source's precision, lower case -> quantization; "FP4" on Hopper is mxfp4."""
 
+_WITH_FP4 = ("b200", "gb200", "rtx-pro-6000")
+"""Beginning of the hardware profiles of GPUs with FP4 arithmetic."""
+
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 
 
@@ -134,9 +140,16 @@ def model_name(model: str) -> str:
     return next((name for pattern, name in _MODELS if re.search(pattern, lower)), lower)
 
 
-def quantization_name(precision: str) -> str:
-    """Return the scenario's weight format; the source's own, in lower case, where none is known."""
+def quantization_name(precision: str, hardware: str = "") -> str:
+    """Return the scenario's weight format; the source's own, in lower case, where none is known.
+
+    Args:
+        precision: As the source writes it.
+        hardware: As the catalogue names it: "FP4" on Blackwell is NVFP4 (gpt-oss aside, which readers know by name).
+    """
     lower = precision.lower()
+    if lower == "fp4" and hardware.startswith(_WITH_FP4):
+        return "nvfp4"
     return _FORMATS.get(lower, lower)
 
 

@@ -15,6 +15,8 @@ METRICS: tuple[Metric, ...] = ("tpot", "ttft", "e2e", "throughput")
 
 LoadKind = Literal["concurrency", "rate", "batch", "offline", "trace"]
 
+Statistic = Literal["mean", "median"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
@@ -40,7 +42,7 @@ class Protocol:
             handed over in the next step (`simserve.engine.late_tokens`), it hears of them when that has ended.
     """
 
-    statistic: Literal["mean", "median"] = "mean"
+    statistic: Statistic = "mean"
     is_server_side: bool = False
     is_token_weighted: bool = False
     is_total_throughput: bool = False

@@ -21,6 +21,7 @@ from simserve.planner.measured import (
 from simserve.planner.measured.memory import MEMORY, PLANNER_FILE, REPLAYS_FILE, MeasuredMemory, read_memory
 from simserve.planner.measured.point import MeasuredPoint
 from simserve.planner.measured.published import read_published
+from simserve.planner.measured.unseen import UNSEEN, read_unseen, read_unseen_memory
 
 PUBLISHED = "published"
 """The figures that ship with simserve."""
@@ -62,7 +63,7 @@ _SOURCES = {
 
 def source_names() -> list[str]:
     """Return the names that can be asked for, the published figures first."""
-    return [PUBLISHED, *_SOURCES, MEMORY]
+    return [PUBLISHED, UNSEEN, *_SOURCES, MEMORY]
 
 
 def read_points(data: Path | None, sources: Sequence[str] = ()) -> list[MeasuredPoint]:
@@ -70,7 +71,7 @@ def read_points(data: Path | None, sources: Sequence[str] = ()) -> list[Measured
 
     Args:
         data: Folder of measurements, or one that holds them below ``measured``; None: only what ships.
-        sources: Names; empty: every one whose files are there.
+        sources: Names; empty: every one whose files are there, but for the reports that nothing may be fitted to.
 
     Raises:
         UsageError: A name is unknown, or ``data`` is no folder.
@@ -81,6 +82,8 @@ def read_points(data: Path | None, sources: Sequence[str] = ()) -> list[Measured
             raise UsageError("is not a known source", key="--source", value=name, remedy=_remedy(name))
     folder = None if data is None else _measured_folder(data)
     points = read_published() if not sources or PUBLISHED in sources else []
+    if UNSEEN in sources:
+        points.extend(read_unseen())
     for name, source in _SOURCES.items():
         if sources and name not in sources:
             continue
@@ -105,8 +108,9 @@ def read_memory_logs(data: Path | None, sources: Sequence[str] = ()) -> list[Mea
         InputError: They were asked for by name, and there are none.
         TraceError: A file cannot be read.
     """
+    unseen = read_unseen_memory() if UNSEEN in sources else []
     if sources and MEMORY not in sources:
-        return []
+        return unseen
     found = [] if data is None else read_memory(_measured_folder(data))
     if sources and not found:
         raise InputError(
@@ -115,7 +119,7 @@ def read_memory_logs(data: Path | None, sources: Sequence[str] = ()) -> list[Mea
             key=f"--source {MEMORY}",
             remedy="name the folder that holds them with --data",
         )
-    return found
+    return [*found, *unseen]
 
 
 def _remedy(name: str) -> str:

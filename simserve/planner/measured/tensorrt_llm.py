@@ -10,6 +10,7 @@ from simserve.planner.measured import build
 from simserve.planner.measured.names import hardware_name, model_name, quantization_name, version_number
 from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric
 from simserve.planner.measured.table import Row, read_rows
+from simserve.profiles.engine_profile import version_key
 
 ENGINE = "tensorrt-llm"
 
@@ -30,6 +31,9 @@ request spread less than those of conversations (cv 1)."""
 
 _LONGEST_FACTOR = 8
 
+_WITH_EXPERTS = ("deepseek", "gpt-oss", "qwen3-235b", "qwen3-30b")
+"""Models of the pages of 1.0 and later whose attention is data-parallel; Llama 4 Scout is not among them."""
+
 
 def read_offline(folder: Path) -> list[MeasuredPoint]:
     """Return the offline points: all requests queued at once, fixed lengths, output tokens/s."""
@@ -38,13 +42,14 @@ def read_offline(folder: Path) -> list[MeasuredPoint]:
 
 def _offline_point(row: Row) -> MeasuredPoint:
     prompt, output = row.count("isl", 1), row.count("osl", 1)
-    quantization = quantization_name(row.text("precision"))
+    quantization = _quantization(row)
     settings = {
         "max_num_batched_tokens": max(8192, prompt + DECODES_BESIDE_A_PROMPT),
         "gpu_memory_utilization": OFFLINE_SHARE,
         "max_model_len": prompt + output,
     }
-    deployed = _deployment(row, settings, kv_cache_dtype="fp8" if quantization == "fp8" else "auto")
+    narrow = quantization in ("fp8", "nvfp4")
+    deployed = _deployment(row, settings, kv_cache_dtype="fp8" if narrow else "auto")
     workload = build.all_at_once(row.count("num_requests", 1000), build.fixed(prompt), build.fixed(output))
     return _point(row, "trtllm_perf_overview", deployed, workload, "offline", {"throughput": system_throughput(row)})
 
@@ -118,11 +123,30 @@ def _deployment(row: Row, settings: dict[str, Any], kv_cache_dtype: str = "auto"
     return build.deployment(
         hardware_name(row.text("hardware")),
         engine={"name": ENGINE, "version": version_number(row.text("version")), **settings},
-        tensor_parallel_size=row.count("tp", 1),
+        **_layout(row),
         pipeline_parallel_size=row.count("pp", 1),
-        quantization=quantization_name(row.text("precision")),
+        quantization=_quantization(row),
         kv_cache_dtype=kv_cache_dtype,
     )
+
+
+def _layout(row: Row) -> dict[str, int]:
+    """Return how a row's ranks are cut: from 1.0 on, models with experts have data-parallel attention on the pages.
+
+    Their benchmark sets ``enable_attention_dp`` for them (perf-overview of 1.0 and 1.2, Reproducing Benchmarked
+    Results), and the ranks that it calls TP hold whole experts.
+    """
+    ranks, version = row.count("tp", 1), version_number(row.text("version"))
+    if model_name(row.text("model")).startswith(_WITH_EXPERTS) and version_key(version) >= version_key("1.0"):
+        return {"data_parallel_size": ranks, "expert_parallel_size": ranks}
+    return {"tensor_parallel_size": ranks}
+
+
+def _quantization(row: Row) -> str:
+    precision = row.text("precision")
+    if model_name(row.text("model")).startswith("gpt-oss"):
+        return "mxfp4"
+    return quantization_name(precision, hardware_name(row.text("hardware")))
 
 
 def _point(

@@ -50,11 +50,11 @@ def imported(folder: Path, result: dict[str, Any], **options: Any) -> BenchImpor
         ({"request_rate": 2.0}, {"process": "poisson", "rate": 2.0}),
         ({"request_rate": 2.0, "burstiness": 0.25}, {"process": "gamma", "rate": 2.0, "cv": 2.0}),
         ({"request_rate": "inf", "max_concurrency": 8}, {"process": "closed_loop", "concurrency": 8}),
-        ({"request_rate": "inf"}, {"process": "all_at_once"}),
+        ({"request_rate": "inf"}, {"process": "closed_loop", "concurrency": 4}),
     ],
 )
 def test_arrivals_are_as_they_were_sent(tmp_path: Path, sent: dict[str, Any], arrivals: dict[str, Any]) -> None:
-    """At a rate, by clients, or all at once."""
+    """At a rate or by clients; requests sent at once are as many clients of a server, no batch in its process."""
     found = imported(tmp_path, {**PLAIN, **sent})
 
     assert found.draft.mapping["workload"]["arrivals"] == arrivals

@@ -229,6 +229,12 @@ def test_nothing_is_lost_in_silence() -> None:
         ("openai/gpt-oss-120b", "gpt-oss-120b", "mxfp4"),
         ("deepseek-ai/DeepSeek-R1", "deepseek-r1", "fp8"),
         ("google/gemma-3-27b-it", "gemma-3-27b", "none"),
+        ("Qwen/Qwen3-30B-A3B-Thinking-2507-FP8", "qwen3-30b-a3b", "fp8"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", "qwen2.5-14b", "none"),
+        ("neuralmagic/DeepSeek-R1-Distill-Llama-70B-quantized.w8a8", "llama-3.3-70b", "int8"),
+        ("unsloth/Llama-3.3-70B-Instruct-bnb-4bit", "llama-3.3-70b", "nf4"),
+        ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3", "fp8"),
+        ("deepseek-ai/DeepSeek-V3-0324", "deepseek-v3", "fp8"),
     ],
 )
 def test_published_weights_find_their_profile_and_format(served: str, model: str, quantization: str) -> None:
@@ -236,6 +242,26 @@ def test_published_weights_find_their_profile_and_format(served: str, model: str
     scenario = imported(f"vllm serve {served} -tp 8").scenario
 
     assert (scenario.model, scenario.deployment.quantization) == (model, quantization)
+
+
+@pytest.mark.parametrize(
+    "served", ["deepseek-ai/DeepSeek-V2.5", "deepseek-ai/DeepSeek-V3.2", "deepseek-ai/DeepSeek-V2"]
+)
+def test_another_version_is_another_model(served: str) -> None:
+    """DeepSeek-V2 has 236 B parameters and V3.2 sparse attention: neither is V3."""
+    with pytest.raises(ScenarioError, match="is no model that has a profile"):
+        imported(f"vllm serve {served} -tp 8")
+
+
+@pytest.mark.parametrize("tag", ["latest", "nightly", "v0.12.0"])
+def test_an_image_of_any_tag_starts_a_server(tag: str) -> None:
+    """What follows it are the flags; only a release says a version."""
+    draft = import_vllm_command(
+        f"docker run --gpus all -p 8000:8000 -e HF_HUB_OFFLINE=1 vllm/vllm-openai:{tag} meta-llama/Llama-3.1-8B -tp 2"
+    )
+
+    assert (draft.scenario.model, draft.scenario.deployment.tensor_parallel_size) == ("llama-3.1-8b", 2)
+    assert (draft.scenario.deployment.engine.version == "0.12.0") == (tag == "v0.12.0")
 
 
 def test_another_models_profile_can_be_said(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Bounds that no engine beats, for the numbers people work out by hand. No efficiencies, no latencies."""
+"""The bound that people work out by hand, from the functions that price steps: no efficiencies, no latencies."""
 
 from __future__ import annotations
 
@@ -27,9 +27,6 @@ def memory_wall_seconds(
         num_gpus: GPUs that share the bytes evenly.
         num_context_tokens: Tokens in the KV cache, summed over the batch; 0: weights only.
         kv_cache_dtype: As in a scenario.
-
-    Raises:
-        InputError: A format is unknown.
     """
     cached = num_context_tokens * model.kv_bytes_per_token(kv_element_bytes(kv_cache_dtype))
     num_bytes = weights_bytes(model, weight_format) + cached

@@ -1,0 +1,242 @@
+"""Transfers: KV caches on their way from prefill replicas to decode replicas, in the plain data plane.
+
+Every prefill replica has a link of its own, which sends one cache after the other at full bandwidth, so that when a
+cache lands is known as it is sent. Where links break or caches are read by few, it is `simserve.sim.handover`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from heapq import heappush
+from math import nan
+from typing import TYPE_CHECKING
+
+from simserve.engine.callers import LAND
+from simserve.engine.cancel import end_leap
+from simserve.engine.data_plane import DataPlane, count_at, count_off
+from simserve.engine.handover import strike, take_in
+from simserve.engine.numbers import least_among
+from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
+
+if TYPE_CHECKING:
+    from simserve.engine.attendance import Attendance
+
+BOTH, PREFILLS, DECODES = range(3)
+"""What a replica does."""
+NOBODY = -1
+AT_REPLICA, ON_ITS_WAY, LANDED = range(3)
+"""Where a request is: at a replica or at none, on a link, or behind one, waiting for a seat."""
+_NEVER = -1.0
+
+
+class Port:
+    """A replica as its links see it.
+
+    Args:
+        role: What it does.
+        bytes_per_token: Of the KV caches that it computes.
+        readers: Replicas that take them in.
+
+    Attributes:
+        free_at: When its link will have sent all that it has, seconds.
+        seconds: Seconds in which that was in use.
+        waited: Seconds that caches waited for it.
+        num_on_way: Caches that it has sent and nobody has taken in.
+        stalled_since: Since when it stands still because those are too many; negative: it does not.
+        landed: Caches that wait for a seat here.
+    """
+
+    __slots__ = (
+        "bytes_per_token",
+        "free_at",
+        "landed",
+        "num_on_way",
+        "readers",
+        "role",
+        "seconds",
+        "stalled_since",
+        "waited",
+    )
+
+    def __init__(self, role: int, bytes_per_token: float, readers: list[int]) -> None:
+        self.role, self.bytes_per_token, self.readers = role, bytes_per_token, readers
+        self.free_at = self.seconds = self.waited = 0.0
+        self.num_on_way = 0
+        self.stalled_since = _NEVER
+        self.landed: deque[int] = deque()
+
+
+class Transfers:
+    """What is between prefill and decode replicas.
+
+    Args:
+        ports: One a replica of the plane.
+        bandwidth: Of a link, bytes/s.
+        latency: From the last byte sent to the scheduler of the decode replica, seconds.
+        max_in_transfer: Caches of one prefill replica on their way, from which on it starts no further step.
+        num_requests: Of the run.
+
+    Attributes:
+        stage: Where each request is; shape [N], as all columns here.
+        asked_output: What the row of a request that prefills will say again of its answer; 0: it says so.
+        asked_max: Likewise of the most tokens that it may have.
+        prefill_end: When the prompt of each request was computed, seconds; NaN: it was not handed over.
+        transfer_start: When its first byte was sent, likewise.
+        transfer_end: When it had landed, likewise.
+        prefill_replica: Which replica computed it; -1: none that handed it over.
+        senders: Replicas that have sent anything, in the order of their first cache.
+        num_transfers: Caches that were sent.
+        stalled: Seconds in which prefill replicas stood still.
+    """
+
+    __slots__ = (
+        "asked_max",
+        "asked_output",
+        "bandwidth",
+        "latency",
+        "max_in_transfer",
+        "num_transfers",
+        "ports",
+        "prefill_end",
+        "prefill_replica",
+        "senders",
+        "stage",
+        "stalled",
+        "transfer_end",
+        "transfer_start",
+    )
+
+    def __init__(
+        self, ports: list[Port], bandwidth: float, latency: float, max_in_transfer: int, num_requests: int
+    ) -> None:
+        self.ports = ports
+        self.bandwidth, self.latency, self.max_in_transfer = bandwidth, latency, max_in_transfer
+        self.stage = array("b", [AT_REPLICA]) * num_requests
+        self.asked_output, self.asked_max = (array("i", [0]) * num_requests for _ in range(2))
+        self.prefill_end, self.transfer_start, self.transfer_end = (array("d", [nan]) * num_requests for _ in range(3))
+        self.prefill_replica = array("i", [NOBODY]) * num_requests
+        self.senders: list[int] = []
+        self.num_transfers = 0
+        self.stalled = 0.0
+
+
+def begin(transfers: Transfers, requests: RequestTable, number: int, index: int) -> None:
+    """Forget an earlier attempt; ask a replica that prefills for the first token alone."""
+    transfers.prefill_end[index] = transfers.transfer_start[index] = transfers.transfer_end[index] = nan
+    transfers.prefill_replica[index] = NOBODY
+    if transfers.ports[number].role == PREFILLS:
+        transfers.asked_output[index] = requests.output_tokens[index]
+        transfers.asked_max[index] = requests.max_tokens[index]
+        requests.output_tokens[index] = requests.max_tokens[index] = 1
+
+
+def restore(transfers: Transfers, requests: RequestTable, index: int) -> None:
+    """Let the row say again what the client asked for."""
+    if transfers.asked_output[index]:
+        requests.output_tokens[index] = transfers.asked_output[index]
+        requests.max_tokens[index] = transfers.asked_max[index]
+        transfers.asked_output[index] = 0
+
+
+def restore_finished(plane: DataPlane, transfers: Transfers, requests: RequestTable, number: int) -> None:
+    """Do so for all that a replica has just finished."""
+    finished = plane.units[number].finished
+    for position in range(len(finished)):
+        restore(transfers, requests, finished[position])
+
+
+def send_on(
+    plane: DataPlane, attendance: Attendance, requests: RequestTable, number: int, index: int, now: float
+) -> bool:
+    """Send a request on whose prompt is computed; return False if the replica does all, or one token was all."""
+    transfers = attendance.transfers
+    assert transfers is not None
+    port = transfers.ports[number]
+    if port.role != PREFILLS or requests.output_tokens[index] == 1:
+        return False
+    strike(plane.units[number], index)
+    requests.status[index] = UNFINISHED
+    requests.finish_time[index] = requests.first_token_time[index] = nan
+    start = max(now, port.free_at)
+    end = start + requests.prompt_tokens[index] * port.bytes_per_token / transfers.bandwidth
+    if port.free_at == 0.0:
+        transfers.senders.append(number)
+    port.free_at = end
+    port.seconds += end - start
+    port.waited += start - now
+    port.num_on_way += 1
+    transfers.num_transfers += 1
+    transfers.stage[index] = ON_ITS_WAY
+    transfers.prefill_end[index], transfers.prefill_replica[index] = now, number
+    landing = end + transfers.latency
+    transfers.transfer_start[index], transfers.transfer_end[index] = start, landing
+    heappush(attendance.callers.events, (landing, LAND, index, number))
+    attendance.place[index] = NOBODY
+    return True
+
+
+def land(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> None:
+    """Take a KV cache that lands ``now`` to the decode replica with the fewest requests, if it is still wanted."""
+    transfers = attendance.transfers
+    assert transfers is not None
+    if transfers.stage[index] != ON_ITS_WAY or transfers.transfer_end[index] != now:
+        return
+    number = least_among(transfers.ports[transfers.prefill_replica[index]].readers, plane.loads)
+    count_at(plane, requests, number, index)
+    attendance.place[index] = number
+    transfers.stage[index] = LANDED
+    landed = transfers.ports[number].landed
+    landed.append(index)
+    if len(landed) == 1:
+        # It may be taken in after the step that runs.
+        unit = plane.units[number]
+        if not end_leap(unit, now):
+            unit.end_time = now
+        plane.ends[number] = unit.end_time
+
+
+def may_step(plane: DataPlane, transfers: Transfers, requests: RequestTable, number: int, now: float) -> bool:
+    """Return whether a replica may plan a step; one that decodes first takes in what it has room for."""
+    port, unit = transfers.ports[number], plane.units[number]
+    if port.role == PREFILLS:
+        if unit.num_outstanding and port.num_on_way >= transfers.max_in_transfer:
+            if port.stalled_since < 0.0:
+                port.stalled_since = now
+            unit.end_time = INFINITY
+            return False
+        return True
+    landed = port.landed
+    while landed and take_in(unit, requests, landed[0], now):
+        _release(plane, transfers, landed.popleft(), now)
+    return True
+
+
+def drop(plane: DataPlane, attendance: Attendance, requests: RequestTable, index: int, now: float) -> bool:
+    """Forget a cache that nobody wants any more; return False if the request has none between two replicas."""
+    transfers, place = attendance.transfers, attendance.place[index]
+    assert transfers is not None
+    if transfers.stage[index] == AT_REPLICA:
+        return False
+    if transfers.stage[index] == LANDED:
+        transfers.ports[place].landed.remove(index)
+        count_off(plane, requests, place, index)
+        attendance.place[index] = NOBODY
+    _release(plane, transfers, index, now)
+    return True
+
+
+def _release(plane: DataPlane, transfers: Transfers, index: int, now: float) -> None:
+    """Count a cache as no longer on its way; let its prefill replica plan again if that stood still for it."""
+    transfers.stage[index] = AT_REPLICA
+    number = transfers.prefill_replica[index]
+    port = transfers.ports[number]
+    port.num_on_way -= 1
+    if port.stalled_since < 0.0:
+        return
+    transfers.stalled += now - port.stalled_since
+    port.stalled_since = _NEVER
+    unit = plane.units[number]
+    if unit.end_time == INFINITY and unit.num_outstanding:
+        unit.end_time = now
+        plane.ends[number] = now

@@ -1,0 +1,180 @@
+"""Prefill and decode pools on the plain plane: what the managed one does, to the bit, interpreted and compiled."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import simserve as ss
+from simserve.engine.compiled import fields as flat
+from simserve.engine.transfers import Port, Transfers
+from simserve.scenario.schema import Scenario
+from simserve.sim.attended import why_managed
+from simserve.sim.control import Control
+from simserve.sim.pool_spec import DisaggregationSpec, Role
+from simserve.sim.pools import PoolSetup
+from simserve.sim.simulate import Deployment
+from simserve.validation import validate
+from simserve.workload.requests import RequestSpecs
+from tests.builders import constant_step_times, make_config, make_faults
+from tests.engine.strategies import Case, step_times
+from tests.engine.test_compiled import assert_same_values, is_covered
+from tests.engine.test_fuzz import CHECKS
+from tests.sim.test_attended import (
+    SMALL,
+    STORM,
+    _is_served_plainly,
+    assert_same_runs,
+    deployments,
+    needs_numba,
+    served,
+)
+
+ORDER_OF_POOLS: tuple[tuple[Role, ...], ...] = (
+    ("prefill", "decode"),
+    ("decode", "prefill"),
+    ("prefill", "decode", "both"),
+    ("prefill", "prefill", "decode", "decode"),
+)
+
+
+@st.composite
+def split_deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
+    """Draw pools that prefill, decode or do both, with links, a door, and requests whose clients may hang up."""
+    deployment, specs = draw(deployments(kind))
+    assert deployment.control is not None
+    config = deployment.engine
+    room = replace(config, num_blocks=config.num_blocks + draw(st.integers(0, 9)))
+    times = deployment.priced.step_times
+    roles = draw(st.sampled_from(ORDER_OF_POOLS))
+    layouts = draw(st.sampled_from(["aaaa", "abab"])) if len(roles) == 4 else "aaaa"
+    pools = tuple(
+        PoolSetup(
+            name=f"pool{number}",
+            role=role,
+            engine=room if role == "decode" else config,
+            step_times=draw(step_times(config)) if draw(st.booleans()) else times,
+            priced=None,
+            num_replicas=draw(st.integers(1, 2)),
+            kv_layout=layout,
+            kv_bytes_per_token=draw(st.sampled_from([None, 3e8])),
+        )
+        for number, (role, layout) in enumerate(zip(roles, layouts, strict=False))
+    )
+    links = {
+        "transfer_bandwidth": draw(st.sampled_from(["7 GB/s", "90 GB/s"])),
+        "transfer_latency": draw(st.sampled_from(["0 s", "0.13 s"])),
+        "max_in_transfer": draw(st.sampled_from([1, 2, 64])),
+    }
+    entrances = [pool.name for pool in pools if pool.role != "decode"]
+    weights = dict(zip(entrances, (0.7, 0.31), strict=False)) if len(entrances) > 1 and draw(st.booleans()) else None
+    control = replace(
+        deployment.control,
+        routing=deployment.control.routing.model_copy(update={"weights": weights}),
+        disaggregation=validate(DisaggregationSpec, links),
+        kv_bytes_per_token=1.1e9,
+        allowed=draw(st.sampled_from([(), ((0,), tuple(range(len(entrances))))])),
+    )
+    return replace(deployment, pools=pools, control=control), specs
+
+
+@pytest.mark.parametrize("kind", ["any", "ordered", "shared", "speculative", "swapping"])
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[*CHECKS, HealthCheck.too_slow])
+def test_split_pools_on_the_plain_plane_do_what_they_do_on_the_managed_one(kind: str, data: st.DataObject) -> None:
+    """Any pools, links, router, door and patience: every record, attempt, refusal and second of a link is the same."""
+    deployment, specs = data.draw(split_deployments(kind))
+    assert _is_served_plainly(deployment)
+
+    managed, plain = (served(deployment, specs, how) for how in (None, "off"))
+
+    assert_same_runs(managed, plain)
+    assert managed.transfers == plain.transfers
+
+
+@needs_numba
+@pytest.mark.parametrize("kind", ["any", "ordered", "shared", "speculative", "swapping"])
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[*CHECKS, HealthCheck.too_slow])
+def test_split_pools_run_compiled_as_they_are(kind: str, data: st.DataObject) -> None:
+    """The same cases, compiled: every record and every total is the same, to the bit."""
+    deployment, specs = data.draw(split_deployments(kind))
+    assume(is_covered(Case(deployment.engine, deployment.priced.step_times, specs)))
+
+    interpreted, compiled = (served(deployment, specs, how) for how in ("off", "on"))
+
+    assert_same_runs(interpreted, compiled)
+    assert interpreted.transfers == compiled.transfers
+    for each in fields(interpreted.totals):
+        assert_same_values(each.name, getattr(interpreted.totals, each.name), getattr(compiled.totals, each.name))
+
+
+def test_every_field_between_the_pools_has_a_place_in_flat_memory() -> None:
+    """What these objects have, compiled code sees."""
+    assert set(flat.PORT.fields) == set(Port.__slots__)
+    assert set(flat.TRANSFERS.fields) == set(Transfers.__slots__)
+
+
+@needs_numba
+@pytest.mark.parametrize(
+    ("deployment", "workload"),
+    [
+        ({}, {}),
+        ({"disaggregation": {"transfer_bandwidth": "2 GB/s", "max_in_transfer": 3}}, {}),
+        (
+            {"streaming": {"network_latency": "20 ms", "cost_per_event": "1 ms"}},
+            {"arrivals": {"process": "closed_loop", "concurrency": 300}},
+        ),
+        (
+            {"routing": "prefix", "admission": {"max_queue": 40, "retry_after": "2 s"}},
+            {
+                "sessions": {"turns": {"distribution": "geometric", "mean": 4, "max": 9}, "think_time": "2 s"},
+                "shared_prefix": {"num_groups": 3, "tokens": 400},
+            },
+        ),
+    ],
+)
+def test_split_pools_under_overload_run_compiled(
+    deployment: dict[str, Any], workload: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """More than they can do: caches queue, prefills stall, clients hang up on the way; every byte is the same."""
+    own: dict[str, Any] = {
+        "hardware": "h100-sxm-80gb",
+        "engine": SMALL,
+        "pools": [{"name": "p", "role": "prefill", "replicas": 2}, {"name": "d", "role": "decode", "replicas": 3}],
+        "disaggregation": {"transfer_latency": "2 ms"},
+    }
+    scenario = Scenario.model_validate(
+        {"name": "split", "model": "llama-3.1-8b", "deployment": own | deployment, "workload": dict(STORM) | workload}
+    )
+    with caplog.at_level(logging.WARNING):
+        runs = [ss.run(scenario, accelerate=accelerate) for accelerate in ("off", "on")]
+
+    assert not [message for message in caplog.messages if "interpreted" in message]
+    assert (runs[0].requests["status"] != "completed").sum() > 30
+    assert runs[0].summary["simserve"]["pools"] is not None
+    assert json.dumps(dict(runs[0].summary)) == json.dumps(dict(runs[1].summary))
+    assert runs[0].requests.equals(runs[1].requests)
+
+
+def test_faults_and_rules_keep_split_pools_managed() -> None:
+    """What changes links, or sends requests from one pool to another, needs the fleet that can do so."""
+    links = Control(disaggregation=DisaggregationSpec())
+    split = PoolSetup(
+        name="p",
+        role="prefill",
+        engine=make_config(),
+        step_times=constant_step_times(1.0),
+        priced=None,
+        num_replicas=1,
+    )
+
+    assert why_managed([split], links) is None
+    faults = make_faults({"kind": "link", "at": "1 s", "duration": "1 s"})
+    assert why_managed([split], replace(links, faults=faults)) is not None
