@@ -29,9 +29,9 @@ from tests.engine.test_fuzz import CHECKS
 from tests.sim.test_attended import (
     SMALL,
     STORM,
-    _is_served_plainly,
     assert_same_runs,
     deployments,
+    is_served_plainly,
     needs_numba,
     served,
 )
@@ -90,7 +90,7 @@ def split_deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSp
 def test_split_pools_on_the_plain_plane_do_what_they_do_on_the_managed_one(kind: str, data: st.DataObject) -> None:
     """Any pools, links, router, door and patience: every record, attempt, refusal and second of a link is the same."""
     deployment, specs = data.draw(split_deployments(kind))
-    assert _is_served_plainly(deployment)
+    assert is_served_plainly(deployment)
 
     managed, plain = (served(deployment, specs, how) for how in (None, "off"))
 
