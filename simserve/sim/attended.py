@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from simserve.engine.attendance import AT_DOOR, TO_PAUSE, TO_ROUTE, Attendance
 from simserve.engine.callers import Callers
 from simserve.engine.compiled.run import reason_against
+from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import Part
 from simserve.engine.presence import Presence
 from simserve.engine.state import Replica
@@ -30,39 +31,41 @@ from simserve.sim.delivery import delivery_of
 from simserve.sim.front import FrontTotals
 from simserve.sim.gate import door_of
 from simserve.sim.patience import callers_of, kinds_of
-from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of, request_table
+from simserve.sim.pool_run import PoolRun
+from simserve.sim.pools import PoolSetup, request_table
 from simserve.sim.prefixes import prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, series_sums
 from simserve.sim.records import REASONS, REPLICA, RequestRecords
 from simserve.sim.routing import DRAWS, plain_router, shares_of
-from simserve.sim.sessions import conversations_of, first_sent, forget_unsent
+from simserve.sim.sessions import conversations_of, first_sent
 from simserve.sim.shifts import Shifts, fresh_replica
 from simserve.sim.step_log import StepLog
-from simserve.sim.streaming import joined
 from simserve.sim.timeline import FleetTimeline
 from simserve.sim.transfers import transfer_totals, transfers_of, with_transfers
-from simserve.sim.units import Pool
-from simserve.workload.requests import RequestSpecs
 
 _NUMBERS_AT_ONCE = 16_384
 """Random numbers that are drawn together where few are taken at a time."""
 
 
-def is_attended(setups: Sequence[PoolSetup], control: Control) -> bool:
-    """Return whether everything that decides in a run is what an `AttendedRun` knows."""
-    return (
-        not control.has_front
-        and (control.disaggregation is None or not _has_shifts(setups, control))
-        and control.regions is None
-        and len({each.engine.async_scheduling for each in setups}) == 1
-        and all(_is_steady(each) for each in setups)
-    )
+def why_managed(setups: Sequence[PoolSetup], control: Control) -> str | None:
+    """Return what of a run an `AttendedRun` does not know, in a few words; None: it knows all."""
+    moves = control.disaggregation is not None
+    checks = {
+        "an API beside the replicas": control.overflow is not None,
+        "a response cache": control.response_cache is not None,
+        "a queue of fair turns": control.fairness is not None,
+        "a router by rules": bool(control.routing.rules),
+        "a fleet of prefill and decode pools that changes": moves and _has_shifts(setups, control),
+        "a fleet in regions": control.regions is not None,
+        "a pool with drafts of its own": any(each.acceptance for each in setups),
+        "a mixture of schedulers": len({each.engine.async_scheduling for each in setups}) > 1,
+    }
+    own = [reason_against(each.engine, keeps_steps=False) for each in setups if not _is_steady(each.engine)]
+    return next((name for name, applies in checks.items() if applies), next(iter(own), None))
 
 
-def _is_steady(setup: PoolSetup) -> bool:
-    engine = setup.engine
-    serves = engine.batching == "continuous" and engine.kv_allocation != "none" and engine.data_parallel_size == 1
-    return serves and not setup.acceptance
+def _is_steady(engine: EngineConfig) -> bool:
+    return engine.batching == "continuous" and engine.kv_allocation != "none" and engine.data_parallel_size == 1
 
 
 def _has_shifts(setups: Sequence[PoolSetup], control: Control) -> bool:
@@ -70,46 +73,30 @@ def _has_shifts(setups: Sequence[PoolSetup], control: Control) -> bool:
     return control.changes_fleet or any(each.autoscaling is not None for each in setups)
 
 
-class AttendedRun:
-    """Replicas, their clients and the router between them, ready to run.
-
-    Args:
-        control: What decides.
-        setups: The pools.
-        specs: What arrives.
-        latency: Seconds from sending to the router, shape [N].
-        on_progress: Called now and then with the number of requests that have ended.
-        log: Keeps every step; None: nobody asks.
-        accelerate: Whether it runs compiled.
-    """
+class AttendedRun(PoolRun):
+    """Replicas behind one router on the plain data planes."""
 
     way_back: NDArray[np.float64] | None = None
 
-    def __init__(
+    def _build(
         self,
-        control: Control,
-        setups: Sequence[PoolSetup],
-        specs: RequestSpecs,
         latency: NDArray[np.float64],
         on_progress: Callable[[int], None] | None,
-        log: StepLog | None = None,
-        accelerate: Accelerate = "off",
+        log: StepLog | None,
+        accelerate: Accelerate,
     ) -> None:
+        control, setups, specs = self._control, self._setups, self._specs
         obstacles = [reason_against(each.engine, log is not None) for each in setups]
         compiled = compiled_for(accelerate, len(specs), next(filter(None, obstacles), None))
         is_interpreted = compiled is None
         if not any(each.engine.num_offload_blocks for each in setups):
             # Once for caches and router.
-            specs = replace(specs, prefixes=prefixes_of(specs))
-        self._setups, self._specs = setups, specs
+            self._specs = specs = replace(specs, prefixes=prefixes_of(specs))
         has_shifts = _has_shifts(setups, control)
         self.requests = request_table(setups, specs, control.allowed)
-        self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
         sums = series_sums()
         replicas: list[Replica] = []
-        self._recorders: list[Recorder] = []
         self._members: list[list[int]] = []
-        pools: list[Pool] = []
         for setup in setups:
             times = setup.step_times.as_lists() if is_interpreted else setup.step_times
             recorder = Recorder(setup.engine, times, setup.priced, sums, log)
@@ -118,11 +105,10 @@ class AttendedRun:
             recorder.paths = None if takes_in else prefix_paths(setup.engine, specs, as_lists=is_interpreted)
             if control.streaming is not None:
                 recorder.clocks = {}
-            self._recorders.append(recorder)
-            pools.append(pool_of(setup, control, times, recorder, recorder.paths, self.requests))
+            self._pools.append(pool_of(setup, control, times, recorder, recorder.paths, self.requests))
             self._members.append(list(range(len(replicas), len(replicas) + setup.num_replicas)))
             for number in self._members[-1]:
-                replicas.append(fresh_replica(pools[-1], number))
+                replicas.append(fresh_replica(self._pools[-1], number))
         self._numbers: dict[int, Chance] = {}
         self._attendance = self._attend(control, latency, len(replicas), has_shifts)
         draws_to_route = self._attendance is not None and DRAWS.get(control.routing.policy)
@@ -139,7 +125,7 @@ class AttendedRun:
         self._cluster = Cluster(
             replicas,
             self.requests,
-            list(zip(self._recorders, self._members, strict=True)),
+            [(pool.recorder, members) for pool, members in zip(self._pools, self._members, strict=True)],
             control.routing,
             router,
             on_progress,
@@ -162,7 +148,7 @@ class AttendedRun:
         self._decisions: Decisions | None = None
         if has_shifts and self._attendance is not None:
             counts = [each.num_replicas for each in setups]
-            fleet = Shifts(pools, self._cluster, self._attendance, counts, specs, allowed)
+            fleet = Shifts(self._pools, self._cluster, self._attendance, counts, specs, allowed)
             self._decisions = Decisions(control, setups, fleet, specs, self.arrival_time)
 
     def run(self) -> bool:
@@ -170,13 +156,8 @@ class AttendedRun:
         decisions = self._decisions
         was_interrupted = run_to_end(self._cluster) if decisions is None else decisions.run()
         self._cluster.flush()
-        specs = self._specs
-        if specs.concurrency is not None or specs.turn is not None:
-            forget_unsent(self._cluster.unsent, self.requests, self.arrival_time)
-        elif was_interrupted:
-            # What was still to come was never sent.
-            self.arrival_time[self._cluster.num_arrived :] = np.nan
-            np.frombuffer(self.requests.ready_time)[self._cluster.num_arrived :] = np.nan
+        cluster = self._cluster
+        self._forget_rest(cluster.unsent, cluster.num_arrived, was_interrupted=was_interrupted)
         return was_interrupted
 
     def _attend(
@@ -186,8 +167,7 @@ class AttendedRun:
         specs, admission, streaming = self._specs, control.admission, control.streaming
         hangs_up = any(each.timeout is not None for each in specs.classes)
         hangs_up = hangs_up or (streaming is not None and streaming.http_timeout is not None)
-        waits = specs.concurrency is not None or specs.turn is not None
-        delivery = delivery_of(streaming, num_replicas) if waits and streaming is not None else None
+        delivery = delivery_of(streaming, num_replicas) if self._waits and streaming is not None else None
         is_plain = control.disaggregation is None and not has_shifts
         if admission is None and delivery is None and not hangs_up and is_plain:
             return None
@@ -242,22 +222,6 @@ class AttendedRun:
     def num_units(self) -> int:
         """Replicas that served."""
         return len(self._cluster.replicas)
-
-    def outcomes(self, records: RequestRecords, end_time: float) -> list[PoolOutcome]:
-        """Return what each pool did; after `run`."""
-        return outcomes_of(self._setups, self._recorders, records, end_time, self.timeline)
-
-    @property
-    def cached_tokens(self) -> NDArray[np.int64] | None:
-        """Prompt tokens of each request that were found in the prefix cache of its replica; None without caches."""
-        paths = [each.paths for each in self._recorders if each.paths is not None]
-        found = [np.frombuffer(each.cached_tokens, dtype=np.int64) for each in paths]
-        return np.maximum.reduce(found) if found else None
-
-    @property
-    def clocks(self) -> dict[int, NDArray[np.float64]]:
-        """The leaps with decodes of every replica; with streaming, after `run`."""
-        return {number: clock for each in self._recorders for number, clock in joined(each.clocks).items()}
 
     @property
     def timeline(self) -> FleetTimeline:

@@ -113,14 +113,6 @@ class Fleet(Lives):
         """Call ``tell`` with every request that comes to its end."""
         self.callers.on_end.append(lambda index, _: tell(index))
 
-    def holds(self, unit: Unit, index: int) -> bool:
-        """Return whether a request is at a replica."""
-        return index in unit.members
-
-    def last_of(self, unit: Unit) -> int | None:
-        """Return the request of a replica that came last; None: it has none."""
-        return next(reversed(unit.members), None)
-
     def num_parked(self, pool: Pool) -> int:
         """Return how many requests wait for a replica of a pool to be ready, whether or not others may serve them."""
         return sum(pool in self.router.allowed_pools(index) for index in self.parked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from simserve.engine.callers import Event
 from simserve.engine.conversations import Conversations
+from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.affinity import affinity_of
+from simserve.sim.attended import why_managed
 from simserve.sim.callers import Callers
-from simserve.sim.control import Control
 from simserve.sim.decisions import Decisions, pool_of
 from simserve.sim.delivery import delivery_of
 from simserve.sim.disaggregation import DisaggregatedFleet
@@ -24,7 +25,8 @@ from simserve.sim.gate import Gate
 from simserve.sim.handover import Handover
 from simserve.sim.overflow import Overflow
 from simserve.sim.pool_paces import pool_paces, with_any_pace
-from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of, request_table
+from simserve.sim.pool_run import PoolRun
+from simserve.sim.pools import PoolSetup, request_table
 from simserve.sim.prefixes import prefix_paths
 from simserve.sim.recorder import Recorder, series_sums
 from simserve.sim.records import REASONS, RequestRecords
@@ -35,44 +37,30 @@ from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.rules import rules_of
 from simserve.sim.schedulers import each_of
 from simserve.sim.series import BinnedSums
-from simserve.sim.sessions import Sessions, conversations_of, first_sent, forget_unsent
+from simserve.sim.sessions import Sessions, conversations_of, first_sent
 from simserve.sim.step_log import StepLog
-from simserve.sim.streaming import joined
 from simserve.sim.timeline import FleetTimeline
 from simserve.sim.units import Pool
-from simserve.workload.requests import RequestSpecs
 
 
-class ManagedRun:
-    """A fleet, its clients and its control, ready to run.
+class ManagedRun(PoolRun):
+    """A fleet that something stands in front of, or between; or whose schedulers no plain plane knows."""
 
-    Args:
-        control: What decides.
-        setups: The pools; with disaggregation, those that prefill and those that decode.
-        specs: What arrives.
-        latency: Seconds from sending to the router, shape [N].
-        on_progress: Called now and then with the number of requests that have ended.
-        log: Keeps every step; None: nobody asks.
-    """
-
-    def __init__(
+    def _build(
         self,
-        control: Control,
-        setups: Sequence[PoolSetup],
-        specs: RequestSpecs,
         latency: NDArray[np.float64],
         on_progress: Callable[[int], None] | None,
-        log: StepLog | None = None,
+        log: StepLog | None,
+        accelerate: Accelerate,
     ) -> None:
-        paces = pool_paces(setups, specs)
-        specs = with_any_pace(specs, paces)
+        control, setups = self._control, self._setups
+        compiled_for(accelerate, len(self._specs), why_managed(setups, control) or "a fleet")
+        paces = pool_paces(setups, self._specs)
+        self._specs = specs = with_any_pace(self._specs, paces)
         entrances = [setup.name for setup in setups if setup.role != "decode"]
         self._rules = rules = rules_of(control.rules, control.allowed, entrances, specs)
         self.requests = request_table(setups, specs, *((control.allowed,) if rules is None else rules.for_limits()))
-        self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
-        self._control, self._specs = control, specs
         sums = series_sums()
-        self._setups = tuple(setups)
         self._pools = [self._pool(setup, sums, log) for setup in setups]
         for pool, own_paces in zip(self._pools, paces, strict=True):
             pool.paces = own_paces
@@ -118,14 +106,8 @@ class ManagedRun:
         """Run to the end; return whether the user stopped it."""
         was_interrupted = self._decisions.run()
         self.fleet.flush()
-        if self._sessions is not None:
-            # A turn that was not sent before a time of its own may never have been.
-            unsent = self.fleet.callers.unsent if was_interrupted else ()
-            forget_unsent(unsent, self.requests, self.arrival_time)
-        elif was_interrupted:
-            # What was still to come was never sent.
-            self.arrival_time[self.fleet.num_arrived :] = np.nan
-            np.frombuffer(self.requests.ready_time)[self.fleet.num_arrived :] = np.nan
+        unsent = self.fleet.callers.unsent if was_interrupted else ()
+        self._forget_rest(unsent, self.fleet.num_arrived, was_interrupted=was_interrupted)
         return was_interrupted
 
     def _fleet(self, events: list[Event], on_progress: Callable[[int], None] | None) -> Fleet:
@@ -145,12 +127,11 @@ class ManagedRun:
     @property
     def _has_front(self) -> bool:
         """Whether anything is in front of the replicas; the way of answers to clients that wait for them counts too."""
-        waits = self._specs.concurrency is not None or self._specs.turn is not None
-        return self._control.has_front or (waits and self._control.streaming is not None)
+        return self._control.has_front or (self._waits and self._control.streaming is not None)
 
     def _build_front(self, fleet: FrontedFleet) -> None:
         control, specs, requests = self._control, self._specs, self.requests
-        if control.streaming is not None and (specs.concurrency is not None or specs.turn is not None):
+        if control.streaming is not None and self._waits:
             fleet.callers.delivery = delivery_of(control.streaming, 0)
         cache, api, fair = control.response_cache, control.overflow, control.fairness
         fleet.build_front(
@@ -173,16 +154,6 @@ class ManagedRun:
         if not isinstance(self.fleet, FrontedFleet):
             return None
         return np.frombuffer(self.fleet.served_by, dtype=np.int8)
-
-    def outcomes(self, records: RequestRecords, end_time: float) -> list[PoolOutcome]:
-        """Return what each pool did; after `run`."""
-        recorders = [pool.recorder for pool in self._pools]
-        return outcomes_of(self._setups, recorders, records, end_time, self.timeline)
-
-    @property
-    def clocks(self) -> dict[int, NDArray[np.float64]]:
-        """The leaps with decodes of every replica; with streaming, after `run`."""
-        return {number: clock for pool in self._pools for number, clock in joined(pool.recorder.clocks).items()}
 
     @property
     def transfers(self) -> dict[str, float]:
@@ -247,14 +218,6 @@ class ManagedRun:
             self.fleet.num_lost_tokens,
             self._ranks,
         )
-
-    @property
-    def cached_tokens(self) -> NDArray[np.int64] | None:
-        """Prompt tokens of each request that were found in the prefix cache of its replica; None without caches."""
-        found = [
-            np.frombuffer(pool.paths.cached_tokens, dtype=np.int64) for pool in self._pools if pool.paths is not None
-        ]
-        return np.maximum.reduce(found) if found else None
 
     def _answer(self, index: int, heard_at: float) -> None:
         assert self._sessions is not None

@@ -200,7 +200,7 @@ def _decided(
     is_managed: bool = False,
 ) -> Simulation:
     """Serve ``specs`` where something decides; with ``is_managed`` as a fleet that changes, whether or not it does."""
-    from simserve.sim.attended import AttendedRun, is_attended
+    from simserve.sim.attended import AttendedRun, why_managed
     from simserve.sim.pools import PoolSetup, together
 
     engine, priced, streaming = deployment.engine, deployment.priced, control.streaming
@@ -217,11 +217,11 @@ def _decided(
     latency = _frontend_latency(engine, specs) + (0.0 if streaming is None else streaming.network_latency)
     on_progress = None if progress is None else lambda finished: progress(finished, len(specs))
     run: ManagedRun | AttendedRun
-    if is_managed or not is_attended(setups, control):
+    obstacle = why_managed(setups, control)
+    if is_managed or obstacle is not None:
         from simserve.sim.managed import ManagedRun
 
-        compiled_for(accelerate, len(specs), "a fleet that changes, or has something in front of it,")
-        run = ManagedRun(control, setups, specs, latency, on_progress, log)
+        run = ManagedRun(control, setups, specs, latency, on_progress, log, accelerate)
     else:
         run = AttendedRun(control, setups, specs, latency, on_progress, log, accelerate)
     was_interrupted = run.run()

@@ -29,7 +29,7 @@ from simserve.scenario.schema import Scenario
 from simserve.sim import records as outcomes
 from simserve.sim.acceleration import Accelerate
 from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.attended import is_attended
+from simserve.sim.attended import why_managed
 from simserve.sim.control import Control
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import RequestRecords
@@ -185,7 +185,7 @@ def is_served_plainly(deployment: Deployment) -> bool:
             name="", engine=deployment.engine, step_times=deployment.priced.step_times, priced=None, num_replicas=1
         ),
     )
-    return is_attended(setups, deployment.control)
+    return why_managed(setups, deployment.control) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

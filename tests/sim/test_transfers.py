@@ -15,7 +15,7 @@ import simserve as ss
 from simserve.engine.compiled import fields as flat
 from simserve.engine.transfers import Port, Transfers
 from simserve.scenario.schema import Scenario
-from simserve.sim.attended import is_attended
+from simserve.sim.attended import why_managed
 from simserve.sim.control import Control
 from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.pools import PoolSetup
@@ -29,9 +29,9 @@ from tests.engine.test_fuzz import CHECKS
 from tests.sim.test_attended import (
     SMALL,
     STORM,
-    _is_served_plainly,
     assert_same_runs,
     deployments,
+    is_served_plainly,
     needs_numba,
     served,
 )
@@ -90,7 +90,7 @@ def split_deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSp
 def test_split_pools_on_the_plain_plane_do_what_they_do_on_the_managed_one(kind: str, data: st.DataObject) -> None:
     """Any pools, links, router, door and patience: every record, attempt, refusal and second of a link is the same."""
     deployment, specs = data.draw(split_deployments(kind))
-    assert _is_served_plainly(deployment)
+    assert is_served_plainly(deployment)
 
     managed, plain = (served(deployment, specs, how) for how in (None, "off"))
 
@@ -175,7 +175,6 @@ def test_faults_and_rules_keep_split_pools_managed() -> None:
         num_replicas=1,
     )
 
-    assert is_attended([split], links)
-    assert not is_attended(
-        [split], replace(links, faults=make_faults({"kind": "link", "at": "1 s", "duration": "1 s"}))
-    )
+    assert why_managed([split], links) is None
+    faults = make_faults({"kind": "link", "at": "1 s", "duration": "1 s"})
+    assert why_managed([split], replace(links, faults=faults)) is not None
