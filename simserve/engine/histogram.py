@@ -157,5 +157,10 @@ class Histogram:
 
 def bins_of(durations: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the bin of each duration (seconds)."""
-    index = np.log(np.maximum(durations, _LOWEST) / _LOWEST) / _GROWTH
-    return np.minimum(index.astype(np.int64), NUM_BINS - 1)
+    index = np.maximum(durations, _LOWEST)
+    index /= _LOWEST
+    np.log(index, out=index)
+    index /= _GROWTH
+    bins = index.astype(np.int64)
+    np.minimum(bins, NUM_BINS - 1, out=bins)
+    return bins
