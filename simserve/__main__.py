@@ -1,7 +1,5 @@
 """`python -m simserve` is `simserve`."""
 
-import sys
+from simserve.cli.main import command
 
-from simserve.cli.main import main
-
-sys.exit(main())
+command()

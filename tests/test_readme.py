@@ -11,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from simserve.api import load, run
 from simserve.cli.app import app_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,6 +69,20 @@ def test_a_python_block_of_the_readme_runs(block: str, capsys: pytest.CaptureFix
     assert capsys.readouterr().out
 
 
+YAML_BLOCKS = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+
+
+@pytest.mark.parametrize("block", YAML_BLOCKS)
+def test_a_scenario_of_the_readme_runs(block: str, tmp_path: Path) -> None:
+    """As it is written, from a file of its own; with fewer requests."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(block, encoding="utf-8")
+
+    summary = run(load(path, ["workload.num_requests=100"])).summary
+
+    assert summary["completed"] == 100
+
+
 def test_the_accuracy_that_the_readme_claims_stands_in_the_accuracy_page() -> None:
     """Counts and medians are copied by hand; a new validation that moves one must move the README."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -108,8 +123,8 @@ def test_a_command_that_is_only_named_exists(command: str) -> None:
 
 def test_plain_blocks_that_need_no_gpu_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sweep as it is written, and the difference of two results."""
-    commands = [line for line in NAMED if line.startswith(("simserve sweep", "simserve diff")) and "chatbot" in line]
-    commands += [line for line in NAMED if line.startswith("simserve diff results")]
+    lines = [line for block in PLAIN_BLOCKS for line in block.splitlines()]
+    commands = [line for line in lines if line.startswith(("simserve sweep", "simserve diff"))]
     monkeypatch.chdir(tmp_path)
     runner = CliRunner()
     for folder in ("results/before", "results/after"):
@@ -128,8 +143,8 @@ def test_every_block_of_the_readme_is_run_or_parsed() -> None:
     """A block of a kind that no test looks at would go stale unseen."""
     lines = [line for block in PLAIN_BLOCKS for line in block.splitlines() if line.strip()]
 
-    assert {kind for kind, _ in FENCES} == {"", "console", "python"}
-    assert [len(BLOCKS), len(PYTHON_BLOCKS)] == [
-        sum(kind == each for kind, _ in FENCES) for each in ("console", "python")
+    assert {kind for kind, _ in FENCES} == {"", "console", "python", "yaml"}
+    assert [len(BLOCKS), len(PYTHON_BLOCKS), len(YAML_BLOCKS)] == [
+        sum(kind == each for kind, _ in FENCES) for each in ("console", "python", "yaml")
     ]
     assert {line.split()[0] for line in lines} <= {"simserve", "make", "pip"}

@@ -5,6 +5,7 @@ Imports next to nothing by itself, so that an interrupt finds it ready from the 
 
 from __future__ import annotations
 
+import atexit
 import errno
 import gc
 import io
@@ -14,6 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 from simserve.errors import EXIT_DONE, InterruptedRunError, InvariantError, SimserveError, UsageError
 
@@ -27,8 +29,22 @@ stay, models and modules, and looking through them time and again takes a tenth 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a place that takes no more bytes; nobody's defect."""
 
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""Errors of a place that the user may not use, where nothing before has seen it."""
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
+"""Errors of a place that the user may not use, or that no file can have, where nothing before has seen it."""
+
+
+def command() -> NoReturn:
+    """Run the process's command and end the process, without a last look through all its objects where it can.
+
+    The interpreter searches them for cycles and takes them apart one by one, which takes a tenth of a short command.
+    Where other threads live, or a debugger, a profiler or a measure of coverage watches, it has its way.
+    """
+    code = main()
+    if threading.active_count() == 1 and sys.gettrace() is None and sys.getprofile() is None:
+        atexit._run_exitfuncs()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno in _FULL:
             _abandon_stdout()
             return _report(SimserveError(f"the answer or its files cannot be written: {error.strerror}"))
+        if isinstance(error, MemoryError):
+            return _report(SimserveError("needs more memory than there is", remedy="ask for fewer requests"))
         if os.environ.get(DEBUG_VARIABLE):
             raise
         if isinstance(error, OSError) and error.errno in _FORBIDDEN:
@@ -75,7 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         )
     finally:
-        gc.set_threshold(*thresholds)
+        if arguments is not None:  # else the process ends; a changed threshold starts a collection at once
+            gc.set_threshold(*thresholds)
 
 
 @contextmanager

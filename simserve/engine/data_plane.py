@@ -1,18 +1,17 @@
-"""The data plane of equal replicas behind one router, advanced event by event to the next decision.
+"""The data plane of equal replicas behind one router: who serves, who is to come, and who goes where.
 
-Ties at one instant are ordered finish, arrival, plan; before them the router looks at the replicas, where it does so
-only now and then. It knows arrivals, conversations and schedulers; what to do with what the schedulers have written
-down is the caller's.
+It knows arrivals, conversations and schedulers, and no loop over events: that is `simserve.engine.driver`, or
+`simserve.engine.event_plane`. What to do with what the schedulers have written down is the caller's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from collections.abc import Sequence
+from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
 from simserve.engine.conversations import Conversations, following, ready_after
-from simserve.engine.numbers import SEVERAL, copy_into, earliest_of, find_all, find_one, least_of, sort_ascending
+from simserve.engine.numbers import copy_into, least_of
 from simserve.engine.routing import LEAST, Router, Shares, choose, deal
 from simserve.engine.state import FAILED, INFINITY, RequestTable
 
@@ -57,6 +56,8 @@ class DataPlane:
         units: Those.
         num_units: How many.
         ends: When the plan of each ends, seconds.
+        end_order: Those in an order, while `simserve.engine.driver` drives many units.
+        load_order: Likewise the loads, where ``routes_least``.
         loads: Requests at each, held back ones included.
         tokens: Theirs, where ``weighs_tokens``.
         seen: Which of the two the router saw at its last look, where that is not now.
@@ -83,12 +84,14 @@ class DataPlane:
         "conversations",
         "cursor",
         "due",
+        "end_order",
         "ends",
         "finished",
         "held",
         "is_divided",
         "is_stale",
         "kinds",
+        "load_order",
         "loads",
         "notes_finishes",
         "num_finished",
@@ -135,6 +138,8 @@ class DataPlane:
             router.policy == LEAST and router.affinity is None and not (self.weighs_tokens or self.is_stale or parts)
         )
         self.ends = [INFINITY] * len(units)
+        self.end_order: list[Any] = []
+        self.load_order: list[int] = []
         self.loads = [0] * len(units)
         self.tokens = [0] * len(units)
         self.seen = [0] * len(units)
@@ -234,145 +239,3 @@ def answer(plane: DataPlane, requests: RequestTable, index: int) -> None:
         ready = ready_after(conversations, each, ended_at)
         requests.ready_time[each] = ready
         heappush(plane.sent, (ready, each))
-
-
-def driver(
-    submit: Callable[[Any, RequestTable, int, float], None],
-    complete: Callable[[Any, RequestTable], int],
-    plan: Callable[[Any, RequestTable], None],
-    seen: Callable[[Any, float], float],
-) -> Callable[[DataPlane, RequestTable, float], int]:
-    """Return `drive` over units that these four functions move."""
-
-    def hand_over(plane: DataPlane, requests: RequestTable, number: int, index: int, now: float) -> float:
-        """Hand a request to a unit and return when its plan ends, which is no later than before."""
-        unit = plane.units[number]
-        submit(unit, requests, index, now)
-        end: float = unit.end_time
-        plane.ends[number] = end
-        return end
-
-    def admit(plane: DataPlane, requests: RequestTable, now: float) -> float:
-        """Route the next arrival and hand it to its unit, or hand over one that was held back.
-
-        Returns:
-            When the plan of that unit ends; infinity: there is none.
-        """
-        if plane.held and plane.held[0][0] == now:
-            _, index, number = heappop(plane.held)
-            return hand_over(plane, requests, number, index, now)
-        if plane.cursor < plane.num_scheduled:
-            index = plane.cursor
-            plane.cursor = index + 1
-        else:
-            index = heappop(plane.sent)[1]
-        if requests.status[index] == FAILED:
-            if plane.conversations is not None:
-                answer(plane, requests, index)
-            return INFINITY
-        number = route(plane, requests, index)
-        if plane.schedules_ahead:
-            unit = plane.units[number]
-            time = seen(unit, now)
-            if time > now:
-                heappush(plane.held, (time, index, number))
-                end: float = unit.end_time
-                plane.ends[number] = end
-                return end
-        return hand_over(plane, requests, number, index, now)
-
-    def drive(plane: DataPlane, requests: RequestTable, until: float) -> int:
-        """Advance to ``until`` (exclusive), or until there are chores; return `REACHED` or `CHORES`."""
-        ends, units, loads, due = plane.ends, plane.units, plane.loads, plane.due
-        ready_times, statuses, num_scheduled = requests.ready_time, requests.status, plane.num_scheduled
-        notes_finishes, renew_at = plane.notes_finishes, plane.renew_at
-        is_single, routes_least, schedules_ahead = plane.num_units == 1, plane.routes_least, plane.schedules_ahead
-        limit = min(until, renew_at)
-        sent = plane.sent
-        # Only what is sent is to come.
-        is_sent = num_scheduled == 0 and not schedules_ahead
-        number = 0
-        countdown = EVENTS_BETWEEN_CHORES
-        ready = next_ready(plane, requests)
-        end = earliest_of(ends)
-        while True:
-            if ready < end:
-                if ready >= limit:
-                    if ready >= until:
-                        return REACHED
-                    renew_at = renew(plane, ready)
-                    limit = min(until, renew_at)
-                cursor = plane.cursor
-                if cursor < num_scheduled and not schedules_ahead:
-                    # Nothing to look up and nobody to hold back: the path of most requests of most runs.
-                    plane.cursor = cursor + 1
-                    if statuses[cursor] != FAILED:
-                        if is_single or routes_least:
-                            number = 0 if is_single else least_of(loads)
-                            loads[number] += 1
-                        else:
-                            number = route(plane, requests, cursor)
-                        unit = units[number]
-                        submit(unit, requests, cursor, ready)
-                        unit_end = ends[number] = unit.end_time
-                        if unit_end < end:
-                            end = unit_end
-                    cursor += 1
-                    ready = ready_times[cursor] if cursor < num_scheduled else next_ready(plane, requests)
-                else:
-                    unit_end = admit(plane, requests, ready)
-                    if unit_end < end:
-                        end = unit_end
-                    ready = (sent[0][0] if sent else INFINITY) if is_sent else next_ready(plane, requests)
-                continue
-            if end >= limit:
-                if end >= until:
-                    return REACHED
-                renew_at = renew(plane, end)
-                limit = min(until, renew_at)
-            number = 0 if is_single else find_one(ends, end)
-            if number >= 0:
-                unit = units[number]
-                num_finished = complete(unit, requests)
-                if num_finished:
-                    loads[number] -= num_finished
-                    plane.num_finished += num_finished
-                    if notes_finishes:
-                        note_finished(plane, requests, number)
-            else:
-                find_all(ends, end, due)
-                for position in range(len(due)):
-                    number = due[position]
-                    num_finished = complete(units[number], requests)
-                    if num_finished:
-                        loads[number] -= num_finished
-                        plane.num_finished += num_finished
-                        if notes_finishes:
-                            note_finished(plane, requests, number)
-                number = SEVERAL
-            if notes_finishes and plane.finished:
-                if plane.conversations is not None:
-                    if len(plane.finished) > 1:
-                        sort_ascending(plane.finished)
-                    for position in range(len(plane.finished)):
-                        answer(plane, requests, plane.finished[position])
-                    ready = (sent[0][0] if sent else INFINITY) if is_sent else next_ready(plane, requests)
-                plane.finished.clear()
-            while ready == end:
-                admit(plane, requests, ready)
-                ready = next_ready(plane, requests)
-            if number >= 0:
-                plan(unit, requests)
-                ends[number] = unit.end_time
-            else:
-                for position in range(len(due)):
-                    number = due[position]
-                    unit = units[number]
-                    plan(unit, requests)
-                    ends[number] = unit.end_time
-            end = unit.end_time if is_single else earliest_of(ends)
-            countdown -= 1
-            if not countdown:
-                return CHORES
-
-    return drive

@@ -177,7 +177,7 @@ def complete_unit(plane: DataPlane, attendance: Attendance, requests: RequestTab
 def drive_events(plane: DataPlane, requests: RequestTable, until: float) -> int:
     """Advance to ``until`` (exclusive), or until there are chores, random numbers to be drawn among them.
 
-    Return `REACHED` or `CHORES`, as of `simserve.engine.data_plane.driver`.
+    Return `REACHED` or `CHORES`, as of `simserve.engine.driver.driver`.
     """
     attendance = plane.attendance
     assert attendance is not None

@@ -45,14 +45,15 @@ class Histogram:
             self.count += len(durations)
             self.total += float(durations.sum())
             self.total_squares += float((durations * durations).sum())
-            self._extend_range(durations)
+            self._extend_range(durations, durations)
             self._fill(bins_of(durations), None)
             return
         mass = np.asarray(weights, dtype=np.float64)
         self.count += float(mass.sum())
         self.total += float((durations * mass).sum())
         self.total_squares += float((durations * durations * mass).sum())
-        self._extend_range(durations[mass > 0])
+        used = durations[mass > 0]
+        self._extend_range(used, used)
         self._fill(bins_of(durations), mass)
 
     def add_progressions(
@@ -64,32 +65,34 @@ class Histogram:
     ) -> None:
         """Add arithmetic progressions ``first + increment * k`` for ``k = 0 .. length - 1``, each with a weight.
 
-        All arrays have one shape; ``increment >= 0``, ``length >= 1``.
+        All arrays have one shape; ``first > 0``, ``increment >= 0``, ``length >= 1``. A weight of 0 counts for nothing.
         """
         mass = weight * length
-        pairs = length * (length - 1) / 2
+        pairs = length * (length - 1.0) * 0.5
+        grown = increment * pairs
+        sums = first * length + grown
+        last = first + increment * (length - 1.0)
         self.count += float(mass.sum())
-        self.total += float((weight * (first * length + increment * pairs)).sum())
-        squares = pairs * (2 * length - 1) / 3
-        self.total_squares += float(
-            (weight * (first**2 * length + 2 * first * increment * pairs + increment**2 * squares)).sum()
-        )
-        last = first + increment * (length - 1)
+        self.total += float((weight * sums).sum())
+        # first^2 n + 2 first increment pairs + increment^2 pairs (2 n - 1) / 3
+        squares = first * (sums + grown) + increment * grown * ((2.0 * length - 1.0) * (1.0 / 3.0))
+        self.total_squares += float((weight * squares).sum())
         used = mass > 0
-        self._extend_range(first[used])
-        self._extend_range(last[used])
+        if not used.all():
+            if not used.any():
+                return
+            self._extend_range(first[used], last[used])
+        else:
+            self._extend_range(first, last)
         low, high = bins_of(first), bins_of(last)
-        narrow = low == high
-        self._fill(low[narrow], mass[narrow])
-        if not narrow.all():
-            self._spread(
-                first[~narrow],
-                increment[~narrow],
-                length[~narrow],
-                weight[~narrow],
-                low[~narrow],
-                high[~narrow],
-            )
+        is_wide = low != high
+        if not is_wide.any():
+            self._fill(low, mass)
+            return
+        self._fill(low, np.where(is_wide, 0.0, mass))
+        wide = np.flatnonzero(is_wide & used)
+        if len(wide):
+            self._spread(first[wide], increment[wide], length[wide], weight[wide], low[wide], high[wide])
 
     def add_counted(
         self, counts: NDArray[np.float64], total: float, total_squares: float, minimum: float, maximum: float
@@ -126,10 +129,10 @@ class Histogram:
         """Return the upper edge of each bin, seconds, shape [num_bins]."""
         return _LOWEST * np.exp(_GROWTH * np.arange(1.0, NUM_BINS + 1.0))
 
-    def _extend_range(self, durations: NDArray[np.float64]) -> None:
-        if len(durations):
-            self.minimum = float(np.fmin(self.minimum, durations.min()))
-            self.maximum = float(np.fmax(self.maximum, durations.max()))
+    def _extend_range(self, least: NDArray[np.float64], most: NDArray[np.float64]) -> None:
+        if len(least):
+            self.minimum = float(np.fmin(self.minimum, least.min()))
+            self.maximum = float(np.fmax(self.maximum, most.max()))
 
     def _fill(self, bins: NDArray[np.int64], mass: NDArray[np.float64] | None) -> None:
         self.counts += np.bincount(bins, weights=mass, minlength=NUM_BINS)
@@ -157,10 +160,5 @@ class Histogram:
 
 def bins_of(durations: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the bin of each duration (seconds)."""
-    index = np.maximum(durations, _LOWEST)
-    index /= _LOWEST
-    np.log(index, out=index)
-    index /= _GROWTH
-    bins = index.astype(np.int64)
-    np.minimum(bins, NUM_BINS - 1, out=bins)
-    return bins
+    index = np.log(np.maximum(durations, _LOWEST) * (1.0 / _LOWEST)) * (1.0 / _GROWTH)
+    return np.minimum(index, NUM_BINS - 1.0).astype(np.int64)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.limits import limited
 from simserve.engine.progress import Progress
 from simserve.errors import InvariantError
 
@@ -134,22 +135,13 @@ class RequestTable:
         """
         if config.num_speculative_tokens and pace is None:
             raise InvariantError(f"{config.num_speculative_tokens} speculative tokens, and no pace was drawn")
-        longest = np.maximum(config.max_model_len - prompt_tokens, 0)
-        allowed = np.where(max_tokens < 0, longest, np.minimum(max_tokens, longest))
-        generated = np.minimum(output_tokens, allowed)
-        wanted = np.where(max_tokens < 0, output_tokens, np.minimum(output_tokens, max_tokens))
-        truncated = (max_tokens > longest) | (wanted > longest)
-        prompt_limit = config.max_model_len - 1
-        if config.batching == "continuous" and not config.enable_chunked_prefill and config.kv_allocation != "none":
-            prompt_limit = min(prompt_limit, config.max_num_batched_tokens)
-        too_long = prompt_tokens > prompt_limit
-
+        left = limited(prompt_tokens, output_tokens, max_tokens, config)
         self.prompt_tokens = _whole("i", np.minimum(prompt_tokens, LONGEST))
-        self.output_tokens = _whole("i", np.where(too_long, 0, generated))
-        self.max_tokens = _whole("i", allowed)
-        self.is_truncated = _whole("b", truncated & ~too_long)
-        self.status = _whole("b", np.where(too_long, FAILED, UNFINISHED))
-        self.reason = _whole("b", np.where(too_long, PROMPT_TOO_LONG, 0))
+        self.output_tokens = _whole("i", left.output_tokens)
+        self.max_tokens = _whole("i", left.max_tokens)
+        self.is_truncated = _whole("b", left.is_truncated)
+        self.status = _whole("b", np.where(left.is_too_long, np.int8(FAILED), np.int8(UNFINISHED)))
+        self.reason = _whole("b", np.where(left.is_too_long, np.int8(PROMPT_TOO_LONG), np.int8(0)))
         num_requests = len(prompt_tokens)
         self.ready_time = _floats(num_requests, math.nan)
         self.scheduled_time = _floats(num_requests, math.nan)
@@ -165,7 +157,7 @@ class RequestTable:
         self.pace = _whole("q", np.zeros(0) if pace is None else pace)
         self.joined_step = _zeros("q", len(self.pace))
         self.num_preemptions = _zeros("i", num_requests)
-        self.replica_id = _whole("i", np.full(num_requests, -1))
+        self.replica_id = _whole("i", np.full(num_requests, -1, dtype=np.int32))
         has_priorities = not is_lean or config.scheduling_policy == "priority"
         self.priority = _zeros("q", num_requests if has_priorities else 0)
         if priority is not None:

@@ -7,11 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 def ratio(numerator: float, denominator: float) -> float:
     """Return a quotient; NaN where the denominator, which is never below 0, is 0."""
     return float(numerator) / float(denominator) if denominator > 0 else math.nan
+
+
+def rows_where(counted: NDArray[np.bool_]) -> NDArray[np.bool_] | slice:
+    """Return what selects the rows that count: where all do, a slice, with which nothing is copied."""
+    return slice(None) if counted.all() else counted
 
 
 def or_null(figure: float) -> float | None:

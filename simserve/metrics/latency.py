@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.histogram import Histogram
+from simserve.metrics.figures import rows_where
 from simserve.metrics.percentiles import percentiles
 from simserve.sim.records import COMPLETED, RequestRecords
 
@@ -45,11 +46,12 @@ def request_latencies(records: RequestRecords) -> RequestLatencies:
     """Return the latencies of every request, in the order of ``records``."""
     is_completed = records.status == COMPLETED
     ttft = records.first_token_time - records.arrival_time
-    e2e = np.where(is_completed, records.finish_time - records.arrival_time, np.nan)
-    has_gaps = (records.output_tokens >= 2) & np.isfinite(records.itl_max)
+    e2e = records.finish_time - records.arrival_time
     # The difference of the two times, not of the two latencies, so that a late arrival costs no digits.
-    decode_time = np.where(is_completed & has_gaps, records.finish_time - records.first_token_time, np.nan)
-    tpot = decode_time / np.maximum(records.output_tokens - 1, 1)
+    tpot = (records.finish_time - records.first_token_time) / np.maximum(records.output_tokens - 1, 1)
+    has_gaps = is_completed & (records.output_tokens >= 2) & np.isfinite(records.itl_max)
+    if not has_gaps.all():
+        e2e[~is_completed] = tpot[~has_gaps] = np.nan
     return RequestLatencies(
         ttft=ttft,
         tpot=tpot,
@@ -73,8 +75,7 @@ def latency_summary(latencies: RequestLatencies, in_window: NDArray[np.bool_], i
         in_window: Whether the request counts, shape [requests].
         itl: The gaps, seconds.
     """
-    counted = in_window & latencies.is_completed
-    rows = slice(None) if counted.all() else counted
+    rows = rows_where(in_window & latencies.is_completed)
     summaries = (
         _describe(latencies.ttft[rows]),
         _describe(latencies.tpot[rows]),
@@ -102,11 +103,10 @@ def further_latencies(
         latencies: Seconds, one row a request.
         in_window: Whether the request counts, shape [requests].
     """
-    counted = in_window & latencies.is_completed
-    waited = records.scheduled_time[counted] - records.admitted_time[counted]
+    rows = rows_where(in_window & latencies.is_completed)
     columns = {
-        "queue_time_ms": np.where(np.isfinite(waited), waited, np.nan),
-        "ntpot_ms": latencies.e2e[counted] / np.maximum(records.output_tokens[counted], 1),
+        "queue_time_ms": records.scheduled_time[rows] - records.admitted_time[rows],
+        "ntpot_ms": latencies.e2e[rows] / np.maximum(records.output_tokens[rows], 1),
     }
     return {
         name: {statistic: value * MS for statistic, value in _describe(values).items()}
@@ -115,11 +115,18 @@ def further_latencies(
 
 
 def _describe(values: NDArray[np.float64]) -> dict[str, float]:
-    is_undefined = np.isnan(values)
-    defined = values[~is_undefined] if is_undefined.any() else values
-    if not len(defined):
-        return _statistics(np.nan, np.nan, [np.nan] * len(PERCENTILES))
-    return _statistics(float(defined.mean()), float(defined.std()), percentiles(defined, PERCENTILES))
+    mean = float(values.mean()) if len(values) else np.nan
+    if not np.isfinite(mean):
+        # Some are undefined.
+        values = values[np.isfinite(values)]
+        if not len(values):
+            return _statistics(np.nan, np.nan, [np.nan] * len(PERCENTILES))
+        mean = float(values.mean())
+    # As numpy's own, which takes the mean once more.
+    deviations = values - mean
+    np.multiply(deviations, deviations, out=deviations)
+    std = float(np.sqrt(deviations.sum() / len(values)))
+    return _statistics(mean, std, percentiles(values, PERCENTILES))
 
 
 def _describe_histogram(histogram: Histogram) -> dict[str, float]:

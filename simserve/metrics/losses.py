@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simserve.metrics.figures import rows_where
 from simserve.sim.records import (
     COMPLETED,
     DRAINED,
@@ -37,7 +38,7 @@ _STORM = 1.5
 def fates(records: RequestRecords) -> dict[str, int]:
     """Return how many requests were sent, how each ended, and how many the model's length limit cut."""
     sent = np.isfinite(records.arrival_time)
-    counts = np.bincount(records.status[sent], minlength=len(STATUSES))
+    counts = np.bincount(records.status[rows_where(sent)], minlength=len(STATUSES))
     by_status = {status: int(count) for status, count in zip(STATUSES, counts, strict=True)}
     truncated = int(np.count_nonzero(records.is_truncated & sent))
     return {"submitted": int(np.count_nonzero(sent)), **by_status, "truncated": truncated}

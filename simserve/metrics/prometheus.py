@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,7 @@ PREEMPTION_BUCKETS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
 
 Floats = NDArray[np.float64]
 Labels = Mapping[str, str]
+Measure = tuple[str, str, tuple[float, ...], NDArray[Any]]
 
 
 def write_prometheus(result: RunResult, folder: Path) -> Path:
@@ -115,11 +117,27 @@ def _counters(result: RunResult, labels: Labels) -> Iterator[str]:
 
 
 def _histograms(result: RunResult, labels: Labels) -> Iterator[str]:
+    done = result.simulation.records.status == COMPLETED
+    for name, about, bounds, values in (*_times(result), *_sizes(result)):
+        found = values[done].astype(np.float64)
+        counts = np.searchsorted(np.sort(found), bounds, side="right").tolist()
+        yield from _histogram(
+            name, about, labels, {**dict(zip(bounds, counts, strict=True)), math.inf: len(found)}, float(found.sum())
+        )
+    gaps = result.simulation.totals.itl
+    counts = {bound: round(gaps_up_to(gaps, bound)) for bound in TOKEN_BUCKETS}
+    about = "Seconds between two tokens of a request."
+    yield from _histogram(
+        "inter_token_latency_seconds", about, labels, {**counts, math.inf: round(gaps.count)}, gaps.total
+    )
+
+
+def _times(result: RunResult) -> Sequence[Measure]:
+    """Return what is measured in seconds: name, meaning, upper bounds, one value a request."""
     records = result.simulation.records
-    done = records.status == COMPLETED
     latencies = request_latencies(records)
     tokens = np.where(records.output_tokens > 1, latencies.tpot, 0.0)
-    seconds: Sequence[tuple[str, str, tuple[float, ...], Floats]] = (
+    return (
         ("time_to_first_token_seconds", "Seconds to the first token.", TTFT_BUCKETS, latencies.ttft),
         (
             "request_time_per_output_token_seconds",
@@ -153,23 +171,19 @@ def _histograms(result: RunResult, labels: Labels) -> Iterator[str]:
             records.finish_time - records.first_token_time,
         ),
     )
-    for name, about, bounds, values in seconds:
-        yield from _histogram(name, about, labels, bounds, values[done])
+
+
+def _sizes(result: RunResult) -> Sequence[Measure]:
+    """Return what is counted: name, meaning, upper bounds, one value a request."""
+    records = result.simulation.records
     longest = int(result.summary["simserve"]["engine_resolved"].get("max_model_len") or records.prompt_tokens.max())
     sizes = one_two_five(longest)
     computed = records.prompt_tokens - records.cached_tokens
-    for name, about, bounds, counted in (
+    return (
         ("request_prompt_tokens", "Prompt tokens of requests.", sizes, records.prompt_tokens),
         ("request_generation_tokens", "Tokens generated.", sizes, records.output_tokens),
         ("request_prefill_kv_computed_tokens", "Prompt tokens that were not cached.", sizes, computed),
         ("request_num_preemptions", "Times a request lost its KV cache.", PREEMPTION_BUCKETS, records.num_preemptions),
-    ):
-        yield from _histogram(name, about, labels, bounds, counted[done].astype(np.float64))
-    gaps = result.simulation.totals.itl
-    about = "Seconds between two tokens of a request."
-    counts = [round(gaps_up_to(gaps, bound)) for bound in TOKEN_BUCKETS]
-    yield from _buckets(
-        "inter_token_latency_seconds", about, labels, TOKEN_BUCKETS, counts, round(gaps.count), gaps.total
     )
 
 
@@ -190,20 +204,13 @@ def gaps_up_to(histogram: Histogram, seconds: float) -> float:
     return float(np.interp(seconds, np.concatenate(([0.0], edges)), np.concatenate(([0.0], cumulative))))
 
 
-def _histogram(name: str, about: str, labels: Labels, bounds: Sequence[float], values: Floats) -> Iterator[str]:
-    counts = np.searchsorted(np.sort(values), bounds, side="right").tolist()
-    yield from _buckets(name, about, labels, bounds, counts, len(values), float(values.sum()))
-
-
-def _buckets(
-    name: str, about: str, labels: Labels, bounds: Sequence[float], counts: Sequence[int], count: int, total: float
-) -> Iterator[str]:
+def _histogram(name: str, about: str, labels: Labels, counts: Mapping[float, int], total: float) -> Iterator[str]:
+    """Yield a histogram: by upper bound how many values lie within it, infinity last, and their sum."""
     yield from _head(name, "histogram", about)
-    for bound, value in zip(bounds, counts, strict=True):
-        yield _sample(f"{name}_bucket", {**labels, "le": repr(bound)}, value)
-    yield _sample(f"{name}_bucket", {**labels, "le": "+Inf"}, count)
+    for bound, count in counts.items():
+        yield _sample(f"{name}_bucket", {**labels, "le": "+Inf" if math.isinf(bound) else repr(bound)}, count)
     yield _sample(f"{name}_sum", labels, total)
-    yield _sample(f"{name}_count", labels, count)
+    yield _sample(f"{name}_count", labels, counts[math.inf])
 
 
 def _family(name: str, kind: str, about: str, labels: Labels, value: float) -> Iterator[str]:

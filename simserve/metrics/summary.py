@@ -14,7 +14,7 @@ from simserve.metrics.bottleneck import bottleneck
 from simserve.metrics.classes import class_figures
 from simserve.metrics.cost import cost
 from simserve.metrics.energy import Grid, board_watts, energy
-from simserve.metrics.figures import in_json, ratio
+from simserve.metrics.figures import in_json, ratio, rows_where
 from simserve.metrics.front import front_figures, front_sentences
 from simserve.metrics.kv_use import kv_figures
 from simserve.metrics.latency import RequestLatencies, further_latencies, latency_summary, request_latencies
@@ -294,13 +294,14 @@ def _identity(facts: RunFacts) -> dict[str, Any]:
 
 def _whole_run(records: RequestRecords, stayed: Stays) -> dict[str, float]:
     completed = records.status == COMPLETED
+    rows = rows_where(completed)
     sent = np.isfinite(records.arrival_time)
     return {
         "duration": stayed.run_end - float(stayed.arrival[0]) if len(stayed) else math.nan,
         "completed": _count(completed),
         "failed": _count(sent & ~completed & (records.status != UNFINISHED)),
-        "total_input_tokens": int(records.prompt_tokens[completed].sum()),
-        "total_output_tokens": int(records.output_tokens[completed].sum()),
+        "total_input_tokens": int(records.prompt_tokens[rows].sum()),
+        "total_output_tokens": int(records.output_tokens[rows].sum()),
     }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.metrics.figures import rows_where
 from simserve.metrics.steady_state import Window
 from simserve.sim.records import COMPLETED, RequestRecords
 
@@ -48,8 +49,9 @@ def throughput(
     done = (records.status == COMPLETED) & (finish >= window.start) & (finish <= window.end)
     if counted is not None:
         done &= counted
-    prompt_tokens = int(records.prompt_tokens[done].sum())
-    output_tokens = int(records.output_tokens[done].sum())
+    rows = rows_where(done)
+    prompt_tokens = int(records.prompt_tokens[rows].sum())
+    output_tokens = int(records.output_tokens[rows].sum())
     good = np.nan if meets_slo is None else np.count_nonzero(done & meets_slo) / window.seconds
     return Throughput(
         requests=np.count_nonzero(done) / window.seconds,

@@ -15,6 +15,7 @@ from simserve.perf.efficiency import FP4_OF_FP8, KERNEL_LATENCIES, NARROW_DTYPE_
 from simserve.perf.gemm import ACTIVATION_BYTES, CLASS_LOOP_OVERHEAD, WIDE_DTYPES, device_of
 from simserve.perf.gemm_curve import GemmDevice, GemmSeconds, grouped_gemm_seconds
 from simserve.perf.operators import Work, bound_parts
+from simserve.perf.quantization import PLAIN_TILE_ROWS, Precision
 from simserve.profiles.gemm_curves import GemmClass, GroupedGemmCurve
 from simserve.profiles.model import Gemm
 
@@ -24,6 +25,9 @@ CLASS_OVERLAP = 2.0
 CLASS_START_LATENCIES = 8.0
 """Kernel latencies of a layer's routed experts where nothing was fitted: 20 to 40 us in the fits (sorting, two
 GEMMs, activation, weighted sum)."""
+
+INT4: GemmClass = "int4_weight_only"
+"""Kernels that stand in for those of MXFP4 weights: Marlin runs both."""
 
 CLASS_EXPERT_LATENCIES = 0.01
 """Kernel latencies an expert adds where nothing was fitted: 30 ns in the median of the fits."""
@@ -248,8 +252,21 @@ def _largest_of(count: int) -> float:
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
+def has_one_operator(machine: Machine, precision: Precision) -> bool:
+    """Return whether the host launches routed experts as one operator, so that their layers wait as dense ones do.
+
+    In 8 or 4 bits on Blackwell: engines call FlashInfer's or TensorRT-LLM's, elsewhere kernel after kernel of Triton.
+    """
+    return "fp4" in machine.peaks and precision.arithmetic in ("fp8", "fp4")
+
+
 def expert_curve(
-    machine: Machine, kernels: GemmClass | None, dtype: str, compute_share: float = 1.0, speed: float = 1.0
+    machine: Machine,
+    kernels: GemmClass | None,
+    dtype: str,
+    compute_share: float = 1.0,
+    min_tile_rows: int = PLAIN_TILE_ROWS,
+    speed: float = 1.0,
 ) -> GroupedGemmCurve:
     """Return how fast a GPU runs routed experts in a number format: fitted, 16-bit, or from its class.
 
@@ -257,12 +274,16 @@ def expert_curve(
     fast as that the engine's own build computes.
     """
     curve = machine.grouped_gemm_curves.get(kernels) if kernels else None
+    if curve is None and kernels == "mxfp4_weight_only" and INT4 in machine.grouped_gemm_curves:
+        curve = machine.grouped_gemm_curves[INT4].model_copy(update={"fit": None})
     if curve is None and dtype in WIDE_DTYPES and "bf16" in machine.grouped_gemm_curves:
-        curve = _slowed(machine.grouped_gemm_curves["bf16"], compute_share, 1.0).model_copy(update={"fit": None})
+        curve = _slowed(machine.grouped_gemm_curves["bf16"], compute_share, 1.0)
+        curve = curve.model_copy(update={"fit": None, "tile_rows": min(min_tile_rows, curve.tile_rows)})
     if curve is None and dtype == "fp4" and "fp8" in machine.grouped_gemm_curves:
         curve = _slowed(machine.grouped_gemm_curves["fp8"], FP4_OF_FP8, 1.0).model_copy(update={"fit": None})
     if curve is None:
         curve = _slowed(_class_curve(machine, dtype), compute_share, 1.0)
+        curve = curve.model_copy(update={"tile_rows": min_tile_rows})
     return _slowed(curve, machine.engine_scale * speed, machine.memory_scale)
 
 

@@ -6,6 +6,7 @@ and columns; what a call of a deployment takes by them is `simserve.perf.measure
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -79,7 +80,7 @@ def find_tables(folder: Path, engine: str) -> TableFiles:
     Raises:
         InputError: There is no such folder, no operator table in it, or none of the engine.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise InputError("is no folder", key=KEY, value=str(folder), remedy=_LAYOUT)
     found = {name: sorted(folder.rglob(f"{name}.parquet")) for name in COLUMNS}
     if not any(found.values()):

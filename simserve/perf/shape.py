@@ -251,7 +251,11 @@ class ReplicaShape:
             if intra.kind == "none":
                 raise self._refuse(f"needs links between GPUs, and {name} has none", key)
             return Link(
-                bandwidth=min(intra.bandwidth, (intra.shared_bandwidth or math.inf) / num_gpus),
+                bandwidth=min(
+                    intra.bandwidth,
+                    (intra.shared_bandwidth or math.inf) / num_gpus,
+                    (intra.peer_bandwidth or math.inf) * max(num_gpus - 1, 1),
+                ),
                 latency=intra.latency,
                 reference_ranks=ranks,
                 skew=skew,

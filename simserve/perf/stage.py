@@ -275,7 +275,9 @@ def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
         up, down = marlin_padded(up, down)
     shape = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
     speed = stage.shape.engine.expert_speed.get(precision.name, 1.0)
-    curve = expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share, speed)
+    curve = expert_curve(
+        machine, gemm_class(precision), precision.arithmetic, precision.compute_share, precision.min_tile_rows, speed
+    )
     load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups, moe.router_groups)
     if not precision.has_packed_experts:
         held = float(np.max(load.held)) * (up.num_weights + down.num_weights)

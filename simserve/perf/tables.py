@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simserve.engine.tables import StepTimes
 from simserve.errors import InputError
@@ -30,6 +29,7 @@ from simserve.perf.efficiency import Array
 from simserve.perf.fitted_attention import NARROW_KV_BYTES
 from simserve.perf.head import head_parts
 from simserve.perf.indexer import index_key_seconds, index_pair_seconds, sparse_prompt_seconds
+from simserve.perf.launches import launch_wait
 from simserve.perf.linear_attention import step_state_seconds
 from simserve.perf.memory import kv_bytes_per_token
 from simserve.perf.mixed_attention import mixed_decode_factor
@@ -58,11 +58,6 @@ MIN_TABLE_TOKENS = 8192
 
 MAX_TABLE_TOKENS = 32768
 """Most tokens in the table; beyond, the seconds of a step are a straight line in its tokens."""
-
-UNGATED_LAUNCHES = 1.25
-"""Times as long as Llama's that the host launches a layer with two norms and an MLP without a gate, whose biases are
-kernels of their own behind both all-reduces: fit to the decode steps of BLOOM-176B on Splitwise's H100 nodes (0.45 ms a
-layer, Llama-2-70B 0.36; vLLM of 2023), tested on its A100 nodes."""
 
 FAR_TOKENS = 2.0**26
 """Tokens a micro-batch at which only the cost of one more token is left."""
@@ -191,7 +186,7 @@ def _token_rounds(stage: Stage, attention: AttentionShape, tokens: Array) -> Arr
     gpu_seconds = _gpu_seconds(stage, parts, travelling)
     launch = shape.engine.eager_prompt_seconds_per_layer
     launch = shape.engine.eager_seconds_per_layer if launch is None else launch
-    waits = _launch_wait(stage, gpu_seconds, is_eager, launch)
+    waits = launch_wait(stage, gpu_seconds, is_eager, launch)
     parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, _host_seconds_of_a_stage(stage))
     parts *= _stage_times(stage, travelling)
     if num_stages > 1:
@@ -251,8 +246,10 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
     padded = captured * (width // counted)
     in_flight, layers = num_micro_batches(sequences[1:], num_stages), shape.layers_per_stage
     passes = rounds(in_flight, layers)
-    parts, head = stage_parts(stage, padded, has_prompts=False), head_parts(stage, padded)
-    parts += offload_parts(stage, padded)
+    head, parts = (
+        head_parts(stage, padded),
+        stage_parts(stage, padded, has_prompts=False) + offload_parts(stage, padded),
+    )
     parts = parts + in_flight / passes * exposed_head(head.sum(axis=0), parts.sum(axis=0), layers) * head
     if stage.attention is not None:
         parts[KV] += stage.num_attention_layers * stage.attention.decode_base_seconds(decoding)
@@ -262,7 +259,7 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
     host = _host_seconds_of_a_stage(stage) + width * shape.engine.host_seconds_per_request * decoding
     gpu_seconds = _gpu_seconds(stage, parts, padded)
     is_eager = captured > shape.engine.cuda_graph_max_batch
-    waits = _launch_wait(stage, gpu_seconds, is_eager, shape.engine.eager_seconds_per_layer)
+    waits = launch_wait(stage, gpu_seconds, is_eager, shape.engine.eager_seconds_per_layer)
     parts[HOST] += waits + _exposed_host_seconds(stage, gpu_seconds, host)
     parts *= passes
     if num_stages > 1:
@@ -353,24 +350,6 @@ def _host_seconds_of_a_stage(stage: Stage) -> float:
     engine = stage.shape.engine
     stages = 1 if engine.micro_batch_tokens is None else stage.shape.pipeline_parallel_size
     return engine.host_seconds_per_step / stages + stage.num_layers * engine.row_split_seconds_per_layer
-
-
-def _launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_], layer_seconds: float) -> Array:
-    """Return the time that the GPU waits for launches, in the steps that no CUDA graph covers.
-
-    ``step = max(gpu, layers * layer_seconds) + gaps``; contexts and prompts' pairs, which are added to a
-    step later, are not set against it.
-    """
-    engine, model = stage.shape.engine, stage.shape.model
-    with_experts = stage.num_layers * model.num_moe_layers / model.num_hidden_layers
-    gaps = (stage.num_layers - with_experts) * engine.eager_gap_seconds_per_layer
-    gaps += (stage.num_layers - stage.num_attention_layers) * engine.eager_gap_seconds_per_linear_layer
-    launching = stage.num_layers * layer_seconds
-    if not model.is_gated_mlp and model.num_norms_per_layer > 1:
-        launching *= UNGATED_LAUNCHES
-    if not engine.eager_expert_formats or stage.precision.name in engine.eager_expert_formats:
-        launching += with_experts * engine.eager_seconds_per_expert_layer
-    return np.where(is_eager, np.maximum(launching - gpu_seconds, 0.0) + gaps, 0.0)
 
 
 def _graph_batch(sequences: Array, sizes: tuple[int, ...]) -> Array:

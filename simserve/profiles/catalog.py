@@ -82,7 +82,7 @@ def names(kind: Kind) -> list[str]:
 
 def has(kind: Kind, name: str) -> bool:
     """Return whether a name is one of `names`, without listing them."""
-    return Path(name).name == name and any((folder / f"{name}.yaml").exists() for folder in folders(kind))
+    return Path(name).name == name and any(os.path.exists(folder / f"{name}.yaml") for folder in folders(kind))
 
 
 def find(kind: Kind, name: str, relative_to: Path | None = None) -> Path:
@@ -102,12 +102,12 @@ def find(kind: Kind, name: str, relative_to: Path | None = None) -> Path:
         path = Path(name).expanduser()
         candidates = [path] if path.is_absolute() or relative_to is None else [relative_to / path, path]
         for candidate in candidates:
-            if candidate.exists() and not candidate.is_dir():  # a file, or a pipe such as /dev/stdin
+            if os.path.exists(candidate) and not os.path.isdir(candidate):  # a file, or a pipe such as /dev/stdin
                 return candidate
-        is_folder = any(candidate.is_dir() for candidate in candidates)
+        is_folder = any(os.path.isdir(candidate) for candidate in candidates)
         raise error("is a folder, not a file" if is_folder else "no such file", file=name)
     for folder in folders(kind):
         path = folder / f"{name}.yaml"
-        if path.is_file():
+        if os.path.isfile(path):  # False, not an error, also of a name that is too long for a file
             return path
     raise error(f"is not a known {kind}", value=name, remedy=nearest(name, names(kind)))

@@ -112,6 +112,9 @@ class IntraNodeLink(_Link):
     """NVLink, Infinity Fabric (AMD), PCIe, or no path between the GPUs."""
     gpus_per_node: int = Field(ge=1)
     """GPUs of a typical node."""
+    peer_bandwidth: PositiveBytesPerSecond | None = None
+    """Per direction to one other GPU, where each has a link to every other: n GPUs talk over n - 1 of them; absent: all
+    of the bandwidth, through a switch."""
     shared_bandwidth: PositiveBytesPerSecond | None = None
     """What the GPUs that talk share, where their transfers pass host memory; absent: nothing, each has its own."""
 

@@ -5,6 +5,7 @@ What a model is stands in `simserve.profiles.architecture`; this module only loa
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from simserve import documents
@@ -63,8 +64,8 @@ def _config_in_folder(name: str, relative_to: Path | None) -> Path | None:
     folder = Path(name).expanduser()
     candidates = [folder] if folder.is_absolute() or relative_to is None else [relative_to / folder, folder]
     for candidate in candidates:
-        if candidate.is_dir():
-            if (candidate / _CONFIG_NAME).is_file():
+        if os.path.isdir(candidate):
+            if os.path.isfile(candidate / _CONFIG_NAME):
                 return candidate / _CONFIG_NAME
             raise ProfileError(f"is a folder without a {_CONFIG_NAME}", file=candidate)
     return None

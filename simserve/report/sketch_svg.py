@@ -236,7 +236,9 @@ def _words(frame: _Frame) -> Iterator[str]:
         if isinstance(mark, Note):
             y = frame.upper if mark.y is None else frame.y(mark.y)
             anchor = "end" if mark.is_left_of else "start"
-            yield _text(mark.text, frame.x(mark.x) + mark.right, y - mark.up, mark.color, mark.size, anchor)
+            yield _text(
+                mark.text, frame.x(mark.x) + mark.right, y - mark.up, color=mark.color, size=mark.size, anchor=anchor
+            )
     if frame.sketch.title:
         yield _text(frame.sketch.title, frame.left, frame.upper - 6.0)
 
@@ -326,6 +328,7 @@ def _text(
     text: str,
     x: float,
     y: float,
+    *,
     color: str = INK,
     size: float = TEXT_POINTS,
     anchor: str = "start",

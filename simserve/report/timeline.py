@@ -197,8 +197,15 @@ def _request_events(result: RunResult, log: StepLog, until: float) -> Iterator[E
             "output_tokens": int(records.output_tokens[index]),
             "num_preemptions": int(records.num_preemptions[index]),
         }
-        process = processes.get(int(records.replica_id[index]), -1)
-        yield from _spans(process, index, about, arrival, finish, phases, evictions.get(index, ()), end_time)
+        life = _Life(
+            process=processes.get(int(records.replica_id[index]), -1),
+            about=about,
+            arrival=arrival,
+            finish=finish,
+            phases=phases,
+            evictions=evictions.get(index, ()),
+        )
+        yield from _spans(life, end_time)
 
 
 def _on_the_way(records: RequestRecords, index: int, scheduled: float, first: float) -> list[tuple[str, float, float]]:
@@ -229,31 +236,45 @@ def _or(value: float, other: float) -> float:
     return value if math.isfinite(value) else other
 
 
-def _spans(
-    process: int,
-    index: int,
-    about: dict[str, Any],
-    arrival: float,
-    finish: float,
-    phases: Sequence[tuple[str, float, float]],
-    evictions: Sequence[tuple[float, int]],
-    end_time: float,
-) -> Iterator[Event]:
-    def edge(kind: str, name: str, seconds: float, **more: Any) -> Event:
-        at = round(min(seconds, end_time) * _NANOSECONDS) / 1000
-        return {"ph": kind, "cat": "request", "id": index, "pid": process, "tid": 0, "name": name, "ts": at, **more}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Life:
+    """A request on the timeline; times in seconds.
 
-    yield edge("b", "request", arrival, args=about)
-    for name, start, end in phases:
+    Attributes:
+        process: Of the replica that answered it; -1: none.
+        about: What a click on it shows, its number as ``request``.
+        arrival: When it came.
+        finish: When it was answered or given up.
+        phases: Name, start and end of each, in order.
+        evictions: When it lost its KV cache, was admitted again, had computed it again.
+    """
+
+    process: int
+    about: dict[str, Any]
+    arrival: float
+    finish: float
+    phases: Sequence[tuple[str, float, float]]
+    evictions: Sequence[tuple[float, int]]
+
+
+def _spans(life: _Life, end_time: float) -> Iterator[Event]:
+    """Yield a request, its phases and what interrupted them, up to the end of the timeline."""
+    common = {"cat": "request", "id": life.about["request"], "pid": life.process, "tid": 0}
+
+    def edge(kind: str, name: str, seconds: float, **more: Any) -> Event:
+        return {"ph": kind, **common, "name": name, "ts": round(min(seconds, end_time) * _NANOSECONDS) / 1000, **more}
+
+    yield edge("b", "request", life.arrival, args=life.about)
+    for name, start, end in life.phases:
         if start >= end_time and name != "queue":
             continue
         yield edge("b", name, start)
-        for inner, since, to in _interruptions(evictions, start, end):
+        for inner, since, to in _interruptions(life.evictions, start, end):
             if since < end_time:
                 yield edge("b", inner, since)
                 yield edge("e", inner, to)
         yield edge("e", name, end)
-    yield edge("e", "request", finish)
+    yield edge("e", "request", life.finish)
 
 
 def _interruptions(

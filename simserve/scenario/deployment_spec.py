@@ -45,6 +45,11 @@ Quantization = Literal[
 ]
 KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
 
+MAX_COUNT = 10**9
+"""Tokens, requests or blocks that a knob may name at most: beyond any engine."""
+
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+
 MAX_REPLICAS = 10_000
 """Each replica has a scheduler of its own in memory."""
 
@@ -86,9 +91,9 @@ class EngineSpec(FrozenModel):
     host memory and back, over the host link, in the steps that move it (vLLM before V1; without prefix caching)."""
     kv_allocation: Literal["paged", "static", "pow2", "oracle", "none"] | None = None
     """`paged` blocks on demand; `static`, `pow2`, `oracle` contiguous reservations; `none`: no KV cache."""
-    max_num_seqs: Annotated[int, Field(ge=1)] | None = None
+    max_num_seqs: Count | None = None
     """Seats: the most requests that run at once on a replica."""
-    max_num_batched_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_num_batched_tokens: Count | None = None
     """Token budget of one step."""
     enable_chunked_prefill: bool | None = None
     """Whether a prompt may be split over several steps."""
@@ -97,13 +102,13 @@ class EngineSpec(FrozenModel):
     says what prompts share has nothing to share."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of GPU memory; of which memory is the engine's rule (total, free after load, static)."""
-    block_size: Annotated[int, Field(ge=1)] | None = None
+    block_size: Count | None = None
     """Tokens in one KV block."""
-    max_model_len: Annotated[int, Field(ge=2)] | None = None
+    max_model_len: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = None
     """Longest prompt plus output, tokens. Absent: the model's own limit."""
     async_scheduling: bool | None = None
     """Whether the host prepares the next step while the GPU works on this one."""
-    attention_dp_timeout_iters: Annotated[int, Field(ge=2)] | None = None
+    attention_dp_timeout_iters: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = None
     """TensorRT-LLM with `data_parallel_size`: prompts wait until every rank has one, at most so many steps
     (attention_dp_config: enable_balance, timeout_iters), so that none is computed while the other ranks idle. Absent:
     they do not wait."""
@@ -112,7 +117,7 @@ class EngineSpec(FrozenModel):
     of clients that ask for nothing; vLLM 0.8 to 0.13 sorts the logits for it. Absent: greedy."""
     enforce_eager: bool | None = None
     """Whether to run without CUDA graphs and compilation: a step takes at least the time to launch its kernels."""
-    max_cudagraph_capture_size: Annotated[int, Field(ge=1)] | None = None
+    max_cudagraph_capture_size: Count | None = None
     """Largest batch, in tokens, that is captured in a CUDA graph; a larger step waits for the launches of its kernels.
     Absent: as the engine's version has it, vLLM from 0.10 twice `max_num_seqs` and at most 512."""
     frontend_latency: Seconds | None = None
@@ -120,15 +125,15 @@ class EngineSpec(FrozenModel):
     host_slowdown: Annotated[float, Field(gt=0)] | None = None
     """Times as long as on the nodes that the engine's host times were measured on (H100 nodes of 2024) its work on the
     CPU takes here: scheduling, launching kernels, handing over tokens. Absent: as in the usual node of the GPU."""
-    static_batch_size: Annotated[int, Field(ge=1)] | None = None
+    static_batch_size: Count | None = None
     """Static batching: the most requests of one batch."""
     static_max_wait: Seconds | None = None
     """Static batching: the longest that the first request of a batch waits for others."""
     cpu_offload_gb: Annotated[float, Field(ge=0)] | None = None
     """vLLM and SGLang: GiB of weights a GPU that stay in host memory and cross the host link in every step."""
-    n_gpu_layers: Annotated[int, Field(ge=1)] | None = None
+    n_gpu_layers: Count | None = None
     """llama.cpp: layers on the GPU; the others, and their KV cache, are the CPU's. Absent: all."""
-    num_gpu: Annotated[int, Field(ge=1)] | None = None
+    num_gpu: Count | None = None
     """Ollama: as `n_gpu_layers` of llama.cpp. Absent: all."""
 
     swap_space: Bytes | None = None

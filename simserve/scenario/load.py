@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def _find(path_or_name: str) -> Path:
     try:
         return catalog.find("scenario", path_or_name)
     except ScenarioError:
-        if not Path(path_or_name).expanduser().is_dir():
+        if not os.path.isdir(Path(path_or_name).expanduser()):
             raise
         raise ScenarioError("is a folder, not a scenario file", file=path_or_name) from None
 

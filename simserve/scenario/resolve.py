@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -256,7 +257,7 @@ def _folder(asked: str | None, relative_to: Path | None) -> Path | None:
     if asked is None:
         return None
     beside = (relative_to or Path()) / asked
-    return beside if beside.is_dir() else Path(asked).expanduser()
+    return beside if os.path.isdir(beside) else Path(asked).expanduser()
 
 
 def _partition(asked: Sequence[int] | None) -> tuple[int, ...] | None:

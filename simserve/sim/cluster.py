@@ -15,11 +15,12 @@ import simpy
 
 from simserve.engine.attendance import AT_DOOR, NUMBERS_TO_ROUTE, TO_ROUTE, Attendance, send
 from simserve.engine.compiled.run import Compiled, Drive
-from simserve.engine.data_plane import CHORES, DataPlane, Part, driver
+from simserve.engine.data_plane import CHORES, DataPlane, Part
+from simserve.engine.driver import driver
 from simserve.engine.leaps import LEAP_BYTES
 from simserve.engine.state import INFINITY, STATIC, Replica, RequestTable
 from simserve.sim.chance import Chance
-from simserve.sim.recorder import FLUSH_ROWS, Recorder
+from simserve.sim.recorder import FLUSH_ROWS, FLUSH_ROWS_EACH, Recorder
 from simserve.sim.routing_spec import TOKEN_POLICIES, RoutingPolicy, RoutingSpec
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ class Cluster:
 
     def _do_chores(self) -> None:
         """Hand long lists of leaps to the recorders, draw random numbers, and tell how far the run is."""
-        self._hand_over(FLUSH_ROWS)
+        self._hand_over(least=FLUSH_ROWS, least_each=FLUSH_ROWS_EACH)
         self._top_up()
         if self._on_progress is not None:
             self._on_progress(self._num_ended())
@@ -207,19 +208,20 @@ class Cluster:
 
     def flush(self) -> None:
         """Hand all leaps to the recorders, and what compiled code knows of the clients to where it came from."""
-        self._hand_over(0)
+        self._hand_over(least=0, least_each=0)
         if self._compiled is not None and self._attendance is not None:
             self._compiled.read_back(self._attendance)
 
-    def _hand_over(self, num_leaps: int) -> None:
-        """Hand the leaps of replicas that have at least so many to the recorders."""
+    def _hand_over(self, least: int, least_each: int) -> None:
+        """Hand the leaps of each recorder's replicas to it where there are as many, in all and a replica on average."""
         for recorder, numbers in self._recorders:
+            enough = max(least, least_each * len(numbers))
             if self._compiled is not None:
-                recorder.flush_compiled(self._compiled, max(num_leaps, 1), numbers)
+                recorder.flush_compiled(self._compiled, enough, numbers)
                 continue
-            for replica in (self.replicas[number] for number in numbers):
-                if len(replica.leaps) >= num_leaps * LEAP_BYTES:
-                    recorder.flush(replica)
+            replicas = [self.replicas[number] for number in numbers]
+            if sum([len(replica.leaps) for replica in replicas]) >= enough * LEAP_BYTES:
+                recorder.flush_all(replicas)
 
 
 def run_to_end(cluster: Cluster) -> bool:

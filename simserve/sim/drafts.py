@@ -86,7 +86,7 @@ class DraftSums:
         if parts is None:
             return
         sequences = (leaps.decoding + leaps.prefilling) * leaps.steps
-        first = (leaps.decoding * (count + 1) + leaps.prefill) * leaps.steps
+        first = leaps.decoding * (count + 1) * leaps.steps + leaps.prefilled
         tokens = float(first.sum() + (count - 1) * sequences.sum())
         keys = count * float(leaps.contexts.sum())
         self.flops += parts.token_flops * tokens + parts.sequence_flops * count * float(sequences.sum())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from simserve.engine.compiled.run import Compiled
 from simserve.engine.histogram import Histogram
-from simserve.engine.leaps import LEAP_FIELDS, take_leaps
+from simserve.engine.leaps import LEAP_BYTES, LEAP_FIELDS, take_leaps
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from simserve.sim.step_log import StepLog
     from simserve.sim.timeline import FleetTimeline
 
-FLUSH_ROWS = 8192
-"""Leaps that gather before they are added up: enough to amortise numpy, small enough to stay in cache."""
+FLUSH_ROWS, FLUSH_ROWS_EACH = 8192, 256
+"""Leaps that gather before they are added up, in all and a replica: enough to amortise numpy, and to stay in cache."""
 
 _DECODING = LEAP_FIELDS.index("num_decoding")
 
@@ -136,6 +137,7 @@ class Recorder:
         self.paths: PrefixPaths | None = None
         """What requests share on these replicas, for what they found in a second KV tier."""
         self._histogram = Histogram()
+        self._rows: Floats = np.empty((len(LEAP_FIELDS), 0))
         # Pools of one run share their sums over time.
         self._sums = series_sums() if sums is None else sums
         self._blocked = np.zeros(len(BLOCKED_NAMES))
@@ -153,36 +155,59 @@ class Recorder:
         if self._log is not None:
             self._log.watch([replica])
 
-    def flush_compiled(self, compiled: Compiled, num_leaps: int, numbers: range) -> None:
-        """Add up and clear the rows of those replicas on compiled code that have at least ``num_leaps``."""
-        for number in numbers:
-            if compiled.num_leaps(number) < num_leaps:
-                continue
-            self._swapped_blocks += compiled.take_swapped_blocks(number)
-            gaps = compiled.take_gaps(number)
-            if len(gaps):
-                self._histogram.add(gaps[:, 0], gaps[:, 1])
-            rows = np.ascontiguousarray(compiled.take_leaps(number).T)
-            self._keep_clock(compiled.replicas[number], rows)
-            self._add(rows, self._advances(rows, compiled.take_advances(number)))
+    def flush_compiled(self, compiled: Compiled, num_leaps: int, numbers: Sequence[int]) -> None:
+        """Add up and clear the rows of those replicas on compiled code, where they have at least ``num_leaps``."""
+        lengths = compiled.num_leaps(numbers)
+        if sum(lengths) < num_leaps:
+            return
+        self._swapped_blocks += compiled.take_swapped_blocks(numbers)
+        self._add_irregular(compiled.take_gaps(numbers))
+        counts = [length for length in lengths if length]
+        busy = [number for number, length in zip(numbers, lengths, strict=True) if length]
+        rows = self._room(sum(counts))
+        for number, part in zip(busy, _parts(rows, counts), strict=True):
+            compiled.take_leaps(number, part)
+            self._keep_clock(compiled.replicas[number], part)
+        self._add(rows, self._advances(rows, compiled.take_advances(numbers)), counts)
 
     def flush(self, replica: Replica) -> None:
         """Add up and clear the rows that a replica has written."""
-        self._swapped_blocks += replica.num_swapped_blocks
-        replica.num_swapped_blocks = 0
-        if replica.cache is not None and replica.cache.tier is not None:
-            self._offload.take(replica.cache.tier)
-        if len(replica.irregular_gaps):
-            gaps = np.array(replica.irregular_gaps, dtype=np.float64).reshape(-1, 2)
-            self._histogram.add(gaps[:, 0], gaps[:, 1])
-            del replica.irregular_gaps[:]
-        if len(replica.leaps):
-            rows = take_leaps(replica.leaps)
+        self.flush_all([replica])
+
+    def flush_all(self, replicas: Sequence[Replica]) -> None:
+        """Add up and clear the rows that replicas have written."""
+        gaps: list[float] = []
+        for replica in replicas:
+            self._swapped_blocks += replica.num_swapped_blocks
+            replica.num_swapped_blocks = 0
+            if replica.cache is not None and replica.cache.tier is not None:
+                self._offload.take(replica.cache.tier)
+            gaps += replica.irregular_gaps
+            replica.irregular_gaps.clear()
+        self._add_irregular(np.array(gaps, dtype=np.float64).reshape(-1, 2))
+        busy = [replica for replica in replicas if replica.leaps]
+        counts = [len(replica.leaps) // LEAP_BYTES for replica in busy]
+        rows = self._room(sum(counts))
+        advances: list[float] = []
+        for replica, part in zip(busy, _parts(rows, counts), strict=True):
+            take_leaps(replica.leaps, part)
             if self._log is not None:
-                self._log.add(replica, rows)
-            self._keep_clock(replica, rows)
-            self._add(rows, self._advances(rows, replica.advances))
-            del replica.advances[:]
+                self._log.add(replica, part.copy())
+            self._keep_clock(replica, part)
+            advances += replica.advances
+            replica.advances.clear()
+        self._add(rows, self._advances(rows, advances), counts)
+
+    def _room(self, num_leaps: int) -> Floats:
+        """Return room for so many leaps, shape [fields, leaps], the same every time."""
+        if self._rows.shape[1] < num_leaps:
+            self._rows = np.empty((len(LEAP_FIELDS), num_leaps + num_leaps // 2))
+        return self._rows[:, :num_leaps]
+
+    def _add_irregular(self, gaps: Floats) -> None:
+        """Add gaps, shape [gaps, 2]: seconds, and how many."""
+        if len(gaps):
+            self._histogram.add(gaps[:, 0], gaps[:, 1])
 
     def _keep_clock(self, replica: Replica, rows: Floats) -> None:
         if self.clocks is not None:
@@ -285,11 +310,19 @@ class Recorder:
             seconds[name] += float(self._blocked[code])
         return seconds
 
-    def _add(self, rows: Floats, advances: Floats) -> None:
-        """Add leaps; ``advances`` are the tokens that a step of each adds to the contexts."""
+    def _add(self, rows: Floats, advances: Floats, counts: Sequence[int]) -> None:
+        """Add leaps.
+
+        Args:
+            rows: One replica's behind the other's, shape [fields, leaps].
+            advances: The tokens that a step of each leap adds to the contexts.
+            counts: Leaps of each replica, at least one.
+        """
+        if not counts:
+            return
         (start, steps, first, increment, decoding, context, prefill, prefilling, priced) = rows[:9]
         (pairs, keys, first_gaps, further_gaps, held, before, after, waiting, blocked) = rows[9:]
-        later = steps * (steps - 1) / 2
+        later = steps * (steps - 1.0) * 0.5
         seconds = first * steps + increment * later
         self._num_steps += int(steps.sum())
         self._sequence_steps += float(((decoding + prefilling) * steps).sum())
@@ -298,22 +331,23 @@ class Recorder:
         self._blocked += np.bincount(blocked.astype(np.int64), weights=waiting, minlength=len(BLOCKED_NAMES))
 
         # A step's blocks are taken before it runs; over a leap they grow evenly from `before` to `after`.
-        used = before + (after - before) * (steps + 1) / (2 * steps)
-        self._reserved += float((used * seconds).sum())
+        used = (before + (after - before) * (steps + 1.0) / (2.0 * steps)) * seconds
+        self._reserved += float(used.sum())
         if self._capacity:
-            self._held += float(((held + (advances + prefill) * (steps + 1) / 2) * seconds).sum())
+            self._held += float(((held + (advances + prefill) * (steps + 1.0) * 0.5) * seconds).sum())
         if self._config.kv_allocation in ("pow2", "oracle"):
             is_stuck = blocked == BLOCKED_BY_SCATTER
             self._unusable += float(((self._usable - after) * seconds)[is_stuck].sum())
         self._peak = max(self._peak, float(after.max()))
-        self._sums.add(start, seconds, (seconds, used * seconds, prefill * steps, advances * steps))
+        prefilled = prefill * steps
+        self._sums.add(start, seconds, (seconds, used, prefilled, advances * steps), counts)
 
         if self._drafts is None and self._steps is None:
             return
         columns = LeapColumns(
             steps=steps,
             decoding=decoding,
-            prefill=prefill,
+            prefilled=prefilled,
             prefilling=prefilling,
             priced=priced,
             pairs=pairs * steps + prefill * prefill * later,
@@ -328,17 +362,25 @@ class Recorder:
     def _client_pace(self, first: Floats, increment: Floats, decoding: Floats) -> tuple[Floats, Floats]:
         """Return the first gap of a leap and its growth as clients see them: no shorter than the API server takes."""
         config = self._config
+        if not config.api_token_seconds:
+            return first, increment
         sending = config.api_token_seconds * config.data_parallel_size * decoding
         is_slower = sending > first
         return np.where(is_slower, sending, first), np.where(is_slower, 0.0, increment)
 
     def _add_gaps(self, first: Floats, increment: Floats, steps: Floats, first_gaps: Floats, gaps: Floats) -> None:
-        is_regular = (first_gaps == gaps) & (gaps > 0)
-        if is_regular.any():
-            self._histogram.add_progressions(
-                first[is_regular], increment[is_regular], steps[is_regular], gaps[is_regular]
-            )
-        has_tail = (first_gaps != gaps) & (steps > 1)
+        is_other = first_gaps != gaps
+        if not is_other.any():
+            self._histogram.add_progressions(first, increment, steps, gaps)
+            return
+        self._histogram.add_progressions(first, increment, steps, np.where(is_other, 0.0, gaps))
+        has_tail = is_other & (steps > 1)
         if has_tail.any():
             second = first[has_tail] + increment[has_tail]
             self._histogram.add_progressions(second, increment[has_tail], steps[has_tail] - 1, gaps[has_tail])
+
+
+def _parts(rows: Floats, counts: Sequence[int]) -> list[Floats]:
+    """Return so many columns of each replica."""
+    stops = list(accumulate(counts))
+    return [rows[:, stop - count : stop] for stop, count in zip(stops, counts, strict=True)]

@@ -73,7 +73,7 @@ class RoutingSpec(FrozenModel):
     compute (`prefix`, whose load is the tokens of unanswered requests). Absent: 1.5."""
     cache_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     """`prefix`: the share of the prompt that a replica must know for the request to go there; below it, the least
-    loaded one is chosen. Absent: 0.3."""
+    loaded one is chosen. Absent: 0.5."""
     weights: dict[str, Annotated[float, Field(gt=0)]] | None = None
     """Share of the traffic by pool, any scale, as for a roll-out: `{stable: 95, canary: 5}`; the policy then chooses
     within the pool. Absent: the policy chooses among the replicas of all pools."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,22 +57,44 @@ class BinnedSums:
         self._width = _FIRST_WIDTH
         self._sums: Floats = np.zeros((len(names), _NUM_BINS))
 
-    def add(self, start: Floats, seconds: Floats, amounts: tuple[Floats, ...]) -> None:
-        """Spread amounts evenly over the intervals ``[start, start + seconds]``, ascending and disjoint."""
-        end = float(start[-1] + seconds[-1])
-        self._reach(end)
-        low = int(start[0] / self._width)
-        high = min(int(end / self._width) + 1, _NUM_BINS)
-        edges = self._width * np.arange(low, high + 1)
-        # Of the interval that an edge falls into, the share before the edge counts.
-        at = np.minimum(np.searchsorted(start + seconds, edges), len(start) - 1)
-        share = np.clip((edges - start[at]) / seconds[at], 0.0, 1.0)
-        is_empty = at[1:] == at[:-1]
+    def add(
+        self, start: Floats, seconds: Floats, amounts: tuple[Floats, ...], counts: Sequence[int] | None = None
+    ) -> None:
+        """Spread amounts evenly over the intervals ``[start, start + seconds]``.
+
+        Args:
+            start: Seconds, shape [intervals] as the next.
+            seconds: How long each is.
+            amounts: What each brings, by name.
+            counts: How many intervals of each replica there are, one replica's behind the other's, none of them
+                without any; those of one ascend and are disjoint. None: all are of one.
+        """
+        lengths = np.array([len(start)] if counts is None else counts)
+        stops = np.cumsum(lengths)
+        firsts, lasts = stops - lengths, stops - 1
+        ends = start + seconds
+        self._reach(float(ends[lasts].max()))
+        low = int(start[firsts].min() / self._width)
+        high = min(int(ends[lasts].max() / self._width) + 1, _NUM_BINS)
+        numbers = np.arange(low, high + 1)
+        edges = self._width * numbers
+        # Of the interval that an edge falls into, the share before the edge counts; shape [replicas, edges].
+        if len(lengths) == 1:
+            at = np.minimum(np.searchsorted(ends, edges), lasts[0])[None, :]
+        else:
+            # Bins of all replicas in one ascending column, each replica's above those before it.
+            above = (_NUM_BINS + 2) * np.arange(len(lengths))
+            bins = (ends * (1.0 / self._width)).astype(np.int64) + np.repeat(above, lengths)
+            at = np.searchsorted(bins, above[:, None] + numbers)
+            at = np.minimum(np.maximum(at, firsts[:, None]), lasts[:, None])
+        share = np.minimum(np.maximum((edges - start[at]) / seconds[at], 0.0), 1.0)
+        is_empty = at[:, 1:] == at[:, :-1]
+        places = at.ravel()
         for row, amount in enumerate(amounts):
             reached = share * amount[at]
-            between = np.add.reduceat(amount, at)[:-1]
+            between = np.add.reduceat(amount, places).reshape(at.shape)[:, :-1]
             between[is_empty] = 0.0
-            self._sums[row, low:high] += between + np.diff(reached)
+            self._sums[row, low:high] += (between + (reached[:, 1:] - reached[:, :-1])).sum(axis=0)
 
     def _reach(self, end: float) -> None:
         """Widen the bins until they cover a time; what runs elsewhere may end after the last step."""
@@ -122,9 +145,16 @@ def ascending(values: Floats) -> Floats:
 
 
 def _area(times: Floats, at: Floats) -> Floats:
-    """Return the integral up to ``at`` of the number of ``times`` that have passed."""
-    ordered = ascending(times[~np.isnan(times)])
-    passed = np.searchsorted(ordered, at, side="right")
-    before = np.concatenate(([0.0], np.cumsum(ordered)))[passed]
+    """Return the integral up to ``at``, edges of bins, of the number of ``times`` that have passed."""
+    is_known = times <= at[-1]
+    known = times if is_known.all() else times[is_known]
+    # Whoever comes at an edge adds nothing there: no need to sort. All bins but the last are as wide as the first.
+    bins = ((known - at[0]) * (1.0 / (at[1] - at[0]))).astype(np.int64) + 1
+    is_early = known < at[0]
+    if is_early.any():
+        bins[is_early] = 0
+    np.minimum(bins, len(at) - 1, out=bins)
+    passed = np.cumsum(np.bincount(bins, minlength=len(at)))
+    before = np.cumsum(np.bincount(bins, weights=known, minlength=len(at)))
     area: Floats = at * passed - before
     return area

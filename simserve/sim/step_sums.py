@@ -28,7 +28,7 @@ class LeapColumns:
     Attributes:
         steps: Steps.
         decoding: Sequences that decode in each.
-        prefill: Prefill tokens of each.
+        prefilled: Prefill tokens, summed.
         prefilling: Requests with a chunk in each.
         priced: Tokens of each, x of `StepTimes`.
         pairs: Attended pairs of the chunks, summed.
@@ -38,7 +38,7 @@ class LeapColumns:
 
     steps: Floats
     decoding: Floats
-    prefill: Floats
+    prefilled: Floats
     prefilling: Floats
     priced: Floats
     pairs: Floats
@@ -90,24 +90,24 @@ class StepSums:
 
     def add(self, leaps: LeapColumns) -> None:
         """Add leaps."""
-        steps, decoding, prefilling = leaps.steps, leaps.decoding, leaps.prefilling
-        mixed = np.flatnonzero(prefilling)
-        kinds = decoding.astype(np.int64)
-        if len(mixed):
-            repeated = steps[mixed]
-            tokens = leaps.priced[mixed].astype(np.int64)
-            sequences = kinds[mixed] + prefilling[mixed].astype(np.int64)
-            kinds[mixed] += self._size
+        steps, prefilling = leaps.steps, leaps.prefilling
+        kinds = leaps.decoding.astype(np.int64)
+        is_mixed = prefilling > 0
+        if is_mixed.any():
+            # Those without a chunk count for nothing: faster than to leave them out.
+            repeated = steps * is_mixed
+            tokens = leaps.priced.astype(np.int64)
             last = len(self._by_tokens) - 1
             if int(tokens.max()) > last:
                 self._tokens_beyond += float((np.maximum(tokens - last, 0) * repeated).sum())
                 tokens = np.minimum(tokens, last)
             _count(self._by_tokens, tokens, repeated)
-            _count(self._by_sequences, sequences, repeated)
-            self._prefill_tokens += float((leaps.prefill[mixed] * repeated).sum())
-            self._prefilling += float((prefilling[mixed] * repeated).sum())
+            _count(self._by_sequences, kinds + prefilling.astype(np.int64), repeated)
+            self._prefill_tokens += float(leaps.prefilled.sum())
+            self._prefilling += float((prefilling * steps).sum())
             self._pairs += float(leaps.pairs.sum())
             self._keys += float(leaps.keys.sum())
+            kinds += self._size * is_mixed
         _count(self._by_decoding, kinds, steps)
         _count(self._contexts_by_decoding, kinds, leaps.contexts)
         if self._parts.shared.shape[1]:

@@ -18,6 +18,7 @@ from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
 
 MAX_CLASSES = 100
 MAX_RETRIES = 1000
+MAX_PRIORITY = 10**9
 _SHARE_SLACK = 1e-6
 """By how much shares may miss 1, such as three times 0.333333."""
 
@@ -87,7 +88,7 @@ class ClassSpec(FrozenModel):
     """Lengths of its prompts."""
     output_tokens: Length | None = None
     """Lengths of its answers."""
-    priority: int | None = None
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     """Place in the queue where the engine's scheduling_policy is `priority`: lower goes first."""
     slo: LatencyLimits | None = None
     """Objective of this class, instead of the scenario's."""

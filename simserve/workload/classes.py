@@ -104,13 +104,30 @@ def draw_own(
 ) -> ClassedRequests:
     """Return the requests of a class with arrivals of its own, as single ones."""
     times = _times(spec, each, seed, replication, f".{each.name}")
-    lengths = [
+    prompts, outputs = draw_own_lengths(
+        spec, each, seed=seed, replication=replication, base_path=base_path, num_requests=len(times)
+    )
+    return ClassedRequests(times, prompts, outputs, np.full(len(times), number, dtype=np.int16))
+
+
+def draw_own_lengths(
+    spec: WorkloadSpec,
+    each: ClassSpec | None,
+    *,
+    seed: int,
+    replication: int,
+    base_path: Path | None,
+    num_requests: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return prompt and output tokens of so many requests of a class, from its own streams; None: of no class."""
+    suffix = "" if each is None else f".{each.name}"
+    prompts, outputs = (
         length_distribution(own_length(spec, each, part), base_path).sample(
-            rng.stream(seed, f"{part}.{each.name}", replication), len(times)
+            rng.stream(seed, f"{part}{suffix}", replication), num_requests
         )
         for part in ("prompt_tokens", "output_tokens")
-    ]
-    return ClassedRequests(times, lengths[0], lengths[1], np.full(len(times), number, dtype=np.int16))
+    )
+    return prompts, outputs
 
 
 def own_length(spec: WorkloadSpec, each: ClassSpec | None, part: str) -> Length:

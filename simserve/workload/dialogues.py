@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve import rng
 from simserve.workload.arrival_spec import STATIONARY, Arrivals, ClosedLoopArrivals
 from simserve.workload.beginnings import draw_beginnings
-from simserve.workload.classes import draw_lengths, draw_shares, own_length
+from simserve.workload.class_spec import ClassSpec
+from simserve.workload.classes import draw_lengths, draw_own_lengths, draw_shares
 from simserve.workload.conversations import (
     contexts,
     draw_pauses,
@@ -19,7 +19,6 @@ from simserve.workload.conversations import (
     mean_requests,
     slowed,
 )
-from simserve.workload.lengths import length_distribution
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.session_spec import SessionsSpec
 from simserve.workload.source import asked_tokens, offered_rate, priorities, some, start_times
@@ -63,21 +62,12 @@ def draw_dialogues(
         starts = _starts(starting, spec, None, suffix, seed, replication)
         shape = draw_shape(sessions, base_path=base_path, num_sessions=len(starts), suffix=suffix, **drawn)
     num_requests = len(shape.turn)
-    class_of: NDArray[np.int16] | None = None
-    if num_class is not None:
-        class_of = np.full(shape.num_sessions, num_class, dtype=np.int16)
-    elif classes:
-        class_of = draw_shares(classes, shape.num_sessions, **drawn)
+    class_of = _class_of(classes, num_class, shape.num_sessions, seed, replication)
     request_class = None if class_of is None else class_of[shape.session]
     if request_class is not None and own is None:
         new_tokens, output_tokens = draw_lengths(spec, request_class, base_path=base_path, **drawn)
     else:
-        new_tokens, output_tokens = (
-            length_distribution(own_length(spec, own, part), base_path).sample(
-                rng.stream(seed, f"{part}{suffix}", replication), num_requests
-            )
-            for part in ("prompt_tokens", "output_tokens")
-        )
+        new_tokens, output_tokens = draw_own_lengths(spec, own, base_path=base_path, num_requests=num_requests, **drawn)
     max_tokens = asked_tokens(spec.max_tokens, output_tokens)
     answers = np.where(max_tokens < 0, output_tokens, np.minimum(output_tokens, max_tokens))
     beginnings = draw_beginnings(spec, shape.num_sessions, class_of=class_of, suffix=suffix, **drawn)
@@ -104,6 +94,15 @@ def draw_dialogues(
         request_class=request_class,
         priority=None if request_class is None else priorities(classes, request_class),
     )
+
+
+def _class_of(
+    classes: tuple[ClassSpec, ...], num_class: int | None, num_sessions: int, seed: int, replication: int
+) -> NDArray[np.int16] | None:
+    """Return the class of each conversation: the one asked for, or drawn by shares; None without classes."""
+    if num_class is not None:
+        return np.full(num_sessions, num_class, dtype=np.int16)
+    return draw_shares(classes, num_sessions, seed=seed, replication=replication) if classes else None
 
 
 def _starts(

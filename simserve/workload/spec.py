@@ -126,8 +126,12 @@ class WorkloadSpec(FrozenModel):
     @property
     def has_clients(self) -> bool:
         """Whether clients of a closed loop send any of the requests."""
-        sources = [self.arrivals, *(each.arrivals for each in self.classes or ())]
-        return any(isinstance(each, ClosedLoopArrivals) for each in sources)
+        return any(isinstance(each, ClosedLoopArrivals) for each in self._sources)
+
+    @property
+    def _sources(self) -> list[Arrivals | None]:
+        """The common arrivals and those of each class, None where there are none."""
+        return [self.arrivals, *(each.arrivals for each in self.classes or ())]
 
     @property
     def has_sessions(self) -> bool:
@@ -154,7 +158,7 @@ class WorkloadSpec(FrozenModel):
             raise ValueError('has no end; give num_requests, or duration such as "10 min"')
         if self.duration is not None and isinstance(self.arrivals, AllAtOnceArrivals):
             raise ValueError(f"cannot end {self.arrivals.process} arrivals by duration; give num_requests instead")
-        rate = getattr(self.arrivals, "rate", 0.0)
+        rate = sum(getattr(each, "rate", 0.0) for each in self._sources)
         if self.duration is not None and rate * self.duration > MAX_REQUESTS / 2:
             raise ValueError(
                 f"asks for about {rate * self.duration:.3g} requests, more than {MAX_REQUESTS // 2:,}; "

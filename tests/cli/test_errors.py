@@ -46,6 +46,12 @@ def assert_nothing_is_written(*inputs: str) -> None:
             "bad.yaml: model: 'llama-3.1-8bb' is not a known model; did you mean 'llama-3.1-8b'",
         ),
         ({"name": ""}, "bad.yaml: name:"),
+        ({"model": "m" * 300}, "bad.yaml: model: 'mmm"),
+        ({"foo[0]": 1}, "bad.yaml: foo[0]: is not a known key"),
+        (
+            {"workload": workload(classes=[{"name": "a", "share": 1.0, "priority": 10**30}])},
+            f"bad.yaml: workload.classes.0.priority: {10**30} must be less than or equal to 1000000000",
+        ),
     ],
 )
 def test_a_bad_scenario_is_one_line_and_104(simserve: Simserve, changes: dict[str, object], line: str) -> None:
@@ -274,6 +280,20 @@ def test_a_folder_that_may_not_be_written_is_2_before_anything_is_simulated(
     assert (outcome.code, outcome.stdout) == (report.code, report.stdout) == (2, "")
     assert "--html: 'page.html' cannot be written: permission denied" in outcome.error_line
     assert "--report: 'page.html' cannot be written: permission denied" in report.error_line
+
+
+def test_want_of_memory_is_no_defect(simserve: Simserve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what helps."""
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("simserve.profiles.catalog.names", fail)
+
+    outcome = simserve("gpus")
+
+    assert outcome.code == 1
+    assert outcome.error_line.endswith("needs more memory than there is; ask for fewer requests")
 
 
 def test_a_place_that_refuses_late_is_no_defect(simserve: Simserve, monkeypatch: pytest.MonkeyPatch) -> None:

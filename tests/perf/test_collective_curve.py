@@ -78,3 +78,11 @@ def test_gpus_that_talk_through_host_memory_share_it(ranks: int, expected: float
     hardware = make_hardware("rtx-4090-24gb", intra_node=link)
 
     assert make_shape(hardware, tensor_parallel_size=ranks).tensor_link.bandwidth == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(2, 48e9), (4, 144e9), (8, 336e9)])
+def test_gpus_of_a_mesh_talk_over_the_links_to_each_other(ranks: int, expected: float) -> None:
+    """Two MI300X have one link of 48 GB/s between them, eight have seven each."""
+    shape = make_shape("mi300x-192gb", tensor_parallel_size=ranks)
+
+    assert shape.tensor_link.bandwidth == pytest.approx(expected)

@@ -504,13 +504,30 @@ def test_tensorrt_llm_places_the_experts_of_gpt_oss_whatever_a_row_says(tmp_path
 
 def test_names_of_blackwell_and_of_superchips() -> None:
     """GH200 and GB200 hold the letters of H200 and B200; FP4 there is NVFP4."""
-    names = ("GH200 480GB", "H200 141GB HBM3", "B200", "GB200 NVL72", "RTX 6000 Pro Blackwell Server Edition")
+    names = ("GH200 480GB", "H200 141GB HBM3", "H20", "B200", "GB200 NVL72", "RTX 6000 Pro Blackwell Server Edition")
 
     assert [hardware_name(name) for name in names] == [
         "gh200-96gb",
         "h200-sxm-141gb",
+        "h20-96gb",
         "b200-sxm-180gb",
         "gb200-186gb",
         "rtx-pro-6000-96gb",
     ]
     assert quantization_name("FP4", "b200-sxm-180gb") == "nvfp4"
+
+
+def test_experts_of_perf_overview_have_data_parallel_attention_from_1_0_on(tmp_path: Path) -> None:
+    """Qwen3's ranks have attention of their own and whole experts; Llama 4 Scout's and older releases' do not."""
+    head = "hardware,gpus,framework,version,model,precision,tp,pp,isl,osl,num_requests,throughput_tok_s,throughput_kind"
+    rows = [
+        "B200,8,TensorRT-LLM,1.0,Qwen3-235B-A22B,FP4,8,1,1000,1000,3000,42391,output_per_system",
+        "H200,4,TensorRT-LLM,1.0,Llama 4 Scout,FP8,4,1,1000,1000,3000,21636,output_per_system",
+        "H100,2,TensorRT-LLM,0.17,Mixtral 8x7B,FP8,2,1,1000,1000,3000,20000,output_per_system",
+    ]
+    (tmp_path / "trtllm_perf_overview_throughput.csv").write_text("\n".join([head, *rows]) + "\n", encoding="utf-8")
+    first, second, third = (point.scenario["deployment"] for point in read_offline(tmp_path))
+
+    assert (first["data_parallel_size"], first["enable_expert_parallel"]) == (8, True)
+    assert (first["quantization"], first["kv_cache_dtype"]) == ("nvfp4", "fp8")
+    assert [each["tensor_parallel_size"] for each in (second, third)] == [4, 2]

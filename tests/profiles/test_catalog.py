@@ -36,6 +36,13 @@ def test_names_are_sorted_stems() -> None:
     assert names == sorted(set(names))
 
 
+@pytest.mark.parametrize("ending", ["", ".yaml"])
+def test_a_name_that_no_file_can_have_is_not_known(ending: str) -> None:
+    """Longer than file systems allow: an unknown name like any other."""
+    with pytest.raises(ProfileError):
+        catalog.find("hardware", "h" * 300 + ending)
+
+
 def test_a_name_is_there_where_it_is_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Bundled or a user's; a path is no name, even of a file that is there."""
     make_file(tmp_path / "hardware_profiles" / "mine.yaml")

@@ -32,6 +32,8 @@ ON_ONE_GPU = {
     "a40-48gb": "phi-4",
     "rtx-pro-6000-96gb": "qwen2.5-32b",
     "gh200-96gb": "qwen3-32b",
+    "h20-96gb": "qwen3-32b",
+    "rtx-5090-32gb": "qwen3-8b",
     "m2-max-96gb": "gpt-oss-20b",
     "b200-sxm-180gb": "llama-3.3-70b",
     "mi300x-192gb": "llama-3.3-70b",

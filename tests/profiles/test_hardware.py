@@ -30,10 +30,12 @@ BUNDLED = (
     "a40-48gb",
     "b200-sxm-180gb",
     "gh200-96gb",
+    "h20-96gb",
     "m2-max-96gb",
     "mi300x-192gb",
     "mi325x-256gb",
     "rtx-3090-24gb",
+    "rtx-5090-32gb",
     "rtx-6000-ada-48gb",
     "rtx-a6000-48gb",
     "rtx-pro-6000-96gb",
@@ -42,10 +44,12 @@ BUNDLED = (
 )
 WITHOUT_BF16 = ("m2-max-96gb", "t4-16gb", "v100s-32gb")
 WITHOUT_PRICE = (
+    "h20-96gb",
     "h100-nvl-94gb",
     "h200-nvl-141gb",
     "m2-max-96gb",
     "mi325x-256gb",
+    "rtx-5090-32gb",
     "rtx-6000-ada-48gb",
     "v100s-32gb",
 )
@@ -186,6 +190,8 @@ def test_unified_memory_leaves_a_quarter_to_the_rest_of_the_machine() -> None:
         ("mi300x-192gb", "bf16", 1307.4e12),
         ("mi300x-192gb", "fp8", 2614.9e12),
         ("gh200-96gb", "bf16", 989.4e12),
+        ("h20-96gb", "fp8", 296e12),
+        ("rtx-5090-32gb", "bf16", 209.5e12),
         ("m2-max-96gb", "fp32", 13.6e12),
     ],
 )
@@ -217,6 +223,8 @@ def test_peaks_are_dense(name: str, dtype: str, flops: float) -> None:
         ("b200-sxm-180gb", 7.7),
         ("mi300x-192gb", 5.3),
         ("gh200-96gb", 4.0),
+        ("h20-96gb", 4.0),
+        ("rtx-5090-32gb", 1.792),
         ("m2-max-96gb", 0.4),
     ],
 )

@@ -147,6 +147,8 @@ def test_an_element_of_a_list_may_stand_in_brackets(overrides: Overrides) -> Non
         ("name.x=3", "--set name.x: name: holds 'small' and has no keys below it"),
         ("thresholds.ttft_ms.4=avg<1", "is not an element of the list; use a number from 0 to 0"),
         ("deployment.engine=[1", "--set deployment.engine: line 2, column 1: not valid YAML"),
+        ("deployment.engine.max_model_len=1e308", "must be less than or equal to 1000000000"),
+        ("deployment.engine.max_num_batched_tokens=1" + 30 * "0", "must be less than or equal to 1000000000"),
         ("workload.arrivals.rate=-1", "--set workload.arrivals.rate: -1 must be greater than 0"),
         ("workload.duration=10 min", "--set workload.duration: workload: has num_requests and duration"),
     ],

@@ -129,6 +129,11 @@ def test_wrong_lengths_are_one_line_with_the_key_path(length, message):
         ({"num_requests": None, "duration": 600}, "workload.duration: 600 needs a unit of time"),
         ({"num_requests": None, "duration": "0 s"}, "workload.duration: '0 s' must be greater than 0"),
         (
+            {"classes": [{"name": "flood", "arrivals": {"process": "poisson", "rate": 1e9}}], "arrivals": None}
+            | {"num_requests": None, "duration": "3 s"},
+            "asks for about 3e+09 requests, more than 50,000,000",
+        ),
+        (
             {"num_requests": None, "duration": "1000 weeks"},
             "asks for about 6.05e+08 requests, more than 50,000,000",
         ),

@@ -14,14 +14,16 @@ from numba.extending import overload_method
 from simserve.engine.compiled import (  # numba learns what containers do
     containers,  # noqa: F401
     fields,
+    queues,  # noqa: F401
     replacements,
     slots,  # noqa: F401
 )
+from simserve.engine.compiled.fetching import plan_and_fetch, submit_and_fetch
 from simserve.engine.compiled.loader import ENTRY, REALLOCATE
 from simserve.engine.compiled.types import RecordType, next_float, record_at
-from simserve.engine.data_plane import driver
+from simserve.engine.driver import driver
 from simserve.engine.event_plane import drive_events
-from simserve.engine.kernel import complete, plan, seen_time, submit
+from simserve.engine.kernel import complete, seen_time
 from simserve.engine.progress import Progress
 from simserve.errors import InvariantError
 
@@ -37,7 +39,7 @@ def compile_kernel(target_machine: Any) -> bytes:
         InvariantError: The code depends on numba at run time.
     """
     rebinding = _Rebinding()
-    drive = rebinding.dispatcher(driver(submit, complete, plan, seen_time))
+    drive = rebinding.dispatcher(driver(submit_and_fetch, complete, plan_and_fetch, seen_time))
     drive_all = rebinding.dispatcher(drive_events)
 
     def drive_at(plane_address: int, requests_address: int, until: float) -> int:

@@ -1,4 +1,4 @@
-"""What lists, columns and queues in flat memory can do in compiled code: the methods that the kernel's source uses.
+"""What lists and columns in flat memory can do in compiled code: the methods that the kernel's source uses.
 
 A list's header is its data, length and capacity; one that is full doubles.
 """
@@ -6,16 +6,13 @@ A list's header is its data, length and capacity; one that is full doubles.
 from __future__ import annotations
 
 import operator
-from types import FunctionType
 from typing import Any
 
-import numba
 from llvmlite import ir
 from numba.core import types
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import intrinsic, lower_builtin, overload, overload_method, register_jitable
+from numba.extending import lower_builtin, overload, overload_method
 
-from simserve.engine.compiled import replacements
 from simserve.engine.compiled.types import (
     BYTE,
     WORD_TYPE,
@@ -104,31 +101,26 @@ def _not(container: Any) -> Any:
     return None
 
 
-@overload(operator.getitem, strict=False)
+def _is_from_end(position: Any) -> bool:
+    """Whether a position is one behind the last: only those that are written out may be."""
+    return isinstance(position, types.IntegerLiteral) and position.literal_value < 0
+
+
+@overload(operator.getitem, strict=False, prefer_literal=True)
 def _items_get(container: Any, position: Any) -> Any:
     if isinstance(container, ItemsType) and isinstance(position, types.Integer):
-
-        def get(container: Any, position: Any) -> Any:
-            if position < 0:
-                position += word_at(container, 1)
-            return load_entry(container, position)
-
-        return get
-    if isinstance(container, QueueType):
-        return lambda container, position: _head(container)
+        if _is_from_end(position):
+            return lambda container, position: load_entry(container, word_at(container, 1) + position)
+        return lambda container, position: load_entry(container, position)
     return None
 
 
-@overload(operator.setitem, strict=False)
+@overload(operator.setitem, strict=False, prefer_literal=True)
 def _items_set(container: Any, position: Any, value: Any) -> Any:
     if isinstance(container, ItemsType):
-
-        def put(container: Any, position: Any, value: Any) -> Any:
-            if position < 0:
-                position += word_at(container, 1)
-            store_entry(container, position, value)
-
-        return put
+        if _is_from_end(position):
+            return lambda container, position, value: store_entry(container, word_at(container, 1) + position, value)
+        return lambda container, position, value: store_entry(container, position, value)
     return None
 
 
@@ -222,140 +214,6 @@ def _contains(container: Any, value: Any) -> Any:
 
         return contains
     return None
-
-
-# The queue, in a row or by rank (`simserve.engine.compiled.layout.Queue`).
-
-_BEHIND, _HEAP, _RANKS, _READY, _AGEING, _IS_RANKED = 3, 4, 7, 8, 9, 10
-_sift = numba.njit(replacements.sift)
-_heappush = numba.njit(replacements.heappush)
-_heappop = numba.njit(FunctionType(replacements.heappop.__code__, {"__name__": __name__, "sift": _sift, "len": len}))
-
-
-def _queue_part(kind: Any, word: int, is_inside: bool = False) -> Any:
-    """Return a function for what lies in, or where a word of a queue points to."""
-
-    @intrinsic
-    def part(typing_context: Any, queue: Any) -> Any:
-        def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            if is_inside:
-                return place(builder, args[0], word, BYTE)
-            return builder.load(place(builder, args[0], word, context.get_value_type(kind)))
-
-        return kind(queue), lower
-
-    return part
-
-
-_behind = _queue_part(ColumnType("q"), _BEHIND)
-_heap = _queue_part(ItemsType("ddq"), _HEAP, is_inside=True)
-_ranks = _queue_part(ColumnType("d"), _RANKS)
-_ready = _queue_part(ColumnType("d"), _READY)
-_ageing = _queue_part(types.float64, _AGEING)
-
-
-@register_jitable
-def _push_by_rank(queue: Any, index: Any) -> None:
-    ready = _ready(queue)[index]
-    _heappush(_heap(queue), (_ranks(queue)[index] + ready * _ageing(queue), ready, index))
-    set_word(queue, 1, word_at(queue, 1) + 1)
-
-
-@overload_method(QueueType, "append", strict=False)
-def _queue_append(queue: Any, index: Any) -> Any:
-    def append(queue: Any, index: Any) -> Any:
-        if word_at(queue, _IS_RANKED):
-            _push_by_rank(queue, index)
-            return
-        length = word_at(queue, 1)
-        if length:
-            _behind(queue)[word_at(queue, 2)] = index
-        else:
-            set_word(queue, 0, index)
-        set_word(queue, 2, index)
-        set_word(queue, 1, length + 1)
-
-    return append
-
-
-@overload_method(QueueType, "appendleft", strict=False)
-def _queue_appendleft(queue: Any, index: Any) -> Any:
-    def appendleft(queue: Any, index: Any) -> Any:
-        if word_at(queue, _IS_RANKED):
-            _push_by_rank(queue, index)
-            return
-        length = word_at(queue, 1)
-        if length:
-            _behind(queue)[index] = word_at(queue, 0)
-        else:
-            set_word(queue, 2, index)
-        set_word(queue, 0, index)
-        set_word(queue, 1, length + 1)
-
-    return appendleft
-
-
-@overload_method(QueueType, "popleft", strict=False)
-def _queue_popleft(queue: Any) -> Any:
-    def popleft(queue: Any) -> Any:
-        length = word_at(queue, 1) - 1
-        set_word(queue, 1, length)
-        if word_at(queue, _IS_RANKED):
-            return _heappop(_heap(queue))[2]
-        index = word_at(queue, 0)
-        if length:
-            set_word(queue, 0, _behind(queue)[index])
-        return index
-
-    return popleft
-
-
-@register_jitable
-def _remove_from_heap(queue: Any, index: Any) -> None:
-    heap = _heap(queue)
-    position = 0
-    while load_entry(heap, position)[2] != index:
-        position += 1
-    last = heap.pop()
-    if position < len(heap):
-        # What takes its place goes down, or up, to where it belongs.
-        while position and last < load_entry(heap, (position - 1) >> 1):
-            store_entry(heap, position, load_entry(heap, (position - 1) >> 1))
-            position = (position - 1) >> 1
-        _sift(heap, position, len(heap), last)
-
-
-@register_jitable
-def _remove_from_row(queue: Any, index: Any) -> None:
-    behind = _behind(queue)
-    if word_at(queue, 0) == index:
-        set_word(queue, 0, behind[index])
-        return
-    before = word_at(queue, 0)
-    while behind[before] != index:
-        before = behind[before]
-    behind[before] = behind[index]
-    if word_at(queue, 2) == index:
-        set_word(queue, 2, before)
-
-
-@overload_method(QueueType, "remove", strict=False)
-def _queue_remove(queue: Any, index: Any) -> Any:
-    def remove(queue: Any, index: Any) -> Any:
-        if word_at(queue, _IS_RANKED):
-            _remove_from_heap(queue, index)
-        else:
-            _remove_from_row(queue, index)
-        set_word(queue, 1, word_at(queue, 1) - 1)
-
-    return remove
-
-
-@register_jitable
-def _head(queue: Any) -> Any:
-    if word_at(queue, _IS_RANKED):
-        return load_entry(_heap(queue), 0)[2]
-    return word_at(queue, 0)
 
 
 # Numbers by position: what dicts are to paces, and would be to a tier.

@@ -275,8 +275,9 @@ _PLANE: dict[str, Kind] = {
     **dict.fromkeys(
         ("is_divided", "is_stale", "notes_finishes", "routes_least", "schedules_ahead", "weighs_tokens"), BOOLEAN
     ),
-    **dict.fromkeys(("due", "finished", "loads", "ready", "seen", "tokens"), Items("q")),
+    **dict.fromkeys(("due", "finished", "load_order", "loads", "ready", "seen", "tokens"), Items("q")),
     **dict.fromkeys(("renew_at", "renew_interval"), FLOAT),
+    "end_order": Items("d"),
     "attendance": Pointer(ATTENDANCE),
     "conversations": Pointer(CONVERSATIONS),
     "ends": Items("d"),

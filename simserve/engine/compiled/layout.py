@@ -15,6 +15,9 @@ WORD = 8
 _LIBRARY = ctypes.CDLL("msvcrt" if os.name == "nt" else None)
 _reallocate = _LIBRARY.realloc
 _reallocate.argtypes, _reallocate.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_void_p
+_view = ctypes.pythonapi.PyMemoryView_FromMemory
+_view.argtypes, _view.restype = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int), ctypes.py_object
+_READ_ONLY = 0x100
 INTEGER, FLOAT, BOOLEAN = "integer", "float", "boolean"
 
 
@@ -39,8 +42,8 @@ class Table(Items):
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Requests in a row or by rank: head, length, tail, and the column of those who stand behind somebody; a heap of
-    (rank, ready time, request), the columns of ranks and ready times, what a second adds to a rank; 1: by rank."""
+    """Requests in a row or by rank: first place and length; from word 4 on, as of a list, the ring that they stand in,
+    or a heap of (rank, ready time, request); ranks, ready times, what a second adds to a rank; 1: by rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +135,8 @@ class Memory:
         elif isinstance(kind, Items):
             self._put_items(at, kind, value)
         elif isinstance(kind, Queue):
-            self._kept.append(value)
-            self.words[at + 3] = value.ctypes.data
+            # Empty to begin with: it takes memory when somebody stands in it.
+            return
         elif isinstance(kind, Order | Index):
             # Both are empty to begin with.
             size = _INDEX_SIZE if isinstance(kind, Index) else 1
@@ -156,12 +159,23 @@ class Memory:
 
     def drain(self, name: str, number: int = 0) -> NDArray[np.float64]:
         """Return a copy of a list of floats and clear it."""
+        taken = self.peek(name, number).copy()
+        self.lengths(name)[number] = 0
+        return taken
+
+    def peek(self, name: str, number: int = 0) -> NDArray[np.float64]:
+        """Return a list of floats where it lies; it is good until something is added to it."""
         at = number * self.record.num_words + self.record.offsets[name]
-        length = int(self.words[at + 1])
-        if not length:
-            return np.zeros(0)
-        self.words[at + 1] = 0
-        return np.array((ctypes.c_double * length).from_address(int(self.words[at])))
+        size = int(self.words[at + 1]) * WORD
+        return np.frombuffer(_view(int(self.words[at]), size, _READ_ONLY)) if size else np.zeros(0)
+
+    def lengths(self, name: str) -> NDArray[np.int64]:
+        """Return the lengths of a list in all records, where they lie."""
+        return self.words[self.record.offsets[name] + 1 :: self.record.num_words]
+
+    def numbers(self, name: str) -> NDArray[np.int64]:
+        """Return a whole number in all records, where it lies."""
+        return self.words[self.record.offsets[name] :: self.record.num_words]
 
     def rank(self, name: str, ranks: NDArray[np.float64], ready_time: Any, ageing: float, number: int = 0) -> None:
         """Let a queue go by rank."""

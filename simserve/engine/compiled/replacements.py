@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from simserve.engine.compiled.tournament import ORDER
 from simserve.engine.numbers import SEVERAL
 from simserve.errors import InvariantError
 
@@ -40,15 +41,21 @@ def heappop(heap: Any) -> Any:
 
 def sift(heap: Any, position: int, size: int, item: Any) -> None:
     """Put an item at a position or below, whatever is smaller above it."""
+    last = size - 1
     child = 2 * position + 1
-    while child < size:
-        if child + 1 < size and heap[child + 1] < heap[child]:
-            child += 1
-        if not heap[child] < item:
-            break
-        heap[position] = heap[child]
+    while child < last:
+        # Added up, not branched on: which of two is smaller no processor can guess.
+        child += heap[child + 1] < heap[child]
+        smallest = heap[child]
+        if not smallest < item:
+            heap[position] = item
+            return
+        heap[position] = smallest
         position = child
         child = 2 * position + 1
+    if child == last and heap[child] < item:
+        heap[position] = heap[child]
+        position = child
     heap[position] = item
 
 
@@ -362,5 +369,6 @@ REPLACED: dict[str, Any] = {
         give_up,
         least_recent,
         report_stuck,
+        *ORDER,
     )
 }

@@ -28,14 +28,13 @@ from simserve.engine.compiled.layout import (
 )
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
-from simserve.engine.leaps import LEAP_WIDTH
+from simserve.engine.leaps import LEAP_WIDTH, turn_into
 from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import CONTINUOUS, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 
 Drive = Callable[[int, int, float], int]
 _OF_A_LINK = ("seconds", "waited")
-_NO_QUEUE: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
 
 
 def reason_against(config: EngineConfig, keeps_steps: bool) -> str | None:
@@ -56,7 +55,7 @@ class Compiled:
     """The data plane in flat memory.
 
     Args:
-        drive: The compiled `simserve.engine.data_plane.driver`.
+        drive: The compiled `simserve.engine.driver.driver`.
         plane: Whose turn it is and what is to come.
         replicas: Those of the plane. They have not begun, and stay as they are.
         requests: All requests; their columns are filled.
@@ -68,7 +67,6 @@ class Compiled:
         self._requests = Memory(fields.REQUESTS)
         for name in fields.REQUESTS.fields:
             self._requests.put(name, getattr(requests, name))
-        behind = np.zeros(len(requests.ready_time), dtype=np.int64)
         caches = _caches(replicas)
         self._replicas = Memory(fields.REPLICA, len(replicas))
         shared: dict[tuple[int, int], _Shared] = {}
@@ -80,7 +78,6 @@ class Compiled:
             common = shared[group]
             for name, kind in fields.REPLICA.fields.items():
                 if isinstance(kind, Queue):
-                    self._replicas.put(name, behind, number)
                     if isinstance(replica.waiting, OrderedQueue):
                         self._replicas.rank(name, common.ranks, requests.ready_time, replica.waiting.ageing, number)
                 elif isinstance(kind, Table):
@@ -96,7 +93,7 @@ class Compiled:
                 elif not isinstance(kind, Pointer):
                     self._replicas.put(name, getattr(replica, name), number)
         self._plane = Memory(fields.PLANE)
-        self._attendance = _laid_out(fields.ATTENDANCE, plane.attendance, behind)
+        self._attendance = _laid_out(fields.ATTENDANCE, plane.attendance)
         own = {
             "attendance": self._attendance,
             "conversations": _laid_out(fields.CONVERSATIONS, plane.conversations),
@@ -111,7 +108,7 @@ class Compiled:
         self._plane_address, self._requests_address = self._plane.address, self._requests.address
 
     def drive(self, until: float) -> int:
-        """Drive to ``until``, as `simserve.engine.data_plane.driver` says."""
+        """Drive to ``until``, as `simserve.engine.driver.driver` says."""
         return self._drive(self._plane_address, self._requests_address, until)
 
     @property
@@ -155,27 +152,36 @@ class Compiled:
             for number, port in enumerate(transfers.ports):
                 port.seconds, port.waited = (float(flat.kept["ports"].get(name, number)) for name in _OF_A_LINK)
 
-    def num_leaps(self, number: int) -> int:
-        """Return how many leaps a replica has written down."""
-        return self._replicas.length("leaps", number) // LEAP_WIDTH
+    def num_leaps(self, numbers: Sequence[int]) -> list[int]:
+        """Return how many leaps each of some replicas has written down."""
+        lengths: list[int] = (self._replicas.lengths("leaps")[list(numbers)] // LEAP_WIDTH).tolist()
+        return lengths
 
-    def take_leaps(self, number: int) -> NDArray[np.float64]:
-        """Return the leaps that a replica has written down, shape [leaps, fields], and forget them."""
-        return self._replicas.drain("leaps", number).reshape(-1, LEAP_WIDTH)
+    def take_leaps(self, number: int, rows: NDArray[np.float64]) -> None:
+        """Put the leaps that a replica has written down into ``rows``, shape [fields, leaps], and forget them."""
+        turn_into(rows, self._replicas.peek("leaps", number).reshape(-1, LEAP_WIDTH))
+        self._replicas.lengths("leaps")[number] = 0
 
-    def take_advances(self, number: int) -> NDArray[np.float64]:
-        """Return what a step of each leap with decodes added to the contexts, where a replica speculates."""
-        return self._replicas.drain("advances", number)
+    def take_advances(self, numbers: Sequence[int]) -> NDArray[np.float64]:
+        """Return what a step of each leap with decodes added to the contexts, where replicas speculate."""
+        return self._take("advances", numbers)
 
-    def take_gaps(self, number: int) -> NDArray[np.float64]:
-        """Return a replica's irregular gaps, shape [gaps, 2], and forget them."""
-        return self._replicas.drain("irregular_gaps", number).reshape(-1, 2)
+    def take_gaps(self, numbers: Sequence[int]) -> NDArray[np.float64]:
+        """Return the irregular gaps of replicas, shape [gaps, 2], and forget them."""
+        return self._take("irregular_gaps", numbers).reshape(-1, 2)
 
-    def take_swapped_blocks(self, number: int) -> int:
-        """Return how many blocks a replica has swapped since it was last asked."""
-        blocks = int(self._replicas.get("num_swapped_blocks", number))
-        self._replicas.put("num_swapped_blocks", 0, number)
-        return blocks
+    def take_swapped_blocks(self, numbers: Sequence[int]) -> int:
+        """Return how many blocks replicas have swapped since they were last asked."""
+        counts, several = self._replicas.numbers("num_swapped_blocks"), list(numbers)
+        total = int(counts[several].sum())
+        counts[several] = 0
+        return total
+
+    def _take(self, name: str, numbers: Sequence[int]) -> NDArray[np.float64]:
+        """Return what is in a list of several replicas, one after the other, and clear it."""
+        lengths = self._replicas.lengths(name)
+        taken = [self._replicas.drain(name, number) for number in numbers if lengths[number]]
+        return np.concatenate(taken) if taken else np.zeros(0)
 
 
 class _Shared:
@@ -202,31 +208,29 @@ def _columns(record: Record, values: object) -> Memory:
     return memory
 
 
-def _laid_out(record: Record, values: object | None, behind: NDArray[np.int64] = _NO_QUEUE) -> Memory | None:
-    """Return an object with those that it refers to; columns are used where they are.
-
-    Queues in it are empty, and link requests by the column ``behind``.
-    """
+def _laid_out(record: Record, values: object | None) -> Memory | None:
+    """Return an object with those that it refers to; columns are used where they are, and queues in it are empty."""
     if values is None:
         return None
     memory = _columns(record, values)
     for name, kind in record.fields.items():
         value = getattr(values, name)
         if isinstance(kind, Pointer):
-            memory.put(name, _laid_out(kind.record, value, behind))
+            memory.put(name, _laid_out(kind.record, value))
         elif isinstance(kind, Records):
-            memory.put(name, _side_by_side(kind.record, value, behind))
+            memory.put(name, _side_by_side(kind.record, value))
     return memory
 
 
-def _side_by_side(record: Record, values: Sequence[object], behind: NDArray[np.int64] = _NO_QUEUE) -> Memory | None:
+def _side_by_side(record: Record, values: Sequence[object]) -> Memory | None:
     """Return equal objects of numbers, lists and queues (as of `_laid_out`), None where there are none."""
     if not values:
         return None
     memory = Memory(record, len(values))
     for number, value in enumerate(values):
         for name, kind in record.fields.items():
-            memory.put(name, behind if isinstance(kind, Queue) else getattr(value, name), number)
+            if not isinstance(kind, Queue):
+                memory.put(name, getattr(value, name), number)
     return memory
 
 

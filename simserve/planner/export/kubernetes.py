@@ -43,6 +43,7 @@ _PRODUCTS = {
     "h100-sxm-80gb": "NVIDIA-H100-80GB-HBM3",
     "h100-pcie-80gb": "NVIDIA-H100-PCIe",
     "h200-sxm-141gb": "NVIDIA-H200",
+    "h20-96gb": "NVIDIA-H20",
     "a100-sxm-80gb": "NVIDIA-A100-SXM4-80GB",
     "a100-sxm-40gb": "NVIDIA-A100-SXM4-40GB",
     "a100-pcie-80gb": "NVIDIA-A100-80GB-PCIe",

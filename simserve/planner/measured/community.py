@@ -42,6 +42,8 @@ _OFFLINE_SEATS = 512
 _V1_SEATS, _V1_BUDGET = 128, 2048
 """Seats and budget of AsyncLLM outside a server: vLLM's SchedulerConfig.DEFAULT_MAX_NUM_SEQS and
 DEFAULT_MAX_NUM_BATCHED_TOKENS. V0 has one default, 256 seats."""
+_V1_OFFLINE_BUDGET = 8192
+"""Of the LLM class on GPUs other than Hopper with 70 GiB (vLLM 0.20 engine/arg_utils.py, UsageContext.LLM_CLASS)."""
 
 SUSTAINED_REQUESTS = 20
 """Requests a client in the sustained suites, whose number is not recorded: enough for a steady state."""
@@ -95,6 +97,8 @@ def _accelmark_engine(row: Row, hardware: str, *, is_offline: bool) -> dict[str,
     share = re.search(r'"gpu_memory_utilization": ([\d.]+)', notes)
     is_v1 = version_key(version or "0") >= version_key(_FIRST_V1)
     limits: dict[str, Any] = {"max_num_seqs": int(seats.group(1)) if seats else _OFFLINE_SEATS}
+    if is_v1:
+        limits["max_num_batched_tokens"] = _V1_OFFLINE_BUDGET
     if not is_offline:
         limits = {"max_num_seqs": _V1_SEATS, "max_num_batched_tokens": _V1_BUDGET}
         if not is_v1:

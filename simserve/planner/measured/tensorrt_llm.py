@@ -31,8 +31,8 @@ request spread less than those of conversations (cv 1)."""
 
 _LONGEST_FACTOR = 8
 
-_WITH_EXPERTS = ("deepseek", "gpt-oss", "llama-4", "qwen3-235b", "qwen3-30b")
-"""Models with experts on the pages of 1.0 and later."""
+_WITH_EXPERTS = ("deepseek", "gpt-oss", "qwen3-235b", "qwen3-30b")
+"""Models of the pages of 1.0 and later whose attention is data-parallel; Llama 4 Scout is not among them."""
 
 
 def read_offline(folder: Path) -> list[MeasuredPoint]:

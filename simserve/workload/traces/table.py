@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -112,9 +113,9 @@ def find_file(path: str, base_path: Path | None = None) -> Path:
     given = Path(path).expanduser()
     candidates = [given] if given.is_absolute() or base_path is None else [base_path / given, given]
     for candidate in candidates:
-        if candidate.is_file():
+        if os.path.isfile(candidate):
             return candidate
-    if any(candidate.is_dir() for candidate in candidates):
+    if any(os.path.isdir(candidate) for candidate in candidates):
         raise TraceError("is a folder, not a file", file=path)
     places = "" if base_path is None or given.is_absolute() else f" in {base_path} or the working folder"
     raise TraceError(f"no such file{places}", file=path)
