@@ -22,6 +22,8 @@ RETRACT_DECODE_STEPS = 20
 def make_room(replica: Replica, requests: RequestTable) -> bool:
     """Preempt until the next step's decodes have their blocks; return whether anyone had to go."""
     has_preempted = False
+    if replica.progress is not None and replica.progress.most_growth(1) <= replica.free_blocks:
+        return False
     while growth_of_step(replica) > replica.free_blocks:
         # The chunks of the step before: nobody has one in this step yet.
         replica.chunk_requests.clear()

@@ -24,7 +24,7 @@ class Progress:
         pending_blocks: Blocks that those who joined since the last decode step take beyond their regular growth.
     """
 
-    __slots__ = ("_block_size", "_groups", "_offset", "_period", "pending_blocks", "total")
+    __slots__ = ("_block_size", "_groups", "_known", "_offset", "_period", "pending_blocks", "total")
 
     def __init__(self, num_speculative_tokens: int, block_size: int) -> None:
         """Start with nobody.
@@ -39,6 +39,8 @@ class Progress:
         self._period = GRID * block_size
         self._offset = GRID * (num_speculative_tokens + block_size)
         self._groups: dict[int, tuple[list[int], list[int]]] = {}
+        # First step, steps and growth without what is pending, as last asked for.
+        self._known = (0, 0, 0)
 
     def join(self, base: int, pace: int, step: int) -> None:
         """Count a request that decodes from ``step`` on; its blocks are those of its prefill."""
@@ -57,13 +59,23 @@ class Progress:
 
     def growth(self, step: int, num_steps: int) -> int:
         """Return the blocks that ``num_steps`` steps take, the first of them ``step``."""
-        period = self._period
-        taken = self.pending_blocks
-        for pace, (count, remainders) in self._groups.items():
-            cycles, rest = divmod(pace * num_steps, period)
-            start = (period - rest - pace * (step - 1)) % period
-            taken += cycles * count[0] + sum(remainders[start : start + rest])
-        return taken
+        known_step, known_steps, taken = self._known
+        if known_step != step or known_steps != num_steps:
+            period = self._period
+            taken = 0
+            for pace, (count, remainders) in self._groups.items():
+                rest = pace * num_steps
+                if rest >= period:
+                    taken += rest // period * count[0]
+                    rest %= period
+                start = (-rest - pace * (step - 1)) % period
+                taken += sum(remainders[start : start + rest])
+            self._known = step, num_steps, taken
+        return self.pending_blocks + taken
+
+    def most_growth(self, num_steps: int) -> int:
+        """Return the blocks that so many steps take at most: each request may be about to need another one."""
+        return self.pending_blocks + self.total * num_steps // self._period + self.num_requests()
 
     def take(self, step: int, num_steps: int) -> int:
         """Return `growth`; those who joined are regular from now on."""
@@ -73,8 +85,7 @@ class Progress:
 
     def affordable_steps(self, step: int, num_steps: int, free_blocks: int) -> int:
         """Return for how many steps, at most ``num_steps``, the free blocks last; the first is affordable."""
-        most = self.pending_blocks + self.total * num_steps // self._period + self.num_requests()
-        if most <= free_blocks or self.growth(step, num_steps) <= free_blocks:
+        if self.most_growth(num_steps) <= free_blocks or self.growth(step, num_steps) <= free_blocks:
             return num_steps
         low, high = 1, num_steps
         while high - low > 1:
@@ -95,6 +106,7 @@ class Progress:
         return regular + (-(base + pace * step) // self._period)
 
     def _count(self, base: int, pace: int, change: int) -> None:
+        self._known = (0, 0, 0)
         group = self._groups.get(pace)
         if group is None:
             group = self._groups[pace] = ([0], [0] * (2 * self._period))

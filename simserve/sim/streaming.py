@@ -17,7 +17,7 @@ from simserve.sim.events import Clock, Events, Floats, Integers, events_of
 from simserve.sim.records import COMPLETED, RequestRecords
 from simserve.sim.streaming_spec import StreamingSpec
 
-_EVENTS_AT_ONCE = 14_000
+EVENTS_AT_ONCE = 14_000
 """Enough to amortise numpy, few enough that its arrays stay in cache and are not given back to the system each time."""
 
 
@@ -147,7 +147,7 @@ class Sent:
 def _sent(events: Events, clock: Clock, cost: float) -> Sent:
     """Send all events of a replica over a core that takes ``cost`` seconds for one."""
     sent = Sent.nothing(len(events.counts))
-    marks = np.cumsum(clock.steps * clock.decoding) // (_EVENTS_AT_ONCE * events.stride)
+    marks = np.cumsum(clock.steps * clock.decoding) // (EVENTS_AT_ONCE * events.stride)
     ends = np.append(np.flatnonzero(np.diff(marks)) + 1, len(clock.steps)) if len(clock.steps) else np.array([0])
     in_order = np.argsort(events.begin, kind="stable")
     in_order = in_order[events.runs[in_order] > 0]
@@ -183,46 +183,37 @@ def _send_some(
         cost: Seconds an event.
     """
     time, owner, is_before = events.time[others], events.owner[others], events.is_before[others]
-    stride = events.stride
     if len(owner):
         rows = np.union1d(rows, owner)
-    if not len(rows):
-        return
     # Answer by answer: others before its run, its run, others behind it.
-    by_row = np.searchsorted(rows, owner)
-    num_before = np.bincount(by_row[is_before], minlength=len(rows))
-    num_behind = np.bincount(by_row[~is_before], minlength=len(rows))
-    begin = events.begin[rows]
-    skipped = np.minimum(-(-np.maximum(step - begin, 0) // stride), events.runs[rows])
-    reached = np.minimum(-(-np.maximum(step + len(times) - begin, 0) // stride), events.runs[rows])
-    counts = num_before + (reached - skipped) + num_behind
-    ends = np.cumsum(counts)
-    starts = ends - counts
-    total = int(ends[-1])
+    of_row = rows.searchsorted(owner)
+    num_before = np.bincount(of_row[is_before], minlength=len(rows))
+    begin, runs, stride = events.begin[rows], events.runs[rows], events.stride
+    skipped = np.minimum(-(-np.maximum(step - begin, 0) // stride), runs)
+    here = np.minimum(-(-np.maximum(step + len(times) - begin, 0) // stride), runs) - skipped
+    counts = here + np.bincount(of_row, minlength=len(rows))
+    starts = counts.cumsum() - counts
+    total = int(counts.sum())
     if not total:
         return
-    # The place of each event in the order of all instants that there are: of steps, and of others.
-    instants = np.unique(np.concatenate([times, time])) if len(time) else times
-    place_of_step = np.searchsorted(instants, times) if len(time) else np.arange(len(times))
-    kind = np.uint16 if len(instants) <= 65_536 else np.int64
-    at = np.arange(total)
-    if stride > 1:
-        at *= stride
-    at += np.repeat(begin - step + stride * (skipped - starts - num_before), counts)
+    at = np.arange(0, stride * total, stride)
+    at += (begin - step + stride * (skipped - starts - num_before)).repeat(counts)
+    instants = times
     if len(time):
-        np.clip(at, 0, max(len(times) - 1, 0), out=at)
-    keys = place_of_step.astype(kind)[at] if len(times) else np.zeros(total, dtype=kind)
-    if len(time):
-        order = np.argsort(by_row, kind="stable")
-        row = by_row[order]
-        rank = np.arange(len(row)) - np.searchsorted(row, row)
-        keys[starts[row] + rank + np.where(is_before[order], 0, (reached - skipped)[row])] = np.searchsorted(
-            instants, time[order]
-        )
-    order = np.argsort(keys, kind="stable")
+        instants = np.unique(np.concatenate([times, time]))
+        # Others have places of their own.
+        by_row = of_row.argsort(kind="stable")
+        row = of_row[by_row]
+        place = starts[row] + np.arange(len(row)) - row.searchsorted(row) + np.where(is_before[by_row], 0, here[row])
+        at.clip(0, max(len(times) - 1, 0), out=at)
+        at = instants.searchsorted(times)[at] if len(times) else at
+        at[place] = instants.searchsorted(time[by_row])
+    # Of a few bytes, numbers are sorted in time that follows their count.
+    order = at.astype(np.uint16 if len(instants) <= 65_536 else np.int64).argsort(kind="stable")
     when = np.empty(total)
-    when[order] = _pass_server(sent, instants, np.bincount(keys, minlength=len(instants)), cost)
-    _note_gaps(sent, rows[counts > 0], counts[counts > 0], when)
+    when[order] = _pass_server(sent, instants, np.bincount(at, minlength=len(instants)), cost)
+    is_here = counts > 0
+    _note_gaps(sent, rows[is_here], starts[is_here], when)
 
 
 def _pass_server(sent: Sent, instants: Floats, counts: Integers, cost: float) -> Floats:
@@ -243,17 +234,15 @@ def _pass_server(sent: Sent, instants: Floats, counts: Integers, cost: float) ->
     return left
 
 
-def _note_gaps(sent: Sent, rows: Integers, counts: Integers, when: Floats) -> None:
+def _note_gaps(sent: Sent, rows: Integers, starts: Integers, when: Floats) -> None:
     """Note when some events of answers left the server, answer by answer, and the gaps before each."""
-    ends = np.cumsum(counts) - 1
-    starts = ends + 1 - counts
     gaps = np.empty(len(when))
     np.subtract(when[1:], when[:-1], out=gaps[1:])
     gaps[starts] = when[starts] - sent.last[rows]
     is_new = np.isnan(sent.first[rows])
     new = starts[is_new]
     sent.first[rows[is_new]] = when[new]
-    sent.last[rows] = when[ends]
+    sent.last[rows] = when[np.append(starts[1:], len(when)) - 1]
     gaps[new] = np.inf
     sent.smallest = min(sent.smallest, float(gaps.min()))
     # No gap comes before a first event.
