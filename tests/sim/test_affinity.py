@@ -74,6 +74,8 @@ def test_a_replica_that_is_too_full_is_passed_over() -> None:
 
     assert make_router(affinity, [8, 12, 10]).choose(1) == 1
     assert make_router(affinity, [0, 4, 0]).choose(1) == 1
+    assert make_router(affinity, [0, 6, 0]).choose(1) == 0
+    remember(affinity, 0, 1)
     assert make_router(affinity, [8, 30, 10]).choose(1) == 0
     remember(affinity, 0, 1)
     assert make_router(affinity, [8, 30, 10], imbalance_guard=3.0).choose(1) == 1

@@ -112,6 +112,14 @@ def test_each_metric_asks_for_its_own_number(metric: str, target: float, most: i
     assert replica_figures(run, 1)["peak"] == most
 
 
+@pytest.mark.parametrize(("running", "most"), [(21, 1), (23, 2)])
+def test_a_tenth_from_the_target_changes_nothing(running: int, most: int) -> None:
+    """Kubernetes' tolerance: 21 of 20 are left alone, 23 are not."""
+    run = scaled(make_specs([0.0] * running, 4, 12), seats=32, metric="running", target=20)
+
+    assert replica_figures(run, 1)["peak"] == most
+
+
 def test_the_objective_asks_for_more_while_it_is_missed() -> None:
     """First tokens later than 3 s: one replica more at every look in which less than all made it."""
     specs = make_specs([2.0 * index for index in range(60)], 1, 6)

@@ -68,12 +68,15 @@ def test_shares_are_of_tokens_while_both_wait() -> None:
 
 
 def test_long_answers_are_counted() -> None:
-    """Answers of 17 tokens against 5, with prompts of 4: (4 + 34) to (4 + 10), so about 2.7 short ones for a long."""
-    outputs = [17, 5] * 60
-    run = taking_turns(tenants([0.0] * 120, "ab" * 60, outputs))
+    """Answers of 41 tokens against 5, with prompts of 4: (4 + 82) to (4 + 10), so about 6 short ones for a long.
 
-    begun = order(run)[:60]
-    assert begun.count("b") / begun.count("a") == pytest.approx(38 / 14, rel=0.15)
+    A generated token counts as two of a prompt (Sheng et al., section 3: w_p = 1, w_q = 2); as one, it would be 5.
+    """
+    outputs = [41, 5] * 120
+    run = taking_turns(tenants([0.0] * 240, "ab" * 120, outputs))
+
+    begun = order(run)[:100]
+    assert begun.count("b") / begun.count("a") == pytest.approx(86 / 14, rel=0.1)
 
 
 def test_turns_are_not_saved_up() -> None:
