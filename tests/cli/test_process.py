@@ -137,6 +137,24 @@ def test_a_process_ends_with_its_code_and_all_that_waits_for_its_end(before: str
     assert done.stderr.startswith("simserve: error: 'nope' is not a known scenario")
 
 
+def test_what_is_printed_before_an_error_arrives_through_a_pipe(folder: Path) -> None:
+    """What does not fit ends with 3, and its JSON is still printed: stdout is buffered, and written out at the end."""
+    too_large = "run --model llama-3.1-405b --hardware a10-24gb --rate 1 --prompt-tokens 9 --output-tokens 9 --json"
+    buffered = {**environment(), "PYTHONUNBUFFERED": ""}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "simserve", *too_large.split()],
+        cwd=folder,
+        env=buffered,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["fits"] is False
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 @pytest.mark.parametrize("arguments", ["gpus", "gpus --json", "run small.yaml --quiet"])
 def test_a_process_without_stdout_or_stderr_works(arguments: str, closed: str, folder: Path, small: str) -> None:
