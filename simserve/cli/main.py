@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from simserve.errors import EXIT_DONE, InterruptedRunError, InvariantError, SimserveError, UsageError
@@ -42,7 +42,9 @@ def command() -> NoReturn:
     code = main()
     if threading.active_count() == 1 and sys.gettrace() is None and sys.getprofile() is None:
         atexit._run_exitfuncs()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # whoever read it has gone
+                stream.flush()
         os._exit(code)
     sys.exit(code)
 

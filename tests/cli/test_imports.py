@@ -66,3 +66,32 @@ def test_docstrings_are_read_only_for_a_schema() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
 
     assert done.stdout.split() == ["True", "True"]
+
+
+RARE = (
+    "simserve.planner.compare",
+    "simserve.planner.sweep",
+    "simserve.profiles.hf_config",
+    "simserve.report.timeline",
+    "simserve.sim.fleet",
+    "simserve.sim.managed",
+    "simserve.workload.mixture",
+    "simserve.workload.traces",
+)
+"""Modules of what a plain run has not got: a fleet that changes, traces, searches."""
+
+
+@pytest.mark.parametrize("command", ["run single-gpu-7b --set workload.num_requests=50 --out OUT -q", "memory chatbot"])
+def test_a_command_imports_no_other_command_and_nothing_rare(command: str, tmp_path: Path) -> None:
+    """Half of simserve's modules are for what most runs do not use."""
+    words = command.replace("OUT", str(tmp_path / "out")).split()
+    others = tuple(f"simserve.cli.{name}" for name in ("apis", "compare", "cost", "plan", "run", "sweep", "trace"))
+    code = (
+        f"import sys\nfrom simserve.cli.main import main\nmain({words})\n"
+        f"print([name for name in {(*RARE, *others)} if name in sys.modules])"
+    )
+
+    root = Path(ss.__file__).resolve().parents[1]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+
+    assert done.stdout.splitlines()[-1] == str([f"simserve.cli.{words[0]}"] if words[0] == "run" else [])

@@ -115,6 +115,46 @@ def test_a_closed_pipe_ends_quietly(arguments: str, folder: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.parametrize(
+    ("before", "exits"),
+    [
+        ("", ["exit handler"]),
+        ("import threading, time; threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n",
+         ["thread", "exit handler"]),
+    ],
+    ids=["alone", "with a thread"],
+)  # fmt: skip
+def test_a_process_ends_with_its_code_and_all_that_waits_for_its_end(before: str, exits: list[str]) -> None:
+    """Handlers run, threads end, everything printed arrives, though the interpreter is not taken apart."""
+    code = (
+        "import atexit, sys\natexit.register(print, 'exit handler')\nsys.argv = ['simserve', 'run', 'nope']\n"
+        f"{before}from simserve.cli.main import command\ncommand()"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout.splitlines()) == (104, exits)
+    assert done.stderr.startswith("simserve: error: 'nope' is not a known scenario")
+
+
+def test_what_is_printed_before_an_error_arrives_through_a_pipe(folder: Path) -> None:
+    """What does not fit ends with 3, and its JSON is still printed: stdout is buffered, and written out at the end."""
+    too_large = "run --model llama-3.1-405b --hardware a10-24gb --rate 1 --prompt-tokens 9 --output-tokens 9 --json"
+    buffered = {**environment(), "PYTHONUNBUFFERED": ""}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "simserve", *too_large.split()],
+        cwd=folder,
+        env=buffered,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["fits"] is False
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 @pytest.mark.parametrize("arguments", ["gpus", "gpus --json", "run small.yaml --quiet"])
 def test_a_process_without_stdout_or_stderr_works(arguments: str, closed: str, folder: Path, small: str) -> None:

@@ -102,6 +102,20 @@ def test_who_stops_asking_ends_the_processes() -> None:
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.usefixtures("forking")
+def test_alike_tasks_are_forked_only_where_that_saves_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is done here, so that its copies have what it has loaded; the second tells how long the others are."""
+    tasks = [(number,) for number in range(6)]
+
+    short = sorted(results_of(square, tasks, 2, are_alike=True))
+    monkeypatch.setattr(workers, "FORK_SECONDS", 0.0)
+    forked = sorted(results_of(square, tasks, 2, are_alike=True))
+
+    assert {process for _, (_, process) in short} == {os.getpid()}
+    assert [place for place, (_, process) in forked if process == os.getpid()] == [0, 1]
+    assert [result for _, (result, _) in forked] == [result for _, (result, _) in short] == [0, 1, 4, 9, 16, 25]
+
+
 def test_a_process_with_threads_is_not_forked() -> None:
     """What they have locked would stay locked."""
     is_over = threading.Event()

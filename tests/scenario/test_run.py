@@ -8,6 +8,7 @@ import pytest
 
 from simserve.errors import InfeasibleError, ScenarioError
 from simserve.metrics.files import summary_text
+from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from tests.scenario.builders import make_scenario
 
@@ -26,6 +27,15 @@ def test_a_run_serves_every_request() -> None:
 def test_the_same_seed_gives_the_same_summary() -> None:
     """Byte for byte."""
     assert summary_text(run(make_scenario()).summary) == summary_text(run(make_scenario()).summary)
+
+
+def test_a_resolved_scenario_gives_the_summary_of_its_scenario() -> None:
+    """Whoever has resolved it needs not have it done again."""
+    scenario = make_scenario()
+    resolved = resolve(scenario)
+
+    assert resolve(resolved) is resolved
+    assert summary_text(run(resolved).summary) == summary_text(run(scenario).summary)
 
 
 def test_another_seed_gives_another_summary() -> None:
