@@ -243,6 +243,7 @@ class Memory:
             return
         if not len(values):
             self.words[at] = _allocate(WORD)
+            self.words[at + 1] = self.words[at + 2] = 0
             return
         if len(kind.codes) == 1:
             items = np.array(values, dtype=kind.codes)
