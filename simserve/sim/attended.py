@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +19,12 @@ from simserve.engine.callers import Callers
 from simserve.engine.compiled.run import reason_against
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import Part
-from simserve.engine.presence import Presence
 from simserve.engine.state import Replica
 from simserve.engine.transfers import Transfers
 from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.chance import Chance
 from simserve.sim.cluster import Cluster, run_to_end
 from simserve.sim.control import Control
-from simserve.sim.decisions import Decisions, pool_of
 from simserve.sim.delivery import delivery_of
 from simserve.sim.front import FrontTotals
 from simserve.sim.gate import door_of
@@ -38,10 +36,13 @@ from simserve.sim.recorder import Recorder, series_sums
 from simserve.sim.records import REASONS, REPLICA, RequestRecords
 from simserve.sim.routing import DRAWS, plain_router, shares_of
 from simserve.sim.sessions import conversations_of, first_sent
-from simserve.sim.shifts import Shifts, fresh_replica
 from simserve.sim.step_log import StepLog
 from simserve.sim.timeline import FleetTimeline
 from simserve.sim.transfers import transfer_totals, transfers_of, with_transfers
+from simserve.sim.units import fresh_replica, pool_of
+
+if TYPE_CHECKING:
+    from simserve.sim.decisions import Decisions
 
 _NUMBERS_AT_ONCE = 16_384
 """Random numbers that are drawn together where few are taken at a time."""
@@ -147,6 +148,9 @@ class AttendedRun(PoolRun):
         self._cluster.accelerate(compiled)
         self._decisions: Decisions | None = None
         if has_shifts and self._attendance is not None:
+            from simserve.sim.decisions import Decisions
+            from simserve.sim.shifts import Shifts
+
             counts = [each.num_replicas for each in setups]
             fleet = Shifts(self._pools, self._cluster, self._attendance, counts, specs, allowed)
             self._decisions = Decisions(control, setups, fleet, specs, self.arrival_time)
@@ -175,6 +179,8 @@ class AttendedRun(PoolRun):
         if has_shifts:
             scalings = [control.autoscaling, *(each.autoscaling for each in self._setups)]
             notes_ends = any(each is not None and each.metric == "slo" for each in scalings)
+            from simserve.engine.presence import Presence
+
             presence = Presence(len(specs), num_replicas, notes_ends=notes_ends)
         has_retries = any(each.retries is not None for each in specs.classes)
         pauses = self._chance(TO_PAUSE, "retries", len(specs) + 1) if has_retries else Chance(specs, "retries")

@@ -9,9 +9,7 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from simserve.engine.prefix_cache import PrefixPaths
-from simserve.engine.state import COMPLETED, RequestTable
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import COMPLETED
 from simserve.sim.autoscaler import Autoscaler
 from simserve.sim.cluster import end_of
 from simserve.sim.control import Control
@@ -20,9 +18,7 @@ from simserve.sim.liveness import Liveness
 from simserve.sim.lives import Lives
 from simserve.sim.outages import Outages
 from simserve.sim.pools import PoolSetup
-from simserve.sim.recorder import Recorder
 from simserve.sim.timeline import FleetTimeline
-from simserve.sim.units import Pool
 from simserve.sim.updates import Updates
 from simserve.workload.requests import RequestSpecs
 
@@ -151,31 +147,3 @@ def _renew(env: simpy.Environment, fleet: Lives, interval: float) -> Generator[s
     while True:
         fleet.refresh()
         yield env.timeout(interval)
-
-
-def pool_of(
-    setup: PoolSetup,
-    control: Control,
-    times: StepTimes,
-    recorder: Recorder,
-    paths: PrefixPaths | None,
-    requests: RequestTable,
-) -> Pool:
-    """Return a pool without replicas; where there is only one, ``control`` says how its replicas start."""
-    is_named = bool(setup.name)
-    return Pool(
-        setup.name,
-        setup.engine,
-        times,
-        recorder,
-        setup.gpus_per_replica,
-        setup.role,
-        paths,
-        requests,
-        region=setup.region,
-        startup_seconds=setup.startup_seconds if is_named else control.startup_seconds,
-        weights_bytes=setup.weights_bytes if is_named else control.weights_bytes,
-        replicas_per_node=setup.replicas_per_node if is_named else control.replicas_per_node,
-        kv_layout=setup.kv_layout,
-        kv_bytes_per_token=setup.kv_bytes_per_token,
-    )

@@ -15,7 +15,7 @@ from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.affinity import affinity_of
 from simserve.sim.attended import why_managed
 from simserve.sim.callers import Callers
-from simserve.sim.decisions import Decisions, pool_of
+from simserve.sim.decisions import Decisions
 from simserve.sim.delivery import delivery_of
 from simserve.sim.disaggregation import DisaggregatedFleet
 from simserve.sim.fairness import FairQueue
@@ -40,7 +40,7 @@ from simserve.sim.series import BinnedSums
 from simserve.sim.sessions import Sessions, conversations_of, first_sent
 from simserve.sim.step_log import StepLog
 from simserve.sim.timeline import FleetTimeline
-from simserve.sim.units import Pool
+from simserve.sim.units import Pool, pool_of
 
 
 class ManagedRun(PoolRun):

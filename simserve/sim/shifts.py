@@ -19,12 +19,11 @@ from simserve.engine.data_plane import CALLED, CHORES
 from simserve.engine.door import Finishes
 from simserve.engine.presence import CALLS, DRAINS, FROZEN, HAND_OVER, LOSE, RETRIED, SETTLE
 from simserve.engine.routing import LEAST
-from simserve.engine.set_up import set_up
 from simserve.engine.state import INFINITY, UNFINISHED, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.sim.cluster import Cluster
 from simserve.sim.lives import Lives
-from simserve.sim.units import DRAINING, READY, STARTING, Pool, Unit
+from simserve.sim.units import DRAINING, READY, STARTING, Pool, Unit, fresh_replica
 from simserve.workload.requests import RequestSpecs
 
 
@@ -80,15 +79,6 @@ class ShiftUnit(Unit):
     def flush(self) -> None:
         """Hand what the scheduler has written down to the recorder."""
         self._cluster.flush_one(self.pool.recorder, self.number)
-
-
-def fresh_replica(pool: Pool, number: int) -> Replica:
-    """Return a replica of a pool that holds nothing."""
-    assert pool.requests is not None
-    replica = Replica(number, pool.config, pool.times)
-    set_up(replica, pool.requests, pool.paths)
-    pool.recorder.watch(replica)
-    return replica
 
 
 class Shifts(Lives):

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.door import Finishes
 from simserve.engine.prefix_cache import PrefixPaths
 from simserve.engine.set_up import set_up
-from simserve.engine.state import INFINITY, RequestTable
+from simserve.engine.state import INFINITY, Replica, RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.sim.pool_spec import Role
 from simserve.sim.recorder import Recorder
 from simserve.sim.schedulers import Scheduler, each_of, schedulers_of
+
+if TYPE_CHECKING:
+    from simserve.sim.control import Control
+    from simserve.sim.pools import PoolSetup
 
 STARTING, READY, DRAINING, DOWN, STOPPED = range(5)
 """Life of a unit: it takes requests while READY, finishes those it has while DRAINING, has none in the other states."""
@@ -172,3 +177,40 @@ class Unit:
     def num_waiting(self) -> int:
         """Requests in the scheduler's queue, and those routed to it that it has not seen yet."""
         return self.load - self.replica.num_running
+
+
+def pool_of(
+    setup: PoolSetup,
+    control: Control,
+    times: StepTimes,
+    recorder: Recorder,
+    paths: PrefixPaths | None,
+    requests: RequestTable,
+) -> Pool:
+    """Return a pool without replicas; where there is only one, ``control`` says how its replicas start."""
+    is_named = bool(setup.name)
+    return Pool(
+        setup.name,
+        setup.engine,
+        times,
+        recorder,
+        setup.gpus_per_replica,
+        setup.role,
+        paths,
+        requests,
+        region=setup.region,
+        startup_seconds=setup.startup_seconds if is_named else control.startup_seconds,
+        weights_bytes=setup.weights_bytes if is_named else control.weights_bytes,
+        replicas_per_node=setup.replicas_per_node if is_named else control.replicas_per_node,
+        kv_layout=setup.kv_layout,
+        kv_bytes_per_token=setup.kv_bytes_per_token,
+    )
+
+
+def fresh_replica(pool: Pool, number: int) -> Replica:
+    """Return a replica of a pool that holds nothing."""
+    assert pool.requests is not None
+    replica = Replica(number, pool.config, pool.times)
+    set_up(replica, pool.requests, pool.paths)
+    pool.recorder.watch(replica)
+    return replica

@@ -211,6 +211,7 @@ class Memory:
         """Have other numbers in a list."""
         at = number * self.record.num_words + self.record.offsets[name]
         _free(int(self.words[at]))
+        self.words[at : at + 3] = 0
         self.put(name, values, number)
 
     def items(self, name: str, kind: Any, number: int = 0) -> Any:
