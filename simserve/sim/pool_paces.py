@@ -14,24 +14,26 @@ from simserve.workload.acceptance import draw_paces
 from simserve.workload.requests import RequestSpecs
 
 
-def pool_paces(setups: Sequence[PoolSetup], specs: RequestSpecs) -> list[list[int] | None]:
-    """Return the pace of every request on each pool, in parts of a token; None where a pool does not draft.
+def pool_paces(setups: Sequence[PoolSetup], specs: RequestSpecs) -> list[list[int]]:
+    """Return the pace of every request on each pool, in parts of a token; empty: no pool has drafts of its own.
 
-    All are drawn from the same uniforms: a request that is lucky on one pool is lucky on the others.
+    One token a step where a pool does not draft. All others are drawn from the same uniforms: a request that is lucky
+    on one pool is lucky on the others.
     """
+    if not any(setup.acceptance for setup in setups):
+        return []
     asked = np.where(specs.max_tokens > 0, specs.max_tokens, specs.output_tokens)
     tokens = np.minimum(specs.output_tokens, asked)
-    found: list[list[int] | None] = []
+    found = []
     for setup in setups:
         if not setup.acceptance:
-            found.append(None)
+            found.append([GRID] * len(specs))
             continue
         generator = rng.stream(specs.seed, "speculation", specs.replication)
         found.append(draw_paces(tokens, setup.acceptance, generator, GRID).tolist())
     return found
 
 
-def with_any_pace(specs: RequestSpecs, paces: Sequence[list[int] | None]) -> RequestSpecs:
+def with_any_pace(specs: RequestSpecs, paces: Sequence[list[int]]) -> RequestSpecs:
     """Return the requests with room for a pace each; which one holds is written where a request joins a pool."""
-    drawn = next((each for each in paces if each is not None), None)
-    return specs if drawn is None else replace(specs, pace=np.array(drawn, dtype=np.int64))
+    return replace(specs, pace=np.array(paces[0], dtype=np.int64)) if paces else specs
