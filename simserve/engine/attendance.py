@@ -13,7 +13,6 @@ from simserve.engine.data_plane import DataPlane, count_off
 from simserve.engine.delivery import Delivery, seconds_to_client
 from simserve.engine.door import Door, Finishes
 from simserve.engine.outcomes import DEADLINE, GAVE_UP
-from simserve.engine.pool_paces import PoolPaces
 from simserve.engine.state import INFINITY, RequestTable
 from simserve.engine.transfers import Transfers, restore
 from simserve.engine.uniforms import num_left
@@ -48,7 +47,6 @@ class Attendance:
         finishes: How fast each replica finishes requests, where the door goes by it.
         lost_tokens: Tokens generated for requests that were then given up.
         mid_time: The instant that a drive stopped in, to be given random numbers; negative: in none.
-        paces: Of requests that decode speculatively, where pools differ; None: they are the table's.
         transfers: KV caches between prefill and decode replicas; None: every replica does both.
     """
 
@@ -64,7 +62,6 @@ class Attendance:
         "lost_tokens",
         "mid_time",
         "num_leaving",
-        "paces",
         "place",
         "refusals",
         "transfers",
@@ -82,7 +79,6 @@ class Attendance:
         self.finishes = [Finishes(0.0) for _ in range(num_units)]
         self.lost_tokens = 0
         self.mid_time = -1.0
-        self.paces: PoolPaces | None = None
         self.transfers: Transfers | None = None
 
 

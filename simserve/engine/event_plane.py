@@ -38,7 +38,6 @@ from simserve.engine.handover import strike
 from simserve.engine.kernel import complete, plan, seen_time, submit
 from simserve.engine.numbers import earliest_of, find_all, sort_ascending
 from simserve.engine.outcomes import ADMITTED, GAVE_UP, REJECTED, TIMED_OUT
-from simserve.engine.pool_paces import take_pace
 from simserve.engine.state import FAILED, INFINITY, UNFINISHED, RequestTable
 from simserve.engine.transfers import begin, drop, land, may_step, restore_finished, send_on
 
@@ -89,8 +88,6 @@ def arrive(plane: DataPlane, attendance: Attendance, requests: RequestTable, ind
             end_pause(finishes, now)
     count_at(plane, requests, number, index)
     attendance.place[index] = number
-    if attendance.paces is not None:
-        take_pace(attendance.paces, requests, number, index)
     if attendance.transfers is not None:
         begin(attendance.transfers, requests, number, index)
     if plane.schedules_ahead:

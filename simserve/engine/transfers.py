@@ -17,7 +17,6 @@ from simserve.engine.cancel import end_leap
 from simserve.engine.data_plane import DataPlane, count_at, count_off
 from simserve.engine.handover import strike, take_in
 from simserve.engine.numbers import least_among
-from simserve.engine.pool_paces import take_pace
 from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
 
 if TYPE_CHECKING:
@@ -186,8 +185,6 @@ def land(plane: DataPlane, attendance: Attendance, requests: RequestTable, index
     number = least_among(transfers.ports[transfers.prefill_replica[index]].readers, plane.loads)
     count_at(plane, requests, number, index)
     attendance.place[index] = number
-    if attendance.paces is not None:
-        take_pace(attendance.paces, requests, number, index)
     transfers.stage[index] = LANDED
     landed = transfers.ports[number].landed
     landed.append(index)

@@ -16,8 +16,6 @@ from simserve.engine.attendance import AT_DOOR, TO_PAUSE, TO_ROUTE, Attendance
 from simserve.engine.callers import Callers
 from simserve.engine.compiled.run import reason_against
 from simserve.engine.data_plane import Part
-from simserve.engine.numbers import column
-from simserve.engine.pool_paces import PoolPaces
 from simserve.engine.set_up import set_up
 from simserve.engine.state import Replica
 from simserve.engine.transfers import Transfers
@@ -29,7 +27,6 @@ from simserve.sim.delivery import delivery_of
 from simserve.sim.front import FrontTotals
 from simserve.sim.gate import door_of
 from simserve.sim.patience import callers_of, kinds_of
-from simserve.sim.pool_paces import pool_paces, with_any_pace
 from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of, request_table
 from simserve.sim.prefixes import prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, series_sums
@@ -61,7 +58,7 @@ def is_attended(setups: Sequence[PoolSetup], control: Control) -> bool:
 def _is_steady(setup: PoolSetup) -> bool:
     engine = setup.engine
     serves = engine.batching == "continuous" and engine.kv_allocation != "none" and engine.data_parallel_size == 1
-    return serves and setup.autoscaling is None
+    return serves and setup.autoscaling is None and not setup.acceptance
 
 
 class AttendedRun:
@@ -95,8 +92,6 @@ class AttendedRun:
         if not any(each.engine.num_offload_blocks for each in setups):
             # Once for caches and router.
             specs = replace(specs, prefixes=prefixes_of(specs))
-        paces = pool_paces(setups, specs)
-        specs = with_any_pace(specs, paces)
         self._setups, self._specs = setups, specs
         self.requests = request_table(setups, specs, control.allowed)
         self.arrival_time = np.array(specs.arrival_time, dtype=np.float64)
@@ -120,7 +115,7 @@ class AttendedRun:
                 recorder.watch(replica)
                 replicas.append(replica)
         self._numbers: dict[int, Chance] = {}
-        self._attendance = self._attend(control, latency, len(replicas), paces)
+        self._attendance = self._attend(control, latency, len(replicas))
         draws_to_route = self._attendance is not None and DRAWS.get(control.routing.policy)
         chance = self._chance(TO_ROUTE, "routing", _NUMBERS_AT_ONCE) if draws_to_route else None
         router = plain_router(control.routing, specs, as_lists=is_interpreted, chance=chance)
@@ -167,16 +162,14 @@ class AttendedRun:
             np.frombuffer(self.requests.ready_time)[self._cluster.num_arrived :] = np.nan
         return was_interrupted
 
-    def _attend(
-        self, control: Control, latency: NDArray[np.float64], num_replicas: int, paces: Sequence[list[int]]
-    ) -> Attendance | None:
-        """Return the clients of the run, None where nobody is refused, hangs up, or changes where it is served."""
+    def _attend(self, control: Control, latency: NDArray[np.float64], num_replicas: int) -> Attendance | None:
+        """Return the clients of the run, None where nobody is refused and nobody hangs up."""
         specs, admission, streaming = self._specs, control.admission, control.streaming
         hangs_up = any(each.timeout is not None for each in specs.classes)
         hangs_up = hangs_up or (streaming is not None and streaming.http_timeout is not None)
         waits = specs.concurrency is not None or specs.turn is not None
         delivery = delivery_of(streaming, num_replicas) if waits and streaming is not None else None
-        if not (admission or delivery or control.disaggregation or hangs_up or paces):
+        if admission is None and delivery is None and control.disaggregation is None and not hangs_up:
             return None
         has_retries = any(each.retries is not None for each in specs.classes)
         pauses = self._chance(TO_PAUSE, "retries", len(specs) + 1) if has_retries else Chance(specs, "retries")
@@ -187,9 +180,6 @@ class AttendedRun:
             chance = self._chance(AT_DOOR, "admission", _NUMBERS_AT_ONCE) if is_drawn else Chance(specs, "admission")
             door = door_of(admission, control, specs, chance.uniforms)
         attendance = Attendance(callers, door, num_replicas, delivery)
-        if paces:
-            offsets = [len(specs) * number for number, each in enumerate(self._members) for _ in each]
-            attendance.paces = PoolPaces(column(np.concatenate(paces), np.int64), offsets)
         if control.disaggregation is not None:
             attendance.transfers = transfers_of(
                 control.disaggregation, control.kv_bytes_per_token, self._setups, self._members, len(specs)

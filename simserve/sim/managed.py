@@ -82,8 +82,8 @@ class ManagedRun:
         sums = series_sums()
         self._setups = tuple(setups)
         self._pools = [_pool(setup, sums, specs, log) for setup in setups]
-        for number, pool in enumerate(self._pools):
-            pool.requests, pool.paces = self.requests, paces[number] if paces else None
+        for pool, own_paces in zip(self._pools, paces, strict=True):
+            pool.requests, pool.paces = self.requests, own_paces
         if not self._pools[0].name:
             # One kind of replica: what decides says how it starts and where it stands.
             only = self._pools[0]

@@ -14,26 +14,25 @@ from simserve.workload.acceptance import draw_paces
 from simserve.workload.requests import RequestSpecs
 
 
-def pool_paces(setups: Sequence[PoolSetup], specs: RequestSpecs) -> list[list[int]]:
-    """Return the pace of every request on each pool, in parts of a token; empty: no pool has drafts of its own.
+def pool_paces(setups: Sequence[PoolSetup], specs: RequestSpecs) -> list[list[int] | None]:
+    """Return the pace of every request on each pool, in parts of a token; None: no pool has drafts of its own.
 
     One token a step where a pool does not draft. All others are drawn from the same uniforms: a request that is lucky
     on one pool is lucky on the others.
     """
-    if not any(setup.acceptance for setup in setups):
-        return []
     asked = np.where(specs.max_tokens > 0, specs.max_tokens, specs.output_tokens)
     tokens = np.minimum(specs.output_tokens, asked)
-    found = []
+    found: list[list[int] | None] = []
     for setup in setups:
         if not setup.acceptance:
-            found.append([GRID] * len(specs))
+            found.append([GRID] * len(specs) if any(each.acceptance for each in setups) else None)
             continue
         generator = rng.stream(specs.seed, "speculation", specs.replication)
         found.append(draw_paces(tokens, setup.acceptance, generator, GRID).tolist())
     return found
 
 
-def with_any_pace(specs: RequestSpecs, paces: Sequence[list[int]]) -> RequestSpecs:
+def with_any_pace(specs: RequestSpecs, paces: Sequence[list[int] | None]) -> RequestSpecs:
     """Return the requests with room for a pace each; which one holds is written where a request joins a pool."""
-    return replace(specs, pace=np.array(paces[0], dtype=np.int64)) if paces else specs
+    drawn = next((each for each in paces if each is not None), None)
+    return specs if drawn is None else replace(specs, pace=np.array(drawn, dtype=np.int64))

@@ -74,14 +74,12 @@ def num_decode_steps(
     steps = np.zeros(len(tokens), dtype=np.int64)
     is_short = (tokens > 0) & (tokens <= EXACT_TOKENS)
     if is_short.any():
-        # How likely an answer of each length is done after n steps, less 1: ascending.
-        finished = np.ascontiguousarray(-_unfinished(shares, int(tokens[is_short].max())).T)
-        by_length = np.flatnonzero(is_short)
-        by_length = by_length[np.argsort(tokens[by_length], kind="stable")]
-        lengths, starts = np.unique(tokens[by_length], return_index=True)
-        for length, rows in zip(lengths.tolist(), np.split(by_length, starts[1:]), strict=True):
+        unfinished = _unfinished(shares, int(tokens[is_short].max()))
+        for length in np.unique(tokens[is_short]):
+            rows = tokens == length
             # Falling in the step: count the steps after which fewer than 1 - u of the answers are done.
-            steps[rows] = np.searchsorted(finished[length], -(1.0 - uniforms[rows]), side="left") + 1
+            above = np.searchsorted(-unfinished[:, length], -(1.0 - uniforms[rows]), side="left")
+            steps[rows] = above + 1
     is_long = tokens > EXACT_TOKENS
     if is_long.any():
         steps[is_long] = _normal_steps(tokens[is_long], shares, uniforms[is_long])
@@ -119,12 +117,10 @@ def _unfinished(shares: NDArray[np.float64], longest: int) -> NDArray[np.float64
     """Return P(fewer than t tokens after n steps) for n = 1 .. and t = 0 .. longest, shape [steps, longest + 1]."""
     reached = np.zeros(longest + 1)
     reached[0] = 1.0
-    step = np.concatenate(([0.0], shares))
     rows = []
     while True:
-        reached = np.convolve(reached, step)[: longest + 1]
-        below = np.zeros(longest + 1)
-        np.cumsum(reached[:-1], out=below[1:])
+        reached = np.convolve(reached, np.concatenate(([0.0], shares)))[: longest + 1]
+        below = np.concatenate(([0.0], np.cumsum(reached)[:-1]))
         rows.append(below)
         if below[-1] <= _NEVER:
             return np.minimum.accumulate(np.array(rows), axis=0)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import simserve as ss
 from simserve.engine.compiled import fields as flat
-from simserve.engine.pool_paces import PoolPaces
 from simserve.engine.transfers import Port, Transfers
 from simserve.scenario.schema import Scenario
 from simserve.sim.attended import is_attended
@@ -42,7 +41,6 @@ ORDER_OF_POOLS: tuple[tuple[Role, ...], ...] = (
     ("decode", "prefill"),
     ("prefill", "decode", "both"),
     ("prefill", "prefill", "decode", "decode"),
-    ("both", "both"),
 )
 
 
@@ -55,7 +53,6 @@ def split_deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSp
     room = replace(config, num_blocks=config.num_blocks + draw(st.integers(0, 9)))
     times = deployment.priced.step_times
     roles = draw(st.sampled_from(ORDER_OF_POOLS))
-    drafts, has_drafts = config.num_speculative_tokens, draw(st.booleans())
     layouts = draw(st.sampled_from(["aaaa", "abab"])) if len(roles) == 4 else "aaaa"
     pools = tuple(
         PoolSetup(
@@ -66,7 +63,6 @@ def split_deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSp
             priced=None,
             num_replicas=draw(st.integers(1, 2)),
             kv_layout=layout,
-            acceptance=(draw(st.sampled_from([0.4, 1.0])),) * drafts if has_drafts and role != "prefill" else (),
             kv_bytes_per_token=draw(st.sampled_from([None, 3e8])),
         )
         for number, (role, layout) in enumerate(zip(roles, layouts, strict=False))
@@ -121,7 +117,6 @@ def test_split_pools_run_compiled_as_they_are(kind: str, data: st.DataObject) ->
 
 def test_every_field_between_the_pools_has_a_place_in_flat_memory() -> None:
     """What these objects have, compiled code sees."""
-    assert set(flat.POOL_PACES.fields) == set(PoolPaces.__slots__)
     assert set(flat.PORT.fields) == set(Port.__slots__)
     assert set(flat.TRANSFERS.fields) == set(Transfers.__slots__)
 

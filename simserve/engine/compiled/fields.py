@@ -229,7 +229,6 @@ DELIVERY = Record(
     },
 )
 FINISHES = Record("finishes", {"interval": FLOAT, "is_warm": BOOLEAN, "last": FLOAT})
-POOL_PACES = Record("pool_paces", {"offsets": Items("q"), "paces": Column("q")})
 PORT = Record(
     "port",
     {
@@ -265,7 +264,6 @@ ATTENDANCE = Record(
         "lost_tokens": INTEGER,
         "mid_time": FLOAT,
         "num_leaving": Items("q"),
-        "paces": Pointer(POOL_PACES),
         "place": Column("i"),
         "refusals": Column("q"),
         "transfers": Pointer(TRANSFERS),

@@ -29,7 +29,6 @@ from simserve.engine.compiled.layout import (
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
 from simserve.engine.leaps import LEAP_WIDTH, turn_into
-from simserve.engine.progress import GRID
 from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import CONTINUOUS, Replica, RequestTable
 from simserve.engine.tables import StepTimes
@@ -88,7 +87,7 @@ class Compiled:
                 elif name == "times":
                     self._replicas.put(name, common.times, number)
                 elif name == "progress":
-                    self._replicas.put(name, _progress(replica), number)
+                    self._replicas.put(name, _progress(replica, requests), number)
                 elif name == "cache":
                     self._replicas.put(name, caches[number], number)
                 elif not isinstance(kind, Pointer):
@@ -265,7 +264,7 @@ def _caches(replicas: list[Replica]) -> list[Memory | None]:
     return caches
 
 
-def _progress(replica: Replica) -> Memory | None:
+def _progress(replica: Replica, requests: RequestTable) -> Memory | None:
     """Return the counts by pace of a replica that has not begun, None where it does not speculate."""
     if replica.progress is None:
         return None
@@ -273,8 +272,7 @@ def _progress(replica: Replica) -> Memory | None:
     for name, kind in fields.PROGRESS.fields.items():
         if kind == INTEGER:
             memory.put(name, getattr(replica.progress, name))
-    # The fastest has every draft accepted.
-    num_paces = GRID * replica.tokens_per_decode + 1
+    num_paces = max(requests.pace) + 1
     memory.put("counts", np.zeros(num_paces, dtype=np.int64))
     memory.put("remainders", np.zeros(2 * memory.get("_period") * num_paces, dtype=np.int64))
     return memory
