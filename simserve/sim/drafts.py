@@ -44,8 +44,8 @@ class DraftSums:
 
     def add(self, leaps: LeapColumns, advances: Floats) -> None:
         """Add leaps, each step of which brings ``advances`` tokens to the decoding sequences together."""
-        self._num_drafts += float(leaps.decoding @ leaps.steps)
-        self._num_tokens += float(advances @ leaps.steps)
+        self._num_drafts += _dot(leaps.decoding, leaps.steps)
+        self._num_tokens += _dot(advances, leaps.steps)
         self._num_steps += float(leaps.steps[leaps.decoding > 0].sum())
         self._contexts += float(leaps.contexts.sum())
         if self._drafting is not None:
@@ -73,9 +73,9 @@ class DraftSums:
         mixed += np.asarray(times.sequence_seconds)[decoding + prefilling * is_mixed]
         mixed += np.asarray(times.decode_attention_base)[decoding] + times.prefill_request_seconds * leaps.prefilling
         per_step = np.where(is_mixed, mixed, np.asarray(times.decode_base)[decoding])
-        self.seconds += float(per_step @ leaps.steps)
+        self.seconds += _dot(per_step, leaps.steps)
         slope = np.asarray(times.decode_slope)[decoding] * np.where(is_mixed, times.mixed_decode_factor, 1.0)
-        self.seconds += float(slope @ leaps.contexts)
+        self.seconds += _dot(slope, leaps.contexts)
         self.seconds += times.prefill_pair_seconds * float(leaps.pairs.sum())
         self.seconds += times.prefill_context_seconds * float(leaps.keys.sum())
 
@@ -95,5 +95,10 @@ class DraftSums:
         later = (leaps.decoding + leaps.prefilling).astype(np.int64)
         read = parts.weight_bytes[np.minimum(leaps.priced.astype(np.int64), last)]
         read = read + (count - 1) * parts.weight_bytes[np.minimum(later, last)]
-        self.bytes += float(read @ leaps.steps) + parts.token_bytes * tokens
+        self.bytes += _dot(read, leaps.steps) + parts.token_bytes * tokens
         self.bytes += parts.kv_bytes_per_token * (keys + float(leaps.keys.sum()) + tokens)
+
+
+def _dot(values: Floats, weights: Floats) -> float:
+    """Return the sum of products. A BLAS would share it between threads, and add in an order of their own."""
+    return float((values * weights).sum())

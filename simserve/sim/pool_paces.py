@@ -15,16 +15,17 @@ from simserve.workload.requests import RequestSpecs
 
 
 def pool_paces(setups: Sequence[PoolSetup], specs: RequestSpecs) -> list[list[int] | None]:
-    """Return the pace of every request on each pool, in parts of a token; None where a pool does not draft.
+    """Return the pace of every request on each pool, in parts of a token; None: no pool has drafts of its own.
 
-    All are drawn from the same uniforms: a request that is lucky on one pool is lucky on the others.
+    One token a step where a pool does not draft. All others are drawn from the same uniforms: a request that is lucky
+    on one pool is lucky on the others.
     """
     asked = np.where(specs.max_tokens > 0, specs.max_tokens, specs.output_tokens)
     tokens = np.minimum(specs.output_tokens, asked)
     found: list[list[int] | None] = []
     for setup in setups:
         if not setup.acceptance:
-            found.append(None)
+            found.append([GRID] * len(specs) if any(each.acceptance for each in setups) else None)
             continue
         generator = rng.stream(specs.seed, "speculation", specs.replication)
         found.append(draw_paces(tokens, setup.acceptance, generator, GRID).tolist())

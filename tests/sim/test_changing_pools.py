@@ -17,6 +17,7 @@ from simserve.sim.pool_spec import DisaggregationSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, FAILED
 from simserve.sim.simulate import Simulation, simulate
+from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.units import READY
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
@@ -154,6 +155,18 @@ def test_pools_draft_at_their_own_pace() -> None:
     assert run.records.finish_time.tolist() == [11.0, 31.0]
     assert run.totals.speculation is not None
     assert run.totals.speculation.num_tokens == pytest.approx(30.0)
+
+
+def test_clients_of_a_pool_without_drafts_get_token_by_token() -> None:
+    """Beside a pool that drafts: 31 events of the one, 11 of the other."""
+    drafts = {"num_speculative_tokens": 2, "max_num_batched_tokens": 64}
+    pools = [pool("a", config=drafts, acceptance=(1.0, 1.0)), pool("b")]
+    stream = validate(StreamingSpec, {"cost_per_event": "0 s"})
+    run = run_pools(make_specs([0.0, 0.0], 1, 31), pools, [0, 1], streaming=stream)
+
+    assert run.stream is not None
+    assert run.stream.num_events == 11 + 31
+    assert run.records.itl_max.tolist() == [1.0, 1.0]
 
 
 def test_a_request_that_moves_takes_the_pace_of_where_it_is() -> None:
