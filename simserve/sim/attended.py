@@ -1,8 +1,7 @@
 """One run of replicas, in one pool or several, that may come and go, and whose clients may be refused and hang up.
 
 What a data plane does by itself is in its rules, so that the whole run can be compiled; SimPy decides which replicas
-are there (`simserve.sim.shifts`). Where something stands in front of them, or moves requests between them, it is
-`simserve.sim.managed`.
+are there (`simserve.sim.shifts`). What that does not cover (`why_managed`) is a run of `simserve.sim.managed`.
 """
 
 from __future__ import annotations

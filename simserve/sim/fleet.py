@@ -1,9 +1,9 @@
-"""Fleet: the data plane of runs in which replicas come and go, or requests are moved or answered elsewhere.
+"""Fleet: the data plane of runs in which something stands in front of the replicas, or schedulers are of any kind.
 
 Everything that happens at a time of its own (arrivals, time limits, transfers that land) is an event in one heap;
 SimPy's side (autoscaler, faults, router ticks) calls in between two drives. What touches a replica inside a leap takes
 effect at the end of the step that runs. At one instant steps end first, then events happen, then steps are planned.
-Runs of replicas that are there throughout take `simserve.sim.attended`, with the same result.
+Other runs take `simserve.sim.attended`, with the same result.
 """
 
 from __future__ import annotations

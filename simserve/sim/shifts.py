@@ -1,8 +1,8 @@
 """Shifts: replicas that come and go on the event plane, interpreted or compiled.
 
 The plane (`simserve.engine.event_plane`) moves them; what is decided over time (`simserve.sim.decisions`) reaches it
-between two drives, and where it calls because a step has ended that somebody waits for. What has something in front of
-its replicas, or moves requests between them, is a `simserve.sim.fleet.Fleet`.
+between two drives, and where it calls because a step has ended that somebody waits for. What the plane does not know is
+a `simserve.sim.fleet.Fleet`.
 """
 
 from __future__ import annotations
