@@ -27,7 +27,7 @@ GRID = (
     *("--grid", "workload.arrivals.concurrency=8,12,16,20,24,28"),
     *("--grid", "deployment.engine.max_num_seqs=32,64,128,256"),
 )
-SHORT, LONG = 2_000, 100_000
+SHORT, LONG, LONGEST = 2_000, 100_000, 500_000
 """Requests of a point of the sweeps."""
 PLANNED_QUICKLY = ("--hardware", "h100-sxm-80gb", "--trials", "0")
 
@@ -121,10 +121,10 @@ def _looked_at(answer: Mapping[str, Any]) -> str:
 
 
 def _sweep_lines(*, quick: bool) -> Iterable[str]:
-    """Yield sweeps of short and of long points by workers, in turns, and whether their tables are the same."""
+    """Yield sweeps of shorter and longer points by workers, in turns, and whether their tables are the same."""
     ways = {"one worker": ("1", "auto"), "two workers": ("2", "auto")}
     fresh = {"two fresh processes (loky)": ("2", "loky")}
-    for num_requests, compared in ((SHORT, ways if quick else ways | fresh), (LONG, ways)):
+    for num_requests, compared in ((SHORT, ways if quick else ways | fresh), (LONG, ways), (LONGEST, ways)):
         size = num_requests // 20 if quick else num_requests
         yield ""
         yield f"| `simserve sweep`, 24 points of {size:,} requests | CPU s | of one worker | wall s | of one worker |"
