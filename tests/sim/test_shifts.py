@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,13 +35,12 @@ from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_config, make_faults, make_specs
-from tests.engine.strategies import Case
-from tests.engine.test_compiled import assert_same_values, is_covered
 from tests.engine.test_fuzz import CHECKS
 from tests.sim.test_attended import (
     KINDS,
     SMALL,
     STORM,
+    assert_compiled_alike,
     assert_same_runs,
     deployments,
     is_served_plainly,
@@ -151,13 +150,7 @@ def test_replicas_come_and_go_as_on_the_managed_plane(kind: str, data: st.DataOb
 def test_replicas_come_and_go_in_compiled_code(kind: str, data: st.DataObject) -> None:
     """The same cases, compiled: every record and every total is the same, to the bit."""
     deployment, specs = data.draw(shifting(kind))
-    assume(is_covered(Case(deployment.engine, deployment.priced.step_times, specs)))
-
-    interpreted, compiled = (served(deployment, specs, how) for how in ("off", "on"))
-
-    assert_same_runs(interpreted, compiled)
-    for each in fields(interpreted.totals):
-        assert_same_values(each.name, getattr(interpreted.totals, each.name), getattr(compiled.totals, each.name))
+    assert_compiled_alike(deployment, specs)
 
 
 def test_every_field_has_a_place_in_flat_memory() -> None:

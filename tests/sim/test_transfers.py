@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import simserve as ss
@@ -23,12 +23,12 @@ from simserve.sim.simulate import Deployment
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_config, make_faults
-from tests.engine.strategies import Case, step_times
-from tests.engine.test_compiled import assert_same_values, is_covered
+from tests.engine.strategies import step_times
 from tests.engine.test_fuzz import CHECKS
 from tests.sim.test_attended import (
     SMALL,
     STORM,
+    assert_compiled_alike,
     assert_same_runs,
     deployments,
     is_served_plainly,
@@ -105,14 +105,7 @@ def test_split_pools_on_the_plain_plane_do_what_they_do_on_the_managed_one(kind:
 def test_split_pools_run_compiled_as_they_are(kind: str, data: st.DataObject) -> None:
     """The same cases, compiled: every record and every total is the same, to the bit."""
     deployment, specs = data.draw(split_deployments(kind))
-    assume(is_covered(Case(deployment.engine, deployment.priced.step_times, specs)))
-
-    interpreted, compiled = (served(deployment, specs, how) for how in ("off", "on"))
-
-    assert_same_runs(interpreted, compiled)
-    assert interpreted.transfers == compiled.transfers
-    for each in fields(interpreted.totals):
-        assert_same_values(each.name, getattr(interpreted.totals, each.name), getattr(compiled.totals, each.name))
+    assert_compiled_alike(deployment, specs)
 
 
 def test_every_field_between_the_pools_has_a_place_in_flat_memory() -> None:

@@ -1,0 +1,35 @@
+"""Published figures of GPUs whose kernels nobody measured for simserve: what a wrong link or rate would move."""
+
+from __future__ import annotations
+
+import pytest
+
+from simserve.planner.measured.sources import read_points
+from simserve.planner.validation.prediction import Pricer, predict
+
+
+@pytest.mark.parametrize(
+    ("hardware", "model", "num_figures", "most"),
+    [
+        ("gh200-96gb", "llama-3.1-70b", 1, 0.05),
+        ("gh200-96gb", "mixtral-8x7b", 1, 0.06),
+        ("l40s-48gb", "llama-3.1-70b", 2, 0.06),
+        ("b200-sxm-180gb", "llama-3.3-70b", 2, 0.12),
+        ("b200-sxm-180gb", "llama-3.1-405b", 1, 0.06),
+        ("rtx-pro-6000-96gb", "llama-3.3-70b", 2, 0.1),
+    ],
+)
+def test_gpus_without_tables_are_where_they_were_measured(
+    hardware: str, model: str, num_figures: int, most: float
+) -> None:
+    """TensorRT-LLM offline: each published throughput, links of four and eight cards and FP4 among them."""
+    points = [
+        point
+        for point in read_points(None)
+        if (point.engine, point.hardware, point.model) == ("tensorrt-llm", hardware, model)
+    ]
+    pricer = Pricer()
+    errors = [predict(point, pricer).predicted["throughput"] / point.measured["throughput"] - 1.0 for point in points]
+
+    assert len(errors) == num_figures
+    assert max(map(abs, errors)) <= most
