@@ -33,3 +33,18 @@ def test_gpus_without_tables_are_where_they_were_measured(
 
     assert len(errors) == num_figures
     assert max(map(abs, errors)) <= most
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "mistral-7b"])
+def test_hosts_of_old_engines_take_a_time_for_every_request(model: str) -> None:
+    """vLLM 0.5.4 on H100 with hundreds of requests in a step, on one GPU and on eight: the host is most of it."""
+    points = [
+        point
+        for point in read_points(None, ("unseen",))
+        if (point.engine, point.version, point.hardware, point.model) == ("vllm", "0.5.4", "h100-sxm-80gb", model)
+    ]
+    pricer = Pricer()
+    errors = [predict(point, pricer).predicted["throughput"] / point.measured["throughput"] - 1.0 for point in points]
+
+    assert len(errors) == 2
+    assert max(map(abs, errors)) <= 0.12
