@@ -90,7 +90,7 @@ def gpus(
             )
             for row in rows
         ],
-        "Peaks are dense. USD/h: the median on-demand price, and the date of the newest one; --offers lists all.",
+        "Peaks are dense. USD/h: on demand at specialised clouds, fitted, and the date of the newest price; --offers lists all.",
     )
 
 

@@ -373,7 +373,7 @@ def _ranges(resolved: ResolvedScenario, model: Comparison) -> dict[str, tuple[An
     found = offers(resolved.shape.hardware.prices, "on_demand")
     usd = resolved.gpu_hour_usd
     if usd and pricing.gpu_hour_usd is None and pricing.purchase in (None, "on_demand") and len(found) > 1:
-        prices = sorted(price.usd_per_hour for price in found)
+        prices = sorted({usd, *(price.usd_per_hour for price in found)})
         low, high = (
             replace(model, unit_usd_per_month=model.unit_usd_per_month * p / usd) for p in (prices[0], prices[-1])
         )
