@@ -55,7 +55,15 @@ def test_the_levels_are_those_of_the_committed_prices() -> None:
 
 def test_gpus_are_ordered_as_every_common_seller_orders_them() -> None:
     """Whoever sells two of them asks more for the newer one, and 40 to 56 % of an H100 for an A100."""
-    order = ("t4-16gb", "l4-24gb", "a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm-80gb", "h200-sxm-141gb", "b200-sxm-180gb")
+    order = (
+        "t4-16gb",
+        "l4-24gb",
+        "a100-sxm-40gb",
+        "a100-sxm-80gb",
+        "h100-sxm-80gb",
+        "h200-sxm-141gb",
+        "b200-sxm-180gb",
+    )
     usd = [load_hardware(name).default_price or 0.0 for name in order]
 
     assert usd == sorted(usd)
