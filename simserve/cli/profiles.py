@@ -90,7 +90,7 @@ def gpus(
             )
             for row in rows
         ],
-        "Peaks are dense. USD/h: on demand at specialised clouds, fitted, and the date of the newest price; --offers lists all.",
+        "Peaks are dense. USD/h: on demand at specialised clouds, fitted, and when it was seen; --offers lists all.",
     )
 
 

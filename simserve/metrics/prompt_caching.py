@@ -1,4 +1,4 @@
-"""What an API with a prompt cache charges for the requests of a run: which prefixes it finds, which it is given to keep.
+"""What an API with a prompt cache charges for the requests of a run: which prefixes it finds, and which it is to keep.
 
 Knows what requests have in common and when they are sent, not what a server of one's own finds in its cache.
 """
