@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from simserve.metrics.result import RunResult
 from simserve.metrics.stored import (
     BACKGROUND_KEY,
+    DIGEST_KEY,
     REQUESTS_FILE,
     RESULT_FILE,
     SCENARIO_FILE,
     TIMESERIES_FILE,
     background_text,
+    digest_of,
 )
 from simserve.metrics.tables import Column, request_columns, series_columns
 
@@ -43,14 +45,14 @@ def write_result(result: RunResult, folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     records, series = result.simulation.records, result.simulation.totals.series
+    summary, scenario = summary_text(result.summary), scenario_text(result.scenario)
+    metadata = {BACKGROUND_KEY: background_text(result), DIGEST_KEY: digest_of(summary, scenario)}
     with _database() as database:
         writers: dict[str, Callable[[Path], None]] = {
-            SCENARIO_FILE: lambda path: _write_text(path, scenario_text(result.scenario)),
-            REQUESTS_FILE: lambda path: _write_parquet(
-                database, path, request_columns(records, result.slo), {BACKGROUND_KEY: background_text(result)}
-            ),
+            SCENARIO_FILE: lambda path: _write_text(path, scenario),
+            REQUESTS_FILE: lambda path: _write_parquet(database, path, request_columns(records, result.slo), metadata),
             TIMESERIES_FILE: lambda path: _write_parquet(database, path, series_columns(series)),
-            RESULT_FILE: lambda path: _write_text(path, summary_text(result.summary)),
+            RESULT_FILE: lambda path: _write_text(path, summary),
         }
         for name, write in writers.items():
             _write_whole(folder / name, write)
