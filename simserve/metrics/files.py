@@ -28,6 +28,7 @@ from simserve.metrics.stored import (
     digest_of,
 )
 from simserve.metrics.tables import Column, request_columns, series_columns
+from simserve.unfinished import remove_abandoned, unfinished
 
 _ENCODING = "PARQUET_VERSION v2, COMPRESSION snappy, DICTIONARY_SIZE_LIMIT 1000"
 """Of Parquet: floats split by byte and whole numbers by difference, before they are compressed. Smaller than one page
@@ -80,12 +81,13 @@ def scenario_text(scenario: Mapping[str, Any]) -> str:
 
 
 def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    remove_abandoned(path.parent)
+    beside = unfinished(path)
     try:
-        write(unfinished)
-        os.replace(unfinished, path)
+        write(beside)
+        os.replace(beside, path)
     finally:
-        unfinished.unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
 
 
 def _write_text(path: Path, text: str) -> None:

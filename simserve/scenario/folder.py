@@ -13,6 +13,7 @@ from simserve.documents import read_text
 from simserve.errors import InputError, SimserveError, UsageError
 from simserve.metrics.stored import REQUESTS_FILE, RESULT_FILE, SCENARIO_FILE, TIMESERIES_FILE
 from simserve.scenario.schema import Scenario
+from simserve.unfinished import remove_abandoned, unfinished
 
 RESULTS_FOLDER = Path("results")
 OPTIONAL_FILES = ("timeline.json", "timeline.json.gz", "metrics.prom")
@@ -45,7 +46,8 @@ def staged_folder(folder: Path, scenario: Scenario, *, force: bool = False) -> I
         SimserveError: Writing failed on the way: the disk is full, or the folder went away.
     """
     _check_content(folder, scenario, force)
-    staging = folder.parent / f".{folder.name}.{os.getpid()}.partial"
+    remove_abandoned(folder.parent)
+    staging = unfinished(folder)
     made = _make(staging, folder)
     try:
         yield staging
