@@ -307,7 +307,7 @@ def resolve_precision(
 
     FP8 and NVFP4 on a GPU without their arithmetic are 8-bit and 4-bit weights with 16-bit arithmetic, as vLLM and
     SGLang do it (Marlin); TensorRT-LLM refuses them. A BF16 model on a GPU without BF16 runs in FP16, as vLLM and
-    llama.cpp do it, unless ``bf16`` is asked for.
+    llama.cpp do it, unless ``bf16`` is asked for; an FP16 model on a device without FP16 in BF16.
 
     Args:
         name: Weight format, a key of `WEIGHT_FORMATS`.
@@ -375,13 +375,14 @@ def resolve_precision(
 def _wide_dtype(name: str, model_dtype: str, peaks: Mapping[str, float] | None = None) -> str:
     """Return the dtype of what is not quantised: the model's, 16-bit in quantised checkpoints.
 
-    With ``peaks``, FP16 in place of a BF16 that the GPU lacks.
+    With ``peaks``, FP16 in place of a BF16 that the GPU lacks, and BF16 in place of an FP16 (TPU).
     """
     arithmetic = weight_format(name).arithmetic
     if arithmetic in DTYPE_BITS:
         return arithmetic
     wide = "fp16" if model_dtype == "fp32" and name != "none" else model_dtype
-    return "fp16" if wide == "bf16" and peaks is not None and "bf16" not in peaks else wide
+    other = {"bf16": "fp16", "fp16": "bf16"}.get(wide, wide)
+    return other if peaks is not None and wide not in peaks and other in peaks else wide
 
 
 def _conversion_note(wide: str, stored: str, hardware_name: str) -> str:

@@ -165,7 +165,7 @@ class ReplicaShape:
             unpacking=efficiency.unpacking,
             attention_efficiency=efficiency.attention_prefill,
             memory_efficiency=efficiency.memory,
-            kernel_latency=efficiency.kernel_latency,
+            kernel_latency=efficiency.kernel_latency * self.engine.kernel_starts.get(self.hardware.vendor, 1.0),
             decode_efficiency=efficiency.attention_decode,
             engine_scale=self.engine.compute_efficiency,
             memory_share=self.engine.memory_share,
@@ -208,7 +208,14 @@ class ReplicaShape:
         """What a reader of the result should know, such as arithmetic other than a format's name says."""
         kv = kv_format_note(self.engine.name, self.engine.version, self.kv_cache_dtype)
         fitted = self.hardware.calibration.note if self.hardware.calibration else ""
-        return tuple(note for note in (self.precision.note, kv, self._offload_note, fitted) if note)
+        return tuple(note for note in (self.precision.note, kv, self._offload_note, self._plugin_note, fitted) if note)
+
+    @property
+    def _plugin_note(self) -> str:
+        if not self.engine.plugin:
+            return ""
+        maker, engine = self.hardware.vendor, self.engine.name
+        return f"{engine} runs on {maker}'s devices through {self.engine.plugin}: its kernels are priced as a roofline"
 
     @property
     def _offload_note(self) -> str:
