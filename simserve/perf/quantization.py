@@ -346,6 +346,9 @@ def resolve_precision(
     if chosen.blackwell_arithmetic is not None and "fp4" in peaks:
         arithmetic, share, smallest = chosen.blackwell_arithmetic, 1.0, PLAIN_TILE_ROWS
         note = f"{hardware_name} multiplies {name} weights with activations in {arithmetic}"
+    if arithmetic == "fp4" and "fp4" in peaks and compute_capability is None:
+        rule = f"has scales for 16 weights, which NVIDIA's GPUs multiply; the FP4 of {hardware_name} is MXFP4"
+        raise InputError(rule, key="quantization", value=name, remedy="choose mxfp4 or fp8")
     if engine_name in ENGINES_WITHOUT_MARLIN:
         smallest = PLAIN_TILE_ROWS
     unpacked_from, unpacked_rows = chosen.unpacked_from_rows, chosen.unpacked_rows
