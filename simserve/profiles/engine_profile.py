@@ -293,7 +293,7 @@ class Devices(FrozenModel):
     """Whose devices an engine runs on."""
 
     makers: Mapping[str, str]
-    """Maker, as hardware profiles name it -> the plug-in that brings the kernels, "" where they are the engine's own."""
+    """Maker, as hardware profiles name it -> the plug-in that brings the kernels; "": they are the engine's own."""
     source: str
     """Where that is said."""
 

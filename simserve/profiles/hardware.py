@@ -109,12 +109,12 @@ class IntraNodeLink(_Link):
     """Links between the GPUs of one node. The latency is that of a small all-reduce."""
 
     kind: Literal["nvlink", "infinity_fabric", "ici", "neuronlink", "ethernet", "pcie", "none"]
-    """NVLink, Infinity Fabric (AMD), inter-chip interconnect (TPU), NeuronLink (Trainium), Ethernet ports of the devices
-    themselves (Gaudi), PCIe, or no path between the GPUs."""
+    """NVLink, Infinity Fabric (AMD), inter-chip interconnect (TPU), NeuronLink (Trainium), Ethernet ports of the
+    devices themselves (Gaudi), PCIe, or no path between the GPUs."""
     gpus_per_node: int = Field(ge=1)
     """GPUs of a typical node: those that the link joins, which are more than one host's in an NVLink domain."""
     gpus_per_host: int | None = Field(default=None, ge=1)
-    """GPUs of one host, where the link joins those of several (GB200 NVL72: 4 of 72); absent: as many as of the node."""
+    """GPUs of one host, where the link joins those of several (GB200 NVL72: 4 of 72); absent: as many as a node's."""
     peer_bandwidth: PositiveBytesPerSecond | None = None
     """Per direction to one other GPU, where each has a link to every other: n GPUs talk over n - 1 of them; absent: all
     of the bandwidth, through a switch."""

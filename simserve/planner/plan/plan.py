@@ -37,9 +37,9 @@ from simserve.planner.search.order import is_less
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import Trial, is_short
 from simserve.planner.space.space import Space, default_hardware, space_on
-from simserve.profiles.hardware import hardware_name
 from simserve.planner.space.traffic import traffic_of
 from simserve.planner.workers import each_result
+from simserve.profiles.hardware import hardware_name
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
