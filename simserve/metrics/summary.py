@@ -27,7 +27,7 @@ from simserve.metrics.regions import region_figures, region_sentences
 from simserve.metrics.replicas import mean_gpus, replica_figures
 from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
 from simserve.metrics.speculation import SpeculationFacts, speculation_summary
-from simserve.metrics.stability import Stability, stability, waiting_share
+from simserve.metrics.stability import Offered, Stability, stability, waiting_share
 from simserve.metrics.steady_state import Window, find_window
 from simserve.metrics.streaming import name_api_server, stream_figures
 from simserve.metrics.thresholds import Figures, evaluate_thresholds
@@ -95,6 +95,8 @@ class RunFacts:
         pool_gpu_hour_usd: Price of one GPU for an hour by pool, where there are several.
         gpus_per_replica: GPUs of one replica.
         users: How many users send the requests, None where the scenario does not say.
+        offered: How the traffic compares with what the deployment can finish; None where it is not offered at a rate.
+        finishable: Requests a second that it finishes with its queue never empty; None likewise.
     """
 
     version: str
@@ -125,6 +127,8 @@ class RunFacts:
     pool_gpu_hour_usd: Mapping[str, float | None] = field(default_factory=dict)
     gpus_per_replica: int = 1
     users: UsersFacts | None = None
+    offered: Offered | None = None
+    finishable: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,23 +159,28 @@ def summarize(simulation: Simulation, facts: RunFacts) -> dict[str, Any]:
     except ITL, which pools the whole run. Shares of the fleet and of its memory (``utilization``, ``kv``)
     cover the simulation from 0 to its last event.
     """
-    measured = measure(simulation, slo=facts.slo, warmup=facts.warmup)
+    measured = measure(simulation, slo=facts.slo, warmup=facts.warmup, offered=facts.offered)
     summary = _headline(simulation, facts, measured)
     return {key: in_json(value) for key, value in summary.items()}
 
 
-def measure(simulation: Simulation, *, slo: SLO | None, warmup: str | float) -> Measured:
+def measure(
+    simulation: Simulation, *, slo: SLO | None, warmup: str | float, offered: Offered | None = None
+) -> Measured:
     """Return latencies, stability, the measured window, and which requests met the objective.
 
     Args:
         simulation: The run.
         slo: Objective, None if there is none.
         warmup: ``auto``, ``none`` or seconds.
+        offered: How the traffic compares with what the deployment can finish; None: not known.
     """
     records = simulation.records
     latencies = request_latencies(records)
     stayed = stays(records, simulation.end_time)
-    verdict = stability(stayed, is_open_loop=simulation.is_open_loop, is_stationary=simulation.is_stationary)
+    verdict = stability(
+        stayed, is_open_loop=simulation.is_open_loop, is_stationary=simulation.is_stationary, offered=offered
+    )
     is_steady, changes = simulation.is_stationary and verdict != "overloaded", simulation.has_changing_fleet
     return Measured(
         latencies=latencies,
@@ -208,6 +217,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "load": _load(simulation),
             **further_latencies(records, measured.latencies, in_window),
             "stability": measured.verdict,
+            **_load_ratio(facts),
             "bottleneck": _bottleneck(simulation, facts, measured),
             "utilization": _utilization(simulation, facts),
             "kv": kv_figures(
@@ -244,6 +254,16 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "quality": list(facts.quality),
             "thresholds": evaluate_thresholds(facts.thresholds, figures),
         },
+    }
+
+
+def _load_ratio(facts: RunFacts) -> dict[str, float | None]:
+    """Return offered over finishable load, of varying rates that of the highest five minutes too."""
+    offered = facts.offered
+    return {
+        "load_ratio": None if offered is None else offered.mean,
+        "peak_load_ratio": None if offered is None else offered.peak,
+        "finishable_throughput": facts.finishable,
     }
 
 

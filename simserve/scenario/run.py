@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.profiles.expected_errors import UNVALIDATED, expected_error, generation_of, load_expected_errors
 from simserve.scenario.control import control_of
+from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.fit import check_fit, quality_of
 from simserve.scenario.objective import objective
 from simserve.scenario.pools import pool_setups
@@ -52,6 +53,7 @@ def run(
     explain: bool = True,
     keep_steps: bool = False,
     accelerate: Accelerate = "auto",
+    finishable: Finishable | None | Literal["find"] = "find",
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
@@ -65,6 +67,8 @@ def run(
             reads latencies and dollars alone has no use for it; the bottleneck is then named without that look.
         keep_steps: Whether the first replication keeps every step in ``simulation.steps``, for a timeline.
         accelerate: Whether the kernel runs compiled (`simserve.sim.acceleration`).
+        finishable: What the deployment finishes of this traffic, where a search knows it; ``find``: it is found first;
+            None: the queue's trend alone says whether the run keeps up.
 
     Raises:
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
@@ -78,7 +82,13 @@ def run(
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
     first, specs, facts, summaries = _replicate(
-        resolved, priced, progress, explain=explain, keep_steps=keep_steps, accelerate=accelerate
+        resolved,
+        priced,
+        progress,
+        explain=explain,
+        keep_steps=keep_steps,
+        accelerate=accelerate,
+        finishable=finishable,
     )
     summary = pool(summaries) if _plans_several(scenario) else summaries[0]
     try:
@@ -145,6 +155,7 @@ def _replicate(
     explain: bool,
     keep_steps: bool = False,
     accelerate: Accelerate = "auto",
+    finishable: Finishable | None | Literal["find"] = "find",
 ) -> tuple[Simulation, RequestSpecs, RunFacts, list[dict[str, Any]]]:
     """Return the first run, its traffic, its facts, and the summary of every replication.
 
@@ -158,6 +169,13 @@ def _replicate(
     shown = _part(progress, 0, count)
     specs, first = replicate(deployment, scenario, 0, progress=shown, keep_steps=keep_steps, accelerate=accelerate)
     facts = _facts(resolved, priced, first, specs, explain=explain)
+    try:
+        if finishable == "find":
+            finishable = None if first.was_interrupted else find_finishable(resolved, deployment, accelerate=accelerate)
+    except KeyboardInterrupt:
+        first, finishable = replace(first, was_interrupted=True), None
+    if finishable is not None:
+        facts = replace(facts, offered=offered_load(specs, finishable), finishable=finishable.rate)
     summaries = [summarize(first, facts)]
     try:
         while not first.was_interrupted:
