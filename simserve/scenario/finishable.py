@@ -73,7 +73,7 @@ class Finishable:
 
 
 def has_load_ratio(scenario: Scenario) -> bool:
-    """Return whether the traffic is offered at a rate of its own, and goes on: no batch, burst, trace or closed loop."""
+    """Return whether the traffic is offered at a rate of its own: no batch, burst, trace or closed loop."""
     workload = scenario.workload
     sources = [workload.arrivals, *(each.arrivals for each in workload.classes or ())]
     given = [each for each in sources if each is not None]

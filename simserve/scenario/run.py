@@ -53,7 +53,7 @@ def run(
     explain: bool = True,
     keep_steps: bool = False,
     accelerate: Accelerate = "auto",
-    finishable: Finishable | None | Literal["find"] = "find",
+    finishable: Finishable | Literal["find"] | None = "find",
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
@@ -155,7 +155,7 @@ def _replicate(
     explain: bool,
     keep_steps: bool = False,
     accelerate: Accelerate = "auto",
-    finishable: Finishable | None | Literal["find"] = "find",
+    finishable: Finishable | Literal["find"] | None = "find",
 ) -> tuple[Simulation, RequestSpecs, RunFacts, list[dict[str, Any]]]:
     """Return the first run, its traffic, its facts, and the summary of every replication.
 
@@ -174,8 +174,7 @@ def _replicate(
             finishable = None if first.was_interrupted else find_finishable(resolved, deployment, accelerate=accelerate)
     except KeyboardInterrupt:
         first, finishable = replace(first, was_interrupted=True), None
-    if finishable is not None:
-        facts = replace(facts, offered=offered_load(specs, finishable), finishable=finishable.rate)
+    facts = _with_load(facts, specs, finishable)
     summaries = [summarize(first, facts)]
     try:
         while not first.was_interrupted:
@@ -193,6 +192,13 @@ def _replicate(
     except KeyboardInterrupt:
         first = replace(first, was_interrupted=True)
     return first, specs, facts, summaries
+
+
+def _with_load(facts: RunFacts, specs: RequestSpecs, finishable: Finishable | None) -> RunFacts:
+    """Return the facts of a run with how its traffic compares with what can be finished, where that is known."""
+    if finishable is None:
+        return facts
+    return replace(facts, offered=offered_load(specs, finishable), finishable=finishable.rate)
 
 
 def _asks_another(scenario: Scenario, summaries: Sequence[Mapping[str, Any]], count: int) -> bool:
@@ -374,5 +380,6 @@ class Replicator:
         if simulation.was_interrupted:
             raise KeyboardInterrupt
         if self._known_facts is None:
-            self._known_facts = _facts(self._resolved, self._deployment.priced, simulation, specs, explain=True)
+            facts = _facts(self._resolved, self._deployment.priced, simulation, specs, explain=True)
+            self._known_facts = _with_load(facts, specs, find_finishable(self._resolved, self._deployment))
         return summarize(simulation, self._known_facts)
