@@ -100,7 +100,8 @@ def offered_load(specs: RequestSpecs, finishable: Finishable) -> Offered:
 def find_finishable(
     resolved: ResolvedScenario, deployment: Deployment, *, accelerate: Accelerate = "auto"
 ) -> Finishable | None:
-    """Return what the deployment finishes of the scenario's traffic; None where that has no load ratio.
+    """Return what the deployment finishes of the scenario's traffic; None where that has no load ratio, or
+    nothing of it can be served.
 
     A first, short run tells how long a request then stays, over which the clients of the second begin, and how many of
     them it takes where people think between their turns.
@@ -126,7 +127,9 @@ def find_finishable(
         # A server may take in all there are and be no faster for it: then nobody waits.
         has_queue = seen.waiting >= FEWEST_WAITING * held or seen.rate <= MORE_THROUGHPUT * fewer_clients_rate
         is_known = has_queue and seen.half_width <= HALF_WIDTH * seen.rate
-        if is_known or not seen.rate or requests >= MOST_REQUESTS or (is_finite and seen.requests < requests):
+        if not seen.rate:
+            return None  # nothing is served at all: every prompt is too long
+        if is_known or requests >= MOST_REQUESTS or (is_finite and seen.requests < requests):
             return Finishable(rate=seen.rate / share, half_width=seen.half_width / share, requests=spent)
         stay = clients / seen.rate
         if not has_queue:
