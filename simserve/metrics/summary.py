@@ -62,6 +62,10 @@ _MEMORY_KEYS = (
 )
 
 
+MEMORIES_PER_RUN = 12
+"""How many times the memory of its queue a run must last to be called settled."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """What a summary says besides what happened in the run.
@@ -150,7 +154,7 @@ class Measured:
     meets_slo: NDArray[np.bool_] | None
 
 
-def summarize(simulation: Simulation, facts: RunFacts) -> dict[str, Any]:
+def summarize(simulation: Simulation, facts: RunFacts, measured: Measured | None = None) -> dict[str, Any]:
     """Return the figures of one run, every key always there, None where a figure is undefined.
 
     ``duration completed failed total_*`` cover the whole run: from the first arrival to the last departure,
@@ -158,8 +162,13 @@ def summarize(simulation: Simulation, facts: RunFacts) -> dict[str, Any]:
     rates, attainment and dollars cover ``simserve.window`` (see `simserve.metrics.steady_state.find_window`),
     except ITL, which pools the whole run. Shares of the fleet and of its memory (``utilization``, ``kv``)
     cover the simulation from 0 to its last event.
+
+    Args:
+        simulation: The run.
+        facts: What there is to say besides.
+        measured: What `measure` returned of it; None: it is measured here.
     """
-    measured = measure(simulation, slo=facts.slo, warmup=facts.warmup, offered=facts.offered)
+    measured = measured or measure(simulation, slo=facts.slo, warmup=facts.warmup, offered=facts.offered)
     summary = _headline(simulation, facts, measured)
     return {key: in_json(value) for key, value in summary.items()}
 
@@ -204,7 +213,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
     money = _money(simulation, facts, measured, rates)
     objective = _slo(facts.slo, measured)
     figures = Figures(
-        latencies=_latency_values(measured) if facts.thresholds else {},
+        latencies=latency_values(measured) if facts.thresholds else {},
         itl=simulation.totals.itl,
         slo_attainment=objective["attainment"],
         scalars=totals | money.dollars,
@@ -218,6 +227,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             **further_latencies(records, measured.latencies, in_window),
             "stability": measured.verdict,
             **_load_ratio(facts),
+            "settled": settled(measured, facts.offered),
             "bottleneck": _bottleneck(simulation, facts, measured),
             "utilization": _utilization(simulation, facts),
             "kv": kv_figures(
@@ -265,6 +275,24 @@ def _load_ratio(facts: RunFacts) -> dict[str, float | None]:
         "peak_load_ratio": None if offered is None else offered.peak,
         "finishable_throughput": facts.finishable,
     }
+
+
+def settled(measured: Measured, offered: Offered | None) -> bool | None:
+    """Return whether the measured requests are many enough for their latencies to be those of a steady state.
+
+    They are where the window outlasts the memory of the queue by far. That memory is about ``4 r / (1 - r)^2``
+    requests at the load ratio r (the relaxation time of M/M/c in heavy traffic, ``1 / (c mu (1 - sqrt r)^2)``; Cohen,
+    "The Single Server Queue", 1982, III.7.3), and at least what is in the system at once. None without a load ratio of
+    a steady rate.
+    """
+    if offered is None or offered.peak is not None:
+        return None
+    ratio = offered.mean
+    if ratio >= 1:
+        return False
+    in_system = float(np.mean(measured.stays.num_in_system_at_arrivals())) if len(measured.stays) else 0.0
+    memory = max(4 * ratio / (1 - ratio) ** 2, in_system)
+    return bool(np.count_nonzero(measured.window.has_arrived) >= MEMORIES_PER_RUN * memory)
 
 
 def _load(simulation: Simulation) -> str:
@@ -325,7 +353,8 @@ def _whole_run(records: RequestRecords, stayed: Stays) -> dict[str, float]:
     }
 
 
-def _latency_values(measured: Measured) -> dict[str, NDArray[np.float64]]:
+def latency_values(measured: Measured) -> dict[str, NDArray[np.float64]]:
+    """Return TTFT, TPOT and E2E of the completed requests of the window, seconds, where they are defined."""
     counted = measured.window.has_arrived & measured.latencies.is_completed
     columns = {
         "ttft_ms": measured.latencies.ttft,
