@@ -191,11 +191,20 @@ def measure(
         stayed, is_open_loop=simulation.is_open_loop, is_stationary=simulation.is_stationary, offered=offered
     )
     is_steady, changes = simulation.is_stationary and verdict != "overloaded", simulation.has_changing_fleet
+    slowness = 1.0 if offered is None or offered.mean >= 1 else 2 / (1 - offered.mean)
     return Measured(
         latencies=latencies,
         stays=stayed,
         verdict=verdict,
-        window=find_window(records, latencies, stayed, warmup=warmup, is_steady=is_steady, has_changing_fleet=changes),
+        window=find_window(
+            records,
+            latencies,
+            stayed,
+            warmup=warmup,
+            is_steady=is_steady,
+            has_changing_fleet=changes,
+            slowness=slowness,
+        ),
         meets_slo=None if slo is None else requests_meeting(latencies, slo),
     )
 
