@@ -13,8 +13,10 @@ import numpy as np
 
 from simserve.metrics.result import RunResult
 from simserve.planner.search.trial import mean_gpus
+from simserve.scenario.finishable import Finishable, find_finishable
 from simserve.scenario.objective import objective
-from simserve.scenario.run import run
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import deploy, run
 from simserve.scenario.schema import Scenario
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
@@ -84,6 +86,7 @@ class LoadCurve:
     on_run: Callable[[int], None] | None = None
     levels: dict[float, Level] = field(default_factory=dict)
     results: dict[float, RunResult] = field(default_factory=dict)
+    _finishable: list[Finishable | None] = field(default_factory=list)
 
     @property
     def own_load(self) -> float | None:
@@ -106,6 +109,13 @@ class LoadCurve:
         if load not in self.levels:
             self._run(load, self._scaled(load))
         return self.levels[load]
+
+    def finishable(self) -> Finishable | None:
+        """Return what the deployment finishes with its queue never empty, the same at every load."""
+        if not self._finishable:
+            resolved = resolve(self.scenario)
+            self._finishable.append(find_finishable(resolved, deploy(resolved)))
+        return self._finishable[0]
 
     def as_it_is(self) -> Level:
         """Return the level of the scenario's own traffic."""
@@ -132,7 +142,8 @@ class LoadCurve:
         return result, specs
 
     def _run(self, load: float, scenario: Scenario) -> None:
-        result = run(scenario.model_copy(update={"thresholds": {}, "run": _once(scenario)}))
+        once = scenario.model_copy(update={"thresholds": {}, "run": _once(scenario)})
+        result = run(once, finishable=self.finishable())
         if result.simulation.was_interrupted:
             raise KeyboardInterrupt
         self.results[load] = result
