@@ -52,10 +52,8 @@ def request_bills(prices: ApiPrices, records: RequestRecords, specs: RequestSpec
         rows: Which of the records are billed.
     """
     prompts, answers = records.prompt_tokens[rows], records.output_tokens[rows]
-    plain = RequestBills(
-        **dict(zip(("input_usd", "output_usd"), prices.tokens_usd(prompts, answers), strict=True)),
-        cached_tokens=np.zeros(len(rows), dtype=np.int64),
-    )
+    inputs, outputs = prices.tokens_usd(prompts, answers)
+    plain = RequestBills(input_usd=inputs, output_usd=outputs, cached_tokens=np.zeros(len(rows), dtype=np.int64))
     if specs.prefixes is None or prices.price.cached_input is None:
         return plain
     prefixes = _of_records(specs, records)
