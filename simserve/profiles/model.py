@@ -6,7 +6,9 @@ What a model is stands in `simserve.profiles.architecture`; this module only loa
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from simserve import documents
 from simserve.errors import ProfileError
@@ -26,7 +28,7 @@ __all__ = [
     "load_model",
 ]
 
-_CONFIG_NAME = "config.json"
+_CONFIG_NAME, _QUANTIZATION_NAME = "config.json", "hf_quant_config.json"
 
 
 def load_model(name: str, relative_to: Path | None = None) -> ModelProfile:
@@ -53,8 +55,16 @@ def _read(path: Path) -> ModelProfile:
     if path.suffix == ".json":
         from simserve.profiles.hf_config import from_hf_config
 
-        return from_hf_config(mapping, path)
+        return from_hf_config(mapping, path, _beside(path))
     return validate(ModelProfile, mapping, file=path, error=ProfileError)
+
+
+def _beside(path: Path) -> Mapping[str, Any] | None:
+    """Return the ``hf_quant_config.json`` that ModelOpt puts beside a ``config.json``; None: there is none."""
+    if not path.name.endswith(_CONFIG_NAME):
+        return None
+    file = path.with_name(path.name.removesuffix(_CONFIG_NAME) + _QUANTIZATION_NAME)
+    return documents.read_mapping(file, ProfileError) if os.path.isfile(file) else None
 
 
 def _config_in_folder(name: str, relative_to: Path | None) -> Path | None:

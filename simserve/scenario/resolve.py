@@ -17,6 +17,7 @@ from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
 from simserve.scenario.combinations import check_combinations, check_engine
+from simserve.scenario.formats import Formats, formats_of, with_formats
 from simserve.scenario.kv_offload import with_offload
 from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
@@ -64,6 +65,11 @@ class ResolvedScenario:
     def gpu_hour_source(self) -> str:
         """Where the price comes from."""
         return self.gpu_hour.source
+
+    @property
+    def formats(self) -> Formats:
+        """Number formats of the weights and of the KV cache, and where they come from."""
+        return formats_of(self.shape, self.scenario.deployment.kv_cache_dtype)
 
     @property
     def num_gpus(self) -> int:
@@ -192,13 +198,12 @@ def replica_shape(scenario: Scenario) -> ReplicaShape:
         pipeline_parallel_size=deployment.pipeline_parallel_size,
         data_parallel_size=deployment.data_parallel_size,
         pipeline_layer_partition=_partition(deployment.pipeline_layer_partition),
-        quantization=deployment.quantization,
-        kv_cache_dtype=deployment.kv_cache_dtype,
         enable_expert_parallel=deployment.enable_expert_parallel,
         operator_tables=_folder(deployment.operator_tables, folder),
         attention=deployment.attention,
     )
     with scenario.blaming("deployment"):
+        shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
         _check_layout(shape)
         shape = with_room_for_states(shape)
         if deployment.speculative is not None:
