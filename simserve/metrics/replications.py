@@ -53,6 +53,7 @@ _FACTS = (
     "simserve.fidelity",
     "simserve.expected_error",
     "simserve.engine_resolved",
+    "simserve.formats",
     "simserve.memory",
     "simserve.kv.num_blocks",
     "simserve.speculation.num_speculative_tokens",

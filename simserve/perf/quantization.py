@@ -11,7 +11,7 @@ from typing import Literal
 
 from simserve.errors import InputError, nearest
 from simserve.profiles.architecture import ModelProfile
-from simserve.profiles.checkpoint import WIDE_FORMATS, Part, WeightFormatName
+from simserve.profiles.checkpoint import Part, WeightFormatName
 from simserve.profiles.engine_profile import version_key
 
 DTYPE_BITS: Mapping[str, float] = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0}

@@ -246,7 +246,7 @@ def _at(table: Array, times: StepTimes, tokens: Array) -> Array:
 
 def _fusion(model: ModelProfile) -> Gemm:
     """Return the matrix that fuses the target's hidden state with the embedding of the newest token."""
-    return Gemm("fusion", model.hidden_size, 2 * model.hidden_size, "replicated", is_quantised=False)
+    return Gemm("fusion", model.hidden_size, 2 * model.hidden_size, "replicated")
 
 
 def _fusion_seconds(draft: ReplicaShape, rows: Array) -> Array:

@@ -304,9 +304,7 @@ def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     """Return choosing, sorting, grouped GEMMs, activation function and weighted sum of the experts of one layer."""
     kernels = stage.shape.engine.num_group_router_kernels if moe.num_router_groups > 1 else 1
     parts = elementwise_parts(ROUTING_PASSES * moe.num_experts * LOGIT_BYTES, tokens, stage.machine, kernels)
-    load = routed_load(
-        moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups, moe.router_groups
-    )
+    load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups, moe.router_groups)
     return parts + sum(share * _experts(stage, each, load, tokens) for each, share in stage.precisions["experts"])
 
 
@@ -341,9 +339,10 @@ def projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = Fal
     stored = stage.precisions[gemm.part]
     if len(stored) == 1:
         return _projection(stage, stored[0][0], gemm, tokens, is_beside=is_beside)
-    return np.sum(
-        [share * _projection(stage, each, gemm, tokens, is_beside=is_beside) for each, share in stored], axis=0
-    )
+    parts = np.zeros((len(PART_NAMES), len(tokens)))
+    for each, share in stored:
+        parts += share * _projection(stage, each, gemm, tokens, is_beside=is_beside)
+    return parts
 
 
 def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *, is_beside: bool) -> Array:

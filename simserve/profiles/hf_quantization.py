@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from simserve.errors import ProfileError
 from simserve.profiles.architecture import ModelProfile
@@ -352,7 +352,10 @@ def _leaves(part: Part, homes: _Modules, model: ModelProfile) -> list[list[str]]
         return [[f"{homes.attention}.{each}" for each in ("o_proj", "out_proj", "dense")]]
     if part == "indexer":
         below = f"{homes.attention}.indexer"
-        return [[f"{below}.wq_b", f"{homes.attention}.index_q_proj"], [f"{below}.wk", f"{homes.attention}.index_k_proj"]]
+        return [
+            [f"{below}.wq_b", f"{homes.attention}.index_q_proj"],
+            [f"{below}.wk", f"{homes.attention}.index_k_proj"],
+        ]
     if part == "linear_attention":
         names = (("in_proj_qkvz", "in_proj_qkv", "in_proj"), ("out_proj",))
         return [[f"{homes.linear_attention}.{each}" for each in spelled] for spelled in names]
@@ -397,7 +400,7 @@ def _others(
                 everywhere = len(chosen) >= _num_layers(part, model)
                 together.setdefault((kind, None if everywhere else chosen), []).append(part)
     for (kind, chosen_layers), parts in together.items():
-        yield OtherFormat(parts=tuple(cast("list[Part]", parts)), format=kind, layers=chosen_layers)
+        yield OtherFormat(parts=tuple(parts), format=kind, layers=chosen_layers)
 
 
 def _num_layers(part: Part, model: ModelProfile) -> int:

@@ -6,6 +6,7 @@ What a model is stands in `simserve.profiles.architecture`; this module only loa
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ __all__ = [
     "load_model",
 ]
 
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _CONFIG_NAME, _QUANTIZATION_NAME = "config.json", "hf_quant_config.json"
 
 
@@ -35,13 +37,16 @@ def load_model(name: str, relative_to: Path | None = None) -> ModelProfile:
     """Return a model.
 
     Args:
-        name: A catalogue name (``llama-3.1-8b``), the path of a profile, the path of a Hugging Face
-            ``config.json``, or of the folder that holds one.
+        name: A catalogue name (``llama-3.1-8b``), a repository of one of its checkpoints, the path of a profile, the
+            path of a Hugging Face ``config.json``, or of the folder that holds one.
         relative_to: Folder that a relative path is tried against first, then the working folder.
 
     Raises:
         ProfileError: There is no such model, or its file is invalid; names the file, the key and the rule.
     """
+    of_repository = _of_repository(name) if _REPOSITORY.fullmatch(name) and not Path(name).exists() else None
+    if of_repository is not None:
+        return of_repository
     path = _config_in_folder(name, relative_to) or catalog.find("model", name, relative_to)
     profile = _read(path)
     if path.suffix != ".json" and path.stem == name and profile.name != name:
@@ -57,6 +62,17 @@ def _read(path: Path) -> ModelProfile:
 
         return from_hf_config(mapping, path, _beside(path))
     return validate(ModelProfile, mapping, file=path, error=ProfileError)
+
+
+def _of_repository(name: str) -> ModelProfile | None:
+    """Return the model that a repository is a checkpoint of, stored as it is there; None: of none that is known."""
+    for each in catalog.names("model"):
+        model = load_model(each)
+        named = [own for own in model.checkpoints if (own.repository or "").lower() == name.lower()]
+        if named:
+            rest = [own for own in model.checkpoints if own is not named[0]]
+            return model.model_copy(update={"checkpoints": (*named, *rest)})
+    return None
 
 
 def _beside(path: Path) -> Mapping[str, Any] | None:

@@ -111,7 +111,7 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
         "model": shape.model.name,
         "hardware": shape.hardware.name,
         "num_gpus": resolved.num_gpus,
-        "formats": resolved.formats.as_mapping(),
+        "formats": resolved.formats,
         "total_bytes": memory.total_bytes,
         "usable_bytes": memory.usable_bytes,
         "weights_bytes": memory.weights_bytes,

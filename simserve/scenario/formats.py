@@ -5,11 +5,13 @@ Knows names of formats and where they come from; what they cost is `simserve.per
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from simserve.errors import InputError, ScenarioError
 from simserve.perf.shape import ReplicaShape
+from simserve.profiles import catalog
 from simserve.profiles.checkpoint import WIDE_FORMATS, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.engine_profile import load_engine
@@ -31,8 +33,8 @@ class AvailableFormat:
 
     Attributes:
         format: Its name.
-        how: Where weights of it come from: the checkpoint that the model's name stands for, another public one, the engine
-            while it loads, or a tool of the engine.
+        how: Where weights of it come from: the checkpoint that the model's name stands for, another public one, the
+            engine while it loads, or a tool of the engine.
         repository: Where the checkpoint is; None where none is on record.
     """
 
@@ -64,13 +66,12 @@ class Formats:
     kv_cache: str
     kv_cache_source: str
 
-    def as_mapping(self) -> dict[str, Any]:
-        """Return the block ``formats`` of results."""
-        return asdict(self)
 
-
-def formats_line(formats: dict[str, Any]) -> str:
+def formats_line(formats: Mapping[str, Any]) -> str:
     """Return a block ``formats`` in words: ``weights mxfp4, as stored in openai/gpt-oss-120b; KV bf16``."""
+    pools = {name: formats_line({**each, "pools": {}}) for name, each in formats["pools"].items()}
+    if len(set(pools.values())) > 1:
+        return "; ".join(f"{name}: {line}" for name, line in pools.items())
     source, repository = formats["weights_source"], formats["checkpoint"]
     if repository and source == "as stored":
         source = f"{source} in {repository}"
@@ -136,8 +137,8 @@ def _remedy(model: ModelProfile, engine: ResolvedEngine, hardware: HardwareProfi
     """Return what runs instead of the stored format: another checkpoint, a later version, another engine or GPU."""
     others = [each for each in formats_available(model, engine, hardware) if each.how != "stored"]
     found = [f"deployment.quantization={each.format} ({each.label})" for each in others]
-    profile = load_engine(engine.name) if not found else None
-    if profile is not None:
+    if not found and catalog.has("engine", engine.name):
+        profile = load_engine(engine.name)
         since = next(
             (known.version for known in profile.versions if model.stored.format in known.kernels.quantizations), None
         )
@@ -151,8 +152,8 @@ def formats_available(
 ) -> tuple[AvailableFormat, ...]:
     """Return the weight formats that a model can be served in on a GPU, the stored one first.
 
-    Those of its public checkpoints and, where there is one of 16 bit, those that the engine makes of it; of them what the
-    engine runs and the GPU has arithmetic for.
+    Those of its public checkpoints and, where there is one of 16 bit, those that the engine makes of it; of them what
+    the engine runs and the GPU has arithmetic for.
     """
     stored = model.stored
     found = {stored.format: AvailableFormat(format=stored.format, how="stored", repository=stored.repository)}
@@ -194,11 +195,12 @@ def formats_of(shape: ReplicaShape, asked_kv_cache: str) -> Formats:
         kv_source = "as the checkpoint asks"
     elif _keeps_sparse_keys_narrow(shape):
         kv_source = f"{shape.engine.name}'s default for sparse attention"
-    is_dequantised = how is None and shape.quantization in WIDE_FORMATS and not shape.model.stored.is_wide
-    sources = {None: "dequantised" if is_dequantised else "as asked", "stored": "as stored"}
+    source = "as asked" if how is None else "as stored" if how.how == "stored" else how.label
+    if how is None and shape.quantization in WIDE_FORMATS and not shape.model.stored.is_wide:
+        source = "dequantised"
     return Formats(
         weights=shape.precision.wide_arithmetic if shape.quantization == "none" else shape.quantization,
-        weights_source=how.label if how is not None and how.how != "stored" else sources[how and "stored"],
+        weights_source=source,
         checkpoint=None if how is None else how.repository,
         kv_cache=shape.kv_cache_dtype,
         kv_cache_source=kv_source,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
@@ -17,7 +18,7 @@ from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
 from simserve.scenario.combinations import check_combinations, check_engine
-from simserve.scenario.formats import Formats, formats_of, with_formats
+from simserve.scenario.formats import formats_of, with_formats
 from simserve.scenario.kv_offload import with_offload
 from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
@@ -67,9 +68,18 @@ class ResolvedScenario:
         return self.gpu_hour.source
 
     @property
-    def formats(self) -> Formats:
-        """Number formats of the weights and of the KV cache, and where they come from."""
-        return formats_of(self.shape, self.scenario.deployment.kv_cache_dtype)
+    def formats(self) -> dict[str, Any]:
+        """The block ``formats`` of results: number formats of weights and KV cache, and where they come from.
+
+        Over several pools those of the first, and of each by its name below ``pools``.
+        """
+        if not self.pools:
+            return {**asdict(formats_of(self.shape, self.scenario.deployment.kv_cache_dtype)), "pools": {}}
+        specs = self.scenario.deployment.pools
+        each = {spec.name: pool.formats for spec, pool in zip(specs, self.pools, strict=True)}
+        for formats in each.values():
+            formats.pop("pools")
+        return {**next(iter(each.values())), "pools": each}
 
     @property
     def num_gpus(self) -> int:

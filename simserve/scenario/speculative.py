@@ -46,8 +46,8 @@ class SpeculativeSpec(FrozenModel):
     draft_model: str | None = None
     """`draft_model`: the small model, as `model` names one."""
     draft_quantization: Quantization = "auto"
-    """`draft_model` and `eagle`: format of the draft's linear weights. `auto`: as its checkpoint is stored, 16 bit of an
-    EAGLE layer. An MTP layer has the format that the target's checkpoint keeps it in."""
+    """`draft_model` and `eagle`: format of the draft's linear weights. `auto`: as its checkpoint is stored, of an EAGLE
+    layer 16 bit. An MTP layer has the format that the target's checkpoint keeps it in."""
     draft_tensor_parallel_size: Annotated[int, Field(ge=1)] | None = None
     """`draft_model`: GPUs that share the draft, 1 or those of the target. Absent: those of the target."""
     num_speculative_tokens: Annotated[int, Field(ge=1, le=MAX_SPECULATIVE_TOKENS)]
