@@ -75,8 +75,8 @@ class RunFacts:
         fidelity_by_operator: The same of each operator.
         expected_error: Errors to expect, or ``unvalidated``.
         engine_resolved: Every knob of the engine as it was used.
-        formats: Number formats of weights and KV cache, and where they come from; over several pools the first one's, with
-            those of each below ``pools``.
+        formats: Number formats of weights and KV cache, and where they come from; over several pools the first one's,
+            with those of each below ``pools``.
         memory: Where the bytes of one GPU went.
         num_gpus: GPUs of the fleet.
         gpu_hour_usd: Price of one GPU for an hour, None if unknown.

@@ -19,6 +19,22 @@ MARLIN_EXPERT_WIDTH = 128
 over 1, 2, 4 and 8 ranks becomes 2944, 1536, 768 and 384."""
 
 
+def checkpoint_bytes(model: ModelProfile, quantization: str = "none") -> float:
+    """Return the bytes of all weights as they lie on disk: group scales included, no padding, no MTP layers.
+
+    Raises:
+        InputError: The format is unknown.
+    """
+    if model.num_parameters_nominal is not None:
+        return model.num_parameters_nominal * part_bits(model, quantization, "mlp") / 8
+    stored = sum(
+        count * gemm.num_weights * part_bits(model, quantization, gemm.part)
+        for count, gemm in model.all_gemms()
+        if gemm.part is not None
+    )
+    return (stored + model.num_unquantised_parameters * part_bits(model, quantization, None)) / 8
+
+
 def weights_bytes(model: ModelProfile, quantization: str = "none") -> float:
     """Return the bytes of all weights in a format, group scales and padding of MXFP4 included.
 
@@ -28,16 +44,8 @@ def weights_bytes(model: ModelProfile, quantization: str = "none") -> float:
     Raises:
         InputError: The format is unknown.
     """
-    other = part_bits(model, quantization, None)
-    if model.num_parameters_nominal is not None:
-        return model.num_parameters_nominal * part_bits(model, quantization, "mlp") / 8
-    stored = sum(
-        count * gemm.num_weights * part_bits(model, quantization, gemm.part)
-        for count, gemm in model.all_gemms()
-        if gemm.part is not None
-    )
-    padding = _padding(model, quantization) * part_bits(model, quantization, "experts")
-    return (stored + padding + model.num_unquantised_parameters * other) / 8
+    padding = 0.0 if model.moe is None else _padding(model, quantization) * part_bits(model, quantization, "experts")
+    return checkpoint_bytes(model, quantization) + padding / 8
 
 
 def weights_bytes_per_gpu(

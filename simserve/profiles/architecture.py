@@ -34,8 +34,8 @@ class ModelProfile(FrozenModel):
     dtype: DType
     """Type of activations, and of weights that are not quantised."""
     checkpoints: tuple[Checkpoint, ...] = ()
-    """Its published weights, one entry a format. The first is what the model's name stands for (``quantization: auto``);
-    absent: weights in ``dtype`` that are nowhere on record."""
+    """Its published weights. The first is what the model's name stands for (``quantization: auto``), the first of a
+    format what that format stands for; absent: weights in ``dtype`` that are nowhere on record."""
     hidden_size: PositiveInt
     """Width of the residual stream."""
     num_hidden_layers: PositiveInt
@@ -116,9 +116,9 @@ class ModelProfile(FrozenModel):
             raise ValueError("linear_attention goes with neither mla nor sliding layers")
         if self.indexer is not None and self.mla is None:
             raise ValueError("indexer needs mla, whose low-rank query it reads")
-        formats = [each.format for each in self.checkpoints]
-        if len(set(formats)) < len(formats):
-            raise ValueError("checkpoints must have one entry a format")
+        repositories = [each.repository for each in self.checkpoints if each.repository is not None]
+        if len(set(repositories)) < len(repositories):
+            raise ValueError("checkpoints must name each repository once")
         if self.num_parameters_nominal is not None and self.moe is not None:
             raise ValueError("num_parameters_nominal is for dense models: leave out moe or the nominal size")
         return self
@@ -134,7 +134,7 @@ class ModelProfile(FrozenModel):
         return self.stored.repository
 
     def checkpoint(self, quantization: str) -> Checkpoint | None:
-        """Return the published checkpoint of a format; None where none is on record."""
+        """Return the first published checkpoint of a format; None where none is on record."""
         return next((each for each in self.checkpoints if each.format == quantization), None)
 
     def formats_of(self, part: Part, quantization: WeightFormatName) -> dict[WeightFormatName, float]:

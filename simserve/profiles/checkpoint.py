@@ -38,8 +38,8 @@ WIDE_FORMATS: tuple[WeightFormatName, ...] = ("none", "fp32", "fp16", "bf16")
 
 Part = Literal["attention", "attention_output", "indexer", "linear_attention", "mlp", "shared_experts", "experts"]
 """Matrices that a checkpoint keeps in one format: what attention projects from the hidden state (with MLA's
-up-projections), its output projection, the indexer of sparse attention, linear attention, the MLP of dense layers, shared
-experts, routed experts. Embeddings, LM head, norms and routers stay 16-bit in all but GGUF."""
+up-projections), its output projection, the indexer of sparse attention, linear attention, the MLP of dense layers,
+shared experts, routed experts. Embeddings, LM head, norms and routers stay 16-bit in all but GGUF."""
 
 PARTS: tuple[Part, ...] = get_args(Part)
 
@@ -63,8 +63,8 @@ class Checkpoint(FrozenModel):
     repository: str | None = None
     """Where it is on huggingface.co, as engines take it; null where it is not there."""
     method: str | None = None
-    """How its configuration names the way it was made (``quant_method``): fp8, fbgemm_fp8, compressed-tensors, modelopt,
-    gptq, awq, mxfp4 ...; null for what was not quantised."""
+    """How its configuration names the way it was made (``quant_method``): fp8, fbgemm_fp8, compressed-tensors,
+    modelopt, gptq, awq, mxfp4 ...; null for what was not quantised."""
     other_formats: tuple[OtherFormat, ...] = ()
     """What is stored in another format; later entries win."""
     fp8_scales: Literal["tensor", "block"] = "tensor"

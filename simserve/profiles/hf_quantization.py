@@ -1,7 +1,7 @@
 """From what a Hugging Face repository says of its number formats to a `Checkpoint`.
 
-Reads ``quantization_config`` or ``compression_config`` of ``config.json`` and ``hf_quant_config.json`` beside it (ModelOpt),
-and resolves the modules they name against those of the architecture. Knows no bytes.
+Reads ``quantization_config`` or ``compression_config`` of ``config.json`` and ``hf_quant_config.json`` beside it
+(ModelOpt), and resolves the modules they name against those of the architecture. Knows no bytes.
 """
 
 from __future__ import annotations

@@ -204,8 +204,8 @@ class DeploymentSpec(FrozenModel):
     enable_expert_parallel: bool = False
     """Whether each routed expert lies whole on one of the GPUs that share the experts, instead of cut over all."""
     quantization: Quantization = "auto"
-    """Format of the linear weights. `auto`: as the checkpoint is stored, its profile, `config.json` or
-    `hf_quant_config.json` says how. `none`: 16 bit, of a checkpoint with fewer bits a dequantised one. fp8 and int8 also
+    """Format of the linear weights. `auto`: as the checkpoint is stored, which its profile, its `config.json` or
+    `hf_quant_config.json` says. `none`: 16 bit, of a checkpoint with fewer bits a dequantised one. fp8 and int8 also
     compute in 8 bit. What a checkpoint of the format keeps in 16 bit stays so: of gpt-oss all but the experts."""
     kv_cache_dtype: KVCacheDtype = "auto"
     """Format of the KV cache. `auto`: what this engine and version makes of this checkpoint: 16 bit, or FP8 where the

@@ -304,7 +304,8 @@ def _question(resolved: ResolvedScenario, day: _Day) -> str:
     scenario = resolved.scenario
     peak = day.mean_rate * max(day.shape)
     return (
-        f"{scenario.name}: {scenario.model} on {scenario.deployment.hardware}, {formats_line(resolved.formats)}; {day.requests_per_month / 1e6:.3g} M "
+        f"{scenario.name}: {scenario.model} on {scenario.deployment.hardware}, {formats_line(resolved.formats)}; "
+        f"{day.requests_per_month / 1e6:.3g} M "
         f"requests a month, {peak:.3g} a second in the busiest hour, {day.mean_rate:.3g} on average"
     )
 

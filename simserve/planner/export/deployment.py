@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.errors import ScenarioError
-from simserve.perf.weights import weights_bytes
+from simserve.perf.weights import checkpoint_bytes
 from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.model import ModelProfile
@@ -205,7 +205,7 @@ class Deployment:
     def loaded_bytes(self) -> float:
         """Bytes of the checkpoint that is loaded: the model's own in its format, the user's in the simulated one."""
         own = self.stored_quantization
-        return weights_bytes(self.model, self.quantization if self.is_own_checkpoint else own)
+        return checkpoint_bytes(self.model, self.quantization if self.is_own_checkpoint else own)
 
     @property
     def is_beyond_model(self) -> bool:
