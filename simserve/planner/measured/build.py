@@ -112,12 +112,17 @@ _CHECKPOINTS = {
 which TensorRT-LLM's pages and NVIDIA's own measurements name, have all linear layers in FP8 and one scale a tensor."""
 
 
+def served_model(model: str, deployed: Mapping[str, Any]) -> str:
+    """Return what a scenario calls the weights that a server of a model ran: its name, or a checkpoint of it."""
+    served = (model, deployed.get("quantization"), deployed.get("engine", {}).get("name"))
+    return _CHECKPOINTS.get(served, model)
+
+
 def scenario(name: str, model: str, deployed: Mapping[str, Any], workload: Mapping[str, Any]) -> dict[str, Any]:
     """Return a scenario whose every request counts; ``name`` is made a valid one."""
-    served = (model, deployed.get("quantization"), deployed.get("engine", {}).get("name"))
     return {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100],
-        "model": _CHECKPOINTS.get(served, model),
+        "model": served_model(model, deployed),
         "deployment": dict(deployed),
         "workload": dict(workload),
         "run": {"warmup": "none"},
