@@ -59,6 +59,7 @@ _FACTS = (
     "simserve.load_ratio",
     "simserve.peak_load_ratio",
     "simserve.finishable_throughput",
+    "simserve.formats",
     "simserve.memory",
     "simserve.kv.num_blocks",
     "simserve.speculation.num_speculative_tokens",

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from simserve.profiles.checkpoint import WeightFormatName
 from simserve.profiles.engine_offload import resolve_offload
 from simserve.profiles.engine_overrides import Choices, read_overrides
 from simserve.profiles.engine_profile import (
@@ -120,6 +121,11 @@ class ResolvedEngine:
         max_flops: The same of the FLOP/s of 16-bit products.
         max_share_of_fp16: The same as a share of the FP16 rate, accumulated in FP16; None: all of it.
         supported_quantizations: Weight formats the version can run.
+        quantises_on_load: Weight formats it makes of 16-bit weights while it loads them.
+        quantises_before_loading: Weight formats that a tool of its own makes of 16-bit weights.
+        kv_cache_of_methods: Ways of quantisation whose KV format ``auto`` takes from the checkpoint.
+        narrow_sparse_kv_capability: CUDA compute capability from which ``auto`` keeps the keys of sparse attention in
+            FP8; None: never.
         cpu_offload_gb: Weights a GPU that stay in host memory and are read over the host link in each step, GiB.
         n_gpu_layers: Layers on the GPU under llama.cpp, the others run on the CPU; None: all.
         num_gpu: The same under Ollama.
@@ -204,7 +210,11 @@ class ResolvedEngine:
     max_bandwidth: float
     max_flops: float
     max_share_of_fp16: float | None
-    supported_quantizations: tuple[str, ...]
+    supported_quantizations: tuple[WeightFormatName, ...]
+    quantises_on_load: tuple[WeightFormatName, ...]
+    quantises_before_loading: tuple[WeightFormatName, ...]
+    kv_cache_of_methods: tuple[str, ...]
+    narrow_sparse_kv_capability: float | None
     cpu_offload_gb: float
     n_gpu_layers: int | None
     num_gpu: int | None

@@ -15,6 +15,7 @@ from pydantic import Field, PositiveFloat, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError
 from simserve.profiles import catalog
+from simserve.profiles.checkpoint import WeightFormatName
 from simserve.profiles.engine_blocks import complete_versions
 from simserve.profiles.engine_memory import RuntimeMemory, StaticReserve
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
@@ -258,10 +259,25 @@ class Kernels(FrozenModel):
     """Share of the FP16 rate, accumulated in FP16, beyond which 16-bit products gain nothing; absent: all of it."""
     max_flops: FlopsPerSecond | None = Field(default=None, gt=0)
     """FLOP/s of 16-bit products beyond which the kernels gain nothing; absent: the GPU's."""
-    quantizations: tuple[str, ...]
+    quantizations: tuple[WeightFormatName, ...]
     """Weight formats the version can run."""
     source: str
     """Where scale and formats come from."""
+
+
+class Checkpoints(FrozenModel):
+    """What the engine makes of a checkpoint besides reading it."""
+
+    quantises_on_load: tuple[WeightFormatName, ...] = ()
+    """Formats that it makes of 16-bit weights while it loads them."""
+    quantises_before_loading: tuple[WeightFormatName, ...] = ()
+    """Formats that a tool of its own makes of 16-bit weights, once."""
+    kv_cache_of_methods: tuple[str, ...] = ()
+    """Ways of quantisation (``method`` of a model's checkpoints) whose KV format ``auto`` takes from the checkpoint."""
+    narrow_sparse_kv_capability: float | None = Field(default=None, gt=0)
+    """CUDA compute capability from which ``auto`` keeps the latent keys of sparse attention in FP8; absent: never."""
+    source: str
+    """Where that stands."""
 
 
 class EngineVersion(FrozenModel):
@@ -287,6 +303,8 @@ class EngineVersion(FrozenModel):
     """CPU time."""
     kernels: Kernels
     """Kernel quality and weight formats."""
+    checkpoints: Checkpoints = Checkpoints(source="quantises nothing itself, and keeps KV in 16 bit")
+    """What it makes of a checkpoint."""
 
 
 class Devices(FrozenModel):

@@ -323,4 +323,8 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
         "max_flops": known.kernels.max_flops or math.inf,
         "max_share_of_fp16": known.kernels.max_share_of_fp16,
         "supported_quantizations": known.kernels.quantizations,
+        "quantises_on_load": known.checkpoints.quantises_on_load,
+        "quantises_before_loading": known.checkpoints.quantises_before_loading,
+        "kv_cache_of_methods": known.checkpoints.kv_cache_of_methods,
+        "narrow_sparse_kv_capability": known.checkpoints.narrow_sparse_kv_capability,
     }

@@ -303,6 +303,7 @@ def _facts(
         fidelity_by_operator=dict(priced.operators),
         expected_error=_expected_error(resolved, simulation),
         engine_resolved={**asdict(resolved.shape.engine), "notes": [*priced.notes, *without_effect(scenario, specs)]},
+        formats=resolved.formats,
         memory=resolved.memory,
         num_gpus=resolved.num_gpus,
         gpu_hour_usd=resolved.gpu_hour_usd,

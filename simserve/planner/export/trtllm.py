@@ -107,7 +107,7 @@ def _options(deployment: Deployment) -> dict[str, Any]:
 
 def _check_weights(deployment: Deployment) -> None:
     """Insist on a checkpoint in the simulated format: the PyTorch backend takes weights as they are stored."""
-    quantization = deployment.scenario.deployment.quantization
+    quantization = deployment.quantization
     if deployment.is_full_precision:
         if deployment.stored_quantization != "none":
             deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
@@ -117,7 +117,7 @@ def _check_weights(deployment: Deployment) -> None:
                 key="deployment.quantization",
                 value=quantization,
             )
-    elif quantization != deployment.stored_quantization or deployment.is_own_checkpoint:
+    elif quantization != deployment.model.stored.format or deployment.is_own_checkpoint:
         deployment.needs_checkpoint("trtllm-serve takes weights as they are stored (ModelOpt makes such checkpoints)")
         deployment.note(
             f"{deployment.checkpoint} must hold {quantization} weights; trtllm-serve reads the format from it"

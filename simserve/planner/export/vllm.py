@@ -84,7 +84,7 @@ def _formats(deployment: Deployment, flags: Flags) -> list[str]:
 
 def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
     """Return how the weights are quantised: by the server while it loads, or by whoever made the checkpoint."""
-    quantization, key = deployment.scenario.deployment.quantization, "deployment.quantization"
+    quantization, key = deployment.quantization, "deployment.quantization"
     if deployment.is_full_precision:
         if deployment.stored_quantization != "none":
             deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
