@@ -243,8 +243,8 @@ def resolve_memory(
     share = 0.0
     if memory.gpu_memory_utilization is not None:
         share = place.value(memory.gpu_memory_utilization)
-    elif memory.static_reserve is not None:
-        share = memory.static_reserve.share(place.gpu_memory_bytes, budget, largest, place.num_ranks)
+    elif memory.static_reserve:
+        share = memory.reserve(place.gpu_memory_bytes).share(place.gpu_memory_bytes, budget, largest, place.num_ranks)
     return {
         "enforce_eager": is_eager,
         "max_cudagraph_capture_size": choices.pick("max_cudagraph_capture_size", largest),
