@@ -21,6 +21,7 @@ from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel, validate
 
 MemoryRule = Literal["total", "free_after_load", "static_fraction"]
+_NOT_KNOWN = "defaults of"
 _VERSION = re.compile(r"[vb]?(\d+(?:\.\d+)*)")
 
 
@@ -318,19 +319,21 @@ class EngineProfile(FrozenModel):
         if wanted == found:
             return "scenario"
         if wanted < found:
-            return f"defaults of {known.version}, the oldest known"
+            return f"{_NOT_KNOWN} {known.version}, the oldest known"
         if len(found) > 1 and wanted[: len(found)] == found:
             return f"scenario, a patch release of {known.version}"
-        return f"defaults of {known.version}, the nearest older known"
+        return f"{_NOT_KNOWN} {known.version}, the nearest older known"
 
-    def version_note(self, requested: str | None) -> str | None:
-        """Return what to say first where a version is asked for that is not known; None where it is.
 
-        Raises:
-            InputError: ``requested`` is not a version number.
-        """
-        source = self.version_source(requested)
-        return f"{self.base or self.name} {requested}: {source}" if source.startswith("defaults") else None
+def version_note(name: str, requested: str | None, source: str) -> str | None:
+    """Return what an answer says first where the version asked for is not known; None where it is.
+
+    Args:
+        name: Engine.
+        requested: Version asked for.
+        source: `EngineProfile.version_source` of it.
+    """
+    return f"{name} {requested}: {source}" if source.startswith(_NOT_KNOWN) else None
 
 
 def version_key(version: str, known: list[str] | None = None) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError, ScenarioError
 from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
-from simserve.profiles.engine_profile import version_key
+from simserve.profiles.engine_profile import version_key, version_note
 
 GIB = 2.0**30
 GPUS = {
@@ -334,7 +334,7 @@ def test_version_resolves_to_the_nearest_older_known(requested: str | None, used
 )
 def test_a_version_that_is_not_known_has_a_note(engine: str, requested: str | None, note: str | None) -> None:
     """Known versions and their patch releases have none."""
-    assert load_engine(engine).version_note(requested) == note
+    assert version_note(engine, requested, load_engine(engine).version_source(requested)) == note
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tests.scenario.builders import make_scenario
 
 TARGETS = ("vllm", "sglang", "trtllm")
 RELEASES = [(target, known.version) for target in TARGETS for known in load_engine(ENGINES[target]).versions]
-FEW = ("chatbot", "kv-offload", "speculative-decoding", "urgent-first")
+FEW = ("kv-offload", "speculative-decoding", "urgent-first")
 """Scenarios that set the knobs which releases differ in."""
 DRAFTS = {
     "ngram": {"method": "ngram"},
@@ -87,19 +87,6 @@ def test_every_scenario_is_told_to_every_release_in_its_own_flags(name: str) -> 
             assert unknown_words(result, flags_of(ENGINES[target], version)) == [], f"{target} {version}"
             written += 1
     assert written or name in ("batch-size-sweet-spot", "static-vs-continuous")
-
-
-def test_a_plan_is_exported_in_the_flags_of_its_release() -> None:
-    """What it recommends is a scenario like any other."""
-    over = [
-        f"deployment.{key}" for key in ("quantization=none,fp8", "kv_cache_dtype=auto,fp8", "tensor_parallel_size=1")
-    ]
-    knobs = [f"deployment.engine.{key}" for key in ("max_num_seqs=8,64", "max_num_batched_tokens=2048")]
-    plan = ss.plan(make_scenario(), hardware=["h100-sxm-80gb"], max_gpus=1, over=[*over, *knobs], trials=0)
-
-    best = plan.summary["best"]
-    result = export(make_scenario([f"{key}={json.dumps(value)}" for key, value in best["overrides"].items()]), "vllm")
-    assert unknown_words(result, flags_of("vllm", result.version)) == []
 
 
 @pytest.mark.slow

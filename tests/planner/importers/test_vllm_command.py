@@ -73,10 +73,11 @@ def test_the_command_of_a_bundled_scenario_comes_back(name: str) -> None:
     line = export(scenario, "vllm")
 
     back = import_vllm_command(line.lines, hardware=resolve(scenario).shape.hardware.name, version=line.version)
+    served = back.scenario
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
-        workload = back.scenario.workload.model_copy(update={"arrivals": scenario.workload.arrivals})
-        back = dataclasses.replace(back, scenario=back.scenario.model_copy(update={"workload": workload}))
-    assert resolved_part(back.scenario) == resolved_part(scenario)
+        workload = served.workload.model_copy(update={"arrivals": scenario.workload.arrivals})
+        served = served.model_copy(update={"workload": workload})
+    assert resolved_part(served) == resolved_part(scenario)
 
 
 _RANKS = ("model=deepseek-v3", "deployment.quantization=fp8", "deployment.hardware=h200-sxm-141gb")
