@@ -68,8 +68,8 @@ def compare(
             independent=independent,
             progress=None if tell is None else lambda done, total: tell(done, total, "comparing"),
         )
-    variants = [answer.base.scenario, *(variant.scenario for variant in answer.variants)]
-    print_version_notes(variants, as_json=as_json, quiet=quiet)
+    compared = [answer.base.scenario, *(variant.scenario for variant in answer.variants)]
+    print_version_notes(compared, as_json=as_json, quiet=quiet)
     write_html(answer, html, context)
     if as_json:
         print_json(answer.summary)

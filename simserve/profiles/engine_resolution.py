@@ -17,7 +17,8 @@ from simserve.profiles.engine_overrides import (
     refuse_sharing,
     refuse_static_keys,
 )
-from simserve.profiles.engine_profile import CudaGraphs, EngineVersion, NewTokenRatio, SizeRange, Tiered
+from simserve.profiles.engine_memory import SizeRange
+from simserve.profiles.engine_profile import CudaGraphs, EngineVersion, NewTokenRatio, Tiered
 
 _SGLANG_RATIO = NewTokenRatio(
     initial=0.7, minimum_factor=0.14, decay_steps=600, source="SGLang 0.5's, as this engine does not estimate"
