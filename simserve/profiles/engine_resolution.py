@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.profiles.engine_memory import SizeRange
 from simserve.profiles.engine_overrides import (
     Choices,
     refuse,
@@ -17,7 +18,6 @@ from simserve.profiles.engine_overrides import (
     refuse_sharing,
     refuse_static_keys,
 )
-from simserve.profiles.engine_memory import SizeRange
 from simserve.profiles.engine_profile import CudaGraphs, EngineVersion, NewTokenRatio, Tiered
 
 _SGLANG_RATIO = NewTokenRatio(

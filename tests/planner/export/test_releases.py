@@ -101,7 +101,7 @@ def test_the_plan_of_a_scenario_is_exported_in_the_flags_of_its_release(name: st
         pytest.skip("not planned")
     if best is None:
         pytest.skip("nothing holds")
-    result = export(load(name, best["overrides"]), "vllm")
+    result = export(load(name, best["overrides"]), "vllm", checkpoint="ORG/NAME")
 
     assert unknown_words(result, flags_of("vllm", result.version)) == []
 
