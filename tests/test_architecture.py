@@ -88,7 +88,7 @@ def test_engine_knows_no_randomness() -> None:
 
 
 def test_no_module_passes_the_stop_sign() -> None:
-    """400 lines are a stop sign; the kernel is the one place where longer may be clearer."""
+    """A module is as long as its noun; 800 lines are a stop sign, and the kernel is where longer may be clearer."""
     long = {str(path.relative_to(_PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in _MODULES}
 
-    assert [name for name, lines in long.items() if lines > 400 and name != "engine/kernel.py"] == []
+    assert [name for name, lines in long.items() if lines > 800 and name != "engine/kernel.py"] == []
