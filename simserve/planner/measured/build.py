@@ -114,7 +114,7 @@ which TensorRT-LLM's pages and NVIDIA's own measurements name, have all linear l
 
 def served_model(model: str, deployed: Mapping[str, Any]) -> str:
     """Return what a scenario calls the weights that a server of a model ran: its name, or a checkpoint of it."""
-    served = (model, deployed.get("quantization"), deployed.get("engine", {}).get("name"))
+    served = (model, str(deployed.get("quantization")), str(deployed.get("engine", {}).get("name")))
     return _CHECKPOINTS.get(served, model)
 
 
