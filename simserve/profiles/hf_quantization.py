@@ -187,7 +187,7 @@ def read_checkpoint(
 
 
 def _main_format(stored: Mapping[Part, Sequence[WeightFormatName]]) -> WeightFormatName:
-    """Return the low-bit format of most layers of the experts, else of the MLP, else of the rest; 16 bit without one."""
+    """Return the low-bit format of most layers of the experts, else of the MLP, else of the rest; none: 16 bit."""
     for parts in (("experts",), ("mlp",), PARTS):
         narrow = [each for part in parts for each in stored.get(part, ()) if each not in WIDE_FORMATS]
         if narrow:

@@ -49,7 +49,7 @@ def test_a_model_runs_as_it_is_stored(model: str, overrides: tuple[str, ...], we
 
 def test_what_is_asked_for_wins() -> None:
     """16 bit of a checkpoint with fewer bits is a dequantised one, and larger."""
-    stored, wide = resolved(model="minimax-m2", *BIG), resolved("quantization=none", *BIG, model="minimax-m2")
+    stored, wide = resolved(*BIG, model="minimax-m2"), resolved("quantization=none", *BIG, model="minimax-m2")
 
     assert (wide.shape.quantization, wide.formats["weights"], wide.formats["weights_source"]) == (
         "none",
@@ -88,7 +88,7 @@ def test_what_an_engine_cannot_run_names_the_stored_format_and_what_would() -> N
 
 def test_without_another_checkpoint_a_later_version_is_named() -> None:
     """Of a model that exists in one format alone."""
-    with pytest.raises(ScenarioError, match="vllm runs it from 0.4.3 on"):
+    with pytest.raises(ScenarioError, match=r"vllm runs it from 0\.4\.3 on"):
         resolved("engine.version=0.2.7", *BIG, model="kimi-k2")
 
 
@@ -177,7 +177,7 @@ def test_a_draft_runs_as_it_is_stored() -> None:
 
 
 def test_formats_that_can_be_had_are_listed_with_where_they_come_from() -> None:
-    """Stored, other public checkpoints, and what the engine makes of 16 bit while it loads; nothing that does not run."""
+    """Stored, other public checkpoints, and what the engine makes of 16 bit; nothing that does not run."""
     shape = make_shape("a100-sxm-80gb", "llama-2-7b", version="0.20")
 
     found = formats_available(shape.model, shape.engine, shape.hardware)
