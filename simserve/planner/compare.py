@@ -256,5 +256,6 @@ def _described(variant: Variant) -> dict[str, Any]:
         "name": variant.name,
         "changes": dict(variant.changes),
         "scenario_hash": variant.scenario.hash,
+        "formats": variant.formats,
         "summary": variant.summary,
     }

@@ -15,7 +15,7 @@ from typing import Any
 
 from simserve.errors import ProfileError
 from simserve.profiles.architecture import ModelProfile
-from simserve.profiles.checkpoint import PARTS, Checkpoint, OtherFormat, Part, WeightFormatName
+from simserve.profiles.checkpoint import PARTS, WIDE_FORMATS, Checkpoint, OtherFormat, Part, WeightFormatName
 
 _BLOCKS = ("quantization_config", "compression_config", "hf_quant_config.json")
 _ALGORITHMS: Mapping[str, WeightFormatName] = {
@@ -145,7 +145,7 @@ def read_checkpoint(
 ) -> Checkpoint:
     """Return the checkpoint that a configuration describes.
 
-    Its format is that of the routed experts, in a dense model that of the MLP: of most of its weights.
+    It is named for the low-bit format of the routed experts, in a dense model of the MLP: of most of its weights.
 
     Args:
         config: ``config.json``, the text part's fields over those of the whole.
@@ -168,7 +168,7 @@ def read_checkpoint(
         part: [_format_of(rule, f"layers.{layer}", _leaves(part, homes, model)) for layer in layers]
         for part, layers in _parts(model).items()
     }
-    main = Counter(stored["experts" if model.moe is not None else "mlp"]).most_common(1)[0][0]
+    main = _main_format(stored)
     others = list(_others(stored, model, main))
     if model.num_mtp_layers:
         mtp = _mtp_format(rule, model, homes)
@@ -184,6 +184,15 @@ def read_checkpoint(
         kv_cache="fp8" if _has_narrow_kv(block, beside) else None,
         source=f"{key} of {model.source}",
     )
+
+
+def _main_format(stored: Mapping[Part, Sequence[WeightFormatName]]) -> WeightFormatName:
+    """Return the low-bit format of most layers of the experts, else of the MLP, else of the rest; none: 16 bit."""
+    for parts in (("experts",), ("mlp",), PARTS):
+        narrow = [each for part in parts for each in stored.get(part, ()) if each not in WIDE_FORMATS]
+        if narrow:
+            return Counter(narrow).most_common(1)[0][0]
+    return "none"
 
 
 def _block(

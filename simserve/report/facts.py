@@ -50,31 +50,25 @@ _FIDELITY = {
 }
 
 
-def title(result: RunResult) -> str:
-    """Return what was run on what: ``'llama-3.1-70b (fp8) on 4 x h100-sxm-80gb'``."""
-    return _title(result.scenario, result.summary["simserve"]["formats"]["weights"])
-
-
 def heading(result: RunResult) -> str:
     """Return what was run on what, with the number formats and where they come from."""
     return deployment_title(result.scenario, result.summary["simserve"]["formats"])
 
 
 def deployment_title(scenario: Mapping[str, Any], formats: Mapping[str, Any]) -> str:
-    """Return what a resolved scenario deploys on what, with the number formats and where they come from."""
-    return f"{_title(scenario)}; {formats_line(formats)}"
+    """Return what a resolved scenario deploys: ``'gpt-oss-20b on 1 x h100-sxm-80gb; weights mxfp4, as stored ...'``."""
+    return f"{_fleet_title(scenario)}; {formats_line(formats)}"
 
 
-def _title(scenario: Mapping[str, Any], weights: str = "bf16") -> str:
+def _fleet_title(scenario: Mapping[str, Any]) -> str:
     deployment = scenario["deployment"]
-    suffix = "" if weights in WIDE_FORMATS else f" ({weights})"
     pools = deployment.get("pools")
     if pools:
         parts = [_pool_title(deployment, pool) for pool in pools]
-        return f"{scenario['model']}{suffix} on {', '.join(parts)}"
+        return f"{scenario['model']} on {', '.join(parts)}"
     replicas = deployment.get("replicas", 1)
     fleet = f", {replicas} replicas" if replicas > 1 else ""
-    return f"{scenario['model']}{suffix} on {_num_gpus(deployment)} x {deployment['hardware']}{fleet}"
+    return f"{scenario['model']} on {_num_gpus(deployment)} x {deployment['hardware']}{fleet}"
 
 
 def _pool_title(deployment: Mapping[str, Any], pool: Mapping[str, Any]) -> str:

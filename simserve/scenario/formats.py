@@ -158,9 +158,8 @@ def formats_available(
     stored = model.stored
     found = {stored.format: AvailableFormat(format=stored.format, how="stored", repository=stored.repository)}
     for checkpoint in model.checkpoints[1:]:
-        found[checkpoint.format] = AvailableFormat(
-            format=checkpoint.format, how="checkpoint", repository=checkpoint.repository
-        )
+        public = AvailableFormat(format=checkpoint.format, how="checkpoint", repository=checkpoint.repository)
+        found.setdefault(checkpoint.format, public)
     if any(name in WIDE_FORMATS for name in found):
         for name in engine.quantises_on_load:
             found.setdefault(name, AvailableFormat(format=name, how="quantised on load"))
