@@ -33,19 +33,21 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     budget = replica.token_budget - num_decodes * replica.tokens_per_decode
     max_chunk = config.max_chunk_tokens
     grows, block_size = replica.grows, replica.block_size
+    keeps_windows, has_window_pool = replica.keeps_windows, replica.has_window_pool
     # Blocks that the decodes of this step take come first.
     growth = 0
     if num_decodes and grows:
-        growth = replica.residues[replica.step % block_size]
-        if replica.progress is not None or replica.keeps_windows:
+        if replica.progress is not None or keeps_windows:
             growth = growth_of_step(replica)
+        else:
+            growth = replica.residues[replica.step % block_size]
     free = replica.free_blocks - growth
     # Of a pool that layers with a window have to themselves: what is free, and what the chunks take.
-    weight, window_weight, has_window_pool = replica.block_weight, replica.window_weight, replica.has_window_pool
-    free_window = replica.free_window_blocks
-    if has_window_pool and num_decodes:
-        free_window -= window_growth_of_step(replica)
-    windows_taken = 0
+    free_window = windows_taken = 0
+    if has_window_pool:
+        free_window = replica.free_window_blocks
+        if num_decodes:
+            free_window -= window_growth_of_step(replica)
     prompt_tokens, generated_tokens = requests.prompt_tokens, requests.generated_tokens
     computed_tokens = requests.computed_tokens
     uncommitted = 0  # estimate: new tokens and prompt tokens still to come of the prefilling ones
@@ -63,7 +65,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             chunk = min(remaining, max_chunk, budget)
             if chunk > 0 and grows:
                 blocks = -(-(done + chunk) // block_size) + (-done // block_size)
-                need = weight * blocks
+                need = blocks
+                if keeps_windows:
+                    need *= replica.block_weight
                 while need > free or (has_window_pool and blocks > free_window):
                     if cache is not None:
                         evict(cache, free)
@@ -84,8 +88,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     continue
                 free -= need
                 taken += need
-                free_window -= blocks
-                windows_taken += blocks
+                if has_window_pool:
+                    free_window -= blocks
+                    windows_taken += blocks
             if replica.uses_estimate:
                 uncommitted += estimate_of(requests, index) + remaining - max(chunk, 0)
             if chunk > 0:
@@ -133,13 +138,12 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 replica.blocked_by = BLOCKED_BY_BUDGET
                 break
             if grows:
-                window = -(-chunk // block_size)
-                need = weight * window
-                if cached and replica.keeps_windows:
+                need = -(-chunk // block_size)
+                window = 0
+                if keeps_windows:
                     # Its own window of the prefix, beside the blocks that it shares.
-                    own = min(blocks, replica.window_blocks)
-                    need += window_weight * own
-                    window += own
+                    window = need + min(blocks, replica.window_blocks)
+                    need = replica.full_weight * need + replica.window_weight * window
                 if is_plain:
                     has_space = need + idle <= free
                 else:
@@ -151,7 +155,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     break
                 free -= need + idle
                 taken += need
-                free_window -= window
+                if has_window_pool:
+                    free_window -= window
                 replica.running.append(index)
                 if replica.uses_estimate:
                     uncommitted += estimate_of(requests, index) + target - chunk
@@ -178,9 +183,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                         load_prefix(replica, requests, index, blocks)
                     if grows:
                         replica.free_blocks -= idle
-                        if replica.keeps_windows:
+                        if keeps_windows:
                             own = min(blocks, replica.window_blocks)
-                            replica.free_blocks -= window_weight * own
+                            replica.free_blocks -= replica.window_weight * own
                             if has_window_pool:
                                 replica.free_window_blocks -= own
                     use_prefix(cache, index, blocks, idle)

@@ -104,52 +104,79 @@ def window_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: f
 
     What drafts (``draft_bytes_per_token``) counts as so many further layers that see everything.
     """
-    rules = shape.windowed_kv
-    if rules is None:
+    if shape.windowed_kv is None:
         return None
-    model, engine = shape.model, shape.engine
-    layer = model.kv_bytes_per_token_per_layer(kv_element_bytes(shape.kv_cache_dtype), shape.tensor_parallel_size)
+    if shape.windowed_kv.own_pool_ratio is None:
+        return _one_pool(shape, shape.windowed_kv, kv_bytes, draft_bytes_per_token)
+    return _two_pools(shape, shape.windowed_kv.own_pool_ratio, kv_bytes, draft_bytes_per_token)
+
+
+def _layers(shape: ReplicaShape) -> tuple[int, int, float]:
+    """Return the layers of the fullest stage that see everything, those with a window, and the bytes a token of one."""
+    model = shape.model
     share = shape.num_layers_per_stage / model.num_hidden_layers
-    full = round(model.num_hidden_layers * share - model.num_sliding_layers * share)
-    windowed = shape.num_layers_per_stage - full
-    window = model.sliding_window or 0
-    held = window + max(rules.recheck_tokens, rules.recheck_windows * window) + shape.num_speculative_tokens
+    full = round((model.num_hidden_layers - model.num_sliding_layers) * share)
+    layer = model.kv_bytes_per_token_per_layer(kv_element_bytes(shape.kv_cache_dtype), shape.tensor_parallel_size)
+    return full, shape.num_layers_per_stage - full, layer
+
+
+def _window_blocks(shape: ReplicaShape) -> tuple[int, int]:
+    """Return the blocks that a layer with a window holds of a request between steps, and while it prefills, at most."""
+    rules, engine, window = shape.windowed_kv, shape.engine, shape.model.sliding_window or 0
+    rechecked = 0 if rules is None else max(rules.recheck_tokens, rules.recheck_windows * window)
+    held = window + rechecked + shape.num_speculative_tokens
     block = engine.block_size
     # So many tokens lie across that many blocks at most, wherever they begin.
-    window_blocks = 1 if held < 2 else (held - 2) // block + 2
-    longest = -(-engine.max_model_len // block)
-    peak = min(window_blocks - (-engine.max_chunk_tokens // block), longest)
-    if rules.own_pool_ratio is not None:
-        whole = full * layer + draft_bytes_per_token + rules.own_pool_ratio * windowed * layer
-        num_blocks = max(int(kv_bytes // (whole * block)), 0)
-        num_window_blocks = int(rules.own_pool_ratio * num_blocks)
-        line = (
-            f"{format_bytes(kv_bytes)} / ({full} layers x {layer:,.0f} B + {rules.own_pool_ratio:g} x {windowed} layers with "
-            f"a window of {window:,} x {layer:,.0f} B a token) = {num_blocks * block:,} tokens, and "
-            f"{num_window_blocks * block:,} in the pool of the latter, where a request holds at most "
-            f"{window_blocks * block:,}"
-        )
-        return WindowLayout(
-            full_groups=1,
-            window_groups=0,
-            window_blocks=window_blocks,
-            num_blocks=num_blocks,
-            num_window_blocks=num_window_blocks,
-            num_full_context_blocks=num_blocks,
-            peak_window_blocks=peak,
-            max_concurrent_full_length=min(num_blocks / longest, num_window_blocks / min(window_blocks, longest)),
-            lines=(line,),
-        )
-    full += -int(-draft_bytes_per_token // layer)
-    size, full_groups, window_groups = _groups(full, windowed, rules.padding_limit)
+    between_steps = 1 if held < 2 else (held - 2) // block + 2
+    return between_steps, min(between_steps - (-engine.max_chunk_tokens // block), _longest_blocks(shape))
+
+
+def _longest_blocks(shape: ReplicaShape) -> int:
+    return -(-shape.engine.max_model_len // shape.engine.block_size)
+
+
+def _two_pools(shape: ReplicaShape, ratio: float, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout:
+    """Return SGLang's layout: tokens of one pool for each of the other, whatever the requests turn out to be."""
+    full, windowed, layer = _layers(shape)
+    window_blocks, peak = _window_blocks(shape)
+    block, longest = shape.engine.block_size, _longest_blocks(shape)
+    num_blocks = max(int(kv_bytes // ((full * layer + draft_bytes_per_token + ratio * windowed * layer) * block)), 0)
+    num_window_blocks = int(ratio * num_blocks)
+    line = (
+        f"{format_bytes(kv_bytes)} / ({full} layers x {layer:,.0f} B + {ratio:g} x {windowed} layers with a window of "
+        f"{shape.model.sliding_window:,} x {layer:,.0f} B a token) = {num_blocks * block:,} tokens, and "
+        f"{num_window_blocks * block:,} in the pool of the latter, where a request holds at most "
+        f"{window_blocks * block:,}"
+    )
+    return WindowLayout(
+        full_groups=1,
+        window_groups=0,
+        window_blocks=window_blocks,
+        num_blocks=num_blocks,
+        num_window_blocks=num_window_blocks,
+        num_full_context_blocks=num_blocks,
+        peak_window_blocks=peak,
+        max_concurrent_full_length=min(num_blocks / longest, num_window_blocks / min(window_blocks, longest)),
+        lines=(line,),
+    )
+
+
+def _one_pool(shape: ReplicaShape, rules: WindowedKV, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout:
+    """Return vLLM's layout: groups of equally many layers, a block of the pool for each."""
+    full, windowed, layer = _layers(shape)
+    window_blocks, peak = _window_blocks(shape)
+    engine, window = shape.engine, shape.model.sliding_window or 0
+    block, longest = engine.block_size, _longest_blocks(shape)
+    seeing = full - int(-draft_bytes_per_token // layer)
+    size, full_groups, window_groups = _groups(seeing, windowed, rules.padding_limit)
     # Where the layers that see everything make up several groups, a block of the pool stands for one of each.
     unit = max(full_groups, 1)
-    window_groups = -(-window_groups // unit)
-    full_groups = min(full_groups, 1)
+    full_groups, window_groups = min(full_groups, 1), -(-window_groups // unit)
     num_blocks = max(int(kv_bytes // (size * unit * layer * block)), 0)
-    logged = min(window - 1 + engine.max_num_batched_tokens * _steps_ahead(shape, rules), engine.max_model_len)
-    logged_blocks = -(-logged // block) + 1
-    peak = max(peak, min(logged_blocks, longest))
+    # The start-up check counts the window before a chunk of the whole budget, and one block more.
+    checked = min(window - 1 + engine.max_num_batched_tokens * _steps_ahead(shape, rules), engine.max_model_len)
+    checked_blocks = -(-checked // block) + 1
+    peak = max(peak, min(checked_blocks, longest))
     return WindowLayout(
         full_groups=full_groups,
         window_groups=window_groups,
@@ -158,11 +185,11 @@ def window_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: f
         num_window_blocks=0,
         num_full_context_blocks=num_blocks // (full_groups + window_groups),
         peak_window_blocks=peak,
-        max_concurrent_full_length=num_blocks / (full_groups * longest + window_groups * logged_blocks),
+        max_concurrent_full_length=num_blocks / (full_groups * longest + window_groups * checked_blocks),
         lines=(
             f"{format_bytes(kv_bytes)} / ({size * unit} layers x {layer:,.0f} B a token x {block} tokens a block) = "
             f"{num_blocks:,} blocks",
-            f"a block of tokens takes {full_groups} of them in {full} layers that see everything and {window_groups} "
+            f"a block of tokens takes {full_groups} of them in {seeing} layers that see everything and {window_groups} "
             f"in {windowed} layers with a window of {window:,}, where a request holds at most {window_blocks} each, "
             f"{peak} while its prompt is computed",
         ),
