@@ -405,7 +405,7 @@ def _can_swap(case: Case) -> bool:
 def windowed_cases(draw: st.DrawFn) -> Case:
     """Draw a replica whose layers keep a window of each request, in the pool of the others or in one of their own."""
     kinds = [pressed_cases(), pressed_cases(), cases(), shared_cases(), speculative_cases(), ranked_cases()]
-    case = draw(st.one_of(*kinds, ordered_cases()).filter(_grows))
+    case = draw(st.one_of(*kinds, ordered_cases(), offloading_cases()).filter(_grows))
     config = case.config
     full_groups = 1 if config.enable_prefix_caching else draw(st.sampled_from([1, 1, 1, 0]))
     longest = math.ceil((config.max_model_len + config.num_speculative_tokens) / config.block_size)
