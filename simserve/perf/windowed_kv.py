@@ -84,6 +84,8 @@ def _reason_against(shape: ReplicaShape, rules: WindowedKV | None, connector: st
     capability = shape.hardware.compute_capability
     if rules.below_capability is not None and float(capability or 0.0) >= rules.below_capability:
         return f"{named} does not on GPUs of compute capability {capability}"
+    if engine.plugin:
+        return f"{named} does not through {engine.plugin}"
     if connector is not None and not rules.keeps_with_connector:
         return f"{named} does not with {connector}"
     if engine.batching != "continuous" or engine.kv_allocation != "paged" or engine.admission == "reserve":

@@ -85,7 +85,7 @@ def test_the_kernel_agrees_with_the_walker_when_blocks_go_to_a_second_tier(case:
 
 
 @given(windowed_cases())
-@settings(max_examples=700, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_layers_keep_a_window(case: Case) -> None:
     """The same where some layers hold no more of a request than its window, and the chunk that is being computed."""
     agree_or_discard(case)

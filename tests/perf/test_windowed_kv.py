@@ -132,6 +132,7 @@ def test_drafts_count_as_layers_that_see_everything() -> None:
         ({"engine": "sglang", "version": "0.5.9", "hardware": "b200-sxm-180gb"}, "compute capability 10.0"),
         ({"model": "llama-4-scout", "quantization": "none"}, "llama4_text models"),
         ({"connector": "a KV connector between pools"}, "a KV connector between pools"),
+        ({"engine_fields": {"plugin": "tpu-inference"}}, "tpu-inference"),
         ({"admission": "reserve"}, "taken on demand"),
         ({"preemption_mode": "swap"}, "held whole"),
     ],
