@@ -15,6 +15,7 @@ from typing import Any, Literal
 from simserve.errors import InputError, UsageError
 from simserve.planner.overrides import Overrides, value_of, with_overrides
 from simserve.planner.space.choices import Choice, Setting
+from simserve.planner.space.formats import SearchedFormats, searched_formats
 from simserve.planner.space.makeup import REPLICAS_KEY
 from simserve.planner.space.options import options_of
 from simserve.planner.space.traffic import Traffic
@@ -23,7 +24,6 @@ from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
-from simserve.scenario.formats import formats_available
 from simserve.scenario.resolve import ENGINES_WITH_DATA_PARALLEL, replica_shape
 from simserve.scenario.schema import Scenario
 
@@ -48,10 +48,6 @@ PIPELINE_SIZES = (1, 2, 4)
 DATA_SIZES = (1, 2, 4, 8)
 SEATS = (64, 256, 1024)
 TOKEN_BUDGETS = (2048, 8192, 16384)
-NATIVE_FORMATS = (("fp8", "fp8"), ("int8", "int8"))
-"""Weight formats that multiply in 8 bit, each with the arithmetic that a GPU must have for it."""
-FOUR_BIT_FORMATS = ("awq-int4", "gptq-int4", "int4", "mxfp4", "nvfp4")
-"""4-bit formats of the search: those of published checkpoints."""
 FEWEST_BITS = 4.0
 
 
@@ -102,17 +98,15 @@ def _data_parallel_sizes(context: Context) -> Sequence[int]:
 
 
 def _formats(context: Context) -> Sequence[str]:
-    """Return the formats that the model can be had in: the stored one, one that multiplies in 8 bit, one of 4 bit."""
-    there = formats_available(context.model, context.engine, context.hardware)
-    peaks = context.hardware.supported_dtypes
-    # One 8-bit format is enough: FP8 where the GPU has it, as its checkpoints lose least.
-    native = [each.format for name, dtype in NATIVE_FORMATS for each in there if each.format == name and dtype in peaks]
-    four_bit = [each.format for each in there if each.how == "checkpoint" and each.format in FOUR_BIT_FORMATS]
-    return [*(each.format for each in there if each.how == "stored"), *native[:1], *four_bit[:1]]
+    return [each.format for each in _searched(context).weights]
 
 
 def _kv_formats(context: Context) -> Sequence[str]:
-    return ("auto", "fp8") if "fp8" in context.hardware.supported_dtypes else ("auto",)
+    return _searched(context).kv_cache
+
+
+def _searched(context: Context) -> SearchedFormats:
+    return searched_formats(context.scenario, context.model, context.engine, context.hardware)
 
 
 DIMENSIONS = (
@@ -307,6 +301,9 @@ def space_on(
         values[option.name], own[option.name] = option.choices, option.choices[option.own]
         kinds[option.name] = "option"
         own |= {key: value_of(there, key) for choice in option.choices for key in choice.changes}
+    why_no_format = "" if "deployment.quantization" in own_choices else _searched(context).why_no_weights
+    if why_no_format:
+        left_out = {"quantise": why_no_format, **left_out}
     return Space(
         scenario=there,
         dimensions=values,
