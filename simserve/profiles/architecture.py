@@ -228,6 +228,18 @@ class ModelProfile(FrozenModel):
         return self.num_attention_layers / self.num_hidden_layers
 
     @property
+    def linear_share(self) -> float:
+        """Share of the layers that have a state instead of keys and values."""
+        if self.layer_pattern is None:
+            return 1.0 - self.attention_share
+        return self.num_linear_layers / self.num_hidden_layers
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a sequence keeps something of fixed size: states, or the window of compressed attention."""
+        return self.num_linear_layers > 0 or self.compressed_attention is not None
+
+    @property
     def has_split_layers(self) -> bool:
         """Whether a layer is either a mixer of tokens or an MLP: one sublayer, one norm, one all-reduce."""
         return self.layer_pattern is not None
@@ -317,7 +329,8 @@ class ModelProfile(FrozenModel):
             InputError: The heads do not divide over the ranks.
         """
         layers = layers or self.attention_layers[0]
-        return self._outside_experts(layers.gemms(tensor_parallel_size))
+        gemms = layers.gemms(tensor_parallel_size)
+        return self._outside_experts(gemms)
 
     def linear_attention_gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
         """Return the projections of a layer of linear attention or Mamba-2 on one rank; empty where there is none.

@@ -74,8 +74,8 @@ class AttentionLayers:
         return "sparse" if self.topk is not None else "full"
 
     @property
-    def has_own_queries(self) -> bool:
-        """Whether the heads are those of MHA, GQA or MQA, so that kernels of such attention run them."""
+    def has_plain_heads(self) -> bool:
+        """Whether a query sees all keys of MHA, GQA or MQA, or a window of them, as the common kernels have it."""
         return self.mla is None and self.compressed is None and self.topk is None
 
     @property

@@ -186,14 +186,14 @@ def compressed_attention_gemms(
     groups of heads, then to the width of the layer (``deepseek_v4.py`` of SGLang 0.5.23).
     """
     heads = heads_per_rank(num_heads, tensor_parallel_size)
-    per_group = num_heads // num_output_groups
+    width, per_group = num_output_groups * output_lora_rank // tensor_parallel_size, num_heads // num_output_groups
     return [
         Gemm("q_a", q_lora_rank, hidden_size, "replicated"),
-        Gemm("kv", head_dim, hidden_size, "replicated"),
+        Gemm("kv_a", head_dim, hidden_size, "replicated"),
         Gemm("q_b", heads * head_dim, q_lora_rank, "column"),
-        # A group's matrix maps its own heads alone: as many weights and FLOP as one matrix of the rank's share.
-        Gemm("output_a", -(-num_output_groups * output_lora_rank // tensor_parallel_size), per_group * head_dim, "column"),
-        Gemm("output", hidden_size, -(-num_output_groups * output_lora_rank // tensor_parallel_size), "row"),
+        # The groups' matrices, each over its own heads: as many weights and FLOP as one of their width together.
+        Gemm("output_a", width, per_group * head_dim, "column"),
+        Gemm("output", hidden_size, width, "row"),
     ]
 
 
