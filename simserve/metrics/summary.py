@@ -95,6 +95,7 @@ class RunFacts:
         pool_gpu_hour_usd: Price of one GPU for an hour by pool, where there are several.
         gpus_per_replica: GPUs of one replica.
         users: How many users send the requests, None where the scenario does not say.
+        warnings: What a reader has to know before all else, such as a model whose architecture is assumed.
     """
 
     version: str
@@ -125,6 +126,7 @@ class RunFacts:
     pool_gpu_hour_usd: Mapping[str, float | None] = field(default_factory=dict)
     gpus_per_replica: int = 1
     users: UsersFacts | None = None
+    warnings: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +283,7 @@ def _money(simulation: Simulation, facts: RunFacts, measured: Measured, rates: T
 
 def _identity(facts: RunFacts) -> dict[str, Any]:
     return {
+        "warnings": list(facts.warnings),
         "version": facts.version,
         "seed": facts.seed,
         "scenario_name": facts.scenario_name,

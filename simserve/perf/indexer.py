@@ -1,4 +1,4 @@
-"""Seconds of the indexer of sparse attention (DeepSeek-V3.2 and V4, GLM-5, MiniMax-M3): scoring keys, choosing the best.
+"""Seconds of the indexer of sparse attention (DeepSeek-V3.2 and V4, GLM-5, MiniMax-M3): scoring keys, and choosing.
 
 Its projections are among those of attention. A prompt of up to ``topk`` tokens attends to all of itself; in a longer
 one each token attends to the ``topk`` keys that were chosen for it. Tables know the tokens of a step and not whose they
@@ -32,7 +32,7 @@ SCORE_PASSES = 2.0
 """Times that a score moves through memory: written, and read by the choice."""
 
 SPARSE_SHARE = 0.65
-"""Share of the 16-bit peak that sparse kernels reach: 640 TFLOP/s on an H800 (github.com/deepseek-ai/FlashMLA, README)."""
+"""Share of the 16-bit peak that sparse kernels reach: 640 TFLOP/s on an H800 (deepseek-ai/FlashMLA, README)."""
 
 
 def indexer_parts(indexer: SparseIndexer, machine: Machine, tokens: Array) -> Array:

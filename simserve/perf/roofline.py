@@ -172,8 +172,9 @@ def _attention(
         part * (one_start if each.kernel is None else float(each.kernel.decode_base_seconds(groups)[0]))
         for part, each, _ in layers
     )
+    flops_per_key = shape.tokens_per_decode * sum(part * one.decode_flops_per_key for part, _, one in layers)
     work = Work(
-        flops=np.array([keys * shape.tokens_per_decode * sum(part * one.decode_flops_per_key for part, _, one in layers)]),
+        flops=np.array([keys * flops_per_key]),
         weight_bytes=np.zeros(1),
         activation_bytes=np.array([keys * sum(part * one.kv_bytes_per_token for part, _, one in layers)]),
     )

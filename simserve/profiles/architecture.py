@@ -235,6 +235,22 @@ class ModelProfile(FrozenModel):
         return self.num_linear_layers / self.num_hidden_layers
 
     @property
+    def assumption(self) -> str | None:
+        """What a reader has to know first where the architecture is assumed; None where it is known."""
+        if not self.is_assumed:
+            return None
+        return (
+            f"the architecture {self.family!r} of {self.name} is not known: it is read as a Llama with other sizes, "
+            "and its memory and times may be far off"
+        )
+
+    @property
+    def has_unmeasured_layers(self) -> bool:
+        """Whether no measured server has layers of its kind: assumed ones, Mamba-2, compressed or sparse attention."""
+        is_sparse = self.indexer is not None and self.mla is None
+        return self.is_assumed or self.mamba is not None or is_sparse
+
+    @property
     def has_states(self) -> bool:
         """Whether a sequence keeps something of fixed size: states, or the window of compressed attention."""
         return self.num_linear_layers > 0 or self.compressed_attention is not None
@@ -426,7 +442,7 @@ class ModelProfile(FrozenModel):
         return [router, *latent, *shared, *(gate if moe.has_shared_expert_gate else [])]
 
     def _latent_gemms(self, width: int) -> list[Gemm]:
-        """Return the projections to and from the width of routed experts, on every rank (``nemotron_h.py`` of SGLang)."""
+        """Return the projections to and from the width of routed experts, on every rank (SGLang, ``nemotron_h.py``)."""
         return [
             Gemm("latent_in", width, self.hidden_size, "replicated"),
             Gemm("latent_out", self.hidden_size, width, "replicated"),

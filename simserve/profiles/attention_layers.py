@@ -1,4 +1,4 @@
-"""Attention layers of a model that are alike: how many, their heads, what they see, and what the KV cache keeps of them.
+"""Attention layers of a model that are alike: how many, their heads, what they see, what the KV cache keeps of them.
 
 Plain numbers, derived from a profile by `simserve.profiles.architecture`; knows no seconds and no engine.
 """

@@ -94,9 +94,9 @@ def from_hf_config(mapping: Mapping[str, Any], file: object = None) -> ModelProf
         "layer_pattern": pattern,
         "mamba": _mamba(reader),
         "num_mtp_layers": reader.integer(*MTP_KEYS, default=0, minimum=0),
-        **_OWN.get(model_type, _nothing)(reader),
     }
-    return validate(ModelProfile, fields, file=file, error=ProfileError)
+    own = _OWN.get(model_type)
+    return validate(ModelProfile, fields | (own(reader) if own else {}), file=file, error=ProfileError)
 
 
 def _model_type(config: Mapping[str, Any]) -> str:
@@ -113,10 +113,6 @@ def _check_unsupported(reader: ConfigReader, family: Family | None) -> None:
         if key not in read and reader.value(key):
             raise reader.refusal("means layers that simserve has no formula for", key)
     check_softmax_layers(reader)
-
-
-def _nothing(reader: ConfigReader) -> dict[str, Any]:
-    return {}
 
 
 def _mamba(reader: ConfigReader) -> dict[str, Any] | None:
@@ -149,7 +145,9 @@ def _gemma4(reader: ConfigReader) -> dict[str, Any]:
     width, layers = reader.integer("head_dim"), reader.integer(*LAYER_KEYS)
     is_shared = reader.flag("attention_k_eq_v")
     fields: dict[str, Any] = {
-        "num_key_value_heads": reader.integer("num_global_key_value_heads", default=kv_heads) if is_shared else kv_heads,
+        "num_key_value_heads": reader.integer("num_global_key_value_heads", default=kv_heads)
+        if is_shared
+        else kv_heads,
         "head_dim": reader.integer("global_head_dim", default=width),
         "has_value_projection": not is_shared,
         "sliding_heads": {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": width},

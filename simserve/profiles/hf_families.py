@@ -1,7 +1,7 @@
 """What a Hugging Face ``model_type`` implies that its ``config.json`` does not say. A table, no reading.
 
-Sources: ``configuration_*.py`` and ``modeling_*.py`` of huggingface/transformers for each type (5.23 for the newest), and
-for ``minimax_m2``, ``kimi_k2`` and ``deepseek_v32`` the modelling files beside their checkpoints and vLLM's.
+Sources: ``configuration_*.py`` and ``modeling_*.py`` of huggingface/transformers for each type (5.23 for the newest),
+and for ``minimax_m2``, ``kimi_k2`` and ``deepseek_v32`` the modelling files beside their checkpoints and vLLM's.
 """
 
 from __future__ import annotations
@@ -74,9 +74,7 @@ _GEMMA4 = Family(
 _MINIMAX_M3 = Family(
     fields={"qk_norm": "per_head"}, defaults={"use_routing_bias": True}, reads=frozenset({"sparse_attention_config"})
 )
-_DEEPSEEK_V4 = Family(
-    defaults={"compress_rate": 4, "tie_word_embeddings": False}, reads=frozenset({"compress_ratios"})
-)
+_DEEPSEEK_V4 = Family(defaults={"compress_rate": 4, "tie_word_embeddings": False}, reads=frozenset({"compress_ratios"}))
 _NEMOTRON_H = Family(
     fields={"is_gated_mlp": False, "num_norms_per_layer": 1},
     defaults={"has_router_bias": True},

@@ -47,7 +47,7 @@ class MixtureOfExperts(FrozenModel):
     has_shared_expert_gate: bool = False
     """Whether a gate of ``hidden_size`` weights scales the shared expert."""
     latent_size: PositiveInt | None = None
-    """Width to which hidden states are projected for the routed experts (Nemotron-3 Super); null: they see all of it."""
+    """Width to which hidden states are projected for the routed experts (Nemotron-3 Super); null: not at all."""
 
     @model_validator(mode="after")
     def _consistent(self) -> MixtureOfExperts:

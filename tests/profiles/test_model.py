@@ -14,8 +14,8 @@ from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import Gemm
 from simserve.validation import validate
 
-# Counted by huggingface/transformers from the same configuration (5.23 for the models from DeepSeek-V3.2 on, score
-# corrections of routers and scalars of layers included, which are buffers there).
+# Of the published checkpoint; where that is stored in few bits, as huggingface/transformers (5.23) builds the model
+# from its configuration, with score corrections of routers and scalars of layers, which are buffers there.
 EXACT_PARAMETERS = {
     "llama-2-7b": 6_738_415_616,
     "llama-2-13b": 13_015_864_320,

@@ -16,7 +16,7 @@ from simserve.perf.weights import weights_bytes
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.model import ModelProfile
 from simserve.scenario.fit import check_fit
-from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.scenario.resolve import ResolvedScenario, leading_warnings, resolve
 from simserve.scenario.schema import Scenario
 
 _FULL_PRECISION = ("none", "fp32", "fp16", "bf16")
@@ -218,7 +218,7 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
     check_fit(resolved)
     engine, model = resolved.shape.engine, resolved.shape.model
     version = engine.requested_version or engine.version
-    notes = []
+    notes = [*leading_warnings(scenario)]
     if checkpoint is None and model.huggingface_id is None:
         notes.append(f"{model.name} has no Hugging Face repository on record: put the path of its weights instead")
     if "scenario" not in engine.sources["version"] and engine.requested_version is None:
