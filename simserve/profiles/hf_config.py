@@ -494,17 +494,21 @@ def _experts(reader: ConfigReader) -> dict[str, Any] | None:
         raise reader.refusal("must be 1 or one switch a layer; other spacings have no formula", "moe_layer_freq")
     width = reader.integer("moe_intermediate_size", "intermediate_size")
     shared, shared_width = _shared_experts(reader, width)
+    first = reader.integer("first_k_dense_replace", "moe_layer_start_index", default=0, minimum=0)
+    dense = dense_layers(reader)
+    if not first and dense == tuple(range(len(dense))):
+        first, dense = len(dense), ()
     return {
         "num_experts": num_experts,
         "num_experts_per_tok": reader.integer(*_CHOSEN_KEYS),
         "moe_intermediate_size": width,
         "num_shared_experts": shared,
         "shared_intermediate_size": shared_width,
-        "first_dense_layers": reader.integer("first_k_dense_replace", "moe_layer_start_index", default=0, minimum=0),
+        "first_dense_layers": first,
         "layer_step": reader.integer(
             "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", default=1
         ),
-        "dense_layers": dense_layers(reader),
+        "dense_layers": dense,
         "num_router_groups": reader.integer("n_group", default=1),
         "num_router_groups_per_tok": reader.integer("topk_group", default=1),
         "has_router_bias": (
