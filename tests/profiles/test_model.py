@@ -113,6 +113,9 @@ STORED_BESIDE = {
     "llama-4-maverick": 871_932_416,
 }
 
+# Published to two digits: half of the last one is more than 1 %.
+ROUNDING = {"deepseek-v4-pro": 0.05 / 1.6}
+
 # What publishers state, billions, with the tolerance of their rounding; where they leave the embedding out (gpt-oss,
 # GLM-4.5, Step, MiniMax-M3), or the head too, it is added.
 ADVERTISED_ACTIVE = {
@@ -258,7 +261,7 @@ def test_parameters_are_within_one_percent_of_the_advertised_size(name: str) -> 
     stored = model.num_parameters + STORED_BESIDE.get(name, 0)
 
     assert model.num_parameters_advertised is not None
-    assert stored == pytest.approx(model.num_parameters_advertised, rel=0.01)
+    assert stored == pytest.approx(model.num_parameters_advertised, rel=ROUNDING.get(name, 0.01))
 
 
 @pytest.mark.parametrize("name", sorted(KV_BYTES_PER_TOKEN_16_BIT))
