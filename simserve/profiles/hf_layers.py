@@ -188,7 +188,7 @@ def dense_layers(reader: ConfigReader) -> tuple[int, ...]:
 def _enumerated(reader: ConfigReader, key: str, layers: range) -> list[int]:
     """Return layers given as a text with commas or a list (Step-3.5)."""
     value = reader.value(key)
-    listed = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [None]
+    listed: list[Any] = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [None]
     try:
         numbers = [int(each) for each in listed]
     except (TypeError, ValueError):
