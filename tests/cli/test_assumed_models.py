@@ -24,15 +24,18 @@ CONFIG = {
 }
 WARNED = "the architecture 'novel' of novel is not known"
 SLO = 'slo={ttft: "200 ms", tpot: "50 ms", attainment: 0.9}'
-COMMANDS = {
-    "run": ["--no-plots"],
+QUICK = {
+    "run": [],
     "memory": [],
-    "capacity": ["--set", SLO, "--requests", "100", "--replications", "1"],
+    "sweep": ["--grid", "deployment.engine.max_num_seqs=8", "--out", "x.parquet", "--workers", "1", "--force"],
+}
+SLOW = {
+    "capacity": ["--set", SLO, "--requests", "100", "--replications", "2"],
     "compare": ["--with", "fp8: deployment.quantization=fp8", "--replications", "2"],
-    "sweep": ["--grid", "deployment.engine.max_num_seqs=8,16"],
-    "plan": ["--set", SLO, "--gpus", "h100-sxm-80gb", "--max-gpus", "2"],
+    "plan": ["--set", SLO, "--hardware", "h100-sxm-80gb", "--max-gpus", "2"],
     "cost": ["--set", "pricing={api: gpt-4o}"],
 }
+COMMANDS = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
 @pytest.fixture
@@ -56,8 +59,9 @@ def test_an_unknown_architecture_is_marked_and_a_known_one_is_not(folder: Path) 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_answer_begins_with_the_warning(simserve: Simserve, novel: list[str], command: str) -> None:
     """First line on the terminal, first of the lists of the JSON."""
-    words = simserve(command, *novel, *COMMANDS[command])
-    answer = json.loads(simserve(command, *novel, *COMMANDS[command], "--json").stdout)
+    asked = [command, *novel, *(QUICK | SLOW)[command]]
+
+    words, answer = simserve(*asked), json.loads(simserve(*asked, "--json").stdout)
 
     found = answer["simserve"]["warnings"] if command == "run" else answer["warnings"]
     assert words.stdout.startswith(f"Warning: {WARNED}"), words.stderr
