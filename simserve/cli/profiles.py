@@ -77,7 +77,7 @@ def gpus(
         print_offers(rows)
         return
     print_table(
-        ("gpu", "memory", "bandwidth GB/s", "16-bit TFLOP/s", "fp8 TFLOP/s", "USD/h", "seen"),
+        ("gpu", "memory", "GB/s", "16-bit", "fp8", "fp4", "USD/h", "seen"),
         [
             (
                 row["name"],
@@ -85,12 +85,15 @@ def gpus(
                 f"{row['bandwidth_bytes_per_s'] / 1e9:,.0f}",
                 _teraflops(row["bf16_flops"] or row["fp16_flops"]),
                 _teraflops(row["fp8_flops"]),
+                _teraflops(row["fp4_flops"]),
                 "-" if row["usd_per_hour"] is None else f"{row['usd_per_hour']:.2f}",
                 seen(row["price_date"], row["price_is_old"]),
             )
             for row in rows
         ],
-        "Peaks are dense. USD/h: the median on-demand price, and the date of the newest one; --offers lists all.",
+        "16-bit, fp8, fp4: dense peaks, TFLOP/s. USD/h: the median on-demand price, and\n"
+        "the date of the newest one; --offers lists all. Short names (h100, b300, m4-max)\n"
+        "and a Mac's other memory sizes (m4-max-64gb) mean these too; --json lists them.",
     )
 
 
@@ -228,7 +231,11 @@ def _gpu(profile: HardwareProfile, today: str | None) -> dict[str, Any]:
         "fp16_flops": profile.peak_flops("fp16"),
         "bf16_flops": profile.peak_flops("bf16"),
         "fp8_flops": profile.peak_flops("fp8"),
+        "fp4_flops": profile.peak_flops("fp4"),
+        "aliases": list(profile.aliases),
+        "sizes": dict(profile.sizes),
         "gpus_per_node": profile.intra_node.gpus_per_node,
+        "gpus_per_host": profile.intra_node.num_host_gpus,
         "usd_per_hour": profile.default_price,
         "price_date": None if newest is None else newest.date,
         "price_is_old": newest is not None and today is not None and is_old(newest.date, today),

@@ -118,7 +118,7 @@ def _exllama(bits: float) -> WeightFormat:
 
 
 def _gguf(bits: float) -> WeightFormat:
-    """Return k-quants of llama.cpp, which store embeddings and LM head low-bit too."""
+    """Return GGUF weights of llama.cpp, whose files store embeddings and LM head low-bit too."""
     return WeightFormat(
         bits=bits,
         arithmetic="model",
@@ -149,13 +149,15 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
         min_tile_rows=MARLIN_TILE_ROWS,
         unpacked_from_rows=NF4_UNPACKED_FROM_ROWS,
     ),
+    "gguf-q8_0": _gguf(8.5),
     "gguf-q4_k_m": _gguf(4.8),
+    "gguf-q4_0": _gguf(4.5),
     "gguf-q2_k": _gguf(2.6),
     "mxfp4": replace(_marlin(MXFP4_BITS), blackwell_arithmetic="fp8"),  # with MXFP8 activations, as gpt-oss is served
     "nvfp4": WeightFormat(bits=NVFP4_BITS, arithmetic="fp4", weight_only_share=0.8),
 }
-"""Formats of the scenario key ``quantization``. GGUF bits: llama.cpp's k-quants, mean over the tensors of a
-model."""
+"""Formats of the scenario key ``quantization``. GGUF bits: of llama.cpp's k-quants the mean over the tensors of a
+model; Q8_0 and Q4_0 are codes of 8 and 4 bits with an FP16 scale for 32 of them."""
 
 ENGINES_WITHOUT_MARLIN = ("tensorrt-llm", "fastertransformer")
 """Engines whose weight-only kernels pad to plain tiles: the tables of TensorRT-LLM fit 64 rows (calibration/LOG.md)."""
@@ -298,12 +300,14 @@ def resolve_precision(
     engine_formats: Sequence[str],
     has_block_scales: bool = False,
     compute_capability: str | None = None,
+    unpacking: float | None = None,
+    tile_rows: int | None = None,
 ) -> Precision:
     """Return how a weight format runs on a GPU under an engine.
 
     FP8 and NVFP4 on a GPU without their arithmetic are 8-bit and 4-bit weights with 16-bit arithmetic, as vLLM and
     SGLang do it (Marlin); TensorRT-LLM refuses them. A BF16 model on a GPU without BF16 runs in FP16, as vLLM and
-    llama.cpp do it, unless ``bf16`` is asked for.
+    llama.cpp do it, unless ``bf16`` is asked for; an FP16 model on a device without FP16 in BF16.
 
     Args:
         name: Weight format, a key of `WEIGHT_FORMATS`.
@@ -314,6 +318,9 @@ def resolve_precision(
         engine_formats: Weight formats that the engine runs.
         has_block_scales: Whether the model's FP8 checkpoint has a scale for 128 x 128 weights.
         compute_capability: CUDA compute capability of the GPU; none for other makers.
+        unpacking: Share of a 16-bit product's FLOP/s left where kernels unpack weights at any number of rows; none: as
+            the format says.
+        tile_rows: Rows of the smallest tile of such kernels.
 
     Raises:
         InputError: The format is unknown, the engine does not run it, or the GPU has no arithmetic for it;
@@ -329,18 +336,24 @@ def resolve_precision(
         raise InputError(f"does not run under {engine_name}", key="quantization", value=name, remedy=remedy)
     wide = _wide_dtype(name, model_dtype, peaks)
     arithmetic = wide if chosen.arithmetic == "model" else chosen.arithmetic
-    share, tile_rows = chosen.compute_share, chosen.min_tile_rows
+    share, smallest = chosen.compute_share, chosen.min_tile_rows
     note = _conversion_note(wide, _wide_dtype(name, model_dtype), hardware_name)
     bits, other_bits = weight_bits(name, model_dtype)
     only = None if engine_name in ENGINES_WITHOUT_WEIGHT_ONLY_FLOATS else chosen.weight_only_share
     if arithmetic not in peaks and only is not None:
         note = f"{hardware_name} has no {arithmetic} arithmetic: {int(bits)}-bit weights, {wide} arithmetic"
-        arithmetic, share, tile_rows = wide, only, MARLIN_TILE_ROWS
+        arithmetic, share, smallest = wide, only, MARLIN_TILE_ROWS
     if chosen.blackwell_arithmetic is not None and "fp4" in peaks:
-        arithmetic, share, tile_rows = chosen.blackwell_arithmetic, 1.0, PLAIN_TILE_ROWS
+        arithmetic, share, smallest = chosen.blackwell_arithmetic, 1.0, PLAIN_TILE_ROWS
         note = f"{hardware_name} multiplies {name} weights with activations in {arithmetic}"
+    if arithmetic == "fp4" and "fp4" in peaks and compute_capability is None:
+        rule = f"has scales for 16 weights, which NVIDIA's GPUs multiply; the FP4 of {hardware_name} is MXFP4"
+        raise InputError(rule, key="quantization", value=name, remedy="choose mxfp4 or fp8")
     if engine_name in ENGINES_WITHOUT_MARLIN:
-        tile_rows = PLAIN_TILE_ROWS
+        smallest = PLAIN_TILE_ROWS
+    unpacked_from, unpacked_rows = chosen.unpacked_from_rows, chosen.unpacked_rows
+    if unpacking is not None and arithmetic == wide and bits < DTYPE_BITS[wide]:
+        share, smallest, unpacked_from, unpacked_rows = unpacking, tile_rows or smallest, None, None
     for dtype in (arithmetic, wide):
         if dtype not in peaks:
             rule = f"needs {dtype} arithmetic under {engine_name}, and {hardware_name} has {', '.join(peaks)}"
@@ -354,9 +367,9 @@ def resolve_precision(
         input_bytes=INPUT_BYTES.get(arithmetic, 2.0),
         is_quantizing_activations=arithmetic in INPUT_BYTES,
         compute_share=share,
-        min_tile_rows=tile_rows,
-        unpacked_from_rows=chosen.unpacked_from_rows,
-        unpacked_rows=chosen.unpacked_rows,
+        min_tile_rows=smallest,
+        unpacked_from_rows=unpacked_from,
+        unpacked_rows=unpacked_rows,
         is_block_scaled=name == "fp8" and arithmetic == "fp8" and has_block_scales,
         note=note,
     )
@@ -365,13 +378,14 @@ def resolve_precision(
 def _wide_dtype(name: str, model_dtype: str, peaks: Mapping[str, float] | None = None) -> str:
     """Return the dtype of what is not quantised: the model's, 16-bit in quantised checkpoints.
 
-    With ``peaks``, FP16 in place of a BF16 that the GPU lacks.
+    With ``peaks``, FP16 in place of a BF16 that the GPU lacks, and BF16 in place of an FP16 (TPU).
     """
     arithmetic = weight_format(name).arithmetic
     if arithmetic in DTYPE_BITS:
         return arithmetic
     wide = "fp16" if model_dtype == "fp32" and name != "none" else model_dtype
-    return "fp16" if wide == "bf16" and peaks is not None and "bf16" not in peaks else wide
+    other = {"bf16": "fp16", "fp16": "bf16"}.get(wide, wide)
+    return other if peaks is not None and wide not in peaks and other in peaks else wide
 
 
 def _conversion_note(wide: str, stored: str, hardware_name: str) -> str:

@@ -161,9 +161,11 @@ class ReplicaShape:
             bandwidth=min(self.hardware.memory.bandwidth, self.engine.max_bandwidth),
             gemm_efficiency=efficiency.gemm,
             gemm_overlap=efficiency.gemm_overlap,
+            tile_rows=efficiency.tile_rows,
+            unpacking=efficiency.unpacking,
             attention_efficiency=efficiency.attention_prefill,
             memory_efficiency=efficiency.memory,
-            kernel_latency=efficiency.kernel_latency,
+            kernel_latency=efficiency.kernel_latency * self.engine.kernel_starts.get(self.hardware.vendor, 1.0),
             decode_efficiency=efficiency.attention_decode,
             engine_scale=self.engine.compute_efficiency,
             memory_share=self.engine.memory_share,
@@ -175,10 +177,11 @@ class ReplicaShape:
 
     @property
     def _most_of_fp16(self) -> float:
-        """FLOP/s beyond which the engine's 16-bit products gain nothing on this GPU."""
+        """FLOP/s beyond which the engine's 16-bit products gain nothing on this GPU; a limit of its CUDA kernels."""
         share, compute = self.engine.max_share_of_fp16, self.hardware.compute
         rate = compute.fp16_accumulated or compute.fp16
-        return math.inf if share is None or rate is None else share * rate
+        is_bound = share is not None and rate is not None and self.hardware.compute_capability is not None
+        return share * rate if is_bound and share and rate else math.inf
 
     @property
     def precision(self) -> Precision:
@@ -196,6 +199,8 @@ class ReplicaShape:
             engine_formats=self.engine.supported_quantizations,
             has_block_scales=self.model.fp8_scales == "block",
             compute_capability=self.hardware.compute_capability,
+            unpacking=self.hardware.efficiency.unpacking,
+            tile_rows=self.hardware.efficiency.tile_rows,
         )
 
     @property
@@ -203,7 +208,14 @@ class ReplicaShape:
         """What a reader of the result should know, such as arithmetic other than a format's name says."""
         kv = kv_format_note(self.engine.name, self.engine.version, self.kv_cache_dtype)
         fitted = self.hardware.calibration.note if self.hardware.calibration else ""
-        return tuple(note for note in (self.precision.note, kv, self._offload_note, fitted) if note)
+        return tuple(note for note in (self.precision.note, kv, self._offload_note, self._plugin_note, fitted) if note)
+
+    @property
+    def _plugin_note(self) -> str:
+        if not self.engine.plugin:
+            return ""
+        maker, engine = self.hardware.vendor, self.engine.name
+        return f"{engine} runs on {maker}'s devices through {self.engine.plugin}: its kernels are priced as a roofline"
 
     @property
     def _offload_note(self) -> str:

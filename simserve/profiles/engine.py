@@ -112,6 +112,8 @@ class ResolvedEngine:
         fuses_activation_quantisation: Whether norms and activation functions round their results to 8 bits.
         narrow_kv_slowdown: Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels.
         expert_speed: Weight format -> times as fast as the fitted kernels experts compute.
+        kernel_starts: Maker of the GPU -> times as long as its profile says that kernels take to start.
+        plugin: What brings the kernels for the GPU's maker, "" where they are the engine's own.
         latent_attention_gap: Seconds that a layer's latent attention takes longer than the fitted kernels.
         num_group_router_kernels: Small kernels of a layer whose router chooses groups of experts first.
         max_bandwidth: Memory bandwidth beyond which the kernels gain nothing; infinite where they follow the GPU.
@@ -195,6 +197,8 @@ class ResolvedEngine:
     fuses_activation_quantisation: bool
     narrow_kv_slowdown: float
     expert_speed: Mapping[str, float]
+    kernel_starts: Mapping[str, float]
+    plugin: str
     latent_attention_gap: float
     num_group_router_kernels: int
     max_bandwidth: float

@@ -246,6 +246,8 @@ class Kernels(FrozenModel):
     """Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels, which are newer."""
     expert_speed: Mapping[str, PositiveFloat] = Field(default_factory=dict)
     """Weight format -> times as fast as the fitted kernels experts compute: older kernels, or an own build of them."""
+    kernel_starts: Mapping[str, PositiveFloat] = Field(default_factory=dict)
+    """Maker of the GPU -> times as long as its profile says that kernels take to start, one after another."""
     latent_attention_gap: Seconds = Field(default=0, ge=0)
     """Seconds that a layer's latent attention (MLA) takes longer than the fitted kernels, which are newer."""
     num_group_router_kernels: int = Field(default=1, ge=1)
@@ -287,6 +289,15 @@ class EngineVersion(FrozenModel):
     """Kernel quality and weight formats."""
 
 
+class Devices(FrozenModel):
+    """Whose devices an engine runs on."""
+
+    makers: Mapping[str, str]
+    """Maker, as hardware profiles name it -> the plug-in that brings the kernels; "": they are the engine's own."""
+    source: str
+    """Where that is said."""
+
+
 class EngineProfile(FrozenModel):
     """A serving engine: its versions, oldest first, each with every default."""
 
@@ -296,6 +307,8 @@ class EngineProfile(FrozenModel):
     """Engine that it is a calibration of, whose kernels, weight formats and flags hold; absent: itself."""
     description: str
     """What it is and what the profile leaves out."""
+    devices: Devices | None = None
+    """Whose devices it runs on; none: not known, any is accepted."""
     versions: tuple[EngineVersion, ...] = Field(min_length=1)
     """Known versions, oldest first."""
 

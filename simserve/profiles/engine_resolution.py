@@ -315,6 +315,8 @@ def resolve_host(choices: Choices, known: EngineVersion, place: Place) -> dict[s
         "fuses_all_reduce_norm": known.kernels.fuses_all_reduce_norm,
         "narrow_kv_slowdown": known.kernels.narrow_kv_slowdown,
         "expert_speed": known.kernels.expert_speed,
+        "kernel_starts": known.kernels.kernel_starts,
+        "plugin": "",
         "latent_attention_gap": known.kernels.latent_attention_gap,
         "num_group_router_kernels": known.kernels.num_group_router_kernels,
         "max_bandwidth": known.kernels.max_bandwidth or math.inf,

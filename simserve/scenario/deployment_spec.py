@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from simserve.profiles.hardware import hardware_name
 from simserve.scenario.kv_offload import KVOffloadSpec
 from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.admission_spec import AdmissionSpec
@@ -38,7 +39,9 @@ Quantization = Literal[
     "awq-int4",
     "int3",
     "nf4",
+    "gguf-q8_0",
     "gguf-q4_k_m",
+    "gguf-q4_0",
     "gguf-q2_k",
     "mxfp4",
     "nvfp4",
@@ -147,6 +150,10 @@ class EngineSpec(FrozenModel):
         return {key: value for key, value in given.items() if value is not None}
 
 
+HardwareName = Annotated[str, AfterValidator(hardware_name)]
+"""Name of a GPU: a short one becomes the full name that results carry."""
+
+
 class PoolSpec(FrozenModel):
     """Equal replicas. What a pool leaves out is the deployment's."""
 
@@ -156,7 +163,7 @@ class PoolSpec(FrozenModel):
     """`both`, or, with `deployment.disaggregation`, `prefill` or `decode`."""
     replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Copies of the model, each with its own scheduler."""
-    hardware: str | None = None
+    hardware: HardwareName | None = None
     """GPU, as `deployment.hardware`."""
     model: str | None = None
     """Model, as `model`."""
@@ -207,8 +214,9 @@ def _with_start(owner: object, scaling: object) -> object:
 class DeploymentSpec(FrozenModel):
     """What serves: hardware, how the model is cut over it, number formats, engine, replicas."""
 
-    hardware: str
-    """GPU: a name that `simserve gpus` lists, or the path of a profile file."""
+    hardware: HardwareName
+    """GPU: a name that `simserve gpus` lists, a short one such as `h100` or `m4-max-64gb` in any case, or the path of a
+    profile file."""
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 1
     """Copies of the model, each with its own scheduler."""
     tensor_parallel_size: Annotated[int, Field(ge=1)] = 1

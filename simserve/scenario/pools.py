@@ -66,8 +66,8 @@ def replica_weights_bytes(resolved: ResolvedScenario) -> float:
 
 
 def replicas_per_node(resolved: ResolvedScenario) -> int:
-    """Return how many replicas fill a node."""
-    gpus = resolved.shape.hardware.intra_node.gpus_per_node
+    """Return how many replicas fill a host."""
+    gpus = resolved.shape.hardware.intra_node.num_host_gpus
     return max(gpus // resolved.scenario.deployment.gpus_per_replica, 1)
 
 

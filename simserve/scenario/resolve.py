@@ -12,7 +12,9 @@ from simserve.errors import ScenarioError
 from simserve.perf.measured import measured_operators
 from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_context, with_room_for_states
 from simserve.perf.shape import ReplicaShape
+from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
+from simserve.profiles.engine_profile import EngineProfile
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
@@ -326,10 +328,33 @@ def _check_ranks(shape: ReplicaShape) -> None:
     _ = shape.expert_link
 
 
+def _plugin(profile: EngineProfile, hardware: HardwareProfile) -> str:
+    """Return the plug-in through which an engine runs on a maker's devices, "" where it does so itself.
+
+    A maker that no engine's profile names is one of the user's own, and accepted.
+
+    Raises:
+        ScenarioError: The engine does not run there; names those that do.
+    """
+    makers = {} if profile.devices is None else profile.devices.makers
+    if not makers or hardware.vendor in makers:
+        return makers.get(hardware.vendor, "")
+    devices = {name: load_engine(name).devices for name in catalog.names("engine")}
+    able = [name for name, each in devices.items() if each is not None and hardware.vendor in each.makers]
+    if not able:
+        return ""
+    raise ScenarioError(
+        f"does not run on {hardware.vendor}'s devices ({hardware.name}), only on those of {', '.join(makers)}",
+        value=profile.name,
+        remedy=f"for {hardware.vendor} choose from {', '.join(able)}",
+    )
+
+
 def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: ModelProfile) -> ResolvedEngine:
     deployment = scenario.deployment
     with scenario.blaming("deployment.engine.name"):
         profile = load_engine(deployment.engine.name, scenario.folder)
+        plugin = _plugin(profile, hardware)
     with scenario.blaming("deployment.engine"):
         engine = resolve_engine(
             profile,
@@ -342,6 +367,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             pipeline_parallel_size=deployment.pipeline_parallel_size,
             host_slowdown=hardware.host_slowdown,
         )
+    engine = replace(engine, plugin=plugin)
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         # Nobody is served: no threads of an API server keep the engine's own from launching kernels.
         engine = replace(engine, eager_gap_seconds_per_layer=0.0)

@@ -62,6 +62,10 @@ INNER = {
     "queue_time_ms": "mean median std p50 p90 p95 p99",
     "ntpot_ms": "mean median std p50 p90 p95 p99",
     "stability": None,
+    "load_ratio": None,
+    "peak_load_ratio": None,
+    "finishable_throughput": None,
+    "settled": None,
     "bottleneck": "binding explanation step_shares waiting_shares",
     "utilization": "busy mfu mbu",
     "kv": "num_blocks usage_mean usage_peak internal_waste external_waste prefix_hit_rate preemptions "

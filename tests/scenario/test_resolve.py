@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from simserve.errors import InfeasibleError, InputError, ScenarioError, SimserveError
+from simserve.profiles.hardware import load_hardware
 from simserve.scenario.fit import check_fit, memory_report, remedies
 from simserve.scenario.load import from_mapping, load
 from simserve.scenario.resolve import resolve
@@ -62,7 +63,7 @@ def test_a_profile_path_is_relative_to_the_scenario(tmp_path: Path) -> None:
     ("override", "message"),
     [
         ("model=llama-9-8b", "--set model: 'llama-9-8b' is not a known model; did you mean"),
-        ("deployment.hardware=h100-sxm", "--set deployment.hardware: 'h100-sxm' is not a known hardware"),
+        ("deployment.hardware=h100-sxn", "--set deployment.hardware: 'h100-sxn' is not a known hardware"),
         ("deployment.engine.name=vlm", "--set deployment.engine.name: 'vlm' is not a known engine"),
         ("deployment.engine.version=new", "--set deployment.engine.version: 'new' is not a version number"),
         ("deployment.tensor_parallel_size=3", "3 must divide the 32 attention heads"),
@@ -77,6 +78,52 @@ def test_what_does_not_go_together_is_refused_with_its_flag(override: str, messa
 
     assert caught.value.exit_code == 104
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engine", "able"),
+    [
+        ("tpu-v6e", "tensorrt-llm", "for Google choose from sglang, tgi, transformers, vllm"),
+        ("m4-max", "sglang", "for Apple choose from llama.cpp, ollama, transformers, vllm"),
+        ("mi355x", "tensorrt-llm", "for AMD choose from"),
+        ("trn2", "llama.cpp", "for Amazon choose from"),
+    ],
+)
+def test_an_engine_is_refused_on_devices_it_does_not_run_on(gpu: str, engine: str, able: str) -> None:
+    """The engine and the maker are named, and the engines that run there."""
+    with pytest.raises(ScenarioError) as caught:
+        resolve(make_scenario([f"deployment.hardware={gpu}", f"deployment.engine.name={engine}"]))
+
+    assert str(caught.value).startswith(f"--set deployment.engine.name: '{engine}' does not run on ")
+    assert able in str(caught.value)
+    assert caught.value.exit_code == 104
+
+
+def test_an_engine_that_needs_a_plug_in_says_so() -> None:
+    """vLLM on a Mac is vllm-metal, whose kernels nobody measured here; on NVIDIA's GPUs there is nothing to say."""
+    mac = resolve(make_scenario(["deployment.hardware=m4-max"])).shape
+    gpu = resolve(make_scenario(["deployment.hardware=h100"])).shape
+
+    assert "vllm runs on Apple's devices through vllm-metal: its kernels are priced as a roofline" in mac.notes
+    assert (mac.engine.plugin, gpu.engine.plugin) == ("vllm-metal", "")
+
+
+def test_a_maker_that_no_engine_names_is_accepted(tmp_path: Path) -> None:
+    """A user's own profile of an accelerator runs under any engine."""
+    text = load_hardware("l4").model_copy(update={"vendor": "ACME"}).model_dump_json()
+    (tmp_path / "own.json").write_text(text)
+
+    resolved = resolve(from_mapping(scenario_mapping(deployment={"hardware": "./own.json"}), folder=tmp_path))
+
+    assert resolved.shape.engine.plugin == ""
+
+
+def test_a_short_name_resolves_to_the_full_one() -> None:
+    """What is stored with a result does not depend on how the GPU was written."""
+    short, full = (make_scenario([f"deployment.hardware={name}"]) for name in ("H100", "h100-sxm-80gb"))
+
+    assert short.deployment.hardware == "h100-sxm-80gb"
+    assert short.hash == full.hash
 
 
 def test_no_kv_cache_needs_a_single_stage() -> None:

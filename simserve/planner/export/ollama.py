@@ -8,7 +8,7 @@ from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export
 
 MODELFILE = "Modelfile"
-_QUANTIZE = {"gguf-q4_k_m": "q4_K_M"}
+_QUANTIZE = {"gguf-q4_k_m": "q4_K_M", "gguf-q8_0": "q8_0"}
 """Formats that `ollama create --quantize` makes of 16-bit weights."""
 _KV_CACHE = {"auto": "f16", "fp16": "f16", "int8": "q8_0", "int4": "q4_0"}
 _SETTABLE = ("max_model_len", "max_num_seqs")

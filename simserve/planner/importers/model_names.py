@@ -16,6 +16,8 @@ _FORMATS = (
     ("gptq", "gptq-int4"),
     ("q4_k_m", "gguf-q4_k_m"),
     ("q2_k", "gguf-q2_k"),
+    ("q8_0", "gguf-q8_0"),
+    ("q4_0", "gguf-q4_0"),
     ("gguf", "gguf-q4_k_m"),
     ("nvfp4", "nvfp4"),
     ("fp4", "nvfp4"),

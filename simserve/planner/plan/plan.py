@@ -39,6 +39,7 @@ from simserve.planner.search.trial import Trial, is_short
 from simserve.planner.space.space import Space, default_hardware, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.planner.workers import each_result
+from simserve.profiles.hardware import hardware_name
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
@@ -155,7 +156,7 @@ class _Planning:
         traffic = traffic_of(self.borne)
         own_pools = any(pool.hardware is not None for pool in self.scenario.deployment.pools)
         own_hardware = [self.scenario.deployment.hardware] if own_pools else []
-        for name in options.hardware or own_hardware or default_hardware(self.scenario):
+        for name in map(hardware_name, options.hardware or own_hardware or default_hardware(self.scenario)):
             price = price_of(self.scenario, name, options.market)
             if price.usd is None:
                 if options.market == "spot":

@@ -331,7 +331,7 @@ def _largest_replica(context: Context) -> int:
 
     What the scenario has itself is always allowed.
     """
-    node = max(context.hardware.intra_node.gpus_per_node, NODE_GPUS)
+    node = max(context.hardware.intra_node.num_host_gpus, NODE_GPUS)
     least_bytes = context.model.num_parameters * FEWEST_BITS / 8
     needed = least_bytes / context.hardware.memory.total
     own = context.scenario.deployment.gpus_per_replica

@@ -173,6 +173,7 @@ def test_a_gpu_without_a_label_is_a_note() -> None:
     [
         (["deployment.hardware=mi300x-192gb"], "are for NVIDIA's GPUs"),
         (["deployment.tensor_parallel_size=8", "deployment.pipeline_parallel_size=2"], "one of h100-sxm-80gb has 8"),
+        (["deployment.hardware=gb200", "deployment.tensor_parallel_size=8"], "one of gb200-186gb has 4"),
         (["deployment.engine.name=llama.cpp", "deployment.engine.version=b8000"], "no server image"),
         (["deployment.engine.batching=static"], "knows continuous only"),
     ],
