@@ -88,7 +88,7 @@ def _row(name: str, model: ModelProfile, size: float | None) -> tuple[str, ...]:
         _layers(model),
         f"{model.kv_bytes_per_token(2):,.0f}",
         f"{model.state_bytes() / 1e6:,.1f} MB" if model.has_states else "",
-        model.checkpoint_quantization or model.dtype,
+        _stored(model),
         f"{model.max_position_embeddings:,}",
     )
 
@@ -106,6 +106,16 @@ def _layers(model: ModelProfile) -> str:
     if model.num_linear_layers:
         told.append(f"{model.num_linear_layers} {'Mamba-2' if model.mamba is not None else 'linear'}")
     return ", ".join(told)
+
+
+def _stored(model: ModelProfile) -> str:
+    """Return the format of the checkpoint, and the parts in another one: ``'mxfp4 (fp8: attention ...)'``."""
+    named = {"none": model.dtype}
+    others: dict[str, list[str]] = {}
+    for each in model.stored.other_formats:
+        others.setdefault(named.get(each.format, each.format), []).extend(part.replace("_", " ") for part in each.parts)
+    told = [f"{kind}: {', '.join(dict.fromkeys(parts))}" for kind, parts in others.items()]
+    return named.get(model.stored.format, model.stored.format) + (f" ({'; '.join(told)})" if told else "")
 
 
 def _billions(parameters: float) -> str:

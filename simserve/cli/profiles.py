@@ -107,7 +107,7 @@ def models(as_json: JsonOption = False) -> None:
         print_json({"models": rows})
         return
     print_table(
-        ("model", "parameters", "active", "layers", "KV bytes a token", "context"),
+        ("model", "parameters", "active", "layers", "KV bytes a token", "context", "stored"),
         [
             (
                 row["name"],
@@ -116,10 +116,12 @@ def models(as_json: JsonOption = False) -> None:
                 str(row["num_hidden_layers"]),
                 f"{row['kv_bytes_per_token']:,.0f}",
                 f"{row['max_position_embeddings']:,}",
+                "16 bit" if row["stored"] == "none" else row["stored"],
             )
             for row in rows
         ],
-        "KV bytes a token: all layers, 16-bit KV cache, one copy.",
+        "KV bytes a token: all layers, 16-bit KV cache, one copy. Stored: the format of the checkpoint that the name "
+        "stands for.",
     )
 
 
@@ -254,6 +256,8 @@ def _model(profile: ModelProfile) -> dict[str, Any]:
         "num_hidden_layers": profile.num_hidden_layers,
         "kv_bytes_per_token": profile.kv_bytes_per_token(_16_BIT_BYTES),
         "max_position_embeddings": profile.max_position_embeddings,
+        "stored": profile.stored.format,
+        "checkpoints": [{"format": each.format, "repository": each.repository} for each in profile.checkpoints],
     }
 
 

@@ -57,6 +57,7 @@ _FACTS = (
     "simserve.fidelity",
     "simserve.expected_error",
     "simserve.engine_resolved",
+    "simserve.formats",
     "simserve.load_ratio",
     "simserve.peak_load_ratio",
     "simserve.finishable_throughput",

@@ -79,6 +79,8 @@ class RunFacts:
         fidelity_by_operator: The same of each operator.
         expected_error: Errors to expect, or ``unvalidated``.
         engine_resolved: Every knob of the engine as it was used.
+        formats: Number formats of weights and KV cache, and where they come from; over several pools the first one's,
+            with those of each below ``pools``.
         memory: Where the bytes of one GPU went.
         num_gpus: GPUs of the fleet.
         gpu_hour_usd: Price of one GPU for an hour, None if unknown.
@@ -111,6 +113,7 @@ class RunFacts:
     fidelity: str
     expected_error: dict[str, Any] | str
     engine_resolved: dict[str, Any]
+    formats: dict[str, Any]
     memory: MemoryPlan
     num_gpus: int
     gpu_hour_usd: float | None
@@ -349,6 +352,7 @@ def _identity(facts: RunFacts) -> dict[str, Any]:
         "fidelity_by_operator": dict(facts.fidelity_by_operator),
         "expected_error": facts.expected_error,
         "engine_resolved": facts.engine_resolved,
+        "formats": facts.formats,
     }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from simserve.perf.attention import score_bytes
 from simserve.perf.gemm import ACTIVATION_BYTES
-from simserve.perf.quantization import kv_element_bytes
+from simserve.perf.quantization import format_name, kv_element_bytes, part_bits
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.speculation import draft_weights_bytes
 from simserve.perf.weights import layer_weights_bytes, weights_bytes_per_gpu
@@ -180,12 +180,14 @@ def relaid_expert_bytes(shape: ReplicaShape) -> float:
     does.
     """
     model = shape.model
-    if model.moe is None or shape.precision.name not in shape.engine.relaid_expert_formats:
+    if model.moe is None:
         return 0.0
+    formats = model.formats_of("experts", format_name(shape.precision.name))
+    relaid = sum(share for name, share in formats.items() if name in shape.engine.relaid_expert_formats)
     up, _ = model.expert_gemms(shape.expert_slices)
     held = -(-model.moe.num_experts // shape.expert_groups)
     layers = shape.num_layers_per_stage * model.num_moe_layers / model.num_hidden_layers
-    return layers * held * up.num_weights * shape.precision.weight_bits / 8
+    return relaid * layers * held * up.num_weights * part_bits(model, shape.quantization, "experts") / 8
 
 
 def state_bytes(shape: ReplicaShape) -> float:
@@ -319,7 +321,7 @@ def _unpacked_bytes(shape: ReplicaShape) -> float:
         return 0.0
     model, ranks = shape.model, shape.tensor_parallel_size
     gemms = model.attention_gemms(ranks) + model.mlp_gemms(0, ranks)
-    largest = max((gemm.num_weights for gemm in gemms if gemm.is_quantised), default=0.0)
+    largest = max((gemm.num_weights for gemm in gemms if gemm.part is not None), default=0.0)
     if model.moe is not None and not shape.precision.has_packed_experts:
         expert = sum(gemm.num_weights for gemm in model.expert_gemms(shape.expert_slices))
         largest = max(largest, -(-model.moe.num_experts // shape.expert_groups) * expert)

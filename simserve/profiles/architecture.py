@@ -12,6 +12,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from simserve.profiles import model_shapes
 from simserve.profiles.attention_layers import AttentionLayers
+from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, Part, WeightFormatName
 from simserve.profiles.model_blocks import (
     CompressedAttention,
     LatentAttention,
@@ -25,6 +26,15 @@ from simserve.profiles.model_shapes import Gemm
 from simserve.validation import FrozenModel
 
 DType = Literal["bf16", "fp16", "fp32"]
+_LETTERS: dict[Part, str] = {
+    "attention": "*",
+    "attention_output": "*",
+    "linear_attention": "M",
+    "mlp": "-",
+    "shared_experts": "E",
+    "experts": "E",
+}
+"""Parts of a checkpoint -> the letter of their layers in ``layer_pattern``."""
 _ELEMENT_BYTES: dict[DType, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
@@ -38,21 +48,15 @@ class ModelProfile(FrozenModel):
     """Name it is asked for by."""
     family: str
     """Architecture family, as the ``model_type`` of a Hugging Face ``config.json`` spells it."""
-    huggingface_id: str | None = None
-    """Repository of its weights on huggingface.co, as engines take it; null where there is none."""
     source: str
     """Where the figures below come from."""
     is_assumed: bool = False
     """Whether its architecture is unknown and taken for a Llama's with other sizes."""
     dtype: DType
-    """Type of the published weights and of activations."""
-    checkpoint_quantization: str | None = None
-    """Low-bit format of the published checkpoint; null when it is stored in ``dtype``. A scenario's
-    ``quantization`` decides what is simulated."""
-    quantised_parts: Literal["linear", "experts"] = "linear"
-    """What low-bit checkpoints of it store in few bits: all linear layers, or the routed experts alone."""
-    fp8_scales: Literal["tensor", "block"] = "tensor"
-    """Scales of its FP8 checkpoint: one a tensor or channel, or one for 128 x 128 weights."""
+    """Type of activations, and of weights that are not quantised."""
+    checkpoints: tuple[Checkpoint, ...] = ()
+    """Its published weights. The first is what the model's name stands for (``quantization: auto``), the first of a
+    format what that format stands for; absent: weights in ``dtype`` that are nowhere on record."""
     hidden_size: PositiveInt
     """Width of the residual stream."""
     num_hidden_layers: PositiveInt
@@ -148,8 +152,9 @@ class ModelProfile(FrozenModel):
             raise ValueError("sliding_window and num_sliding_layers go together")
         if self.linear_attention is not None and self.linear_attention.num_layers >= self.num_hidden_layers:
             raise ValueError(f"linear_attention.num_layers must be below num_hidden_layers (={self.num_hidden_layers})")
-        if self.quantised_parts == "experts" and self.moe is None:
-            raise ValueError("quantised_parts: experts needs moe")
+        repositories = [each.repository for each in self.checkpoints if each.repository is not None]
+        if len(set(repositories)) < len(repositories):
+            raise ValueError("checkpoints must name each repository once")
         if self.num_parameters_nominal is not None and self.moe is not None:
             raise ValueError("num_parameters_nominal is for dense models: leave out moe or the nominal size")
         self._check_kinds()
@@ -186,6 +191,53 @@ class ModelProfile(FrozenModel):
             raise ValueError("layer_pattern must have a layer of attention (*)")
         if pattern is not None and ("E" in pattern) != (self.moe is not None):
             raise ValueError("moe and layers E of layer_pattern go together")
+
+    @property
+    def stored(self) -> Checkpoint:
+        """The checkpoint that the model's name stands for."""
+        return self.checkpoints[0] if self.checkpoints else Checkpoint(format="none", source=self.source)
+
+    @property
+    def huggingface_id(self) -> str | None:
+        """Repository of the checkpoint that the model's name stands for, None where there is none."""
+        return self.stored.repository
+
+    def checkpoint(self, quantization: str) -> Checkpoint | None:
+        """Return the first published checkpoint of a format; None where none is on record."""
+        return next((each for each in self.checkpoints if each.format == quantization), None)
+
+    def formats_of(self, part: Part, quantization: WeightFormatName) -> dict[WeightFormatName, float]:
+        """Return the formats that a part has when the model runs in one, each with its share of the part's layers.
+
+        As the checkpoint of that format stores it. Where there is none, all of it in the format, but what the stored
+        checkpoint keeps in 16 bit although it is quantised (of gpt-oss all but the experts).
+        """
+        known = self.checkpoint(quantization)
+        if known is not None:
+            return known.formats(part, self.layers_with(part))
+        if quantization in WIDE_FORMATS or quantization.startswith("gguf") or self.stored.is_wide:
+            return {quantization: 1.0}
+        stored = self.stored.formats(part, self.layers_with(part))
+        return {quantization: 1.0} if any(each not in WIDE_FORMATS for each in stored) else {"none": 1.0}
+
+    def mtp_format(self, quantization: str) -> str:
+        """Return the format of the layers for multi-token prediction where the model runs in one."""
+        known = self.checkpoint(quantization)
+        return quantization if known is None else known.mtp_format
+
+    def layers_with(self, part: Part) -> tuple[int, ...]:
+        """Return the layers, counted from 0, that have a part; all where the model does not say which."""
+        layers = range(self.num_hidden_layers)
+        if self.layer_pattern is not None:
+            letter = _LETTERS.get(part)
+            return tuple(layer for layer in layers if self.layer_pattern[layer] == letter) or tuple(layers)
+        if part == "indexer" and self.indexer is not None:
+            return tuple(layers[self.indexer.num_unsparse_layers :])
+        if part in ("experts", "shared_experts"):
+            return tuple(layer for layer in layers if self.is_moe_layer(layer)) or tuple(layers)
+        if part == "mlp":
+            return tuple(layer for layer in layers if not self.is_moe_layer(layer)) or tuple(layers)
+        return tuple(layers)
 
     def is_moe_layer(self, layer: int) -> bool:
         """Return whether a layer, counted from 0, has experts."""
@@ -344,9 +396,7 @@ class ModelProfile(FrozenModel):
         Raises:
             InputError: The heads do not divide over the ranks.
         """
-        layers = layers or self.attention_layers[0]
-        gemms = layers.gemms(tensor_parallel_size)
-        return self._outside_experts(gemms)
+        return (layers or self.attention_layers[0]).gemms(tensor_parallel_size)
 
     def linear_attention_gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
         """Return the projections of a layer of linear attention or Mamba-2 on one rank; empty where there is none.
@@ -354,9 +404,9 @@ class ModelProfile(FrozenModel):
         Raises:
             InputError: The heads do not divide over the ranks.
         """
-        linear, mamba, gemms = self.linear_attention, self.mamba, []
+        linear, mamba = self.linear_attention, self.mamba
         if linear is not None:
-            gemms = model_shapes.linear_attention_gemms(
+            return model_shapes.linear_attention_gemms(
                 hidden_size=self.hidden_size,
                 mixed_width=linear.mixed_width,
                 num_value_heads=linear.num_value_heads,
@@ -364,14 +414,14 @@ class ModelProfile(FrozenModel):
                 tensor_parallel_size=tensor_parallel_size,
             )
         if mamba is not None:
-            gemms = model_shapes.mamba_gemms(
+            return model_shapes.mamba_gemms(
                 hidden_size=self.hidden_size,
                 inner_width=mamba.inner_width,
                 num_heads=mamba.num_heads,
                 group_width=2 * mamba.num_groups * mamba.state_size,
                 tensor_parallel_size=tensor_parallel_size,
             )
-        return self._outside_experts(gemms)
+        return []
 
     def mixing_gemms(self, tensor_parallel_size: int = 1) -> list[tuple[int, Gemm]]:
         """Return the projections of attention, linear attention and Mamba-2 on one rank, each with its layers."""
@@ -394,10 +444,7 @@ class ModelProfile(FrozenModel):
         if streams == 1:
             return []
         rows, width = (2 + streams) * streams, streams * self.hidden_size
-        return [
-            Gemm(name, rows, width, "replicated", has_bias=True, is_quantised=False)
-            for name in ("attention_streams", "mlp_streams")
-        ]
+        return [Gemm(name, rows, width, "replicated", has_bias=True) for name in ("attention_streams", "mlp_streams")]
 
     def state_bytes(self, tensor_parallel_size: int = 1) -> float:
         """Return the bytes that one sequence keeps on one rank in all layers, whatever its length.
@@ -413,12 +460,6 @@ class ModelProfile(FrozenModel):
         layer = linear.state_elements * linear.state_element_bytes + seen
         return self.num_linear_layers * layer / tensor_parallel_size
 
-    def _outside_experts(self, gemms: list[Gemm]) -> list[Gemm]:
-        """Return matrices as a low-bit checkpoint stores them that are not routed experts."""
-        if self.quantised_parts == "linear":
-            return gemms
-        return [replace(gemm, is_quantised=False) for gemm in gemms]
-
     def mlp_gemms(self, layer: int = 0, tensor_parallel_size: int = 1) -> list[Gemm]:
         """Return the matrices that every token passes in one layer, on one rank.
 
@@ -429,23 +470,21 @@ class ModelProfile(FrozenModel):
         if not self._has_mlp(layer):
             return []
         if moe is None or not self.is_moe_layer(layer):
-            return self._outside_experts(self._mlp(self.intermediate_size, self.has_mlp_bias, tensor_parallel_size, ""))
-        router = Gemm(
-            "router", moe.num_experts, self.hidden_size, "replicated", moe.has_router_bias, is_quantised=False
-        )
-        latent = [] if moe.latent_size is None else self._outside_experts(self._latent_gemms(moe.latent_size))
+            return self._mlp(self.intermediate_size, self.has_mlp_bias, tensor_parallel_size, "mlp")
+        router = Gemm("router", moe.num_experts, self.hidden_size, "replicated", moe.has_router_bias)
+        latent = [] if moe.latent_size is None else self._latent_gemms(moe.latent_size)
         if not moe.num_shared_experts:
             return [router, *latent]
         width = moe.num_shared_experts * moe.shared_intermediate_size
-        shared = self._outside_experts(self._mlp(width, False, tensor_parallel_size, "shared_"))
-        gate = [Gemm("shared_gate", 1, self.hidden_size, "replicated", is_quantised=False)]
+        shared = self._mlp(width, False, tensor_parallel_size, "shared_experts")
+        gate = [Gemm("shared_gate", 1, self.hidden_size, "replicated")]
         return [router, *latent, *shared, *(gate if moe.has_shared_expert_gate else [])]
 
     def _latent_gemms(self, width: int) -> list[Gemm]:
         """Return the projections to and from the width of routed experts, on every rank (SGLang, ``nemotron_h.py``)."""
         return [
-            Gemm("latent_in", width, self.hidden_size, "replicated"),
-            Gemm("latent_out", self.hidden_size, width, "replicated"),
+            Gemm("latent_in", width, self.hidden_size, "replicated", part="shared_experts"),
+            Gemm("latent_out", self.hidden_size, width, "replicated", part="shared_experts"),
         ]
 
     def expert_gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
@@ -453,24 +492,24 @@ class ModelProfile(FrozenModel):
         if self.moe is None:
             return []
         width, has_bias = self.moe.moe_intermediate_size, self.moe.has_expert_bias
-        return self._mlp(width, has_bias, tensor_parallel_size, "expert_", self.moe.latent_size)
+        return self._mlp(width, has_bias, tensor_parallel_size, "experts", self.moe.latent_size)
 
     def _mlp(
-        self, width: int, has_bias: bool, tensor_parallel_size: int, prefix: str, hidden_size: int | None = None
+        self, width: int, has_bias: bool, tensor_parallel_size: int, part: Part, hidden_size: int | None = None
     ) -> list[Gemm]:
         return model_shapes.mlp_gemms(
             hidden_size=hidden_size or self.hidden_size,
             intermediate_size=width,
             is_gated=self.is_gated_mlp,
+            part=part,
             has_bias=has_bias,
             tensor_parallel_size=tensor_parallel_size,
-            prefix=prefix,
         )
 
     def lm_head_gemm(self, tensor_parallel_size: int = 1) -> Gemm:
         """Return the LM head on one rank; its weights are the embedding's when they are tied."""
         rows = -(-self.vocab_size // tensor_parallel_size)
-        return Gemm("lm_head", rows, self.hidden_size, "column", self.has_lm_head_bias, is_quantised=False)
+        return Gemm("lm_head", rows, self.hidden_size, "column", self.has_lm_head_bias)
 
     @property
     def num_parameters(self) -> float:
@@ -480,7 +519,7 @@ class ModelProfile(FrozenModel):
         """
         if self.num_parameters_nominal is not None:
             return self.num_parameters_nominal
-        gemms = sum(count * gemm.num_parameters for count, gemm in self._all_gemms())
+        gemms = sum(count * gemm.num_parameters for count, gemm in self.all_gemms())
         head = 0 if self.tie_word_embeddings else self.lm_head_gemm().num_weights
         head_bias = self.vocab_size if self.has_lm_head_bias else 0
         return gemms + self.num_embedding_parameters + head + head_bias + self._num_norm_parameters
@@ -496,17 +535,14 @@ class ModelProfile(FrozenModel):
 
     @property
     def num_linear_parameters(self) -> float:
-        """Weights of attention, MLPs and experts that a quantised checkpoint stores in few bits.
-
-        Of the experts alone where ``quantised_parts`` says so.
-        """
+        """Weights of attention, MLPs and experts: what quantised checkpoints may store in few bits."""
         if self.num_parameters_nominal is not None:
             return self.num_parameters_nominal
-        return sum(count * gemm.num_weights for count, gemm in self._all_gemms() if gemm.is_quantised)
+        return sum(count * gemm.num_weights for count, gemm in self.all_gemms() if gemm.part is not None)
 
     @property
     def num_unquantised_parameters(self) -> float:
-        """Parameters that quantisation leaves 16-bit: embeddings, head, norms, routers, biases."""
+        """Parameters that every quantisation but GGUF leaves 16-bit: embeddings, head, norms, routers, biases."""
         return self.num_parameters - self.num_linear_parameters
 
     @property
@@ -534,7 +570,7 @@ class ModelProfile(FrozenModel):
     def _has_mlp(self, layer: int) -> bool:
         return self.layer_pattern is None or self.layer_pattern[layer] in "E-"
 
-    def _all_gemms(self) -> list[tuple[int, Gemm]]:
+    def all_gemms(self) -> list[tuple[int, Gemm]]:
         """Return every matrix of the layers with how often the model holds it."""
         num_experts = self.moe.num_experts if self.moe else 0
         return self.gemms_beside_experts() + [(self.num_moe_layers * num_experts, gemm) for gemm in self.expert_gemms()]

@@ -139,8 +139,8 @@ class AttentionLayers:
         if self.indexer is not None:
             heads, width = self.indexer.num_heads, self.indexer.head_dim
             gemms += [
-                Gemm("index_q", heads * width, compressed.q_lora_rank, "replicated"),
-                Gemm("index_weights", heads, self.hidden_size, "replicated", is_quantised=False),
+                Gemm("index_q", heads * width, compressed.q_lora_rank, "replicated", part="indexer"),
+                Gemm("index_weights", heads, self.hidden_size, "replicated"),
                 *model_shapes.compressor_gemms(hidden_size=self.hidden_size, width=series * width, prefix="index_"),
             ]
         return gemms

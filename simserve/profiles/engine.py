@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from simserve.profiles.checkpoint import WeightFormatName
 from simserve.profiles.engine_offload import resolve_offload
 from simserve.profiles.engine_overrides import Choices, read_overrides
 from simserve.profiles.engine_profile import (
     EngineProfile,
-    EngineVersion,
     MemoryRule,
     load_engine,
-    version_key,
 )
 from simserve.profiles.engine_resolution import (
     Place,
@@ -120,6 +119,11 @@ class ResolvedEngine:
         max_flops: The same of the FLOP/s of 16-bit products.
         max_share_of_fp16: The same as a share of the FP16 rate, accumulated in FP16; None: all of it.
         supported_quantizations: Weight formats the version can run.
+        quantises_on_load: Weight formats it makes of 16-bit weights while it loads them.
+        quantises_before_loading: Weight formats that a tool of its own makes of 16-bit weights.
+        kv_cache_of_methods: Ways of quantisation whose KV format ``auto`` takes from the checkpoint.
+        narrow_sparse_kv_capability: CUDA compute capability from which ``auto`` keeps the keys of sparse attention in
+            FP8; None: never.
         cpu_offload_gb: Weights a GPU that stay in host memory and are read over the host link in each step, GiB.
         n_gpu_layers: Layers on the GPU under llama.cpp, the others run on the CPU; None: all.
         num_gpu: The same under Ollama.
@@ -204,7 +208,11 @@ class ResolvedEngine:
     max_bandwidth: float
     max_flops: float
     max_share_of_fp16: float | None
-    supported_quantizations: tuple[str, ...]
+    supported_quantizations: tuple[WeightFormatName, ...]
+    quantises_on_load: tuple[WeightFormatName, ...]
+    quantises_before_loading: tuple[WeightFormatName, ...]
+    kv_cache_of_methods: tuple[str, ...]
+    narrow_sparse_kv_capability: float | None
     cpu_offload_gb: float
     n_gpu_layers: int | None
     num_gpu: int | None
@@ -243,7 +251,7 @@ def resolve_engine(
     ranks = tensor_parallel_size * pipeline_parallel_size
     place = Place(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, host_slowdown)
     choices = Choices(read_overrides(overrides), f"{profile.name} {known.version} default on {gpu_name}")
-    choices.sources["version"] = _version_source(known, version, profile.versions[0])
+    choices.sources["version"] = profile.version_source(version)
     scheduling = resolve_scheduling(choices, known)
     limits = resolve_limits(choices, known, place, model_max_len, scheduling["batching"])
     settings = {
@@ -263,14 +271,3 @@ def resolve_engine(
         sources=dict(sorted(choices.sources.items())),
         **settings,
     )
-
-
-def _version_source(known: EngineVersion, requested: str | None, oldest: EngineVersion) -> str:
-    if requested is None:
-        return "newest known version"
-    wanted = version_key(requested)
-    if wanted == version_key(known.version):
-        return "scenario"
-    if wanted < version_key(oldest.version):
-        return f"oldest known version; scenario asks for {requested}, which is older"
-    return f"nearest older known version to the {requested} of the scenario"

@@ -8,28 +8,47 @@ from simserve.units import Bytes
 from simserve.validation import FrozenModel
 
 
+class SizeRange(FrozenModel):
+    """Equally spaced sizes, both ends included."""
+
+    start: int = Field(alias="from", ge=1)
+    """First size."""
+    stop: int = Field(alias="to", ge=1)
+    """Last size."""
+    step: int = Field(ge=1)
+    """Distance."""
+
+
 class StaticReserve(FrozenModel):
     """SGLang's estimate of what must stay free besides weights and KV; the rest is the static share."""
 
+    memory_at_least: Bytes = 0.0
+    """GPU memory from which this estimate holds, bytes."""
     base: Bytes
-    """Bytes for metadata."""
-    chunk_token: Bytes
+    """Bytes for metadata, or for everything where no other term is given."""
+    chunk_token: Bytes = 0.0
     """Bytes a token of the prefill chunk."""
-    minimum_chunk_tokens: int
+    minimum_chunk_tokens: int = 0
     """The chunk is taken to be at least this long, tokens."""
-    graph_sequence: Bytes
+    graph_sequence: Bytes = 0.0
     """Bytes a sequence of the largest captured CUDA graph."""
-    rank: Bytes
+    prompt_graph: Bytes = 0.0
+    """Bytes a captured graph of prompts."""
+    prompt_graph_sizes: tuple[SizeRange, ...] = ()
+    """Tokens of the graphs of prompts; those up to the chunk are captured."""
+    rank: Bytes = 0.0
     """Bytes a rank (tensor x pipeline)."""
-    minimum: Bytes
+    minimum: Bytes = 0.0
     """Least reserve, bytes, on GPUs above `minimum_above`."""
-    minimum_above: Bytes
+    minimum_above: Bytes = 0.0
     """GPU memory above which `minimum` holds, bytes."""
 
     def share(self, gpu_memory_bytes: float, chunk_tokens: int, graph_sequences: int, ranks: int) -> float:
         """Return the share of GPU memory for weights and KV, rounded to 0.001 as SGLang does."""
         reserved = self.base + self.chunk_token * max(chunk_tokens, self.minimum_chunk_tokens)
         reserved += self.graph_sequence * graph_sequences + self.rank * ranks
+        captured = (range(each.start, min(each.stop, chunk_tokens) + 1, each.step) for each in self.prompt_graph_sizes)
+        reserved += self.prompt_graph * sum(map(len, captured))
         if gpu_memory_bytes > self.minimum_above:
             reserved = max(reserved, self.minimum)
         return round((gpu_memory_bytes - reserved) / gpu_memory_bytes, 3)

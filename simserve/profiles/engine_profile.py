@@ -15,12 +15,14 @@ from pydantic import Field, PositiveFloat, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError
 from simserve.profiles import catalog
+from simserve.profiles.checkpoint import WeightFormatName
 from simserve.profiles.engine_blocks import complete_versions
-from simserve.profiles.engine_memory import RuntimeMemory, StaticReserve
+from simserve.profiles.engine_memory import RuntimeMemory, SizeRange, StaticReserve
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel, validate
 
 MemoryRule = Literal["total", "free_after_load", "static_fraction"]
+_NOT_KNOWN = "defaults of"
 _VERSION = re.compile(r"[vb]?(\d+(?:\.\d+)*)")
 
 
@@ -131,27 +133,20 @@ class Memory(FrozenModel):
     """The share is of the `total` (vLLM), of what is `free_after_load`, or the `static_fraction` (SGLang)."""
     gpu_memory_utilization: Tiered | None = None
     """The share; absent: computed from `static_reserve`."""
-    static_reserve: StaticReserve | None = None
-    """The parts of SGLang's reserve."""
+    static_reserve: tuple[StaticReserve, ...] = ()
+    """SGLang's reserve by GPU memory, the largest GPU first; the first that fits counts."""
     source: str
     """Where the rule and the share come from."""
 
     @model_validator(mode="after")
     def _has_one_share(self) -> Self:
-        if (self.gpu_memory_utilization is None) == (self.static_reserve is None):
+        if (self.gpu_memory_utilization is None) != bool(self.static_reserve):
             raise ValueError("needs either gpu_memory_utilization or static_reserve")
         return self
 
-
-class SizeRange(FrozenModel):
-    """Equally spaced batch sizes, both ends included."""
-
-    start: int = Field(alias="from", ge=1)
-    """First size."""
-    stop: int = Field(alias="to", ge=1)
-    """Last size."""
-    step: int = Field(ge=1)
-    """Distance."""
+    def reserve(self, gpu_memory_bytes: float) -> StaticReserve:
+        """Return the reserve on a GPU of that size, where the share is computed from one."""
+        return next(each for each in self.static_reserve if gpu_memory_bytes >= each.memory_at_least)
 
 
 class CudaGraphs(FrozenModel):
@@ -258,10 +253,25 @@ class Kernels(FrozenModel):
     """Share of the FP16 rate, accumulated in FP16, beyond which 16-bit products gain nothing; absent: all of it."""
     max_flops: FlopsPerSecond | None = Field(default=None, gt=0)
     """FLOP/s of 16-bit products beyond which the kernels gain nothing; absent: the GPU's."""
-    quantizations: tuple[str, ...]
+    quantizations: tuple[WeightFormatName, ...]
     """Weight formats the version can run."""
     source: str
     """Where scale and formats come from."""
+
+
+class Checkpoints(FrozenModel):
+    """What the engine makes of a checkpoint besides reading it."""
+
+    quantises_on_load: tuple[WeightFormatName, ...] = ()
+    """Formats that it makes of 16-bit weights while it loads them."""
+    quantises_before_loading: tuple[WeightFormatName, ...] = ()
+    """Formats that a tool of its own makes of 16-bit weights, once."""
+    kv_cache_of_methods: tuple[str, ...] = ()
+    """Ways of quantisation (``method`` of a model's checkpoints) whose KV format ``auto`` takes from the checkpoint."""
+    narrow_sparse_kv_capability: float | None = Field(default=None, gt=0)
+    """CUDA compute capability from which ``auto`` keeps the latent keys of sparse attention in FP8; absent: never."""
+    source: str
+    """Where that stands."""
 
 
 class EngineVersion(FrozenModel):
@@ -287,6 +297,8 @@ class EngineVersion(FrozenModel):
     """CPU time."""
     kernels: Kernels
     """Kernel quality and weight formats."""
+    checkpoints: Checkpoints = Checkpoints(source="quantises nothing itself, and keeps KV in 16 bit")
+    """What it makes of a checkpoint."""
 
 
 class Devices(FrozenModel):
@@ -325,6 +337,34 @@ class EngineProfile(FrozenModel):
         wanted = version_key(requested, [known.version for known in self.versions])
         fitting = [known for known in self.versions if version_key(known.version) <= wanted]
         return fitting[-1] if fitting else self.versions[0]
+
+    def version_source(self, requested: str | None) -> str:
+        """Return where the version whose defaults hold comes from, for `ResolvedEngine.sources`.
+
+        ``scenario`` where the requested one is known, or a patch release of a known one.
+        """
+        if requested is None:
+            return "newest known version"
+        known = self.nearest_version(requested)
+        wanted, found = version_key(requested), version_key(known.version)
+        if wanted == found:
+            return "scenario"
+        if wanted < found:
+            return f"{_NOT_KNOWN} {known.version}, the oldest known"
+        if len(found) > 1 and wanted[: len(found)] == found:
+            return f"scenario, a patch release of {known.version}"
+        return f"{_NOT_KNOWN} {known.version}, the nearest older known"
+
+
+def version_note(name: str, requested: str | None, source: str) -> str | None:
+    """Return what an answer says first where the version asked for is not known; None where it is.
+
+    Args:
+        name: Engine.
+        requested: Version asked for.
+        source: `EngineProfile.version_source` of it.
+    """
+    return f"{name} {requested}: {source}" if source.startswith(_NOT_KNOWN) else None
 
 
 def version_key(version: str, known: list[str] | None = None) -> tuple[int, ...]:

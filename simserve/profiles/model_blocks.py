@@ -95,7 +95,7 @@ class SparseIndexer(FrozenModel):
     """Layers with an indexer of their own; null: all that choose. The others take the choice of the last that has one
     (GLM-5.2)."""
     num_unsparse_layers: NonNegativeInt = 0
-    """Layers that attend to everything (MiniMax-M3)."""
+    """Layers at the bottom that attend to everything (MiniMax-M3)."""
     key_format: Literal["fp8", "bf16"] = "fp8"
     """How its keys are cached, whatever the format of the KV cache: FP8 with scales (DeepSeek-V3.2), or BF16."""
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from simserve.errors import InputError
+from simserve.profiles.checkpoint import Part
 
 Split = Literal["column", "row", "replicated"]
 
+_MLP_PREFIXES: Mapping[Part, str] = {"mlp": "", "shared_experts": "shared_", "experts": "expert_"}
 _INDEXER_SCALE_GROUP = 128
 _INDEXER_SCALE_BYTES = 4
 
@@ -24,8 +27,8 @@ class Gemm:
         split: Which dimension tensor parallelism divides: ``column`` the result (no communication), ``row``
             the input (the results are summed over the ranks), ``replicated`` none.
         has_bias: Whether a bias of ``out_features`` is added.
-        is_quantised: Whether quantised checkpoints store it in the low-bit format; routers and the head stay
-            16-bit.
+        part: Which part of a checkpoint it belongs to, whose format it has; None: it stays 16-bit in quantised
+            checkpoints, as routers and the head do.
     """
 
     name: str
@@ -33,7 +36,7 @@ class Gemm:
     in_features: int
     split: Split
     has_bias: bool = False
-    is_quantised: bool = True
+    part: Part | None = None
 
     @property
     def num_weights(self) -> int:
@@ -113,12 +116,12 @@ def attention_gemms(
     kv_heads = kv_heads_per_rank(num_kv_heads, tensor_parallel_size)
     value_width = head_dim if v_head_dim is None else v_head_dim
     width = query_heads * head_dim
-    keys_and_values = kv_heads * (head_dim + (value_width if has_value_projection else 0))
-    gate = [Gemm("head_gate", query_heads, hidden_size, "column", is_quantised=False)] if has_head_gate else []
+    projected = (2 if has_gate else 1) * width
+    projected += kv_heads * (head_dim + (value_width if has_value_projection else 0))
     return [
-        Gemm("qkv", (2 if has_gate else 1) * width + keys_and_values, hidden_size, "column", has_qkv_bias),
-        *gate,
-        Gemm("output", hidden_size, query_heads * value_width, "row", has_output_bias),
+        Gemm("qkv", projected, hidden_size, "column", has_qkv_bias, part="attention"),
+        *([Gemm("head_gate", query_heads, hidden_size, "column")] if has_head_gate else []),
+        Gemm("output", hidden_size, query_heads * value_width, "row", has_output_bias, part="attention_output"),
     ]
 
 
@@ -140,9 +143,15 @@ def linear_attention_gemms(
     heads = heads_per_rank(num_value_heads, tensor_parallel_size)
     width = heads * value_head_dim
     return [
-        Gemm("linear_qkvz", mixed_width // tensor_parallel_size + width, hidden_size, "column"),
-        Gemm("linear_ba", 2 * heads, hidden_size, "column", is_quantised=False),
-        Gemm("linear_output", hidden_size, width, "row"),
+        Gemm(
+            "linear_qkvz",
+            mixed_width // tensor_parallel_size + width,
+            hidden_size,
+            "column",
+            part="linear_attention",
+        ),
+        Gemm("linear_ba", 2 * heads, hidden_size, "column"),
+        Gemm("linear_output", hidden_size, width, "row", part="linear_attention"),
     ]
 
 
@@ -165,8 +174,8 @@ def mamba_gemms(
     width = inner_width // tensor_parallel_size
     mixed = 2 * width + -(-group_width // tensor_parallel_size) + heads
     return [
-        Gemm("mamba_in", mixed, hidden_size, "column"),
-        Gemm("mamba_out", hidden_size, width, "row"),
+        Gemm("mamba_in", mixed, hidden_size, "column", part="linear_attention"),
+        Gemm("mamba_out", hidden_size, width, "row", part="linear_attention"),
     ]
 
 
@@ -188,17 +197,17 @@ def compressed_attention_gemms(
     heads = heads_per_rank(num_heads, tensor_parallel_size)
     width, per_group = num_output_groups * output_lora_rank // tensor_parallel_size, num_heads // num_output_groups
     return [
-        Gemm("q_a", q_lora_rank, hidden_size, "replicated"),
-        Gemm("kv_a", head_dim, hidden_size, "replicated"),
-        Gemm("q_b", heads * head_dim, q_lora_rank, "column"),
+        Gemm("q_a", q_lora_rank, hidden_size, "replicated", part="attention"),
+        Gemm("kv_a", head_dim, hidden_size, "replicated", part="attention"),
+        Gemm("q_b", heads * head_dim, q_lora_rank, "column", part="attention"),
         # The groups' matrices, each over its own heads: as many weights and FLOP as one of their width together.
-        Gemm("output_a", width, per_group * head_dim, "column"),
-        Gemm("output", hidden_size, width, "row"),
+        Gemm("output_a", width, per_group * head_dim, "column", part="attention_output"),
+        Gemm("output", hidden_size, width, "row", part="attention_output"),
     ]
 
 
 def compressor_gemms(*, hidden_size: int, width: int, prefix: str = "") -> list[Gemm]:
-    """Return the two projections that a compressor pools, the vectors and their weights, replicated on every rank."""
+    """Return the two projections that a compressor pools, the vectors and their weights, on every rank, in 16 bit."""
     return [Gemm(f"{prefix}compressor", 2 * width, hidden_size, "replicated")]
 
 
@@ -221,17 +230,17 @@ def latent_attention_gemms(
     heads = heads_per_rank(num_heads, tensor_parallel_size)
     query_width = heads * (qk_nope_head_dim + qk_rope_head_dim)
     if q_lora_rank is None:
-        query = [Gemm("q", query_width, hidden_size, "column")]
+        query = [Gemm("q", query_width, hidden_size, "column", part="attention")]
     else:
         query = [
-            Gemm("q_a", q_lora_rank, hidden_size, "replicated"),
-            Gemm("q_b", query_width, q_lora_rank, "column"),
+            Gemm("q_a", q_lora_rank, hidden_size, "replicated", part="attention"),
+            Gemm("q_b", query_width, q_lora_rank, "column", part="attention"),
         ]
     return [
         *query,
-        Gemm("kv_a", kv_lora_rank + qk_rope_head_dim, hidden_size, "replicated"),
-        Gemm("kv_b", heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank, "column"),
-        Gemm("output", hidden_size, heads * v_head_dim, "row"),
+        Gemm("kv_a", kv_lora_rank + qk_rope_head_dim, hidden_size, "replicated", part="attention"),
+        Gemm("kv_b", heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank, "column", part="attention"),
+        Gemm("output", hidden_size, heads * v_head_dim, "row", part="attention_output"),
     ]
 
 
@@ -247,11 +256,10 @@ def indexer_gemms(
         head_dim: Width of one of them; the key is one head shared by all.
         has_head_weights: Whether a token weighs the heads' scores (not in MiniMax-M3).
     """
-    weights = Gemm("index_weights", num_heads, hidden_size, "replicated", is_quantised=False)
     return [
-        Gemm("index_q", num_heads * head_dim, query_width, "replicated"),
-        Gemm("index_k", head_dim, hidden_size, "replicated"),
-        *([weights] if has_head_weights else []),
+        Gemm("index_q", num_heads * head_dim, query_width, "replicated", part="indexer"),
+        Gemm("index_k", head_dim, hidden_size, "replicated", part="indexer"),
+        *([Gemm("index_weights", num_heads, hidden_size, "replicated")] if has_head_weights else []),
     ]
 
 
@@ -260,19 +268,21 @@ def mlp_gemms(
     hidden_size: int,
     intermediate_size: int,
     is_gated: bool,
+    part: Part,
     has_bias: bool = False,
     tensor_parallel_size: int = 1,
-    prefix: str = "",
 ) -> list[Gemm]:
     """Return the two matrices of one MLP or expert on one rank: fused ``gate_up`` (or ``up``) and ``down``.
 
-    A width that the ranks do not divide is padded, as engines do.
+    Those of experts and shared experts say so in their names. A width that the ranks do not divide is padded, as
+    engines do.
     """
+    prefix = _MLP_PREFIXES[part]
     width = -(-intermediate_size // tensor_parallel_size)
     first = ("gate_up", 2 * width) if is_gated else ("up", width)
     return [
-        Gemm(prefix + first[0], first[1], hidden_size, "column", has_bias),
-        Gemm(prefix + "down", hidden_size, width, "row", has_bias),
+        Gemm(prefix + first[0], first[1], hidden_size, "column", has_bias, part=part),
+        Gemm(prefix + "down", hidden_size, width, "row", has_bias, part=part),
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from simserve.profiles.hardware import hardware_name
+from simserve.scenario.formats import KVCacheDtype, Quantization
 from simserve.scenario.kv_offload import KVOffloadSpec
 from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.admission_spec import AdmissionSpec
@@ -24,29 +25,6 @@ from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.update_spec import UpdateSpec
 from simserve.units import Bytes, PositiveSeconds, Seconds
 from simserve.validation import FrozenModel
-
-Quantization = Literal[
-    "none",
-    "fp32",
-    "fp16",
-    "bf16",
-    "fp8",
-    "int8",
-    "int8-wo",
-    "int4",
-    "gptq-int4",
-    "gptq-int4-exllama",
-    "awq-int4",
-    "int3",
-    "nf4",
-    "gguf-q8_0",
-    "gguf-q4_k_m",
-    "gguf-q4_0",
-    "gguf-q2_k",
-    "mxfp4",
-    "nvfp4",
-]
-KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
 
 MAX_COUNT = 10**9
 """Tokens, requests or blocks that a knob may name at most: beyond any engine."""
@@ -231,11 +209,13 @@ class DeploymentSpec(FrozenModel):
     the routed experts and step together, at the pace of the slowest."""
     enable_expert_parallel: bool = False
     """Whether each routed expert lies whole on one of the GPUs that share the experts, instead of cut over all."""
-    quantization: Quantization = "none"
-    """Format of the linear weights. `none`: the model's own dtype. fp8 and int8 also compute in 8 bit; of
-    gpt-oss every low-bit format covers the experts alone."""
+    quantization: Quantization = "auto"
+    """Format of the linear weights. `auto`: as the checkpoint is stored, which its profile, its `config.json` or
+    `hf_quant_config.json` says. `none`: 16 bit, of a checkpoint with fewer bits a dequantised one. fp8 and int8 also
+    compute in 8 bit. What a checkpoint of the format keeps in 16 bit stays so: of gpt-oss all but the experts."""
     kv_cache_dtype: KVCacheDtype = "auto"
-    """Format of the KV cache. `auto`: the model's 16-bit format."""
+    """Format of the KV cache. `auto`: what this engine and version makes of this checkpoint: 16 bit, or FP8 where the
+    checkpoint asks for it and the engine heeds it (ModelOpt's under TensorRT-LLM)."""
     operator_tables: str | None = None
     """Folder of your own measured operator tables (NVIDIA AIConfigurator's layout, latency in ms). What they cover is
     read from them, inside the measured sizes; the rest stays a curve."""

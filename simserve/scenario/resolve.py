@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
@@ -19,6 +20,7 @@ from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
 from simserve.scenario.combinations import check_combinations, check_engine
+from simserve.scenario.formats import formats_of, with_formats
 from simserve.scenario.kv_offload import with_offload
 from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
@@ -66,6 +68,20 @@ class ResolvedScenario:
     def gpu_hour_source(self) -> str:
         """Where the price comes from."""
         return self.gpu_hour.source
+
+    @property
+    def formats(self) -> dict[str, Any]:
+        """The block ``formats`` of results: number formats of weights and KV cache, and where they come from.
+
+        Over several pools those of the first, and of each by its name below ``pools``.
+        """
+        if not self.pools:
+            return {**asdict(formats_of(self.shape, self.scenario.deployment.kv_cache_dtype)), "pools": {}}
+        specs = self.scenario.deployment.pools
+        each = {spec.name: pool.formats for spec, pool in zip(specs, self.pools, strict=True)}
+        for formats in each.values():
+            formats.pop("pools")
+        return {**next(iter(each.values())), "pools": each}
 
     @property
     def num_gpus(self) -> int:
@@ -210,13 +226,12 @@ def replica_shape(scenario: Scenario) -> ReplicaShape:
         pipeline_parallel_size=deployment.pipeline_parallel_size,
         data_parallel_size=deployment.data_parallel_size,
         pipeline_layer_partition=_partition(deployment.pipeline_layer_partition),
-        quantization=deployment.quantization,
-        kv_cache_dtype=deployment.kv_cache_dtype,
         enable_expert_parallel=deployment.enable_expert_parallel,
         operator_tables=_folder(deployment.operator_tables, folder),
         attention=deployment.attention,
     )
     with scenario.blaming("deployment"):
+        shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
         _check_layout(shape)
         shape = with_room_for_states(shape)
         if deployment.speculative is not None:

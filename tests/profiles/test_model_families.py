@@ -15,31 +15,31 @@ from simserve.profiles.model import ModelProfile, load_model
 from simserve.validation import validate
 
 CONFIGS = Path(__file__).resolve().parents[2] / "../shared/data/model_configs"
-NOT_ARCHITECTURE = {"name", "source", "huggingface_id", "num_parameters_advertised"}
+NOT_ARCHITECTURE = {"name", "source", "checkpoints", "num_parameters_advertised"}
 
 # Reference configuration -> bundled profile. A configuration of another release of the same architecture may
-# differ in how its checkpoint is stored, or in the context it is made for.
+# differ in the context it is made for.
 REFERENCES = [
     ("deepseek-ai--DeepSeek-R1", "deepseek-r1", ()),
     ("deepseek-ai--DeepSeek-R1", "deepseek-v3", ()),
     ("mistralai--Mixtral-8x7B-v0.1", "mixtral-8x7b", ()),
-    ("Qwen--Qwen3-30B-A3B-FP8", "qwen3-30b-a3b", ("checkpoint_quantization",)),
-    ("Qwen--Qwen3-235B-A22B-FP8", "qwen3-235b-a22b", ("checkpoint_quantization",)),
-    ("Qwen--Qwen3-32B-FP8-Static-PerTensor", "qwen3-32b", ("checkpoint_quantization",)),
+    ("Qwen--Qwen3-30B-A3B-FP8", "qwen3-30b-a3b", ()),
+    ("Qwen--Qwen3-235B-A22B-FP8", "qwen3-235b-a22b", ()),
+    ("Qwen--Qwen3-32B-FP8-Static-PerTensor", "qwen3-32b", ()),
     ("openai--gpt-oss-20b", "gpt-oss-20b", ()),
     ("openai--gpt-oss-120b", "gpt-oss-120b", ()),
     ("meta-llama--Llama-4-Scout-17B-16E-Instruct", "llama-4-scout", ()),
     ("MiniMaxAI--MiniMax-M2.5", "minimax-m2", ()),
     ("moonshotai--Kimi-K2-Instruct", "kimi-k2", ()),
-    ("moonshotai--Kimi-K2.5", "kimi-k2", ("checkpoint_quantization", "fp8_scales", "max_position_embeddings")),
-    ("zai-org--GLM-5-FP8", "glm-5", ("checkpoint_quantization",)),
+    ("moonshotai--Kimi-K2.5", "kimi-k2", ("max_position_embeddings",)),
+    ("zai-org--GLM-5-FP8", "glm-5", ()),
     ("deepseek-ai--DeepSeek-V3.2", "deepseek-v3.2", ()),
     ("deepseek-ai--DeepSeek-V4-Flash", "deepseek-v4-flash", ()),
     ("sgl-project--DeepSeek-V4-Flash-FP8", "deepseek-v4-flash", ()),
     ("deepseek-ai--DeepSeek-V4-Pro", "deepseek-v4-pro", ()),
     ("zai-org--GLM-5.1", "glm-5.1", ()),
-    ("zai-org--GLM-5.2-FP8", "glm-5.2", ("checkpoint_quantization", "fp8_scales")),
-    ("zai-org--GLM-5.3-FP8", "glm-5.3", ("checkpoint_quantization", "fp8_scales")),
+    ("zai-org--GLM-5.2-FP8", "glm-5.2", ()),
+    ("zai-org--GLM-5.3-FP8", "glm-5.3", ()),
     ("Qwen--Qwen3.5-27B", "qwen3.5-27b", ()),
     ("Qwen--Qwen3.5-35B-A3B", "qwen3.5-35b-a3b", ()),
     ("Qwen--Qwen3.5-122B-A10B", "qwen3.5-122b-a10b", ()),
@@ -50,8 +50,8 @@ REFERENCES = [
     ("nvidia--NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", "nemotron-3-ultra-550b-a55b", ()),
     ("XiaomiMiMo--MiMo-V2-Flash", "mimo-v2-flash", ()),
     ("stepfun-ai--Step-3.7-Flash", "step-3.7-flash", ("sliding_heads", "max_position_embeddings")),
-    ("nvidia--Gemma-4-26B-A4B-NVFP4", "gemma-4-26b-a4b", ("checkpoint_quantization",)),
-    ("nvidia--Gemma-4-31B-IT-NVFP4", "gemma-4-31b", ("checkpoint_quantization",)),
+    ("nvidia--Gemma-4-26B-A4B-NVFP4", "gemma-4-26b-a4b", ()),
+    ("nvidia--Gemma-4-31B-IT-NVFP4", "gemma-4-31b", ()),
     ("Qwen--Qwen3-VL-235B-A22B-Instruct", "qwen3-vl-235b-a22b", ()),
     ("Qwen--Qwen3-VL-32B-Instruct", "qwen3-vl-32b", ()),
     ("Qwen--Qwen3-Coder-480B-A35B-Instruct", "qwen3-coder-480b-a35b", ()),
