@@ -17,7 +17,7 @@ from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.scenario.fit import check_fit
-from simserve.scenario.resolve import ResolvedScenario, leading_warnings, resolve
+from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import SpeculativeSpec
 
@@ -233,7 +233,7 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
     check_fit(resolved)
     engine, model = resolved.shape.engine, resolved.shape.model
     version = engine.requested_version or engine.version
-    notes = [*leading_warnings(scenario)]
+    notes = []
     loaded = model.checkpoint(resolved.shape.quantization) or model.stored
     if checkpoint is None and loaded.repository is None:
         notes.append(f"{model.name} has no Hugging Face repository on record: put the path of its weights instead")
