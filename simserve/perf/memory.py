@@ -218,7 +218,7 @@ def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
     if source == "scenario" or seats == shape.engine.max_num_seqs:
         return shape
     sources = {**shape.engine.sources, "max_num_seqs": f"{source}, as many as have room for their states"}
-    return replace(shape, engine=replace(shape.engine, max_num_seqs=seats, sources=sources))
+    return replace(shape, engine=shape.engine.model_copy(update={"max_num_seqs": seats, "sources": sources}))
 
 
 def with_room_for_context(shape: ReplicaShape) -> ReplicaShape:
@@ -234,7 +234,7 @@ def with_room_for_context(shape: ReplicaShape) -> ReplicaShape:
     if not _LEAST_CONTEXT <= longest < engine.max_model_len:
         return shape
     sources = {**engine.sources, "max_model_len": f"{source}{_CUT}"}
-    return replace(shape, engine=replace(engine, max_model_len=longest, sources=sources))
+    return replace(shape, engine=engine.model_copy(update={"max_model_len": longest, "sources": sources}))
 
 
 def is_context_cut(engine: ResolvedEngine) -> bool:

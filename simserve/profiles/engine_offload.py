@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from simserve.profiles.engine_overrides import Choices, refuse
+from simserve.profiles.engine_options import EngineOptions, refuse
 from simserve.profiles.engine_profile import version_key
 
 STREAMED, ON_CPU = ("cpu_offload_gb",), ("n_gpu_layers", "num_gpu")
@@ -20,22 +19,17 @@ SGLang --cpu-offload-gb keep weights in host memory and read them over the link 
 --n-gpu-layers and Ollama num_gpu run the first layers on the CPU."""
 
 
-def resolve_offload(choices: Choices, name: str, version: str) -> dict[str, Any]:
-    """Return what of the weights lies outside the GPU.
+def check_offload(asked: EngineOptions, name: str, version: str) -> None:
+    """Do nothing where the engine can keep weights outside the GPU as asked.
 
     Raises:
         ScenarioError: The engine, or its version, has no such knob.
     """
     own, since = KNOBS.get(name, ("", ""))
     for knob in (*STREAMED, *ON_CPU):
-        value = getattr(choices.asked, knob)
+        value = getattr(asked, knob)
         if value is not None and knob != own:
             remedy = f"write {own}" if own else "it keeps all weights on its GPUs: leave it out"
             raise refuse(knob, value, f"is no knob of {name}", remedy)
         if value is not None and version_key(version) < version_key(since):
             raise refuse(knob, value, f"is not in {name} {version}", f"use {since} or newer")
-    return {
-        "cpu_offload_gb": choices.pick("cpu_offload_gb", 0.0),
-        "n_gpu_layers": choices.pick("n_gpu_layers", None, "all"),
-        "num_gpu": choices.pick("num_gpu", None, "all"),
-    }

@@ -222,8 +222,8 @@ class Host(FrozenModel):
     """Where the figures come from."""
 
 
-class Kernels(FrozenModel):
-    """How good the engine's kernels are, and which weight formats they run."""
+class KernelTraits(FrozenModel):
+    """How good the engine's kernels are."""
 
     compute_efficiency: float = Field(gt=0, le=1.5)
     """Scale on the hardware profile's kernel efficiencies; 1: as there."""
@@ -256,6 +256,11 @@ class Kernels(FrozenModel):
     """Share of the FP16 rate, accumulated in FP16, beyond which 16-bit products gain nothing; absent: all of it."""
     max_flops: FlopsPerSecond | None = Field(default=None, gt=0)
     """FLOP/s of 16-bit products beyond which the kernels gain nothing; absent: the GPU's."""
+
+
+class Kernels(KernelTraits):
+    """How good the engine's kernels are, and which weight formats they run."""
+
     quantizations: tuple[str, ...]
     """Weight formats the version can run."""
     source: str

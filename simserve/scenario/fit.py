@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from simserve.errors import InfeasibleError, InputError
@@ -135,5 +134,5 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
         "open_limits": open_limits(resolved),
         "quality": quality_of(shape),
         "what_fits": [] if memory.fits else remedies(resolved),
-        "engine_resolved": asdict(shape.engine),
+        "engine_resolved": shape.engine.model_dump(),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from simserve.engine.config import EngineConfig
@@ -22,6 +22,9 @@ from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
 from simserve.workload.arrival_spec import AllAtOnceArrivals
+
+_OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in ResolvedEngine.model_fields]
+"""What the scheduler obeys that an engine has under the same name."""
 
 ENGINES_WITHOUT_EXPERT_PARALLEL = ("fastertransformer", "llama.cpp", "ollama", "orca", "tgi", "transformers")
 """Engines that cut every expert over the ranks, and have no way to place experts whole."""
@@ -321,60 +324,36 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             gpu_memory_bytes=hardware.memory.total,
             gpu_name=hardware.name,
             model_max_len=model.max_position_embeddings,
-            overrides=deployment.engine.overrides(),
+            options=deployment.engine,
             tensor_parallel_size=deployment.tensor_parallel_size,
             pipeline_parallel_size=deployment.pipeline_parallel_size,
             host_slowdown=hardware.host_slowdown,
         )
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         # Nobody is served: no threads of an API server keep the engine's own from launching kernels.
-        engine = replace(engine, eager_gap_seconds_per_layer=0.0)
+        engine = engine.model_copy(update={"eager_gap_seconds_per_layer": 0.0})
     is_answering_late = deployment.streaming is not None and not deployment.streaming.stream
     if is_answering_late or isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         seconds = engine.host_seconds_per_request - engine.host_seconds_per_streamed_request
-        engine = replace(engine, host_seconds_per_request=seconds, host_seconds_per_streamed_request=0.0)
+        fewer = {"host_seconds_per_request": seconds, "host_seconds_per_streamed_request": 0.0}
+        engine = engine.model_copy(update=fewer)
     return engine
 
 
 def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
-    """Return what the scheduler of one replica obeys."""
+    """Return what the scheduler of one replica obeys: what the engine has under the same name, and what follows."""
     engine = shape.engine
     return EngineConfig(
-        batching=engine.batching,
-        scheduler=engine.scheduler,
-        admission=engine.admission,
-        scheduling_policy=engine.scheduling_policy,
-        priority_ageing=engine.priority_ageing,
-        priority_preemption=engine.priority_preemption,
-        preemption_mode=engine.preemption_mode,
+        **{name: getattr(engine, name) for name in _OF_ENGINE},
         num_swap_blocks=int(engine.swap_space // (memory.kv_bytes_per_token * engine.block_size)),
-        kv_allocation=engine.kv_allocation,
-        max_num_seqs=engine.max_num_seqs,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        max_chunk_tokens=engine.max_chunk_tokens,
-        max_model_len=engine.max_model_len,
-        enable_chunked_prefill=engine.enable_chunked_prefill,
-        reserve_full_prompt=engine.reserve_full_prompt,
-        enable_prefix_caching=engine.enable_prefix_caching,
-        block_size=engine.block_size,
         num_blocks=memory.num_kv_blocks,
-        data_parallel_size=shape.data_parallel_size,
         watermark_blocks=int(engine.watermark * memory.num_kv_blocks),
-        static_batch_size=engine.static_batch_size,
-        static_max_wait=engine.static_max_wait,
-        new_token_ratio_initial=engine.new_token_ratio_initial,
-        new_token_ratio_minimum=engine.new_token_ratio_minimum,
-        new_token_ratio_decay=engine.new_token_ratio_decay,
         pipeline_parallel_size=shape.pipeline_parallel_size,
-        attention_dp_timeout_iters=engine.attention_dp_timeout_iters,
-        async_scheduling=engine.async_scheduling,
-        async_output=engine.async_output,
+        data_parallel_size=shape.data_parallel_size,
         handover_step_seconds=engine.host_seconds_per_step,
         handover_request_seconds=engine.host_seconds_per_request - engine.host_seconds_per_streamed_request,
         handover_prompt_seconds=_launching_seconds(shape),
         num_speculative_tokens=shape.num_speculative_tokens,
-        frontend_latency=engine.frontend_latency,
-        tokenization_per_token=engine.tokenization_per_token,
         api_token_seconds=engine.api_server_seconds_per_token,
     )
 
