@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from simserve.profiles.engine_offload import check_offload
 from simserve.profiles.engine_options import (
     Admission,
     Batching,
@@ -26,8 +25,10 @@ from simserve.profiles.engine_options import (
     refuse_order,
     refuse_sharing,
     refuse_static_keys,
+    refuse_threshold,
 )
 from simserve.profiles.engine_profile import (
+    FORMAT_FEATURES,
     CudaGraphs,
     EngineProfile,
     EngineVersion,
@@ -126,6 +127,10 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     (`max_num_batched_tokens` x hidden) still live. The two peaks do not add up: the larger counts."""
     activation_base_bytes: float
     """Bytes of that peak however many seats there are."""
+    cuts_max_model_len: bool
+    """Whether it starts with a KV cache smaller than the longest request, which it cuts to fit."""
+    linear_states_per_cached_seat: int
+    """States of linear attention that a seat holds beside a prefix cache; one without."""
     relaid_expert_formats: tuple[str, ...]
     """Weight formats whose experts' first matrices stay in memory twice."""
     cuda_graph_bytes: float
@@ -167,7 +172,9 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     api_server_seconds_per_token: float
     """Seconds of the API server for a token of a stream."""
     supported_quantizations: tuple[str, ...]
-    """Weight formats the version can run."""
+    """Weight formats the version can run on this GPU."""
+    features: tuple[str, ...]
+    """What the version asked for can do on this GPU, of `simserve.profiles.engine_profile.FEATURES`."""
     sources: Mapping[str, str]
     """Name -> `scenario` or `vllm 0.12 default on h100-sxm-80gb`, with what moved a default."""
 
@@ -244,6 +251,7 @@ def resolve_engine(
     gpu_name: str,
     model_max_len: int,
     options: EngineOptions,
+    compute_capability: str | None = None,
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     host_slowdown: float = 1.0,
@@ -258,7 +266,8 @@ def resolve_engine(
         gpu_memory_bytes: Total memory of a GPU, bytes.
         gpu_name: Name of the GPU, for defaults that except one and for the sources.
         model_max_len: Longest context of the model, tokens.
-        options: What the user set.
+        options: What the user set; whether the engine has it is the caller's to check.
+        compute_capability: Of the GPU, for what runs on newer ones alone; none for other makers.
         tensor_parallel_size: For defaults that depend on it (SGLang).
         pipeline_parallel_size: Likewise.
         host_slowdown: Of the node, as its hardware profile has it.
@@ -270,7 +279,7 @@ def resolve_engine(
     ranks = tensor_parallel_size * pipeline_parallel_size
     place = _Place(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, host_slowdown)
     check_options(options)
-    check_offload(options, profile.name, known.version)
+    features = profile.features_of(version, compute_capability)
     choices = _Choices(options, f"{profile.name} {known.version} default on {gpu_name}")
     choices.sources["version"] = _version_source(known, version, profile.versions[0])
     scheduling = _scheduling(choices, known)
@@ -281,7 +290,8 @@ def resolve_engine(
         **_new_token_ratio(choices, known),
         **_memory(choices, known, place, limits["max_num_batched_tokens"], limits["max_num_seqs"]),
         **_host(choices, known, place),
-        **_kernels(known),
+        **_kernels(known, features),
+        "features": features,
     }
     for key in EngineOptions.model_fields.keys() - settings.keys():
         settings[key] = choices.pick(key, ResolvedEngine.model_fields[key].default)
@@ -367,6 +377,7 @@ def _limits(
         chunking.enable_chunked_prefill or is_long,
         f"as max_model_len exceeds {chunking.enable_above_model_len}" if is_long else "",
     )
+    refuse_threshold(choices.asked, batching, is_chunked, max_model_len)
     scheduler, note = known.scheduling.scheduler, ""
     if is_chunked and chunking.scheduler is not None:
         scheduler, note = chunking.scheduler, "with chunked prefill"
@@ -380,7 +391,7 @@ def _limits(
     return {
         "max_num_seqs": seats,
         "max_num_batched_tokens": budget,
-        "max_chunk_tokens": budget,
+        "max_chunk_tokens": min(budget, choices.asked.long_prefill_token_threshold or budget),
         "max_model_len": max_model_len,
         "enable_chunked_prefill": is_chunked,
         "scheduler": choices.pick("scheduler", scheduler, note),
@@ -499,6 +510,8 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         "activation_token_bytes_factor": runtime.activation_token_factor,
         "activation_logit_bytes": runtime.activation_logit,
         "activation_base_bytes": runtime.activation_base,
+        "cuts_max_model_len": memory.cuts_max_model_len,
+        "linear_states_per_cached_seat": runtime.linear_states_per_cached_seat,
         "relaid_expert_formats": runtime.relaid_expert_formats,
         "cuda_graph_bytes": graphs.memory if graph_sizes else 0.0,
         "counts_cuda_graphs": graphs.is_budgeted,
@@ -549,7 +562,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, A
     }
 
 
-def _kernels(known: EngineVersion) -> dict[str, Any]:
+def _kernels(known: EngineVersion, features: tuple[str, ...]) -> dict[str, Any]:
     """Return what the kernels can do; a limit that is absent is none."""
     kernels = known.kernels
     return {
@@ -557,5 +570,5 @@ def _kernels(known: EngineVersion) -> dict[str, Any]:
         "all_reduce_host_from": kernels.all_reduce_host_from or math.inf,
         "max_bandwidth": kernels.max_bandwidth or math.inf,
         "max_flops": kernels.max_flops or math.inf,
-        "supported_quantizations": kernels.quantizations,
+        "supported_quantizations": (*kernels.quantizations, *(name for name in FORMAT_FEATURES if name in features)),
     }

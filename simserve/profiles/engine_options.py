@@ -57,11 +57,18 @@ class EngineOptions(FrozenModel):
     """Token budget of one step."""
     enable_chunked_prefill: bool | None = None
     """Whether a prompt may be split over several steps."""
+    long_prefill_token_threshold: Count | None = None
+    """vLLM: the most tokens of one prompt in a step, so that others find room beside a long one; with chunked prefill.
+    Absent: as many as the budget has left."""
     enable_prefix_caching: bool | None = None
     """Whether requests that begin alike share KV blocks; a workload without `sessions`, `shared_prefix` or a trace that
     says what prompts share has nothing to share."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of GPU memory; of which memory is the engine's rule (total, free after load, static)."""
+    num_gpu_blocks_override: Count | None = None
+    """vLLM: KV blocks of a replica, in place of what the memory would hold."""
+    kv_cache_memory_bytes: Annotated[int, Field(ge=1)] | None = None
+    """vLLM: bytes of a GPU for the KV cache; `gpu_memory_utilization` is then not looked at."""
     block_size: Count | None = None
     """Tokens in one KV block."""
     max_model_len: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = None
@@ -131,6 +138,11 @@ def check_options(asked: EngineOptions) -> None:
     if size is not None and seats is not None and size > seats:
         rule = f"must be at most max_num_seqs ({seats})"
         raise refuse("static_batch_size", size, rule, "lower it or leave max_num_seqs out")
+    for key in ("num_gpu_blocks_override", "kv_cache_memory_bytes"):
+        if getattr(asked, key) is not None and asked.kv_allocation == "none":
+            raise refuse(
+                key, getattr(asked, key), "needs a KV cache, and kv_allocation is none", "leave one of the two out"
+            )
     if asked.admission in ("estimate", "reserve") and asked.kv_allocation not in (None, "paged"):
         rule = f"needs kv_allocation paged, not {asked.kv_allocation}, which reserves by itself"
         raise refuse("admission", asked.admission, rule, "leave admission out or set kv_allocation to paged")
@@ -189,3 +201,18 @@ def refuse_order(asked: EngineOptions, batching: str, kv_allocation: str, admiss
     if asked.priority_preemption and (kv_allocation, admission) != ("paged", "on_demand"):
         rule = f"needs admission on_demand and kv_allocation paged, not {admission} and {kv_allocation}"
         raise refuse("priority_preemption", True, rule, "leave it out or set the two")
+
+
+def refuse_threshold(asked: EngineOptions, batching: str, is_chunked: bool, max_model_len: int) -> None:
+    """Refuse a limit on the prompt tokens of one request where prompts are not split, or beyond the longest request.
+
+    Raises:
+        ScenarioError: ``long_prefill_token_threshold`` is set so.
+    """
+    key, limit = "long_prefill_token_threshold", asked.long_prefill_token_threshold
+    if limit is None:
+        return
+    if batching == "static" or not is_chunked:
+        raise refuse(key, limit, "needs continuous batching and chunked prefill", "leave it out")
+    if limit > max_model_len:
+        raise refuse(key, limit, f"must be at most max_model_len ({max_model_len})", "lower it or leave it out")

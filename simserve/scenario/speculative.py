@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 MAX_SPECULATIVE_TOKENS = 32
 """More drafts than any engine is run with."""
-ENGINES_WITHOUT_SPECULATION = ("fastertransformer", "ollama", "orca")
 
 
 def _known_format(value: str) -> str:
@@ -158,8 +157,6 @@ def with_speculation(shape: ReplicaShape, spec: SpeculativeSpec, folder: Path | 
 
 def _check_engine(shape: ReplicaShape) -> None:
     engine, key = shape.engine, "speculative"
-    if engine.name in ENGINES_WITHOUT_SPECULATION:
-        raise ScenarioError(f"does not run under {engine.name}", key=key)
     if engine.batching == "static":
         raise ScenarioError("needs batching: continuous", key=key, remedy="set deployment.engine.batching=continuous")
     if engine.kv_allocation != "paged":
