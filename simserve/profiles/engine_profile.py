@@ -400,6 +400,8 @@ class EngineProfile(FrozenModel):
     """Engine that it is a calibration of, whose kernels, weight formats, features and flags hold; absent: itself."""
     description: str
     """What it is and what the profile leaves out."""
+    new_from: str | None = None
+    """Version that changed how it serves, so that errors measured before and from it are told apart; absent: none."""
     features: Mapping[str, tuple[FeatureRange, ...]] = Field(default_factory=dict)
     """Name, of `FEATURES` -> versions that have it; what is not named the engine has not."""
     versions: tuple[EngineVersion, ...] = Field(min_length=1)
