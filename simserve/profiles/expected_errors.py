@@ -6,7 +6,6 @@ Knows classes and their errors; neither how they were measured nor what a run is
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
