@@ -85,3 +85,10 @@ def test_engine_knows_no_randomness() -> None:
 
     for path in modules:
         assert not [name for name in imports(path) if any(name.startswith(each) for each in _RANDOM)], path
+
+
+def test_no_module_passes_the_stop_sign() -> None:
+    """A module is as long as its noun; 800 lines are a stop sign, and the kernel is where longer may be clearer."""
+    long = {str(path.relative_to(_PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in _MODULES}
+
+    assert [name for name, lines in long.items() if lines > 800 and name != "engine/kernel.py"] == []

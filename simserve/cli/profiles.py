@@ -76,7 +76,7 @@ def gpus(
         print_offers(rows)
         return
     print_table(
-        ("gpu", "memory", "bandwidth GB/s", "16-bit TFLOP/s", "fp8 TFLOP/s", "USD/h", "seen"),
+        ("gpu", "memory", "GB/s", "16-bit", "fp8", "fp4", "USD/h", "seen"),
         [
             (
                 row["name"],
@@ -84,12 +84,15 @@ def gpus(
                 f"{row['bandwidth_bytes_per_s'] / 1e9:,.0f}",
                 _teraflops(row["bf16_flops"] or row["fp16_flops"]),
                 _teraflops(row["fp8_flops"]),
+                _teraflops(row["fp4_flops"]),
                 "-" if row["usd_per_hour"] is None else f"{row['usd_per_hour']:.2f}",
                 seen(row["price_date"], row["price_is_old"]),
             )
             for row in rows
         ],
-        "Peaks are dense. USD/h: the median on-demand price, and the date of the newest one; --offers lists all.",
+        "16-bit, fp8, fp4: dense peaks, TFLOP/s. USD/h: the median on-demand price, and\n"
+        "the date of the newest one; --offers lists all. Short names (h100, b300, m4-max)\n"
+        "and a Mac's other memory sizes (m4-max-64gb) mean these too; --json lists them.",
     )
 
 
@@ -103,7 +106,7 @@ def models(as_json: JsonOption = False) -> None:
         print_json({"models": rows})
         return
     print_table(
-        ("model", "parameters", "active", "layers", "KV bytes a token", "context"),
+        ("model", "parameters", "active", "layers", "KV bytes a token", "context", "stored"),
         [
             (
                 row["name"],
@@ -112,10 +115,12 @@ def models(as_json: JsonOption = False) -> None:
                 str(row["num_hidden_layers"]),
                 f"{row['kv_bytes_per_token']:,.0f}",
                 f"{row['max_position_embeddings']:,}",
+                "16 bit" if row["stored"] == "none" else row["stored"],
             )
             for row in rows
         ],
-        "KV bytes a token: all layers, 16-bit KV cache, one copy.",
+        "KV bytes a token: all layers, 16-bit KV cache, one copy. Stored: the format of the checkpoint that the name "
+        "stands for.",
     )
 
 
@@ -227,7 +232,11 @@ def _gpu(profile: HardwareProfile, today: str | None) -> dict[str, Any]:
         "fp16_flops": profile.peak_flops("fp16"),
         "bf16_flops": profile.peak_flops("bf16"),
         "fp8_flops": profile.peak_flops("fp8"),
+        "fp4_flops": profile.peak_flops("fp4"),
+        "aliases": list(profile.aliases),
+        "sizes": dict(profile.sizes),
         "gpus_per_node": profile.intra_node.gpus_per_node,
+        "gpus_per_host": profile.intra_node.num_host_gpus,
         "usd_per_hour": profile.default_price,
         "price_date": None if newest is None else newest.date,
         "price_is_old": newest is not None and today is not None and is_old(newest.date, today),
@@ -246,6 +255,8 @@ def _model(profile: ModelProfile) -> dict[str, Any]:
         "num_hidden_layers": profile.num_hidden_layers,
         "kv_bytes_per_token": profile.kv_bytes_per_token(_16_BIT_BYTES),
         "max_position_embeddings": profile.max_position_embeddings,
+        "stored": profile.stored.format,
+        "checkpoints": [{"format": each.format, "repository": each.repository} for each in profile.checkpoints],
     }
 
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from simserve.engine.histogram import Histogram
 from simserve.metrics.batch_means import t_quantile
-from simserve.metrics.latency import LATENCIES
+from simserve.metrics.latency import LATENCIES, MS, PERCENTILES
 from simserve.metrics.thresholds import parse_threshold
 
 PILOT_RUNS = 5
@@ -23,6 +25,7 @@ ATTAINMENT_HALF_WIDTH = 0.01
 _CONFIDENCE = 0.95
 _SHOWN_STATISTICS = ("mean", "median", "p90", "p95", "p99")
 _STATISTICS = ("mean", "median", "std", "p50", "p90", "p95", "p99")
+_DESCRIBED = ("mean", "std", *(f"p{q}" for q in PERCENTILES))
 _RATES = ("request_throughput", "request_goodput", "output_throughput", "total_token_throughput")
 _TOTALS = frozenset(
     {
@@ -53,6 +56,10 @@ _FACTS = (
     "simserve.fidelity",
     "simserve.expected_error",
     "simserve.engine_resolved",
+    "simserve.formats",
+    "simserve.load_ratio",
+    "simserve.peak_load_ratio",
+    "simserve.finishable_throughput",
     "simserve.memory",
     "simserve.kv.num_blocks",
     "simserve.speculation.num_speculative_tokens",
@@ -61,40 +68,162 @@ _FACTS = (
 _SEVERITY = ("stable", "backlogged", "overloaded")
 
 
-def confidence_intervals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The latencies of one replication.
+
+    Attributes:
+        values: ``ttft_ms tpot_ms e2el_ms`` -> those of the measured requests, seconds, in any order.
+        itl: Every gap between tokens, seconds.
+    """
+
+    values: Mapping[str, NDArray[np.float64]]
+    itl: Histogram
+
+
+def confidence_intervals(
+    summaries: Sequence[Mapping[str, Any]], samples: Sequence[Sample] = ()
+) -> dict[str, dict[str, float | None]]:
     """Return 95 % intervals of the headline figures over independent replications.
 
     The headline figures are all statistics of the four latencies, the four rates, and ``slo_attainment``.
-    Each has ``mean half_width low high replications``: Student's t on the values of the replications in which
-    the figure is defined; the interval is None below two of them.
+    Each has ``mean half_width low high replications``. Rates and attainment: Student's t on the values of the
+    replications in which they are defined. Latencies, where their samples are there: the figure of all requests
+    together, and the jackknife that leaves out one replication after the other (Efron and Tibshirani, "An Introduction
+    to the Bootstrap", 1993, chapter 11): a percentile of a short run is biased, and the mean of such percentiles as
+    well. The interval is None below two replications, and where a run is too short for its load to have settled.
 
     Args:
         summaries: What `simserve.metrics.summary.summarize` returned, one a replication.
+        samples: Their latencies, in the same order; empty: their summaries are all that is known.
     """
     names = (*_RATES, *(f"{statistic}_{latency}" for latency in LATENCIES for statistic in _STATISTICS))
     columns = {name: [summary[name] for summary in summaries] for name in names}
     columns["slo_attainment"] = [summary["simserve"]["slo"]["attainment"] for summary in summaries]
-    return {name: _interval([value for value in values if value is not None]) for name, values in columns.items()}
+    found = {name: _interval([value for value in values if value is not None]) for name, values in columns.items()}
+    if len(samples) > 1:
+        found |= _jackknifed(samples)
+    if any(summary["simserve"]["settled"] is False for summary in summaries):
+        found = {name: {**each, "half_width": None, "low": None, "high": None} for name, each in found.items()}
+    return found
 
 
-def pool(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _jackknifed(samples: Sequence[Sample]) -> dict[str, dict[str, float | None]]:
+    """Return the intervals of every statistic of the four latencies over pooled requests, ms."""
+    found = {}
+    for latency in LATENCIES:
+        if latency == "itl_ms":
+            whole, without, each = _gaps(samples)
+        else:
+            whole, without = _left_out([sample.values[latency] for sample in samples])
+            each = [_described(np.sort(sample.values[latency])) for sample in samples]
+        for place, statistic in enumerate(_DESCRIBED):
+            found[f"{statistic}_{latency}"] = _of_jackknife(
+                whole[place], [row[place] for row in without], [row[place] for row in each]
+            )
+        found[f"median_{latency}"] = found[f"p50_{latency}"]
+    return found
+
+
+def _of_jackknife(whole: float, without: Sequence[float], each: Sequence[float]) -> dict[str, float | None]:
+    """Return the interval from the figure of all, those without each, and those of each alone, seconds, in ms.
+
+    Student's t on the pseudo-values, moved for their skewness (Johnson, "Modified t tests and confidence intervals for
+    asymmetrical populations", JASA 73, 1978): a few congested runs make the tail. The spread of the runs' own figures
+    is a floor: far out in the tail pseudo-values understate it.
+    """
+    kept = np.array([value for value in without if not math.isnan(value)])
+    count = len(kept)
+    if math.isnan(whole):
+        return _interval([])
+    if count < 2:
+        return _interval([whole * MS])
+    pseudo = (count - 1) * (kept.mean() - kept)
+    spread = max(float(np.std(pseudo, ddof=1)), float(np.nanstd(each, ddof=1)))
+    if not spread > 0:
+        return _interval([whole * MS] * count)
+    quantile = t_quantile(count - 1, _CONFIDENCE)
+    half_width = quantile * spread / math.sqrt(count)
+    skewness = float(np.mean(pseudo**3)) / spread**3
+    moved = spread * skewness * (1 + 2 * quantile**2) / (6 * count)
+    ends = {"half_width": half_width, "low": whole + moved - half_width, "high": whole + moved + half_width}
+    return {"mean": whole * MS, **{name: value * MS for name, value in ends.items()}, "replications": count}
+
+
+def _left_out(columns: Sequence[NDArray[np.float64]]) -> tuple[list[float], list[list[float]]]:
+    """Return mean, standard deviation and percentiles of all values, and without each column in turn, seconds."""
+    values = np.concatenate(columns)
+    owner = np.repeat(np.arange(len(columns)), [len(column) for column in columns])
+    order = np.argsort(values, kind="stable")
+    values, owner = values[order], owner[order]
+    return _described(values), [_described(values[owner != number]) for number in range(len(columns))]
+
+
+def _described(ascending: NDArray[np.float64]) -> list[float]:
+    if not len(ascending):
+        return [math.nan] * len(_DESCRIBED)
+    places = (len(ascending) - 1) * np.array(PERCENTILES) / 100
+    low = np.floor(places).astype(np.int64)
+    high = np.minimum(low + 1, len(ascending) - 1)
+    between = ascending[low] + (places - low) * (ascending[high] - ascending[low])
+    return [float(ascending.mean()), float(ascending.std()), *between.tolist()]
+
+
+def _gaps(samples: Sequence[Sample]) -> tuple[list[float], list[list[float]], list[list[float]]]:
+    """Return the same of the gaps between tokens, and of each sample alone."""
+    together = Histogram()
+    for sample in samples:
+        together.merge(sample.itl)
+    rows = [
+        _gap_figures(
+            together,
+            together.counts - sample.itl.counts,
+            together.total - sample.itl.total,
+            together.total_squares - sample.itl.total_squares,
+        )
+        for sample in samples
+    ]
+    alone = [_gap_figures(each.itl, each.itl.counts, each.itl.total, each.itl.total_squares) for each in samples]
+    return _gap_figures(together, together.counts, together.total, together.total_squares), rows, alone
+
+
+def _gap_figures(together: Histogram, counts: NDArray[np.float64], total: float, total_squares: float) -> list[float]:
+    counts = np.maximum(counts, 0.0)
+    count = float(counts.sum())
+    if not count > 0:
+        return [math.nan] * len(_DESCRIBED)
+    mean = total / count
+    std = math.sqrt(max(0.0, total_squares / count - mean**2))
+    return [mean, std, *(together.percentile_of(counts, q) for q in PERCENTILES)]
+
+
+def pool(summaries: Sequence[Mapping[str, Any]], samples: Sequence[Sample] = ()) -> dict[str, Any]:
     """Return the summary of all replications together, with their confidence intervals.
 
     What counts a whole run (``duration completed failed total_*``, requests, reasons, preemptions, steps)
-    adds up. Every other figure is the mean over the replications in which it is defined: a percentile is the
-    mean of their percentiles. The stability is the worst, the bottleneck and what describes the scenario are
-    the first's; thresholds are judged on the pooled figures.
+    adds up. Latencies, where their samples are there, are those of all requests together. Every other figure is the
+    mean over the replications in which it is defined. The stability is the worst, the bottleneck and what describes the
+    scenario are the first's; thresholds are judged on the pooled figures.
 
     Args:
         summaries: One a replication, at least one.
+        samples: The latencies of each; empty: percentiles are the means of theirs.
     """
     pooled: dict[str, Any] = _pool("", [dict(summary) for summary in summaries])
     inner = pooled["simserve"]
     if inner["window"]["requests"] is not None:
         inner["window"]["requests"] = round(inner["window"]["requests"])
     inner["stability"] = max((each["simserve"]["stability"] for each in summaries), key=_SEVERITY.index)
+    verdicts = [each["simserve"]["settled"] for each in summaries]
+    inner["settled"] = None if None in verdicts else all(verdicts)
+    inner["confidence_intervals"] = confidence_intervals(summaries, samples)
+    if len(samples) > 1:
+        pooled |= {
+            name: interval["mean"]
+            for name, interval in inner["confidence_intervals"].items()
+            if name.endswith(LATENCIES) and name in pooled
+        }
     inner["thresholds"] = _pool_thresholds([each["simserve"]["thresholds"] for each in summaries])
-    inner["confidence_intervals"] = confidence_intervals(summaries)
     return pooled
 
 
@@ -119,15 +248,16 @@ class Width:
         return self.half_width <= self.allowed
 
 
-def widest(summaries: Sequence[Mapping[str, Any]], precision: float) -> Width | None:
+def widest(summaries: Sequence[Mapping[str, Any]], precision: float, samples: Sequence[Sample] = ()) -> Width | None:
     """Return the figure that is furthest from the asked precision: mean, median, p90, p95 or p99 of a latency, or
     the attainment. None where none is defined.
 
     Args:
         summaries: What `simserve.metrics.summary.summarize` returned, one a replication.
         precision: The half width asked of latencies, over their mean.
+        samples: The latencies of each.
     """
-    intervals = confidence_intervals(summaries)
+    intervals = confidence_intervals(summaries, samples)
     names = [f"{statistic}_{latency}" for latency in LATENCIES for statistic in _SHOWN_STATISTICS]
     widths = [Width(name, _relative(intervals[name]), precision) for name in names if intervals[name]["replications"]]
     attainment = intervals["slo_attainment"]

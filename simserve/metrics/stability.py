@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -12,6 +13,20 @@ from simserve.metrics.occupancy import Stays, num_present
 from simserve.metrics.percentiles import percentiles
 
 Stability = Literal["stable", "backlogged", "overloaded"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """How the traffic compares with what the deployment finishes with its queue never empty.
+
+    Attributes:
+        mean: Load ratio: requests offered a second over those that can be finished.
+        peak: Of rates that vary, the same of the highest five minutes; None where they do not.
+    """
+
+    mean: float
+    peak: float | None
+
 
 _MIN_ARRIVALS = 50
 """Fewest arrivals that can show a trend."""
@@ -37,8 +52,13 @@ requests waited a twentieth of the run. The second keeps a steady queue at high 
 off; it is dropped where there is no steady state to keep apart: a closed loop, a trace, all at once."""
 
 
-def stability(stays: Stays, *, is_open_loop: bool, is_stationary: bool = True) -> Stability:
+def stability(
+    stays: Stays, *, is_open_loop: bool, is_stationary: bool = True, offered: Offered | None = None
+) -> Stability:
     """Return the verdict on a run.
+
+    Where it is known how the traffic compares with what the deployment can finish, that decides: a load ratio of 1 and
+    more is ``overloaded``, however short the run. Otherwise the queue's trend does:
 
     * ``overloaded``: open loop, and what waits (or what is in the system, over the second half of the
       arrivals) grows through to the last arrival. The growth must exceed three standard deviations of what a
@@ -51,7 +71,8 @@ def stability(stays: Stays, *, is_open_loop: bool, is_stationary: bool = True) -
     The number in the system is tested too because a replica with free seats slows down before it queues; it
     must not be levelling off, as it does while a system fills up.
     """
-    if is_open_loop and _is_growing(stays):
+    is_overload = _is_growing(stays) if offered is None else offered.mean >= 1
+    if is_open_loop and is_overload:
         return "overloaded"
     return "backlogged" if _is_waiting(stays, is_open_loop and is_stationary) else "stable"
 

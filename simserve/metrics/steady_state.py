@@ -12,6 +12,10 @@ from simserve.metrics.occupancy import Stays
 from simserve.sim.records import RequestRecords
 
 _BATCH = 5
+EDGE_STAYS = 3.0
+"""Mean E2E that a measured window begins after the first arrival and ends before the last one, at least. Until then
+the system still fills up, from then on requests finish in one that empties: with neither cut, E2E of runs of 2,000
+requests at 66 % load comes out 1.3 % too low."""
 _MIN_REQUESTS = 100
 """Fewest requests, before and after the cut, that have a steady state worth the name."""
 _MIN_STAYS = 10.0
@@ -48,21 +52,22 @@ def find_window(
     warmup: str | float,
     is_steady: bool,
     has_changing_fleet: bool = False,
+    slowness: float = 1.0,
 ) -> Window:
     """Return the measured window of a run.
 
     ``warmup: none``, and ``auto`` where there is no steady state to wait for, is the whole run: first arrival
     to last departure, as ``vllm bench serve`` counts. A fleet that scales or breaks has none: the hole that a start or
     a loss leaves is what is asked about. Otherwise the window starts at the end of the warm-up
-    and ends with the last arrival (of a conversation, where there are any), so that neither filling up nor draining
-    is in it: a request counts for latency if it *arrives* in the window, for throughput if it is *completed* in it.
-    Little's law then holds in both.
+    and ends three mean E2E before the last arrival (of a conversation, where there are any), so that neither filling up
+    nor draining is in it: a request counts for latency if it *arrives* in the window, for throughput if it is
+    *completed* in it. Little's law then holds in both.
 
     * ``auto``: MSER-5 on TTFT, on E2E and on the number in the system, each in order of arrival; the latest
-      cut of the three, at most half the requests, and only where the start lies below the rest. Runs of fewer
-      than 100 requests, or whose remaining window is shorter than ten mean E2E, are reported whole.
-    * Seconds: that long after the first arrival. Without steady arrivals the window ends with the run. Longer
-      than that, and the window is empty.
+      cut of the three, at most half the requests, and only where the start lies below the rest; at least three mean
+      E2E. Runs of fewer than 100 requests, or whose remaining window is shorter than ten mean E2E, are reported whole.
+    * Seconds: that long after the first arrival, up to the last one. Without steady arrivals the window ends with the
+      run. Longer than that, and the window is empty.
 
     Args:
         records: One row a request.
@@ -71,6 +76,7 @@ def find_window(
         warmup: ``auto``, ``none`` or seconds.
         is_steady: Whether arrivals are open-loop and stationary, and the run keeps up with them.
         has_changing_fleet: Whether replicas come and go, or break, in the run.
+        slowness: ``2 / (1 - load ratio)`` where that is known: stays of a request that a system takes to fill up.
     """
     if not len(stays):
         return Window(start=np.nan, end=np.nan, has_arrived=np.zeros(len(records), bool), is_whole_run=True)
@@ -79,7 +85,9 @@ def find_window(
     if isinstance(warmup, str):
         if warmup == "none" or not is_steady or has_changing_fleet:
             return whole
-        window = _window(records, _warmup_end(records, latencies, stays), last)
+        edge = EDGE_STAYS * float(np.nanmean(latencies.e2e)) if latencies.is_completed.any() else 0.0
+        start = max(_warmup_end(records, latencies, stays), first + edge * max(1.0, slowness / EDGE_STAYS))
+        window = _window(records, start, last - edge)
         return window if _is_long_enough(latencies, window) else whole
     start = first + warmup
     return _window(records, start, max(start, last if is_steady else run_end))

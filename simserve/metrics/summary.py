@@ -27,7 +27,7 @@ from simserve.metrics.regions import region_figures, region_sentences
 from simserve.metrics.replicas import mean_gpus, replica_figures
 from simserve.metrics.slo import SLO, TERMS, attainment, requests_meeting
 from simserve.metrics.speculation import SpeculationFacts, speculation_summary
-from simserve.metrics.stability import Stability, stability, waiting_share
+from simserve.metrics.stability import Offered, Stability, stability, waiting_share
 from simserve.metrics.steady_state import Window, find_window
 from simserve.metrics.streaming import name_api_server, stream_figures
 from simserve.metrics.thresholds import Figures, evaluate_thresholds
@@ -62,6 +62,10 @@ _MEMORY_KEYS = (
 )
 
 
+MEMORIES_PER_RUN = 12
+"""How many times the memory of its queue a run must last to be called settled."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """What a summary says besides what happened in the run.
@@ -75,6 +79,8 @@ class RunFacts:
         fidelity_by_operator: The same of each operator.
         expected_error: Errors to expect, or ``unvalidated``.
         engine_resolved: Every knob of the engine as it was used.
+        formats: Number formats of weights and KV cache, and where they come from; over several pools the first one's,
+            with those of each below ``pools``.
         memory: Where the bytes of one GPU went.
         num_gpus: GPUs of the fleet.
         gpu_hour_usd: Price of one GPU for an hour, None if unknown.
@@ -95,6 +101,8 @@ class RunFacts:
         pool_gpu_hour_usd: Price of one GPU for an hour by pool, where there are several.
         gpus_per_replica: GPUs of one replica.
         users: How many users send the requests, None where the scenario does not say.
+        offered: How the traffic compares with what the deployment can finish; None where it is not offered at a rate.
+        finishable: Requests a second that it finishes with its queue never empty; None likewise.
     """
 
     version: str
@@ -104,6 +112,7 @@ class RunFacts:
     fidelity: str
     expected_error: dict[str, Any] | str
     engine_resolved: dict[str, Any]
+    formats: dict[str, Any]
     memory: MemoryPlan
     num_gpus: int
     gpu_hour_usd: float | None
@@ -125,6 +134,8 @@ class RunFacts:
     pool_gpu_hour_usd: Mapping[str, float | None] = field(default_factory=dict)
     gpus_per_replica: int = 1
     users: UsersFacts | None = None
+    offered: Offered | None = None
+    finishable: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +157,7 @@ class Measured:
     meets_slo: NDArray[np.bool_] | None
 
 
-def summarize(simulation: Simulation, facts: RunFacts) -> dict[str, Any]:
+def summarize(simulation: Simulation, facts: RunFacts, measured: Measured | None = None) -> dict[str, Any]:
     """Return the figures of one run, every key always there, None where a figure is undefined.
 
     ``duration completed failed total_*`` cover the whole run: from the first arrival to the last departure,
@@ -154,30 +165,49 @@ def summarize(simulation: Simulation, facts: RunFacts) -> dict[str, Any]:
     rates, attainment and dollars cover ``simserve.window`` (see `simserve.metrics.steady_state.find_window`),
     except ITL, which pools the whole run. Shares of the fleet and of its memory (``utilization``, ``kv``)
     cover the simulation from 0 to its last event.
+
+    Args:
+        simulation: The run.
+        facts: What there is to say besides.
+        measured: What `measure` returned of it; None: it is measured here.
     """
-    measured = measure(simulation, slo=facts.slo, warmup=facts.warmup)
+    measured = measured or measure(simulation, slo=facts.slo, warmup=facts.warmup, offered=facts.offered)
     summary = _headline(simulation, facts, measured)
     return {key: in_json(value) for key, value in summary.items()}
 
 
-def measure(simulation: Simulation, *, slo: SLO | None, warmup: str | float) -> Measured:
+def measure(
+    simulation: Simulation, *, slo: SLO | None, warmup: str | float, offered: Offered | None = None
+) -> Measured:
     """Return latencies, stability, the measured window, and which requests met the objective.
 
     Args:
         simulation: The run.
         slo: Objective, None if there is none.
         warmup: ``auto``, ``none`` or seconds.
+        offered: How the traffic compares with what the deployment can finish; None: not known.
     """
     records = simulation.records
     latencies = request_latencies(records)
     stayed = stays(records, simulation.end_time)
-    verdict = stability(stayed, is_open_loop=simulation.is_open_loop, is_stationary=simulation.is_stationary)
+    verdict = stability(
+        stayed, is_open_loop=simulation.is_open_loop, is_stationary=simulation.is_stationary, offered=offered
+    )
     is_steady, changes = simulation.is_stationary and verdict != "overloaded", simulation.has_changing_fleet
+    slowness = 1.0 if offered is None or offered.mean >= 1 else 2 / (1 - offered.mean)
     return Measured(
         latencies=latencies,
         stays=stayed,
         verdict=verdict,
-        window=find_window(records, latencies, stayed, warmup=warmup, is_steady=is_steady, has_changing_fleet=changes),
+        window=find_window(
+            records,
+            latencies,
+            stayed,
+            warmup=warmup,
+            is_steady=is_steady,
+            has_changing_fleet=changes,
+            slowness=slowness,
+        ),
         meets_slo=None if slo is None else requests_meeting(latencies, slo),
     )
 
@@ -195,7 +225,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
     money = _money(simulation, facts, measured, rates)
     objective = _slo(facts.slo, measured)
     figures = Figures(
-        latencies=_latency_values(measured) if facts.thresholds else {},
+        latencies=latency_values(measured) if facts.thresholds else {},
         itl=simulation.totals.itl,
         slo_attainment=objective["attainment"],
         scalars=totals | money.dollars,
@@ -208,6 +238,8 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "load": _load(simulation),
             **further_latencies(records, measured.latencies, in_window),
             "stability": measured.verdict,
+            **_load_ratio(facts),
+            "settled": settled(measured, facts.offered),
             "bottleneck": _bottleneck(simulation, facts, measured),
             "utilization": _utilization(simulation, facts),
             "kv": kv_figures(
@@ -245,6 +277,34 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "thresholds": evaluate_thresholds(facts.thresholds, figures),
         },
     }
+
+
+def _load_ratio(facts: RunFacts) -> dict[str, float | None]:
+    """Return offered over finishable load, of varying rates that of the highest five minutes too."""
+    offered = facts.offered
+    return {
+        "load_ratio": None if offered is None else offered.mean,
+        "peak_load_ratio": None if offered is None else offered.peak,
+        "finishable_throughput": facts.finishable,
+    }
+
+
+def settled(measured: Measured, offered: Offered | None) -> bool | None:
+    """Return whether the measured requests are many enough for their latencies to be those of a steady state.
+
+    They are where the window outlasts the memory of the queue by far. That memory is about ``4 r / (1 - r)^2``
+    requests at the load ratio r (the relaxation time of M/M/c in heavy traffic, ``1 / (c mu (1 - sqrt r)^2)``; Cohen,
+    "The Single Server Queue", 1982, III.7.3), and at least what is in the system at once. None without a load ratio of
+    a steady rate.
+    """
+    if offered is None or offered.peak is not None:
+        return None
+    ratio = offered.mean
+    if ratio >= 1:
+        return False
+    in_system = float(np.mean(measured.stays.num_in_system_at_arrivals())) if len(measured.stays) else 0.0
+    memory = max(4 * ratio / (1 - ratio) ** 2, in_system)
+    return bool(np.count_nonzero(measured.window.has_arrived) >= MEMORIES_PER_RUN * memory)
 
 
 def _load(simulation: Simulation) -> str:
@@ -289,6 +349,7 @@ def _identity(facts: RunFacts) -> dict[str, Any]:
         "fidelity_by_operator": dict(facts.fidelity_by_operator),
         "expected_error": facts.expected_error,
         "engine_resolved": facts.engine_resolved,
+        "formats": facts.formats,
     }
 
 
@@ -305,7 +366,8 @@ def _whole_run(records: RequestRecords, stayed: Stays) -> dict[str, float]:
     }
 
 
-def _latency_values(measured: Measured) -> dict[str, NDArray[np.float64]]:
+def latency_values(measured: Measured) -> dict[str, NDArray[np.float64]]:
+    """Return TTFT, TPOT and E2E of the completed requests of the window, seconds, where they are defined."""
     counted = measured.window.has_arrived & measured.latencies.is_completed
     columns = {
         "ttft_ms": measured.latencies.ttft,

@@ -69,6 +69,8 @@ class Machine:
         memory_efficiency: Share of the bandwidth of a kernel that streams weights.
         decode_efficiency: The same of decode attention, where measured apart; None: a little above that.
         gemm_overlap: How well their arithmetic hides memory traffic, where the hardware profile says it.
+        tile_rows: Rows of the smallest tile of any product, where the hardware profile says it.
+        unpacking: Share of a 16-bit product's FLOP/s left where its kernels unpack weights at any number of rows.
         kernel_latency: Seconds from one small kernel to the next in a CUDA graph.
         memory_share: Times `engine_scale`, the same of the bandwidth.
         engine_scale: How much better (above 1) or worse the engine's kernels are than the hardware's class.
@@ -86,6 +88,8 @@ class Machine:
     memory_efficiency: float
     kernel_latency: float
     gemm_overlap: float | None = None
+    tile_rows: int | None = None
+    unpacking: float | None = None
     decode_efficiency: float | None = None
     engine_scale: float = 1.0
     memory_share: float = 1.0

@@ -114,6 +114,8 @@ def gemm_curve(
         curve = _unpacking(machine.gemm_curves["bf16"], compute_share, min_tile_rows).model_copy(update={"fit": None})
     if curve is None and dtype == "fp4" and "fp8" in machine.gemm_curves:
         curve = _slowed(machine.gemm_curves["fp8"], FP4_OF_FP8, 1.0).model_copy(update={"fit": None})
+    if curve is None and machine.unpacking is not None:
+        curve = _slowed(class_curve(machine, dtype), compute_share, 1.0)  # one kernel either way, and one start
     if curve is None:
         curve = _unpacking(class_curve(machine, dtype), compute_share, min_tile_rows)
     return _slowed(curve, machine.engine_scale, machine.memory_scale)
@@ -132,7 +134,7 @@ def class_curve(machine: Machine, dtype: str) -> GemmCurve:
         memory_efficiency=machine.memory_efficiency,
         split_latency=CLASS_SPLIT_LATENCIES * machine.kernel_latency,
         max_splits=CLASS_MAX_SPLITS,
-        min_tile_rows=CLASS_TILE_ROWS,
+        min_tile_rows=machine.tile_rows or CLASS_TILE_ROWS,
     )
 
 

@@ -150,7 +150,13 @@ class MeasuredOperators:
 
     def gemm(self, precision: Precision, gemm: Gemm) -> Line | None:
         """Return the times of a projection over its tokens; FP8 ones hold the quantisation of its inputs."""
-        dtype = _gemm_dtype(precision) if gemm.is_quantised else _wide_dtype(precision)
+        return self._gemm(_gemm_dtype(precision), gemm)
+
+    def wide_gemm(self, arithmetic: str, gemm: Gemm) -> Line | None:
+        """Return the times of a projection that is not quantised over its tokens."""
+        return self._gemm("bfloat16" if arithmetic in ("bf16", "fp16") else "", gemm)
+
+    def _gemm(self, dtype: str, gemm: Gemm) -> Line | None:
         grid = _gemm_grid(self.key, dtype) if dtype else None
         return grid.line(float(gemm.out_features), float(gemm.in_features)) if grid else None
 
@@ -199,10 +205,6 @@ def _gemm_dtype(precision: Precision) -> str:
     if precision.unpacked_from_rows is not None or precision.name in ("mxfp4", "nvfp4", "fp32"):
         return ""
     return "int8_wo" if precision.weight_bits == 8.0 else "int4_wo" if 4.0 <= precision.weight_bits <= 4.2 else ""
-
-
-def _wide_dtype(precision: Precision) -> str:
-    return "bfloat16" if precision.wide_arithmetic in ("bf16", "fp16") else ""
 
 
 def _sizes(hidden_size: int, moe: MixtureOfExperts) -> tuple[int, int, int, int]:

@@ -1,6 +1,7 @@
 """What fits on a GPU: weights, activations, runtime, and the KV blocks in the rest, with the arithmetic.
 
-"Does not fit" is an answer. Sliding-window layers are charged like full ones.
+"Does not fit" is an answer. Layers with a sliding window are charged like all others, unless the engine keeps their
+window alone (`simserve.perf.windowed_kv`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from dataclasses import dataclass, replace
 
 from simserve.perf.attention import score_bytes
 from simserve.perf.gemm import ACTIVATION_BYTES
-from simserve.perf.quantization import kv_element_bytes
+from simserve.perf.quantization import format_name, kv_element_bytes, part_bits
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.speculation import draft_weights_bytes
 from simserve.perf.weights import layer_weights_bytes, weights_bytes_per_gpu
+from simserve.perf.windowed_kv import WindowLayout, pool_block_bytes, window_layout
 from simserve.profiles.engine import ResolvedEngine
 from simserve.units import format_bytes
 
@@ -44,13 +46,16 @@ class MemoryPlan:
         activation_bytes: Peak of activations.
         non_torch_bytes: CUDA context, libraries and communication buffers.
         cuda_graph_bytes: Captured graphs.
-        kv_bytes_per_token: KV of one token, in what drafts too.
+        kv_bytes_per_token: KV of one token that every layer holds, those with a sliding window too, and what drafts.
         draft_kv_bytes_per_token: The drafts' part of it.
-        num_kv_blocks: Whole blocks in ``kv_bytes``, 0 when nothing is left.
+        num_kv_blocks: Whole blocks of tokens that every layer holds, 0 when nothing is left; where layers with a window
+            keep no more (`windows`), requests that outgrow it find room for more.
         block_size: Tokens a block.
         max_model_len: Longest request that the engine admits, tokens.
-        max_concurrent_full_length: KV tokens over ``max_model_len``.
+        max_concurrent_full_length: Requests of ``max_model_len`` that fit at once, as the engine reckons.
         longest_sequence: Tokens that one request can hold, 0 when nothing is left.
+        windows: How layers with a sliding window share the room, where they keep their window alone; None: they hold
+            everything.
         host_bytes: Host memory that the replica's weights and KV outside the GPUs take; 0 without.
         arithmetic: Lines a person can check.
         parts: Name -> bytes: ``weights, kv, activations, runtime, cuda_graphs, unused`` and, with speculative
@@ -74,6 +79,7 @@ class MemoryPlan:
     max_model_len: int
     max_concurrent_full_length: float
     longest_sequence: int
+    windows: WindowLayout | None = None
     host_bytes: float
     arithmetic: tuple[str, ...]
     parts: Mapping[str, float]
@@ -101,15 +107,23 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
         lines.append(f"but only {format_bytes(total)} total{_subtracted(needs)} = {_signed(physical)} are there")
     per_token = kv_bytes_per_token(shape)
     num_blocks = min(max(int(kv_bytes // (per_token * engine.block_size)), 0), _host_blocks(shape))
-    if _asked_kv_bytes(shape) is not None and physical < left:
+    is_short = _asked_kv_bytes(shape) is not None and physical < left
+    if is_short:
         num_blocks = 0  # the engine does not start with less than it was told to take
     elif engine.num_gpu_blocks_override is not None:
         num_blocks = engine.num_gpu_blocks_override
+    windows = window_layout(shape, 0.0 if is_short else max(kv_bytes, 0.0), draft_kv_bytes_per_token(shape))
+    if windows is not None:
+        num_blocks = windows.num_full_context_blocks
     num_tokens = num_blocks * engine.block_size
     if engine.kv_allocation == "none":
         num_tokens = engine.max_model_len if kv_bytes >= 0 else 0
     # The last drafts of a request reach beyond its end and need slots all the same.
-    longest = max(num_tokens - shape.num_speculative_tokens, 0)
+    one_request = num_tokens
+    if windows is not None:
+        most = -(-(engine.max_model_len + shape.num_speculative_tokens) // engine.block_size)
+        one_request = max(windows.longest_blocks(most) * engine.block_size, num_tokens)
+    longest = max(one_request - shape.num_speculative_tokens, 0)
     parts = {**needs, "kv": max(kv_bytes, 0.0)}
     in_host, host = host_bytes(shape, num_tokens), shape.hardware.host_of_node
     return MemoryPlan(
@@ -129,9 +143,12 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
         num_kv_blocks=num_blocks,
         block_size=engine.block_size,
         max_model_len=engine.max_model_len,
-        max_concurrent_full_length=_full_length_requests(shape, num_blocks, num_tokens),
+        max_concurrent_full_length=windows.max_concurrent_full_length
+        if windows is not None
+        else _full_length_requests(shape, num_blocks, num_tokens),
         longest_sequence=longest,
-        arithmetic=(*lines, *_kv_lines(shape, kv_bytes, per_token, num_tokens), *_host_lines(shape, in_host)),
+        windows=windows,
+        arithmetic=(*lines, *_kv_lines(shape, kv_bytes, per_token, num_tokens, windows), *_host_lines(shape, in_host)),
         parts=parts | {"unused": total - sum(parts.values())},
     )
 
@@ -140,7 +157,9 @@ def _asked_kv_bytes(shape: ReplicaShape) -> float | None:
     """Return the KV bytes of a GPU that the scenario sets itself; None: the engine's rule sets them."""
     engine = shape.engine
     if engine.num_gpu_blocks_override is not None:
-        return engine.num_gpu_blocks_override * engine.block_size * kv_bytes_per_token(shape)
+        block_bytes = pool_block_bytes(shape, draft_kv_bytes_per_token(shape))
+        block_bytes = engine.block_size * kv_bytes_per_token(shape) if block_bytes is None else block_bytes
+        return engine.num_gpu_blocks_override * block_bytes
     return None if engine.kv_cache_memory_bytes is None else float(engine.kv_cache_memory_bytes)
 
 
@@ -189,12 +208,14 @@ def relaid_expert_bytes(shape: ReplicaShape) -> float:
     does.
     """
     model = shape.model
-    if model.moe is None or shape.precision.name not in shape.engine.relaid_expert_formats:
+    if model.moe is None:
         return 0.0
+    formats = model.formats_of("experts", format_name(shape.precision.name))
+    relaid = sum(share for name, share in formats.items() if name in shape.engine.relaid_expert_formats)
     up, _ = model.expert_gemms(shape.expert_slices)
     held = -(-model.moe.num_experts // shape.expert_groups)
     layers = shape.num_layers_per_stage * model.num_moe_layers / model.num_hidden_layers
-    return layers * held * up.num_weights * shape.precision.weight_bits / 8
+    return relaid * layers * held * up.num_weights * part_bits(model, shape.quantization, "experts") / 8
 
 
 def state_bytes(shape: ReplicaShape) -> float:
@@ -318,7 +339,7 @@ def _unpacked_bytes(shape: ReplicaShape) -> float:
         return 0.0
     model, ranks = shape.model, shape.tensor_parallel_size
     gemms = model.attention_gemms(ranks) + model.mlp_gemms(0, ranks)
-    largest = max((gemm.num_weights for gemm in gemms if gemm.is_quantised), default=0.0)
+    largest = max((gemm.num_weights for gemm in gemms if gemm.part is not None), default=0.0)
     if model.moe is not None and not shape.precision.has_packed_experts:
         expert = sum(gemm.num_weights for gemm in model.expert_gemms(shape.expert_slices))
         largest = max(largest, -(-model.moe.num_experts // shape.expert_groups) * expert)
@@ -380,7 +401,9 @@ def _draft_line(shape: ReplicaShape, draft: ReplicaShape, weights: float) -> str
     )
 
 
-def _kv_lines(shape: ReplicaShape, kv_bytes: float, per_token: float, num_tokens: int) -> list[str]:
+def _kv_lines(
+    shape: ReplicaShape, kv_bytes: float, per_token: float, num_tokens: int, windows: WindowLayout | None
+) -> list[str]:
     engine = shape.engine
     if kv_bytes <= 0:
         return ["nothing is left for KV"]
@@ -388,6 +411,9 @@ def _kv_lines(shape: ReplicaShape, kv_bytes: float, per_token: float, num_tokens
         return ["no KV cache: every step computes its prefixes anew"]
     block, num_blocks = engine.block_size, num_tokens // engine.block_size
     length = f"{engine.max_model_len:,} max_model_len" + (f" ({_CUT[2:]})" if is_context_cut(engine) else "")
+    if windows is not None:
+        requests = f"{windows.max_concurrent_full_length:.2f} requests of {length}"
+        return [*windows.lines, f"{num_tokens:,} tokens that every layer holds, or {requests} with windows kept"]
     return [
         f"{format_bytes(kv_bytes)} / ({per_token:,.0f} B a token x {block} tokens a block) = "
         f"{num_blocks:,} blocks = {num_tokens:,} tokens",

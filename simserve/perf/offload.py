@@ -40,7 +40,7 @@ EVERY_TOKEN = 1e9
 def link_bandwidth(shape: ReplicaShape) -> float:
     """Return bytes/s from host memory to one GPU while all GPUs of the replica read at once."""
     host = shape.hardware.host_of_node
-    node = min(shape.num_gpus, shape.hardware.intra_node.gpus_per_node)
+    node = min(shape.num_gpus, shape.hardware.intra_node.num_host_gpus)
     memory = host.memory_bandwidth * HOST_MEMORY_SHARE / node
     return min(shape.hardware.host_link.bandwidth * HOST_LINK_SHARE, memory)
 

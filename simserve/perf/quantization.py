@@ -1,6 +1,6 @@
 """Weight and KV formats: bits an element, the arithmetic they run in, and what the GPU must support.
 
-Knows bits and dtypes, no model shape.
+Knows bits and dtypes, and which parts of a model have which format; no matrix shape.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from simserve.errors import InputError, nearest
+from simserve.profiles.architecture import ModelProfile
+from simserve.profiles.checkpoint import Part, WeightFormatName
 
 DTYPE_BITS: Mapping[str, float] = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0}
 
@@ -25,6 +27,9 @@ GGUF_TILE_ROWS = 8
 
 GROUP_SIZE = 128
 """Weights that share a scale in the usual GPTQ and AWQ checkpoints."""
+
+SCALE_BITS: Mapping[str, float] = {"int8-wo": 16.0, "int4": 16.0, "gptq-int4": 16.0, "awq-int4": 20.0, "int3": 16.0}
+"""Bits that a group of weights adds to its codes in integer formats: an FP16 scale, and AWQ's 4-bit zero point."""
 
 INT4_SCALED_BITS = 4.0 + 16.0 / GROUP_SIZE
 """4.125: 4-bit codes and an FP16 scale a group (GPTQ, symmetric)."""
@@ -117,7 +122,7 @@ def _exllama(bits: float) -> WeightFormat:
 
 
 def _gguf(bits: float) -> WeightFormat:
-    """Return k-quants of llama.cpp, which store embeddings and LM head low-bit too."""
+    """Return GGUF weights of llama.cpp, whose files store embeddings and LM head low-bit too."""
     return WeightFormat(
         bits=bits,
         arithmetic="model",
@@ -129,7 +134,7 @@ def _gguf(bits: float) -> WeightFormat:
     )
 
 
-WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
+WEIGHT_FORMATS: Mapping[WeightFormatName, WeightFormat] = {
     "none": WeightFormat(bits=None, arithmetic="model", is_everything_stored_so=True),
     "fp32": WeightFormat(bits=32.0, arithmetic="fp32", is_everything_stored_so=True),
     "fp16": WeightFormat(bits=16.0, arithmetic="fp16", is_everything_stored_so=True),
@@ -148,13 +153,15 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
         min_tile_rows=MARLIN_TILE_ROWS,
         unpacked_from_rows=NF4_UNPACKED_FROM_ROWS,
     ),
+    "gguf-q8_0": _gguf(8.5),
     "gguf-q4_k_m": _gguf(4.8),
+    "gguf-q4_0": _gguf(4.5),
     "gguf-q2_k": _gguf(2.6),
     "mxfp4": replace(_marlin(MXFP4_BITS), blackwell_arithmetic="fp8"),  # with MXFP8 activations, as gpt-oss is served
     "nvfp4": WeightFormat(bits=NVFP4_BITS, arithmetic="fp4", weight_only_share=0.8),
 }
-"""Formats of the scenario key ``quantization``. GGUF bits: llama.cpp's k-quants, mean over the tensors of a
-model."""
+"""Formats of the scenario key ``quantization``. GGUF bits: of llama.cpp's k-quants the mean over the tensors of a
+model; Q8_0 and Q4_0 are codes of 8 and 4 bits with an FP16 scale for 32 of them."""
 
 KV_BITS: Mapping[str, float] = {
     "auto": 16.0,
@@ -213,30 +220,60 @@ class Precision:
         return self.unpacked_from_rows is None or self.unpacked_rows is not None
 
 
+def format_name(name: str) -> WeightFormatName:
+    """Return the name of a weight format, checked.
+
+    Raises:
+        InputError: There is no such format; names the nearest.
+    """
+    known = next((each for each in WEIGHT_FORMATS if each == name), None)
+    if known is None:
+        rule, remedy = "is not a known weight format", nearest(name, WEIGHT_FORMATS)
+        raise InputError(rule, key="quantization", value=name, remedy=remedy)
+    return known
+
+
 def weight_format(name: str) -> WeightFormat:
     """Return a weight format by the name a scenario uses.
 
     Raises:
         InputError: There is no such format; names the nearest.
     """
-    if name not in WEIGHT_FORMATS:
-        raise InputError(
-            "is not a known weight format",
-            key="quantization",
-            value=name,
-            remedy=nearest(name, WEIGHT_FORMATS),
-        )
-    return WEIGHT_FORMATS[name]
+    return WEIGHT_FORMATS[format_name(name)]
 
 
-def weight_bits(name: str, model_dtype: str) -> tuple[float, float]:
+def weight_bits(name: str, model_dtype: str, group_size: int | None = None) -> tuple[float, float]:
     """Return bits a weight of linear layers, and of embeddings, LM head, norms and routers.
 
     The latter stay 16-bit in quantised checkpoints, except GGUF.
+
+    Args:
+        name: Weight format.
+        model_dtype: ``bf16``, ``fp16`` or ``fp32``.
+        group_size: Weights that share a scale in an integer format; None: as is usual in the format.
     """
     chosen = weight_format(name)
     bits = DTYPE_BITS[model_dtype] if chosen.bits is None else chosen.bits
+    if group_size is not None and name in SCALE_BITS:
+        bits = int(bits) + SCALE_BITS[name] / group_size
     return bits, bits if chosen.is_everything_stored_so else 16.0
+
+
+def part_bits(model: ModelProfile, quantization: str, part: Part | None) -> float:
+    """Return the mean bits a weight of a part of a model that runs in a format; of None: of what no part holds.
+
+    As the checkpoint of that format stores it, see `ModelProfile.formats_of`.
+    """
+    name = format_name(quantization)
+    other = weight_bits(name, model.dtype)[1]
+    if part is None:
+        return other
+    checkpoint = model.checkpoint(name)
+    group = None if checkpoint is None else checkpoint.group_size
+    return sum(
+        share * (other if each == "none" else weight_bits(each, model.dtype, group)[0])
+        for each, share in model.formats_of(part, name).items()
+    )
 
 
 def kv_element_bytes(name: str) -> float:
@@ -261,13 +298,16 @@ def resolve_precision(
     has_marlin: bool = True,
     has_weight_only_floats: bool = True,
     has_block_scales: bool = False,
+    group_size: int | None = None,
     compute_capability: str | None = None,
+    unpacking: float | None = None,
+    tile_rows: int | None = None,
 ) -> Precision:
     """Return how a weight format runs on a GPU under an engine.
 
     FP8 and NVFP4 on a GPU without their arithmetic are 8-bit and 4-bit weights with 16-bit arithmetic, as vLLM and
     SGLang do it (Marlin); TensorRT-LLM refuses them. A BF16 model on a GPU without BF16 runs in FP16, as vLLM and
-    llama.cpp do it, unless ``bf16`` is asked for.
+    llama.cpp do it, unless ``bf16`` is asked for; an FP16 model on a device without FP16 in BF16.
 
     Args:
         name: Weight format, a key of `WEIGHT_FORMATS`.
@@ -279,7 +319,11 @@ def resolve_precision(
         has_marlin: Whether the engine's kernels that unpack weights have Marlin's small tiles.
         has_weight_only_floats: Whether it runs FP8 and NVFP4 weights on a GPU without arithmetic for them.
         has_block_scales: Whether the model's FP8 checkpoint has a scale for 128 x 128 weights.
+        group_size: Weights that share a scale in its checkpoint, as `weight_bits` takes it.
         compute_capability: CUDA compute capability of the GPU; none for other makers.
+        unpacking: Share of a 16-bit product's FLOP/s left where kernels unpack weights at any number of rows; none: as
+            the format says.
+        tile_rows: Rows of the smallest tile of such kernels.
 
     Raises:
         InputError: The format is unknown, the engine does not run it, or the GPU has no arithmetic for it;
@@ -295,18 +339,24 @@ def resolve_precision(
         raise InputError(f"does not run under {engine_name}", key="quantization", value=name, remedy=remedy)
     wide = _wide_dtype(name, model_dtype, peaks)
     arithmetic = wide if chosen.arithmetic == "model" else chosen.arithmetic
-    share, tile_rows = chosen.compute_share, chosen.min_tile_rows
+    share, smallest = chosen.compute_share, chosen.min_tile_rows
     note = _conversion_note(wide, _wide_dtype(name, model_dtype), hardware_name)
-    bits, other_bits = weight_bits(name, model_dtype)
+    bits, other_bits = weight_bits(name, model_dtype, group_size)
     only = chosen.weight_only_share if has_weight_only_floats else None
     if arithmetic not in peaks and only is not None:
         note = f"{hardware_name} has no {arithmetic} arithmetic: {int(bits)}-bit weights, {wide} arithmetic"
-        arithmetic, share, tile_rows = wide, only, MARLIN_TILE_ROWS
+        arithmetic, share, smallest = wide, only, MARLIN_TILE_ROWS
     if chosen.blackwell_arithmetic is not None and "fp4" in peaks:
-        arithmetic, share, tile_rows = chosen.blackwell_arithmetic, 1.0, PLAIN_TILE_ROWS
+        arithmetic, share, smallest = chosen.blackwell_arithmetic, 1.0, PLAIN_TILE_ROWS
         note = f"{hardware_name} multiplies {name} weights with activations in {arithmetic}"
+    if arithmetic == "fp4" and "fp4" in peaks and compute_capability is None:
+        rule = f"has scales for 16 weights, which NVIDIA's GPUs multiply; the FP4 of {hardware_name} is MXFP4"
+        raise InputError(rule, key="quantization", value=name, remedy="choose mxfp4 or fp8")
     if not has_marlin:
-        tile_rows = PLAIN_TILE_ROWS
+        smallest = PLAIN_TILE_ROWS
+    unpacked_from, unpacked_rows = chosen.unpacked_from_rows, chosen.unpacked_rows
+    if unpacking is not None and arithmetic == wide and bits < DTYPE_BITS[wide]:
+        share, smallest, unpacked_from, unpacked_rows = unpacking, tile_rows or smallest, None, None
     for dtype in (arithmetic, wide):
         if dtype not in peaks:
             rule = f"needs {dtype} arithmetic under {engine_name}, and {hardware_name} has {', '.join(peaks)}"
@@ -320,9 +370,9 @@ def resolve_precision(
         input_bytes=INPUT_BYTES.get(arithmetic, 2.0),
         is_quantizing_activations=arithmetic in INPUT_BYTES,
         compute_share=share,
-        min_tile_rows=tile_rows,
-        unpacked_from_rows=chosen.unpacked_from_rows,
-        unpacked_rows=chosen.unpacked_rows,
+        min_tile_rows=smallest,
+        unpacked_from_rows=unpacked_from,
+        unpacked_rows=unpacked_rows,
         is_block_scaled=name == "fp8" and arithmetic == "fp8" and has_block_scales,
         note=note,
     )
@@ -331,13 +381,14 @@ def resolve_precision(
 def _wide_dtype(name: str, model_dtype: str, peaks: Mapping[str, float] | None = None) -> str:
     """Return the dtype of what is not quantised: the model's, 16-bit in quantised checkpoints.
 
-    With ``peaks``, FP16 in place of a BF16 that the GPU lacks.
+    With ``peaks``, FP16 in place of a BF16 that the GPU lacks, and BF16 in place of an FP16 (TPU).
     """
     arithmetic = weight_format(name).arithmetic
     if arithmetic in DTYPE_BITS:
         return arithmetic
     wide = "fp16" if model_dtype == "fp32" and name != "none" else model_dtype
-    return "fp16" if wide == "bf16" and peaks is not None and "bf16" not in peaks else wide
+    other = {"bf16": "fp16", "fp16": "bf16"}.get(wide, wide)
+    return other if peaks is not None and wide not in peaks and other in peaks else wide
 
 
 def _conversion_note(wide: str, stored: str, hardware_name: str) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from simserve.perf.attention import attention_of, growing_share
 from simserve.perf.efficiency import Array, start_latency
-from simserve.perf.gemm import gemm_work
+from simserve.perf.gemm import ACTIVATION_BYTES, gemm_work
 from simserve.perf.moe import expert_work, routed_load, shape_of_experts
 from simserve.perf.operators import Work, arithmetic_intensity
 from simserve.perf.parallelism import micro_batch
@@ -130,7 +130,8 @@ def _products(stage: Stage, phase: Phase, tokens: Array) -> Iterator[tuple[str, 
         routed = tokens * (shape.data_parallel_size if phase == "decode" else 1)
         moe = model.moe
         load = routed_load(moe.num_experts, moe.num_experts_per_tok, routed, shape.expert_groups, moe.router_groups)
-        sizes = shape_of_experts(up, down, stage.precision.weight_bits, stage.precision.input_bytes)
+        precision = stage.expert_precision
+        sizes = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
         yield "experts", expert_work(sizes, load), float(expert_block(stage, model.moe, routed).sum())
     if phase == "decode":
         head = model.lm_head_gemm(shape.tensor_parallel_size)
@@ -138,11 +139,10 @@ def _products(stage: Stage, phase: Phase, tokens: Array) -> Iterator[tuple[str, 
 
 
 def _work(stage: Stage, gemm: Gemm, tokens: Array) -> Work:
-    precision = stage.precision
-    bits = precision.weight_bits if gemm.is_quantised else precision.other_bits
-    if not gemm.is_quantised:
-        return gemm_work(tokens, gemm.out_features, gemm.in_features, weight_bits=bits)
-    return gemm_work(tokens, gemm.out_features, gemm.in_features, weight_bits=bits, input_bytes=precision.input_bytes)
+    bits, input_bytes = stage.stored_bits(gemm.part), ACTIVATION_BYTES
+    if gemm.part is not None:
+        input_bytes = sum(share * each.input_bytes for each, share in stage.precisions[gemm.part])
+    return gemm_work(tokens, gemm.out_features, gemm.in_features, weight_bits=bits, input_bytes=input_bytes)
 
 
 def _attention(

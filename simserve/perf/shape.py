@@ -6,6 +6,7 @@ Knows profiles and parallel sizes; not how many replicas there are, nor what tra
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,9 +15,11 @@ from simserve.errors import InputError
 from simserve.perf.collectives import Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Machine
 from simserve.perf.parallelism import layers_per_stage
-from simserve.perf.quantization import Precision, resolve_precision
+from simserve.perf.quantization import Precision, format_name, resolve_precision
 from simserve.perf.weights import layer_weights_bytes
+from simserve.profiles.checkpoint import PARTS, Part, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
+from simserve.profiles.engine_memory import WindowedKV
 from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.model import ModelProfile
 from simserve.units import GIB, format_bytes
@@ -67,6 +70,7 @@ class ReplicaShape:
         operator_tables: Folder of measured operator tables; None: fitted curves and rooflines alone.
         attention: ``flash`` (scores stay on the chip) or ``standard`` (scores go through memory).
         speculation: Speculative decoding; None: one token a step.
+        windowed_kv: How layers with a sliding window keep no more than their window; None: they keep everything.
     """
 
     hardware: HardwareProfile
@@ -82,6 +86,7 @@ class ReplicaShape:
     operator_tables: Path | None = None
     attention: Attention = "flash"
     speculation: Speculation | None = None
+    windowed_kv: WindowedKV | None = None
 
     @property
     def num_gpus(self) -> int:
@@ -161,9 +166,11 @@ class ReplicaShape:
             bandwidth=min(self.hardware.memory.bandwidth, self.engine.max_bandwidth),
             gemm_efficiency=efficiency.gemm,
             gemm_overlap=efficiency.gemm_overlap,
+            tile_rows=efficiency.tile_rows,
+            unpacking=efficiency.unpacking,
             attention_efficiency=efficiency.attention_prefill,
             memory_efficiency=efficiency.memory,
-            kernel_latency=efficiency.kernel_latency,
+            kernel_latency=efficiency.kernel_latency * self.engine.kernel_starts.get(self.hardware.vendor, 1.0),
             decode_efficiency=efficiency.attention_decode,
             engine_scale=self.engine.compute_efficiency,
             memory_share=self.engine.memory_share,
@@ -175,20 +182,38 @@ class ReplicaShape:
 
     @property
     def _most_of_fp16(self) -> float:
-        """FLOP/s beyond which the engine's 16-bit products gain nothing on this GPU."""
+        """FLOP/s beyond which the engine's 16-bit products gain nothing on this GPU; a limit of its CUDA kernels."""
         share, compute = self.engine.max_share_of_fp16, self.hardware.compute
         rate = compute.fp16_accumulated or compute.fp16
-        return math.inf if share is None or rate is None else share * rate
+        is_bound = share is not None and rate is not None and self.hardware.compute_capability is not None
+        return share * rate if is_bound and share and rate else math.inf
 
     @property
     def precision(self) -> Precision:
-        """The weight format as it runs here.
+        """The weight format as it runs here; of a checkpoint that mixes several, the one that it is named for.
 
         Raises:
             InputError: The engine does not run the format, or the GPU has no arithmetic for it.
         """
+        return self._precision(format_name(self.quantization))
+
+    @property
+    def precisions(self) -> Mapping[Part, tuple[tuple[Precision, float], ...]]:
+        """The formats that each part of the model runs in, each with its share of the layers that have the part.
+
+        Raises:
+            InputError: The engine does not run one of them, or the GPU has no arithmetic for it.
+        """
+        name = format_name(self.quantization)
+        stored = {part: self.model.formats_of(part, name) for part in PARTS}
+        kinds = dict.fromkeys(each for shares in stored.values() for each in shares)
+        known = {each: self._precision(each) for each in kinds}
+        return {part: tuple((known[each], share) for each, share in shares.items()) for part, shares in stored.items()}
+
+    def _precision(self, name: WeightFormatName) -> Precision:
+        checkpoint = self.model.checkpoint(self.quantization)
         return resolve_precision(
-            self.quantization,
+            name,
             model_dtype=self.model.dtype,
             peaks=self.machine.peaks,
             hardware_name=self.hardware.name,
@@ -196,15 +221,25 @@ class ReplicaShape:
             engine_formats=self.engine.supported_quantizations,
             has_marlin=self.engine.has_marlin,
             has_weight_only_floats=self.engine.has_weight_only_floats,
-            has_block_scales=self.model.fp8_scales == "block",
+            has_block_scales=checkpoint is not None and checkpoint.fp8_scales == "block",
+            group_size=None if checkpoint is None else checkpoint.group_size,
             compute_capability=self.hardware.compute_capability,
+            unpacking=self.hardware.efficiency.unpacking,
+            tile_rows=self.hardware.efficiency.tile_rows,
         )
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the result should know, such as arithmetic other than a format's name says."""
         fitted = self.hardware.calibration.note if self.hardware.calibration else ""
-        return tuple(note for note in (self.precision.note, self._offload_note, fitted) if note)
+        return tuple(note for note in (self.precision.note, self._offload_note, self._plugin_note, fitted) if note)
+
+    @property
+    def _plugin_note(self) -> str:
+        if not self.engine.plugin:
+            return ""
+        maker, engine = self.hardware.vendor, self.engine.name
+        return f"{engine} runs on {maker}'s devices through {self.engine.plugin}: its kernels are priced as a roofline"
 
     @property
     def _offload_note(self) -> str:

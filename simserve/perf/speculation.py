@@ -18,6 +18,7 @@ from simserve.perf.parts import Drafting, PricedDeployment
 from simserve.perf.shape import ReplicaShape, Speculation
 from simserve.perf.stage import stage_of, wide_projection
 from simserve.perf.weights import weights_bytes_per_gpu
+from simserve.profiles.checkpoint import Checkpoint
 from simserve.profiles.model import Gemm, ModelProfile
 from simserve.workload.acceptance import expected_tokens
 
@@ -108,9 +109,15 @@ def draft_layer(model: ModelProfile, *, is_dense: bool) -> ModelProfile:
         "linear_attention": None,
         "moe": moe,
         "num_parameters_nominal": None,
-        "quantised_parts": model.quantised_parts if moe is not None else "linear",
+        "checkpoints": () if is_dense else tuple(map(_of_one_layer, model.checkpoints)),
     }
     return model.model_copy(update=changes)
+
+
+def _of_one_layer(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint with the formats that hold in all of its layers."""
+    everywhere = tuple(each for each in checkpoint.other_formats if each.layers is None)
+    return checkpoint.model_copy(update={"other_formats": everywhere})
 
 
 def layer_shape(target: ReplicaShape, quantization: str, *, is_dense: bool) -> ReplicaShape:
@@ -239,7 +246,7 @@ def _at(table: Array, times: StepTimes, tokens: Array) -> Array:
 
 def _fusion(model: ModelProfile) -> Gemm:
     """Return the matrix that fuses the target's hidden state with the embedding of the newest token."""
-    return Gemm("fusion", model.hidden_size, 2 * model.hidden_size, "replicated", is_quantised=False)
+    return Gemm("fusion", model.hidden_size, 2 * model.hidden_size, "replicated")
 
 
 def _fusion_seconds(draft: ReplicaShape, rows: Array) -> Array:

@@ -63,6 +63,12 @@ class Variant:
         """The figures of all replications together."""
         return self.summaries[0] if len(self.summaries) == 1 else pool(self.summaries)
 
+    @property
+    def formats(self) -> Mapping[str, Any]:
+        """Number formats of weights and KV cache, and where they come from."""
+        formats: Mapping[str, Any] = self.summaries[0]["simserve"]["formats"]
+        return formats
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
@@ -250,5 +256,6 @@ def _described(variant: Variant) -> dict[str, Any]:
         "name": variant.name,
         "changes": dict(variant.changes),
         "scenario_hash": variant.scenario.hash,
+        "formats": variant.formats,
         "summary": variant.summary,
     }

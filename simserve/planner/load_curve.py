@@ -13,8 +13,10 @@ import numpy as np
 
 from simserve.metrics.result import RunResult
 from simserve.planner.search.trial import mean_gpus
+from simserve.scenario.finishable import Finishable, find_finishable
 from simserve.scenario.objective import objective
-from simserve.scenario.run import run
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import deploy, run
 from simserve.scenario.schema import Scenario
 
 NUM_REQUESTS = 2000
@@ -82,6 +84,7 @@ class LoadCurve:
     on_run: Callable[[int], None] | None = None
     levels: dict[float, Level] = field(default_factory=dict)
     results: dict[float, RunResult] = field(default_factory=dict)
+    _finishable: list[Finishable | None] = field(default_factory=list)
 
     @property
     def own_load(self) -> float | None:
@@ -105,6 +108,13 @@ class LoadCurve:
             self._run(load, self._scaled(load))
         return self.levels[load]
 
+    def finishable(self) -> Finishable | None:
+        """Return what the deployment finishes with its queue never empty, the same at every load."""
+        if not self._finishable:
+            resolved = resolve(self.scenario)
+            self._finishable.append(find_finishable(resolved, deploy(resolved)))
+        return self._finishable[0]
+
     def as_it_is(self) -> Level:
         """Return the level of the scenario's own traffic."""
         own = self.own_load
@@ -115,7 +125,8 @@ class LoadCurve:
         return self.levels[0.0]
 
     def _run(self, load: float, scenario: Scenario) -> None:
-        result = run(scenario.model_copy(update={"thresholds": {}, "run": _once(scenario)}))
+        once = scenario.model_copy(update={"thresholds": {}, "run": _once(scenario)})
+        result = run(once, finishable=self.finishable())
         if result.simulation.was_interrupted:
             raise KeyboardInterrupt
         self.results[load] = result

@@ -5,12 +5,12 @@ Knows no bytes per weight, no hardware and no engine.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from simserve.profiles import model_shapes
+from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, Part, WeightFormatName
 from simserve.profiles.model_blocks import LatentAttention, LinearAttention, MixtureOfExperts, SparseIndexer
 from simserve.profiles.model_shapes import Gemm
 from simserve.validation import FrozenModel
@@ -29,19 +29,13 @@ class ModelProfile(FrozenModel):
     """Name it is asked for by."""
     family: str
     """Architecture family, as the ``model_type`` of a Hugging Face ``config.json`` spells it."""
-    huggingface_id: str | None = None
-    """Repository of its weights on huggingface.co, as engines take it; null where there is none."""
     source: str
     """Where the figures below come from."""
     dtype: DType
-    """Type of the published weights and of activations."""
-    checkpoint_quantization: str | None = None
-    """Low-bit format of the published checkpoint; null when it is stored in ``dtype``. A scenario's
-    ``quantization`` decides what is simulated."""
-    quantised_parts: Literal["linear", "experts"] = "linear"
-    """What low-bit checkpoints of it store in few bits: all linear layers, or the routed experts alone."""
-    fp8_scales: Literal["tensor", "block"] = "tensor"
-    """Scales of its FP8 checkpoint: one a tensor or channel, or one for 128 x 128 weights."""
+    """Type of activations, and of weights that are not quantised."""
+    checkpoints: tuple[Checkpoint, ...] = ()
+    """Its published weights. The first is what the model's name stands for (``quantization: auto``), the first of a
+    format what that format stands for; absent: weights in ``dtype`` that are nowhere on record."""
     hidden_size: PositiveInt
     """Width of the residual stream."""
     num_hidden_layers: PositiveInt
@@ -122,11 +116,54 @@ class ModelProfile(FrozenModel):
             raise ValueError("linear_attention goes with neither mla nor sliding layers")
         if self.indexer is not None and self.mla is None:
             raise ValueError("indexer needs mla, whose low-rank query it reads")
-        if self.quantised_parts == "experts" and self.moe is None:
-            raise ValueError("quantised_parts: experts needs moe")
+        repositories = [each.repository for each in self.checkpoints if each.repository is not None]
+        if len(set(repositories)) < len(repositories):
+            raise ValueError("checkpoints must name each repository once")
         if self.num_parameters_nominal is not None and self.moe is not None:
             raise ValueError("num_parameters_nominal is for dense models: leave out moe or the nominal size")
         return self
+
+    @property
+    def stored(self) -> Checkpoint:
+        """The checkpoint that the model's name stands for."""
+        return self.checkpoints[0] if self.checkpoints else Checkpoint(format="none", source=self.source)
+
+    @property
+    def huggingface_id(self) -> str | None:
+        """Repository of the checkpoint that the model's name stands for, None where there is none."""
+        return self.stored.repository
+
+    def checkpoint(self, quantization: str) -> Checkpoint | None:
+        """Return the first published checkpoint of a format; None where none is on record."""
+        return next((each for each in self.checkpoints if each.format == quantization), None)
+
+    def formats_of(self, part: Part, quantization: WeightFormatName) -> dict[WeightFormatName, float]:
+        """Return the formats that a part has when the model runs in one, each with its share of the part's layers.
+
+        As the checkpoint of that format stores it. Where there is none, all of it in the format, but what the stored
+        checkpoint keeps in 16 bit although it is quantised (of gpt-oss all but the experts).
+        """
+        known = self.checkpoint(quantization)
+        if known is not None:
+            return known.formats(part, self.layers_with(part))
+        if quantization in WIDE_FORMATS or quantization.startswith("gguf") or self.stored.is_wide:
+            return {quantization: 1.0}
+        stored = self.stored.formats(part, self.layers_with(part))
+        return {quantization: 1.0} if any(each not in WIDE_FORMATS for each in stored) else {"none": 1.0}
+
+    def mtp_format(self, quantization: str) -> str:
+        """Return the format of the layers for multi-token prediction where the model runs in one."""
+        known = self.checkpoint(quantization)
+        return quantization if known is None else known.mtp_format
+
+    def layers_with(self, part: Part) -> tuple[int, ...]:
+        """Return the layers, counted from 0, that have a part; all where the model does not say which."""
+        layers = range(self.num_hidden_layers)
+        if part in ("experts", "shared_experts"):
+            return tuple(layer for layer in layers if self.is_moe_layer(layer)) or tuple(layers)
+        if part == "mlp":
+            return tuple(layer for layer in layers if not self.is_moe_layer(layer)) or tuple(layers)
+        return tuple(layers)
 
     def is_moe_layer(self, layer: int) -> bool:
         """Return whether a layer, counted from 0, has experts."""
@@ -171,7 +208,7 @@ class ModelProfile(FrozenModel):
         Raises:
             InputError: The heads do not divide over the ranks.
         """
-        return self._outside_experts(self._attention_gemms(tensor_parallel_size))
+        return self._attention_gemms(tensor_parallel_size)
 
     def linear_attention_gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
         """Return the projections of a linear-attention layer on one rank; empty where there is none.
@@ -182,14 +219,13 @@ class ModelProfile(FrozenModel):
         linear = self.linear_attention
         if linear is None:
             return []
-        gemms = model_shapes.linear_attention_gemms(
+        return model_shapes.linear_attention_gemms(
             hidden_size=self.hidden_size,
             mixed_width=linear.mixed_width,
             num_value_heads=linear.num_value_heads,
             value_head_dim=linear.value_head_dim,
             tensor_parallel_size=tensor_parallel_size,
         )
-        return self._outside_experts(gemms)
 
     def mixing_gemms(self, tensor_parallel_size: int = 1) -> list[tuple[int, Gemm]]:
         """Return the projections of attention and of linear attention on one rank, each with its layers."""
@@ -208,12 +244,6 @@ class ModelProfile(FrozenModel):
         seen = linear.mixed_width * (linear.conv_kernel - 1) * self.bytes_per_element
         layer = linear.state_elements * linear.state_element_bytes + seen
         return linear.num_layers * layer / tensor_parallel_size
-
-    def _outside_experts(self, gemms: list[Gemm]) -> list[Gemm]:
-        """Return matrices as a low-bit checkpoint stores them that are not routed experts."""
-        if self.quantised_parts == "linear":
-            return gemms
-        return [replace(gemm, is_quantised=False) for gemm in gemms]
 
     def _attention_gemms(self, tensor_parallel_size: int) -> list[Gemm]:
         if self.mla is None:
@@ -250,15 +280,13 @@ class ModelProfile(FrozenModel):
         """
         moe = self.moe
         if moe is None or not self.is_moe_layer(layer):
-            return self._outside_experts(self._mlp(self.intermediate_size, self.has_mlp_bias, tensor_parallel_size, ""))
-        router = Gemm(
-            "router", moe.num_experts, self.hidden_size, "replicated", moe.has_router_bias, is_quantised=False
-        )
+            return self._mlp(self.intermediate_size, self.has_mlp_bias, tensor_parallel_size, "mlp")
+        router = Gemm("router", moe.num_experts, self.hidden_size, "replicated", moe.has_router_bias)
         if not moe.num_shared_experts:
             return [router]
         width = moe.num_shared_experts * moe.shared_intermediate_size
-        shared = self._outside_experts(self._mlp(width, False, tensor_parallel_size, "shared_"))
-        gate = [Gemm("shared_gate", 1, self.hidden_size, "replicated", is_quantised=False)]
+        shared = self._mlp(width, False, tensor_parallel_size, "shared_experts")
+        gate = [Gemm("shared_gate", 1, self.hidden_size, "replicated")]
         return [router, *shared, *(gate if moe.has_shared_expert_gate else [])]
 
     def expert_gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
@@ -266,22 +294,22 @@ class ModelProfile(FrozenModel):
         if self.moe is None:
             return []
         width, has_bias = self.moe.moe_intermediate_size, self.moe.has_expert_bias
-        return self._mlp(width, has_bias, tensor_parallel_size, "expert_")
+        return self._mlp(width, has_bias, tensor_parallel_size, "experts")
 
-    def _mlp(self, width: int, has_bias: bool, tensor_parallel_size: int, prefix: str) -> list[Gemm]:
+    def _mlp(self, width: int, has_bias: bool, tensor_parallel_size: int, part: Part) -> list[Gemm]:
         return model_shapes.mlp_gemms(
             hidden_size=self.hidden_size,
             intermediate_size=width,
             is_gated=self.is_gated_mlp,
+            part=part,
             has_bias=has_bias,
             tensor_parallel_size=tensor_parallel_size,
-            prefix=prefix,
         )
 
     def lm_head_gemm(self, tensor_parallel_size: int = 1) -> Gemm:
         """Return the LM head on one rank; its weights are the embedding's when they are tied."""
         rows = -(-self.vocab_size // tensor_parallel_size)
-        return Gemm("lm_head", rows, self.hidden_size, "column", self.has_lm_head_bias, is_quantised=False)
+        return Gemm("lm_head", rows, self.hidden_size, "column", self.has_lm_head_bias)
 
     @property
     def num_parameters(self) -> float:
@@ -291,7 +319,7 @@ class ModelProfile(FrozenModel):
         """
         if self.num_parameters_nominal is not None:
             return self.num_parameters_nominal
-        gemms = sum(count * gemm.num_parameters for count, gemm in self._all_gemms())
+        gemms = sum(count * gemm.num_parameters for count, gemm in self.all_gemms())
         head = 0 if self.tie_word_embeddings else self.lm_head_gemm().num_weights
         head_bias = self.vocab_size if self.has_lm_head_bias else 0
         return gemms + self.num_embedding_parameters + head + head_bias + self._num_norm_parameters
@@ -307,17 +335,14 @@ class ModelProfile(FrozenModel):
 
     @property
     def num_linear_parameters(self) -> float:
-        """Weights of attention, MLPs and experts that a quantised checkpoint stores in few bits.
-
-        Of the experts alone where ``quantised_parts`` says so.
-        """
+        """Weights of attention, MLPs and experts: what quantised checkpoints may store in few bits."""
         if self.num_parameters_nominal is not None:
             return self.num_parameters_nominal
-        return sum(count * gemm.num_weights for count, gemm in self._all_gemms() if gemm.is_quantised)
+        return sum(count * gemm.num_weights for count, gemm in self.all_gemms() if gemm.part is not None)
 
     @property
     def num_unquantised_parameters(self) -> float:
-        """Parameters that quantisation leaves 16-bit: embeddings, head, norms, routers, biases."""
+        """Parameters that every quantisation but GGUF leaves 16-bit: embeddings, head, norms, routers, biases."""
         return self.num_parameters - self.num_linear_parameters
 
     @property
@@ -336,7 +361,7 @@ class ModelProfile(FrozenModel):
             counted += [(count, gemm) for gemm in self.mlp_gemms(layer, tensor_parallel_size)]
         return counted
 
-    def _all_gemms(self) -> list[tuple[int, Gemm]]:
+    def all_gemms(self) -> list[tuple[int, Gemm]]:
         """Return every matrix of the layers with how often the model holds it."""
         num_experts = self.moe.num_experts if self.moe else 0
         return self.gemms_beside_experts() + [(self.num_moe_layers * num_experts, gemm) for gemm in self.expert_gemms()]

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from simserve.profiles.checkpoint import WeightFormatName
+from simserve.profiles.engine_memory import SizeRange
 from simserve.profiles.engine_options import (
     Admission,
     Batching,
@@ -29,16 +31,15 @@ from simserve.profiles.engine_options import (
 )
 from simserve.profiles.engine_profile import (
     FORMAT_FEATURES,
+    Checkpoints,
     CudaGraphs,
     EngineProfile,
     EngineVersion,
     KernelTraits,
     MemoryRule,
     NewTokenRatio,
-    SizeRange,
     Tiered,
     load_engine,
-    version_key,
 )
 
 __all__ = ["EngineProfile", "ResolvedEngine", "load_engine", "resolve_engine"]
@@ -52,6 +53,10 @@ _SGLANG_RATIO = NewTokenRatio(
 
 DEFAULT_SWAP_SPACE = 4.0 * 2**30
 """Bytes of host memory a GPU: vLLM's ``--swap-space 4`` (GiB), in its versions up to 0.17."""
+
+
+_OF_CHECKPOINTS = [name for name in Checkpoints.model_fields if name != "source"]
+"""What an engine makes of checkpoints, under the same names."""
 
 
 class ResolvedEngine(EngineOptions, KernelTraits):
@@ -171,8 +176,18 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """What a token of the prompt adds to it; 0 where the scenario sets the latency."""
     api_server_seconds_per_token: float
     """Seconds of the API server for a token of a stream."""
-    supported_quantizations: tuple[str, ...]
+    plugin: str
+    """What brings the kernels for the GPU's maker, "" where they are the engine's own."""
+    supported_quantizations: tuple[WeightFormatName, ...]
     """Weight formats the version can run on this GPU."""
+    quantises_on_load: tuple[WeightFormatName, ...]
+    """Weight formats it makes of 16-bit weights while it loads them."""
+    quantises_before_loading: tuple[WeightFormatName, ...]
+    """Weight formats that a tool of its own makes of 16-bit weights."""
+    kv_cache_of_methods: tuple[str, ...]
+    """Ways of quantisation whose KV format `auto` takes from the checkpoint."""
+    narrow_sparse_kv_capability: float | None
+    """CUDA compute capability from which `auto` keeps the keys of sparse attention in FP8; None: never."""
     features: tuple[str, ...]
     """What the version asked for can do on this GPU, of `simserve.profiles.engine_profile.FEATURES`."""
     sources: Mapping[str, str]
@@ -281,7 +296,7 @@ def resolve_engine(
     check_options(options)
     features = profile.features_of(version, compute_capability)
     choices = _Choices(options, f"{profile.name} {known.version} default on {gpu_name}")
-    choices.sources["version"] = _version_source(known, version, profile.versions[0])
+    choices.sources["version"] = profile.version_source(version)
     scheduling = _scheduling(choices, known)
     limits = _limits(choices, known, place, model_max_len, scheduling["batching"])
     settings = {
@@ -291,7 +306,9 @@ def resolve_engine(
         **_memory(choices, known, place, limits["max_num_batched_tokens"], limits["max_num_seqs"]),
         **_host(choices, known, place),
         **_kernels(known, features),
+        **{name: getattr(known.checkpoints, name) for name in _OF_CHECKPOINTS},
         "features": features,
+        "plugin": "",
     }
     for key in EngineOptions.model_fields.keys() - settings.keys():
         settings[key] = choices.pick(key, ResolvedEngine.model_fields[key].default)
@@ -304,17 +321,6 @@ def resolve_engine(
         sources=dict(sorted(choices.sources.items())),
         **settings,
     )
-
-
-def _version_source(known: EngineVersion, requested: str | None, oldest: EngineVersion) -> str:
-    if requested is None:
-        return "newest known version"
-    wanted = version_key(requested)
-    if wanted == version_key(known.version):
-        return "scenario"
-    if wanted < version_key(oldest.version):
-        return f"oldest known version; scenario asks for {requested}, which is older"
-    return f"nearest older known version to the {requested} of the scenario"
 
 
 def _scheduling(choices: _Choices, known: EngineVersion) -> dict[str, Any]:
@@ -499,8 +505,8 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
     share = 0.0
     if memory.gpu_memory_utilization is not None:
         share = place.value(memory.gpu_memory_utilization)
-    elif memory.static_reserve is not None:
-        share = memory.static_reserve.share(place.gpu_memory_bytes, budget, largest, place.num_ranks)
+    elif memory.static_reserve:
+        share = memory.reserve(place.gpu_memory_bytes).share(place.gpu_memory_bytes, budget, largest, place.num_ranks)
     return {
         "max_cudagraph_capture_size": choices.pick("max_cudagraph_capture_size", largest),
         "memory_rule": memory.rule,

@@ -16,8 +16,9 @@ from pydantic import Field, PositiveFloat, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError, nearest
 from simserve.profiles import catalog
+from simserve.profiles.checkpoint import WeightFormatName
 from simserve.profiles.engine_blocks import complete_versions
-from simserve.profiles.engine_memory import RuntimeMemory, StaticReserve
+from simserve.profiles.engine_memory import RuntimeMemory, SizeRange, StaticReserve, WindowedKV
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel, validate
 
@@ -65,6 +66,7 @@ FORMAT_FEATURES = ("mxfp4", "nvfp4")
 UNSIMULATED_METHODS = ("medusa", "mlp_speculator", "suffix", "ngram_gpu", "parallel_draft_model", "dflash", "dspark")
 """Features that are ways to draft which nothing here simulates: known by name, so that an answer can say so."""
 
+_NOT_KNOWN = "defaults of"
 _VERSION = re.compile(r"[vb]?(\d+(?:\.\d+)*)")
 
 
@@ -175,8 +177,8 @@ class Memory(FrozenModel):
     """The share is of the `total` (vLLM), of what is `free_after_load`, or the `static_fraction` (SGLang)."""
     gpu_memory_utilization: Tiered | None = None
     """The share; absent: computed from `static_reserve`."""
-    static_reserve: StaticReserve | None = None
-    """The parts of SGLang's reserve."""
+    static_reserve: tuple[StaticReserve, ...] = ()
+    """SGLang's reserve by GPU memory, the largest GPU first; the first that fits counts."""
     cuts_max_model_len: bool = False
     """Whether the engine starts with a KV cache smaller than the longest request, which it cuts to fit."""
     source: str
@@ -184,20 +186,13 @@ class Memory(FrozenModel):
 
     @model_validator(mode="after")
     def _has_one_share(self) -> Self:
-        if (self.gpu_memory_utilization is None) == (self.static_reserve is None):
+        if (self.gpu_memory_utilization is None) != bool(self.static_reserve):
             raise ValueError("needs either gpu_memory_utilization or static_reserve")
         return self
 
-
-class SizeRange(FrozenModel):
-    """Equally spaced batch sizes, both ends included."""
-
-    start: int = Field(alias="from", ge=1)
-    """First size."""
-    stop: int = Field(alias="to", ge=1)
-    """Last size."""
-    step: int = Field(ge=1)
-    """Distance."""
+    def reserve(self, gpu_memory_bytes: float) -> StaticReserve:
+        """Return the reserve on a GPU of that size, where the share is computed from one."""
+        return next(each for each in self.static_reserve if gpu_memory_bytes >= each.memory_at_least)
 
 
 class CudaGraphs(FrozenModel):
@@ -301,6 +296,8 @@ class KernelTraits(FrozenModel):
     """Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels, which are newer."""
     expert_speed: Mapping[str, PositiveFloat] = Field(default_factory=dict)
     """Weight format -> times as fast as the fitted kernels experts compute: older kernels, or an own build of them."""
+    kernel_starts: Mapping[str, PositiveFloat] = Field(default_factory=dict)
+    """Maker of the GPU -> times as long as its profile says that kernels take to start, one after another."""
     latent_attention_gap: Seconds = Field(default=0, ge=0)
     """Seconds that a layer's latent attention (MLA) takes longer than the fitted kernels, which are newer."""
     num_group_router_kernels: int = Field(default=1, ge=1)
@@ -316,10 +313,25 @@ class KernelTraits(FrozenModel):
 class Kernels(KernelTraits):
     """How good the engine's kernels are, and which weight formats they run."""
 
-    quantizations: tuple[str, ...]
+    quantizations: tuple[WeightFormatName, ...]
     """Weight formats the version can run, besides those of `FORMAT_FEATURES`, whose versions `features` says."""
     source: str
     """Where scale and formats come from."""
+
+
+class Checkpoints(FrozenModel):
+    """What the engine makes of a checkpoint besides reading it."""
+
+    quantises_on_load: tuple[WeightFormatName, ...] = ()
+    """Formats that it makes of 16-bit weights while it loads them."""
+    quantises_before_loading: tuple[WeightFormatName, ...] = ()
+    """Formats that a tool of its own makes of 16-bit weights, once."""
+    kv_cache_of_methods: tuple[str, ...] = ()
+    """Ways of quantisation (``method`` of a model's checkpoints) whose KV format ``auto`` takes from the checkpoint."""
+    narrow_sparse_kv_capability: float | None = Field(default=None, gt=0)
+    """CUDA compute capability from which ``auto`` keeps the latent keys of sparse attention in FP8; absent: never."""
+    source: str
+    """Where that stands."""
 
 
 class EngineVersion(FrozenModel):
@@ -345,6 +357,17 @@ class EngineVersion(FrozenModel):
     """CPU time."""
     kernels: Kernels
     """Kernel quality and weight formats."""
+    checkpoints: Checkpoints = Checkpoints(source="quantises nothing itself, and keeps KV in 16 bit")
+    """What it makes of a checkpoint."""
+
+
+class Devices(FrozenModel):
+    """Whose devices an engine runs on."""
+
+    makers: Mapping[str, str]
+    """Maker, as hardware profiles name it -> the plug-in that brings the kernels; "": they are the engine's own."""
+    source: str
+    """Where that is said."""
 
 
 class FeatureRange(FrozenModel):
@@ -404,6 +427,10 @@ class EngineProfile(FrozenModel):
     """Version that changed how it serves, so that errors measured before and from it are told apart; absent: none."""
     features: Mapping[str, tuple[FeatureRange, ...]] = Field(default_factory=dict)
     """Name, of `FEATURES` -> versions that have it; what is not named the engine has not."""
+    windowed_kv: tuple[WindowedKV, ...] = ()
+    """How the KV of layers with a sliding window is kept, oldest first; empty: like that of all others."""
+    devices: Devices | None = None
+    """Whose devices it runs on; none: not known, any is accepted."""
     versions: tuple[EngineVersion, ...] = Field(min_length=1)
     """Known versions, oldest first."""
 
@@ -418,6 +445,16 @@ class EngineProfile(FrozenModel):
                 if earlier.until is None or version_key(later.since) < version_key(earlier.until):
                     raise ValueError(f"features.{name} has ranges that overlap, or not the oldest first")
         return self
+
+    def windows_of(self, version: str | None) -> WindowedKV | None:
+        """Return how a version keeps layers with a sliding window; None: like all others. The newest without one.
+
+        Raises:
+            InputError: ``version`` is not a version number.
+        """
+        wanted = version_key(version or self.versions[-1].version)
+        fitting = [known for known in self.windowed_kv if version_key(known.since) <= wanted]
+        return fitting[-1] if fitting else None
 
     def nearest_version(self, requested: str | None) -> EngineVersion:
         """Return the defaults of the nearest version that is not newer than ``requested``.
@@ -457,6 +494,34 @@ class EngineProfile(FrozenModel):
             return f"{engine} has no {FEATURES[feature]} on {gpu_name} ({compute_capability}): that takes {least}"
         ranges = ", ".join(each.words for each in _joined(self.features.get(feature, ())))
         return f"{engine} has no {FEATURES[feature]} ({f'versions with it: {ranges}' if ranges else 'no version has'})"
+
+    def version_source(self, requested: str | None) -> str:
+        """Return where the version whose defaults hold comes from, for `ResolvedEngine.sources`.
+
+        ``scenario`` where the requested one is known, or a patch release of a known one.
+        """
+        if requested is None:
+            return "newest known version"
+        known = self.nearest_version(requested)
+        wanted, found = version_key(requested), version_key(known.version)
+        if wanted == found:
+            return "scenario"
+        if wanted < found:
+            return f"{_NOT_KNOWN} {known.version}, the oldest known"
+        if len(found) > 1 and wanted[: len(found)] == found:
+            return f"scenario, a patch release of {known.version}"
+        return f"{_NOT_KNOWN} {known.version}, the nearest older known"
+
+
+def version_note(name: str, requested: str | None, source: str) -> str | None:
+    """Return what an answer says first where the version asked for is not known; None where it is.
+
+    Args:
+        name: Engine.
+        requested: Version asked for.
+        source: `EngineProfile.version_source` of it.
+    """
+    return f"{name} {requested}: {source}" if source.startswith(_NOT_KNOWN) else None
 
 
 def version_key(version: str, known: list[str] | None = None) -> tuple[int, ...]:

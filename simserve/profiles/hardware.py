@@ -108,15 +108,29 @@ class _Link(FrozenModel):
 class IntraNodeLink(_Link):
     """Links between the GPUs of one node. The latency is that of a small all-reduce."""
 
-    kind: Literal["nvlink", "infinity_fabric", "pcie", "none"]
-    """NVLink, Infinity Fabric (AMD), PCIe, or no path between the GPUs."""
+    kind: Literal["nvlink", "infinity_fabric", "ici", "neuronlink", "ethernet", "pcie", "none"]
+    """NVLink, Infinity Fabric (AMD), inter-chip interconnect (TPU), NeuronLink (Trainium), Ethernet ports of the
+    devices themselves (Gaudi), PCIe, or no path between the GPUs."""
     gpus_per_node: int = Field(ge=1)
-    """GPUs of a typical node."""
+    """GPUs of a typical node: those that the link joins, which are more than one host's in an NVLink domain."""
+    gpus_per_host: int | None = Field(default=None, ge=1)
+    """GPUs of one host, where the link joins those of several (GB200 NVL72: 4 of 72); absent: as many as a node's."""
     peer_bandwidth: PositiveBytesPerSecond | None = None
     """Per direction to one other GPU, where each has a link to every other: n GPUs talk over n - 1 of them; absent: all
     of the bandwidth, through a switch."""
     shared_bandwidth: PositiveBytesPerSecond | None = None
     """What the GPUs that talk share, where their transfers pass host memory; absent: nothing, each has its own."""
+
+    @property
+    def num_host_gpus(self) -> int:
+        """GPUs of one host: what an operating system sees, a pod can ask for, and host memory is shared by."""
+        return self.gpus_per_host or self.gpus_per_node
+
+    @model_validator(mode="after")
+    def _hosts_fill_the_node(self) -> Self:
+        if self.gpus_per_node % self.num_host_gpus:
+            raise ValueError("must have gpus_per_node as a multiple of gpus_per_host")
+        return self
 
 
 class InterNodeLink(_Link):
@@ -162,6 +176,12 @@ class Efficiency(FrozenModel):
     gemm_overlap: float | None = Field(default=None, ge=1)
     """Exponent p of their seconds, (arithmetic^p + memory^p)^(1/p): 1 where loads and arithmetic take turns, as before
     Ampere's asynchronous copies; absent: that of the GPUs whose products were fitted."""
+    tile_rows: int | None = Field(default=None, ge=1, le=64)
+    """Rows of the smallest tile of a matrix product: 1 where few rows are multiplied on the ordinary cores, row by row
+    (Metal); absent: what tensor cores take, 16, or as the weight format says."""
+    unpacking: Share | None = None
+    """Share of a 16-bit product's FLOP/s left where weights below 16 bits are unpacked inside the kernel whatever the
+    number of rows (Metal); absent: as the weight format says."""
     attention_prefill: Share
     """Share of the compute peak in flash attention over long prompts."""
     attention_decode: Share | None = None
@@ -183,6 +203,10 @@ class HardwareProfile(FrozenModel):
     """Maker of the GPU."""
     description: str = Field(min_length=1)
     """One line a person recognises the GPU by."""
+    aliases: tuple[str, ...] = ()
+    """Short names that mean this GPU too, in any case (``H100``)."""
+    sizes: dict[str, PositiveBytes] = Field(default_factory=dict)
+    """Other memory sizes that the same GPU is sold with: name -> what one process may use of it."""
     memory: Memory
     """Device memory."""
     compute: Compute
@@ -202,10 +226,10 @@ class HardwareProfile(FrozenModel):
     power: Power
     """Electric power."""
     efficiency: Efficiency
-    """Default efficiencies of its class."""
+    """Default efficiencies of its class; absent in a file: those of `kernels_of`."""
     kernels_of: str | None = None
     """GPU of the same architecture whose fitted curves stand in for those this one lacks, scaled to its own peaks and
-    class efficiencies; none: class efficiencies."""
+    class efficiencies, and whose class efficiencies, where this one's file states none; none: class efficiencies."""
     gemm_curves: dict[GemmClass, tuple[GemmCurve, ...]] = Field(default_factory=dict)
     """Fitted matrix products by number format; a format without a curve runs at the class efficiencies."""
     grouped_gemm_curves: dict[GemmClass, tuple[GroupedGemmCurve, ...]] = Field(default_factory=dict)
@@ -286,14 +310,20 @@ def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile
     """Return the profile of a catalogue name or a path.
 
     Args:
-        name: A catalogue name (``h100-sxm-80gb``) or the path of a profile file.
+        name: A catalogue name (``h100-sxm-80gb``), one of the ``aliases`` or ``sizes`` of a profile in any case, or the
+            path of a profile file.
         relative_to: Folder that a relative path is tried against first.
 
     Raises:
         ProfileError: There is no such profile, or the file is invalid; names file, key and remedy.
     """
-    path = catalog.find("hardware", name, relative_to)
+    name = hardware_name(name)
+    size = None if catalog.has("hardware", name) else _sizes().get(name)
+    path = catalog.find("hardware", size or name, relative_to)
     profile = _read(path)
+    if size is not None:
+        memory = profile.memory.model_copy(update={"total": profile.sizes[name]})
+        return profile.model_copy(update={"name": name, "memory": memory, "sizes": {}})
     if path.stem == name and profile.name != name:
         raise ProfileError(
             "must equal the name of the file",
@@ -305,14 +335,47 @@ def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile
     return profile
 
 
+def hardware_name(name: str) -> str:
+    """Return the catalogue name that a name of a GPU means: of an alias, of a size, in any case; else the name itself.
+
+    A path stays a path, and so does a name that the catalogue does not know: looking for it names the nearest.
+    """
+    if catalog.has("hardware", name) or Path(name).name != name or name.endswith((".yaml", ".yml", ".json")):
+        return name
+    lower = name.casefold()
+    return lower if catalog.has("hardware", lower) else _aliases().get(lower, name)
+
+
+def _aliases() -> dict[str, str]:
+    """Return what each alias and each size of a bundled profile means: a size itself, an alias the profile's name."""
+    known = {alias.casefold(): profile.name for profile in _bundled() for alias in profile.aliases}
+    return {size.casefold(): size for size in _sizes()} | known
+
+
+def _sizes() -> dict[str, str]:
+    """Return the profile that each further memory size belongs to."""
+    return {size: profile.name for profile in _bundled() for size in profile.sizes}
+
+
+def _bundled() -> list[HardwareProfile]:
+    """Return the profiles that can be asked for by name; files of a user's folder that are no GPUs are left out."""
+    profiles = []
+    for name in catalog.names("hardware"):
+        try:
+            profiles.append(_read(catalog.find("hardware", name)))
+        except ProfileError:
+            continue
+    return profiles
+
+
 @catalog.remembered
 def _read(path: Path) -> HardwareProfile:
-    profile = validate(HardwareProfile, read_mapping(path, ProfileError), file=path, error=ProfileError)
-    if profile.kernels_of is None:
-        return profile
-    fitted = _read(catalog.find("hardware", profile.kernels_of, path.parent))
-    if fitted.kernels_of is not None:
-        raise ProfileError(
-            "must name a GPU with curves of its own", file=path, key="kernels_of", value=profile.kernels_of
-        )
-    return with_kernels_of(profile, fitted)
+    document = read_mapping(path, ProfileError)
+    fitted = None
+    if isinstance(named := document.get("kernels_of"), str):
+        fitted = _read(catalog.find("hardware", named, path.parent))
+        if fitted.kernels_of is not None:
+            raise ProfileError("must name a GPU with curves of its own", file=path, key="kernels_of", value=named)
+        document = {"efficiency": fitted.efficiency.model_dump(mode="json"), **document}
+    profile = validate(HardwareProfile, document, file=path, error=ProfileError)
+    return profile if fitted is None else with_kernels_of(profile, fitted)

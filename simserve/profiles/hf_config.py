@@ -14,6 +14,7 @@ from simserve.errors import ProfileError
 from simserve.profiles.architecture import ModelProfile
 from simserve.profiles.hf_families import EXPERT_KEYS, FAMILIES, UNSUPPORTED_KEYS, Family
 from simserve.profiles.hf_layers import dense_layers, linear_layers, sliding_layers
+from simserve.profiles.hf_quantization import read_checkpoint
 from simserve.profiles.hf_reader import ConfigReader
 from simserve.validation import validate
 
@@ -23,7 +24,6 @@ _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp
 _STATE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _EXPERT_COUNT = re.compile(r"experts|^moe_|_moe_")
-_QUANTISED_NAMES = {"gptq": "gptq-int4", "awq": "awq-int4"}
 # What a config of an unknown architecture must say before it is read as a Llama with other sizes.
 _GENERIC_KEYS = (
     "hidden_size",
@@ -38,7 +38,9 @@ _GENERIC_KEYS = (
 )
 
 
-def from_hf_config(mapping: Mapping[str, Any], file: object = None) -> ModelProfile:
+def from_hf_config(
+    mapping: Mapping[str, Any], file: object = None, beside: Mapping[str, Any] | None = None
+) -> ModelProfile:
     """Return the profile of a Hugging Face configuration.
 
     The text part of a multimodal model is read (``text_config``, ``thinker_config.text_config``). A
@@ -47,6 +49,7 @@ def from_hf_config(mapping: Mapping[str, Any], file: object = None) -> ModelProf
     Args:
         mapping: The parsed ``config.json``.
         file: Where it was read from; gives the profile its name, and errors their place.
+        beside: The ``hf_quant_config.json`` of the same repository; None: there is none.
 
     Raises:
         ProfileError: A field is missing, has a wrong type, or means layers there is no formula for.
@@ -62,7 +65,6 @@ def from_hf_config(mapping: Mapping[str, Any], file: object = None) -> ModelProf
     fields = {
         "name": _name(config, file),
         "family": model_type or "unknown",
-        "huggingface_id": _huggingface_id(config, file),
         "source": _source(model_type, file),
         **_sizes(reader),
         **_attention(reader, family),
@@ -73,7 +75,10 @@ def from_hf_config(mapping: Mapping[str, Any], file: object = None) -> ModelProf
         "linear_attention": _linear_attention(reader),
         "num_mtp_layers": reader.integer("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, minimum=0),
     }
-    return validate(ModelProfile, fields, file=file, error=ProfileError)
+    model = validate(ModelProfile, fields, file=file, error=ProfileError)
+    repository = _huggingface_id(config, file)
+    stored = read_checkpoint(config, model, repository=repository, beside=beside, file=file)
+    return model.model_copy(update={"checkpoints": (stored,)})
 
 
 def _check_unsupported(reader: ConfigReader) -> None:
@@ -184,8 +189,6 @@ def _sizes(reader: ConfigReader) -> dict[str, Any]:
     has_learned_positions = reader.flag("has_learned_positions")
     return {
         "dtype": reader.choice(_DTYPES, "dtype", "torch_dtype", default="bfloat16"),
-        "checkpoint_quantization": _quantization(reader),
-        **_quantised(reader),
         "hidden_size": hidden_size,
         "num_hidden_layers": reader.integer("num_hidden_layers", "n_layer", "num_layers"),
         "intermediate_size": width,
@@ -196,35 +199,6 @@ def _sizes(reader: ConfigReader) -> dict[str, Any]:
             positions + reader.integer("num_extra_positions", default=0, minimum=0) if has_learned_positions else 0
         ),
     }
-
-
-def _quantization(reader: ConfigReader) -> str | None:
-    block = reader.mapping("quantization_config") or reader.mapping("compression_config")
-    if block is None:
-        return None
-    method = str(block.get("quant_method") or block.get("quant_algo") or "unknown").lower()
-    bits = [
-        f"{weights.get('type', '')}{weights.get('num_bits', '')}"
-        for group in (block.get("config_groups") or {}).values()
-        if isinstance(weights := group.get("weights"), Mapping)
-    ]
-    if bits:
-        return bits[0].replace("float8", "fp8").replace("float4", "fp4")
-    if method == "gptq" and block.get("bits") == 3:
-        return "int3"
-    if method == "bitsandbytes" and block.get("load_in_4bit"):
-        return str(block.get("bnb_4bit_quant_type", "fp4")).lower()
-    return _QUANTISED_NAMES.get(method, method)
-
-
-def _quantised(reader: ConfigReader) -> dict[str, str]:
-    """Return which parts a low-bit checkpoint leaves in 16 bit, and how its FP8 weights are scaled."""
-    block = reader.mapping("quantization_config") or {}
-    kept = [str(name) for name in block.get("modules_to_not_convert") or ()]
-    fields = {"fp8_scales": "block"} if block.get("weight_block_size") else {}
-    if any(name.endswith("*.self_attn") for name in kept):
-        fields["quantised_parts"] = "experts"
-    return fields
 
 
 def _attention(reader: ConfigReader, family: Family) -> dict[str, Any]:

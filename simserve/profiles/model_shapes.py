@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from simserve.errors import InputError
+from simserve.profiles.checkpoint import Part
 
 Split = Literal["column", "row", "replicated"]
 
+_MLP_PREFIXES: Mapping[Part, str] = {"mlp": "", "shared_experts": "shared_", "experts": "expert_"}
 _INDEXER_SCALE_GROUP = 128
 _INDEXER_SCALE_BYTES = 4
 
@@ -24,8 +27,8 @@ class Gemm:
         split: Which dimension tensor parallelism divides: ``column`` the result (no communication), ``row``
             the input (the results are summed over the ranks), ``replicated`` none.
         has_bias: Whether a bias of ``out_features`` is added.
-        is_quantised: Whether quantised checkpoints store it in the low-bit format; routers and the head stay
-            16-bit.
+        part: Which part of a checkpoint it belongs to, whose format it has; None: it stays 16-bit in quantised
+            checkpoints, as routers and the head do.
     """
 
     name: str
@@ -33,7 +36,7 @@ class Gemm:
     in_features: int
     split: Split
     has_bias: bool = False
-    is_quantised: bool = True
+    part: Part | None = None
 
     @property
     def num_weights(self) -> int:
@@ -98,9 +101,10 @@ def attention_gemms(
     query_heads = heads_per_rank(num_heads, tensor_parallel_size)
     kv_heads = kv_heads_per_rank(num_kv_heads, tensor_parallel_size)
     width = query_heads * head_dim
+    projected = (2 if has_gate else 1) * width + 2 * kv_heads * head_dim
     return [
-        Gemm("qkv", (2 if has_gate else 1) * width + 2 * kv_heads * head_dim, hidden_size, "column", has_qkv_bias),
-        Gemm("output", hidden_size, width, "row", has_output_bias),
+        Gemm("qkv", projected, hidden_size, "column", has_qkv_bias, part="attention"),
+        Gemm("output", hidden_size, width, "row", has_output_bias, part="attention_output"),
     ]
 
 
@@ -122,9 +126,15 @@ def linear_attention_gemms(
     heads = heads_per_rank(num_value_heads, tensor_parallel_size)
     width = heads * value_head_dim
     return [
-        Gemm("linear_qkvz", mixed_width // tensor_parallel_size + width, hidden_size, "column"),
-        Gemm("linear_ba", 2 * heads, hidden_size, "column", is_quantised=False),
-        Gemm("linear_output", hidden_size, width, "row"),
+        Gemm(
+            "linear_qkvz",
+            mixed_width // tensor_parallel_size + width,
+            hidden_size,
+            "column",
+            part="linear_attention",
+        ),
+        Gemm("linear_ba", 2 * heads, hidden_size, "column"),
+        Gemm("linear_output", hidden_size, width, "row", part="linear_attention"),
     ]
 
 
@@ -147,17 +157,17 @@ def latent_attention_gemms(
     heads = heads_per_rank(num_heads, tensor_parallel_size)
     query_width = heads * (qk_nope_head_dim + qk_rope_head_dim)
     if q_lora_rank is None:
-        query = [Gemm("q", query_width, hidden_size, "column")]
+        query = [Gemm("q", query_width, hidden_size, "column", part="attention")]
     else:
         query = [
-            Gemm("q_a", q_lora_rank, hidden_size, "replicated"),
-            Gemm("q_b", query_width, q_lora_rank, "column"),
+            Gemm("q_a", q_lora_rank, hidden_size, "replicated", part="attention"),
+            Gemm("q_b", query_width, q_lora_rank, "column", part="attention"),
         ]
     return [
         *query,
-        Gemm("kv_a", kv_lora_rank + qk_rope_head_dim, hidden_size, "replicated"),
-        Gemm("kv_b", heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank, "column"),
-        Gemm("output", hidden_size, heads * v_head_dim, "row"),
+        Gemm("kv_a", kv_lora_rank + qk_rope_head_dim, hidden_size, "replicated", part="attention"),
+        Gemm("kv_b", heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank, "column", part="attention"),
+        Gemm("output", hidden_size, heads * v_head_dim, "row", part="attention_output"),
     ]
 
 
@@ -171,9 +181,9 @@ def indexer_gemms(*, hidden_size: int, query_width: int, num_heads: int, head_di
         head_dim: Width of one of them; the key is one head shared by all.
     """
     return [
-        Gemm("index_q", num_heads * head_dim, query_width, "replicated"),
-        Gemm("index_k", head_dim, hidden_size, "replicated"),
-        Gemm("index_weights", num_heads, hidden_size, "replicated", is_quantised=False),
+        Gemm("index_q", num_heads * head_dim, query_width, "replicated", part="indexer"),
+        Gemm("index_k", head_dim, hidden_size, "replicated", part="indexer"),
+        Gemm("index_weights", num_heads, hidden_size, "replicated"),
     ]
 
 
@@ -182,19 +192,21 @@ def mlp_gemms(
     hidden_size: int,
     intermediate_size: int,
     is_gated: bool,
+    part: Part,
     has_bias: bool = False,
     tensor_parallel_size: int = 1,
-    prefix: str = "",
 ) -> list[Gemm]:
     """Return the two matrices of one MLP or expert on one rank: fused ``gate_up`` (or ``up``) and ``down``.
 
-    A width that the ranks do not divide is padded, as engines do.
+    Those of experts and shared experts say so in their names. A width that the ranks do not divide is padded, as
+    engines do.
     """
+    prefix = _MLP_PREFIXES[part]
     width = -(-intermediate_size // tensor_parallel_size)
     first = ("gate_up", 2 * width) if is_gated else ("up", width)
     return [
-        Gemm(prefix + first[0], first[1], hidden_size, "column", has_bias),
-        Gemm(prefix + "down", hidden_size, width, "row", has_bias),
+        Gemm(prefix + first[0], first[1], hidden_size, "column", has_bias, part=part),
+        Gemm(prefix + "down", hidden_size, width, "row", has_bias, part=part),
     ]
 
 

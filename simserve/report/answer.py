@@ -34,7 +34,7 @@ def answer(result: RunResult) -> str:
         return f"No request was completed: {_fates(simserve) or 'none was sent'}."
     binding = simserve["bottleneck"]["binding"]
     binds = "nothing binds" if binding == _NOTHING else f"{binding} binds"
-    state = f"the run is {simserve['stability']} and {binds}"
+    state = f"the run is {simserve['stability']}{_load(simserve)} and {binds}"
     if result.slo is None:
         return f"No SLO is set; {state}."
     held = "holds" if verdict(result) == "holds" else "does not hold"
@@ -43,6 +43,15 @@ def answer(result: RunResult) -> str:
     if missing:
         state = f"missed by {listed(missing)}; {state}"
     return f"The SLO {held}: {share(simserve['slo']['attainment'])} of requests met it ({asked} asked); {state}."
+
+
+def _load(simserve: Any) -> str:
+    """Return how the load compares with what can be finished: ``' (load 0.61 of what it can finish)'``."""
+    mean, peak = simserve["load_ratio"], simserve["peak_load_ratio"]
+    if mean is None:
+        return ""
+    highest = "" if peak is None else f" on average, {peak:.2f} in the highest five minutes"
+    return f" (load {mean:.2f} of what it can finish{highest})"
 
 
 def share_asked(value: float) -> str:
@@ -99,6 +108,9 @@ def warnings(result: RunResult) -> list[str]:
 
 def _overload(result: RunResult) -> str:
     served, offered = result.summary["request_throughput"], result.simulation.offered_rate
+    finishable = result.summary["simserve"]["finishable_throughput"]
+    if math.isfinite(offered) and finishable is not None:
+        return f"Overloaded: {number(offered)} requests/s arrive, {number(finishable)} can be finished."
     if not math.isfinite(offered):
         return f"Overloaded: more requests arrive than the {number(served)} a second that are served."
     return f"Overloaded: {number(offered)} requests/s arrive, {number(served)} are served."

@@ -30,7 +30,9 @@ def render_capacity(capacity: Capacity, console: Console) -> None:
     console.print(Text(lines[0], style=style), width=width)
     for line in lines[1:]:
         console.print(Text(line), width=width)
-    console.print(Text(deployment_title(capacity.scenario.as_mapping()), style="dim"), width=width)
+    console.print(
+        Text(deployment_title(capacity.scenario.as_mapping(), capacity.summary["formats"]), style="dim"), width=width
+    )
     console.print()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for position, name in enumerate(header(capacity)):
@@ -140,7 +142,7 @@ def capacity_page(capacity: Capacity, command: str) -> Page:
         name=f"simserve capacity: {capacity.scenario.name}",
         answer=lines[0],
         verdict="holds" if capacity.found.largest.value else "missed",
-        lines=[*lines[1:], deployment_title(capacity.scenario.as_mapping())],
+        lines=[*lines[1:], deployment_title(capacity.scenario.as_mapping(), capacity.summary["formats"])],
         sections=(
             Section(title="Load, latency, goodput", panels=panels),
             Section(title="Every load that was tried", header=header(capacity), rows=rows(capacity)),

@@ -51,7 +51,7 @@ def render_run(result: RunResult, console: Console, folder: Path | None) -> None
     console.print(Text(answer(result), style=_STYLES[verdict(result)]), width=width)
     if result.summary["completed"]:
         console.print(Text(result.summary["simserve"]["bottleneck"]["explanation"]), width=width)
-    console.print(Text(f"{facts.title(result)}; {traffic(result)}", style="dim"), width=width)
+    console.print(Text(f"{facts.heading(result)}; {traffic(result)}", style="dim"), width=width)
     for section in (_latencies(result, console), _facts(result), _trust(result, folder)):
         console.print()
         console.print(section, width=width)

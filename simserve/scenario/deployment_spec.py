@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from simserve.profiles.engine_options import EngineOptions
+from simserve.profiles.hardware import hardware_name
+from simserve.scenario.formats import KVCacheDtype, Quantization
 from simserve.scenario.kv_offload import KVOffloadSpec
 from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.admission_spec import AdmissionSpec
@@ -23,27 +25,6 @@ from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.update_spec import UpdateSpec
 from simserve.validation import FrozenModel
-
-Quantization = Literal[
-    "none",
-    "fp32",
-    "fp16",
-    "bf16",
-    "fp8",
-    "int8",
-    "int8-wo",
-    "int4",
-    "gptq-int4",
-    "gptq-int4-exllama",
-    "awq-int4",
-    "int3",
-    "nf4",
-    "gguf-q4_k_m",
-    "gguf-q2_k",
-    "mxfp4",
-    "nvfp4",
-]
-KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
 
 MAX_REPLICAS = 10_000
 """Each replica has a scheduler of its own in memory."""
@@ -76,6 +57,10 @@ class EngineSpec(EngineOptions, EngineChoice):
     """A second tier behind the prefix cache, in host memory or on disk; absent: what gives way is computed again."""
 
 
+HardwareName = Annotated[str, AfterValidator(hardware_name)]
+"""Name of a GPU: a short one becomes the full name that results carry."""
+
+
 class PoolSpec(FrozenModel):
     """Equal replicas. What a pool leaves out is the deployment's."""
 
@@ -85,7 +70,7 @@ class PoolSpec(FrozenModel):
     """`both`, or, with `deployment.disaggregation`, `prefill` or `decode`."""
     replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Copies of the model, each with its own scheduler."""
-    hardware: str | None = None
+    hardware: HardwareName | None = None
     """GPU, as `deployment.hardware`."""
     model: str | None = None
     """Model, as `model`."""
@@ -136,8 +121,9 @@ def _with_start(owner: object, scaling: object) -> object:
 class DeploymentSpec(FrozenModel):
     """What serves: hardware, how the model is cut over it, number formats, engine, replicas."""
 
-    hardware: str
-    """GPU: a name that `simserve gpus` lists, or the path of a profile file."""
+    hardware: HardwareName
+    """GPU: a name that `simserve gpus` lists, a short one such as `h100` or `m4-max-64gb` in any case, or the path of a
+    profile file."""
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 1
     """Copies of the model, each with its own scheduler."""
     tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
@@ -152,11 +138,13 @@ class DeploymentSpec(FrozenModel):
     the routed experts and step together, at the pace of the slowest."""
     enable_expert_parallel: bool = False
     """Whether each routed expert lies whole on one of the GPUs that share the experts, instead of cut over all."""
-    quantization: Quantization = "none"
-    """Format of the linear weights. `none`: the model's own dtype. fp8 and int8 also compute in 8 bit; of
-    gpt-oss every low-bit format covers the experts alone."""
+    quantization: Quantization = "auto"
+    """Format of the linear weights. `auto`: as the checkpoint is stored, which its profile, its `config.json` or
+    `hf_quant_config.json` says. `none`: 16 bit, of a checkpoint with fewer bits a dequantised one. fp8 and int8 also
+    compute in 8 bit. What a checkpoint of the format keeps in 16 bit stays so: of gpt-oss all but the experts."""
     kv_cache_dtype: KVCacheDtype = "auto"
-    """Format of the KV cache. `auto`: the model's 16-bit format."""
+    """Format of the KV cache. `auto`: what this engine and version makes of this checkpoint: 16 bit, or FP8 where the
+    checkpoint asks for it and the engine heeds it (ModelOpt's under TensorRT-LLM)."""
     operator_tables: str | None = None
     """Folder of your own measured operator tables (NVIDIA AIConfigurator's layout, latency in ms). What they cover is
     read from them, inside the measured sizes; the rest stays a curve."""

@@ -114,12 +114,7 @@ def feature_notes(scenario: Scenario) -> list[str]:
     """Return what a reader should know of the features that a scenario uses, as they are in its engine's version."""
     deployment, notes = scenario.deployment, []
     for each in [deployment.of_pool(pool) for pool in deployment.pools] or [deployment]:
-        profile, asked_for = load_engine(each.engine.name, scenario.folder), each.engine.version
-        known = profile.nearest_version(asked_for).version
-        if profile.features_of(asked_for, None) != profile.features_of(known, None):
-            notes.append(
-                f"of {profile.name} {asked_for} the features are known; defaults and kernels are those of {known}"
-            )
-        ranges = (profile.feature_range(asked.name, asked_for) for asked in asked_features(each))
+        profile = load_engine(each.engine.name, scenario.folder)
+        ranges = (profile.feature_range(asked.name, each.engine.version) for asked in asked_features(each))
         notes += [found.note for found in ranges if found is not None and found.note]
     return list(dict.fromkeys(notes))

@@ -66,8 +66,8 @@ def replica_weights_bytes(resolved: ResolvedScenario) -> float:
 
 
 def replicas_per_node(resolved: ResolvedScenario) -> int:
-    """Return how many replicas fill a node."""
-    gpus = resolved.shape.hardware.intra_node.gpus_per_node
+    """Return how many replicas fill a host."""
+    gpus = resolved.shape.hardware.intra_node.num_host_gpus
     return max(gpus // resolved.scenario.deployment.gpus_per_replica, 1)
 
 
@@ -77,6 +77,10 @@ def kv_layout(resolved: ResolvedScenario) -> str:
 
 
 def transferred_bytes_per_token(resolved: ResolvedScenario) -> float:
-    """Return the bytes of KV cache of one token over all layers and heads: what crosses a link."""
+    """Return the bytes of KV cache of one token over all layers and heads: what crosses a link.
+
+    Layers with a sliding window count like all others: an upper bound for prompts that outgrow it, where the engine
+    keeps, and sends, the window alone.
+    """
     shape = resolved.shape
     return shape.model.kv_bytes_per_token(KV_BITS[shape.kv_cache_dtype] / 8)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
 from simserve.perf.measured import measured_operators
 from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_context, with_room_for_states
 from simserve.perf.shape import ReplicaShape
+from simserve.perf.windowed_kv import with_windowed_kv
+from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
+from simserve.profiles.engine_profile import EngineProfile
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
 from simserve.scenario.combinations import check_combinations, check_engine
 from simserve.scenario.features import AskedFeature, check_feature, check_features
+from simserve.scenario.formats import formats_of, with_formats
 from simserve.scenario.kv_offload import with_offload
 from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
@@ -59,15 +64,33 @@ class ResolvedScenario:
         return self.gpu_hour.source
 
     @property
+    def formats(self) -> dict[str, Any]:
+        """The block ``formats`` of results: number formats of weights and KV cache, and where they come from.
+
+        Over several pools those of the first, and of each by its name below ``pools``.
+        """
+        if not self.pools:
+            return {**asdict(formats_of(self.shape, self.scenario.deployment.kv_cache_dtype)), "pools": {}}
+        specs = self.scenario.deployment.pools
+        each = {spec.name: pool.formats for spec, pool in zip(specs, self.pools, strict=True)}
+        for formats in each.values():
+            formats.pop("pools")
+        return {**next(iter(each.values())), "pools": each}
+
+    @property
     def num_gpus(self) -> int:
         """GPUs of the whole deployment."""
         return self.scenario.deployment.num_gpus
 
 
-def resolve(scenario: Scenario | ResolvedScenario) -> ResolvedScenario:
+def resolve(scenario: Scenario | ResolvedScenario, connector: str | None = None) -> ResolvedScenario:
     """Return the scenario with its profiles loaded and its engine and memory resolved; a resolved one as it is.
 
     That it does not fit is a value: ``memory.fits`` is false, and `simserve.scenario.fit` says what would.
+
+    Args:
+        scenario: The scenario.
+        connector: For one pool of several: what moves KV caches between them, in words; None: nothing does.
 
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
@@ -78,7 +101,7 @@ def resolve(scenario: Scenario | ResolvedScenario) -> ResolvedScenario:
     _check_apis(scenario)
     if scenario.deployment.pools:
         return _resolve_pools(scenario)
-    shape = replica_shape(scenario)
+    shape = replica_shape(scenario, connector)
     with scenario.blaming("deployment"):
         memory = plan_memory(shape)
     with scenario.blaming("pricing"):
@@ -110,7 +133,10 @@ def _check_apis(scenario: Scenario) -> None:
 
 
 def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
-    pools = tuple(resolve(_alone(scenario, number)) for number in range(len(scenario.deployment.pools)))
+    pools = tuple(
+        resolve(_alone(scenario, number), None if pool.role == "both" else "a KV connector between pools")
+        for number, pool in enumerate(scenario.deployment.pools)
+    )
     if scenario.deployment.streaming is not None:
         pools = tuple(replace(pool, engine=replace(pool.engine, api_token_seconds=0.0)) for pool in pools)
     for pool in pools:
@@ -177,8 +203,8 @@ def _check_handover(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> No
             raise ScenarioError(rule, remedy="give both roles one model, kv_cache_dtype and region")
 
 
-def replica_shape(scenario: Scenario) -> ReplicaShape:
-    """Return one replica of the scenario, checked.
+def replica_shape(scenario: Scenario, connector: str | None = None) -> ReplicaShape:
+    """Return one replica of the scenario, checked; ``connector`` as of `resolve`.
 
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
@@ -197,18 +223,25 @@ def replica_shape(scenario: Scenario) -> ReplicaShape:
         pipeline_parallel_size=deployment.pipeline_parallel_size,
         data_parallel_size=deployment.data_parallel_size,
         pipeline_layer_partition=_partition(deployment.pipeline_layer_partition),
-        quantization=deployment.quantization,
-        kv_cache_dtype=deployment.kv_cache_dtype,
         enable_expert_parallel=deployment.enable_expert_parallel,
         operator_tables=_folder(deployment.operator_tables, folder),
         attention=deployment.attention,
     )
     with scenario.blaming("deployment"):
+        shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
         _check_layout(shape)
         shape = with_room_for_states(shape)
         if deployment.speculative is not None:
             shape = with_speculation(shape, deployment.speculative, folder)
-        return with_room_for_context(shape)
+        rules = load_engine(deployment.engine.name, folder).windows_of(engine.requested_version)
+        return with_room_for_context(with_windowed_kv(shape, rules, _connector(scenario, connector)))
+
+
+def _connector(scenario: Scenario, connector: str | None) -> str | None:
+    """Return what moves KV caches in and out of the engine, in words; None: nothing does."""
+    if scenario.deployment.engine.kv_offload is not None:
+        return "kv_offload"
+    return connector
 
 
 def _check_layout(shape: ReplicaShape) -> None:
@@ -299,10 +332,33 @@ def _check_ranks(shape: ReplicaShape) -> None:
     _ = shape.expert_link
 
 
+def _plugin(profile: EngineProfile, hardware: HardwareProfile) -> str:
+    """Return the plug-in through which an engine runs on a maker's devices, "" where it does so itself.
+
+    A maker that no engine's profile names is one of the user's own, and accepted.
+
+    Raises:
+        ScenarioError: The engine does not run there; names those that do.
+    """
+    makers = {} if profile.devices is None else profile.devices.makers
+    if not makers or hardware.vendor in makers:
+        return makers.get(hardware.vendor, "")
+    devices = {name: load_engine(name).devices for name in catalog.names("engine")}
+    able = [name for name, each in devices.items() if each is not None and hardware.vendor in each.makers]
+    if not able:
+        return ""
+    raise ScenarioError(
+        f"does not run on {hardware.vendor}'s devices ({hardware.name}), only on those of {', '.join(makers)}",
+        value=profile.name,
+        remedy=f"for {hardware.vendor} choose from {', '.join(able)}",
+    )
+
+
 def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: ModelProfile) -> ResolvedEngine:
     deployment = scenario.deployment
     with scenario.blaming("deployment.engine.name"):
         profile = load_engine(deployment.engine.name, scenario.folder)
+        plugin = _plugin(profile, hardware)
     with scenario.blaming("deployment"):
         check_features(deployment, profile, hardware)
     with scenario.blaming("deployment.engine"):
@@ -318,6 +374,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             pipeline_parallel_size=deployment.pipeline_parallel_size,
             host_slowdown=hardware.host_slowdown,
         )
+    engine = engine.model_copy(update={"plugin": plugin})
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         # Nobody is served: no threads of an API server keep the engine's own from launching kernels.
         engine = engine.model_copy(update={"eager_gap_seconds_per_layer": 0.0})
@@ -332,11 +389,12 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
 def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
     """Return what the scheduler of one replica obeys: what the engine has under the same name, and what follows."""
     engine = shape.engine
+    num_blocks = memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks
     return EngineConfig(
-        **{name: getattr(engine, name) for name in _OF_ENGINE},
+        **({name: getattr(engine, name) for name in _OF_ENGINE} | _window_fields(memory)),
         num_swap_blocks=int(engine.swap_space // (memory.kv_bytes_per_token * engine.block_size)),
-        num_blocks=memory.num_kv_blocks,
-        watermark_blocks=int(engine.watermark * memory.num_kv_blocks),
+        num_blocks=num_blocks,
+        watermark_blocks=int(engine.watermark * num_blocks),
         pipeline_parallel_size=shape.pipeline_parallel_size,
         data_parallel_size=shape.data_parallel_size,
         handover_step_seconds=engine.host_seconds_per_step,
@@ -345,6 +403,19 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         num_speculative_tokens=shape.num_speculative_tokens,
         api_token_seconds=engine.api_server_seconds_per_token,
     )
+
+
+def _window_fields(memory: MemoryPlan) -> dict[str, int]:
+    """Return what the scheduler obeys where layers with a window keep their window alone."""
+    layout = memory.windows
+    if layout is None:
+        return {}
+    return {
+        "full_groups": layout.full_groups,
+        "window_groups": layout.window_groups,
+        "window_blocks": layout.window_blocks,
+        "num_window_blocks": layout.num_window_blocks,
+    }
 
 
 def _launching_seconds(shape: ReplicaShape) -> float:

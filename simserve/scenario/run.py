@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from simserve import __version__
 from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.pools import drafted
-from simserve.metrics.replications import PILOT_RUNS, pool, widest
+from simserve.metrics.replications import PILOT_RUNS, Sample, pool, widest
 from simserve.metrics.result import RunResult
 from simserve.metrics.speculation import SpeculationFacts
-from simserve.metrics.summary import RunFacts, summarize
+from simserve.metrics.summary import RunFacts, latency_values, measure, summarize
 from simserve.metrics.users import UsersFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
+from simserve.profiles.engine_profile import version_note
 from simserve.profiles.expected_errors import UNVALIDATED, expected_error, generation_of, load_expected_errors
 from simserve.scenario.control import control_of
 from simserve.scenario.features import feature_notes
+from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.fit import check_fit, quality_of
 from simserve.scenario.objective import objective
 from simserve.scenario.pools import pool_setups
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 LEAST_WAITING_SHARE = 0.1
 """Below it, no limit of the scheduler is looked into; half of what `simserve.metrics.bottleneck` asks for."""
+MOST_LENGTHENED = 1_000_000
+"""Requests of one run, where a precision is asked of runs that are too short: longer ones take minutes."""
 Progress = Callable[[int, int], None]
 """Called now and then with the requests done and all requests of the run."""
 
@@ -53,6 +57,7 @@ def run(
     explain: bool = True,
     keep_steps: bool = False,
     accelerate: Accelerate = "auto",
+    finishable: Finishable | Literal["find"] | None = "find",
 ) -> RunResult:
     """Return what happens when the scenario's traffic meets its deployment.
 
@@ -66,6 +71,8 @@ def run(
             reads latencies and dollars alone has no use for it; the bottleneck is then named without that look.
         keep_steps: Whether the first replication keeps every step in ``simulation.steps``, for a timeline.
         accelerate: Whether the kernel runs compiled (`simserve.sim.acceleration`).
+        finishable: What the deployment finishes of this traffic, where a search knows it; ``find``: it is found first;
+            None: the queue's trend alone says whether the run keeps up.
 
     Raises:
         InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
@@ -78,22 +85,29 @@ def run(
     check_fit(resolved)
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
-    first, specs, facts, summaries = _replicate(
-        resolved, priced, progress, explain=explain, keep_steps=keep_steps, accelerate=accelerate
+    runs = _replicate(
+        resolved,
+        priced,
+        progress,
+        explain=explain,
+        keep_steps=keep_steps,
+        accelerate=accelerate,
+        finishable=finishable,
     )
-    summary = pool(summaries) if _plans_several(scenario) else summaries[0]
+    first = runs.first
+    summary = pool(runs.summaries, runs.samples) if _plans_several(scenario) else runs.summaries[0]
     try:
-        curve = seats_curve(resolved, first, specs) if explain else None
+        curve = seats_curve(resolved, first, runs.specs) if explain else None
         _weigh_seats(summary["simserve"]["bottleneck"], curve, resolved)
     except KeyboardInterrupt:
         first = replace(first, was_interrupted=True)
     summary["simserve"]["interrupted"] = first.was_interrupted
-    summary["simserve"]["replications"] = _replications(scenario, summaries)
+    summary["simserve"]["replications"] = _replications(scenario, runs)
     return RunResult(
         summary=summary,
         scenario=scenario.as_mapping(),
         simulation=first,
-        slo=facts.slo,
+        slo=runs.facts.slo,
     )
 
 
@@ -119,13 +133,14 @@ def _plans_several(scenario: Scenario) -> bool:
     return scenario.run.replications > 1 or scenario.run.precision is not None
 
 
-def _replications(scenario: Scenario, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return how many runs were asked for and done, and with a precision, whether it was reached."""
+def _replications(scenario: Scenario, runs: _Runs) -> dict[str, Any]:
+    """Return how many runs were asked for and done, how long each was, and whether a precision was reached."""
     precision = scenario.run.precision
-    width = None if precision is None else widest(summaries, precision)
+    width = None if precision is None else widest(runs.summaries, precision, runs.samples)
     return {
         "asked": scenario.run.replications if precision is None else scenario.run.max_replications,
-        "done": len(summaries),
+        "done": len(runs.summaries),
+        "requests_each": len(runs.specs),
         "precision": precision,
         "reached": None if precision is None else width is None or width.is_narrow,
         "widest": None
@@ -138,6 +153,35 @@ def _replications(scenario: Scenario, summaries: Sequence[Mapping[str, Any]]) ->
     }
 
 
+@dataclass(slots=True)
+class _Runs:
+    """Replications as they are done.
+
+    Attributes:
+        scenario: What is run: as asked, or with longer runs.
+        first: The first run, marked as interrupted where fewer runs were done than asked for.
+        specs: Its traffic.
+        facts: What a summary says besides.
+        summaries: One a replication.
+        samples: The latencies of each, where several are asked for.
+    """
+
+    scenario: Scenario
+    first: Simulation
+    specs: RequestSpecs
+    facts: RunFacts
+    summaries: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+
+    def add(self, simulation: Simulation) -> None:
+        """Keep the figures of one more run."""
+        facts = self.facts
+        measured = measure(simulation, slo=facts.slo, warmup=facts.warmup, offered=facts.offered)
+        self.summaries.append(summarize(simulation, facts, measured))
+        if _plans_several(self.scenario):
+            self.samples.append(Sample(latency_values(measured), simulation.totals.itl))
+
+
 def _replicate(
     resolved: ResolvedScenario,
     priced: PricedDeployment,
@@ -146,46 +190,98 @@ def _replicate(
     explain: bool,
     keep_steps: bool = False,
     accelerate: Accelerate = "auto",
-) -> tuple[Simulation, RequestSpecs, RunFacts, list[dict[str, Any]]]:
-    """Return the first run, its traffic, its facts, and the summary of every replication.
+    finishable: Finishable | Literal["find"] | None = "find",
+) -> _Runs:
+    """Return every replication that is asked for; with a precision, of runs long enough to have settled.
 
-    Of the runs after the first, only summaries are kept. Of an interrupted one nothing is, except of the first,
-    which is marked as interrupted wherever fewer runs were done than asked for.
+    Of the runs after the first, only figures are kept. Of an interrupted one nothing is, except of the first.
     """
     scenario = resolved.scenario
     deployment = _deployment(resolved, priced)
     count = max(scenario.run.replications, 1 if scenario.run.precision is None else PILOT_RUNS)
     count = min(count, scenario.run.max_replications) if scenario.run.precision is not None else count
+    options: dict[str, Any] = {"keep_steps": keep_steps, "accelerate": accelerate}
     shown = _part(progress, 0, count)
-    specs, first = replicate(deployment, scenario, 0, progress=shown, keep_steps=keep_steps, accelerate=accelerate)
+    specs, first = replicate(deployment, scenario, 0, progress=shown, **options)
     facts = _facts(resolved, priced, first, specs, explain=explain)
-    summaries = [summarize(first, facts)]
+    runs = _Runs(scenario, first, specs, facts)
     try:
-        while not first.was_interrupted:
-            if shown is not None:
-                shown(len(specs), len(specs))
-            if not _asks_another(scenario, summaries, count):
+        if finishable == "find":
+            finishable = None if first.was_interrupted else find_finishable(resolved, deployment, accelerate=accelerate)
+        runs.facts = _with_load(facts, specs, finishable)
+        runs.add(first)
+        while _asks_longer(runs):
+            longer = _lengthened(runs)
+            specs, first = replicate(deployment, longer, 0, progress=shown, **options)
+            if first.was_interrupted:
                 break
-            done = len(summaries)
-            shown = _part(progress, done, max(count, done + 1))
-            _, simulation = replicate(deployment, scenario, done, progress=shown, accelerate=accelerate)
-            if simulation.was_interrupted:
-                first = replace(first, was_interrupted=True)
-            else:
-                summaries.append(summarize(simulation, facts))
+            runs = _Runs(
+                longer, first, specs, _with_load(replace(facts, **_of_run(resolved, first)), specs, finishable)
+            )
+            runs.add(first)
+        _add_more(runs, deployment, count, progress, accelerate)
     except KeyboardInterrupt:
-        first = replace(first, was_interrupted=True)
-    return first, specs, facts, summaries
+        if not runs.summaries:
+            runs.add(runs.first)
+        runs.first = replace(runs.first, was_interrupted=True)
+    return runs
 
 
-def _asks_another(scenario: Scenario, summaries: Sequence[Mapping[str, Any]], count: int) -> bool:
-    """Return whether one more replication is to be run: the first ``count``, then until the precision is reached."""
-    precision, done = scenario.run.precision, len(summaries)
-    if done < count or precision is None:
-        return done < count
-    if done >= scenario.run.max_replications:
+def _add_more(
+    runs: _Runs, deployment: Deployment, count: int, progress: Progress | None, accelerate: Accelerate
+) -> None:
+    """Run the replications after the first."""
+    while not runs.first.was_interrupted and _asks_another(runs, count):
+        done = len(runs.summaries)
+        shown = _part(progress, done, max(count, done + 1))
+        _, simulation = replicate(deployment, runs.scenario, done, progress=shown, accelerate=accelerate)
+        if simulation.was_interrupted:
+            runs.first = replace(runs.first, was_interrupted=True)
+        else:
+            runs.add(simulation)
+        if shown is not None:
+            shown(len(runs.specs), len(runs.specs))
+
+
+def _of_run(resolved: ResolvedScenario, simulation: Simulation) -> dict[str, Any]:
+    """Return the facts that depend on how long a run was."""
+    return {"expected_error": _expected_error(resolved, simulation)}
+
+
+def _asks_longer(runs: _Runs) -> bool:
+    """Return whether a precision is asked of runs that are too short to have settled, and longer ones would be."""
+    if runs.scenario.run.precision is None or runs.first.was_interrupted:
         return False
-    width = widest(summaries, precision)
+    inner = runs.summaries[0]["simserve"]
+    has_settled = inner["settled"] is not False
+    return not has_settled and inner["stability"] != "overloaded" and 2 * len(runs.specs) <= MOST_LENGTHENED
+
+
+def _lengthened(runs: _Runs) -> Scenario:
+    """Return the scenario with runs of twice the length."""
+    workload = runs.scenario.workload
+    if workload.duration is not None:
+        changes: dict[str, Any] = {"duration": 2 * workload.duration}
+    else:
+        changes = {"num_requests": 2 * len(runs.specs)}
+    return runs.scenario.model_copy(update={"workload": workload.model_copy(update=changes)})
+
+
+def _with_load(facts: RunFacts, specs: RequestSpecs, finishable: Finishable | None) -> RunFacts:
+    """Return the facts of a run with how its traffic compares with what can be finished, where that is known."""
+    if finishable is None:
+        return facts
+    return replace(facts, offered=offered_load(specs, finishable), finishable=finishable.rate)
+
+
+def _asks_another(runs: _Runs, count: int) -> bool:
+    """Return whether one more replication is to be run: the first ``count``, then until the precision is reached."""
+    run, done = runs.scenario.run, len(runs.summaries)
+    if done < count or run.precision is None:
+        return done < count
+    if done >= run.max_replications or runs.summaries[0]["simserve"]["settled"] is False:
+        return False
+    width = widest(runs.summaries, run.precision, runs.samples)
     return width is not None and not width.is_narrow
 
 
@@ -194,6 +290,12 @@ def _part(progress: Progress | None, replication: int, replications: int) -> Pro
     if progress is None:
         return None
     return lambda done, total: progress(replication * total + done, replications * total)
+
+
+def _version_notes(resolved: ResolvedScenario) -> list[str]:
+    engine = resolved.shape.engine
+    note = version_note(engine.name, engine.requested_version, engine.sources["version"])
+    return [note] if note else []
 
 
 def _facts(
@@ -210,8 +312,14 @@ def _facts(
         expected_error=_expected_error(resolved, simulation),
         engine_resolved={
             **resolved.shape.engine.model_dump(),
-            "notes": [*priced.notes, *feature_notes(scenario), *without_effect(scenario, specs)],
+            "notes": [
+                *_version_notes(resolved),
+                *priced.notes,
+                *feature_notes(scenario),
+                *without_effect(scenario, specs),
+            ],
         },
+        formats=resolved.formats,
         memory=resolved.memory,
         num_gpus=resolved.num_gpus,
         gpu_hour_usd=resolved.gpu_hour_usd,
@@ -360,5 +468,6 @@ class Replicator:
         if simulation.was_interrupted:
             raise KeyboardInterrupt
         if self._known_facts is None:
-            self._known_facts = _facts(self._resolved, self._deployment.priced, simulation, specs, explain=True)
+            facts = _facts(self._resolved, self._deployment.priced, simulation, specs, explain=True)
+            self._known_facts = _with_load(facts, specs, find_finishable(self._resolved, self._deployment))
         return summarize(simulation, self._known_facts)

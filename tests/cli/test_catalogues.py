@@ -59,6 +59,24 @@ def test_engines_fit_a_narrow_terminal(simserve: Simserve) -> None:
     assert rows["orca"].endswith(versions["orca"][0])
 
 
+def test_gpus_fit_a_terminal_of_80_columns(simserve: Simserve) -> None:
+    """No row of the table and no line below it is longer."""
+    lines = simserve("gpus").stdout.splitlines()
+
+    assert len(lines) > 50
+    assert max(len(line.rstrip()) for line in lines) <= 80
+
+
+def test_gpus_list_short_names_and_sizes(simserve: Simserve) -> None:
+    """As JSON: what else means a GPU, and the hosts of an NVLink domain."""
+    rows = {row["name"]: row for row in json.loads(simserve("gpus", "--json").stdout)["gpus"]}
+
+    assert "h100" in rows["h100-sxm-80gb"]["aliases"]
+    assert rows["m4-max-128gb"]["sizes"] == {"m4-max-48gb": 36 * 2.0**30, "m4-max-64gb": 48 * 2.0**30}
+    assert (rows["gb200-186gb"]["gpus_per_node"], rows["gb200-186gb"]["gpus_per_host"]) == (72, 4)
+    assert rows["gb300-279gb"]["fp4_flops"] == 15e15
+
+
 def test_gpus_state_the_facts_that_matter(simserve: Simserve) -> None:
     """Memory, bandwidth, dense peaks, a price and its date."""
     rows = {row["name"]: row for row in json.loads(simserve("gpus", "--json").stdout)["gpus"]}

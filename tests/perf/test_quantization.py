@@ -7,7 +7,7 @@ import pytest
 from simserve.errors import InputError
 from simserve.perf.gemm import gemm_class
 from simserve.perf.memory import activation_bytes
-from simserve.perf.quantization import kv_element_bytes, weight_bits
+from simserve.perf.quantization import kv_element_bytes, part_bits, weight_bits
 from simserve.perf.rounding import quantize_symmetric
 from simserve.perf.tables import price
 from tests.perf.shapes import make_model, make_shape
@@ -133,7 +133,7 @@ def test_fp8_is_scaled_as_the_model_is_published(model: str, kernels: str) -> No
 def test_fp8_by_blocks_takes_other_times() -> None:
     """The same model with a scale a tensor has other kernels, and so other steps."""
     blocks = make_model("qwen3-30b-a3b")
-    tensors = make_model("qwen3-30b-a3b", fp8_scales="tensor")
+    tensors = make_model("qwen3-30b-a3b", checkpoints=())
     first, second = (price(make_shape(model=each, quantization="fp8"), 64).step_times for each in (blocks, tensors))
 
     assert first.token_seconds[64] != second.token_seconds[64]
@@ -142,11 +142,12 @@ def test_fp8_by_blocks_takes_other_times() -> None:
 def test_gpt_oss_quantises_its_experts_alone() -> None:
     """Attention, router and head stay 16-bit, in bytes and in kernels."""
     model = make_model("gpt-oss-20b")
-    experts = model.num_moe_layers * 32 * sum(gemm.num_weights for gemm in model.expert_gemms())
+    precisions = make_shape(model=model, quantization="mxfp4").precisions
 
-    assert model.num_linear_parameters == experts
-    assert not any(gemm.is_quantised for gemm in model.attention_gemms())
-    assert all(gemm.is_quantised for gemm in model.expert_gemms())
+    assert [(each.name, share) for each, share in precisions["attention"]] == [("none", 1.0)]
+    assert [(each.name, share) for each, share in precisions["experts"]] == [("mxfp4", 1.0)]
+    assert part_bits(model, "fp8", "attention") == 16.0
+    assert part_bits(model, "fp8", "experts") == 8.0
     assert price(make_shape(model=model, quantization="mxfp4"), 64).fidelity == "fitted"
 
 

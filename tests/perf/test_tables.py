@@ -261,7 +261,7 @@ def test_compiled_norms_round_activations_themselves() -> None:
 
     least = 3 * 32 * quantisation.start_latency
     assert least < apart.token_seconds[1] - fused.token_seconds[1] < 1.1 * least
-    blocks = make_model(fp8_scales="block")
+    blocks = make_model(checkpoints=[{"format": "fp8", "fp8_scales": "block", "source": "a test"}])
     both = ({"fuses_activation_quantisation": flag} for flag in (False, True))
     one, other = (price(make_shape(model=blocks, quantization="fp8", engine_fields=fields)) for fields in both)
     assert one.step_times == other.step_times

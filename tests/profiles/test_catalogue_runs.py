@@ -11,6 +11,7 @@ from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_states
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
 from simserve.profiles import catalog
+from simserve.profiles.engine import load_engine
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from tests.perf.shapes import make_shape
@@ -37,6 +38,19 @@ ON_ONE_GPU = {
     "m2-max-96gb": "gpt-oss-20b",
     "b200-sxm-180gb": "llama-3.3-70b",
     "mi300x-192gb": "llama-3.3-70b",
+    "a800-sxm-80gb": "qwen3-32b",
+    "b300-sxm-270gb": "qwen2.5-72b",
+    "gb200-186gb": "llama-3.3-70b",
+    "gb300-279gb": "qwen2.5-72b",
+    "mi350x-288gb": "qwen2.5-72b",
+    "mi355x-288gb": "qwen2.5-72b",
+    "rtx-4000-ada-20gb": "qwen3-4b",
+    "rtx-5000-ada-32gb": "qwen3-8b",
+    "m4-max-128gb": "qwen3-32b",
+    "m5-ultra-512gb": "llama-3.3-70b",
+    "tpu-v6e-32gb": "llama-3.1-8b",
+    "trainium2-96gb": "qwen3-32b",
+    "gaudi3-128gb": "qwen3-32b",
 }
 SMALL_MODEL = "llama-3.2-1b"
 
@@ -100,9 +114,16 @@ def test_every_model_runs_under_every_engine(model: str, engine: str) -> None:
     assert plan.longest_sequence >= plan.max_model_len
 
 
-@pytest.mark.parametrize("engine", catalog.names("engine"))
-@pytest.mark.parametrize("gpu", catalog.names("hardware"))
-def test_every_gpu_runs_under_every_engine(gpu: str, engine: str) -> None:
+def engines_of(gpu: str) -> list[str]:
+    """Return the engines whose profiles name the maker of a GPU."""
+    devices = {name: load_engine(name).devices for name in catalog.names("engine")}
+    return [name for name, each in devices.items() if each is not None and load_hardware(gpu).vendor in each.makers]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engine"), [(gpu, engine) for gpu in catalog.names("hardware") for engine in engines_of(gpu)]
+)
+def test_every_gpu_runs_under_every_engine_of_its_maker(gpu: str, engine: str) -> None:
     """One GPU of every kind holds a model of its size."""
     shape = make_shape_of(gpu, ON_ONE_GPU.get(gpu, SMALL_MODEL), engine)
 
@@ -137,6 +158,11 @@ def test_every_gpu_with_links_runs_in_parallel(gpu: str) -> None:
         ("gh200-96gb", "qwen2.5-72b", "tensorrt-llm", "fp8"),
         ("mi300x-192gb", "mixtral-8x22b", "vllm", "fp8"),
         ("b200-sxm-180gb", "gpt-oss-120b", "sglang", "fp8"),
+        ("b300-sxm-270gb", "llama-3.1-405b", "vllm", "nvfp4"),
+        ("mi355x-288gb", "gpt-oss-120b", "vllm", "mxfp4"),
+        ("m4-max-64gb", "llama-3.3-70b", "llama.cpp", "gguf-q4_0"),
+        ("rtx-5000-ada-32gb", "codellama-34b", "llama.cpp", "gguf-q4_k_m"),
+        ("gaudi3-128gb", "llama-3.3-70b", "vllm", "fp8"),
     ],
 )
 def test_quantised_models_run_on_one_gpu(gpu: str, model: str, engine: str, quantization: str) -> None:
@@ -167,6 +193,14 @@ def test_large_mixtures_of_experts_fit_a_node_in_fp8(gpu: str, model: str, ranks
 
     assert_priced(shape)
     assert plan_memory(shape).fits
+
+
+def test_fp16_models_run_in_bf16_where_there_is_no_fp16() -> None:
+    """A TPU multiplies in BF16 alone: the bytes are the same, and the result says so."""
+    precision = make_shape("tpu-v6e", "llama-2-7b").precision
+
+    assert (precision.arithmetic, precision.weight_bits) == ("bf16", 16.0)
+    assert precision.note == "tpu-v6e-32gb has no fp16 arithmetic: converted to bf16"
 
 
 @pytest.mark.parametrize("gpu", ["t4-16gb", "v100s-32gb", "m2-max-96gb"])

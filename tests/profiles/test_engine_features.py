@@ -49,10 +49,10 @@ def test_a_draft_model_left_vllm_and_came_back(version: str, is_there: bool) -> 
 
 
 def test_a_version_that_is_not_known_has_its_own_features() -> None:
-    """Defaults are those of the nearest older one; SGLang 0.5.3 has MXFP4, and 0.4, whose defaults hold, has not."""
-    assert load_engine("sglang").nearest_version("0.5.3").version == "0.4"
-    assert "mxfp4" in resolve("sglang", "0.5.3").supported_quantizations
-    assert "mxfp4" not in resolve("sglang", "0.4").supported_quantizations
+    """Defaults are those of the nearest older one; vLLM 0.10.1 has MXFP4, and 0.9, whose defaults hold, has not."""
+    assert load_engine("vllm").nearest_version("0.10.1").version == "0.9"
+    assert "mxfp4" in resolve("vllm", "0.10.1").supported_quantizations
+    assert "mxfp4" not in resolve("vllm", "0.9").supported_quantizations
 
 
 @pytest.mark.parametrize(

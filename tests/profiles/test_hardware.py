@@ -11,7 +11,7 @@ import yaml
 
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
-from simserve.profiles.hardware import DTYPES, HardwareProfile, load_hardware
+from simserve.profiles.hardware import DTYPES, HardwareProfile, hardware_name, load_hardware
 
 BUNDLED = (
     "a10-24gb",
@@ -31,7 +31,6 @@ BUNDLED = (
     "b200-sxm-180gb",
     "gh200-96gb",
     "h20-96gb",
-    "m2-max-96gb",
     "mi300x-192gb",
     "mi325x-256gb",
     "rtx-3090-24gb",
@@ -41,13 +40,60 @@ BUNDLED = (
     "rtx-pro-6000-96gb",
     "t4-16gb",
     "v100s-32gb",
+    "a800-sxm-80gb",
+    "b300-sxm-270gb",
+    "gb200-186gb",
+    "gb300-279gb",
+    "mi350x-288gb",
+    "mi355x-288gb",
+    "rtx-4000-ada-20gb",
+    "rtx-5000-ada-32gb",
+    "tpu-v5e-16gb",
+    "tpu-v6e-32gb",
+    "trainium2-96gb",
+    "gaudi3-128gb",
 )
-WITHOUT_BF16 = ("m2-max-96gb", "t4-16gb", "v100s-32gb")
+MACS = (
+    "m1-16gb",
+    "m1-pro-32gb",
+    "m1-max-64gb",
+    "m1-ultra-128gb",
+    "m2-24gb",
+    "m2-pro-32gb",
+    "m2-max-96gb",
+    "m2-ultra-192gb",
+    "m3-24gb",
+    "m3-pro-36gb",
+    "m3-max-96gb",
+    "m3-max-128gb",
+    "m3-ultra-512gb",
+    "m4-32gb",
+    "m4-pro-64gb",
+    "m4-max-36gb",
+    "m4-max-128gb",
+    "m5-32gb",
+    "m5-pro-64gb",
+    "m5-max-36gb",
+    "m5-max-128gb",
+    "m5-ultra-512gb",
+)
+WITHOUT_BF16 = (*MACS, "t4-16gb", "v100s-32gb")
+WITHOUT_FP16 = ("tpu-v5e-16gb", "tpu-v6e-32gb")
+WITH_LITTLE_INT8 = ("b300-sxm-270gb", "gb300-279gb")
 WITHOUT_PRICE = (
+    *MACS,
+    "a800-sxm-80gb",
+    "gb300-279gb",
+    "mi350x-288gb",
+    "rtx-4000-ada-20gb",
+    "rtx-5000-ada-32gb",
+    "tpu-v5e-16gb",
+    "tpu-v6e-32gb",
+    "trainium2-96gb",
+    "gaudi3-128gb",
     "h20-96gb",
     "h100-nvl-94gb",
     "h200-nvl-141gb",
-    "m2-max-96gb",
     "mi325x-256gb",
     "rtx-5090-32gb",
     "rtx-6000-ada-48gb",
@@ -119,7 +165,7 @@ def test_the_catalogue_holds_the_bundled_profiles(monkeypatch: pytest.MonkeyPatc
     """All GPUs can be asked for by name."""
     monkeypatch.delenv(catalog.PROFILE_PATH_VARIABLE, raising=False)
 
-    assert set(BUNDLED) <= set(catalog.names("hardware"))
+    assert {*BUNDLED, *MACS} == set(catalog.names("hardware"))
 
 
 @pytest.mark.parametrize("name", catalog.names("hardware"))
@@ -132,17 +178,19 @@ def test_every_profile_is_complete(name: str) -> None:
     assert all(price.source for price in profile.prices)
 
 
-@pytest.mark.parametrize("name", BUNDLED)
+@pytest.mark.parametrize("name", [*BUNDLED, *MACS])
 def test_peaks_are_ordered_by_width(name: str) -> None:
     """Narrower dtypes are never slower, and both 16-bit dtypes have one peak where both exist."""
     profile = load_hardware(name)
-    fp16 = profile.peak_flops("fp16")
-    assert fp16 is not None
+    fp16, bf16 = profile.peak_flops("fp16"), profile.peak_flops("bf16")
 
-    assert profile.peak_flops("bf16") == (None if name in WITHOUT_BF16 else fp16)
+    assert (bf16 is None) == (name in WITHOUT_BF16)
+    assert (fp16 is None) == (name in WITHOUT_FP16)
+    assert fp16 is None or bf16 is None or fp16 == bf16
     for narrow, wide in (
-        ("fp8", "fp16"),
-        ("int8", "fp16"),
+        ("fp4", "fp8"),
+        ("fp8", "bf16"),
+        *([] if name in WITH_LITTLE_INT8 else [("int8", "bf16")]),
         ("int4", "int8"),
         ("fp16", "tf32"),
         ("tf32", "fp32"),
@@ -151,7 +199,7 @@ def test_peaks_are_ordered_by_width(name: str) -> None:
         assert peak is None or wider is None or peak >= wider, (narrow, wide)
 
 
-@pytest.mark.parametrize("name", [name for name in BUNDLED if name != "m2-max-96gb"])
+@pytest.mark.parametrize("name", BUNDLED)
 def test_memory_is_what_cuda_shows_not_what_the_box_says(name: str) -> None:
     """The total lies a little below the advertised size read as GiB: driver and ECC take their part."""
     advertised = float(name.rsplit("-", 1)[1].removesuffix("gb"))
@@ -160,9 +208,86 @@ def test_memory_is_what_cuda_shows_not_what_the_box_says(name: str) -> None:
     assert 0.90 * advertised < total < advertised
 
 
-def test_unified_memory_leaves_a_quarter_to_the_rest_of_the_machine() -> None:
-    """Metal recommends three quarters of what CPU and GPU share."""
-    assert load_hardware("m2-max-96gb").memory.total == 0.75 * 96 * GIB
+@pytest.mark.parametrize("name", MACS)
+def test_unified_memory_leaves_a_part_to_the_rest_of_the_machine(name: str) -> None:
+    """Metal recommends three quarters of what CPU and GPU share, below 36 GB two thirds; of every size that is sold."""
+    profile = load_hardware(name)
+
+    for each in (name, *profile.sizes):
+        advertised = float(each.rsplit("-", 1)[1].removesuffix("gb"))
+        share = 0.75 if advertised >= 36 else 2 / 3
+        assert load_hardware(each).memory.total == pytest.approx(share * advertised * GIB, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("h100", "h100-sxm-80gb"),
+        ("H100", "h100-sxm-80gb"),
+        ("A100", "a100-sxm-80gb"),
+        ("b300", "b300-sxm-270gb"),
+        ("GB200", "gb200-186gb"),
+        ("mi355x", "mi355x-288gb"),
+        ("m4-max", "m4-max-128gb"),
+        ("M4-Max-64GB", "m4-max-64gb"),
+        ("tpu-v6e", "tpu-v6e-32gb"),
+        ("4090", "rtx-4090-24gb"),
+        ("H100-SXM-80GB", "h100-sxm-80gb"),
+    ],
+)
+def test_a_short_name_in_any_case_means_the_usual_variant(asked: str, meant: str) -> None:
+    """Aliases, memory sizes and names are found whatever their case, and the profile carries the full name."""
+    assert load_hardware(asked).name == meant
+    assert hardware_name(asked) == meant
+
+
+def test_no_short_name_means_two_gpus() -> None:
+    """Aliases and sizes of all profiles and their names are all different."""
+    profiles = [load_hardware(name) for name in catalog.names("hardware")]
+    names = [name for each in profiles for name in (each.name, *each.aliases, *each.sizes)]
+
+    assert len(names) == len({name.casefold() for name in names})
+
+
+def test_a_size_differs_in_memory_alone() -> None:
+    """The same GPU with less memory: bandwidth, peaks and efficiencies stay."""
+    largest, smaller = load_hardware("m4-max-128gb"), load_hardware("m4-max-64gb")
+
+    assert smaller.memory.total == 48 * GIB
+    assert smaller.memory.bandwidth == largest.memory.bandwidth
+    assert smaller.efficiency == largest.efficiency
+
+
+def test_an_unknown_name_is_left_to_the_search_for_near_ones() -> None:
+    """What no alias means stays as it is written, and so does a path."""
+    assert hardware_name("h1000") == "h1000"
+    assert hardware_name("./h100.yaml") == "./h100.yaml"
+
+
+def test_class_efficiencies_come_from_the_gpu_whose_kernels_it_borrows(tmp_path: Path) -> None:
+    """A file without an efficiency block takes that of ``kernels_of``; without either it is refused."""
+    borrowed = write_profile(tmp_path, {"efficiency": None, "kernels_of": "h100-sxm-80gb"})
+    bare = write_profile(tmp_path, {"efficiency": None}, stem="bare")
+
+    assert load_hardware(str(borrowed)).efficiency == load_hardware("h100-sxm-80gb").efficiency
+    with pytest.raises(ProfileError, match="efficiency: is missing"):
+        load_hardware(str(bare))
+
+
+def test_an_nvlink_domain_spans_hosts() -> None:
+    """72 GPUs of a rack talk over NVLink; an operating system sees four of them."""
+    link = load_hardware("gb200").intra_node
+
+    assert (link.gpus_per_node, link.num_host_gpus) == (72, 4)
+    assert load_hardware("h100").intra_node.num_host_gpus == 8
+
+
+def test_blackwell_ultra_trades_int8_for_fp4() -> None:
+    """HGX B300: 108 PFLOP/s of dense FP4 over 8 GPUs; GB300 NVL72: 1,080 over 72; INT8 is all but gone."""
+    b300, gb300 = load_hardware("b300"), load_hardware("gb300")
+
+    assert (b300.peak_flops("fp4"), gb300.peak_flops("fp4")) == (13.5e15, 15e15)
+    assert all((each.peak_flops("int8") or 0) < 0.1 * (each.peak_flops("fp8") or 0) for each in (b300, gb300))
 
 
 @pytest.mark.parametrize(
@@ -193,6 +318,16 @@ def test_unified_memory_leaves_a_quarter_to_the_rest_of_the_machine() -> None:
         ("h20-96gb", "fp8", 296e12),
         ("rtx-5090-32gb", "bf16", 209.5e12),
         ("m2-max-96gb", "fp32", 13.6e12),
+        ("gb200-186gb", "bf16", 2500e12),
+        ("mi355x-288gb", "fp4", 10066.3e12),
+        ("mi350x-288gb", "bf16", 2306.9e12),
+        ("a800-sxm-80gb", "bf16", 312e12),
+        ("rtx-4000-ada-20gb", "fp8", 213.8e12),
+        ("rtx-5000-ada-32gb", "bf16", 261.1e12),
+        ("tpu-v5e-16gb", "bf16", 197e12),
+        ("tpu-v6e-32gb", "int8", 1836e12),
+        ("trainium2-96gb", "fp8", 1299e12),
+        ("gaudi3-128gb", "fp8", 1835e12),
     ],
 )
 def test_peaks_are_dense(name: str, dtype: str, flops: float) -> None:
@@ -226,6 +361,16 @@ def test_peaks_are_dense(name: str, dtype: str, flops: float) -> None:
         ("h20-96gb", 4.0),
         ("rtx-5090-32gb", 1.792),
         ("m2-max-96gb", 0.4),
+        ("b300-sxm-270gb", 7.7),
+        ("gb300-279gb", 8.0),
+        ("mi355x-288gb", 8.0),
+        ("rtx-4000-ada-20gb", 0.36),
+        ("rtx-5000-ada-32gb", 0.576),
+        ("tpu-v5e-16gb", 0.819),
+        ("tpu-v6e-32gb", 1.64),
+        ("trainium2-96gb", 2.9),
+        ("gaudi3-128gb", 3.67),
+        ("m4-max-128gb", 0.546),
     ],
 )
 def test_bandwidth_is_that_of_the_data_sheet(name: str, terabytes: float) -> None:
@@ -234,7 +379,7 @@ def test_bandwidth_is_that_of_the_data_sheet(name: str, terabytes: float) -> Non
 
 
 def test_unsupported_dtypes_are_absent() -> None:
-    """Ampere has no FP8, Hopper's tensor cores no INT4, Ada both, Blackwell alone FP4."""
+    """Ampere has no FP8, Hopper's tensor cores no INT4, Ada both, of NVIDIA's Blackwell alone FP4."""
     assert load_hardware("a100-sxm-80gb").peak_flops("fp8") is None
     assert load_hardware("a10-24gb").peak_flops("fp8") is None
     assert load_hardware("h100-sxm-80gb").peak_flops("int4") is None
@@ -351,12 +496,17 @@ def test_an_unquoted_date_is_read(tmp_path: Path) -> None:
         ({"efficiency.gemm": 0}, "efficiency.gemm: 0 must be greater than 0"),
         (
             {"intra_node.kind": "nvlnk"},
-            "intra_node.kind: 'nvlnk' must be 'nvlink', 'infinity_fabric', 'pcie' or 'none'",
+            "intra_node.kind: 'nvlnk' must be 'nvlink', 'infinity_fabric', 'ici', 'neuronlink', 'ethernet', 'pcie' or",
         ),
         (
             {"intra_node.latency": None},
             "intra_node: must have a bandwidth and a latency above 0 where kind is nvlink",
         ),
+        (
+            {"intra_node.gpus_per_host": 3},
+            "intra_node: must have gpus_per_node as a multiple of gpus_per_host",
+        ),
+        ({"efficiency.tile_rows": 0}, "efficiency.tile_rows: 0 must be greater than or equal to 1"),
         (
             {"inter_node.bandwidth": "1 GB/s"},
             "inter_node: must have no bandwidth and no latency where kind is none",

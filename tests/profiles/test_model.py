@@ -284,18 +284,18 @@ def test_fused_qkv_shrinks_with_ranks_but_keeps_one_kv_head() -> None:
     """Llama-3-70B: (64 + 2 x 8) heads of 128 at one rank; 4 + 2 x 1 heads at sixteen."""
     model = load_model("llama-3-70b")
 
-    assert model.attention_gemms()[0] == Gemm("qkv", 80 * 128, 8192, "column")
+    assert model.attention_gemms()[0] == Gemm("qkv", 80 * 128, 8192, "column", part="attention")
     assert model.attention_gemms(16) == [
-        Gemm("qkv", 6 * 128, 8192, "column"),
-        Gemm("output", 8192, 4 * 128, "row"),
+        Gemm("qkv", 6 * 128, 8192, "column", part="attention"),
+        Gemm("output", 8192, 4 * 128, "row", part="attention_output"),
     ]
 
 
 def test_mlp_is_split_by_column_then_row() -> None:
     """The gated MLP of Llama-3-70B on four ranks, gate and up fused."""
     assert load_model("llama-3-70b").mlp_gemms(0, 4) == [
-        Gemm("gate_up", 2 * 7168, 8192, "column"),
-        Gemm("down", 8192, 7168, "row"),
+        Gemm("gate_up", 2 * 7168, 8192, "column", part="mlp"),
+        Gemm("down", 8192, 7168, "row", part="mlp"),
     ]
 
 
@@ -312,8 +312,8 @@ def test_layers_with_experts_have_a_router_and_experts() -> None:
 
     assert [gemm.name for gemm in model.mlp_gemms(0)] == ["router"]
     assert model.expert_gemms(2) == [
-        Gemm("expert_gate_up", 14_336, 4096, "column"),
-        Gemm("expert_down", 4096, 7168, "row"),
+        Gemm("expert_gate_up", 14_336, 4096, "column", part="experts"),
+        Gemm("expert_down", 4096, 7168, "row", part="experts"),
     ]
     assert load_model("llama-3-8b").expert_gemms() == []
 

@@ -12,24 +12,24 @@ from simserve.profiles.hf_config import from_hf_config
 from simserve.profiles.model import ModelProfile, load_model
 
 CONFIGS = Path(__file__).resolve().parents[2] / "../shared/data/model_configs"
-NOT_ARCHITECTURE = {"name", "source", "huggingface_id", "num_parameters_advertised"}
+NOT_ARCHITECTURE = {"name", "source", "checkpoints", "num_parameters_advertised"}
 
 # Reference configuration -> bundled profile. A configuration of another release of the same architecture may
-# differ in how its checkpoint is stored, or in the context it is made for.
+# differ in the context it is made for.
 REFERENCES = [
     ("deepseek-ai--DeepSeek-R1", "deepseek-r1", ()),
     ("deepseek-ai--DeepSeek-R1", "deepseek-v3", ()),
     ("mistralai--Mixtral-8x7B-v0.1", "mixtral-8x7b", ()),
-    ("Qwen--Qwen3-30B-A3B-FP8", "qwen3-30b-a3b", ("checkpoint_quantization",)),
-    ("Qwen--Qwen3-235B-A22B-FP8", "qwen3-235b-a22b", ("checkpoint_quantization",)),
-    ("Qwen--Qwen3-32B-FP8-Static-PerTensor", "qwen3-32b", ("checkpoint_quantization",)),
+    ("Qwen--Qwen3-30B-A3B-FP8", "qwen3-30b-a3b", ()),
+    ("Qwen--Qwen3-235B-A22B-FP8", "qwen3-235b-a22b", ()),
+    ("Qwen--Qwen3-32B-FP8-Static-PerTensor", "qwen3-32b", ()),
     ("openai--gpt-oss-20b", "gpt-oss-20b", ()),
     ("openai--gpt-oss-120b", "gpt-oss-120b", ()),
     ("meta-llama--Llama-4-Scout-17B-16E-Instruct", "llama-4-scout", ()),
     ("MiniMaxAI--MiniMax-M2.5", "minimax-m2", ()),
     ("moonshotai--Kimi-K2-Instruct", "kimi-k2", ()),
-    ("moonshotai--Kimi-K2.5", "kimi-k2", ("checkpoint_quantization", "fp8_scales", "max_position_embeddings")),
-    ("zai-org--GLM-5-FP8", "glm-5", ("checkpoint_quantization",)),
+    ("moonshotai--Kimi-K2.5", "kimi-k2", ("max_position_embeddings",)),
+    ("zai-org--GLM-5-FP8", "glm-5", ()),
 ]
 
 LLAMA: dict[str, Any] = {

@@ -85,17 +85,11 @@ def test_what_the_version_lacks_is_refused(overrides: Sequence[str], message: st
 
 
 def test_what_a_version_has_runs_though_its_defaults_are_an_older_ones() -> None:
-    """SGLang 0.5.3 runs MXFP4, and the answer says whose defaults hold."""
-    scenario = make_scenario(
-        [
-            "model=gpt-oss-20b",
-            "deployment.quantization=mxfp4",
-            "deployment.engine={name: sglang, version: '0.5.3', max_model_len: 8192}",
-        ]
-    )
+    """vLLM 0.10.1 runs MXFP4, and the answer says whose defaults hold."""
+    scenario = make_scenario(["model=gpt-oss-20b", *on("0.10.1", "deployment.quantization=mxfp4")])
 
     notes = run(scenario).summary["simserve"]["engine_resolved"]["notes"]
-    assert any("sglang 0.5.3 the features are known; defaults and kernels are those of 0.4" in each for each in notes)
+    assert "vllm 0.10.1: defaults of 0.9, the nearest older known" in notes
 
 
 def test_what_runs_on_another_engine_of_the_version_is_noted() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from simserve.errors import InfeasibleError, InputError, ScenarioError, SimserveError
+from simserve.profiles.hardware import load_hardware
 from simserve.scenario.fit import check_fit, memory_report, remedies
 from simserve.scenario.load import from_mapping, load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
+from simserve.scenario.schema import Scenario
 from tests.scenario.builders import make_scenario, scenario_mapping
 
 _LARGE = {"model": "llama-3.1-70b"}
@@ -62,7 +65,7 @@ def test_a_profile_path_is_relative_to_the_scenario(tmp_path: Path) -> None:
     ("override", "message"),
     [
         ("model=llama-9-8b", "--set model: 'llama-9-8b' is not a known model; did you mean"),
-        ("deployment.hardware=h100-sxm", "--set deployment.hardware: 'h100-sxm' is not a known hardware"),
+        ("deployment.hardware=h100-sxn", "--set deployment.hardware: 'h100-sxn' is not a known hardware"),
         ("deployment.engine.name=vlm", "--set deployment.engine.name: 'vlm' is not a known engine"),
         ("deployment.engine.version=new", "--set deployment.engine.version: 'new' is not a version number"),
         ("deployment.tensor_parallel_size=3", "3 must divide the 32 attention heads"),
@@ -77,6 +80,52 @@ def test_what_does_not_go_together_is_refused_with_its_flag(override: str, messa
 
     assert caught.value.exit_code == 104
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engine", "able"),
+    [
+        ("tpu-v6e", "tensorrt-llm", "for Google choose from sglang, tgi, transformers, vllm"),
+        ("m4-max", "sglang", "for Apple choose from llama.cpp, ollama, transformers, vllm"),
+        ("mi355x", "tensorrt-llm", "for AMD choose from"),
+        ("trn2", "llama.cpp", "for Amazon choose from"),
+    ],
+)
+def test_an_engine_is_refused_on_devices_it_does_not_run_on(gpu: str, engine: str, able: str) -> None:
+    """The engine and the maker are named, and the engines that run there."""
+    with pytest.raises(ScenarioError) as caught:
+        resolve(make_scenario([f"deployment.hardware={gpu}", f"deployment.engine.name={engine}"]))
+
+    assert str(caught.value).startswith(f"--set deployment.engine.name: '{engine}' does not run on ")
+    assert able in str(caught.value)
+    assert caught.value.exit_code == 104
+
+
+def test_an_engine_that_needs_a_plug_in_says_so() -> None:
+    """vLLM on a Mac is vllm-metal, whose kernels nobody measured here; on NVIDIA's GPUs there is nothing to say."""
+    mac = resolve(make_scenario(["deployment.hardware=m4-max"])).shape
+    gpu = resolve(make_scenario(["deployment.hardware=h100"])).shape
+
+    assert "vllm runs on Apple's devices through vllm-metal: its kernels are priced as a roofline" in mac.notes
+    assert (mac.engine.plugin, gpu.engine.plugin) == ("vllm-metal", "")
+
+
+def test_a_maker_that_no_engine_names_is_accepted(tmp_path: Path) -> None:
+    """A user's own profile of an accelerator runs under any engine."""
+    text = load_hardware("l4").model_copy(update={"vendor": "ACME"}).model_dump_json()
+    (tmp_path / "own.json").write_text(text)
+
+    resolved = resolve(from_mapping(scenario_mapping(deployment={"hardware": "./own.json"}), folder=tmp_path))
+
+    assert resolved.shape.engine.plugin == ""
+
+
+def test_a_short_name_resolves_to_the_full_one() -> None:
+    """What is stored with a result does not depend on how the GPU was written."""
+    short, full = (make_scenario([f"deployment.hardware={name}"]) for name in ("H100", "h100-sxm-80gb"))
+
+    assert short.deployment.hardware == "h100-sxm-80gb"
+    assert short.hash == full.hash
 
 
 def test_no_kv_cache_needs_a_single_stage() -> None:
@@ -181,7 +230,7 @@ def test_more_ranks_than_experts_are_refused() -> None:
 def test_a_published_format_is_offered_first_where_nothing_fits() -> None:
     """gpt-oss in BF16 does not fit on one H100; in MXFP4, as it is published, it does."""
     overrides = [f"deployment.engine.{key}" for key in ("max_model_len=8192", "gpu_memory_utilization=0.97")]
-    resolved = resolve(make_scenario(overrides, model="gpt-oss-120b"))
+    resolved = resolve(make_scenario([*overrides, "deployment.quantization=none"], model="gpt-oss-120b"))
 
     assert "deployment.quantization=mxfp4" in remedies(resolved)
 
@@ -315,3 +364,61 @@ def test_nodes_of_older_gpus_have_slower_cores_unless_told_otherwise() -> None:
 
     assert seconds[1] == pytest.approx(1.4 * seconds[0])
     assert seconds[2] == seconds[0]
+
+
+def windowed_scenario(changes: dict[str, Any] | None = None, **engine: Any) -> Scenario:
+    """Return gpt-oss-20b, half of whose layers see 128 tokens, under vLLM 0.21, with top-level keys replaced."""
+    settings = {"name": "vllm", "version": "0.21", **engine}
+    deployment = {"hardware": "h100-sxm-80gb", "quantization": "mxfp4", "engine": settings}
+    return make_scenario(model="gpt-oss-20b", deployment=deployment, **(changes or {}))
+
+
+def test_windows_reach_the_scheduler() -> None:
+    """Blocks of the pool instead of blocks of tokens: two for each, and nine at most in layers with a window."""
+    resolved = resolve(windowed_scenario())
+
+    assert resolved.memory.windows is not None
+    assert resolved.engine.num_blocks == resolved.memory.windows.num_blocks
+    assert resolved.engine.num_blocks // 2 == resolved.memory.num_kv_blocks
+    assert (resolved.engine.window_groups, resolved.engine.window_blocks) == (1, 9)
+    assert resolved.shape.engine.sources["windowed_kv"].startswith("kept: 12 layers")
+
+
+def test_a_second_tier_keeps_everything_where_connectors_do() -> None:
+    """vLLM 0.21 turns windows off beside a KV connector, and says so."""
+    workload = {**scenario_mapping()["workload"], "shared_prefix": {"num_groups": 2, "tokens": 50}}
+    resolved = resolve(windowed_scenario({"workload": workload}, kv_offload={"size": "64 GiB"}))
+
+    assert resolved.engine.window_blocks == 0
+    assert resolved.shape.engine.sources["windowed_kv"] == "not kept: vllm 0.21 does not with kv_offload"
+
+
+@pytest.mark.parametrize(("version", "is_kept"), [("0.21", False), ("0.33", True)])
+def test_pools_that_hand_caches_over_keep_windows_from_0_24_on(version: str, is_kept: bool) -> None:
+    """Both roles move caches through a connector."""
+    scenario = windowed_scenario(version=version)
+    pools = [{"name": role, "role": role} for role in ("prefill", "decode")]
+    changed = {**scenario.deployment.model_dump(exclude_unset=True), "pools": pools, "disaggregation": {}}
+    resolved = resolve(make_scenario(model="gpt-oss-20b", deployment=changed))
+
+    assert [pool.engine.window_blocks > 0 for pool in resolved.pools] == [is_kept, is_kept]
+
+
+def test_long_requests_share_the_room_that_windows_leave() -> None:
+    """Gemma-3-27B on one GPU: with windows kept, prompts of 8,000 tokens are preempted less and wait less."""
+    workload = {
+        "arrivals": {"process": "all_at_once"},
+        "prompt_tokens": {"distribution": "fixed", "value": 8000},
+        "output_tokens": {"distribution": "fixed", "value": 50},
+        "num_requests": 12,
+    }
+
+    def together(version: str) -> float:
+        deployment = {
+            "hardware": "h100-sxm-80gb",
+            "engine": {"name": "vllm", "version": version, "max_model_len": 9000},
+        }
+        scenario = make_scenario(model="gemma-3-27b", deployment=deployment, workload=workload)
+        return float(run(scenario).summary["duration"])
+
+    assert together("0.10.2") < 0.95 * together("0.9")

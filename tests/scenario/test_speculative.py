@@ -49,7 +49,7 @@ def summary(block: dict[str, Any] | None, *overrides: str) -> dict[str, Any]:
         ({"method": "draft_model"}, "method draft_model needs draft_model"),
         ({"draft_model": "llama-3.2-1b"}, "method ngram takes no draft_model"),
         ({"draft_quantization": "fp8"}, "ngram has no weights"),
-        ({**MODEL, "draft_quantization": "fp9"}, "is not a weight format; did you mean 'fp8'"),
+        ({**MODEL, "draft_quantization": "fp9"}, "'fp9' must be 'auto', 'none'"),
         ({"draft_tensor_parallel_size": 1}, "goes with method draft_model"),
     ],
 )

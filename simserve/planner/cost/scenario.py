@@ -20,6 +20,7 @@ from simserve.planner.load_curve import LoadCurve
 from simserve.profiles import catalog
 from simserve.profiles.api import load_api
 from simserve.profiles.gpu_prices import offers
+from simserve.scenario.formats import formats_line
 from simserve.scenario.pricing import HOURS_PER_MONTH, grid
 from simserve.scenario.pricing_spec import DailySpec
 from simserve.scenario.resolve import ResolvedScenario, resolve
@@ -251,6 +252,7 @@ def _summary(
     return {
         "scenario": resolved.scenario.name,
         "question": _question(resolved, day),
+        "formats": resolved.formats,
         "self_host": _self_host(resolved, day, traffic, model, month),
         "api": _api_side(day, traffic, model, bill, pricing.batch_share),
         "cheaper": "self_host" if month < bill else "api",
@@ -302,7 +304,8 @@ def _question(resolved: ResolvedScenario, day: _Day) -> str:
     scenario = resolved.scenario
     peak = day.mean_rate * max(day.shape)
     return (
-        f"{scenario.name}: {scenario.model} on {scenario.deployment.hardware}; {day.requests_per_month / 1e6:.3g} M "
+        f"{scenario.name}: {scenario.model} on {scenario.deployment.hardware}, {formats_line(resolved.formats)}; "
+        f"{day.requests_per_month / 1e6:.3g} M "
         f"requests a month, {peak:.3g} a second in the busiest hour, {day.mean_rate:.3g} on average"
     )
 

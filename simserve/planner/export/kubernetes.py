@@ -169,7 +169,7 @@ def _refuse(deployment: Deployment) -> None:
     if hardware.vendor != "NVIDIA":
         rule = "cannot be exported to Kubernetes: the images and resources written here are for NVIDIA's GPUs"
         raise ScenarioError(rule, key="deployment.hardware", value=hardware.name)
-    node = hardware.intra_node.gpus_per_node if hardware.intra_node is not None else 1
+    node = hardware.intra_node.num_host_gpus
     if size > node:
         raise ScenarioError(
             f"GPUs a replica cannot be exported to Kubernetes: a pod lies on one node, and one of "

@@ -8,7 +8,7 @@ from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export
 
 MODELFILE = "Modelfile"
-_QUANTIZE = {"gguf-q4_k_m": "q4_K_M"}
+_QUANTIZE = {"gguf-q4_k_m": "q4_K_M", "gguf-q8_0": "q8_0"}
 """Formats that `ollama create --quantize` makes of 16-bit weights."""
 _KV_CACHE = {"auto": "f16", "fp16": "f16", "int8": "q8_0", "int4": "q4_0"}
 _SETTABLE = ("max_model_len", "max_num_seqs")
@@ -67,7 +67,7 @@ def _source(deployment: Deployment) -> str:
     """Return what the Modelfile starts from: the user's weights, or a folder that the checkpoint is loaded to."""
     if deployment.is_own_checkpoint:
         return deployment.checkpoint
-    quantization = deployment.scenario.deployment.quantization
+    quantization = deployment.quantization
     if not deployment.is_full_precision and quantization not in _QUANTIZE:
         deployment.needs_checkpoint(f"ollama create does not quantise to {quantization}")
     folder = "./" + deployment.checkpoint.rsplit("/", 1)[-1]
@@ -76,7 +76,7 @@ def _source(deployment: Deployment) -> str:
 
 
 def _create(deployment: Deployment, name: str) -> str:
-    quantization = deployment.scenario.deployment.quantization
+    quantization = deployment.quantization
     flag = f" --quantize {_QUANTIZE[quantization]}" if quantization in _QUANTIZE else ""
     if deployment.is_own_checkpoint:
         flag = ""

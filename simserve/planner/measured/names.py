@@ -27,6 +27,8 @@ _HARDWARE = (
     (r"h200", "h200-sxm-141gb"),
     (r"h20\b", "h20-96gb"),
     (r"gb200", "gb200-186gb"),
+    (r"gb300", "gb300-279gb"),
+    (r"b300", "b300-sxm-270gb"),
     (r"b200", "b200-sxm-180gb"),
     (r"a100.*pcie", "a100-pcie-80gb"),
     (r"a100.*40", "a100-sxm-40gb"),
@@ -36,6 +38,8 @@ _HARDWARE = (
     (r"a40", "a40-48gb"),
     (r"rtx ?pro ?6000|6000 pro", "rtx-pro-6000-96gb"),
     (r"6000 ada", "rtx-6000-ada-48gb"),
+    (r"5000 ada", "rtx-5000-ada-32gb"),
+    (r"4000 ada", "rtx-4000-ada-20gb"),
     (r"a6000", "rtx-a6000-48gb"),
     (r"5090", "rtx-5090-32gb"),
     (r"4090", "rtx-4090-24gb"),
@@ -47,7 +51,11 @@ _HARDWARE = (
     (r"\bt4\b", "t4-16gb"),
     (r"mi300x", "mi300x-192gb"),
     (r"mi325x", "mi325x-256gb"),
+    (r"mi355x", "mi355x-288gb"),
+    (r"m1 max 32.core", "m1-max-64gb"),
     (r"m2 max", "m2-max-96gb"),
+    (r"m2 ultra 76.core", "m2-ultra-192gb"),
+    (r"m3 max 40.core", "m3-max-64gb"),
 )
 """Pattern in a source's name, lower case -> hardware profile; first match."""
 
@@ -112,11 +120,13 @@ _FORMATS = {
     "w4a16 awq": "awq-int4",
     "q4_k_m": "gguf-q4_k_m",
     "q2_k": "gguf-q2_k",
+    "q8_0": "gguf-q8_0",
+    "q4_0": "gguf-q4_0",
     "fp4": "mxfp4",
 }
 """Source's precision, lower case -> quantization; "FP4" on Hopper is mxfp4."""
 
-_WITH_FP4 = ("b200", "gb200", "rtx-pro-6000")
+_WITH_FP4 = ("b200", "b300", "gb200", "gb300", "rtx-pro-6000")
 """Beginning of the hardware profiles of GPUs with FP4 arithmetic."""
 
 _VERSION = re.compile(r"\d+(?:\.\d+)*")

@@ -22,6 +22,9 @@ USUAL_ANSWER = 256
 TEXT_PROMPT = 300
 """Tokens of the prompt of the llama.cpp tables' decode runs ("text about 300 tokens")."""
 
+LLAMA_CPP_BUILD = "b2700"
+"""About the build of the llama.cpp tables (May 2024)."""
+
 VLLM_OF_2023 = "0.2.1"
 """The release at the time of MLC's comparison (October 2023)."""
 
@@ -94,7 +97,7 @@ def _llama_cpp_point(row: Row) -> MeasuredPoint:
         row,
         source="llama_cpp",
         engine="llama.cpp",
-        version="",
+        version=LLAMA_CPP_BUILD,
         quantization=quantization_name(row.text("precision")),
         sizes={"pipeline_parallel_size": row.count("gpus", 1)},
         load=("batch", 1),

@@ -39,6 +39,8 @@ from simserve.planner.search.trial import Trial, is_short
 from simserve.planner.space.space import Space, default_hardware, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.planner.workers import each_result
+from simserve.profiles.hardware import hardware_name
+from simserve.scenario.formats import with_stored_format
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
@@ -103,6 +105,7 @@ class _Planning:
         self, scenario: Scenario, options: PlanOptions, reference: Sequence[str], progress: Progress | None
     ) -> None:
         check_options(options)
+        scenario = with_stored_format(scenario)
         self.scenario = scenario
         self.options = options
         self.goal = _goal(scenario, options)
@@ -151,11 +154,11 @@ class _Planning:
         for key, values in options.choices.items():
             for value in values:
                 with_overrides(self.scenario, {key: value})  # An unknown key or value is refused here, by its name.
-        formats = replica_shape(self.scenario).engine.supported_quantizations
+        engine = replica_shape(self.scenario).engine
         traffic = traffic_of(self.borne)
         own_pools = any(pool.hardware is not None for pool in self.scenario.deployment.pools)
         own_hardware = [self.scenario.deployment.hardware] if own_pools else []
-        for name in options.hardware or own_hardware or default_hardware(self.scenario):
+        for name in map(hardware_name, options.hardware or own_hardware or default_hardware(self.scenario)):
             price = price_of(self.scenario, name, options.market)
             if price.usd is None:
                 if options.market == "spot":
@@ -169,7 +172,7 @@ class _Planning:
                 name,
                 price.overrides,
                 options.choices,
-                formats,
+                engine,
                 traffic,
                 wants_latency=options.objective == "latency",
                 has_spares=options.spare_replicas > 0,

@@ -122,7 +122,7 @@ def try_fleet(
         KeyboardInterrupt: The user stopped the run.
     """
     asked = _shortened(deployed(scenario, {**overrides, "run.replications": replications}, replicas), num_requests)
-    result = run(asked, explain=explain)
+    result = run(asked, explain=explain, finishable=None)
     if result.simulation.was_interrupted:
         raise KeyboardInterrupt
     return _trial(asked, overrides, replicas, result.summary)

@@ -20,9 +20,11 @@ from simserve.planner.space.options import options_of
 from simserve.planner.space.traffic import Traffic
 from simserve.planner.split import split_values
 from simserve.profiles import catalog
+from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.scenario.features import lack_of
+from simserve.scenario.formats import formats_available
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
@@ -49,8 +51,8 @@ SEATS = (64, 256, 1024)
 TOKEN_BUDGETS = (2048, 8192, 16384)
 NATIVE_FORMATS = (("fp8", "fp8"), ("int8", "int8"))
 """Weight formats that multiply in 8 bit, each with the arithmetic that a GPU must have for it."""
-FOUR_BIT_FORMAT = "awq-int4"
-"""The 4-bit format of the search: what most published checkpoints use."""
+FOUR_BIT_FORMATS = ("awq-int4", "gptq-int4", "int4", "mxfp4", "nvfp4")
+"""4-bit formats of the search: those of published checkpoints."""
 FEWEST_BITS = 4.0
 
 
@@ -62,13 +64,13 @@ class Context:
         scenario: The scenario, already on the GPU in question.
         hardware: The GPU.
         model: The model.
-        formats: Weight formats that the engine runs.
+        engine: The engine.
     """
 
     scenario: Scenario
     hardware: HardwareProfile
     model: ModelProfile
-    formats: tuple[str, ...]
+    engine: ResolvedEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +107,13 @@ def _data_parallel_sizes(context: Context) -> Sequence[int]:
 
 
 def _formats(context: Context) -> Sequence[str]:
+    """Return the formats that the model can be had in: the stored one, one that multiplies in 8 bit, one of 4 bit."""
+    there = formats_available(context.model, context.engine, context.hardware)
     peaks = context.hardware.supported_dtypes
-    native = [name for name, dtype in NATIVE_FORMATS if dtype in peaks and name in context.formats]
-    four_bit = [FOUR_BIT_FORMAT] if FOUR_BIT_FORMAT in context.formats and context.model.moe is None else []
     # One 8-bit format is enough: FP8 where the GPU has it, as its checkpoints lose least.
-    return ["none", *native[:1], *four_bit]
+    native = [each.format for name, dtype in NATIVE_FORMATS for each in there if each.format == name and dtype in peaks]
+    four_bit = [each.format for each in there if each.how == "checkpoint" and each.format in FOUR_BIT_FORMATS]
+    return [*(each.format for each in there if each.how == "stored"), *native[:1], *four_bit[:1]]
 
 
 def _kv_formats(context: Context) -> Sequence[str]:
@@ -262,7 +266,7 @@ def space_on(
     hardware: str,
     price: Overrides,
     own_choices: Mapping[str, Sequence[Any]],
-    formats: Sequence[str],
+    engine: ResolvedEngine,
     traffic: Traffic,
     *,
     wants_latency: bool = False,
@@ -275,7 +279,7 @@ def space_on(
         hardware: The GPU.
         price: Overrides that set its price.
         own_choices: Key -> values that the user wants to be searched instead of the default ones.
-        formats: Weight formats that the engine runs.
+        engine: The engine.
         traffic: What the requests are like.
         wants_latency: Whether latency itself is to be small.
         has_spares: Whether replicas must be to spare.
@@ -289,7 +293,7 @@ def space_on(
         scenario=there,
         hardware=load_hardware(hardware, scenario.folder),
         model=load_model(scenario.model, scenario.folder),
-        formats=tuple(formats),
+        engine=engine,
     )
     kinds: dict[str, Kind] = {each.key: each.kind for each in DIMENSIONS}
     kinds.update({key: "shape" for key in own_choices if key not in kinds})
@@ -340,7 +344,7 @@ def _largest_replica(context: Context) -> int:
 
     What the scenario has itself is always allowed.
     """
-    node = max(context.hardware.intra_node.gpus_per_node, NODE_GPUS)
+    node = max(context.hardware.intra_node.num_host_gpus, NODE_GPUS)
     least_bytes = context.model.num_parameters * FEWEST_BITS / 8
     needed = least_bytes / context.hardware.memory.total
     own = context.scenario.deployment.gpus_per_replica

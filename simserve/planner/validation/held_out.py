@@ -99,6 +99,10 @@ def _is_llama_cpp(point: MeasuredPoint, hardware: tuple[str, ...]) -> bool:
     return point.source == "llama_cpp" and point.hardware.startswith(hardware)
 
 
+def _is_apple(point: MeasuredPoint, chips: tuple[str, ...]) -> bool:
+    return point.source == PUBLISHED and point.label.startswith("llama-cpp-apple") and point.hardware.startswith(chips)
+
+
 def _is_single(point: MeasuredPoint, engine: str) -> bool:
     return point.source == "single_stream" and point.engine == engine
 
@@ -132,6 +136,24 @@ CONSTANTS = (
         lambda point: _is_served(point, "tensorrt-llm", "deepseek-r1"),
         ("ttft",),
         (("DeepSeek-V3", lambda point: _is_served(point, "tensorrt-llm", "deepseek-v3"), "ttft"),),
+    ),
+    FittedConstant(
+        "llama.cpp on Apple: 0.92 of the bandwidth (two chips: 0.83), kernel starts of 14 us in 2023; M2 family",
+        lambda point: _is_apple(point, ("m2",)),
+        ("tpot",),
+        (
+            ("M1, M3 and M4", lambda point: _is_apple(point, ("m1", "m3", "m4")), "tpot"),
+            ("XiongjieDai's Macs", lambda point: _is_llama_cpp(point, ("m1", "m2", "m3")), "tpot"),
+        ),
+    ),
+    FittedConstant(
+        "llama.cpp on Apple: prompts at 0.77 of the FP32 peak, 0.9 of that where unpacked; M2 family",
+        lambda point: _is_apple(point, ("m2",)),
+        ("ttft",),
+        (
+            ("M1, M3 and M4", lambda point: _is_apple(point, ("m1", "m3", "m4")), "ttft"),
+            ("XiongjieDai's Macs", lambda point: _is_llama_cpp(point, ("m1", "m2", "m3")), "ttft"),
+        ),
     ),
     FittedConstant(
         "llama.cpp: no more than 1.6 TB/s; XiongjieDai's tables, A100 and H100",

@@ -140,7 +140,11 @@ def test_balanced_prompts_of_tensorrt_llm_are_said() -> None:
 def test_sglang_quantises_or_needs_a_checkpoint() -> None:
     """FP8 and torchao's formats while it loads; GGUF from a file only; no integer KV."""
     assert "--torchao-config int8wo" in exported("sglang", "deployment.quantization=int8-wo", version="0.5.4").line
-    assert "--quantization fp8" in exported("sglang", "deployment.quantization=fp8", version="0.5.4").line
+    on_load = ("model=llama-2-7b", "deployment.quantization=fp8")
+    assert "--quantization fp8" in exported("sglang", *on_load, version="0.5.4").line
+    stored = exported("sglang", "deployment.quantization=fp8", version="0.5.4").line
+    assert "RedHatAI/Llama-3.2-1B-Instruct-FP8" in stored
+    assert "--quantization" not in stored
     assert "name one: --checkpoint" in refusal("sglang", "deployment.quantization=awq-int4", version="0.5.4")
     gguf = "deployment.quantization=gguf-q4_k_m"
     assert "SGLang reads GGUF from a .gguf file only" in refusal("sglang", gguf, version="0.5.4")

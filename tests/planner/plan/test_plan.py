@@ -14,13 +14,15 @@ import pytest
 
 import simserve as ss
 from simserve.errors import InputError, UsageError
+from simserve.planner.export.export import export
+from simserve.planner.export.flags import flags_of, read_words
 from simserve.planner.plan.fleet import Fleet, with_room
 from simserve.planner.plan.plan import Plan, PlanOptions, plan
 from simserve.planner.search.order import smallest_integer
 from simserve.planner.search.trial import try_fleet
 from simserve.planner.space.space import parse_choices
 from simserve.profiles import catalog
-from simserve.scenario.load import load
+from simserve.scenario.load import from_mapping, load
 from simserve.scenario.objective import objective
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
@@ -421,3 +423,13 @@ def test_longer_requests_get_a_budget_that_holds_them() -> None:
 
     assert fleet.overrides == {**whole, "deployment.engine.max_num_batched_tokens": 4800}
     assert with_room(fleet, scenario).overrides == fleet.overrides
+
+
+def test_the_plan_can_be_exported_to_the_release_it_names() -> None:
+    """What it recommends is a scenario like any other, and every flag of its command is known to that vLLM."""
+    best = from_mapping(busy_scenario().as_mapping(), planned()["best"]["overrides"])
+
+    command = export(best, "vllm")
+    words, _ = read_words(flags_of("vllm", command.version), command.command)
+    assert all(word.is_known for word in words)
+    assert "--max-num-seqs" in [word.flag for word in words]

@@ -72,8 +72,8 @@ def offered(scenario: Scenario, **changes: Any) -> tuple[dict[str, Option], dict
 
 def space_of(scenario: Scenario, choices: Mapping[str, Sequence[Any]]) -> Space:
     """Return the deployments of a scenario on its own GPU."""
-    formats = replica_shape(scenario).engine.supported_quantizations
-    return space_on(scenario, scenario.deployment.hardware, {}, choices, formats, traffic_of(scenario))
+    engine = replica_shape(scenario).engine
+    return space_on(scenario, scenario.deployment.hardware, {}, choices, engine, traffic_of(scenario))
 
 
 def everything(scenario: Scenario, choices: Mapping[str, Sequence[Any]], most: int) -> list[Trial]:

@@ -104,6 +104,11 @@ def test_no_test_point_was_fitted_to() -> None:
         make_point(source="mlperf_official", load_kind="offline", hardware=hardware)
         for hardware in ("h200-nvl-141gb", "mi325x-256gb", "h100-nvl-94gb", "mi300x-192gb")
     ]
+    seen += [
+        make_point(source=source, label="llama-cpp-apple: a figure", engine="llama.cpp", hardware=hardware)
+        for source in ("published", "llama_cpp")
+        for hardware in ("m1-max-64gb", "m2-ultra-192gb", "m3-max-64gb", "m4-max-128gb")
+    ]
     split = {"deployment": {"tensor_parallel_size": 4}}
     seen += [
         make_point(source="nvidia_aic_inhouse_agg", engine=engine, model=model, scenario=split)

@@ -75,6 +75,7 @@ def test_first_and_further_tokens_are_neither_early_nor_late(
         ("llama_cpp", "llama.cpp", "a40-48", "tpot", 0.06),
         ("llama_cpp", "llama.cpp", "rtx-3090-24", "tpot", 0.06),
         ("llama_cpp", "llama.cpp", "rtx-4090-24", "tpot", 0.06),
+        ("llama_cpp", "llama.cpp", "rtx-5000-ada-32", "tpot", 0.05),
         ("llama_cpp", "llama.cpp", "rtx-6000-ada-48", "tpot", 0.05),
         ("lmdeploy", "lmdeploy", "a100-sxm-80", "throughput", 0.05),
         ("mlperf_official", "tensorrt-llm", "h100-sxm-80", "throughput", 0.05),

@@ -1,0 +1,91 @@
+"""Apple's GPUs under llama.cpp: memory binds a stream whatever the format, and few rows cost no tile."""
+
+from __future__ import annotations
+
+import pytest
+
+from simserve.perf.shape import ReplicaShape
+from simserve.perf.tables import PricedDeployment, price
+from tests.perf.shapes import make_hardware, make_shape
+
+TABLE_TOKENS = 1024
+BITS = {"none": 16.0, "gguf-q8_0": 8.5, "gguf-q4_0": 4.5}
+
+
+def make_mac(quantization: str = "none", version: str | None = None, **efficiency: float) -> ReplicaShape:
+    """Return Llama-2-7B on an M2 Max, with values of its efficiencies replaced."""
+    return make_shape(
+        make_hardware("m2-max-96gb", efficiency=efficiency),
+        "llama-2-7b",
+        engine="llama.cpp",
+        version=version,
+        max_num_seqs=8,
+        max_model_len=8192,
+        quantization=quantization,
+    )
+
+
+def stream(priced: PricedDeployment) -> float:
+    """Return the seconds of a step that decodes one sequence without a context."""
+    return priced.step_times.decode_base[1]
+
+
+def test_a_stream_takes_the_bytes_of_its_weights_over_the_bandwidth() -> None:
+    """Half of the bytes take half of the time; what is left, starts and host, is the same for every format."""
+    seconds = {name: stream(price(make_mac(name), TABLE_TOKENS)) for name in BITS}
+    slopes = [
+        (seconds[wide] - seconds[narrow]) / (BITS[wide] - BITS[narrow])
+        for wide, narrow in (("none", "gguf-q8_0"), ("gguf-q8_0", "gguf-q4_0"))
+    ]
+
+    assert slopes[0] == pytest.approx(slopes[1], rel=0.05)
+    assert seconds["none"] > 2.5 * seconds["gguf-q4_0"]
+
+
+def test_the_host_has_no_term_that_grows_with_the_weights() -> None:
+    """Of a token of Q4_K_M less than a fifth is host and starts."""
+    parts = price(make_mac("gguf-q4_k_m"), TABLE_TOKENS).parts.decode[:, 1]
+
+    assert parts[4] < 0.2 * parts.sum()
+
+
+def test_few_rows_are_multiplied_row_by_row() -> None:
+    """With tiles of 16 rows, one row would take the arithmetic of 16 and bind before the memory does."""
+    by_row, by_tile = make_mac("gguf-q4_0"), make_mac("gguf-q4_0", tile_rows=16)
+
+    assert stream(price(by_tile, TABLE_TOKENS)) > 1.2 * stream(price(by_row, TABLE_TOKENS))
+
+
+def test_prompts_are_unpacked_inside_the_kernel() -> None:
+    """A prompt in Q4_0 takes longer than in 16 bit by the share that is stated, and nothing is written out."""
+    prompts = {name: price(make_mac(name), TABLE_TOKENS).step_times.token_seconds[512] for name in BITS}
+
+    assert make_mac("gguf-q4_0").precision.unpacked_from_rows is None
+    assert prompts["gguf-q4_0"] / prompts["none"] == pytest.approx(
+        1.0 / make_mac().hardware.efficiency.unpacking, rel=0.03
+    )
+
+
+def test_older_builds_start_their_kernels_one_by_one() -> None:
+    """Build 4000 takes longer for a token by the same time in every format, on a Mac alone."""
+    gaps = [
+        stream(price(make_mac(name, "b4000"), TABLE_TOKENS)) - stream(price(make_mac(name), TABLE_TOKENS))
+        for name in BITS
+    ]
+    old, new = (
+        make_shape("rtx-4090", "llama-2-7b", engine="llama.cpp", version=version, max_num_seqs=8, max_model_len=8192)
+        for version in ("b4000", "b8000")
+    )
+
+    assert min(gaps) > 1e-3
+    assert max(gaps) == pytest.approx(min(gaps), rel=0.05)
+    assert stream(price(old, TABLE_TOKENS)) == stream(price(new, TABLE_TOKENS))
+
+
+def test_the_share_of_fp16_is_a_limit_of_cuda_kernels() -> None:
+    """llama.cpp's prompts reach 0.55 of the FP16 rate of an RTX A6000; on a Mac its kernels have all of the peak."""
+    mac = make_mac().machine
+    cuda = make_shape("rtx-a6000", "llama-2-7b", engine="llama.cpp", max_model_len=4096).machine
+
+    assert mac.peak("fp16") == make_mac().hardware.peak_flops("fp16")
+    assert cuda.peak("fp16") == pytest.approx(0.55 * 154.8e12, rel=0.01)

@@ -1,0 +1,170 @@
+"""What a deployment finishes with its queue never empty, and the load ratio that follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.scenario.finishable import Finishable, find_finishable, has_load_ratio, offered_load
+from simserve.scenario.load import from_mapping
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import deploy, run
+from simserve.scenario.schema import Scenario
+from simserve.workload.generate import generate
+
+
+def scenario(**changes: Any) -> Scenario:
+    """Return one small replica under steady traffic, with changes by dotted key."""
+    base = {
+        "name": "ratio",
+        "model": "llama-3.1-8b",
+        "deployment": {
+            "hardware": "l40s-48gb",
+            "engine": {"name": "vllm", "version": "0.12", "max_num_seqs": 16, "max_model_len": 4096},
+        },
+        "workload": {
+            "arrivals": {"process": "poisson", "rate": 2.0},
+            "prompt_tokens": {"distribution": "lognormal", "mean": 400, "cv": 1.0, "max": 2000},
+            "output_tokens": {"distribution": "lognormal", "mean": 100, "cv": 0.8, "max": 1000},
+            "num_requests": 500,
+        },
+        "slo": {"ttft": "1 s"},
+    }
+    return from_mapping(base, changes)
+
+
+def finishable(asked: Scenario) -> Finishable:
+    """Return what its deployment finishes."""
+    resolved = resolve(asked)
+    found = find_finishable(resolved, deploy(resolved), accelerate="off")
+    assert found is not None
+    return found
+
+
+def test_what_can_be_finished_is_what_an_overloaded_queue_is_served_at() -> None:
+    """Open arrivals at 1.5 times as many are answered at that rate while they last, within 2 %."""
+    asked = scenario()
+    found = finishable(asked)
+
+    over = scenario(**{"workload.arrivals.rate": 1.5 * found.rate, "workload.num_requests": 12_000, "run.seed": 7})
+    records = run(over, explain=False, finishable=None).simulation.records
+    finish = np.sort(records.finish_time)
+    served = finish[finish < records.arrival_time.max()]
+    half = len(served) // 2
+    rate = (len(served) - half) / (served[-1] - served[half - 1])
+
+    assert found.rate == pytest.approx(rate, rel=0.02)
+
+
+def test_it_is_the_same_from_seed_to_seed() -> None:
+    """Draws of five seeds agree within 2 % of each other's mean."""
+    rates = [finishable(scenario(**{"run.seed": seed})).rate for seed in range(5)]
+
+    assert max(abs(rate / np.mean(rates) - 1) for rate in rates) < 0.02
+
+
+@pytest.mark.parametrize("share", [1.04, 1.3])
+def test_a_short_run_of_too_much_load_is_overloaded(share: float) -> None:
+    """500 requests at 1.04 and 1.3 times what can be finished are called overloaded."""
+    rate = finishable(scenario()).rate
+
+    summary = run(scenario(**{"workload.arrivals.rate": share * rate, "run.seed": 3})).summary["simserve"]
+
+    assert summary["stability"] == "overloaded"
+    assert summary["load_ratio"] == pytest.approx(share, rel=0.02)
+
+
+def test_a_short_run_below_what_can_be_finished_is_not() -> None:
+    """500 requests at 0.95 of what can be finished are not called overloaded, whatever their queue does."""
+    rate = finishable(scenario()).rate
+
+    verdicts = {
+        run(scenario(**{"workload.arrivals.rate": 0.95 * rate, "run.seed": seed}), explain=False).summary["simserve"][
+            "stability"
+        ]
+        for seed in range(3)
+    }
+
+    assert "overloaded" not in verdicts
+
+
+def test_replicas_multiply_it_and_admission_does_not_raise_it() -> None:
+    """Four replicas finish four times as much; turning requests away finishes no more."""
+    one = finishable(scenario())
+    four = finishable(scenario(**{"deployment.replicas": 4}))
+    shedding = finishable(scenario(**{"deployment.admission": {"max_queue": 1}}))
+
+    assert four.rate == pytest.approx(4 * one.rate, rel=1e-9)
+    assert shedding.rate == pytest.approx(one.rate, rel=0.01)
+
+
+def test_a_fleet_that_scales_is_measured_at_its_most() -> None:
+    """With autoscaling what can be finished is that of `max_replicas`."""
+    scaling = {"metric": "queue_depth", "target": 10, "min_replicas": 1, "max_replicas": 3}
+
+    scaled = finishable(scenario(**{"deployment.autoscaling": scaling}))
+
+    assert scaled.rate == pytest.approx(3 * finishable(scenario()).rate, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        {"process": "closed_loop", "concurrency": 4},
+        {"process": "all_at_once"},
+        {"process": "burst", "rate": 2.0, "factor": 3.0, "burst_duration": "10 s", "quiet_duration": "60 s"},
+    ],
+)
+def test_batches_bursts_and_closed_loops_have_no_load_ratio(arrivals: dict[str, Any]) -> None:
+    """Their result carries null."""
+    asked = scenario(**{"workload.arrivals": arrivals, "workload.num_requests": 60})
+
+    summary = run(asked, explain=False).summary["simserve"]
+
+    assert not has_load_ratio(asked)
+    assert (summary["load_ratio"], summary["finishable_throughput"]) == (None, None)
+
+
+def test_varying_rates_have_a_mean_and_a_peak() -> None:
+    """A spike of ten minutes at three times the rate shows in the highest five minutes alone."""
+    asked = scenario(
+        **{
+            "workload.arrivals": {
+                "process": "spike",
+                "rate": 2.0,
+                "factor": 3.0,
+                "at": "20 min",
+                "spike_duration": "10 min",
+            },
+            "workload.num_requests": None,
+            "workload.duration": "60 min",
+        }
+    )
+    specs = generate(asked.workload, seed=1)
+    found = offered_load(specs, Finishable(rate=10.0, half_width=0.1, requests=1))
+
+    assert found.mean == pytest.approx(0.1 * len(specs) / specs.arrival_time[-1])
+    assert found.peak == pytest.approx(0.6, rel=0.1)
+
+
+def test_conversations_are_measured_in_full_swing() -> None:
+    """Turns with pauses: clients are added until requests wait, and contexts are as long as in a run that goes on."""
+    talking = {
+        "workload.sessions": {"turns": {"distribution": "fixed", "value": 4}, "think_time": "5 s"},
+        "workload.prompt_tokens": {"distribution": "fixed", "value": 100},
+        "deployment.engine.enable_prefix_caching": False,
+    }
+    found = finishable(scenario(**talking))
+
+    too_much = {"workload.arrivals.rate": 1.3 * found.rate, "workload.num_requests": 12_000}
+    over = scenario(**talking, **too_much)
+    records = run(over, explain=False, finishable=None).simulation.records
+    finish = np.sort(records.finish_time)
+    last_begun = records.arrival_time[records.turn == 1].max()
+    served = finish[finish < last_begun]
+    half = len(served) // 2
+    rate = (len(served) - half) / (served[-1] - served[half - 1])
+
+    assert found.rate == pytest.approx(rate, rel=0.03)
