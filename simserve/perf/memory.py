@@ -16,16 +16,13 @@ from simserve.perf.quantization import format_name, kv_element_bytes, part_bits
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.speculation import draft_weights_bytes
 from simserve.perf.weights import layer_weights_bytes, weights_bytes_per_gpu
-from simserve.perf.windowed_kv import WindowLayout, window_layout
+from simserve.perf.windowed_kv import WindowLayout, pool_block_bytes, window_layout
 from simserve.profiles.engine import ResolvedEngine
 from simserve.units import format_bytes
 
 STATE_SHARE = 0.9 / 1.9
 """Share of what weights leave that goes to the states of linear attention where nobody sets the seats: SGLang's
 ``mamba_full_memory_ratio`` of 0.9 to 1 (docs.sglang.io, hybrid model memory)."""
-
-STATES_WITH_PREFIXES = 3
-"""States that SGLang holds for each seat beside a prefix cache (``resolve_max_num_reqs``); one without."""
 
 _LEAST_CONTEXT = 7
 """Tokens of KV below which SGLang does not start: a prompt of one, five that it keeps free, and the last."""
@@ -103,14 +100,19 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     if shape.speculation is not None and shape.speculation.draft is not None:
         lines.append(_draft_line(shape, shape.speculation.draft, needs["draft_weights"]))
     if "states" in needs:
-        size = f"{format_bytes(state_bytes(shape))} in {shape.model.num_linear_layers} layers of linear attention"
+        size = f"{format_bytes(state_bytes(shape))} in {_stateful_layers(shape)}"
         lines.append(f"states: {state_slots(shape):,} x {size} = {format_bytes(needs['states'])}")
     lines.append(line)
     if physical < left:
         lines.append(f"but only {format_bytes(total)} total{_subtracted(needs)} = {_signed(physical)} are there")
     per_token = kv_bytes_per_token(shape)
     num_blocks = min(max(int(kv_bytes // (per_token * engine.block_size)), 0), _host_blocks(shape))
-    windows = window_layout(shape, max(kv_bytes, 0.0), draft_kv_bytes_per_token(shape))
+    is_short = _asked_kv_bytes(shape) is not None and physical < left
+    if is_short:
+        num_blocks = 0  # the engine does not start with less than it was told to take
+    elif engine.num_gpu_blocks_override is not None:
+        num_blocks = engine.num_gpu_blocks_override
+    windows = window_layout(shape, 0.0 if is_short else max(kv_bytes, 0.0), draft_kv_bytes_per_token(shape))
     if windows is not None:
         num_blocks = windows.num_full_context_blocks
     num_tokens = num_blocks * engine.block_size
@@ -151,6 +153,16 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     )
 
 
+def _asked_kv_bytes(shape: ReplicaShape) -> float | None:
+    """Return the KV bytes of a GPU that the scenario sets itself; None: the engine's rule sets them."""
+    engine = shape.engine
+    if engine.num_gpu_blocks_override is not None:
+        block_bytes = pool_block_bytes(shape, draft_kv_bytes_per_token(shape))
+        block_bytes = engine.block_size * kv_bytes_per_token(shape) if block_bytes is None else block_bytes
+        return engine.num_gpu_blocks_override * block_bytes
+    return None if engine.kv_cache_memory_bytes is None else float(engine.kv_cache_memory_bytes)
+
+
 def _full_length_requests(shape: ReplicaShape, num_blocks: int, num_tokens: int) -> float:
     """Return how many requests of ``max_model_len`` fit at once: each takes whole blocks, as vLLM reckons."""
     engine = shape.engine
@@ -180,7 +192,7 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
     }
     if shape.speculation is not None and shape.speculation.draft is not None:
         needs["draft_weights"] = draft_weights_bytes(shape.speculation)
-    if shape.model.linear_attention is not None:
+    if shape.model.has_states:
         needs["states"] = state_slots(shape) * state_bytes(shape)
     relaid = relaid_expert_bytes(shape)
     if sum(needs.values()) + relaid < shape.hardware.memory.total:
@@ -207,7 +219,7 @@ def relaid_expert_bytes(shape: ReplicaShape) -> float:
 
 
 def state_bytes(shape: ReplicaShape) -> float:
-    """Return the bytes of the states of one sequence on the fullest GPU; 0 without linear attention."""
+    """Return the bytes of the states of one sequence on the fullest GPU, compressed attention's window among them."""
     share = shape.num_layers_per_stage / shape.model.num_hidden_layers
     return share * shape.model.state_bytes(shape.tensor_parallel_size)
 
@@ -218,12 +230,22 @@ def state_slots(shape: ReplicaShape) -> int:
 
 
 def _states_per_seat(shape: ReplicaShape) -> int:
-    return STATES_WITH_PREFIXES if shape.engine.name == "sglang" and shape.engine.enable_prefix_caching else 1
+    if not shape.model.num_linear_layers:
+        return 1
+    return shape.engine.linear_states_per_cached_seat if shape.engine.enable_prefix_caching else 1
+
+
+def _stateful_layers(shape: ReplicaShape) -> str:
+    model = shape.model
+    if model.compressed_attention is not None:
+        window = f"a window of {model.compressed_attention.window:,} tokens and what is not yet compressed"
+        return f"{model.num_attention_layers} layers: {window}"
+    return f"{model.num_linear_layers} layers of {'Mamba-2' if model.mamba is not None else 'linear attention'}"
 
 
 def state_seats(shape: ReplicaShape) -> int:
     """Return the most seats whose states leave the KV cache its share of the memory; those asked for without states."""
-    if shape.model.linear_attention is None:
+    if not shape.model.has_states:
         return shape.engine.max_num_seqs
     needs = _needs(shape) | {"states": 0.0}
     room = STATE_SHARE * max(_left_for_kv(shape, needs)[1], 0.0)
@@ -236,7 +258,7 @@ def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
     if source == "scenario" or seats == shape.engine.max_num_seqs:
         return shape
     sources = {**shape.engine.sources, "max_num_seqs": f"{source}, as many as have room for their states"}
-    return replace(shape, engine=replace(shape.engine, max_num_seqs=seats, sources=sources))
+    return replace(shape, engine=shape.engine.model_copy(update={"max_num_seqs": seats, "sources": sources}))
 
 
 def with_room_for_context(shape: ReplicaShape) -> ReplicaShape:
@@ -246,13 +268,13 @@ def with_room_for_context(shape: ReplicaShape) -> ReplicaShape:
     does not start. A length that the scenario sets has to fit.
     """
     engine, source = shape.engine, shape.engine.sources["max_model_len"]
-    if engine.name != "sglang" or source == "scenario":
+    if not engine.cuts_max_model_len or source == "scenario":
         return shape
     longest = plan_memory(shape).longest_sequence
     if not _LEAST_CONTEXT <= longest < engine.max_model_len:
         return shape
     sources = {**engine.sources, "max_model_len": f"{source}{_CUT}"}
-    return replace(shape, engine=replace(engine, max_model_len=longest, sources=sources))
+    return replace(shape, engine=engine.model_copy(update={"max_model_len": longest, "sources": sources}))
 
 
 def is_context_cut(engine: ResolvedEngine) -> bool:
@@ -337,6 +359,10 @@ def _unpacked_bytes(shape: ReplicaShape) -> float:
 def _left_for_kv(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float, float, str]:
     """Return usable bytes, bytes left for KV by the engine's rule, and the rule in numbers."""
     engine, total, share = shape.engine, shape.hardware.memory.total, shape.engine.gpu_memory_utilization
+    asked = _asked_kv_bytes(shape)
+    if asked is not None:
+        key = "kv_cache_memory_bytes" if engine.num_gpu_blocks_override is None else "num_gpu_blocks_override"
+        return sum(needs.values()) + asked, asked, f"{key} {getattr(engine, key):,}: {format_bytes(asked)} for KV"
     whole = f"{format_bytes(total)} total"
     if engine.memory_rule == "static_fraction":
         runtime, stored = (

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simserve.report.answer import warning_lines
 from simserve.report.page import Page, Section, html_cells, write_page
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 
@@ -337,6 +338,8 @@ def render_cost(summary: Mapping[str, Any], console: Console) -> None:
     from rich.text import Text
 
     width = min(console.width, _WIDEST)
+    for line in warning_lines(summary):
+        console.print(Text(line, style="bold yellow"), width=width)
     console.print(Text(answer(summary), style="bold"), width=width)
     if summary.get("question"):
         console.print(Text(summary["question"], style="dim"), width=width)
@@ -381,14 +384,15 @@ def cost_page(summary: Mapping[str, Any], command: str = "") -> Page:
     return Page(
         name=f"simserve cost: {summary.get('scenario') or 'self-host or API'}",
         answer=told,
-        lines=[summary["question"]] if summary.get("question") else [],
+        lines=[*warning_lines(summary), *([summary["question"]] if summary.get("question") else [])],
         sections=[*pictures, *parts],
         command=command,
     )
 
 
 def _body(summary: Mapping[str, Any]) -> str:
-    parts = [f"<h2>{html.escape(answer(summary))}</h2>"]
+    parts = [f"<p>{html.escape(line)}</p>" for line in warning_lines(summary)]
+    parts.append(f"<h2>{html.escape(answer(summary))}</h2>")
     for part in sections(summary):
         parts.append(f"<h3>{html.escape(part.title)}</h3>")
         parts += [f"<p>{html.escape(line)}</p>" for line in part.lines]

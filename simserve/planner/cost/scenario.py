@@ -251,6 +251,7 @@ def _summary(
     free = model.beside_overflow().from_one_unit
     simulated = next(iter(curve.results.values())).summary["simserve"]
     return {
+        "warnings": simulated["warnings"],
         "scenario": resolved.scenario.name,
         "question": _question(resolved, day),
         "formats": resolved.formats,
