@@ -5,15 +5,15 @@ Offers nothing that no public checkpoint holds and the engine does not make itse
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from simserve.errors import InputError
 from simserve.perf.shape import ReplicaShape
-from simserve.profiles.engine import ResolvedEngine
-from simserve.profiles.hardware import HardwareProfile, load_hardware
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.hardware import load_hardware
+from simserve.profiles.model import load_model
 from simserve.scenario.formats import AvailableFormat, formats_available, with_formats
-from simserve.scenario.resolve import replica_shape
+from simserve.scenario.resolve import engine_of, replica_shape
 from simserve.scenario.schema import Scenario
 
 WEIGHTS_KEY = "deployment.quantization"
@@ -41,85 +41,81 @@ class SearchedFormats:
     why_no_weights: str
 
 
-def searched_formats(
-    scenario: Scenario, model: ModelProfile, engine: ResolvedEngine, hardware: HardwareProfile
-) -> SearchedFormats:
+def searched_formats(scenario: Scenario) -> SearchedFormats:
     """Return the formats worth a look: as stored, one that multiplies in 8 bit, one of 4 bit; and those of KV.
 
-    Of pools, what all of them can have that take their format from the deployment.
+    Of pools, what all of them can have that take their weight format from the deployment; none where each has its own.
 
-    Args:
-        scenario: The scenario on the GPU in question.
-        model: Its model.
-        engine: Its engine.
-        hardware: That GPU.
+    Raises:
+        InputError: A profile is missing, or the engine is none for the GPU.
     """
-    there = formats_available(model, engine, hardware)
-    for other in _other_hardware(scenario, hardware):
-        also = {each.format for each in formats_available(model, engine, other)}
+    parts = list(_parts(scenario))
+    if not parts:
+        return SearchedFormats(weights=(), kv_cache=("auto",), why_no_weights="every pool has a format of its own")
+    there = formats_available(parts[0].model, parts[0].engine, parts[0].hardware)
+    for part in parts[1:]:
+        also = {each.format for each in formats_available(part.model, part.engine, part.hardware)}
         there = tuple(each for each in there if each.format in also)
-    found = _worth_a_look(there, engine, hardware)
+    found = _worth_a_look(there, parts)
     is_alone = all(each.how == "stored" for each in found)
     return SearchedFormats(
         weights=found,
-        kv_cache=_kv_formats(found, model, engine, hardware),
-        why_no_weights=_why_alone(model, engine, hardware) if is_alone else "",
+        kv_cache=_kv_formats(found, parts),
+        why_no_weights=_why_alone(parts[0]) if is_alone else "",
     )
 
 
-def formats_of_scenario(scenario: Scenario) -> SearchedFormats:
-    """Return the formats worth a look for a deployment as it stands.
-
-    Raises:
-        InputError: A profile is missing, or the deployment is none.
-    """
-    model, hardware = load_model(scenario.model, scenario.folder), scenario.deployment.hardware
-    engine = replica_shape(scenario).engine
-    return searched_formats(scenario, model, engine, load_hardware(hardware, scenario.folder))
-
-
-def _other_hardware(scenario: Scenario, hardware: HardwareProfile) -> list[HardwareProfile]:
-    """Return the GPUs of pools that take their weight format from the deployment."""
-    names = {each.hardware for each in scenario.deployment.pools if each.hardware and each.quantization is None}
-    return [load_hardware(name, scenario.folder) for name in sorted(names) if name != hardware.name]
+def _parts(scenario: Scenario) -> Iterator[ReplicaShape]:
+    """Yield a replica of each part of a deployment that takes its weight format from it, no format chosen yet."""
+    deployment = scenario.deployment
+    pools = [pool for pool in deployment.pools if pool.quantization is None]
+    named = [(deployment.of_pool(pool), pool.model or scenario.model) for pool in pools]
+    for part, model in named or ([] if deployment.pools else [(deployment, scenario.model)]):
+        plain = part.model_copy(update={"quantization": "auto", "kv_cache_dtype": "auto", "pools": ()})
+        there = scenario.model_copy(update={"deployment": plain, "model": model})
+        yield ReplicaShape(
+            hardware=load_hardware(plain.hardware, scenario.folder),
+            model=load_model(model, scenario.folder),
+            engine=engine_of(there),
+        )
 
 
-def _worth_a_look(
-    there: tuple[AvailableFormat, ...], engine: ResolvedEngine, hardware: HardwareProfile
-) -> tuple[AvailableFormat, ...]:
+def _worth_a_look(there: Sequence[AvailableFormat], parts: Sequence[ReplicaShape]) -> tuple[AvailableFormat, ...]:
     stored = [each for each in there if each.how == "stored"]
     others = [each for each in there if each.how != "stored"]
-    peaks = hardware.supported_dtypes
-    # One 8-bit format is enough: FP8 where the GPU has it, as its checkpoints lose least.
-    native = [each for name, dtype in NATIVE_FORMATS for each in there if each.format == name and dtype in peaks]
+    # One 8-bit format is enough: FP8 where the GPUs have it, as its checkpoints lose least.
+    native = [
+        each
+        for name, dtype in NATIVE_FORMATS
+        for each in there
+        if each.format == name and all(dtype in part.hardware.supported_dtypes for part in parts)
+    ]
     four_bit = [each for each in others if each.how == "checkpoint" and each.format in FOUR_BIT_FORMATS]
-    files = [each for each in others if each.format in FILE_FORMATS and each.format in engine.quantises_before_loading]
+    made = parts[0].engine.quantises_before_loading
+    files = [each for each in others if each.format in FILE_FORMATS and each.format in made]
     return tuple(dict.fromkeys([*stored, *native[:1], *four_bit[:1], *files]))
 
 
-def _kv_formats(
-    weights: tuple[AvailableFormat, ...], model: ModelProfile, engine: ResolvedEngine, hardware: HardwareProfile
-) -> tuple[str, ...]:
-    """Return ``auto``, and ``fp8`` where the GPU has it and ``auto`` is not that already in every format."""
-    if "fp8" not in hardware.supported_dtypes:
+def _kv_formats(weights: Sequence[AvailableFormat], parts: Sequence[ReplicaShape]) -> tuple[str, ...]:
+    """Return ``auto``, and ``fp8`` where the GPUs have it and ``auto`` is not that already in every format."""
+    if any("fp8" not in part.hardware.supported_dtypes for part in parts):
         return ("auto",)
-    shape = ReplicaShape(hardware=hardware, model=model, engine=engine)
-    kept = {with_formats(shape, each.format, "auto").kv_cache_dtype for each in weights}
+    kept = {with_formats(part, each.format, "auto").kv_cache_dtype for part in parts for each in weights}
     return ("auto",) if kept == {"fp8"} else ("auto", "fp8")
 
 
-def _why_alone(model: ModelProfile, engine: ResolvedEngine, hardware: HardwareProfile) -> str:
+def _why_alone(part: ReplicaShape) -> str:
     """Return why nothing but the stored format is there."""
-    public = [each.format for each in model.checkpoints[1:] if not each.is_wide]
+    model, engine = part.model, part.engine.name
     stored = "16 bit" if model.stored.is_wide else model.stored.format
+    public = [each.format for each in model.checkpoints[1:] if not each.is_wide]
     if public:
-        return f"{model.name} is stored in {stored}; {engine.name} on {hardware.name} runs none of its others ({', '.join(public)})"
-    made = (
-        f"{engine.name} makes none in 8 or 4 bit of 16-bit weights"
-        if model.stored.is_wide
-        else "no engine makes another of weights that are rounded already"
-    )
-    return f"{model.name} is stored in {stored}, no other checkpoint is on record, and {made}"
+        which = f"{engine} on {part.hardware.name} runs none of its other checkpoints ({', '.join(public)})"
+    else:
+        which = "no other checkpoint is on record"
+    if model.stored.is_wide:
+        return f"{model.name} is stored in {stored}, {which}, and {engine} makes no other that this GPU multiplies in"
+    return f"{model.name} is stored in {stored}, and {which}"
 
 
 def kv_of_auto(scenario: Scenario) -> str | None:

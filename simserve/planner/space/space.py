@@ -15,7 +15,7 @@ from typing import Any, Literal
 from simserve.errors import InputError, UsageError
 from simserve.planner.overrides import Overrides, value_of, with_overrides
 from simserve.planner.space.choices import Choice, Setting
-from simserve.planner.space.formats import SearchedFormats, searched_formats
+from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY, SearchedFormats, searched_formats
 from simserve.planner.space.makeup import REPLICAS_KEY
 from simserve.planner.space.options import options_of
 from simserve.planner.space.traffic import Traffic
@@ -111,7 +111,11 @@ def _kv_formats(context: Context) -> Sequence[str]:
 
 
 def _searched(context: Context) -> SearchedFormats:
-    return searched_formats(context.scenario, context.model, context.engine, context.hardware)
+    """Return the formats worth a look; none but the scenario's own where the engine is none for the GPU."""
+    try:
+        return searched_formats(context.scenario)
+    except InputError:
+        return SearchedFormats(weights=(), kv_cache=("auto",), why_no_weights="")
 
 
 DIMENSIONS = (
@@ -119,8 +123,8 @@ DIMENSIONS = (
     Dimension(PIPELINE_KEY, "shape", lambda _: PIPELINE_SIZES),
     Dimension(DATA_KEY, "shape", _data_parallel_sizes, "data_parallel_attention", "data_parallel"),
     Dimension("deployment.enable_expert_parallel", "shape", _expert_parallel, "expert_parallel", "expert_parallel"),
-    Dimension("deployment.quantization", "shape", _formats),
-    Dimension("deployment.kv_cache_dtype", "shape", _kv_formats, "kv_cache_fp8", "quantise_kv"),
+    Dimension(WEIGHTS_KEY, "shape", _formats),
+    Dimension(KV_KEY, "shape", _kv_formats, "kv_cache_fp8", "quantise_kv"),
     Dimension("deployment.engine.max_num_seqs", "knob", lambda _: SEATS),
     Dimension("deployment.engine.max_num_batched_tokens", "knob", lambda _: TOKEN_BUDGETS),
     Dimension("deployment.engine.enable_chunked_prefill", "knob", lambda _: (True, False), "chunked_prefill", "chunk"),
@@ -310,9 +314,9 @@ def space_on(
         values[option.name], own[option.name] = option.choices, option.choices[option.own]
         kinds[option.name] = "option"
         own |= {key: value_of(there, key) for choice in option.choices for key in choice.changes}
-    why_no_format = "" if "deployment.quantization" in own_choices else _searched(context).why_no_weights
+    why_no_format = "" if WEIGHTS_KEY in own_choices else _searched(context).why_no_weights
     if why_no_format:
-        left_out = {"quantise": why_no_format, **left_out}
+        lacking["quantise"] = why_no_format
     return Space(
         scenario=there,
         dimensions=values,
