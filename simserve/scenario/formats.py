@@ -62,7 +62,8 @@ class Formats:
             ``as asked``.
         checkpoint: Repository of the weights; None where none is on record.
         kv_cache: KV format.
-        kv_cache_source: ``16 bit by default``, ``as the checkpoint asks``, ``the engine's default`` or ``as asked``.
+        kv_cache_source: ``16 bit by default``, ``as the checkpoint asks``, ``the engine's default``, ``as asked``, or
+            ``chosen by the plan``.
     """
 
     weights: str

@@ -73,7 +73,7 @@ def _source(deployment: Deployment) -> str:
     stored = deployment.model.stored
     if not stored.is_wide:
         deployment.needs_checkpoint(f"it is stored in {stored.format}, and ollama create quantises 16-bit weights only")
-    # Of a public GGUF repository one file would have to be chosen; ollama create makes the format of the 16-bit weights.
+    # Of a public GGUF repository one file would have to be chosen; ollama create makes it of the 16-bit weights.
     repository = stored.repository or deployment.checkpoint
     folder = "./" + repository.rsplit("/", 1)[-1]
     deployment.note(f"FROM is a folder: huggingface-cli download {repository} --local-dir {folder}")

@@ -112,7 +112,7 @@ def _why_alone(part: ReplicaShape) -> str:
     if public:
         which = f"{engine} on {part.hardware.name} runs none of its other checkpoints ({', '.join(public)})"
     else:
-        which = "no other checkpoint is on record"
+        which = "no checkpoint of another low-bit format is on record"
     if model.stored.is_wide:
         return f"{model.name} is stored in {stored}, {which}, and {engine} makes no other that this GPU multiplies in"
     return f"{model.name} is stored in {stored}, and {which}"
