@@ -107,6 +107,15 @@ def with_formats(shape: ReplicaShape, weights: Quantization, kv_cache: KVCacheDt
     return replace(stored, kv_cache_dtype=kept)
 
 
+def kv_of_auto(shape: ReplicaShape) -> str:
+    """Return the KV format that an engine makes of the weights of a replica where nothing is said.
+
+    Raises:
+        InputError: The engine does not run the weights, or the GPU has no arithmetic for them.
+    """
+    return _kv_cache(shape, "auto")
+
+
 def _kv_cache(shape: ReplicaShape, asked: KVCacheDtype) -> str:
     """Return the KV format that an engine makes of a checkpoint.
 

@@ -17,7 +17,7 @@ from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.scenario.fit import check_fit
-from simserve.scenario.formats import with_formats
+from simserve.scenario.formats import kv_of_auto
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import SpeculativeSpec
@@ -213,8 +213,7 @@ class Deployment:
     @property
     def kv_of_auto(self) -> str:
         """KV format that the engine makes of this checkpoint where nothing is said."""
-        shape = self.resolved.shape
-        return with_formats(shape, shape.quantization, "auto").kv_cache_dtype
+        return kv_of_auto(self.resolved.shape)
 
     @property
     def loaded_bytes(self) -> float:

@@ -8,11 +8,13 @@ from typing import Any
 
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan.fleet import Fleet
-from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY, kv_of_auto, searched_formats
+from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY, searched_formats
 from simserve.planner.space.space import Space
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.features import lack_of
+from simserve.scenario.formats import kv_of_auto
+from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
 MOST_TENSOR_PARALLEL = 16
@@ -63,12 +65,12 @@ def format_levers(scenario: Scenario) -> Iterator[Lever]:
     for each in found.weights:
         name = "16-bit" if each.format in WIDE_FORMATS else each.format
         yield Lever("quantise", f"{name} weights, {each.label}", ((WEIGHTS_KEY, each.format),))
-    own = kv_of_auto(scenario)
+    own = kv_of_auto(replica_shape(scenario))
     for kept in found.kv_cache:
         if kept != "auto" and lack_of(scenario, f"kv_cache_{kept}") is not None:
             continue
-        name = own if kept == "auto" else kept
-        label = "16-bit KV cache" if name in WIDE_FORMATS else f"{name} KV cache"
+        stored = own if kept == "auto" else kept
+        label = "16-bit KV cache" if stored in WIDE_FORMATS else f"{stored} KV cache"
         yield Lever("quantise_kv", label, ((KV_KEY, kept),))
 
 

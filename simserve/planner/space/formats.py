@@ -6,14 +6,13 @@ Offers nothing that no public checkpoint holds and the engine does not make itse
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from simserve.errors import InputError
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import load_model
-from simserve.scenario.formats import AvailableFormat, formats_available, with_formats
-from simserve.scenario.resolve import engine_of, replica_shape
+from simserve.scenario.formats import AvailableFormat, formats_available, kv_of_auto
+from simserve.scenario.resolve import engine_of
 from simserve.scenario.schema import Scenario
 
 WEIGHTS_KEY = "deployment.quantization"
@@ -100,7 +99,7 @@ def _kv_formats(weights: Sequence[AvailableFormat], parts: Sequence[ReplicaShape
     """Return ``auto``, and ``fp8`` where the GPUs have it and ``auto`` is not that already in every format."""
     if any("fp8" not in part.hardware.supported_dtypes for part in parts):
         return ("auto",)
-    kept = {with_formats(part, each.format, "auto").kv_cache_dtype for part in parts for each in weights}
+    kept = {kv_of_auto(replace(part, quantization=each.format)) for part in parts for each in weights}
     return ("auto",) if kept == {"fp8"} else ("auto", "fp8")
 
 
@@ -116,12 +115,3 @@ def _why_alone(part: ReplicaShape) -> str:
     if model.stored.is_wide:
         return f"{model.name} is stored in {stored}, {which}, and {engine} makes no other that this GPU multiplies in"
     return f"{model.name} is stored in {stored}, and {which}"
-
-
-def kv_of_auto(scenario: Scenario) -> str | None:
-    """Return the KV format that ``auto`` stands for in a deployment; None where it does not run."""
-    deployment = scenario.deployment.model_copy(update={"kv_cache_dtype": "auto"})
-    try:
-        return replica_shape(scenario.model_copy(update={"deployment": deployment})).kv_cache_dtype
-    except InputError:
-        return None

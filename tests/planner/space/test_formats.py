@@ -10,13 +10,13 @@ import pytest
 from simserve.errors import InfeasibleError, InputError
 from simserve.planner.export.export import ENGINES, Export, export
 from simserve.planner.plan.advice import format_levers
-from simserve.planner.space.formats import kv_of_auto, searched_formats
+from simserve.planner.space.formats import searched_formats
 from simserve.planner.space.space import space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.profiles import catalog
 from simserve.profiles.model import load_model
-from simserve.scenario.formats import with_stored_format
-from simserve.scenario.resolve import engine_of
+from simserve.scenario.formats import kv_of_auto, with_stored_format
+from simserve.scenario.resolve import engine_of, replica_shape
 from simserve.scenario.schema import Scenario
 from tests.scenario.builders import make_scenario
 
@@ -115,10 +115,10 @@ def test_a_search_says_why_there_is_no_other_format() -> None:
 def test_kv_formats_start_from_what_auto_stands_for() -> None:
     """NVIDIA's FP8 checkpoints hold FP8 KV under TensorRT-LLM; then there is no other to offer."""
     kept = {"tensor_parallel_size": 8}
-    assert kv_of_auto(deployed("gpt-oss-120b")) == "bf16"
+    assert kv_of_auto(replica_shape(deployed("gpt-oss-120b"))) == "bf16"
     assert searched_formats(deployed("gpt-oss-120b")).kv_cache == ("auto", "fp8")
     narrow = deployed("nvidia/Llama-3.1-405B-Instruct-FP8", H200, "tensorrt-llm", **kept)
-    assert kv_of_auto(narrow) == "fp8"
+    assert kv_of_auto(replica_shape(narrow)) == "fp8"
 
 
 def test_pools_share_formats_that_all_of_them_run() -> None:
