@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.cli.options import JsonOption, QuietOption, print_json
+from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json
 from simserve.errors import ScenarioError, UsageError
 
 if TYPE_CHECKING:
@@ -177,28 +177,52 @@ def bench(
         typer.Argument(
             metavar="FILE",
             readable=False,
-            help="JSON or printed text of vllm bench serve or sglang.bench_serving.",
+            help="A result of vllm bench serve, SGLang, AIPerf, GuideLLM, inference-perf or llm-d, a documented CSV, "
+            "or the text that the first two print.",
             show_default=False,
         ),
     ],
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCENARIO", help="What served it, and lengths and load that the file lacks.", show_default=False
+        ),
+    ] = None,
+    run: Annotated[
+        int | None, typer.Option(metavar="N", help="Which run of a file that holds several.", show_default=False)
+    ] = None,
     hardware: HardwareOption = None,
     model: ModelOption = None,
     engine_version: Annotated[
         str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
     ] = None,
+    set_: SetOption = None,
     out: OutFileOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Make a scenario with the workload that vLLM's or SGLang's benchmark measured, and say what was measured.
+    """Make a scenario with the workload that a benchmark measured, and say what was measured.
 
-    A detailed result is replayed request by request: its trace is written beside --out.
+    A result that lists its requests is replayed one by one: their trace is written beside --out.
+
+    simserve import bench profile_export_aiperf.json --scenario mine.yaml --out measured.yaml
     """
     from simserve.planner.importers.bench import import_bench
+    from simserve.scenario.load import load
 
-    name = None if out is None else out.stem
-    found = import_bench(file, hardware=hardware, model=model, version=engine_version, name=name)
+    if set_ and scenario is None:
+        raise UsageError("needs a scenario to override", key="--set", remedy="name one with --scenario")
+    found = import_bench(
+        file,
+        scenario=None if scenario is None else load(scenario, set_ or ()),
+        run=run,
+        hardware=hardware,
+        model=model,
+        version=engine_version,
+        name=None if out is None else out.stem,
+        folder=None if out is None else out.parent,
+    )
     if found.files and out is None and not as_json:
         raise UsageError("is missing: a detailed result needs a trace file beside the scenario", key="--out")
     if out is not None:

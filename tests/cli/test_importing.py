@@ -11,6 +11,7 @@ import yaml
 
 from simserve.scenario.load import load
 from tests.cli.conftest import Simserve
+from tests.workload.benchmarks import documents
 
 LINE = "vllm serve meta-llama/Llama-3.2-1B --max-num-seqs 8 --max-model-len 4096 --frobnicate 1"
 OPTIONS = ("--hardware", "l4-24gb", "--engine-version", "0.12")
@@ -140,4 +141,27 @@ def test_a_benchmark_becomes_a_scenario_and_its_trace(simserve: Simserve, folder
     assert json.loads(run.stdout)["total_output_tokens"] == 11
     assert "mine.requests.csv: is there already" in again.error_line
     assert not (folder / "mine.yaml").exists()
-    assert answer["measured"] == {"duration": 3.0, "completed": 2.0, "mean_ttft_ms": 12.5}
+    assert answer["measured"] == {
+        "duration": 3.0,
+        "completed": 2.0,
+        "total_token_throughput": 121 / 3,
+        "mean_ttft_ms": 12.5,
+    }
+
+
+def test_a_benchmark_without_lengths_takes_a_scenario_s(simserve: Simserve, folder: Path) -> None:
+    """What served it is the scenario's too; an override needs one."""
+    document = {key: value for key, value in documents.aiperf().items() if key != "input_sequence_length"}
+    (folder / "aiperf.json").write_text(json.dumps(document), encoding="utf-8")
+    lengths = "workload.prompt_tokens={distribution: fixed, value: 33}"
+
+    alone = simserve("import", "bench", "aiperf.json", "--model", "llama-3.2-1b")
+    done = simserve("import", "bench", "aiperf.json", "--scenario", "chatbot", "--set", lengths, "--out", "mine.yaml")
+    bare = simserve("import", "bench", "aiperf.json", "--set", lengths)
+    made = yaml.safe_load((folder / "mine.yaml").read_text(encoding="utf-8"))
+    assert (alone.code, alone.stdout) == (104, "")
+    assert "holds no prompt lengths; name a scenario that has them: --scenario FILE" in alone.error_line
+    assert "- The file holds no prompt lengths: the scenario's are taken." in done.stdout
+    assert made["workload"]["prompt_tokens"] == {"distribution": "fixed", "value": 33}
+    assert made["deployment"]["tensor_parallel_size"] == load("chatbot").deployment.tensor_parallel_size
+    assert bare.code == 2
