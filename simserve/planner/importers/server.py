@@ -1,0 +1,243 @@
+"""A server as its own words describe it, a command line or a log, on the way to a scenario.
+
+Every engine's reader fills a `Reading`; what becomes of it is the same for all. Knows no flag of any engine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from simserve.errors import ScenarioError
+from simserve.planner.importers.draft import Draft, scenario_name
+from simserve.planner.importers.model_names import NamedModel, find_model, stored_format
+from simserve.planner.importers.speculation import read_speculation
+from simserve.planner.importers.traffic import PLACEHOLDER_NOTE, placeholder_workload
+from simserve.profiles.architecture import ModelProfile
+from simserve.profiles.model import load_model
+from simserve.scenario.deployment_spec import EngineSpec
+
+ASSUMED_HARDWARE = "h100-sxm-80gb"
+"""GPU of a server whose words do not say one."""
+DTYPES = {"half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}
+"""What servers call the format they compute in -> the scenario's."""
+KV_CACHE_DTYPES = {
+    "auto": "auto",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "bf16": "bf16",
+    "fp8": "fp8",
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2": "fp8",
+    "int8_per_token_head": "int8",
+    "fp8_per_token_head": "fp8",
+    "int4_per_token_head": "int4",
+}
+"""What servers call the format of their KV cache -> the scenario's."""
+_HUMAN = re.compile(r"(\d[\d_]*(?:\.\d+)?)([kKmMgG]?)(i?B?)")
+_SCALES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+"""Suffixes that vLLM reads: small ones are decimal, capital ones binary."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """What has been understood so far.
+
+    Attributes:
+        engine: The engine's profile.
+        version: Its version; None: not said.
+        where: What is read, for errors.
+        deployment: Keys of ``deployment``.
+        options: Keys of ``deployment.engine``.
+        model: What is served, as the server names it.
+        quantization: Format of the weights, as a flag says it in the scenario's words; None: no flag does.
+        dtype: Format that the server computes in.
+        data_parallel_size: Ranks, which share experts where the model has some.
+        shares_attention_ranks: Whether those ranks are cut out of the tensor-parallel ones.
+        speculation: vLLM's ``speculative_config``, or another engine's in its words.
+        as_stored: Flag that leaves the format of the weights to the checkpoint; empty: none does.
+        max_model_len: Longest sequence as overrides of the model's configuration make it; None: the model's.
+        context_scale: Factor of a scaled position embedding; None: the model's own.
+        context_original: Length that it multiplies; None: the model's.
+        ignored: Flags without effect.
+        not_simulated: Flags that have one, which the simulation does not have.
+        notes: Full sentences.
+    """
+
+    engine: str
+    version: str | None
+    where: str
+    deployment: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    quantization: str | None = None
+    dtype: str | None = None
+    data_parallel_size: int = 1
+    shares_attention_ranks: bool = False
+    speculation: dict[str, Any] = field(default_factory=dict)
+    as_stored: str = ""
+    max_model_len: int | None = None
+    context_scale: float | None = None
+    context_original: int | None = None
+    ignored: list[str] = field(default_factory=list)
+    not_simulated: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def set_option(self, key: str, value: Any, said: str) -> None:
+        """Set an option of the engine; ``said`` names it where this simserve has none of that name."""
+        if key in EngineSpec.model_fields:
+            self.options[key] = value
+        else:
+            self.not_simulated.append(said)
+
+    def count(self, flag: str, value: object) -> int:
+        """Return a whole number as servers take it: ``16384``, ``16_384``, ``16k`` (16,000) or ``16K`` (16,384).
+
+        Raises:
+            ScenarioError: It is none.
+        """
+        match = _HUMAN.fullmatch(str(value).strip())
+        number = float(match[1]) * _SCALES[match[2]] if match and not match[3] else 0.5
+        if not number.is_integer():
+            raise ScenarioError("is not a whole number", file=self.where, key=flag, value=value)
+        return int(number)
+
+    def number(self, flag: str, value: object, rule: str) -> float:
+        """Return a number that is not negative.
+
+        Raises:
+            ScenarioError: It is none; ``rule`` says what belongs there.
+        """
+        try:
+            number = float(str(value))
+        except ValueError:
+            number = -1.0
+        if not 0 <= number < float("inf"):
+            raise ScenarioError(rule, file=self.where, key=flag, value=value)
+        return number
+
+    def size(self, flag: str, value: object) -> str:
+        """Return a number of bytes as a scenario writes it: vLLM's ``25.6k`` and ``10G``, also with ``iB``.
+
+        Raises:
+            ScenarioError: It is none.
+        """
+        match = _HUMAN.fullmatch(str(value).strip())
+        if match is None or (match[3] and not match[2]):
+            raise ScenarioError("is not a number of bytes", file=self.where, key=flag, value=value)
+        number = float(match[1].replace("_", "")) * _SCALES[match[2].upper() if match[3].startswith("i") else match[2]]
+        return f"{round(number)} B"
+
+    def set_kv_cache_dtype(self, flag: str, value: object) -> None:
+        """Set the format of the KV cache; one that is not simulated is named."""
+        known = KV_CACHE_DTYPES.get(str(value))
+        if known is None:
+            self.not_simulated.append(f"{flag} {value}")
+        else:
+            self.deployment["kv_cache_dtype"] = known
+
+
+def draft_of(
+    reading: Reading, model: str | None, *, hardware: str | None, title: str, workload: Mapping[str, Any] | None = None
+) -> Draft:
+    """Return the scenario of what was read.
+
+    Args:
+        reading: What was read; its notes come first.
+        model: Profile or configuration to use instead of what the server's model is near to.
+        hardware: GPU; None: `ASSUMED_HARDWARE`.
+        title: First line of the file; ``{}`` is what is served.
+        workload: Its traffic; None: a placeholder.
+
+    Raises:
+        ScenarioError: It names no model, or none that has a profile.
+    """
+    served = reading.model
+    if served is None:
+        raise ScenarioError("names no model", file=reading.where, remedy="say which with --model")
+    if model is not None:
+        named = NamedModel(model, stored_format(served), is_exact=True)
+    else:
+        named = find_model(served, reading.where)
+    profile = load_model(named.model)
+    notes = reading.notes
+    if not named.is_exact:
+        notes.append(f"{served} is taken to have the architecture of {named.model}, by its name; --model says another.")
+    deployment: dict[str, Any] = {"hardware": hardware or ASSUMED_HARDWARE, **reading.deployment}
+    if profile.moe is None and deployment.pop("enable_expert_parallel", False):
+        notes.append(f"Expert parallelism has no effect: {named.model} has no experts.")
+    deployment |= _ranks(reading, has_experts=profile.moe is not None)
+    quantization = _format(reading, named, profile, served)
+    if quantization != "none":
+        deployment["quantization"] = quantization
+    length = _overridden_length(reading, profile)
+    if length is not None:
+        reading.options.setdefault("max_model_len", length)
+    version = {} if reading.version is None else {"version": reading.version}
+    deployment["engine"] = {"name": reading.engine, **version, **reading.options}
+    _speculate(reading, deployment)
+    if reading.not_simulated:
+        notes.append("Not simulated: " + ", ".join(reading.not_simulated) + ".")
+    if reading.ignored:
+        notes.append("Without effect on the simulation: " + ", ".join(dict.fromkeys(reading.ignored)) + ".")
+    if workload is None:
+        notes.append(PLACEHOLDER_NOTE)
+        workload = placeholder_workload(reading.options.get("max_model_len", profile.max_position_embeddings))
+    mapping = {
+        "name": scenario_name(served.rstrip("/").rsplit("/", 1)[-1]),
+        "model": named.model,
+        "deployment": deployment,
+        "workload": dict(workload),
+    }
+    return Draft(mapping, tuple(notes), title.format(served))
+
+
+def _overridden_length(reading: Reading, profile: ModelProfile) -> int | None:
+    """Return the longest sequence that overrides of the model's configuration make; None: there are none."""
+    if reading.context_scale is None:
+        return reading.max_model_len
+    original = reading.context_original or reading.max_model_len or profile.max_position_embeddings
+    return round(reading.context_scale * original)
+
+
+def _speculate(reading: Reading, deployment: dict[str, Any]) -> None:
+    if not reading.speculation:
+        return
+    found = read_speculation(reading.speculation, reading.where)
+    if found is None:
+        reading.not_simulated.append(f"speculation {reading.speculation}")
+        return
+    deployment["speculative"], note = found
+    reading.notes.append(note)
+
+
+def _ranks(reading: Reading, *, has_experts: bool) -> dict[str, int]:
+    """Return data-parallel ranks: inside a replica where they share experts, else as replicas."""
+    size, tensor = reading.data_parallel_size, reading.deployment.get("tensor_parallel_size", 1)
+    if size == 1:
+        return {}
+    if reading.shares_attention_ranks:
+        if tensor % size:
+            rule = f"must divide the tensor-parallel size {tensor}, as attention is cut among its ranks"
+            raise ScenarioError(rule, file=reading.where, key="data-parallel size", value=size)
+        return {"tensor_parallel_size": tensor // size, "data_parallel_size": size}
+    if has_experts:
+        return {"data_parallel_size": size}
+    reading.notes.append(f"A data-parallel size of {size} is read as {size} replicas, each with its own scheduler.")
+    return {"replicas": size}
+
+
+def _format(reading: Reading, named: NamedModel, profile: ModelProfile, served: str) -> str:
+    """Return the weight format: of the flag, else of the model's name, else of the model's own checkpoint."""
+    if reading.quantization is not None:
+        return reading.quantization
+    if named.quantization is not None:
+        reading.notes.append(f"Weights are {named.quantization}, by the name of {served}.")
+        return named.quantization
+    if profile.checkpoint_quantization is not None:
+        return profile.checkpoint_quantization
+    if reading.as_stored:
+        reading.not_simulated.append(reading.as_stored)
+    return reading.dtype if reading.dtype is not None and reading.dtype != profile.dtype else "none"
