@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from simserve.errors import TraceError
-from simserve.planner.importers.draft import Draft, scenario_name
+from simserve.planner.importers.draft import Draft, moved, scenario_name
 from simserve.planner.importers.model_names import find_model
 from simserve.scenario.benchmark import Lengths, arrivals_of, lengths_of
 from simserve.scenario.schema import Scenario
@@ -78,7 +77,7 @@ def import_bench(
         mapping = _served(result, path, hardware=hardware, model=model, version=version, notes=notes)
     else:
         mapping = _of_scenario(result, scenario, hardware=hardware, model=model, version=version, notes=notes)
-        mapping = _moved(mapping, scenario.folder or Path(), folder or Path())
+        mapping = moved(mapping, scenario.folder or Path(), folder or Path())
     workload, files = _workload(result, scenario, name or title, notes)
     mapping = {"name": title, **mapping, "workload": workload}
     measured = _measured(result)
@@ -157,17 +156,6 @@ def _of_scenario(
     if version is not None:
         deployment["engine"] = engine | {"version": version}
     return mapping | {"model": model or scenario.model, "deployment": deployment}
-
-
-def _moved(value: Any, source: Path, target: Path) -> Any:
-    """Return a part of a scenario whose relative paths start in ``target`` instead of ``source``."""
-    if isinstance(value, dict):
-        return {key: _moved(each, source, target) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_moved(each, source, target) for each in value]
-    if isinstance(value, str) and Path(value).suffix and not Path(value).is_absolute() and (source / value).exists():
-        return os.path.relpath((source / value).resolve(), target.resolve())
-    return value
 
 
 def _workload(

@@ -5,12 +5,14 @@ Every engine's reader fills a `Reading`; what becomes of it is the same for all.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.errors import ScenarioError
+from simserve.planner.export.flags import Flags, Word, read_words, similar
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.model_names import NamedModel, find_model, stored_format
 from simserve.planner.importers.speculation import read_speculation
@@ -36,6 +38,8 @@ KV_CACHE_DTYPES = {
     "int4_per_token_head": "int4",
 }
 """What servers call the format of their KV cache -> the scenario's."""
+_LENGTH_IS_FINAL = ("llama3", "longrope", "su", "default")
+"""Kinds of position embeddings whose factor is in the model's length already."""
 _HUMAN = re.compile(r"(\d[\d_]*(?:\.\d+)?)([kKmMgG]?)(i?B?)")
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 """Suffixes that vLLM reads: small ones are decimal, capital ones binary."""
@@ -137,6 +141,121 @@ class Reading:
             self.not_simulated.append(f"{flag} {value}")
         else:
             self.deployment["kv_cache_dtype"] = known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """What the flags of an engine's server mean.
+
+    Attributes:
+        engine: The engine's profile.
+        deployment_counts: Flag of a whole number -> key of ``deployment``.
+        option_counts: Flag of a whole number -> key of ``deployment.engine``.
+        switches: Flag -> key of ``deployment.engine``, and its value where the flag stands.
+        others: Flag -> what reads its value.
+        without_effect: Flags that change nothing the simulation looks at.
+    """
+
+    engine: str
+    deployment_counts: Mapping[str, str]
+    option_counts: Mapping[str, str]
+    switches: Mapping[str, tuple[str, bool]]
+    others: Mapping[str, Callable[[Reading, object], None]]
+    without_effect: re.Pattern[str]
+
+
+def read_arguments(vocabulary: Vocabulary, words: Sequence[str], flags: Flags, reading: Reading) -> None:
+    """Read the arguments of a server; what is unknown, not simulated or without effect is kept by name.
+
+    Raises:
+        ScenarioError: A flag lacks its value, or has one that it does not take.
+    """
+    given, loose = read_words(flags, words)
+    for word in given:
+        _read(vocabulary, reading, word, flags)
+    if reading.model is None and loose:
+        reading.model = loose.pop(0)
+    if loose:
+        reading.notes.append("Not understood: " + " ".join(loose) + ".")
+
+
+def _read(vocabulary: Vocabulary, reading: Reading, word: Word, flags: Flags) -> None:
+    flag, value = word.flag, word.value
+    if not word.is_known:
+        shown = f"{flag} {value}" if value is not None else flag
+        meant = similar(flags, flag)
+        hint = f"; did you mean {meant}?" if meant else "."
+        reading.notes.append(f"{flags.engine} {flags.version} has no {flag}: {shown} is left out{hint}")
+    elif flag in vocabulary.deployment_counts:
+        reading.deployment[vocabulary.deployment_counts[flag]] = reading.count(flag, value)
+    elif flag in vocabulary.others:
+        vocabulary.others[flag](reading, value)
+    elif flag in vocabulary.option_counts:
+        reading.set_option(vocabulary.option_counts[flag], reading.count(flag, value), f"{flag} {value}")
+    elif flag in vocabulary.switches:
+        key, stands = vocabulary.switches[flag]
+        reading.options[key] = stands is (value is True)
+    elif vocabulary.without_effect.fullmatch(flag):
+        reading.ignored.append(flag)
+    else:
+        reading.not_simulated.append(flag if isinstance(value, bool) else f"{flag} {value}")
+
+
+def json_object(reading: Reading, flag: str, value: object) -> Mapping[str, Any]:
+    """Return the JSON object that a flag holds.
+
+    Raises:
+        ScenarioError: It is none.
+    """
+    try:
+        found = json.loads(str(value))
+    except (ValueError, RecursionError) as failure:
+        raise ScenarioError(f"is not JSON: {failure}", file=reading.where, key=flag, value=value) from None
+    if not isinstance(found, dict):
+        raise ScenarioError("must be a JSON object", file=reading.where, key=flag, value=value)
+    return found
+
+
+def read_overrides(reading: Reading, flag: str, settings: Mapping[str, Any]) -> None:
+    """Read overrides of the model's configuration: its length counts, the rest is not simulated.
+
+    Raises:
+        ScenarioError: A length or a factor is none.
+    """
+    for key, value in settings.items():
+        if key == "max_position_embeddings":
+            reading.max_model_len = reading.count(f"{flag} {key}", value)
+        elif key in ("rope_scaling", "rope_parameters") and isinstance(value, Mapping):
+            read_rope_scaling(reading, f"{flag} {key}", value)
+        else:
+            reading.not_simulated.append(f"{flag} {key} {value}")
+
+
+def read_rope_scaling(reading: Reading, flag: str, scaling: Mapping[str, Any]) -> None:
+    """Take the length that a scaled position embedding reaches: its factor times the original length.
+
+    Raises:
+        ScenarioError: One of both is no number.
+    """
+    factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
+    if factor is None:
+        reading.not_simulated.append(f"{flag} {dict(scaling)}")
+        return
+    if scaling.get("rope_type", scaling.get("type")) in _LENGTH_IS_FINAL:
+        return
+    reading.context_scale = reading.number(f"{flag} factor", factor, "is not a number")
+    if original is not None:
+        reading.context_original = reading.count(f"{flag} original_max_position_embeddings", original)
+
+
+def assumptions(engine: str, newest: str, *, hardware: str | None, says_version: bool) -> list[str]:
+    """Return notes on what a command line does not say, and what is taken instead."""
+    notes = []
+    if hardware is None:
+        notes.append(f"The line does not say its GPU: {ASSUMED_HARDWARE} is assumed; --hardware names yours.")
+    if not says_version:
+        notes.append(f"The line does not say its version: read as {engine} {newest}, the newest known.")
+    return notes
 
 
 def draft_of(

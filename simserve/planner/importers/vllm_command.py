@@ -6,14 +6,23 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from simserve.documents import read_mapping
 from simserve.errors import ScenarioError
-from simserve.planner.export.flags import Flags, Word, flags_of, read_words, similar
+from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.pasted import Pasted, is_file, read_pasted, with_dotted, without_shell
-from simserve.planner.importers.server import ASSUMED_HARDWARE, DTYPES, Reading, draft_of
+from simserve.planner.importers.server import (
+    DTYPES,
+    Reading,
+    Vocabulary,
+    assumptions,
+    draft_of,
+    json_object,
+    read_arguments,
+    read_overrides,
+    read_rope_scaling,
+)
 from simserve.planner.importers.speculation import settings_of
 from simserve.profiles.engine_profile import load_engine
 
@@ -37,9 +46,7 @@ _ENGINE_NUMBERS = {
     "--max-num-batched-tokens": "max_num_batched_tokens",
     "--max-cudagraph-capture-size": "max_cudagraph_capture_size",
     "--block-size": "block_size",
-    "--max-model-len": "max_model_len",
     "--num-gpu-blocks-override": "num_gpu_blocks_override",
-    "--long-prefill-token-threshold": "long_prefill_token_threshold",
 }
 _ENGINE_SWITCHES = {
     "--enable-chunked-prefill": "enable_chunked_prefill",
@@ -70,8 +77,6 @@ _QUANTIZATIONS = {
     "gpt_oss_mxfp4": "mxfp4",
 }
 """vLLM's names of weight formats -> the scenario's."""
-_LENGTH_IS_FINAL = ("llama3", "longrope", "su", "default")
-"""Kinds of position embeddings whose factor is in the model's length already."""
 _OF_THE_CHECKPOINT = ("compressed-tensors", "gguf")
 """Names of weight formats that only the checkpoint tells more of."""
 _WITHOUT_EFFECT = re.compile(
@@ -110,13 +115,8 @@ def import_vllm_command(
     arguments, tag = _arguments(pasted.words)
     newest = load_engine("vllm").versions[-1].version
     known = version or tag or newest
-    notes = []
-    if hardware is None:
-        notes.append(f"The line does not say its GPU: {ASSUMED_HARDWARE} is assumed; --hardware names yours.")
-    if version is None and tag is None:
-        notes.append(f"The line does not say its version: read as vllm {newest}, the newest known.")
     reading = read_vllm_arguments(without_shell(arguments), known, _WHERE)
-    reading.notes[:0] = notes
+    reading.notes[:0] = assumptions("vllm", newest, hardware=hardware, says_version=bool(version or tag))
     _read_variables(reading, pasted)
     if reading.model is None:
         raise ScenarioError("names no model", file=_WHERE, remedy="write vllm serve ORG/NAME ...")
@@ -137,13 +137,7 @@ def read_vllm_arguments(arguments: Sequence[str], version: str, where: str) -> R
     flags = flags_of("vllm", version)
     reading = Reading("vllm", version, where)
     words = [word for each in with_dotted(arguments) for word in _without_alias(each, flags)]
-    given, loose = read_words(flags, _with_config(reading, words, flags))
-    for word in given:
-        _read(reading, word, flags)
-    if reading.model is None and loose:
-        reading.model = loose.pop(0)
-    if loose:
-        reading.notes.append("Not understood: " + " ".join(loose) + ".")
+    read_arguments(_VOCABULARY, _with_config(reading, words, flags), flags, reading)
     swap = reading.options.get("swap_space", "0 GiB")
     if swap != "0 GiB" and reading.options.get("preemption_mode") != "swap":
         del reading.options["swap_space"]  # nothing is swapped by itself: it counts only beside --preemption-mode swap
@@ -216,38 +210,23 @@ def _with_config(reading: Reading, words: Sequence[str], flags: Flags) -> list[s
     return [*words[:start], *found, *words[start:]]
 
 
-def _read(reading: Reading, word: Word, flags: Flags) -> None:
-    flag, value = word.flag, word.value
-    if not word.is_known:
-        shown = f"{flag} {value}" if value is not None else flag
-        meant = similar(flags, flag)
-        hint = f"; did you mean {meant}?" if meant else "."
-        reading.notes.append(f"vllm {flags.version} has no {flag}: {shown} is left out{hint}")
-    elif flag == "--model":
-        reading.model = str(value)
-    elif flag in _NUMBERS:
-        reading.deployment[_NUMBERS[flag]] = reading.count(flag, value)
-    elif flag in _ENGINE_NUMBERS:
-        _read_engine_number(reading, flag, value)
-    elif flag in _ENGINE_SWITCHES:
-        reading.options[_ENGINE_SWITCHES[flag]] = value is True
-    elif flag in _OTHERS:
-        _OTHERS[flag](reading, value)
-    elif _WITHOUT_EFFECT.fullmatch(flag):
-        reading.ignored.append(flag)
-    else:
-        reading.not_simulated.append(flag if isinstance(value, bool) else f"{flag} {value}")
-
-
-def _read_engine_number(reading: Reading, flag: str, value: object) -> None:
-    if flag == "--max-model-len" and value in ("-1", "auto"):
+def _max_model_len(reading: Reading, value: object) -> None:
+    if value in ("-1", "auto"):
         reading.notes.append("--max-model-len auto takes what fits; here it is the model's own length.")
-        return
-    count = reading.count(flag, value)
-    if flag == "--long-prefill-token-threshold" and count == 0:
-        reading.ignored.append(flag)  # 0 is no limit
     else:
-        reading.set_option(_ENGINE_NUMBERS[flag], count, f"{flag} {value}")
+        reading.options["max_model_len"] = reading.count("--max-model-len", value)
+
+
+def _prefill_threshold(reading: Reading, value: object) -> None:
+    flag = "--long-prefill-token-threshold"
+    if count := reading.count(flag, value):
+        reading.set_option("long_prefill_token_threshold", count, f"{flag} {value}")
+    else:
+        reading.ignored.append(flag)  # 0 is no limit
+
+
+def _model(reading: Reading, value: object) -> None:
+    reading.model = str(value)
 
 
 def _share(reading: Reading, value: object) -> None:
@@ -334,7 +313,7 @@ def _compilation_config(reading: Reading, value: object) -> None:
     if re.fullmatch(r"\d", str(value)):
         (reading.ignored if str(value) == "3" else reading.not_simulated).append(f"{flag} {value}")  # 3 is the default
         return
-    settings = dict(_json_object(reading, flag, value))
+    settings = dict(json_object(reading, flag, value))
     sizes = settings.pop("cudagraph_capture_sizes", None)
     if isinstance(sizes, list) and sizes:
         settings.setdefault("max_cudagraph_capture_size", max(reading.count(flag, size) for size in sizes))
@@ -352,46 +331,17 @@ def _compilation_config(reading: Reading, value: object) -> None:
 
 
 def _hf_overrides(reading: Reading, value: object) -> None:
-    flag = "--hf-overrides"
-    settings = dict(_json_object(reading, flag, value))
-    length = settings.pop("max_position_embeddings", None)
-    if length is not None:
-        reading.max_model_len = reading.count(f"{flag} max_position_embeddings", length)
-    for key in ("rope_scaling", "rope_parameters"):
-        if isinstance(settings.get(key), Mapping):
-            _rope(reading, f"{flag} {key}", settings.pop(key))
-    reading.not_simulated.extend(f"{flag} {key} {each}" for key, each in settings.items())
+    read_overrides(reading, "--hf-overrides", json_object(reading, "--hf-overrides", value))
 
 
 def _rope_scaling(reading: Reading, value: object) -> None:
-    _rope(reading, "--rope-scaling", _json_object(reading, "--rope-scaling", value))
-
-
-def _rope(reading: Reading, flag: str, scaling: Mapping[str, Any]) -> None:
-    """Take the length that a scaled position embedding reaches: its factor times the original length."""
-    factor = scaling.get("factor")
-    if factor is None:
-        reading.not_simulated.append(f"{flag} {dict(scaling)}")
-        return
-    original = scaling.get("original_max_position_embeddings")
-    if scaling.get("rope_type", scaling.get("type")) in _LENGTH_IS_FINAL:
-        return
-    reading.context_scale = reading.number(f"{flag} factor", factor, "is not a number")
-    if original is not None:
-        reading.context_original = reading.count(f"{flag} original_max_position_embeddings", original)
-
-
-def _json_object(reading: Reading, flag: str, value: object) -> Mapping[str, Any]:
-    try:
-        found = json.loads(str(value))
-    except (ValueError, RecursionError) as failure:
-        raise ScenarioError(f"is not JSON: {failure}", file=reading.where, key=flag, value=value) from None
-    if not isinstance(found, dict):
-        raise ScenarioError("must be a JSON object", file=reading.where, key=flag, value=value)
-    return found
+    read_rope_scaling(reading, "--rope-scaling", json_object(reading, "--rope-scaling", value))
 
 
 _OTHERS: dict[str, Callable[[Reading, object], None]] = {
+    "--model": _model,
+    "--max-model-len": _max_model_len,
+    "--long-prefill-token-threshold": _prefill_threshold,
     "--gpu-memory-utilization": _share,
     "--kv-cache-memory-bytes": _kv_cache_memory,
     "--data-parallel-size": _data_parallel,
@@ -411,6 +361,15 @@ _OTHERS: dict[str, Callable[[Reading, object], None]] = {
     "--hf-overrides": _hf_overrides,
     "--rope-scaling": _rope_scaling,
 }
+
+_VOCABULARY = Vocabulary(
+    engine="vllm",
+    deployment_counts=_NUMBERS,
+    option_counts=_ENGINE_NUMBERS,
+    switches={flag: (key, True) for flag, key in _ENGINE_SWITCHES.items()},
+    others=_OTHERS,
+    without_effect=_WITHOUT_EFFECT,
+)
 
 
 def _read_variables(reading: Reading, pasted: Pasted) -> None:
