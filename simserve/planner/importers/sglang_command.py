@@ -124,7 +124,7 @@ def read_sglang_arguments(arguments: Sequence[str], version: str, where: str) ->
         name, equals, value = word.partition("=")
         spelled = name.replace("_", "-") if name.startswith("--") else name
         words.append(f"{_ALIASES.get(spelled, spelled)}{equals}{value}")
-    read_arguments(_VOCABULARY, words, flags_of("sglang", version), reading)
+    read_arguments(VOCABULARY, words, flags_of("sglang", version), reading)
     settle(reading)
     return reading
 
@@ -266,7 +266,7 @@ def _counted(flag: str, key: str) -> Callable[[Reading, object], None]:
     return read
 
 
-_VOCABULARY = Vocabulary(
+VOCABULARY = Vocabulary(
     engine="sglang",
     deployment_counts={"--tp-size": "tensor_parallel_size", "--pp-size": "pipeline_parallel_size"},
     option_counts={

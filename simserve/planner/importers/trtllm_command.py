@@ -41,12 +41,6 @@ _WITHOUT_EFFECT_KEYS = (
     "trust_remote_code",
     "return_perf_metrics",
 )
-    "backend",
-    "print_iter_log",
-    "enable_iter_perf_stats",
-    "trust_remote_code",
-    "return_perf_metrics",
-)
 _METHODS = {"mtp": "mtp", "eagle": "eagle", "eagle3": "eagle3", "ngram": "ngram", "drafttarget": "draft_model"}
 """TensorRT-LLM's ``decoding_type``, in small letters -> vLLM's method."""
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from simserve.documents import read_mapping
 from simserve.errors import ScenarioError
@@ -370,6 +371,14 @@ _VOCABULARY = Vocabulary(
     others=_OTHERS,
     without_effect=_WITHOUT_EFFECT,
 )
+
+KNOWN_FLAGS = (*_NUMBERS, *_ENGINE_NUMBERS, *_ENGINE_SWITCHES, *_OTHERS)
+"""Flags that a scenario has a key for."""
+
+
+def argument_text(value: Any) -> str:
+    """Return a value as a word of a command line: JSON where it is a mapping or a list."""
+    return json.dumps(value, default=str) if isinstance(value, Mapping | list | tuple) else str(value)
 
 
 def _read_variables(reading: Reading, pasted: Pasted) -> None:
