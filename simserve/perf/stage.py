@@ -271,7 +271,7 @@ def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     kernels = stage.shape.engine.num_group_router_kernels if moe.num_router_groups > 1 else 1
     parts = elementwise_parts(ROUTING_PASSES * moe.num_experts * LOGIT_BYTES, tokens, machine, kernels)
     up, down = model.expert_gemms(stage.shape.expert_slices)
-    if precision.name == "mxfp4" and stage.shape.engine.name == "vllm":
+    if precision.name in stage.shape.engine.padded_expert_formats:
         up, down = marlin_padded(up, down)
     shape = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
     speed = stage.shape.engine.expert_speed.get(precision.name, 1.0)

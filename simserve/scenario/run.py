@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -207,7 +207,10 @@ def _facts(
         fidelity=priced.fidelity,
         fidelity_by_operator=dict(priced.operators),
         expected_error=_expected_error(resolved, simulation),
-        engine_resolved={**asdict(resolved.shape.engine), "notes": [*priced.notes, *without_effect(scenario, specs)]},
+        engine_resolved={
+            **resolved.shape.engine.model_dump(),
+            "notes": [*priced.notes, *without_effect(scenario, specs)],
+        },
         memory=resolved.memory,
         num_gpus=resolved.num_gpus,
         gpu_hour_usd=resolved.gpu_hour_usd,

@@ -243,7 +243,7 @@ def test_experts_laid_out_anew_stay_in_memory_twice_where_there_is_room() -> Non
             ("b200-sxm-180gb", "fp8", {}),
         )
     )
-    served = dataclasses.replace(one, engine=dataclasses.replace(one.engine, gpu_memory_utilization=0.85))
+    served = dataclasses.replace(one, engine=one.engine.model_copy(update={"gpu_memory_utilization": 0.85}))
 
     plan = plan_memory(served)
 

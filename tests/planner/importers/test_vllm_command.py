@@ -30,7 +30,7 @@ def imported(text: str, version: str | None = "0.12", model: str | None = None) 
 def resolved_part(scenario: Scenario) -> tuple[object, ...]:
     """Return everything that decides what one replica does."""
     shape = resolve(scenario).shape
-    engine = dataclasses.replace(shape.engine, sources={}, requested_version=None)
+    engine = shape.engine.model_copy(update={"sources": {}, "requested_version": None})
     return engine, dataclasses.replace(shape, engine=engine)
 
 
