@@ -19,11 +19,17 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
-from simserve.errors import ScenarioError, TraceError
+from simserve.errors import InfeasibleError, InputError, ScenarioError, TraceError
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.importers import sglang_command, vllm_command
-from simserve.planner.importers.server import Reading, Vocabulary
+from simserve.planner.importers.draft import Draft, moved
+from simserve.planner.importers.model_names import find_model
+from simserve.planner.importers.server import ASSUMED_HARDWARE, Reading, Vocabulary, draft_of
+from simserve.planner.importers.speculation import read_speculation
 from simserve.profiles.engine_profile import load_engine
+from simserve.scenario.load import from_mapping
+from simserve.scenario.resolve import resolve
+from simserve.scenario.schema import Scenario
 
 MAX_BYTES = 64 * 2**20
 """Bytes of a log that are read: servers write what they found at start-up first."""
@@ -131,9 +137,9 @@ def read_engine_log(path: Path, version: str | None = None) -> EngineLog:
     reading = _FINISH[said.engine](said, str(path))
     kv = _room(said, reading)
     if kv.blocks is not None:
-        reading.set_option("num_gpu_blocks_override", kv.blocks, f"{kv.blocks} KV blocks")
+        reading.options["num_gpu_blocks_override"] = kv.blocks
     elif kv.bytes is not None:
-        reading.set_option("kv_cache_memory_bytes", f"{kv.bytes} B", f"{kv.bytes} bytes of KV cache")
+        reading.options["kv_cache_memory_bytes"] = kv.bytes
     return EngineLog(reading, kv, unread, source.was_cut)
 
 
@@ -499,3 +505,149 @@ def _room(said: _Lines, reading: Reading) -> KVRoom:
             f"is less than one block of {block}", file=reading.where, key="KV tokens", value=room.tokens
         )
     return replace(room, blocks=room.tokens // block, block_size=block)
+
+
+@dataclass(frozen=True, slots=True)
+class LogImport:
+    """A log, and the scenario of the server that wrote it.
+
+    Attributes:
+        log: What was read.
+        draft: The scenario; None: neither the log nor the caller says its model.
+        estimated_tokens: KV tokens of a rank that simserve expects of that scenario without the log's own figure; None:
+            its GPU or its model is not known, or it cannot be deployed.
+        notes: What a reader has to know, in full sentences.
+    """
+
+    log: EngineLog
+    draft: Draft | None
+    estimated_tokens: int | None
+    notes: tuple[str, ...]
+
+    @property
+    def difference(self) -> float | None:
+        """KV tokens of the log over those that are expected, less one; None where one of both is not known."""
+        if not self.estimated_tokens or self.log.kv.tokens is None:
+            return None
+        return self.log.kv.tokens / self.estimated_tokens - 1.0
+
+
+def import_log(
+    path: Path,
+    *,
+    scenario: Scenario | None = None,
+    hardware: str | None = None,
+    model: str | None = None,
+    version: str | None = None,
+    folder: Path | None = None,
+) -> LogImport:
+    """Return what a start-up log says, and the scenario of that server.
+
+    Args:
+        path: The log.
+        scenario: What the log's settings are put into; None: the log's model under placeholder traffic.
+        hardware: GPU that it ran on; None: the scenario's; without one, an assumed one.
+        model: Profile to use instead of what the log's model is near to, or the scenario's.
+        version: The engine's version; None: as the log says.
+        folder: Where the scenario is to lie; None: the working folder.
+
+    Raises:
+        TraceError: The file holds no start-up line.
+        ScenarioError: A setting is none, or the scenario refuses it.
+    """
+    log = read_engine_log(path, version)
+    notes = list(log.reading.notes)
+    if log.was_cut:
+        notes.append(f"Only the first {MAX_BYTES // 2**20} MiB of the log are read.")
+    if log.reading.version is None:
+        notes.append(f"The log does not say {log.reading.engine}'s version; --engine-version names it.")
+    if log.kv.tokens is None and log.kv.bytes is None:
+        notes.append("The log does not say the room for KV caches: it is estimated.")
+    draft = None
+    if scenario is not None:
+        draft = _of_scenario(log, scenario, hardware=hardware, model=model, folder=folder or Path(), notes=notes)
+    elif log.reading.model is not None or model is not None:
+        draft = _of_log(log, model, hardware=hardware, notes=notes)
+    else:
+        notes.append("The log does not say its model: --model or --scenario names it, and makes a scenario of it.")
+    is_complete = draft is not None and (scenario is not None or hardware is not None)
+    estimated = _estimated_tokens(draft) if is_complete and draft is not None else None
+    if draft is not None:
+        draft = replace(draft, notes=tuple(dict.fromkeys([*notes, *draft.notes]))).checked()
+        notes = list(draft.notes)
+    return LogImport(log, draft, estimated, tuple(notes))
+
+
+def _of_log(log: EngineLog, model: str | None, *, hardware: str | None, notes: list[str]) -> Draft:
+    reading = log.reading
+    reading.model = reading.model or model
+    reading.notes = []
+    if hardware is None:
+        notes.append(f"The log does not say its GPU: {ASSUMED_HARDWARE} is assumed; --hardware names yours.")
+    return draft_of(reading, model, hardware=hardware, title="What does the server of this log, {}, do?")
+
+
+def _of_scenario(
+    log: EngineLog, scenario: Scenario, *, hardware: str | None, model: str | None, folder: Path, notes: list[str]
+) -> Draft:
+    """Return a scenario with the settings of a log in it."""
+    if scenario.deployment.pools:
+        raise ScenarioError(
+            "has pools, and a log is of one server",
+            key="deployment.pools",
+            remedy="name a scenario of one of them",
+        )
+    settings = log.settings
+    if log.reading.data_parallel_size > 1 and scenario.deployment.data_parallel_size == 1:
+        notes.append(f"The server had {log.reading.data_parallel_size} data-parallel ranks; the scenario's stay.")
+    if hardware is not None:
+        settings["deployment.hardware"] = hardware
+    if model is not None:
+        settings["model"] = model
+    elif log.reading.model is not None and not _is_model(log.reading.model, scenario.model, log.reading.where):
+        notes.append(f"The log names {log.reading.model}; the scenario's {scenario.model} is kept.")
+    if log.reading.speculation:
+        _speculate(log.reading, scenario, settings, notes)
+    whole = scenario.model_dump(mode="json", exclude_unset=True)
+    if scenario.deployment.engine.name != log.reading.engine:
+        whole["deployment"]["engine"] = {}  # options of another engine
+    mapping = from_mapping(whole, settings, file="scenario of the log", folder=scenario.folder).model_dump(
+        mode="json", exclude_unset=True
+    )
+    mapping = moved(mapping, scenario.folder or Path(), folder)
+    if log.reading.not_simulated:
+        notes.append("Not simulated: " + ", ".join(log.reading.not_simulated) + ".")
+    return Draft(mapping, (), f"What does {scenario.name} do with the settings of {Path(log.reading.where).name}?")
+
+
+def _is_model(served: str, model: str, where: str) -> bool:
+    """Return whether what a server names is a scenario's model."""
+    try:
+        return find_model(served, where).model == model
+    except ScenarioError:
+        return False
+
+
+def _speculate(reading: Reading, scenario: Scenario, settings: dict[str, Any], notes: list[str]) -> None:
+    """Put a log's speculation where the scenario has none; how many drafts are accepted, a scenario knows better."""
+    found = read_speculation(reading.speculation, reading.where)
+    if found is None:
+        reading.not_simulated.append(f"speculation {reading.speculation}")
+    elif scenario.deployment.speculative is None:
+        settings["deployment.speculative"], note = found
+        notes.append(note)
+    elif scenario.deployment.speculative.method != found[0]["method"]:
+        notes.append(f"The log says speculation by {found[0]['method']}; the scenario's is kept.")
+
+
+def _estimated_tokens(draft: Draft) -> int | None:
+    """Return the KV tokens that a scenario has room for by its own rules, without those that the log says."""
+    deployment = dict(draft.mapping["deployment"])
+    engine = dict(deployment["engine"])
+    for key in ("num_gpu_blocks_override", "kv_cache_memory_bytes"):
+        engine.pop(key, None)
+    try:
+        memory = resolve(from_mapping(dict(draft.mapping) | {"deployment": deployment | {"engine": engine}})).memory
+    except (InputError, InfeasibleError):
+        return None
+    return memory.num_kv_blocks * memory.block_size

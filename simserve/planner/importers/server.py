@@ -19,7 +19,6 @@ from simserve.planner.importers.speculation import read_speculation
 from simserve.planner.importers.traffic import PLACEHOLDER_NOTE, placeholder_workload
 from simserve.profiles.architecture import ModelProfile
 from simserve.profiles.model import load_model
-from simserve.scenario.deployment_spec import EngineSpec
 
 ASSUMED_HARDWARE = "h100-sxm-80gb"
 """GPU of a server whose words do not say one."""
@@ -89,13 +88,6 @@ class Reading:
     not_simulated: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def set_option(self, key: str, value: Any, said: str) -> None:
-        """Set an option of the engine; ``said`` names it where this simserve has none of that name."""
-        if key in EngineSpec.model_fields:
-            self.options[key] = value
-        else:
-            self.not_simulated.append(said)
-
     def count(self, flag: str, value: object) -> int:
         """Return a whole number as servers take it: ``16384``, ``16_384``, ``16k`` (16,000) or ``16K`` (16,384).
 
@@ -122,8 +114,8 @@ class Reading:
             raise ScenarioError(rule, file=self.where, key=flag, value=value)
         return number
 
-    def size(self, flag: str, value: object) -> str:
-        """Return a number of bytes as a scenario writes it: vLLM's ``25.6k`` and ``10G``, also with ``iB``.
+    def size(self, flag: str, value: object) -> int:
+        """Return a number of bytes as vLLM takes it, ``25.6k`` or ``10G``, also with ``iB``.
 
         Raises:
             ScenarioError: It is none.
@@ -132,7 +124,7 @@ class Reading:
         if match is None or (match[3] and not match[2]):
             raise ScenarioError("is not a number of bytes", file=self.where, key=flag, value=value)
         number = float(match[1].replace("_", "")) * _SCALES[match[2].upper() if match[3].startswith("i") else match[2]]
-        return f"{round(number)} B"
+        return round(number)
 
     def set_kv_cache_dtype(self, flag: str, value: object) -> None:
         """Set the format of the KV cache; one that is not simulated is named."""
@@ -191,7 +183,7 @@ def _read(vocabulary: Vocabulary, reading: Reading, word: Word, flags: Flags) ->
     elif flag in vocabulary.others:
         vocabulary.others[flag](reading, value)
     elif flag in vocabulary.option_counts:
-        reading.set_option(vocabulary.option_counts[flag], reading.count(flag, value), f"{flag} {value}")
+        reading.options[vocabulary.option_counts[flag]] = reading.count(flag, value)
     elif flag in vocabulary.switches:
         key, stands = vocabulary.switches[flag]
         reading.options[key] = stands is (value is True)

@@ -146,8 +146,7 @@ def settle(reading: Reading) -> None:
             options[key] = max(options[key] // ranks, 1)
     tokens = options.pop("kv_tokens", None)
     if tokens is not None:
-        blocks = max(tokens // options.get("block_size", 1), 1)
-        reading.set_option("num_gpu_blocks_override", blocks, f"--max-total-tokens {tokens}")
+        options["num_gpu_blocks_override"] = max(tokens // options.get("block_size", 1), 1)
     _settle_speculation(reading)
 
 

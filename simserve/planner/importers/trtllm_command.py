@@ -87,8 +87,7 @@ def _settle(reading: Reading) -> None:
         reading.shares_attention_ranks = reading.data_parallel_size > 1
     tokens = reading.options.pop("kv_tokens", None)
     if tokens is not None:
-        blocks = max(tokens // reading.options.get("block_size", 32), 1)
-        reading.set_option("num_gpu_blocks_override", blocks, f"kv_cache_config.max_tokens {tokens}")
+        reading.options["num_gpu_blocks_override"] = max(tokens // reading.options.get("block_size", 32), 1)
 
 
 def _experts(reading: Reading, value: object) -> None:

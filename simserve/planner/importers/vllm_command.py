@@ -221,7 +221,7 @@ def _max_model_len(reading: Reading, value: object) -> None:
 def _prefill_threshold(reading: Reading, value: object) -> None:
     flag = "--long-prefill-token-threshold"
     if count := reading.count(flag, value):
-        reading.set_option("long_prefill_token_threshold", count, f"{flag} {value}")
+        reading.options["long_prefill_token_threshold"] = count
     else:
         reading.ignored.append(flag)  # 0 is no limit
 
@@ -236,8 +236,7 @@ def _share(reading: Reading, value: object) -> None:
 
 
 def _kv_cache_memory(reading: Reading, value: object) -> None:
-    flag = "--kv-cache-memory-bytes"
-    reading.set_option("kv_cache_memory_bytes", reading.size(flag, value), f"{flag} {value}")
+    reading.options["kv_cache_memory_bytes"] = reading.size("--kv-cache-memory-bytes", value)
 
 
 def _data_parallel(reading: Reading, value: object) -> None:
