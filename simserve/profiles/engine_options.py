@@ -57,9 +57,9 @@ class EngineOptions(FrozenModel):
     """Token budget of one step."""
     enable_chunked_prefill: bool | None = None
     """Whether a prompt may be split over several steps."""
-    long_prefill_token_threshold: Count | None = None
+    long_prefill_token_threshold: Annotated[int, Field(ge=0, le=MAX_COUNT)] | None = None
     """vLLM: the most tokens of one prompt in a step, so that others find room beside a long one; with chunked prefill.
-    Absent: as many as the budget has left."""
+    0 or absent: as many as the budget has left."""
     enable_prefix_caching: bool | None = None
     """Whether requests that begin alike share KV blocks; a workload without `sessions`, `shared_prefix` or a trace that
     says what prompts share has nothing to share."""
@@ -211,7 +211,7 @@ def refuse_threshold(asked: EngineOptions, batching: str, is_chunked: bool, max_
         ScenarioError: ``long_prefill_token_threshold`` is set so.
     """
     key, limit = "long_prefill_token_threshold", asked.long_prefill_token_threshold
-    if limit is None:
+    if not limit:
         return
     if batching == "static" or not is_chunked:
         raise refuse(key, limit, "needs continuous batching and chunked prefill", "leave it out")

@@ -22,6 +22,9 @@ _SWITCHES = {"enable_chunked_prefill": "chunked_prefill", "enable_prefix_caching
 _CHOICES = {("scheduling_policy", "priority"): "priority_scheduling", ("preemption_mode", "swap"): "swap"}
 """Options of the engine and a value -> the feature that it takes."""
 
+_HOST_MEMORY = ("cpu_offload_gb", "n_gpu_layers", "num_gpu")
+"""What engines call keeping weights outside the GPU."""
+
 
 class AskedFeature(NamedTuple):
     """A feature that a deployment uses.
@@ -98,12 +101,25 @@ def check_feature(
     """
     lack = profile.lack(asked.name, deployment.engine.version, hardware.name, hardware.compute_capability)
     if lack is not None:
-        has_others = bool(profile.features.get(asked.name))
-        remedy = "set deployment.engine.version to one that has it, or leave it out" if has_others else "leave it out"
+        others = [key for key in _HOST_MEMORY if profile.feature_range(key, deployment.engine.version) is not None]
+        remedy = "leave it out"
+        if asked.name in _HOST_MEMORY and others:
+            remedy = f"write deployment.engine.{others[0]}"
+        elif profile.features.get(asked.name):
+            remedy = "set deployment.engine.version to one that has it, or leave it out"
         raise ScenarioError(f"does not run: {lack}", key=f"deployment.{asked.key}", value=asked.value, remedy=remedy)
 
 
-def feature_notes(deployment: DeploymentSpec, profile: EngineProfile) -> list[str]:
-    """Return what a reader should know of the features that a deployment uses, as they are in that version."""
-    ranges = (profile.feature_range(asked.name, deployment.engine.version) for asked in asked_features(deployment))
-    return [each.note for each in ranges if each is not None and each.note]
+def feature_notes(scenario: Scenario) -> list[str]:
+    """Return what a reader should know of the features that a scenario uses, as they are in its engine's version."""
+    deployment, notes = scenario.deployment, []
+    for each in [deployment.of_pool(pool) for pool in deployment.pools] or [deployment]:
+        profile, asked_for = load_engine(each.engine.name, scenario.folder), each.engine.version
+        known = profile.nearest_version(asked_for).version
+        if profile.features_of(asked_for, None) != profile.features_of(known, None):
+            notes.append(
+                f"of {profile.name} {asked_for} the features are known; defaults and kernels are those of {known}"
+            )
+        ranges = (profile.feature_range(asked.name, asked_for) for asked in asked_features(each))
+        notes += [found.note for found in ranges if found is not None and found.note]
+    return list(dict.fromkeys(notes))

@@ -21,6 +21,7 @@ from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.profiles.expected_errors import UNVALIDATED, expected_error, generation_of, load_expected_errors
 from simserve.scenario.control import control_of
+from simserve.scenario.features import feature_notes
 from simserve.scenario.fit import check_fit, quality_of
 from simserve.scenario.objective import objective
 from simserve.scenario.pools import pool_setups
@@ -209,7 +210,7 @@ def _facts(
         expected_error=_expected_error(resolved, simulation),
         engine_resolved={
             **resolved.shape.engine.model_dump(),
-            "notes": [*priced.notes, *without_effect(scenario, specs)],
+            "notes": [*priced.notes, *feature_notes(scenario), *without_effect(scenario, specs)],
         },
         memory=resolved.memory,
         num_gpus=resolved.num_gpus,

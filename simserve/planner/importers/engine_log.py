@@ -25,7 +25,7 @@ from simserve.planner.importers import sglang_command, vllm_command
 from simserve.planner.importers.draft import Draft, moved
 from simserve.planner.importers.model_names import find_model
 from simserve.planner.importers.server import ASSUMED_HARDWARE, Reading, Vocabulary, draft_of
-from simserve.planner.importers.speculation import read_speculation
+from simserve.planner.importers.speculation import read_speculation, unsimulated_note
 from simserve.profiles.engine_profile import load_engine
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
@@ -632,7 +632,7 @@ def _speculate(reading: Reading, scenario: Scenario, settings: dict[str, Any], n
     """Put a log's speculation where the scenario has none; how many drafts are accepted, a scenario knows better."""
     found = read_speculation(reading.speculation, reading.where)
     if found is None:
-        reading.not_simulated.append(f"speculation {reading.speculation}")
+        notes.append(unsimulated_note(reading.speculation, reading.engine, reading.version))
     elif scenario.deployment.speculative is None:
         settings["deployment.speculative"], note = found
         notes.append(note)

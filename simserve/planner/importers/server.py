@@ -15,7 +15,7 @@ from simserve.errors import ScenarioError
 from simserve.planner.export.flags import Flags, Word, read_words, similar
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.model_names import NamedModel, find_model, stored_format
-from simserve.planner.importers.speculation import read_speculation
+from simserve.planner.importers.speculation import read_speculation, unsimulated_note
 from simserve.planner.importers.traffic import PLACEHOLDER_NOTE, placeholder_workload
 from simserve.profiles.architecture import ModelProfile
 from simserve.profiles.model import load_model
@@ -318,7 +318,7 @@ def _speculate(reading: Reading, deployment: dict[str, Any]) -> None:
         return
     found = read_speculation(reading.speculation, reading.where)
     if found is None:
-        reading.not_simulated.append(f"speculation {reading.speculation}")
+        reading.notes.append(unsimulated_note(reading.speculation, reading.engine, reading.version))
         return
     deployment["speculative"], note = found
     reading.notes.append(note)

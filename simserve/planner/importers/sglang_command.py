@@ -251,7 +251,7 @@ def _overrides(reading: Reading, value: object) -> None:
 
 
 def _algorithm(reading: Reading, value: object) -> None:
-    reading.speculation["method"] = _ALGORITHMS.get(str(value).upper(), str(value))
+    reading.speculation["method"] = _ALGORITHMS.get(str(value).upper(), str(value).lower())
 
 
 def _draft_model(reading: Reading, value: object) -> None:

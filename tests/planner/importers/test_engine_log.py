@@ -20,8 +20,9 @@ from tests.scenario.builders import make_scenario
 VLLM_V0 = """\
 INFO 11-27 10:00:00 api_server.py:585] vLLM API server version 0.6.4.post1
 INFO 11-27 10:00:00 api_server.py:586] args: Namespace(subparser='serve', model_tag='meta-llama/Llama-3.1-8B', \
-config='', host=None, port=8000, allowed_origins=['*'], model='meta-llama/Llama-3.1-8B', dtype='auto', max_model_len=8192, \
-tensor_parallel_size=2, block_size=16, gpu_memory_utilization=0.95, max_num_seqs=64, enforce_eager=False, \
+config='', host=None, port=8000, allowed_origins=['*'], model='meta-llama/Llama-3.1-8B', dtype='auto', \
+max_model_len=8192, tensor_parallel_size=2, block_size=16, gpu_memory_utilization=0.95, max_num_seqs=64, \
+enforce_eager=False, \
 kv_cache_dtype='auto', dispatch_function=<function serve at 0x7f>)
 INFO 11-27 10:00:09 llm_engine.py:249] Initializing an LLM engine (v0.6.4.post1) with config: \
 model='meta-llama/Llama-3.1-8B', speculative_config=None, dtype=torch.bfloat16, max_seq_len=8192, \

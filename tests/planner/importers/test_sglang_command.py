@@ -138,29 +138,9 @@ def test_what_is_no_line_is_refused(text: str, message: str) -> None:
 
 
 _PIECES = (
-    *(
-        "--tp",
-        "2",
-        "--dp",
-        "--enable-dp-attention",
-        "--chunked-prefill-size",
-        "-1",
-        "--max-total-tokens",
-        "'",
-        "{",
-        "\\",
-    ),
-    *(
-        "--speculative-algorithm",
-        "EAGLE",
-        "--speculative-eagle-topk",
-        "--page-size",
-        "0",
-        "--torchao-config",
-        "x",
-        "=",
-        "$A",
-    ),
+    *("--tp", "2", "--dp", "--enable-dp-attention", "--chunked-prefill-size", "-1", "--max-total-tokens", "'", "{"),
+    *("--speculative-algorithm", "EAGLE", "--speculative-eagle-topk", "--page-size", "0", "--torchao-config", "x"),
+    *("=", "$A", "\\"),
 )
 
 
