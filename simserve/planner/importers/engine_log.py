@@ -15,9 +15,9 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from io import BufferedReader
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from simserve.errors import InfeasibleError, InputError, ScenarioError, TraceError
 from simserve.planner.export.flags import Flags, flags_of
@@ -173,7 +173,7 @@ class _Source:
 
     def _lines(self, file: BufferedReader) -> Iterator[str]:
         start = file.peek(4)[:4]
-        source: IO[bytes] = gzip.GzipFile(fileobj=file) if start[:2] == b"\x1f\x8b" else file
+        source: BufferedIOBase = gzip.GzipFile(fileobj=file) if start[:2] == b"\x1f\x8b" else file
         wide = next((name for mark, name in _WIDE.items() if start.startswith(mark)), None)
         if wide is not None:
             text = source.read(MAX_BYTES).decode(wide, errors="replace")

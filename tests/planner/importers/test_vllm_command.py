@@ -76,6 +76,7 @@ _RANKS = ("model=deepseek-v3", "deployment.quantization=fp8", "deployment.hardwa
             (
                 "deployment.speculative={method: draft_model, draft_model: llama-3.2-1b, num_speculative_tokens: 5, "
                 "acceptance_rate: 0.6}",
+                "deployment.engine.version=0.17",
             ),
             '"model": "meta-llama/Llama-3.2-1B"',
         ),
@@ -91,7 +92,7 @@ def test_rare_keys_come_back_too(overrides: tuple[str, ...], words: str) -> None
 
     line = export(scenario, "vllm")
     assert words in line.line
-    back = import_vllm_command(line.line, hardware=scenario.deployment.hardware, version="0.12")
+    back = import_vllm_command(line.line, hardware=scenario.deployment.hardware, version=line.version)
     assert resolved_part(back.scenario) == resolved_part(scenario)
     assert back.scenario.deployment.speculative == scenario.deployment.speculative
 
