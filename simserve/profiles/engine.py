@@ -14,10 +14,8 @@ from simserve.profiles.engine_offload import resolve_offload
 from simserve.profiles.engine_overrides import Choices, read_overrides
 from simserve.profiles.engine_profile import (
     EngineProfile,
-    EngineVersion,
     MemoryRule,
     load_engine,
-    version_key,
 )
 from simserve.profiles.engine_resolution import (
     Place,
@@ -253,7 +251,7 @@ def resolve_engine(
     ranks = tensor_parallel_size * pipeline_parallel_size
     place = Place(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, host_slowdown)
     choices = Choices(read_overrides(overrides), f"{profile.name} {known.version} default on {gpu_name}")
-    choices.sources["version"] = _version_source(known, version, profile.versions[0])
+    choices.sources["version"] = profile.version_source(version)
     scheduling = resolve_scheduling(choices, known)
     limits = resolve_limits(choices, known, place, model_max_len, scheduling["batching"])
     settings = {
@@ -273,14 +271,3 @@ def resolve_engine(
         sources=dict(sorted(choices.sources.items())),
         **settings,
     )
-
-
-def _version_source(known: EngineVersion, requested: str | None, oldest: EngineVersion) -> str:
-    if requested is None:
-        return "newest known version"
-    wanted = version_key(requested)
-    if wanted == version_key(known.version):
-        return "scenario"
-    if wanted < version_key(oldest.version):
-        return f"oldest known version; scenario asks for {requested}, which is older"
-    return f"nearest older known version to the {requested} of the scenario"

@@ -17,11 +17,12 @@ from simserve.errors import InputError, ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.checkpoint import WeightFormatName
 from simserve.profiles.engine_blocks import complete_versions
-from simserve.profiles.engine_memory import RuntimeMemory, StaticReserve
+from simserve.profiles.engine_memory import RuntimeMemory, SizeRange, StaticReserve, WindowedKV
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel, validate
 
 MemoryRule = Literal["total", "free_after_load", "static_fraction"]
+_NOT_KNOWN = "defaults of"
 _VERSION = re.compile(r"[vb]?(\d+(?:\.\d+)*)")
 
 
@@ -132,27 +133,20 @@ class Memory(FrozenModel):
     """The share is of the `total` (vLLM), of what is `free_after_load`, or the `static_fraction` (SGLang)."""
     gpu_memory_utilization: Tiered | None = None
     """The share; absent: computed from `static_reserve`."""
-    static_reserve: StaticReserve | None = None
-    """The parts of SGLang's reserve."""
+    static_reserve: tuple[StaticReserve, ...] = ()
+    """SGLang's reserve by GPU memory, the largest GPU first; the first that fits counts."""
     source: str
     """Where the rule and the share come from."""
 
     @model_validator(mode="after")
     def _has_one_share(self) -> Self:
-        if (self.gpu_memory_utilization is None) == (self.static_reserve is None):
+        if (self.gpu_memory_utilization is None) != bool(self.static_reserve):
             raise ValueError("needs either gpu_memory_utilization or static_reserve")
         return self
 
-
-class SizeRange(FrozenModel):
-    """Equally spaced batch sizes, both ends included."""
-
-    start: int = Field(alias="from", ge=1)
-    """First size."""
-    stop: int = Field(alias="to", ge=1)
-    """Last size."""
-    step: int = Field(ge=1)
-    """Distance."""
+    def reserve(self, gpu_memory_bytes: float) -> StaticReserve:
+        """Return the reserve on a GPU of that size, where the share is computed from one."""
+        return next(each for each in self.static_reserve if gpu_memory_bytes >= each.memory_at_least)
 
 
 class CudaGraphs(FrozenModel):
@@ -325,10 +319,22 @@ class EngineProfile(FrozenModel):
     """Engine that it is a calibration of, whose kernels, weight formats and flags hold; absent: itself."""
     description: str
     """What it is and what the profile leaves out."""
+    windowed_kv: tuple[WindowedKV, ...] = ()
+    """How the KV of layers with a sliding window is kept, oldest first; empty: like that of all others."""
     devices: Devices | None = None
     """Whose devices it runs on; none: not known, any is accepted."""
     versions: tuple[EngineVersion, ...] = Field(min_length=1)
     """Known versions, oldest first."""
+
+    def windows_of(self, version: str | None) -> WindowedKV | None:
+        """Return how a version keeps layers with a sliding window; None: like all others. The newest without one.
+
+        Raises:
+            InputError: ``version`` is not a version number.
+        """
+        wanted = version_key(version or self.versions[-1].version)
+        fitting = [known for known in self.windowed_kv if version_key(known.since) <= wanted]
+        return fitting[-1] if fitting else None
 
     def nearest_version(self, requested: str | None) -> EngineVersion:
         """Return the defaults of the nearest version that is not newer than ``requested``.
@@ -343,6 +349,34 @@ class EngineProfile(FrozenModel):
         wanted = version_key(requested, [known.version for known in self.versions])
         fitting = [known for known in self.versions if version_key(known.version) <= wanted]
         return fitting[-1] if fitting else self.versions[0]
+
+    def version_source(self, requested: str | None) -> str:
+        """Return where the version whose defaults hold comes from, for `ResolvedEngine.sources`.
+
+        ``scenario`` where the requested one is known, or a patch release of a known one.
+        """
+        if requested is None:
+            return "newest known version"
+        known = self.nearest_version(requested)
+        wanted, found = version_key(requested), version_key(known.version)
+        if wanted == found:
+            return "scenario"
+        if wanted < found:
+            return f"{_NOT_KNOWN} {known.version}, the oldest known"
+        if len(found) > 1 and wanted[: len(found)] == found:
+            return f"scenario, a patch release of {known.version}"
+        return f"{_NOT_KNOWN} {known.version}, the nearest older known"
+
+
+def version_note(name: str, requested: str | None, source: str) -> str | None:
+    """Return what an answer says first where the version asked for is not known; None where it is.
+
+    Args:
+        name: Engine.
+        requested: Version asked for.
+        source: `EngineProfile.version_source` of it.
+    """
+    return f"{name} {requested}: {source}" if source.startswith(_NOT_KNOWN) else None
 
 
 def version_key(version: str, known: list[str] | None = None) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.profiles.engine_memory import SizeRange
 from simserve.profiles.engine_overrides import (
     Choices,
     refuse,
@@ -17,7 +18,7 @@ from simserve.profiles.engine_overrides import (
     refuse_sharing,
     refuse_static_keys,
 )
-from simserve.profiles.engine_profile import CudaGraphs, EngineVersion, NewTokenRatio, SizeRange, Tiered
+from simserve.profiles.engine_profile import CudaGraphs, EngineVersion, NewTokenRatio, Tiered
 
 _SGLANG_RATIO = NewTokenRatio(
     initial=0.7, minimum_factor=0.14, decay_steps=600, source="SGLang 0.5's, as this engine does not estimate"
@@ -243,8 +244,8 @@ def resolve_memory(
     share = 0.0
     if memory.gpu_memory_utilization is not None:
         share = place.value(memory.gpu_memory_utilization)
-    elif memory.static_reserve is not None:
-        share = memory.static_reserve.share(place.gpu_memory_bytes, budget, largest, place.num_ranks)
+    elif memory.static_reserve:
+        share = memory.reserve(place.gpu_memory_bytes).share(place.gpu_memory_bytes, budget, largest, place.num_ranks)
     return {
         "enforce_eager": is_eager,
         "max_cudagraph_capture_size": choices.pick("max_cudagraph_capture_size", largest),

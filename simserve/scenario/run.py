@@ -19,6 +19,7 @@ from simserve.metrics.summary import RunFacts, latency_values, measure, summariz
 from simserve.metrics.users import UsersFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
+from simserve.profiles.engine_profile import version_note
 from simserve.profiles.expected_errors import UNVALIDATED, expected_error, generation_of, load_expected_errors
 from simserve.scenario.control import control_of
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
@@ -290,6 +291,12 @@ def _part(progress: Progress | None, replication: int, replications: int) -> Pro
     return lambda done, total: progress(replication * total + done, replications * total)
 
 
+def _version_notes(resolved: ResolvedScenario) -> list[str]:
+    engine = resolved.shape.engine
+    note = version_note(engine.name, engine.requested_version, engine.sources["version"])
+    return [note] if note else []
+
+
 def _facts(
     resolved: ResolvedScenario, priced: PricedDeployment, simulation: Simulation, specs: RequestSpecs, *, explain: bool
 ) -> RunFacts:
@@ -302,7 +309,10 @@ def _facts(
         fidelity=priced.fidelity,
         fidelity_by_operator=dict(priced.operators),
         expected_error=_expected_error(resolved, simulation),
-        engine_resolved={**asdict(resolved.shape.engine), "notes": [*priced.notes, *without_effect(scenario, specs)]},
+        engine_resolved={
+            **asdict(resolved.shape.engine),
+            "notes": [*_version_notes(resolved), *priced.notes, *without_effect(scenario, specs)],
+        },
         formats=resolved.formats,
         memory=resolved.memory,
         num_gpus=resolved.num_gpus,

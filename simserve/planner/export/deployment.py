@@ -15,10 +15,11 @@ from simserve.errors import ScenarioError
 from simserve.perf.weights import checkpoint_bytes
 from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
-from simserve.profiles.model import ModelProfile
+from simserve.profiles.model import ModelProfile, load_model
 from simserve.scenario.fit import check_fit
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
+from simserve.scenario.speculative import SpeculativeSpec
 
 _KNOBS = (
     "max_model_len",
@@ -32,6 +33,8 @@ _KNOBS = (
 )
 """Knobs that some engine has a flag for, in the order that a command line is read."""
 
+
+_EAGLE_PLACEHOLDER = "ORG/EAGLE-HEAD"
 
 _SAID = frozenset(
     {
@@ -236,7 +239,7 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
         notes.append(f"{model.name} has no Hugging Face repository on record: put the path of its weights instead")
     if "scenario" not in engine.sources["version"] and engine.requested_version is None:
         notes.append(f"no version of {engine.name} is named: written for {version}, the newest known")
-    is_exact = engine.requested_version is None or engine.sources["version"] == "scenario"
+    is_exact = engine.requested_version is None or engine.sources["version"].startswith("scenario")
     if not is_exact:
         notes.append(f"defaults of {engine.name} {version} are taken from {engine.version}, so every knob is said")
     if scenario.deployment.engine.frontend_latency is not None:
@@ -259,6 +262,18 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
         notes=notes,
         unsaid=_rare_keys(scenario),
     )
+
+
+def draft_checkpoint(deployment: Deployment, asked: SpeculativeSpec) -> str | None:
+    """Return what the drafter is loaded from: a repository, or a place for one; None where the engine has it."""
+    if asked.method == "draft_model":
+        assert asked.draft_model is not None
+        draft = load_model(asked.draft_model, deployment.scenario.folder)
+        return draft.huggingface_id or draft.name
+    if asked.method == "eagle":
+        deployment.note(f"put the repository of the EAGLE head of {deployment.checkpoint} for {_EAGLE_PLACEHOLDER}")
+        return _EAGLE_PLACEHOLDER
+    return None
 
 
 def _rare_keys(scenario: Scenario) -> dict[str, Any]:

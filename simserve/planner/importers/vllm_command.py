@@ -277,8 +277,8 @@ def _kv_cache_dtype(reading: _Reading, value: object) -> None:
 
 
 def _scheduling_policy(reading: _Reading, value: object) -> None:
-    if value == "fcfs":
-        reading.engine["scheduling_policy"] = "fcfs"
+    if value in ("fcfs", "priority"):
+        reading.engine["scheduling_policy"] = value
     else:
         reading.not_simulated.append(f"--scheduling-policy {value}")
 

@@ -12,9 +12,11 @@ from simserve.errors import ScenarioError
 from simserve.planner.export.export import export
 from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.vllm_command import import_vllm_command
+from simserve.scenario.bundled import scenario_names
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
+from simserve.workload.arrival_spec import AllAtOnceArrivals
 from tests.scenario.builders import make_scenario
 
 GPU = "h100-sxm-80gb"
@@ -58,6 +60,24 @@ def test_an_exported_command_comes_back_as_the_same_deployment(overrides: tuple[
 
     back = imported(line.lines, version=line.version)
     assert resolved_part(back.scenario) == resolved_part(scenario)
+
+
+_NOT_OF_VLLM = ("batch-size-sweet-spot", "static-vs-continuous")
+"""No vLLM server does what these ask for, or no checkpoint is known that holds it."""
+
+
+@pytest.mark.parametrize("name", sorted({*scenario_names()} - {*_NOT_OF_VLLM}))
+def test_the_command_of_a_bundled_scenario_comes_back(name: str) -> None:
+    """The same replica, but for what no flag says; requests that are all there at once stream to nobody."""
+    scenario = load(name, ["deployment.engine.priority_preemption=false"])
+    line = export(scenario, "vllm")
+
+    back = import_vllm_command(line.lines, hardware=resolve(scenario).shape.hardware.name, version=line.version)
+    served = back.scenario
+    if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
+        workload = served.workload.model_copy(update={"arrivals": scenario.workload.arrivals})
+        served = served.model_copy(update={"workload": workload})
+    assert resolved_part(served) == resolved_part(scenario)
 
 
 _RANKS = ("model=deepseek-v3", "deployment.quantization=fp8", "deployment.hardware=h200-sxm-141gb")
@@ -196,14 +216,14 @@ def test_nothing_is_lost_in_silence() -> None:
     """Unknown, not simulated and without effect are named apart."""
     draft = imported(
         "vllm serve meta-llama/Llama-3.1-8B extra --frobnicate 3 --enable-expert-paralel --enable-lora "
-        "--max-loras 4 --port 8000 --scheduling-policy priority --quantization bitsandbytes --swap-space 8"
+        "--max-loras 4 --port 8000 --scheduling-policy lottery --quantization bitsandbytes --swap-space 8"
     )
 
     notes = "\n".join(draft.notes)
     assert "has no --frobnicate: --frobnicate 3 is left out." in notes
     assert "did you mean --enable-expert-parallel?" in notes
     assert (
-        "Not simulated: --enable-lora, --max-loras 4, --scheduling-policy priority, --swap-space 8, "
+        "Not simulated: --enable-lora, --max-loras 4, --scheduling-policy lottery, --swap-space 8, "
         "--quantization bitsandbytes." in notes
     )
     assert "Without effect on the simulation: --port." in notes
