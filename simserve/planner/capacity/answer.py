@@ -27,6 +27,8 @@ CONVERSATION_TOLERANCE = 0.02
 """Runs a load, and how closely it is looked, where each run lasts until the longest conversations are over."""
 THOROUGH_REQUESTS = 1_000_000
 """Most requests of all runs at one load where a precision is asked for."""
+THOROUGH_FRESH_REQUESTS = 4_000_000
+"""The same of steady open traffic."""
 Progress = Callable[[int, float], None]
 """Called before each run with the runs so far and the load."""
 
@@ -193,7 +195,7 @@ def capacity(
     """
     asked, scenario = scenario, _without_api(scenario)
     probe, traffic = probe_of(scenario), own_traffic(scenario)
-    effort = _effort(scenario, traffic, precision, replications, num_requests)
+    effort = _effort(scenario, traffic, precision, replications, num_requests, is_steady=probe.is_steady)
     slo = objective(scenario)
     assert slo is not None  # probe_of
     is_closed = is_closed_loop(scenario)
@@ -204,6 +206,7 @@ def capacity(
         effort=effort,
         highest=math.inf if highest is None else highest,
         is_whole=is_closed,
+        finishable=probe.finishable if probe.is_steady else None,
     )
     return Capacity(scenario=asked, found=found, is_closed_loop=is_closed)
 
@@ -231,6 +234,8 @@ def _effort(
     precision: float | None,
     replications: int | None,
     num_requests: int | None,
+    *,
+    is_steady: bool,
 ) -> Effort:
     effort = Effort(num_requests=num_requests)
     if precision is not None:
@@ -239,9 +244,12 @@ def _effort(
             precision=precision,
             tolerance=min(effort.tolerance, precision / 2),
             most_requests=THOROUGH_REQUESTS,
+            most_fresh_requests=THOROUGH_FRESH_REQUESTS,
         )
     if replications is not None:
-        effort = replace(effort, replications=replications)
+        effort = replace(effort, replications=replications, fresh_runs=replications)
+    if is_steady:
+        return effort
     if scenario.workload.trace is not None:
         if num_requests is not None or (replications or 1) > 1:
             flag = "--requests" if num_requests is not None else "--replications"
