@@ -37,6 +37,12 @@ Progress = Callable[[int, float], None]
 class Capacity:
     """The answer.
 
+    Its ``summary`` holds the keys of `simserve capacity --json`. Of steady open traffic ``max_rate`` is what fresh runs
+    of ``requests.per_run`` requests hold, 95 % of them and more; ``mean_capacity`` the rate at which their mean is what
+    is asked; ``confidence_interval`` of the rate at which a run without end is; ``finishable`` what the deployment
+    finishes with its queue never empty, and half the interval of that; ``requests.settled`` whether halves of the runs
+    agree. Of other traffic ``max_rate`` is the largest that was seen to hold, and these are null.
+
     Attributes:
         scenario: What was asked, at its own load.
         found: What the search found.
@@ -80,6 +86,10 @@ class Capacity:
                 "confidence": 0.95,
                 "method": found.interval_method,
             },
+            "mean_capacity": or_null(math.nan if found.capacity is None else found.capacity),
+            "finishable": None
+            if found.finishable is None
+            else {"rate": found.finishable.rate, "half_width": found.finishable.half_width},
             "fails_at": None if found.largest.fails_at is None else self._load(found.largest.fails_at),
             "attainment": or_null(_attainment(found.level(found.largest.value))),
             "asked": self.asked,
@@ -95,6 +105,7 @@ class Capacity:
                 "measured": self._num_measured(),
                 "needed": or_null(found.needed_requests),
                 "enough": self._num_measured() >= found.needed_requests,
+                "settled": found.has_settled,
             },
             "notes": self.notes,
             "interrupted": self.was_interrupted,
@@ -124,6 +135,11 @@ class Capacity:
             )
         if self.was_interrupted:
             notes.append("interrupted: this is what the runs until then have shown, and it was not closed in on")
+        if found.has_settled is False:
+            notes.append(
+                f"runs of {found.num_requests:,} requests have not settled: what is promised holds for such runs, and "
+                "longer ones may show less"
+            )
         overflow = self.scenario.deployment.overflow
         if overflow is not None:
             rest = (
@@ -182,9 +198,10 @@ def capacity(
         highest: Nothing above it is tried.
         precision: Half width of the interval over the capacity: requests are added until it is reached; None: a
             precision of 2 % is tried for within the time of a short search.
-        replications: Runs a load, at least 2; None: 6. A trace has one.
-        num_requests: Of one run; None: as many as the percentile, the requests in flight and the precision ask for,
-            and in a closed loop what the scenario says.
+        replications: Runs a load, at least 2; None: 8 of steady open traffic, else 6. A trace has one.
+        num_requests: Of one run; None: of steady open traffic 30,000 and more, until its halves agree, whatever the
+            scenario says; else as many as the percentile, the requests in flight and the precision ask for, and in a
+            closed loop what the scenario says.
         progress: Called before each run.
 
     Raises:

@@ -56,7 +56,7 @@ STEP_DOWN = 0.995
 MOST_CLIMBS = 3
 WORTH_A_LOOK = 1.015
 """Ratio of a load that may hold too to one that does, from which on it is tried."""
-MOST_BELOW = 0.035
+MOST_BELOW = 0.04
 """Share by which what is promised may lie below the mean capacity, before runs are made longer."""
 NARROW = 1.03
 """Ratio of the load that fails to the mean capacity up to which a line between the two is one."""
@@ -372,9 +372,7 @@ class _Search:
         known = {level.load for level in levels}
         curve = {self._allowed(share * value) for share in CURVE} if value else set()
         drawn = [
-            self._level(load, replications, num_requests)
-            for load in sorted(curve - known)
-            if 0 < load <= self.highest
+            self._level(load, replications, num_requests) for load in sorted(curve - known) if 0 < load <= self.highest
         ]
         return tuple(sorted([*levels, *drawn], key=lambda level: level.load))
 
@@ -625,7 +623,12 @@ class _SteadySearch(_Search):
         levels = self._all_fresh(num_requests)
         return Found(
             largest=Largest(value=0.0 if lower is None else lower.load, fails_at=fails_at),
-            levels=self._with_curve(0.0 if lower is None else lower.load, levels, curve_requests, CURVE_REPLICATIONS),
+            levels=self._with_curve(
+                0.0 if lower is None else lower.load,
+                levels,
+                curve_requests,
+                min(CURVE_REPLICATIONS, self.effort.fresh_runs),
+            ),
             interval=interval,
             interval_method=method,
             num_requests=num_requests,
