@@ -3,8 +3,8 @@
     python benchmarks/promises.py            the table of docs/promises.md, some minutes of CPU
     python benchmarks/promises.py --cases 3  the first three rows
 
-Every check is a `run` of its own with a seed that the search has not seen: it draws its own traffic and finds for itself
-what the deployment finishes.
+Every check is a `run` of its own with a seed that the search has not seen: it draws its own traffic and finds for
+itself what the deployment finishes.
 """
 
 from __future__ import annotations

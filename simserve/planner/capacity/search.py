@@ -581,7 +581,7 @@ class _SteadySearch(_Search):
             return None
         spent = sum(length for _, _, length in self._seen)
         below = (1 - lower.load / capacity) / MOST_BELOW
-        width = 0.0 if known is None else (known[2] - known[1]) / 2 / known[0] / self.effort.precision
+        width = 0.0 if known is None else (known[2] / known[0] - 1) / self.effort.precision
         factor = max(below, width) ** 2 * MARGIN_OF_REQUESTS if max(below, width) > 1 else 1.0
         if not self._has_settled(lower):
             factor = max(factor, 2.0)

@@ -264,6 +264,7 @@ def steady(probe: LoadProbe, *, asked: float = 0.9, **changes: float) -> Found:
     return find_capacity(known, asked=asked, start=0.1, effort=Effort(**changes), finishable=UNIT)
 
 
+@pytest.mark.slow
 def test_what_is_promised_lies_just_below_m_d_1() -> None:
     """At most 5 % below the rate at which 90 % wait at most one and a half services; the interval covers it."""
     wait = 1.5
@@ -284,11 +285,11 @@ def test_seeds_that_the_search_has_not_seen_hold_at_what_is_promised() -> None:
     probe = queue_probe(fixed_steps(256), max_num_seqs=1, ttft=1.5 + STEP)
     others = queue_probe(fixed_steps(256), max_num_seqs=1, ttft=1.5 + STEP, name="others")
 
-    found = steady(probe, num_requests=5000)
+    found = steady(probe, num_requests=3000)
 
     assert found.capacity is not None
-    at_promise = [others(found.largest.value, each, 5000).attainment >= 0.9 for each in range(20)]
-    at_mean = [others(found.capacity, each, 5000).attainment >= 0.9 for each in range(20)]
+    at_promise = [others(found.largest.value, each, 3000).attainment >= 0.9 for each in range(20)]
+    at_mean = [others(found.capacity, each, 3000).attainment >= 0.9 for each in range(20)]
     assert sum(at_promise) >= 19
     assert sum(at_mean) <= 17
 
@@ -315,11 +316,18 @@ def test_no_load_near_what_can_be_finished_is_tried_but_for_the_curve() -> None:
     assert found.levels[-1].stability == "overloaded"
 
 
+def spread(seen: Trial) -> Trial:
+    """Return a run whose requests that miss are spread evenly over it."""
+    count = len(seen.met)
+    return replace(seen, met=np.diff(np.floor(np.arange(count + 1) * seen.met.mean() + 1e-9)) > 0)
+
+
 def test_runs_that_differ_widely_are_made_longer() -> None:
     """Until what is promised lies close below the mean; runs of a given length stay as they are."""
 
     def noisy(load: float, replication: int, num_requests: int) -> Trial:
-        return trial(load, 7.0 * (1 + 9 * (-1) ** replication / math.sqrt(num_requests)), num_requests)
+        edge = 7.0 * (1 + 5 * (-1) ** replication / math.sqrt(num_requests))
+        return spread(trial(load, edge, num_requests))
 
     finishable = Finishable(rate=10.0, half_width=0.1, requests=4000)
     free = find_capacity(noisy, asked=0.95, start=2.0, finishable=finishable)
@@ -328,7 +336,7 @@ def test_runs_that_differ_widely_are_made_longer() -> None:
     assert free.num_requests > 30_000
     assert 0.94 * 7 < free.largest.value < 7
     assert given.num_requests == 5000
-    assert given.largest.value < 0.9 * 7
+    assert given.largest.value < 0.93 * 7
 
 
 def test_runs_whose_halves_differ_have_not_settled() -> None:
