@@ -16,6 +16,7 @@ from simserve.cli.options import (
     check_page,
     console,
     print_json,
+    print_version_notes,
     write_html,
 )
 from simserve.cli.progress import progress
@@ -67,6 +68,8 @@ def compare(
             independent=independent,
             progress=None if tell is None else lambda done, total: tell(done, total, "comparing"),
         )
+    compared = [answer.base.scenario, *(variant.scenario for variant in answer.variants)]
+    print_version_notes(compared, as_json=as_json, quiet=quiet)
     write_html(answer, html, context)
     if as_json:
         print_json(answer.summary)

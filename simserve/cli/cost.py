@@ -17,6 +17,7 @@ from simserve.cli.options import (
     check_page,
     console,
     print_json,
+    print_version_notes,
     write_html,
 )
 from simserve.errors import InfeasibleError, UsageError
@@ -209,6 +210,7 @@ def _by_simulation(
     from simserve.scenario.load import load
 
     asked = load(scenario, changes)
+    print_version_notes([asked], as_json=as_json, quiet=quiet)
     try:
         with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as progress:
             return price(

@@ -57,6 +57,7 @@ def _document(result: Export) -> dict[str, Any]:
     return {
         "target": result.target,
         "version": result.version,
+        "formats": dict(result.formats),
         "command": result.line,
         "files": dict(result.files),
         "notes": list(result.notes),

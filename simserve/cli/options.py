@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from simserve.report.page import WritesPage
+    from simserve.scenario.schema import Scenario
 
 _PIPE_WIDTH = 160
 _SHOWING = ("--html", "--json", "--quiet", "-q")
@@ -105,6 +106,25 @@ def print_json(value: Mapping[str, Any]) -> None:
 
     json.dump(in_json(value), sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
+
+
+def print_version_notes(scenarios: Iterable[Scenario], *, as_json: bool, quiet: bool) -> None:
+    """Say before the answer which engine versions are not known and whose defaults stand in; on stderr beside JSON."""
+    from rich.console import Console
+
+    from simserve.profiles.engine_profile import load_engine, version_note
+
+    notes: dict[str, None] = {}
+    for scenario in scenarios:
+        asked = scenario.deployment.engine
+        profile = load_engine(asked.name, scenario.folder)
+        note = version_note(profile.base or profile.name, asked.version, profile.version_source(asked.version))
+        if note:
+            notes[note] = None
+    if not quiet:
+        out = Console(highlight=False, stderr=True) if as_json else console()
+        for note in notes:
+            out.print(note, style="yellow", markup=False, soft_wrap=True)
 
 
 def console() -> Console:

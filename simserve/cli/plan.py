@@ -19,6 +19,7 @@ from simserve.cli.options import (
     check_page,
     console,
     print_json,
+    print_version_notes,
     write_html,
 )
 from simserve.cli.run import progress_bar
@@ -84,9 +85,11 @@ def plan(
 
     check_page(html)
     changes = [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
+    loaded = api.load(scenario, changes)
+    print_version_notes([loaded], as_json=as_json, quiet=quiet)
     with progress_bar(is_shown=not quiet and sys.stderr.isatty(), label="planning") as progress:
         result = api.plan(
-            api.load(scenario, changes),
+            loaded,
             hardware=_names(hardware),
             max_gpus=max_gpus,
             objective=objective,

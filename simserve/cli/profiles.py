@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,8 +90,8 @@ def gpus(
             )
             for row in rows
         ],
-        "16-bit, fp8, fp4: dense peaks, TFLOP/s. USD/h: the median on-demand price, and\n"
-        "the date of the newest one; --offers lists all. Short names (h100, b300, m4-max)\n"
+        "16-bit, fp8, fp4: dense peaks, TFLOP/s. USD/h: on demand at specialised clouds, fitted, and\n"
+        "the date of the newest price; --offers lists all. Short names (h100, b300, m4-max)\n"
         "and a Mac's other memory sizes (m4-max-64gb) mean these too; --json lists them.",
     )
 
@@ -107,7 +106,7 @@ def models(as_json: JsonOption = False) -> None:
         print_json({"models": rows})
         return
     print_table(
-        ("model", "parameters", "active", "layers", "KV bytes a token", "context"),
+        ("model", "parameters", "active", "layers", "KV bytes a token", "context", "stored"),
         [
             (
                 row["name"],
@@ -116,10 +115,12 @@ def models(as_json: JsonOption = False) -> None:
                 str(row["num_hidden_layers"]),
                 f"{row['kv_bytes_per_token']:,.0f}",
                 f"{row['max_position_embeddings']:,}",
+                "16 bit" if row["stored"] == "none" else row["stored"],
             )
             for row in rows
         ],
-        "KV bytes a token: all layers, 16-bit KV cache, one copy.",
+        "KV bytes a token: all layers, 16-bit KV cache, one copy. Stored: the format of the checkpoint that the name "
+        "stands for.",
     )
 
 
@@ -143,7 +144,7 @@ def engines(
     if name is not None:
         resolved = _resolved(name, version, hardware or _HARDWARE, model or _MODEL)
         if as_json:
-            print_json(asdict(resolved))
+            print_json(resolved.model_dump())
         else:
             print_resolved(resolved)
         return
@@ -254,11 +255,14 @@ def _model(profile: ModelProfile) -> dict[str, Any]:
         "num_hidden_layers": profile.num_hidden_layers,
         "kv_bytes_per_token": profile.kv_bytes_per_token(_16_BIT_BYTES),
         "max_position_embeddings": profile.max_position_embeddings,
+        "stored": profile.stored.format,
+        "checkpoints": [{"format": each.format, "repository": each.repository} for each in profile.checkpoints],
     }
 
 
 def _resolved(name: str, version: str | None, hardware: str, model: str) -> ResolvedEngine:
     from simserve.profiles.engine import load_engine, resolve_engine
+    from simserve.profiles.engine_options import EngineOptions
     from simserve.profiles.hardware import load_hardware
     from simserve.profiles.model import load_model
 
@@ -269,14 +273,14 @@ def _resolved(name: str, version: str | None, hardware: str, model: str) -> Reso
         gpu_memory_bytes=gpu.memory.total,
         gpu_name=gpu.name,
         model_max_len=load_model(model).max_position_embeddings,
-        overrides={},
+        options=EngineOptions(),
         host_slowdown=gpu.host_slowdown,
     )
 
 
 def print_resolved(resolved: ResolvedEngine) -> None:
     """Print every knob of an engine, its value, and where the value comes from: what is common is said once."""
-    settings = asdict(resolved)
+    settings = resolved.model_dump()
     sources = settings.pop("sources")
     common = _common_source(resolved)
     print_lines([f"default: {common}"])

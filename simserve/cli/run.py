@@ -18,6 +18,7 @@ from simserve.cli.options import (
     SetOption,
     console,
     print_json,
+    print_version_notes,
 )
 from simserve.cli.progress import progress
 from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, InfeasibleError, InterruptedRunError, UsageError
@@ -136,6 +137,7 @@ def _run(scenario: Scenario, out: Path | None, files: dict[str, Any], *, as_json
     from simserve import api
     from simserve.metrics.files import summary_text
 
+    print_version_notes([scenario], as_json=as_json, quiet=quiet)
     folder = out if out is not None else api.default_folder(scenario)
     try:
         with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as told:

@@ -14,6 +14,7 @@ from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.perf.quantization import WEIGHT_FORMATS, weight_bits
 from simserve.perf.rounding import quantize_symmetric
+from simserve.profiles.model import load_model
 from simserve.profiles.quality import published_quality
 from simserve.report.facts import PART_LABELS
 from simserve.scenario.load import from_mapping
@@ -209,10 +210,13 @@ def quantization(query: MemoryQuery, _check: Check) -> dict[str, Any]:
         )
     if not rows:
         raise SimserveError("no format runs on this GPU")
-    chosen = next((row for row in rows if row["format"] == query.quantization), rows[0])
+    stored = load_model(query.model).stored.format
+    asked = stored if query.quantization == "auto" else query.quantization
+    chosen = next((row for row in rows if row["format"] == asked), rows[0])
     base = rows[0]
     return {
         "rows": rows,
+        "stored": stored,
         "refused": refused,
         "equations": [
             {

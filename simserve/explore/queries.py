@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from simserve.profiles import catalog
-from simserve.scenario.deployment_spec import KVCacheDtype, Quantization
+from simserve.scenario.formats import KVCacheDtype, Quantization
 from simserve.scenario.load import from_mapping
 from simserve.scenario.schema import Scenario
 from simserve.validation import FrozenModel
@@ -47,7 +47,7 @@ class DeploymentQuery(FrozenModel):
     """GPUs in all; those of a replica share its layers, the rest are further replicas."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 1
     """GPUs that share every layer of a replica."""
-    quantization: Quantization = "int8"
+    quantization: Quantization = "auto"
     """Format of the weights."""
     kv_cache_dtype: KVCacheDtype = "auto"
     """Format of the KV cache."""
@@ -74,6 +74,7 @@ class DeploymentQuery(FrozenModel):
 class SimulatorQuery(DeploymentQuery):
     """A deployment under traffic, with a switch for every optimisation."""
 
+    quantization: Quantization = "int8"
     rate: Annotated[float, Field(gt=0, le=2000)] = 10.0
     """Requests that arrive a second, at random (Poisson)."""
     prompt_tokens: Annotated[int, Field(ge=1, le=100_000)] = 500
@@ -218,7 +219,7 @@ class PagingQuery(DeploymentQuery):
     """Sequences in the KV memory of one GPU, reserved whole or in blocks."""
 
     model: Model = "llama-2-7b"
-    quantization: Quantization = "none"
+    quantization: Quantization = "auto"
     gpus: Count = 1
     prompt_tokens: Annotated[int, Field(ge=1, le=8000)] = 300
     """Tokens of a mean prompt."""
@@ -244,7 +245,7 @@ class CostQuery(FrozenModel):
         *("tensorrt-llm", "tgi"),
     )
     """Frameworks to compare, each in its newest known version."""
-    quantization: Quantization = "none"
+    quantization: Quantization = "auto"
     """Format of the weights."""
     concurrency: Annotated[int, Field(ge=1, le=256)] = 64
     """Requests that are always in the hands of a replica (closed loop)."""
@@ -261,7 +262,7 @@ class CostQuery(FrozenModel):
     operations_usd: Annotated[float, Field(ge=0, le=1e7)] = 2000.0
     """Dollars of operations a month."""
     discount: Annotated[float, Field(ge=0, le=0.95)] = 0.0
-    """Off the median on-demand price of a GPU-hour."""
+    """Off the on-demand price of a GPU-hour."""
     api: Annotated[Name, _name_of("api")] = "together-llama-3.1-8b"
     """The API."""
 
@@ -319,7 +320,7 @@ class SpeculationQuery(DeploymentQuery):
 
     model: Model = "llama-3.1-70b"
     hardware: Hardware = "h100-sxm-80gb"
-    quantization: Quantization = "fp8"
+    quantization: Quantization = "auto"
     tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 4
     acceptance_rate: Annotated[float, Field(gt=0, lt=1)] = 0.7
     """Chance that a draft is right, the ones before it being so."""
@@ -336,7 +337,7 @@ class ParallelQuery(DeploymentQuery):
 
     model: Model = "llama-3.1-70b"
     hardware: Hardware = "h100-sxm-80gb"
-    quantization: Quantization = "none"
+    quantization: Quantization = "auto"
     gpus: Annotated[int, Field(ge=1, le=16)] = 8
     batch: Annotated[int, Field(ge=1, le=256)] = 16
     """Sequences that decode together on each replica."""

@@ -15,6 +15,7 @@ from simserve.metrics.result import RunResult
 from simserve.report import facts
 from simserve.report.answer import answer, verdict, warnings
 from simserve.report.curves import thinned
+from simserve.scenario.formats import formats_line
 from simserve.scenario.run import run
 
 _NUM_POINTS = 120
@@ -78,6 +79,7 @@ def simulator(query: SimulatorQuery, check: Check) -> dict[str, Any]:
         "fidelity": facts.fidelity_lines(result),
         "quality": [dict(each) for each in inner["quality"]],
         "engine": inner["engine_resolved"]["version"],
+        "formats": formats_line(inner["formats"]),
     }
 
 

@@ -9,6 +9,7 @@ from simserve import api
 from simserve.explore.limits import Check
 from simserve.explore.queries import WizardQuery
 from simserve.metrics.files import scenario_text
+from simserve.profiles.model import load_model
 from simserve.report.plan import plan_sections
 from simserve.report.quantities import text_columns
 from simserve.scenario.load import from_mapping
@@ -23,7 +24,6 @@ _FIGURES = (
     "p95_tpot_ms",
     "attainment",
 )
-_OWN_FORMAT = ("deployment.quantization=none", "deployment.kv_cache_dtype=auto")
 _NOT_HERE = ("Run it",)
 """Sections that name a command of the terminal."""
 _FLAG = " (--spare-replicas 1)"
@@ -31,7 +31,7 @@ _FLAG = " (--spare-replicas 1)"
 
 
 def first(query: WizardQuery, check: Check) -> dict[str, Any] | None:
-    """Return an answer within a second: the GPUs that were named, weights and KV cache in the model's own format.
+    """Return an answer within a second: the GPUs that were named, weights as stored, KV cache as the engine has it.
 
     None where nothing holds in that format. `wizard` looks at the other formats, and around what it finds.
 
@@ -47,7 +47,9 @@ def first(query: WizardQuery, check: Check) -> dict[str, Any] | None:
             raise KeyboardInterrupt
 
     try:
-        summary = _plan(query, until_found, over=_OWN_FORMAT).summary
+        stored = load_model(query.model).stored.format
+        own = (f"deployment.quantization={stored}", "deployment.kv_cache_dtype=auto")
+        summary = _plan(query, until_found, over=own).summary
     except KeyboardInterrupt:
         return None
     if not summary["best"]:

@@ -50,12 +50,14 @@ _TOTAL_GROUPS = (
     "simserve.rejected.refusals.",
 )
 _FACTS = (
+    "simserve.warnings",
     "simserve.version",
     "simserve.seed",
     "simserve.scenario_",
     "simserve.fidelity",
     "simserve.expected_error",
     "simserve.engine_resolved",
+    "simserve.formats",
     "simserve.load_ratio",
     "simserve.peak_load_ratio",
     "simserve.finishable_throughput",

@@ -60,15 +60,14 @@ def find_window(
     to last departure, as ``vllm bench serve`` counts. A fleet that scales or breaks has none: the hole that a start or
     a loss leaves is what is asked about. Otherwise the window starts at the end of the warm-up
     and ends three mean E2E before the last arrival (of a conversation, where there are any), so that neither filling up
-    nor draining is in it: a request counts for latency if it *arrives* in the window, for throughput if it is *completed* in it.
-    Little's law then holds in both.
+    nor draining is in it: a request counts for latency if it *arrives* in the window, for throughput if it is
+    *completed* in it. Little's law then holds in both.
 
     * ``auto``: MSER-5 on TTFT, on E2E and on the number in the system, each in order of arrival; the latest
       cut of the three, at most half the requests, and only where the start lies below the rest; at least three mean
-      E2E. Runs of fewer
-      than 100 requests, or whose remaining window is shorter than ten mean E2E, are reported whole.
-    * Seconds: that long after the first arrival, up to the last one. Without steady arrivals the window ends with the run. Longer
-      than that, and the window is empty.
+      E2E. Runs of fewer than 100 requests, or whose remaining window is shorter than ten mean E2E, are reported whole.
+    * Seconds: that long after the first arrival, up to the last one. Without steady arrivals the window ends with the
+      run. Longer than that, and the window is empty.
 
     Args:
         records: One row a request.

@@ -79,6 +79,8 @@ class RunFacts:
         fidelity_by_operator: The same of each operator.
         expected_error: Errors to expect, or ``unvalidated``.
         engine_resolved: Every knob of the engine as it was used.
+        formats: Number formats of weights and KV cache, and where they come from; over several pools the first one's,
+            with those of each below ``pools``.
         memory: Where the bytes of one GPU went.
         num_gpus: GPUs of the fleet.
         gpu_hour_usd: Price of one GPU for an hour, None if unknown.
@@ -99,6 +101,7 @@ class RunFacts:
         pool_gpu_hour_usd: Price of one GPU for an hour by pool, where there are several.
         gpus_per_replica: GPUs of one replica.
         users: How many users send the requests, None where the scenario does not say.
+        warnings: What a reader has to know before all else, such as a model whose architecture is assumed.
         offered: How the traffic compares with what the deployment can finish; None where it is not offered at a rate.
         finishable: Requests a second that it finishes with its queue never empty; None likewise.
     """
@@ -110,6 +113,7 @@ class RunFacts:
     fidelity: str
     expected_error: dict[str, Any] | str
     engine_resolved: dict[str, Any]
+    formats: dict[str, Any]
     memory: MemoryPlan
     num_gpus: int
     gpu_hour_usd: float | None
@@ -131,6 +135,7 @@ class RunFacts:
     pool_gpu_hour_usd: Mapping[str, float | None] = field(default_factory=dict)
     gpus_per_replica: int = 1
     users: UsersFacts | None = None
+    warnings: Sequence[str] = ()
     offered: Offered | None = None
     finishable: float | None = None
 
@@ -341,6 +346,7 @@ def _money(simulation: Simulation, facts: RunFacts, measured: Measured, rates: T
 
 def _identity(facts: RunFacts) -> dict[str, Any]:
     return {
+        "warnings": list(facts.warnings),
         "version": facts.version,
         "seed": facts.seed,
         "scenario_name": facts.scenario_name,
@@ -349,6 +355,7 @@ def _identity(facts: RunFacts) -> dict[str, Any]:
         "fidelity_by_operator": dict(facts.fidelity_by_operator),
         "expected_error": facts.expected_error,
         "engine_resolved": facts.engine_resolved,
+        "formats": facts.formats,
     }
 
 

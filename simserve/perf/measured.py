@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from simserve.perf.efficiency import Array
 from simserve.perf.operator_tables import TableFiles, find_tables, read_columns
 from simserve.perf.quantization import Precision
-from simserve.profiles.model import Gemm, MixtureOfExperts, ModelProfile
+from simserve.profiles.model import AttentionLayers, Gemm, MixtureOfExperts, ModelProfile
 
 SKEWED = ("power_law_1.01", "power_law_1.2", "balanced")
 """Routing that is looked up, most like `simserve.perf.moe.ROUTING_SKEW` first."""
@@ -150,7 +150,13 @@ class MeasuredOperators:
 
     def gemm(self, precision: Precision, gemm: Gemm) -> Line | None:
         """Return the times of a projection over its tokens; FP8 ones hold the quantisation of its inputs."""
-        dtype = _gemm_dtype(precision) if gemm.is_quantised else _wide_dtype(precision)
+        return self._gemm(_gemm_dtype(precision), gemm)
+
+    def wide_gemm(self, arithmetic: str, gemm: Gemm) -> Line | None:
+        """Return the times of a projection that is not quantised over its tokens."""
+        return self._gemm("bfloat16" if arithmetic in ("bf16", "fp16") else "", gemm)
+
+    def _gemm(self, dtype: str, gemm: Gemm) -> Line | None:
         grid = _gemm_grid(self.key, dtype) if dtype else None
         return grid.line(float(gemm.out_features), float(gemm.in_features)) if grid else None
 
@@ -159,19 +165,19 @@ class MeasuredOperators:
         moe, dtype = model.moe, _gemm_dtype(precision)
         if moe is None or not dtype:
             return None
-        return _expert_line(self.key, dtype, _sizes(model.hidden_size, moe), slices, groups)
+        return _expert_line(self.key, dtype, _sizes(moe.latent_size or model.hidden_size, moe), slices, groups)
 
     def all_reduce(self, num_ranks: int) -> Line | None:
         """Return the times of an all-reduce over its bytes."""
         return _all_reduce_line(self.key, num_ranks)
 
-    def attention(self, table: str, model: ModelProfile, num_ranks: int, is_narrow: bool) -> Samples | None:
+    def attention(self, table: str, layers: AttentionLayers, num_ranks: int, is_narrow: bool) -> Samples | None:
         """Return the measured calls of prompt or decode attention with the heads of one rank."""
-        if model.mla is not None:
+        if not layers.has_plain_heads or layers.head_dim != layers.v_head_dim:
             return None
-        heads = model.num_attention_heads / num_ranks
+        heads = layers.num_heads / num_ranks
         return _attention_samples(
-            self.key, table, heads, max(model.num_key_value_heads / num_ranks, 1.0), model.head_dim, is_narrow
+            self.key, table, heads, max(layers.num_kv_heads / num_ranks, 1.0), layers.head_dim, is_narrow
         )
 
 
@@ -199,10 +205,6 @@ def _gemm_dtype(precision: Precision) -> str:
     if precision.unpacked_from_rows is not None or precision.name in ("mxfp4", "nvfp4", "fp32"):
         return ""
     return "int8_wo" if precision.weight_bits == 8.0 else "int4_wo" if 4.0 <= precision.weight_bits <= 4.2 else ""
-
-
-def _wide_dtype(precision: Precision) -> str:
-    return "bfloat16" if precision.wide_arithmetic in ("bf16", "fp16") else ""
 
 
 def _sizes(hidden_size: int, moe: MixtureOfExperts) -> tuple[int, int, int, int]:

@@ -1,6 +1,7 @@
 """What fits on a GPU: weights, activations, runtime, and the KV blocks in the rest, with the arithmetic.
 
-"Does not fit" is an answer. Sliding-window layers are charged like full ones.
+"Does not fit" is an answer. Layers with a sliding window are charged like all others, unless the engine keeps their
+window alone (`simserve.perf.windowed_kv`).
 """
 
 from __future__ import annotations
@@ -11,19 +12,17 @@ from dataclasses import dataclass, replace
 
 from simserve.perf.attention import score_bytes
 from simserve.perf.gemm import ACTIVATION_BYTES
-from simserve.perf.quantization import kv_element_bytes
+from simserve.perf.quantization import format_name, kv_element_bytes, part_bits
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.speculation import draft_weights_bytes
 from simserve.perf.weights import layer_weights_bytes, weights_bytes_per_gpu
+from simserve.perf.windowed_kv import WindowLayout, pool_block_bytes, window_layout
 from simserve.profiles.engine import ResolvedEngine
 from simserve.units import format_bytes
 
 STATE_SHARE = 0.9 / 1.9
 """Share of what weights leave that goes to the states of linear attention where nobody sets the seats: SGLang's
 ``mamba_full_memory_ratio`` of 0.9 to 1 (docs.sglang.io, hybrid model memory)."""
-
-STATES_WITH_PREFIXES = 3
-"""States that SGLang holds for each seat beside a prefix cache (``resolve_max_num_reqs``); one without."""
 
 _LEAST_CONTEXT = 7
 """Tokens of KV below which SGLang does not start: a prompt of one, five that it keeps free, and the last."""
@@ -47,13 +46,16 @@ class MemoryPlan:
         activation_bytes: Peak of activations.
         non_torch_bytes: CUDA context, libraries and communication buffers.
         cuda_graph_bytes: Captured graphs.
-        kv_bytes_per_token: KV of one token, in what drafts too.
+        kv_bytes_per_token: KV of one token that every layer holds, those with a sliding window too, and what drafts.
         draft_kv_bytes_per_token: The drafts' part of it.
-        num_kv_blocks: Whole blocks in ``kv_bytes``, 0 when nothing is left.
+        num_kv_blocks: Whole blocks of tokens that every layer holds, 0 when nothing is left; where layers with a window
+            keep no more (`windows`), requests that outgrow it find room for more.
         block_size: Tokens a block.
         max_model_len: Longest request that the engine admits, tokens.
-        max_concurrent_full_length: KV tokens over ``max_model_len``.
+        max_concurrent_full_length: Requests of ``max_model_len`` that fit at once, as the engine reckons.
         longest_sequence: Tokens that one request can hold, 0 when nothing is left.
+        windows: How layers with a sliding window share the room, where they keep their window alone; None: they hold
+            everything.
         host_bytes: Host memory that the replica's weights and KV outside the GPUs take; 0 without.
         arithmetic: Lines a person can check.
         parts: Name -> bytes: ``weights, kv, activations, runtime, cuda_graphs, unused`` and, with speculative
@@ -77,6 +79,7 @@ class MemoryPlan:
     max_model_len: int
     max_concurrent_full_length: float
     longest_sequence: int
+    windows: WindowLayout | None = None
     host_bytes: float
     arithmetic: tuple[str, ...]
     parts: Mapping[str, float]
@@ -97,18 +100,30 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     if shape.speculation is not None and shape.speculation.draft is not None:
         lines.append(_draft_line(shape, shape.speculation.draft, needs["draft_weights"]))
     if "states" in needs:
-        size = f"{format_bytes(state_bytes(shape))} in {shape.model.num_linear_layers} layers of linear attention"
+        size = f"{format_bytes(state_bytes(shape))} in {_stateful_layers(shape)}"
         lines.append(f"states: {state_slots(shape):,} x {size} = {format_bytes(needs['states'])}")
     lines.append(line)
     if physical < left:
         lines.append(f"but only {format_bytes(total)} total{_subtracted(needs)} = {_signed(physical)} are there")
     per_token = kv_bytes_per_token(shape)
     num_blocks = min(max(int(kv_bytes // (per_token * engine.block_size)), 0), _host_blocks(shape))
+    is_short = _asked_kv_bytes(shape) is not None and physical < left
+    if is_short:
+        num_blocks = 0  # the engine does not start with less than it was told to take
+    elif engine.num_gpu_blocks_override is not None:
+        num_blocks = engine.num_gpu_blocks_override
+    windows = window_layout(shape, 0.0 if is_short else max(kv_bytes, 0.0), draft_kv_bytes_per_token(shape))
+    if windows is not None:
+        num_blocks = windows.num_full_context_blocks
     num_tokens = num_blocks * engine.block_size
     if engine.kv_allocation == "none":
         num_tokens = engine.max_model_len if kv_bytes >= 0 else 0
     # The last drafts of a request reach beyond its end and need slots all the same.
-    longest = max(num_tokens - shape.num_speculative_tokens, 0)
+    one_request = num_tokens
+    if windows is not None:
+        most = -(-(engine.max_model_len + shape.num_speculative_tokens) // engine.block_size)
+        one_request = max(windows.longest_blocks(most) * engine.block_size, num_tokens)
+    longest = max(one_request - shape.num_speculative_tokens, 0)
     parts = {**needs, "kv": max(kv_bytes, 0.0)}
     in_host, host = host_bytes(shape, num_tokens), shape.hardware.host_of_node
     return MemoryPlan(
@@ -128,11 +143,24 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
         num_kv_blocks=num_blocks,
         block_size=engine.block_size,
         max_model_len=engine.max_model_len,
-        max_concurrent_full_length=_full_length_requests(shape, num_blocks, num_tokens),
+        max_concurrent_full_length=windows.max_concurrent_full_length
+        if windows is not None
+        else _full_length_requests(shape, num_blocks, num_tokens),
         longest_sequence=longest,
-        arithmetic=(*lines, *_kv_lines(shape, kv_bytes, per_token, num_tokens), *_host_lines(shape, in_host)),
+        windows=windows,
+        arithmetic=(*lines, *_kv_lines(shape, kv_bytes, per_token, num_tokens, windows), *_host_lines(shape, in_host)),
         parts=parts | {"unused": total - sum(parts.values())},
     )
+
+
+def _asked_kv_bytes(shape: ReplicaShape) -> float | None:
+    """Return the KV bytes of a GPU that the scenario sets itself; None: the engine's rule sets them."""
+    engine = shape.engine
+    if engine.num_gpu_blocks_override is not None:
+        block_bytes = pool_block_bytes(shape, draft_kv_bytes_per_token(shape))
+        block_bytes = engine.block_size * kv_bytes_per_token(shape) if block_bytes is None else block_bytes
+        return engine.num_gpu_blocks_override * block_bytes
+    return None if engine.kv_cache_memory_bytes is None else float(engine.kv_cache_memory_bytes)
 
 
 def _full_length_requests(shape: ReplicaShape, num_blocks: int, num_tokens: int) -> float:
@@ -164,7 +192,7 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
     }
     if shape.speculation is not None and shape.speculation.draft is not None:
         needs["draft_weights"] = draft_weights_bytes(shape.speculation)
-    if shape.model.linear_attention is not None:
+    if shape.model.has_states:
         needs["states"] = state_slots(shape) * state_bytes(shape)
     relaid = relaid_expert_bytes(shape)
     if sum(needs.values()) + relaid < shape.hardware.memory.total:
@@ -180,16 +208,18 @@ def relaid_expert_bytes(shape: ReplicaShape) -> float:
     does.
     """
     model = shape.model
-    if model.moe is None or shape.precision.name not in shape.engine.relaid_expert_formats:
+    if model.moe is None:
         return 0.0
+    formats = model.formats_of("experts", format_name(shape.precision.name))
+    relaid = sum(share for name, share in formats.items() if name in shape.engine.relaid_expert_formats)
     up, _ = model.expert_gemms(shape.expert_slices)
     held = -(-model.moe.num_experts // shape.expert_groups)
     layers = shape.num_layers_per_stage * model.num_moe_layers / model.num_hidden_layers
-    return layers * held * up.num_weights * shape.precision.weight_bits / 8
+    return relaid * layers * held * up.num_weights * part_bits(model, shape.quantization, "experts") / 8
 
 
 def state_bytes(shape: ReplicaShape) -> float:
-    """Return the bytes of the states of one sequence on the fullest GPU; 0 without linear attention."""
+    """Return the bytes of the states of one sequence on the fullest GPU, compressed attention's window among them."""
     share = shape.num_layers_per_stage / shape.model.num_hidden_layers
     return share * shape.model.state_bytes(shape.tensor_parallel_size)
 
@@ -200,12 +230,22 @@ def state_slots(shape: ReplicaShape) -> int:
 
 
 def _states_per_seat(shape: ReplicaShape) -> int:
-    return STATES_WITH_PREFIXES if shape.engine.name == "sglang" and shape.engine.enable_prefix_caching else 1
+    if not shape.model.num_linear_layers:
+        return 1
+    return shape.engine.linear_states_per_cached_seat if shape.engine.enable_prefix_caching else 1
+
+
+def _stateful_layers(shape: ReplicaShape) -> str:
+    model = shape.model
+    if model.compressed_attention is not None:
+        window = f"a window of {model.compressed_attention.window:,} tokens and what is not yet compressed"
+        return f"{model.num_attention_layers} layers: {window}"
+    return f"{model.num_linear_layers} layers of {'Mamba-2' if model.mamba is not None else 'linear attention'}"
 
 
 def state_seats(shape: ReplicaShape) -> int:
     """Return the most seats whose states leave the KV cache its share of the memory; those asked for without states."""
-    if shape.model.linear_attention is None:
+    if not shape.model.has_states:
         return shape.engine.max_num_seqs
     needs = _needs(shape) | {"states": 0.0}
     room = STATE_SHARE * max(_left_for_kv(shape, needs)[1], 0.0)
@@ -218,7 +258,7 @@ def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
     if source == "scenario" or seats == shape.engine.max_num_seqs:
         return shape
     sources = {**shape.engine.sources, "max_num_seqs": f"{source}, as many as have room for their states"}
-    return replace(shape, engine=replace(shape.engine, max_num_seqs=seats, sources=sources))
+    return replace(shape, engine=shape.engine.model_copy(update={"max_num_seqs": seats, "sources": sources}))
 
 
 def with_room_for_context(shape: ReplicaShape) -> ReplicaShape:
@@ -228,13 +268,13 @@ def with_room_for_context(shape: ReplicaShape) -> ReplicaShape:
     does not start. A length that the scenario sets has to fit.
     """
     engine, source = shape.engine, shape.engine.sources["max_model_len"]
-    if engine.name != "sglang" or source == "scenario":
+    if not engine.cuts_max_model_len or source == "scenario":
         return shape
     longest = plan_memory(shape).longest_sequence
     if not _LEAST_CONTEXT <= longest < engine.max_model_len:
         return shape
     sources = {**engine.sources, "max_model_len": f"{source}{_CUT}"}
-    return replace(shape, engine=replace(engine, max_model_len=longest, sources=sources))
+    return replace(shape, engine=engine.model_copy(update={"max_model_len": longest, "sources": sources}))
 
 
 def is_context_cut(engine: ResolvedEngine) -> bool:
@@ -309,7 +349,7 @@ def _unpacked_bytes(shape: ReplicaShape) -> float:
         return 0.0
     model, ranks = shape.model, shape.tensor_parallel_size
     gemms = model.attention_gemms(ranks) + model.mlp_gemms(0, ranks)
-    largest = max((gemm.num_weights for gemm in gemms if gemm.is_quantised), default=0.0)
+    largest = max((gemm.num_weights for gemm in gemms if gemm.part is not None), default=0.0)
     if model.moe is not None and not shape.precision.has_packed_experts:
         expert = sum(gemm.num_weights for gemm in model.expert_gemms(shape.expert_slices))
         largest = max(largest, -(-model.moe.num_experts // shape.expert_groups) * expert)
@@ -319,6 +359,10 @@ def _unpacked_bytes(shape: ReplicaShape) -> float:
 def _left_for_kv(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float, float, str]:
     """Return usable bytes, bytes left for KV by the engine's rule, and the rule in numbers."""
     engine, total, share = shape.engine, shape.hardware.memory.total, shape.engine.gpu_memory_utilization
+    asked = _asked_kv_bytes(shape)
+    if asked is not None:
+        key = "kv_cache_memory_bytes" if engine.num_gpu_blocks_override is None else "num_gpu_blocks_override"
+        return sum(needs.values()) + asked, asked, f"{key} {getattr(engine, key):,}: {format_bytes(asked)} for KV"
     whole = f"{format_bytes(total)} total"
     if engine.memory_rule == "static_fraction":
         runtime, stored = (
@@ -367,7 +411,9 @@ def _draft_line(shape: ReplicaShape, draft: ReplicaShape, weights: float) -> str
     )
 
 
-def _kv_lines(shape: ReplicaShape, kv_bytes: float, per_token: float, num_tokens: int) -> list[str]:
+def _kv_lines(
+    shape: ReplicaShape, kv_bytes: float, per_token: float, num_tokens: int, windows: WindowLayout | None
+) -> list[str]:
     engine = shape.engine
     if kv_bytes <= 0:
         return ["nothing is left for KV"]
@@ -375,6 +421,9 @@ def _kv_lines(shape: ReplicaShape, kv_bytes: float, per_token: float, num_tokens
         return ["no KV cache: every step computes its prefixes anew"]
     block, num_blocks = engine.block_size, num_tokens // engine.block_size
     length = f"{engine.max_model_len:,} max_model_len" + (f" ({_CUT[2:]})" if is_context_cut(engine) else "")
+    if windows is not None:
+        requests = f"{windows.max_concurrent_full_length:.2f} requests of {length}"
+        return [*windows.lines, f"{num_tokens:,} tokens that every layer holds, or {requests} with windows kept"]
     return [
         f"{format_bytes(kv_bytes)} / ({per_token:,.0f} B a token x {block} tokens a block) = "
         f"{num_blocks:,} blocks = {num_tokens:,} tokens",

@@ -6,6 +6,7 @@ Knows profiles and parallel sizes; not how many replicas there are, nor what tra
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,9 +15,11 @@ from simserve.errors import InputError
 from simserve.perf.collectives import Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Machine
 from simserve.perf.parallelism import layers_per_stage
-from simserve.perf.quantization import Precision, kv_format_note, resolve_precision
+from simserve.perf.quantization import Precision, format_name, resolve_precision
 from simserve.perf.weights import layer_weights_bytes
+from simserve.profiles.checkpoint import PARTS, Part, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
+from simserve.profiles.engine_memory import WindowedKV
 from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.model import ModelProfile
 from simserve.units import GIB, format_bytes
@@ -67,6 +70,7 @@ class ReplicaShape:
         operator_tables: Folder of measured operator tables; None: fitted curves and rooflines alone.
         attention: ``flash`` (scores stay on the chip) or ``standard`` (scores go through memory).
         speculation: Speculative decoding; None: one token a step.
+        windowed_kv: How layers with a sliding window keep no more than their window; None: they keep everything.
     """
 
     hardware: HardwareProfile
@@ -82,6 +86,7 @@ class ReplicaShape:
     operator_tables: Path | None = None
     attention: Attention = "flash"
     speculation: Speculation | None = None
+    windowed_kv: WindowedKV | None = None
 
     @property
     def num_gpus(self) -> int:
@@ -185,19 +190,39 @@ class ReplicaShape:
 
     @property
     def precision(self) -> Precision:
-        """The weight format as it runs here.
+        """The weight format as it runs here; of a checkpoint that mixes several, the one that it is named for.
 
         Raises:
             InputError: The engine does not run the format, or the GPU has no arithmetic for it.
         """
+        return self._precision(format_name(self.quantization))
+
+    @property
+    def precisions(self) -> Mapping[Part, tuple[tuple[Precision, float], ...]]:
+        """The formats that each part of the model runs in, each with its share of the layers that have the part.
+
+        Raises:
+            InputError: The engine does not run one of them, or the GPU has no arithmetic for it.
+        """
+        name = format_name(self.quantization)
+        stored = {part: self.model.formats_of(part, name) for part in PARTS}
+        kinds = dict.fromkeys(each for shares in stored.values() for each in shares)
+        known = {each: self._precision(each) for each in kinds}
+        return {part: tuple((known[each], share) for each, share in shares.items()) for part, shares in stored.items()}
+
+    def _precision(self, name: WeightFormatName) -> Precision:
+        checkpoint = self.model.checkpoint(self.quantization)
         return resolve_precision(
-            self.quantization,
+            name,
             model_dtype=self.model.dtype,
             peaks=self.machine.peaks,
             hardware_name=self.hardware.name,
             engine_name=self.engine.name,
             engine_formats=self.engine.supported_quantizations,
-            has_block_scales=self.model.fp8_scales == "block",
+            has_marlin=self.engine.has_marlin,
+            has_weight_only_floats=self.engine.has_weight_only_floats,
+            has_block_scales=checkpoint is not None and checkpoint.fp8_scales == "block",
+            group_size=None if checkpoint is None else checkpoint.group_size,
             compute_capability=self.hardware.compute_capability,
             unpacking=self.hardware.efficiency.unpacking,
             tile_rows=self.hardware.efficiency.tile_rows,
@@ -206,9 +231,8 @@ class ReplicaShape:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the result should know, such as arithmetic other than a format's name says."""
-        kv = kv_format_note(self.engine.name, self.engine.version, self.kv_cache_dtype)
         fitted = self.hardware.calibration.note if self.hardware.calibration else ""
-        return tuple(note for note in (self.precision.note, kv, self._offload_note, self._plugin_note, fitted) if note)
+        return tuple(note for note in (self.precision.note, self._offload_note, self._plugin_note, fitted) if note)
 
     @property
     def _plugin_note(self) -> str:

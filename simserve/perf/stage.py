@@ -6,9 +6,10 @@ Knows the layers of a model on one rank; not what requests a step holds, and not
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 
 import numpy as np
 
@@ -27,13 +28,15 @@ from simserve.perf.indexer import indexer_parts
 from simserve.perf.linear_attention import mixing_parts
 from simserve.perf.measured import Line, MeasuredOperators, measured_operators
 from simserve.perf.measured_attention import MeasuredAttention, measured_attention
-from simserve.perf.moe import expert_curve, layer_parts, routed_load, shape_of_experts
+from simserve.perf.moe import ExpertLoad, expert_curve, layer_parts, routed_load, shape_of_experts
 from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, PART_NAMES, bound_parts, elementwise_parts
 from simserve.perf.quantization import Precision, kv_element_bytes
 from simserve.perf.shape import ReplicaShape
+from simserve.perf.state_space import mamba_parts
 from simserve.perf.unpacking import unpacked_parts, unpacking_parts
 from simserve.perf.weights import launched_gemms, marlin_padded
-from simserve.profiles.model import Gemm, MixtureOfExperts, ModelProfile
+from simserve.profiles.checkpoint import Part
+from simserve.profiles.model import AttentionLayers, Gemm, MixtureOfExperts
 
 NORM_PASSES = 4
 """Times a fused add-and-norm moves the hidden state: reads input and residual, writes both (vLLM's fused
@@ -48,8 +51,30 @@ ROUTING_PASSES = 2
 GATE_PASSES = 2
 """Kernels that scale a gated shared expert's output: the sigmoid of its gate, and the product."""
 
+STREAM_SUBLAYERS = 2
+"""Sublayers between which residual streams are mixed: attention and MLP."""
+
+STREAM_CALLS = 2
+"""Kernels that mix them around one: before it, with the normalisation of the weights, and after it
+(``deepseek_v4_mhc.py`` of SGLang 0.5.23)."""
+
 LOGIT_BYTES = 4.0
 """Bytes of a logit of the router or in sampling: FP32, as vLLM casts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageAttention:
+    """Attention of layers that are alike, in one stage.
+
+    Attributes:
+        layers: The layers of the whole model.
+        share: Their share of all layers.
+        kernel: Measured or fitted attention of one layer; none: class efficiencies.
+    """
+
+    layers: AttentionLayers
+    share: float
+    kernel: FittedAttention | MeasuredAttention | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +84,19 @@ class Stage:
     Attributes:
         shape: The deployment.
         machine: One GPU.
-        precision: Weight format as it runs.
+        precision: Weight format as it runs; of a checkpoint that mixes several, the one that it is named for.
+        precisions: The formats of each part of the model, each with its share of the layers that have the part.
         num_layers: Layers of the largest stage, ``ceil(layers / stages)``.
-        attention: Measured or fitted attention of a layer; none: class efficiencies.
+        attentions: Attention, by layers that are alike.
         measured: Operator tables of the user; none: no operator is measured.
     """
 
     shape: ReplicaShape
     machine: Machine
     precision: Precision
+    precisions: Mapping[Part, tuple[tuple[Precision, float], ...]]
     num_layers: int
-    attention: FittedAttention | MeasuredAttention | None = None
+    attentions: tuple[StageAttention, ...]
     measured: MeasuredOperators | None = None
 
     @property
@@ -77,10 +104,32 @@ class Stage:
         """Layers of the stage that have attention, where its share of them is the model's."""
         return self.num_layers * self.shape.model.attention_share
 
+    @property
+    def num_linear_layers(self) -> float:
+        """Layers of the stage that have a state instead of keys and values."""
+        if self.shape.model.has_split_layers:
+            return self.num_layers * self.shape.model.linear_share
+        return self.num_layers - self.num_attention_layers
+
+    @property
+    def num_whole_layers(self) -> float:
+        """Layers of the stage that mix tokens and have an MLP; where a layer is either, two count as one."""
+        return self.num_layers / 2.0 if self.shape.model.has_split_layers else self.num_layers
+
     def stored_bytes(self, gemms: Sequence[Gemm]) -> float:
         """Return the bytes of weight matrices as they are stored."""
-        low, wide = self.precision.weight_bits / 8, self.precision.other_bits / 8
-        return sum(gemm.num_weights * (low if gemm.is_quantised else wide) for gemm in gemms)
+        return sum(gemm.num_weights * self.stored_bits(gemm.part) / 8 for gemm in gemms)
+
+    def stored_bits(self, part: Part | None) -> float:
+        """Return the mean bits a weight of a part; of None: of what stays out of low-bit formats."""
+        if part is None:
+            return self.precision.other_bits
+        return sum(share * each.weight_bits for each, share in self.precisions[part])
+
+    @property
+    def expert_precision(self) -> Precision:
+        """Weight format of most of the routed experts."""
+        return max(self.precisions["experts"], key=itemgetter(1))[0]
 
 
 def stage_of(shape: ReplicaShape) -> Stage:
@@ -90,19 +139,32 @@ def stage_of(shape: ReplicaShape) -> Stage:
         InputError: The GPU, the engine or the links do not support the deployment.
     """
     measured = None if shape.operator_tables is None else measured_operators(shape.operator_tables, shape.engine.name)
-    attention: FittedAttention | MeasuredAttention | None = None
-    if shape.attention == "flash":
-        attention = _measured_attention(shape, measured) or fitted_attention(shape)
-    return Stage(shape, shape.machine, shape.precision, shape.num_layers_per_stage, attention, measured)
+    attentions = []
+    for layers in shape.model.attention_layers:
+        kernel: FittedAttention | MeasuredAttention | None = None
+        if shape.attention == "flash":
+            kernel = _measured_attention(shape, layers, measured) or fitted_attention(shape, layers)
+        attentions.append(StageAttention(layers, layers.num_layers / shape.model.num_hidden_layers, kernel))
+    return Stage(
+        shape,
+        shape.machine,
+        shape.precision,
+        shape.precisions,
+        shape.num_layers_per_stage,
+        tuple(attentions),
+        measured,
+    )
 
 
-def _measured_attention(shape: ReplicaShape, measured: MeasuredOperators | None) -> MeasuredAttention | None:
+def _measured_attention(
+    shape: ReplicaShape, layers: AttentionLayers, measured: MeasuredOperators | None
+) -> MeasuredAttention | None:
     """Return attention from tables, none where they lack the heads of a rank in decode steps or in prompts."""
     if measured is None:
         return None
     is_narrow = kv_element_bytes(shape.kv_cache_dtype) <= NARROW_KV_BYTES
     decode, prompts = (
-        measured.attention(table, shape.model, shape.tensor_parallel_size, is_narrow)
+        measured.attention(table, layers, shape.tensor_parallel_size, is_narrow)
         for table in ("generation_attention_perf", "context_attention_perf")
     )
     return None if decode is None or prompts is None else measured_attention(decode, prompts)
@@ -111,38 +173,42 @@ def _measured_attention(shape: ReplicaShape, measured: MeasuredOperators | None)
 def measured_parts(stage: Stage) -> dict[str, bool]:
     """Return which operators of a stage the user's tables say: matrix products, attention, experts, all-reduce."""
     model, ranks = stage.shape.model, stage.shape.tensor_parallel_size
-    gemms = launched_gemms(model.attention_gemms(ranks)) + model.linear_attention_gemms(ranks)
-    gemms += [gemm for layer, _ in layer_kinds(model) for gemm in model.mlp_gemms(layer, ranks)]
+    gemms = model.linear_attention_gemms(ranks)
+    for attention in stage.attentions:
+        gemms += launched_gemms(model.attention_gemms(ranks, attention.layers))
+    gemms += [gemm for layer, _ in model.mlp_kinds() for gemm in model.mlp_gemms(layer, ranks)]
     found = {
         "gemm": stage.measured is not None
-        and all(stage.measured.gemm(stage.precision, gemm) is not None for gemm in gemms),
-        "lm_head": stage.measured is not None
-        and stage.measured.gemm(stage.precision, model.lm_head_gemm(ranks)) is not None,
-        "attention": isinstance(stage.attention, MeasuredAttention),
+        and all(_gemm_line(stage, each, gemm) is not None for gemm in gemms for each in _precisions(stage, gemm)),
+        "lm_head": _gemm_line(stage, None, model.lm_head_gemm(ranks)) is not None,
+        "attention": all(isinstance(attention.kernel, MeasuredAttention) for attention in stage.attentions),
     }
     if model.moe is not None:
-        found["experts"] = _expert_line(stage) is not None
+        found["experts"] = all(_expert_line(stage, each) is not None for each, _ in stage.precisions["experts"])
     if ranks > 1:
         found["all_reduce"] = stage.measured is not None and stage.measured.all_reduce(ranks) is not None
     return found
 
 
-def _expert_line(stage: Stage) -> Line | None:
+def _precisions(stage: Stage, gemm: Gemm) -> list[Precision | None]:
+    """Return the formats that a matrix has in the layers of a stage; None: 16 bit in quantised checkpoints too."""
+    return [None] if gemm.part is None else [each for each, _ in stage.precisions[gemm.part]]
+
+
+def _gemm_line(stage: Stage, precision: Precision | None, gemm: Gemm) -> Line | None:
+    """Return the measured times of a matrix product in a format; of None: in 16 bit."""
+    if stage.measured is None:
+        return None
+    if precision is None:
+        return stage.measured.wide_gemm(stage.precision.wide_arithmetic, gemm)
+    return stage.measured.gemm(precision, gemm)
+
+
+def _expert_line(stage: Stage, precision: Precision) -> Line | None:
     if stage.measured is None:
         return None
     shape = stage.shape
-    return stage.measured.experts(stage.precision, shape.model, shape.expert_slices, shape.expert_groups)
-
-
-def layer_kinds(model: ModelProfile) -> list[tuple[int, int]]:
-    """Return one layer of each kind (dense, with experts) and how many layers the model has of it."""
-    layers = range(model.num_hidden_layers)
-    counts = ((False, model.num_dense_layers), (True, model.num_moe_layers))
-    return [
-        (next(layer for layer in layers if model.is_moe_layer(layer) == is_moe), count)
-        for is_moe, count in counts
-        if count
-    ]
+    return stage.measured.experts(precision, shape.model, shape.expert_slices, shape.expert_groups)
 
 
 def stage_parts(stage: Stage, tokens: Array, *, has_prompts: bool = True) -> Array:
@@ -152,13 +218,20 @@ def stage_parts(stage: Stage, tokens: Array, *, has_prompts: bool = True) -> Arr
     fitted, with start, rows and waves of prompts, and not at all without prompts.
     """
     model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
-    parts = stage.num_attention_layers * _attention_block(stage, tokens)
-    if model.linear_attention is not None:
-        parts += (stage.num_layers - stage.num_attention_layers) * _linear_block(stage, tokens, has_prompts=has_prompts)
-    if stage.attention is not None and has_prompts:
-        parts[COMPUTE] += stage.num_attention_layers * stage.attention.prompt_seconds(tokens)
-    for layer, count in layer_kinds(model):
+    parts = np.zeros((len(PART_NAMES), len(tokens)))
+    for attention in stage.attentions:
+        parts += stage.num_layers * attention.share * _attention_block(stage, attention, tokens)
+    if model.num_linear_layers:
+        parts += stage.num_linear_layers * _linear_block(stage, tokens, has_prompts=has_prompts)
+    if model.num_residual_streams > 1:
+        parts += stage.num_layers * _stream_block(stage, tokens)
+    for attention in stage.attentions:
+        if attention.kernel is not None and has_prompts:
+            parts[COMPUTE] += stage.num_layers * attention.share * attention.kernel.prompt_seconds(tokens)
+    for layer, count in model.mlp_kinds():
         block = _mlp_block(stage, model.mlp_gemms(layer, num_ranks), tokens)
+        if model.has_split_layers:
+            block += _norms(stage, tokens)
         if model.moe is not None and model.is_moe_layer(layer) and stage.shape.data_parallel_size == 1:
             block += expert_block(stage, model.moe, tokens)
         parts += stage.num_layers * (count / model.num_hidden_layers) * block
@@ -174,7 +247,7 @@ def _reductions(stage: Stage, tokens: Array) -> Array:
     shape, model = stage.shape, stage.shape.model
     if shape.tensor_parallel_size == 1:
         return np.zeros(len(tokens))
-    num_reductions = stage.num_layers * (1.0 if model.has_parallel_attention else 2.0)
+    num_reductions = stage.num_layers * (1.0 if model.has_parallel_attention or model.has_split_layers else 2.0)
     if shape.data_parallel_size > 1:
         num_reductions -= stage.num_layers * model.num_moe_layers / model.num_hidden_layers
     norm = start_latency(stage.machine, "elementwise")
@@ -214,23 +287,37 @@ def shared_parts(stage: Stage, tokens: Array) -> Array:
     return stage.num_layers * model.num_moe_layers / model.num_hidden_layers * parts
 
 
-def _attention_block(stage: Stage, tokens: Array) -> Array:
+def _attention_block(stage: Stage, attention: StageAttention, tokens: Array) -> Array:
     """Return norms, projections, rotary embedding, KV write and the start-up of attention of one layer."""
-    model, machine = stage.shape.model, stage.machine
-    gemms = model.attention_gemms(stage.shape.tensor_parallel_size)
+    model, machine, layers = stage.shape.model, stage.machine, attention.layers
+    gemms = model.attention_gemms(stage.shape.tensor_parallel_size, layers)
     parts = _norms(stage, tokens)
     for gemm in launched_gemms(gemms):
         parts += projection(stage, gemm, tokens)
     projected = sum(gemm.out_features for gemm in gemms if gemm.name != "output")
     attended = sum(gemm.in_features for gemm in gemms if gemm.name == "output")
     parts += elementwise_parts((2 * projected + attended) * ACTIVATION_BYTES, tokens, machine)
-    if stage.attention is None:
+    if attention.kernel is None:
         calls = 1 if stage.shape.attention == "flash" else STANDARD_ATTENTION_CALLS
         parts[HOST] += calls * start_latency(machine, "attention_decode")
-    if model.mla is not None:
+    if layers.mla is not None or layers.compressed is not None:
         parts[HOST] += stage.shape.engine.latent_attention_gap
-    if model.indexer is not None:
-        parts += indexer_parts(model.indexer, machine, tokens)
+    if layers.indexer is not None:
+        parts += indexer_parts(layers.indexer, machine, tokens)
+    return parts
+
+
+def _stream_block(stage: Stage, tokens: Array) -> Array:
+    """Return the mixing of residual streams around the two sublayers of one layer (mHC of DeepSeek-V4).
+
+    Before each the streams are read, for the weights and for their sum, which is written; after it they are read and
+    written with its output.
+    """
+    model = stage.shape.model
+    moved = STREAM_SUBLAYERS * (3 * model.num_residual_streams + 2) * model.hidden_size * ACTIVATION_BYTES
+    parts = elementwise_parts(moved, tokens, stage.machine, STREAM_SUBLAYERS * STREAM_CALLS)
+    for gemm in model.stream_gemms():
+        parts += projection(stage, gemm, tokens)
     return parts
 
 
@@ -241,13 +328,15 @@ def _norms(stage: Stage, tokens: Array) -> Array:
 
 
 def _linear_block(stage: Stage, tokens: Array, *, has_prompts: bool) -> Array:
-    """Return norms, projections, convolution and, with prompts, the scan of one layer of linear attention."""
+    """Return norms, projections, convolution and, with prompts, the scan of a layer of linear attention or Mamba-2."""
     model, ranks = stage.shape.model, stage.shape.tensor_parallel_size
     parts = _norms(stage, tokens)
     for gemm in model.linear_attention_gemms(ranks):
         parts += projection(stage, gemm, tokens)
     if model.linear_attention is not None:
         parts += mixing_parts(model.linear_attention, stage.machine, tokens, ranks, has_prompts=has_prompts)
+    if model.mamba is not None:
+        parts += mamba_parts(model.mamba, stage.machine, tokens, ranks, has_prompts=has_prompts)
     return parts
 
 
@@ -267,35 +356,51 @@ def _mlp_block(stage: Stage, gemms: list[Gemm], tokens: Array) -> Array:
 
 def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     """Return choosing, sorting, grouped GEMMs, activation function and weighted sum of the experts of one layer."""
-    model, precision, machine = stage.shape.model, stage.precision, stage.machine
     kernels = stage.shape.engine.num_group_router_kernels if moe.num_router_groups > 1 else 1
-    parts = elementwise_parts(ROUTING_PASSES * moe.num_experts * LOGIT_BYTES, tokens, machine, kernels)
+    parts = elementwise_parts(ROUTING_PASSES * moe.num_experts * LOGIT_BYTES, tokens, stage.machine, kernels)
+    load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups, moe.router_groups)
+    return parts + sum(share * _experts(stage, each, load, tokens) for each, share in stage.precisions["experts"])
+
+
+def _experts(stage: Stage, precision: Precision, load: ExpertLoad, tokens: Array) -> Array:
+    """Return the grouped GEMMs, activation function and weighted sum of the experts of a layer in a format."""
+    model, machine = stage.shape.model, stage.machine
+    parts = np.zeros((len(PART_NAMES), len(tokens)))
     up, down = model.expert_gemms(stage.shape.expert_slices)
-    if precision.name == "mxfp4" and stage.shape.engine.name == "vllm":
+    if precision.name in stage.shape.engine.padded_expert_formats:
         up, down = marlin_padded(up, down)
     shape = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
     speed = stage.shape.engine.expert_speed.get(precision.name, 1.0)
     curve = expert_curve(
         machine, gemm_class(precision), precision.arithmetic, precision.compute_share, precision.min_tile_rows, speed
     )
-    load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, stage.shape.expert_groups, moe.router_groups)
     if not precision.has_packed_experts:
         held = float(np.max(load.held)) * (up.num_weights + down.num_weights)
         parts += unpacking_parts(precision, machine, held, np.full(len(tokens), np.inf))  # no grouped packed kernel
         shape = shape_of_experts(up, down, precision.unpacked_bits, precision.input_bytes)
-    experts, line = layer_parts(curve, machine, precision.arithmetic, shape, load), _expert_line(stage)
+    experts, line = layer_parts(curve, machine, precision.arithmetic, shape, load), _expert_line(stage, precision)
     return parts + (experts if line is None else line.scaled(tokens, experts))
 
 
 def projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = False) -> Array:
-    """Return one linear layer, in the low-bit format or, where it stays out of it, in the wide dtype.
+    """Return one linear layer, in the formats that its part has or, where it stays out of them, in the wide dtype.
 
     ``is_beside``: in the shadow of the routed experts, so that its start shows no more: SGLang runs shared experts as
     further routed ones, vLLM and TensorRT-LLM on a second stream.
     """
-    precision, machine = stage.precision, stage.machine
-    if not gemm.is_quantised:
+    if gemm.part is None:
         return wide_projection(stage, gemm, tokens)
+    stored = stage.precisions[gemm.part]
+    if len(stored) == 1:
+        return _projection(stage, stored[0][0], gemm, tokens, is_beside=is_beside)
+    parts = np.zeros((len(PART_NAMES), len(tokens)))
+    for each, share in stored:
+        parts += share * _projection(stage, each, gemm, tokens, is_beside=is_beside)
+    return parts
+
+
+def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *, is_beside: bool) -> Array:
+    machine = stage.machine
     work = gemm_work(
         tokens,
         gemm.out_features,
@@ -312,12 +417,12 @@ def projection(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = Fal
     if precision.unpacked_from_rows is not None:
         plain = wide_projection(stage, gemm, tokens, precision.unpacked_bits)
         return unpacked_parts(precision, machine, gemm.num_weights, tokens, parts, plain)
-    line = None if stage.measured is None else stage.measured.gemm(precision, gemm)
+    line, rounding = _gemm_line(stage, precision, gemm), _activation_quantisation(stage, precision, gemm, tokens)
     if line is None:
-        return parts + _activation_quantisation(stage, gemm, tokens)
+        return parts + rounding
     if precision.arithmetic == "fp8":  # its rows in the tables hold the rounding of the inputs
-        return line.scaled(tokens, parts + _activation_quantisation(stage, gemm, tokens))
-    return line.scaled(tokens, parts) + _activation_quantisation(stage, gemm, tokens)
+        return line.scaled(tokens, parts + rounding)
+    return line.scaled(tokens, parts) + rounding
 
 
 def wide_projection(stage: Stage, gemm: Gemm, rows: Array, weight_bits: float | None = None) -> Array:
@@ -328,15 +433,15 @@ def wide_projection(stage: Stage, gemm: Gemm, rows: Array, weight_bits: float | 
     curve = gemm_curve(stage.machine, wide_class(dtype), dtype)
     call = gemm_call(curve, stage.machine, work, dtype, rows, gemm.out_features)
     parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=call.total)
-    line = None if stage.measured is None or gemm.is_quantised else stage.measured.gemm(stage.precision, gemm)
+    line = None if gemm.part is not None else _gemm_line(stage, None, gemm)
     return parts if line is None else line.scaled(rows, parts)
 
 
-def _activation_quantisation(stage: Stage, gemm: Gemm, rows: Array) -> Array | float:
+def _activation_quantisation(stage: Stage, precision: Precision, gemm: Gemm, rows: Array) -> Array | float:
     """Return the seconds of rounding the inputs of a linear layer to 8 bits, where the format does."""
-    if not stage.precision.is_quantizing_activations or _is_fused(stage, gemm):
+    if not precision.is_quantizing_activations or _is_fused(stage, precision, gemm):
         return 0.0
-    moved = gemm.in_features * (ACTIVATION_BYTES + stage.precision.input_bytes)
+    moved = gemm.in_features * (ACTIVATION_BYTES + precision.input_bytes)
     fitted, machine = stage.machine.activation_quantisation, stage.machine
     if fitted is None:
         return elementwise_parts(moved, rows, machine)
@@ -346,23 +451,26 @@ def _activation_quantisation(stage: Stage, gemm: Gemm, rows: Array) -> Array | f
     return parts
 
 
-def _is_fused(stage: Stage, gemm: Gemm) -> bool:
+def _is_fused(stage: Stage, precision: Precision, gemm: Gemm) -> bool:
     """Return whether what is before a linear layer rounds its inputs: a norm or an activation function, not attention.
 
     Compilers fuse one scale a tensor or a token, not those of blocks.
     """
-    is_fusing = stage.shape.engine.fuses_activation_quantisation and not stage.precision.is_block_scaled
+    is_fusing = stage.shape.engine.fuses_activation_quantisation and not precision.is_block_scaled
     return is_fusing and gemm.name != "output"
 
 
 def has_fitted_gemms(stage: Stage) -> bool:
     """Return whether every matrix product of the stage runs on a fitted curve."""
-    machine, precision = stage.machine, stage.precision
-    used = [gemm_curve(machine, wide_class(precision.wide_arithmetic), precision.wide_arithmetic).fit]
-    if stage.shape.model.quantised_parts == "linear":
-        used.append(gemm_curve(machine, gemm_class(precision), precision.arithmetic).fit)
-    if stage.shape.model.moe is not None:
-        used.append(expert_curve(machine, gemm_class(precision), precision.arithmetic, precision.compute_share).fit)
+    machine, model = stage.machine, stage.shape.model
+    wide = stage.precision.wide_arithmetic
+    used = [gemm_curve(machine, wide_class(wide), wide).fit]
+    matrices = [gemm.part for _, gemm in model.gemms_beside_experts(stage.shape.tensor_parallel_size)]
+    for part in dict.fromkeys(each for each in matrices if each is not None):
+        used += [gemm_curve(machine, gemm_class(each), each.arithmetic).fit for each, _ in stage.precisions[part]]
+    if model.moe is not None:
+        for each, _ in stage.precisions["experts"]:
+            used.append(expert_curve(machine, gemm_class(each), each.arithmetic, each.compute_share).fit)
     return None not in used
 
 

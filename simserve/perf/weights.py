@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from simserve.perf.parallelism import layers_per_stage
-from simserve.perf.quantization import weight_bits
+from simserve.perf.quantization import format_name, part_bits
 from simserve.profiles.model import Gemm, ModelProfile
 
 MXFP4_MODEL_WIDTH, MXFP4_EXPERT_WIDTH = 256, 64
@@ -19,17 +19,33 @@ MARLIN_EXPERT_WIDTH = 128
 over 1, 2, 4 and 8 ranks becomes 2944, 1536, 768 and 384."""
 
 
-def weights_bytes(model: ModelProfile, quantization: str = "none") -> float:
-    """Return the bytes of all weights in a format, group scales and padding of MXFP4 included.
-
-    Embeddings, LM head, norms, routers and biases stay 16-bit in quantised checkpoints, except GGUF.
+def checkpoint_bytes(model: ModelProfile, quantization: str = "none") -> float:
+    """Return the bytes of all weights as they lie on disk: group scales included, no padding, no MTP layers.
 
     Raises:
         InputError: The format is unknown.
     """
-    bits, other_bits = weight_bits(quantization, model.dtype)
-    stored = model.num_linear_parameters * bits + model.num_unquantised_parameters * other_bits
-    return (stored + _padding(model, quantization) * bits) / 8
+    if model.num_parameters_nominal is not None:
+        return model.num_parameters_nominal * part_bits(model, quantization, "mlp") / 8
+    stored = sum(
+        count * gemm.num_weights * part_bits(model, quantization, gemm.part)
+        for count, gemm in model.all_gemms()
+        if gemm.part is not None
+    )
+    return (stored + model.num_unquantised_parameters * part_bits(model, quantization, None)) / 8
+
+
+def weights_bytes(model: ModelProfile, quantization: str = "none") -> float:
+    """Return the bytes of all weights in a format, group scales and padding of MXFP4 included.
+
+    Each part as the model's checkpoint of that format stores it. Embeddings, LM head, norms, routers and biases stay
+    16-bit in quantised checkpoints, except GGUF.
+
+    Raises:
+        InputError: The format is unknown.
+    """
+    padding = 0.0 if model.moe is None else _padding(model, quantization) * part_bits(model, quantization, "experts")
+    return checkpoint_bytes(model, quantization) + padding / 8
 
 
 def weights_bytes_per_gpu(
@@ -61,18 +77,17 @@ def weights_bytes_per_gpu(
         return weights_bytes(model, quantization) * max(layers) / model.num_hidden_layers / tensor_parallel_size
     if tensor_parallel_size == pipeline_parallel_size == data_parallel_size == 1:
         return weights_bytes(model, quantization)
-    bits, other_bits = weight_bits(quantization, model.dtype)
     expert_ranks = tensor_parallel_size * data_parallel_size
     groups = expert_ranks if enable_expert_parallel else 1
-    low, other = _layer_weights(model, quantization, tensor_parallel_size, expert_ranks, groups)
+    held = _layer_bits(model, quantization, tensor_parallel_size, expert_ranks, groups)
     embedding = model.num_embedding_parameters / tensor_parallel_size
     head = model.lm_head_gemm(tensor_parallel_size).num_parameters
     if pipeline_parallel_size == 1:
         stages = [(layers[0], embedding if model.tie_word_embeddings else embedding + head)]
     else:
         stages = [(layers[0], embedding), (layers[-1], head), (max(layers), 0.0)]
-    shares = [(count / model.num_hidden_layers, end) for count, end in stages]
-    return max((low * share * bits + (other * share + end) * other_bits) / 8 for share, end in shares)
+    other = part_bits(model, quantization, None)
+    return max((held * count / model.num_hidden_layers + end * other) / 8 for count, end in stages)
 
 
 def layer_weights_bytes(
@@ -90,25 +105,23 @@ def layer_weights_bytes(
     """
     if model.num_parameters_nominal is not None:
         return weights_bytes(model, quantization) / tensor_parallel_size
-    bits, other_bits = weight_bits(quantization, model.dtype)
     expert_ranks = tensor_parallel_size * data_parallel_size
     groups = expert_ranks if enable_expert_parallel else 1
-    low, other = _layer_weights(model, quantization, tensor_parallel_size, expert_ranks, groups)
-    return (low * bits + other * other_bits) / 8
+    return _layer_bits(model, quantization, tensor_parallel_size, expert_ranks, groups) / 8
 
 
-def _layer_weights(
+def _layer_bits(
     model: ModelProfile, quantization: str, num_ranks: int, num_expert_ranks: int, num_expert_groups: int
-) -> tuple[float, float]:
-    """Return the parameters of all layers on one rank: those in the low-bit format, and the others."""
+) -> float:
+    """Return the bits of the weights of all layers on one rank."""
     matrices, whole = model.gemms_beside_experts(num_ranks), model.gemms_beside_experts()
-    low = _expert_weights(model, quantization, num_expert_ranks, num_expert_groups)
-    low += sum(count * gemm.num_weights for count, gemm in matrices if gemm.is_quantised)
-    other = sum(count * gemm.num_weights for count, gemm in matrices if not gemm.is_quantised)
+    experts = _expert_weights(model, quantization, num_expert_ranks, num_expert_groups)
+    held = experts * part_bits(model, quantization, "experts")
+    held += sum(count * gemm.num_weights * part_bits(model, quantization, gemm.part) for count, gemm in matrices)
     head = 0 if model.tie_word_embeddings else model.lm_head_gemm().num_weights
     counted = sum(count * gemm.num_weights for count, gemm in whole) + _expert_weights(model, "none", 1, 1)
     norms_and_biases = model.num_parameters - counted - head - model.num_embedding_parameters
-    return low, other + norms_and_biases
+    return held + norms_and_biases * part_bits(model, quantization, None)
 
 
 def _expert_weights(model: ModelProfile, quantization: str, num_ranks: int, num_groups: int) -> float:
@@ -123,15 +136,14 @@ def _expert_weights(model: ModelProfile, quantization: str, num_ranks: int, num_
     if model.moe is None:
         return 0.0
     held = -(-model.moe.num_experts // num_groups) * model.num_moe_layers
-    slices = num_ranks // num_groups
-    return float(held * _stored_weights(model.expert_gemms(slices), quantization))
+    up, down = model.expert_gemms(num_ranks // num_groups)
+    if "mxfp4" in model.formats_of("experts", format_name(quantization)):
+        return float(held * _padded_weights(up, down))
+    return float(held * (up.num_weights + down.num_weights))
 
 
-def _stored_weights(expert: Sequence[Gemm], quantization: str) -> int:
-    """Return the weights of one expert's two matrices, padded where the format asks for it."""
-    up, down = expert
-    if quantization != "mxfp4":
-        return up.num_weights + down.num_weights
+def _padded_weights(up: Gemm, down: Gemm) -> int:
+    """Return the weights of one expert's two matrices in MXFP4, padding included."""
     width, model_width = (
         -(-size // multiple) * multiple
         for size, multiple in ((down.in_features, MXFP4_EXPERT_WIDTH), (down.out_features, MXFP4_MODEL_WIDTH))

@@ -15,6 +15,7 @@ from simserve.metrics.latency import LATENCIES
 from simserve.metrics.replications import pool
 from simserve.planner.statistics import Difference, independent_difference, paired_difference
 from simserve.scenario.load import Overrides, from_mapping
+from simserve.scenario.resolve import leading_warnings
 from simserve.scenario.run import Replicator
 from simserve.scenario.schema import Scenario
 
@@ -63,6 +64,12 @@ class Variant:
         """The figures of all replications together."""
         return self.summaries[0] if len(self.summaries) == 1 else pool(self.summaries)
 
+    @property
+    def formats(self) -> Mapping[str, Any]:
+        """Number formats of weights and KV cache, and where they come from."""
+        formats: Mapping[str, Any] = self.summaries[0]["simserve"]["formats"]
+        return formats
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
@@ -84,6 +91,7 @@ class Comparison:
     def summary(self) -> dict[str, Any]:
         """What `simserve compare --json` prints."""
         return {
+            "warnings": leading_warnings(self.base.scenario, *(variant.scenario for variant in self.variants)),
             "base": _described(self.base),
             "variants": [
                 {
@@ -250,5 +258,6 @@ def _described(variant: Variant) -> dict[str, Any]:
         "name": variant.name,
         "changes": dict(variant.changes),
         "scenario_hash": variant.scenario.hash,
+        "formats": variant.formats,
         "summary": variant.summary,
     }

@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from simserve.units import Bytes
 from simserve.validation import FrozenModel
 
 
+class SizeRange(FrozenModel):
+    """Equally spaced sizes, both ends included."""
+
+    start: int = Field(alias="from", ge=1)
+    """First size."""
+    stop: int = Field(alias="to", ge=1)
+    """Last size."""
+    step: int = Field(ge=1)
+    """Distance."""
+
+
 class StaticReserve(FrozenModel):
     """SGLang's estimate of what must stay free besides weights and KV; the rest is the static share."""
 
+    memory_at_least: Bytes = 0.0
+    """GPU memory from which this estimate holds, bytes."""
     base: Bytes
-    """Bytes for metadata."""
-    chunk_token: Bytes
+    """Bytes for metadata, or for everything where no other term is given."""
+    chunk_token: Bytes = 0.0
     """Bytes a token of the prefill chunk."""
-    minimum_chunk_tokens: int
+    minimum_chunk_tokens: int = 0
     """The chunk is taken to be at least this long, tokens."""
-    graph_sequence: Bytes
+    graph_sequence: Bytes = 0.0
     """Bytes a sequence of the largest captured CUDA graph."""
-    rank: Bytes
+    prompt_graph: Bytes = 0.0
+    """Bytes a captured graph of prompts."""
+    prompt_graph_sizes: tuple[SizeRange, ...] = ()
+    """Tokens of the graphs of prompts; those up to the chunk are captured."""
+    rank: Bytes = 0.0
     """Bytes a rank (tensor x pipeline)."""
-    minimum: Bytes
+    minimum: Bytes = 0.0
     """Least reserve, bytes, on GPUs above `minimum_above`."""
-    minimum_above: Bytes
+    minimum_above: Bytes = 0.0
     """GPU memory above which `minimum` holds, bytes."""
 
     def share(self, gpu_memory_bytes: float, chunk_tokens: int, graph_sequences: int, ranks: int) -> float:
         """Return the share of GPU memory for weights and KV, rounded to 0.001 as SGLang does."""
         reserved = self.base + self.chunk_token * max(chunk_tokens, self.minimum_chunk_tokens)
         reserved += self.graph_sequence * graph_sequences + self.rank * ranks
+        captured = (range(each.start, min(each.stop, chunk_tokens) + 1, each.step) for each in self.prompt_graph_sizes)
+        reserved += self.prompt_graph * sum(map(len, captured))
         if gpu_memory_bytes > self.minimum_above:
             reserved = max(reserved, self.minimum)
         return round((gpu_memory_bytes - reserved) / gpu_memory_bytes, 3)
@@ -48,7 +67,46 @@ class RuntimeMemory(FrozenModel):
     """Peak of sampling: bytes a logit, times `max_num_seqs` x vocabulary."""
     activation_base: Bytes = 0.0
     """Peak of sampling: bytes beside the logits, however many seats (workspaces of kernels and of the sampler)."""
+    linear_states_per_cached_seat: int = Field(default=1, ge=1)
+    """States of linear attention that a seat holds beside a prefix cache; one without."""
     relaid_expert_formats: tuple[str, ...] = ()
     """Weight formats whose experts are laid out anew on the GPU, where their first matrices then stay twice."""
     source: str
     """Where the figures come from."""
+
+
+class WindowedKV(FrozenModel):
+    """From which version on an engine keeps no more of a layer with a sliding window than the window, and how.
+
+    Two layouts: groups of equally many layers that share one pool of blocks (vLLM), or a pool of its own for the
+    layers with a window (SGLang).
+    """
+
+    since: str
+    """Version from which this holds, until the next entry."""
+    own_pool_ratio: float | None = Field(default=None, gt=0, le=1)
+    """Tokens of the pool of layers with a window for each of the other pool; absent: all share one pool."""
+    padding_limit: float = Field(default=1.0, ge=1)
+    """One pool: where one kind has fewer times this as many layers as the other, groups are as large as the larger kind
+    and the smaller one is padded; otherwise as large as the smaller kind."""
+    recheck_windows: NonNegativeInt = 0
+    """Windows that a request grows by before the engine looks for tokens that have left its window."""
+    recheck_tokens: NonNegativeInt = 0
+    """The same in tokens."""
+    keeps_with_connector: bool = False
+    """Whether it does so too where a KV connector moves caches between servers."""
+    counts_steps_ahead: bool = False
+    """Whether the start-up check also counts the chunk of a step that is scheduled ahead."""
+    families: tuple[str, ...] = ()
+    """Families of models, by the beginnings of their names, that alone are kept so; empty: all."""
+    except_families: tuple[str, ...] = ()
+    """Families that are not."""
+    below_capability: float | None = None
+    """CUDA compute capability from which on it is off; absent: none."""
+    source: str
+    """Where the rules come from."""
+
+    def keeps(self, family: str) -> bool:
+        """Return whether models of a family are kept so."""
+        is_named = not self.families or family.startswith(self.families)
+        return is_named and not family.startswith(self.except_families or ("\0",))

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.capacity.answer import Capacity
-from simserve.report.answer import share_asked
+from simserve.report.answer import share_asked, warning_lines
 from simserve.report.facts import deployment_title
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, count, counted, number, share
@@ -30,7 +30,9 @@ def render_capacity(capacity: Capacity, console: Console) -> None:
     console.print(Text(lines[0], style=style), width=width)
     for line in lines[1:]:
         console.print(Text(line), width=width)
-    console.print(Text(deployment_title(capacity.scenario.as_mapping()), style="dim"), width=width)
+    console.print(
+        Text(deployment_title(capacity.scenario.as_mapping(), capacity.summary["formats"]), style="dim"), width=width
+    )
     console.print()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for position, name in enumerate(header(capacity)):
@@ -54,12 +56,14 @@ def capacity_lines(capacity: Capacity) -> list[str]:
     unit = "clients" if capacity.is_closed_loop else "requests/s"
     asked = share_asked(capacity.asked)
     value, interval = found.largest.value, summary["confidence_interval"]
+    warned = warning_lines(summary)
     if not value:
         failing = found.level(found.largest.fails_at)
         shown = share(None if failing is None else failing.attainment)
         return [
+            *warned,
             f"The SLO holds at no load: even at {_load(capacity, found.largest.fails_at)} {unit}, {shown} of requests "
-            f"meet it ({asked} asked); {_breaks(capacity)}."
+            f"meet it ({asked} asked); {_breaks(capacity)}.",
         ]
     within = ""
     if found.has_settled is not None:
@@ -68,7 +72,7 @@ def capacity_lines(capacity: Capacity) -> list[str]:
         low, high = _load(capacity, interval["low"]), _load(capacity, interval["high"])
         is_known = interval["method"] != "bracket"
         within = f" (95% interval {low} to {high})" if is_known else f" (and no longer at {high})"
-    lines = [f"The SLO holds up to {_load(capacity, value)} {unit}{within}; {_breaks(capacity)}."]
+    lines = [*warned, f"The SLO holds up to {_load(capacity, value)} {unit}{within}; {_breaks(capacity)}."]
     if found.has_settled is not None and interval is not None:
         low, high = _load(capacity, interval["low"]), _load(capacity, interval["high"])
         mean = f"The mean run holds it up to {_load(capacity, found.capacity)} {unit}" if found.capacity else "Capacity"
@@ -149,7 +153,7 @@ def capacity_page(capacity: Capacity, command: str) -> Page:
         name=f"simserve capacity: {capacity.scenario.name}",
         answer=lines[0],
         verdict="holds" if capacity.found.largest.value else "missed",
-        lines=[*lines[1:], deployment_title(capacity.scenario.as_mapping())],
+        lines=[*lines[1:], deployment_title(capacity.scenario.as_mapping(), capacity.summary["formats"])],
         sections=(
             Section(title="Load, latency, goodput", panels=panels),
             Section(title="Every load that was tried", header=header(capacity), rows=rows(capacity)),

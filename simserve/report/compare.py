@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from simserve.metrics.figures import at
 from simserve.planner.compare import FIGURES, Comparison, Variant
 from simserve.planner.statistics import Difference
+from simserve.report.answer import warning_lines
 from simserve.report.facts import deployment_title
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, dollars, listed, number, share
+from simserve.scenario.formats import formats_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,7 +63,7 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
 
     for line in comparison_lines(comparison):
         console.print(Text(line, style="bold"))
-    console.print(Text(deployment_title(comparison.base.scenario.as_mapping()), style="dim"))
+    console.print(Text(deployment_title(comparison.base.scenario.as_mapping(), comparison.base.formats), style="dim"))
     console.print()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for position, name in enumerate(header(comparison)):
@@ -87,7 +89,7 @@ def header(comparison: Comparison) -> list[str]:
 
 def comparison_lines(comparison: Comparison) -> list[str]:
     """Return one sentence a variant: what it is shown to change, the headline figures only."""
-    lines = []
+    lines = warning_lines(comparison.summary)
     for variant in comparison.variants:
         shown = [_headline(variant, name, label) for name, label in _HEADLINES if _is_headline(variant, name)]
         if len(comparison.base.summaries) == 1:
@@ -126,19 +128,23 @@ def comparison_page(comparison: Comparison, command: str) -> Page:
     note = "Filled: a difference is shown; hollow: the interval covers zero"
     told = f"{' '.join(lines)} {note}."
     changes = [
-        (variant.name, ", ".join(f"{key}={value}" for key, value in variant.changes.items()))
+        (
+            variant.name,
+            ", ".join(f"{key}={value}" for key, value in variant.changes.items()),
+            formats_line(variant.formats),
+        )
         for variant in comparison.variants
     ]
     return Page(
         name=f"simserve compare: {comparison.base.scenario.name}",
         answer=lines[0],
-        lines=[*lines[1:], f"Base: {deployment_title(comparison.base.scenario.as_mapping())}"],
+        lines=[*lines[1:], f"Base: {deployment_title(comparison.base.scenario.as_mapping(), comparison.base.formats)}"],
         sections=(
             Section(title="What changes", panels=(panel("differences", "Against the base", note, figure, told),)),
             Section(
                 title="Figures", header=header(comparison), rows=_rows(comparison), notes=reading_lines(comparison)
             ),
-            Section(title="The variants", header=("variant", "changes"), rows=changes),
+            Section(title="The variants", header=("variant", "changes", "formats"), rows=changes),
         ),
         command=command,
     )

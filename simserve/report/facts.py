@@ -11,8 +11,10 @@ import numpy as np
 from simserve.metrics.batch_means import BEYOND_PERCENTILE, needed_requests
 from simserve.metrics.kv_room import requests_in_kv
 from simserve.metrics.result import RunResult
+from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.report.arriving import LOOPS
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
+from simserve.scenario.formats import formats_line
 from simserve.units import format_bytes, format_seconds
 from simserve.workload.arrival_spec import STATIONARY
 
@@ -39,7 +41,6 @@ _BEYOND_LAST = 0.01
 _NOTICEABLE_WAIT = 0.05
 """Share of a wait that is worth a word."""
 _SHORT = ("tpot", "ttft")
-_WIDE_FORMATS = ("none", "fp32", "fp16", "bf16")
 _NARROW_ARITHMETIC = ("fp8", "int8")
 """Weight formats that multiply in 8 bit where the GPU can."""
 _FIDELITY = {
@@ -49,23 +50,25 @@ _FIDELITY = {
 }
 
 
-def title(result: RunResult) -> str:
-    """Return what was run on what: ``'llama-3.1-70b (fp8) on 4 x h100-sxm-80gb'``."""
-    return deployment_title(result.scenario)
+def heading(result: RunResult) -> str:
+    """Return what was run on what, with the number formats and where they come from."""
+    return deployment_title(result.scenario, result.summary["simserve"]["formats"])
 
 
-def deployment_title(scenario: Mapping[str, Any]) -> str:
-    """Return what a resolved scenario deploys on what."""
+def deployment_title(scenario: Mapping[str, Any], formats: Mapping[str, Any]) -> str:
+    """Return what a resolved scenario deploys: ``'gpt-oss-20b on 1 x h100-sxm-80gb; weights mxfp4, as stored ...'``."""
+    return f"{_fleet_title(scenario)}; {formats_line(formats)}"
+
+
+def _fleet_title(scenario: Mapping[str, Any]) -> str:
     deployment = scenario["deployment"]
-    number_format = deployment.get("quantization", "none")
-    suffix = "" if number_format == "none" else f" ({number_format})"
     pools = deployment.get("pools")
     if pools:
         parts = [_pool_title(deployment, pool) for pool in pools]
-        return f"{scenario['model']}{suffix} on {', '.join(parts)}"
+        return f"{scenario['model']} on {', '.join(parts)}"
     replicas = deployment.get("replicas", 1)
     fleet = f", {replicas} replicas" if replicas > 1 else ""
-    return f"{scenario['model']}{suffix} on {_num_gpus(deployment)} x {deployment['hardware']}{fleet}"
+    return f"{scenario['model']} on {_num_gpus(deployment)} x {deployment['hardware']}{fleet}"
 
 
 def _pool_title(deployment: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
@@ -289,8 +292,8 @@ def step_lines(result: RunResult) -> list[str]:
 
 def _format_lines(result: RunResult) -> list[str]:
     """Return what of a step a low-bit weight format does not shorten; nothing at 16 bit and more."""
-    name = result.scenario["deployment"].get("quantization", "none")
-    if name in _WIDE_FORMATS:
+    name = result.summary["simserve"]["formats"]["weights"]
+    if name in WIDE_FORMATS:
         return []
     shares = result.summary["simserve"]["bottleneck"]["step_shares"]
     is_weight_only = any("8-bit weights" in note for note in result.summary["simserve"]["engine_resolved"]["notes"])

@@ -48,7 +48,7 @@ def _answer(result: RunResult) -> dict[str, Any]:
         "slo_class": _CLASSES[decided],
         "has_completed": bool(result.summary["completed"]),
         "explanation": result.summary["simserve"]["bottleneck"]["explanation"],
-        "title": facts.title(result),
+        "title": facts.heading(result),
         "traffic": traffic(result),
         "engine": knobs.engine_name(result),
         "warnings": warnings(result),

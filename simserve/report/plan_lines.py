@@ -8,6 +8,7 @@ from typing import Any
 from simserve.planner.plan.fleet import MOST_TRAFFIC
 from simserve.planner.search.trial import LATENCIES
 from simserve.report.quantities import count, counted, dollars, latency, listed, number, share
+from simserve.scenario.formats import formats_line
 
 _NO_GAIN = 1.05
 """Times the throughput below which a change is not called a gain."""
@@ -19,6 +20,8 @@ LEVERS = {
     "batch": "Batch",
     "chunk": "Chunk prompts",
     "shard": "Shard",
+    "data_parallel": "Share experts among data-parallel ranks",
+    "expert_parallel": "Keep experts whole",
     "speculate": "Speculate",
     "route": "Route",
     "cache": "Cache prefixes",
@@ -47,7 +50,7 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
     best = summary["best"]
     price = f" for {dollars(best['usd_per_month'])} a month" if best["usd_per_month"] is not None else ""
     lines = [f"Deploy {best['label']}: {counted(best['num_gpus'], 'GPU')}{price}."]
-    lines.append(_holding(summary, best))
+    lines += [f"{_capital(formats_line(best['formats']))}.", _holding(summary, best)]
     lines += [f"  {line}" for line in best["arithmetic"]]
     lines += [f"  it assumes that {each}" for each in best["assumes"]]
     if best["attainment"] is None:
@@ -60,6 +63,10 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
             f"the steps are bound by {best['bottleneck']}"
         )
     return lines
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _holding(summary: Mapping[str, Any], best: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ def run_html(result: RunResult) -> str:
     """Return the answer of a run, its latencies, throughput and dollars, and how far to trust it."""
     explanation = result.summary["simserve"]["bottleneck"]["explanation"]
     lines = [answer(result), *([explanation] if result.summary["completed"] else [])]
-    lines.append(f"{facts.title(result)}; {traffic(result)}")
+    lines.append(f"{facts.heading(result)}; {traffic(result)}")
     lines += [f"{row.label}: {row.cells[0].text}" for row in slo_rows(result)]
     rows = [(row.label, row.unit, *(cell.text for cell in row.cells)) for row in latency_rows(result.summary)]
     caveat = steady_state_caveat(result)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
 from simserve.perf.measured import measured_operators
 from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_context, with_room_for_states
 from simserve.perf.shape import ReplicaShape
+from simserve.perf.windowed_kv import with_windowed_kv
 from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.engine_profile import EngineProfile
@@ -19,22 +21,16 @@ from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
 from simserve.scenario.combinations import check_combinations, check_engine
+from simserve.scenario.features import AskedFeature, check_feature, check_features
+from simserve.scenario.formats import formats_of, with_formats
 from simserve.scenario.kv_offload import with_offload
 from simserve.scenario.pricing import GpuHour, gpu_hour
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 
-ENGINES_WITHOUT_EXPERT_PARALLEL = ("fastertransformer", "llama.cpp", "ollama", "orca", "tgi", "transformers")
-"""Engines that cut every expert over the ranks, and have no way to place experts whole."""
-
-ENGINES_WITH_DATA_PARALLEL = ("sglang", "tensorrt-llm", "vllm")
-"""Engines with data-parallel attention. vLLM: ``--data-parallel-size``. SGLang and TensorRT-LLM count the GPUs of all
-ranks as tensor parallelism: ``--tp 8 --dp 4 --enable-dp-attention`` is 2 x 4 here."""
-
-
-ENGINES_WITH_PARTITION = ("vllm", "sglang", "tensorrt-llm")
-"""Engines that take the layers of each stage: VLLM_PP_LAYER_PARTITION, SGLANG_PP_LAYER_PARTITION, pp_partition."""
+_OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in ResolvedEngine.model_fields]
+"""What the scheduler obeys that an engine has under the same name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +64,49 @@ class ResolvedScenario:
         return self.gpu_hour.source
 
     @property
+    def formats(self) -> dict[str, Any]:
+        """The block ``formats`` of results: number formats of weights and KV cache, and where they come from.
+
+        Over several pools those of the first, and of each by its name below ``pools``.
+        """
+        if not self.pools:
+            return {**asdict(formats_of(self.shape, self.scenario.deployment.kv_cache_dtype)), "pools": {}}
+        specs = self.scenario.deployment.pools
+        each = {spec.name: pool.formats for spec, pool in zip(specs, self.pools, strict=True)}
+        for formats in each.values():
+            formats.pop("pools")
+        return {**next(iter(each.values())), "pools": each}
+
+    @property
     def num_gpus(self) -> int:
         """GPUs of the whole deployment."""
         return self.scenario.deployment.num_gpus
 
 
-def resolve(scenario: Scenario | ResolvedScenario) -> ResolvedScenario:
+def leading_warnings(*scenarios: Scenario) -> list[str]:
+    """Return what leads every answer about scenarios: which of their models has an architecture that is assumed.
+
+    Raises:
+        ProfileError: A model is missing or invalid.
+    """
+    named = {}
+    for scenario in scenarios:
+        deployment = scenario.deployment
+        drafts = None if deployment.speculative is None else deployment.speculative.draft_model
+        for name in (scenario.model, *(pool.model for pool in deployment.pools), drafts):
+            if name is not None:
+                named[name] = load_model(name, scenario.folder).assumption
+    return list(dict.fromkeys(each for each in named.values() if each is not None))
+
+
+def resolve(scenario: Scenario | ResolvedScenario, connector: str | None = None) -> ResolvedScenario:
     """Return the scenario with its profiles loaded and its engine and memory resolved; a resolved one as it is.
 
     That it does not fit is a value: ``memory.fits`` is false, and `simserve.scenario.fit` says what would.
+
+    Args:
+        scenario: The scenario.
+        connector: For one pool of several: what moves KV caches between them, in words; None: nothing does.
 
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
@@ -87,7 +117,7 @@ def resolve(scenario: Scenario | ResolvedScenario) -> ResolvedScenario:
     _check_apis(scenario)
     if scenario.deployment.pools:
         return _resolve_pools(scenario)
-    shape = replica_shape(scenario)
+    shape = replica_shape(scenario, connector)
     with scenario.blaming("deployment"):
         memory = plan_memory(shape)
     with scenario.blaming("pricing"):
@@ -119,12 +149,16 @@ def _check_apis(scenario: Scenario) -> None:
 
 
 def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
-    pools = tuple(resolve(_alone(scenario, number)) for number in range(len(scenario.deployment.pools)))
+    pools = tuple(
+        resolve(_alone(scenario, number), None if pool.role == "both" else "a KV connector between pools")
+        for number, pool in enumerate(scenario.deployment.pools)
+    )
     if scenario.deployment.streaming is not None:
         pools = tuple(replace(pool, engine=replace(pool.engine, api_token_seconds=0.0)) for pool in pools)
     for pool in pools:
         check_engine(scenario, pool.engine)
     if scenario.deployment.disaggregation is not None:
+        _check_transfer(scenario, pools)
         _check_handover(scenario, pools)
     return replace(pools[0], scenario=scenario, gpu_hour=_mean_gpu_hour(scenario, pools), pools=pools)
 
@@ -158,6 +192,17 @@ def _mean_gpu_hour(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> Gpu
     return GpuHour(sum(weighted) / sum(pool.num_gpus for pool in pools), f"mean over the pools; {words}", pays)
 
 
+def _check_transfer(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> None:
+    """Refuse prefill and decode pools whose engines cannot hand over KV caches."""
+    for number, (pool, spec) in enumerate(zip(pools, scenario.deployment.pools, strict=True)):
+        if spec.role == "both":
+            continue
+        deployment, asked = pool.scenario.deployment, AskedFeature("kv_transfer", f"pools.{number}.role", spec.role)
+        with scenario.blaming("deployment"):
+            profile = load_engine(deployment.engine.name, scenario.folder)
+            check_feature(deployment, profile, pool.shape.hardware, asked)
+
+
 def _check_handover(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> None:
     """Refuse a pool that prefills or decodes and has no counterpart of its model, KV format and region."""
     specs = scenario.deployment.pools
@@ -174,8 +219,8 @@ def _check_handover(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> No
             raise ScenarioError(rule, remedy="give both roles one model, kv_cache_dtype and region")
 
 
-def replica_shape(scenario: Scenario) -> ReplicaShape:
-    """Return one replica of the scenario, checked.
+def replica_shape(scenario: Scenario, connector: str | None = None) -> ReplicaShape:
+    """Return one replica of the scenario, checked; ``connector`` as of `resolve`.
 
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
@@ -194,18 +239,25 @@ def replica_shape(scenario: Scenario) -> ReplicaShape:
         pipeline_parallel_size=deployment.pipeline_parallel_size,
         data_parallel_size=deployment.data_parallel_size,
         pipeline_layer_partition=_partition(deployment.pipeline_layer_partition),
-        quantization=deployment.quantization,
-        kv_cache_dtype=deployment.kv_cache_dtype,
         enable_expert_parallel=deployment.enable_expert_parallel,
         operator_tables=_folder(deployment.operator_tables, folder),
         attention=deployment.attention,
     )
     with scenario.blaming("deployment"):
+        shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
         _check_layout(shape)
         shape = with_room_for_states(shape)
         if deployment.speculative is not None:
             shape = with_speculation(shape, deployment.speculative, folder)
-        return with_room_for_context(shape)
+        rules = load_engine(deployment.engine.name, folder).windows_of(engine.requested_version)
+        return with_room_for_context(with_windowed_kv(shape, rules, _connector(scenario, connector)))
+
+
+def _connector(scenario: Scenario, connector: str | None) -> str | None:
+    """Return what moves KV caches in and out of the engine, in words; None: nothing does."""
+    if scenario.deployment.engine.kv_offload is not None:
+        return "kv_offload"
+    return connector
 
 
 def _check_layout(shape: ReplicaShape) -> None:
@@ -221,7 +273,7 @@ def _check_layout(shape: ReplicaShape) -> None:
             value=stages,
         )
     if shape.pipeline_layer_partition is not None:
-        _check_partition(shape)
+        _ = shape.layers_per_stage
     if shape.operator_tables is not None:
         measured_operators(shape.operator_tables, shape.engine.name)
     if shape.num_cpu_layers and shape.num_gpus > 1:
@@ -266,25 +318,12 @@ def _partition(asked: Sequence[int] | None) -> tuple[int, ...] | None:
     return None if asked is None else tuple(asked)
 
 
-def _check_partition(shape: ReplicaShape) -> None:
-    if shape.engine.name not in ENGINES_WITH_PARTITION:
-        raise ScenarioError(
-            f"does not run under {shape.engine.name}",
-            key="pipeline_layer_partition",
-            value=list(shape.pipeline_layer_partition or ()),
-            remedy=f"choose from {', '.join(ENGINES_WITH_PARTITION)}, or leave it out",
-        )
-    _ = shape.layers_per_stage
-
-
 def _check_experts(shape: ReplicaShape) -> None:
     if not shape.enable_expert_parallel:
         return
     key, moe = "enable_expert_parallel", shape.model.moe
     if moe is None:
         raise ScenarioError(f"needs a model with experts, and {shape.model.name} has none", key=key, value=True)
-    if shape.engine.name in ENGINES_WITHOUT_EXPERT_PARALLEL:
-        raise ScenarioError(f"does not run under {shape.engine.name}", key=key, value=True)
     if shape.expert_ranks > moe.num_experts:
         rule = f"must be at most the {moe.num_experts} experts of a layer with enable_expert_parallel"
         raise ScenarioError(rule, key="tensor_parallel_size", value=shape.expert_ranks)
@@ -294,16 +333,13 @@ def _check_ranks(shape: ReplicaShape) -> None:
     """Refuse data-parallel attention where it has no meaning, or no scheduler that steps in lockstep."""
     key, size, engine = "data_parallel_size", shape.data_parallel_size, shape.engine
     waits = engine.attention_dp_timeout_iters
-    if waits and (size == 1 or engine.name != "tensorrt-llm"):
-        rule = "has no meaning without TensorRT-LLM and data_parallel_size above 1"
+    if waits and size == 1:
+        rule = "has no meaning without data_parallel_size above 1"
         raise ScenarioError(rule, key="engine.attention_dp_timeout_iters", value=waits, remedy="leave it out")
     if size == 1:
         return
     if shape.model.moe is None:
         rule = f"must be 1: {shape.model.name} has no experts that the ranks could share"
-        raise ScenarioError(rule, key=key, value=size, remedy="raise replicas instead")
-    if engine.name not in ENGINES_WITH_DATA_PARALLEL:
-        rule = f"does not run under {engine.name}; only under {', '.join(ENGINES_WITH_DATA_PARALLEL)}"
         raise ScenarioError(rule, key=key, value=size, remedy="raise replicas instead")
     if shape.pipeline_parallel_size > 1:
         raise ScenarioError("must be 1 with pipeline stages", key=key, value=size)
@@ -339,6 +375,8 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
     with scenario.blaming("deployment.engine.name"):
         profile = load_engine(deployment.engine.name, scenario.folder)
         plugin = _plugin(profile, hardware)
+    with scenario.blaming("deployment"):
+        check_features(deployment, profile, hardware)
     with scenario.blaming("deployment.engine"):
         engine = resolve_engine(
             profile,
@@ -346,63 +384,54 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             gpu_memory_bytes=hardware.memory.total,
             gpu_name=hardware.name,
             model_max_len=model.max_position_embeddings,
-            overrides=deployment.engine.overrides(),
+            options=deployment.engine,
+            compute_capability=hardware.compute_capability,
             tensor_parallel_size=deployment.tensor_parallel_size,
             pipeline_parallel_size=deployment.pipeline_parallel_size,
             host_slowdown=hardware.host_slowdown,
         )
-    engine = replace(engine, plugin=plugin)
+    engine = engine.model_copy(update={"plugin": plugin})
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         # Nobody is served: no threads of an API server keep the engine's own from launching kernels.
-        engine = replace(engine, eager_gap_seconds_per_layer=0.0)
+        engine = engine.model_copy(update={"eager_gap_seconds_per_layer": 0.0})
     is_answering_late = deployment.streaming is not None and not deployment.streaming.stream
     if is_answering_late or isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         seconds = engine.host_seconds_per_request - engine.host_seconds_per_streamed_request
-        engine = replace(engine, host_seconds_per_request=seconds, host_seconds_per_streamed_request=0.0)
+        fewer = {"host_seconds_per_request": seconds, "host_seconds_per_streamed_request": 0.0}
+        engine = engine.model_copy(update=fewer)
     return engine
 
 
 def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
-    """Return what the scheduler of one replica obeys."""
+    """Return what the scheduler of one replica obeys: what the engine has under the same name, and what follows."""
     engine = shape.engine
+    num_blocks = memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks
     return EngineConfig(
-        batching=engine.batching,
-        scheduler=engine.scheduler,
-        admission=engine.admission,
-        scheduling_policy=engine.scheduling_policy,
-        priority_ageing=engine.priority_ageing,
-        priority_preemption=engine.priority_preemption,
-        preemption_mode=engine.preemption_mode,
+        **({name: getattr(engine, name) for name in _OF_ENGINE} | _window_fields(memory)),
         num_swap_blocks=int(engine.swap_space // (memory.kv_bytes_per_token * engine.block_size)),
-        kv_allocation=engine.kv_allocation,
-        max_num_seqs=engine.max_num_seqs,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        max_chunk_tokens=engine.max_chunk_tokens,
-        max_model_len=engine.max_model_len,
-        enable_chunked_prefill=engine.enable_chunked_prefill,
-        reserve_full_prompt=engine.reserve_full_prompt,
-        enable_prefix_caching=engine.enable_prefix_caching,
-        block_size=engine.block_size,
-        num_blocks=memory.num_kv_blocks,
-        data_parallel_size=shape.data_parallel_size,
-        watermark_blocks=int(engine.watermark * memory.num_kv_blocks),
-        static_batch_size=engine.static_batch_size,
-        static_max_wait=engine.static_max_wait,
-        new_token_ratio_initial=engine.new_token_ratio_initial,
-        new_token_ratio_minimum=engine.new_token_ratio_minimum,
-        new_token_ratio_decay=engine.new_token_ratio_decay,
+        num_blocks=num_blocks,
+        watermark_blocks=int(engine.watermark * num_blocks),
         pipeline_parallel_size=shape.pipeline_parallel_size,
-        attention_dp_timeout_iters=engine.attention_dp_timeout_iters,
-        async_scheduling=engine.async_scheduling,
-        async_output=engine.async_output,
+        data_parallel_size=shape.data_parallel_size,
         handover_step_seconds=engine.host_seconds_per_step,
         handover_request_seconds=engine.host_seconds_per_request - engine.host_seconds_per_streamed_request,
         handover_prompt_seconds=_launching_seconds(shape),
         num_speculative_tokens=shape.num_speculative_tokens,
-        frontend_latency=engine.frontend_latency,
-        tokenization_per_token=engine.tokenization_per_token,
         api_token_seconds=engine.api_server_seconds_per_token,
     )
+
+
+def _window_fields(memory: MemoryPlan) -> dict[str, int]:
+    """Return what the scheduler obeys where layers with a window keep their window alone."""
+    layout = memory.windows
+    if layout is None:
+        return {}
+    return {
+        "full_groups": layout.full_groups,
+        "window_groups": layout.window_groups,
+        "window_blocks": layout.window_blocks,
+        "num_window_blocks": layout.num_window_blocks,
+    }
 
 
 def _launching_seconds(shape: ReplicaShape) -> float:

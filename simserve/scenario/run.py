@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,15 +19,17 @@ from simserve.metrics.summary import RunFacts, latency_values, measure, summariz
 from simserve.metrics.users import UsersFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
+from simserve.profiles.engine_profile import version_note
 from simserve.profiles.expected_errors import UNVALIDATED, expected_error, generation_of, load_expected_errors
 from simserve.scenario.control import control_of
+from simserve.scenario.features import feature_notes
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.fit import check_fit, quality_of
 from simserve.scenario.objective import objective
 from simserve.scenario.pools import pool_setups
 from simserve.scenario.pricing import grid
 from simserve.scenario.replication import replicate
-from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.scenario.resolve import ResolvedScenario, leading_warnings, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.seats import limit_gains, seats_curve
 from simserve.scenario.speculative import speculation_facts
@@ -290,6 +292,12 @@ def _part(progress: Progress | None, replication: int, replications: int) -> Pro
     return lambda done, total: progress(replication * total + done, replications * total)
 
 
+def _version_notes(resolved: ResolvedScenario) -> list[str]:
+    engine = resolved.shape.engine
+    note = version_note(engine.name, engine.requested_version, engine.sources["version"])
+    return [note] if note else []
+
+
 def _facts(
     resolved: ResolvedScenario, priced: PricedDeployment, simulation: Simulation, specs: RequestSpecs, *, explain: bool
 ) -> RunFacts:
@@ -302,7 +310,17 @@ def _facts(
         fidelity=priced.fidelity,
         fidelity_by_operator=dict(priced.operators),
         expected_error=_expected_error(resolved, simulation),
-        engine_resolved={**asdict(resolved.shape.engine), "notes": [*priced.notes, *without_effect(scenario, specs)]},
+        warnings=leading_warnings(scenario),
+        engine_resolved={
+            **resolved.shape.engine.model_dump(),
+            "notes": [
+                *_version_notes(resolved),
+                *priced.notes,
+                *feature_notes(scenario),
+                *without_effect(scenario, specs),
+            ],
+        },
+        formats=resolved.formats,
         memory=resolved.memory,
         num_gpus=resolved.num_gpus,
         gpu_hour_usd=resolved.gpu_hour_usd,
@@ -363,8 +381,9 @@ def _speculation(
 def _expected_error(resolved: ResolvedScenario, simulation: Simulation) -> dict[str, Any] | str:
     """Return how wrong runs of this class were, by the requests that were in flight on average."""
     shape = resolved.shape
-    if shape.speculation is not None:
-        # No server that decodes speculatively has been compared.
+    models = [pool.shape.model for pool in resolved.pools] or [shape.model]
+    if shape.speculation is not None or any(model.has_unmeasured_layers for model in models):
+        # No server that decodes speculatively, or has such layers, has been compared.
         return UNVALIDATED
     deployment = resolved.scenario.deployment
     replicas = sum(pool.replicas for pool in deployment.pools) or deployment.replicas

@@ -7,16 +7,16 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from simserve import rng
-from simserve.errors import InputError, ScenarioError, nearest
+from simserve.errors import InputError, ScenarioError
 from simserve.metrics.speculation import SpeculationFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
-from simserve.perf.quantization import WEIGHT_FORMATS
 from simserve.perf.shape import ReplicaShape, Speculation
 from simserve.profiles.model import load_model
+from simserve.scenario.formats import Quantization
 from simserve.validation import FrozenModel
 from simserve.workload.requests import RequestSpecs
 
@@ -27,16 +27,8 @@ if TYPE_CHECKING:
 
 MAX_SPECULATIVE_TOKENS = 32
 """More drafts than any engine is run with."""
-ENGINES_WITHOUT_SPECULATION = ("fastertransformer", "ollama", "orca")
 
 
-def _known_format(value: str) -> str:
-    if value not in WEIGHT_FORMATS:
-        raise ValueError(f"is not a weight format; {nearest(value, WEIGHT_FORMATS)}")
-    return value
-
-
-WeightFormat = Annotated[str, AfterValidator(_known_format), Field(json_schema_extra={"enum": list(WEIGHT_FORMATS)})]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -52,9 +44,9 @@ class SpeculativeSpec(FrozenModel):
     multi-token-prediction layer."""
     draft_model: str | None = None
     """`draft_model`: the small model, as `model` names one."""
-    draft_quantization: WeightFormat | None = None
-    """`draft_model` and `eagle`: format of the draft's linear weights; absent: its own dtype. An MTP layer has the
-    target's format."""
+    draft_quantization: Quantization = "auto"
+    """`draft_model` and `eagle`: format of the draft's linear weights. `auto`: as its checkpoint is stored, of an EAGLE
+    layer 16 bit. An MTP layer has the format that the target's checkpoint keeps it in."""
     draft_tensor_parallel_size: Annotated[int, Field(ge=1)] | None = None
     """`draft_model`: GPUs that share the draft, 1 or those of the target. Absent: those of the target."""
     num_speculative_tokens: Annotated[int, Field(ge=1, le=MAX_SPECULATIVE_TOKENS)]
@@ -104,7 +96,7 @@ class SpeculativeSpec(FrozenModel):
             raise ValueError(f"method {self.method} {needs}")
         if self.draft_tensor_parallel_size is not None and self.method != "draft_model":
             raise ValueError(f"draft_tensor_parallel_size goes with method draft_model, not {self.method}")
-        if self.draft_quantization is not None and self.method in ("ngram", "mtp"):
+        if self.draft_quantization != "auto" and self.method in ("ngram", "mtp"):
             has = "has no weights" if self.method == "ngram" else "has the target's format"
             raise ValueError(f"draft_quantization goes with draft_model and eagle; {self.method} {has}")
         return self
@@ -142,10 +134,10 @@ def with_speculation(shape: ReplicaShape, spec: SpeculativeSpec, folder: Path | 
             f"max_num_seqs is {seats}, not {engine.max_num_seqs}: max_num_batched_tokens "
             f"{engine.max_num_batched_tokens} holds {1 + count} tokens each of no more sequences"
         )
-        engine = replace(engine, max_num_seqs=seats)
+        engine = engine.model_copy(update={"max_num_seqs": seats})
     if spec.method == "ngram":
         # The look-up needs this step's tokens before the next one is prepared: nothing is hidden behind the GPU.
-        engine = replace(engine, host_overlap=0.0)
+        engine = engine.model_copy(update={"host_overlap": 0.0})
     target = replace(shape, engine=engine)
     draft = _draft(target, spec, folder, notes)
     if draft is not None:
@@ -158,8 +150,6 @@ def with_speculation(shape: ReplicaShape, spec: SpeculativeSpec, folder: Path | 
 
 def _check_engine(shape: ReplicaShape) -> None:
     engine, key = shape.engine, "speculative"
-    if engine.name in ENGINES_WITHOUT_SPECULATION:
-        raise ScenarioError(f"does not run under {engine.name}", key=key)
     if engine.batching == "static":
         raise ScenarioError("needs batching: continuous", key=key, remedy="set deployment.engine.batching=continuous")
     if engine.kv_allocation != "paged":
@@ -186,10 +176,10 @@ def _draft(target: ReplicaShape, spec: SpeculativeSpec, folder: Path | None, not
             rule = f"is mtp, and {target.model.name} has no layer for multi-token prediction"
             remedy = "use eagle, draft_model or ngram; in a profile of your own set num_mtp_layers"
             raise ScenarioError(rule, key="deployment.speculative.method", remedy=remedy)
-        return layer_shape(target, target.quantization, is_dense=False)
-    quantization = spec.draft_quantization or "none"
+        return layer_shape(target, target.model.mtp_format(target.quantization), is_dense=False)
+    asked_format = spec.draft_quantization
     if spec.method == "eagle":
-        return layer_shape(target, quantization, is_dense=True)
+        return layer_shape(target, "none" if asked_format == "auto" else asked_format, is_dense=True)
     assert spec.draft_model is not None
     try:
         model = load_model(spec.draft_model, folder)
@@ -220,6 +210,7 @@ def _draft(target: ReplicaShape, spec: SpeculativeSpec, folder: Path | None, not
         )
     if model.num_active_parameters >= target.model.num_active_parameters:
         notes.append(f"{model.name} is no smaller than {target.model.name}: drafting costs as much as it saves")
+    quantization = model.stored.format if asked_format == "auto" else asked_format
     return draft_shape(target, model, quantization, asked)
 
 

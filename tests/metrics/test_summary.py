@@ -49,6 +49,7 @@ TOP_LEVEL = [
     "simserve",
 ]
 INNER = {
+    "warnings": None,
     "version": None,
     "seed": None,
     "scenario_name": None,
@@ -57,6 +58,7 @@ INNER = {
     "fidelity_by_operator": None,
     "expected_error": None,
     "engine_resolved": None,
+    "formats": "weights weights_source checkpoint kv_cache kv_cache_source pools",
     "load": None,
     "queue_time_ms": "mean median std p50 p90 p95 p99",
     "ntpot_ms": "mean median std p50 p90 p95 p99",

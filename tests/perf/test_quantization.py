@@ -7,7 +7,7 @@ import pytest
 from simserve.errors import InputError
 from simserve.perf.gemm import gemm_class
 from simserve.perf.memory import activation_bytes
-from simserve.perf.quantization import kv_element_bytes, weight_bits
+from simserve.perf.quantization import kv_element_bytes, part_bits, weight_bits
 from simserve.perf.rounding import quantize_symmetric
 from simserve.perf.tables import price
 from tests.perf.shapes import make_model, make_shape
@@ -133,7 +133,7 @@ def test_fp8_is_scaled_as_the_model_is_published(model: str, kernels: str) -> No
 def test_fp8_by_blocks_takes_other_times() -> None:
     """The same model with a scale a tensor has other kernels, and so other steps."""
     blocks = make_model("qwen3-30b-a3b")
-    tensors = make_model("qwen3-30b-a3b", fp8_scales="tensor")
+    tensors = make_model("qwen3-30b-a3b", checkpoints=())
     first, second = (price(make_shape(model=each, quantization="fp8"), 64).step_times for each in (blocks, tensors))
 
     assert first.token_seconds[64] != second.token_seconds[64]
@@ -142,11 +142,12 @@ def test_fp8_by_blocks_takes_other_times() -> None:
 def test_gpt_oss_quantises_its_experts_alone() -> None:
     """Attention, router and head stay 16-bit, in bytes and in kernels."""
     model = make_model("gpt-oss-20b")
-    experts = model.num_moe_layers * 32 * sum(gemm.num_weights for gemm in model.expert_gemms())
+    precisions = make_shape(model=model, quantization="mxfp4").precisions
 
-    assert model.num_linear_parameters == experts
-    assert not any(gemm.is_quantised for gemm in model.attention_gemms())
-    assert all(gemm.is_quantised for gemm in model.expert_gemms())
+    assert [(each.name, share) for each, share in precisions["attention"]] == [("none", 1.0)]
+    assert [(each.name, share) for each, share in precisions["experts"]] == [("mxfp4", 1.0)]
+    assert part_bits(model, "fp8", "attention") == 16.0
+    assert part_bits(model, "fp8", "experts") == 8.0
     assert price(make_shape(model=model, quantization="mxfp4"), 64).fidelity == "fitted"
 
 
@@ -246,26 +247,6 @@ def test_awq_is_slower_than_fp8_at_large_batch() -> None:
 
     assert awq[0] < 0.7 * fp8[0]
     assert awq[1] > 1.2 * fp8[1]
-
-
-@pytest.mark.parametrize(
-    ("engine", "version", "kv_cache_dtype", "is_noted"),
-    [
-        ("vllm", "0.12", "fp8", False),
-        ("vllm", "0.12", "int8", True),
-        ("vllm", "0.33", "int4", False),
-        ("llama.cpp", None, "int4", False),
-        ("llama.cpp", None, "fp8", True),
-        ("sglang", None, "auto", False),
-    ],
-)
-def test_a_kv_format_that_the_engine_lacks_is_noted(
-    engine: str, version: str | None, kv_cache_dtype: str, is_noted: bool
-) -> None:
-    """The figures are then what an engine with it would do, and say so."""
-    notes = make_shape(engine=engine, version=version, kv_cache_dtype=kv_cache_dtype).notes
-
-    assert any("KV cache" in note for note in notes) == is_noted
 
 
 def test_llama_cpp_writes_k_quants_out_for_every_512_tokens_of_a_prompt() -> None:

@@ -261,7 +261,7 @@ def test_compiled_norms_round_activations_themselves() -> None:
 
     least = 3 * 32 * quantisation.start_latency
     assert least < apart.token_seconds[1] - fused.token_seconds[1] < 1.1 * least
-    blocks = make_model(fp8_scales="block")
+    blocks = make_model(checkpoints=[{"format": "fp8", "fp8_scales": "block", "source": "a test"}])
     both = ({"fuses_activation_quantisation": flag} for flag in (False, True))
     one, other = (price(make_shape(model=blocks, quantization="fp8", engine_fields=fields)) for fields in both)
     assert one.step_times == other.step_times
@@ -339,7 +339,7 @@ def test_an_engines_own_build_of_the_experts_kernels_computes_faster() -> None:
 
     def step(speed: float, quantization: str) -> float:
         shape = make_shape("h200-sxm-141gb", "gpt-oss-120b", engine="tensorrt-llm", quantization=quantization)
-        engine = dataclasses.replace(shape.engine, expert_speed={"mxfp4": speed})
+        engine = shape.engine.model_copy(update={"expert_speed": {"mxfp4": speed}})
         return float(price(dataclasses.replace(shape, engine=engine)).step_times.decode_base[64])
 
     assert make_shape(engine="tensorrt-llm").engine.expert_speed == {"mxfp4": 1.25}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError, ScenarioError
 from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
-from simserve.profiles.engine_profile import version_key
+from simserve.profiles.engine_options import EngineOptions
+from simserve.profiles.engine_profile import version_key, version_note
 
 GIB = 2.0**30
 GPUS = {
@@ -54,7 +54,7 @@ def resolve(
         gpu_memory_bytes=GPUS[gpu],
         gpu_name=gpu,
         model_max_len=model_max_len,
-        overrides=overrides,
+        options=EngineOptions(**overrides),
         tensor_parallel_size=tensor_parallel_size,
     )
 
@@ -154,9 +154,9 @@ def test_vllm_v1_without_chunking_covers_the_model_length() -> None:
     assert resolve(enable_chunked_prefill=False, model_max_len=4096).max_num_batched_tokens == 8192
 
 
-def test_vllm_budgets_graph_memory_from_0_21() -> None:
+def test_vllm_budgets_graph_memory_from_0_20() -> None:
     """CUDA graphs come out of the unused share until the version that budgets them."""
-    counted = [resolve(version=version).counts_cuda_graphs for version in ("0.12", "0.20", "0.21", "0.33")]
+    counted = [resolve(version=version).counts_cuda_graphs for version in ("0.12", "0.19", "0.20", "0.33")]
 
     assert counted == [False, False, True, True]
 
@@ -184,26 +184,43 @@ def test_activation_inputs_reproduce_measured_peaks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "tensor_parallel_size", "chunk", "largest_graph", "share"),
+    ("version", "gpu", "tensor_parallel_size", "chunk", "largest_graph", "reserve_mib"),
     [
-        ("rtx-4090-24gb", 1, 2048, 24, 0.847),
-        ("l40s-48gb", 1, 4096, 32, 0.851),
-        ("h100-sxm-80gb", 1, 8192, 256, 0.835),
-        ("h100-sxm-80gb", 8, 8192, 512, 0.818),
-        ("h200-sxm-141gb", 1, 8192, 256, 0.907),
-        ("mi300x-192gb", 1, 16384, 512, 0.857),
+        ("0.5.0rc2", "rtx-4090-24gb", 1, 2048, 8, 2.9 * 1024),
+        ("0.5.2", "l40s-48gb", 1, 8192, 160, 10 * 1024),
+        ("0.5.2", "h100-sxm-80gb", 8, 8192, 160, 13.5 * 1024),
+        ("0.5.2", "h200-sxm-141gb", 1, 8192, 256, 12.5 * 1024),
+        ("0.5.2", "mi300x-192gb", 8, 16384, 512, 32 * 1024),
+        ("0.5.3", "rtx-4090-24gb", 1, 2048, 16, 512 + 2048 * 1.5 + 16 * 2 + 128),
+        ("0.5.9", "rtx-4090-24gb", 1, 2048, 24, 512 + 2048 * 1.5 + 24 * 2 + 128),
+        ("0.5.9", "l40s-48gb", 1, 4096, 32, 512 + 4096 * 1.5 + 32 * 2 + 128),
+        ("0.5.9", "h100-sxm-80gb", 1, 8192, 256, 512 + 8192 * 1.5 + 256 * 2 + 128),
+        ("0.5.9", "h100-sxm-80gb", 8, 8192, 512, 512 + 8192 * 1.5 + 512 * 2 + 8 * 128),
+        ("0.5.9", "h200-sxm-141gb", 1, 8192, 256, 512 + 8192 * 1.5 + 256 * 2 + 128),
+        ("0.5.9", "mi300x-192gb", 1, 16384, 512, 512 + 16384 * 1.5 + 512 * 2 + 128),
+        ("0.5.12", "h100-sxm-80gb", 1, 8192, 256, 512 + 8192 * 1.5 + 256 * 2 + 128 + 58 * 8),
+        ("0.5.12", "rtx-4090-24gb", 1, 2048, 24, 512 + 2048 * 1.5 + 24 * 2 + 128 + 42 * 8),
+        ("0.5.23", "rtx-4090-24gb", 1, 4096, 48, 512 + 4096 * 1.5 + 48 * 2 + 128 + 50 * 8),
+        ("0.5.23", "rtx-4090-24gb", 4, 4096, 160, 512 + 4096 * 1.5 + 160 * 2 + 4 * 128 + 50 * 8),
     ],
 )
 def test_sglang_derives_chunk_and_static_share_from_memory(
-    gpu: str, tensor_parallel_size: int, chunk: int, largest_graph: int, share: float
+    version: str, gpu: str, tensor_parallel_size: int, chunk: int, largest_graph: int, reserve_mib: float
 ) -> None:
-    """Chunk, graphs and mem_fraction_static come from the GPU's memory; each share is worked out by hand."""
-    engine = resolve("sglang", None, gpu, tensor_parallel_size=tensor_parallel_size)
+    """Chunk, graphs and mem_fraction_static come from the GPU's memory, by the rule of the release."""
+    engine = resolve("sglang", version, gpu, tensor_parallel_size=tensor_parallel_size)
 
     assert engine.max_num_batched_tokens == chunk
     assert engine.cuda_graph_max_batch == largest_graph
-    assert engine.gpu_memory_utilization == share
+    assert engine.gpu_memory_utilization == round(1 - reserve_mib * 2**20 / GPUS[gpu], 3)
     assert engine.memory_rule == "static_fraction"
+
+
+@pytest.mark.parametrize("version", ["0.5.0rc2", "0.5.3", "0.5.23"])
+def test_sglang_serves_mxfp4_since_gpt_oss(version: str) -> None:
+    """From the release that brought gpt-oss on; 0.4 refuses it."""
+    assert "mxfp4" in resolve("sglang", version).supported_quantizations
+    assert "mxfp4" not in resolve("sglang", "0.4.9").supported_quantizations
 
 
 def test_sglang_admits_by_a_decaying_estimate() -> None:
@@ -288,10 +305,11 @@ def test_llama_cpp_slots_share_the_context() -> None:
         ("0.12", "0.12", "scenario"),
         ("0.12.0", "0.12", "scenario"),
         ("v0.8.5.post1", "0.8.5", "scenario"),
-        ("0.9.1", "0.9", "nearest older known version to the 0.9.1 of the scenario"),
-        ("0.11.2", "0.10.2", "nearest older known version to the 0.11.2 of the scenario"),
-        ("0.40", "0.33", "nearest older known version to the 0.40 of the scenario"),
-        ("0.1.4", "0.2.1", "oldest known version; scenario asks for 0.1.4, which is older"),
+        ("0.9.1", "0.9", "scenario, a patch release of 0.9"),
+        ("0.11.2", "0.11", "scenario, a patch release of 0.11"),
+        ("0.10.1", "0.9", "defaults of 0.9, the nearest older known"),
+        ("0.40", "0.33", "defaults of 0.33, the nearest older known"),
+        ("0.1.4", "0.2.1", "defaults of 0.2.1, the oldest known"),
         (None, "0.33", "newest known version"),
     ],
 )
@@ -301,6 +319,50 @@ def test_version_resolves_to_the_nearest_older_known(requested: str | None, used
 
     assert (engine.version, engine.requested_version) == (used, requested)
     assert engine.sources["version"] == source
+
+
+@pytest.mark.parametrize(
+    ("engine", "requested", "note"),
+    [
+        ("vllm", None, None),
+        ("vllm", "0.19.1", None),
+        ("sglang", "0.5.12.post1", None),
+        ("sglang", "0.5.24", "sglang 0.5.24: defaults of 0.5.23, the nearest older known"),
+        ("vllm", "0.7.3", "vllm 0.7.3: defaults of 0.6.6, the nearest older known"),
+        ("tensorrt-llm", "0.4", "tensorrt-llm 0.4: defaults of 0.5, the oldest known"),
+    ],
+)
+def test_a_version_that_is_not_known_has_a_note(engine: str, requested: str | None, note: str | None) -> None:
+    """Known versions and their patch releases have none."""
+    assert version_note(engine, requested, load_engine(engine).version_source(requested)) == note
+
+
+@pytest.mark.parametrize(
+    ("version", "budget", "largest_graph"), [("0.27", 8192, 512), ("0.28", 16384, 1024), ("0.33", 16384, 1024)]
+)
+def test_vllm_takes_more_on_gpus_of_160_gib_from_0_28(version: str, budget: int, largest_graph: int) -> None:
+    """A budget of 16,384 tokens and graphs up to 1,024 on Blackwell; AMD's GPUs keep 512."""
+    nvidia, amd = (
+        resolve_engine(
+            load_engine("vllm"),
+            version=version,
+            gpu_memory_bytes=178 * GIB,
+            gpu_name=name,
+            model_max_len=8192,
+            options=EngineOptions(),
+        )
+        for name in ("b200-sxm-180gb", "mi300x-192gb")
+    )
+
+    assert (nvidia.max_num_batched_tokens, nvidia.cuda_graph_max_batch) == (budget, largest_graph)
+    assert (amd.max_num_batched_tokens, amd.cuda_graph_max_batch) == (budget, 512)
+
+
+def test_vllm_reserves_the_whole_prompt_from_0_19() -> None:
+    """V0 did, V1 took it up again."""
+    reserved = [resolve(version=version).reserve_full_prompt for version in ("0.6.6", "0.8.5", "0.18.1", "0.19")]
+
+    assert reserved == [True, False, False, True]
 
 
 def test_versions_compare_as_numbers() -> None:
@@ -314,7 +376,7 @@ def test_versions_compare_as_numbers() -> None:
 
 def test_overrides_win_and_are_recorded() -> None:
     """A set key holds the user's value and says so; the others cite version and GPU."""
-    engine = resolve(max_num_seqs=64, gpu_memory_utilization=0.8, frontend_latency=0.0, max_model_len=4096)
+    engine = resolve(max_num_seqs=64, gpu_memory_utilization=0.8, frontend_latency="0 s", max_model_len=4096)
 
     assert (engine.max_num_seqs, engine.gpu_memory_utilization, engine.max_model_len) == (64, 0.8, 4096)
     assert engine.frontend_latency == 0.0
@@ -350,7 +412,7 @@ def test_static_batching_takes_its_size_from_the_seats_or_the_other_way_round() 
     """Any engine can be run in static batches; one number is enough."""
     assert resolve(max_num_seqs=16, **STATIC).static_batch_size == 16
     assert resolve(static_batch_size=16, **STATIC).max_num_seqs == 16
-    assert resolve("transformers", None, static_batch_size=32, static_max_wait=0.5).max_num_seqs == 32
+    assert resolve("transformers", None, static_batch_size=32, static_max_wait="0.5 s").max_num_seqs == 32
     assert resolve("transformers", None, max_num_seqs=32).static_batch_size == 32
 
 
@@ -376,7 +438,7 @@ def test_asynchronous_scheduling_can_be_switched_where_it_exists() -> None:
             r"max_num_batched_tokens: 2048 must be at least max_model_len",
         ),
         ({"static_batch_size": 8}, r"static_batch_size: 8 needs batching static, not continuous"),
-        ({"static_max_wait": 0.5}, r"static_max_wait: 0.5 needs batching static, not continuous"),
+        ({"static_max_wait": "0.5 s"}, r"static_max_wait: 0.5 needs batching static, not continuous"),
         ({"static_batch_size": 8, "max_num_seqs": 4, **STATIC}, r"static_batch_size: 8 must be at most"),
         (
             {"static_batch_size": 8, "max_num_batched_tokens": 4, **STATIC},
@@ -391,10 +453,6 @@ def test_asynchronous_scheduling_can_be_switched_where_it_exists() -> None:
             r"admission: 'estimate' needs kv_allocation paged",
         ),
         ({"name": "orca", "version": None, "admission": "reserve"}, r"not this engine's static"),
-        (
-            {"scheduling_policy": "longest_first"},
-            r"scheduling_policy: 'longest_first' must be 'fcfs', 'priority' or 'shortest_first'",
-        ),
         ({"scheduling_policy": "priority", **STATIC}, r"scheduling_policy: 'priority' needs continuous batching"),
         (
             {"scheduling_policy": "priority", "priority_preemption": True, "admission": "reserve"},
@@ -405,8 +463,7 @@ def test_asynchronous_scheduling_can_be_switched_where_it_exists() -> None:
             {"enable_prefix_caching": True, "kv_allocation": "pow2"},
             r"enable_prefix_caching: True .* not kv_allocation pow2",
         ),
-        ({"preemption_mode": "drop"}, r"preemption_mode: 'drop' must be 'recompute' or 'swap'"),
-        ({"preemption_mode": "swap", "swap_space": 0.0}, r"swap_space: '0 B' leaves nothing to swap to"),
+        ({"preemption_mode": "swap", "swap_space": "0 B"}, r"swap_space: '0 B' leaves nothing to swap to"),
         (
             {"preemption_mode": "swap", "admission": "reserve"},
             r"preemption_mode: 'swap' needs .* not reserve and paged",
@@ -416,17 +473,10 @@ def test_asynchronous_scheduling_can_be_switched_where_it_exists() -> None:
             {"preemption_mode": "swap", "enable_prefix_caching": True},
             r"enable_prefix_caching: True is not simulated with preemption_mode swap",
         ),
-        ({"gpu_memory_utilization": 0.0}, r"gpu_memory_utilization: 0.0 must be greater than 0"),
-        ({"gpu_memory_utilization": 1.1}, r"gpu_memory_utilization: 1.1 must be less than or equal to 1"),
-        ({"max_num_seqs": 0}, r"max_num_seqs: 0 must be greater than or equal to 1"),
-        ({"block_size": -16}, r"block_size: -16 must be"),
-        ({"frontend_latency": -1.0}, r"frontend_latency: -1.0 must be"),
-        ({"batching": "dynamic"}, r"batching: 'dynamic' must be 'continuous' or 'static'"),
         (
             {"version": "0.8.5", "async_scheduling": True},
             r"async_scheduling: True is not possible: version 0.8.5",
         ),
-        ({"max_batch": 3}, r"max_batch: is not a known key"),
     ],
 )
 def test_contradictions_are_refused(arguments: dict[str, Any], message: str) -> None:
@@ -441,7 +491,7 @@ def test_settings_at_their_bounds_are_accepted() -> None:
         max_num_seqs=256,
         max_num_batched_tokens=256,
         gpu_memory_utilization=1,
-        swap_space=0.0,
+        swap_space="0 B",
         scheduling_policy="fcfs",
         preemption_mode="recompute",
         admission="reserve",
@@ -469,7 +519,8 @@ def test_every_version_of_every_engine_resolves(name: str, gpu: str, model_max_l
         assert engine.admission == "on_demand" or engine.kv_allocation == "paged"
         assert engine.cuda_graph_sizes == tuple(sorted(set(engine.cuda_graph_sizes)))
         assert "none" in engine.supported_quantizations
-        unsourced = {field.name for field in dataclasses.fields(engine)} - set(engine.sources)
+        assert vars(engine).keys() == ResolvedEngine.model_fields.keys()
+        unsourced = vars(engine).keys() - engine.sources.keys()
         assert unsourced == {"name", "requested_version", "sources"}
 
 
@@ -602,7 +653,7 @@ def test_steps_with_prompts_launch_longer_in_vllm_of_2023() -> None:
 
 def test_sampling_by_top_p_sorts_the_logits_of_v1() -> None:
     """50 us a request and step, until a kernel of its own does it; greedy clients never pay."""
-    versions = ("0.7.3", "0.12", "0.14")
+    versions = ("0.7.3", "0.12", "0.17")
     greedy, nucleus = (
         [resolve("vllm", version, sampling=sampling).host_seconds_per_request for version in versions]
         for sampling in ("greedy", "nucleus")
@@ -620,3 +671,31 @@ def test_ranks_that_have_to_agree_lengthen_every_step() -> None:
 
     assert parallel == pytest.approx(single + 3e-3)
     assert resolve("tensorrt-llm", "1.0", tensor_parallel_size=2).host_seconds_per_step == pytest.approx(0.8e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "since"),
+    [
+        ("vllm", "0.8.5", None),
+        ("vllm", "0.10.2", "0.9.2"),
+        ("vllm", "0.19", "0.12"),
+        ("vllm", "v0.24.0", "0.24"),
+        ("vllm", None, "0.33"),
+        ("sglang", "0.5.7", None),
+        ("sglang", "0.5.14", "0.5.12"),
+        ("tensorrt-llm", None, None),
+    ],
+)
+def test_windows_follow_the_version_asked_for(name: str, version: str | None, since: str | None) -> None:
+    """The rules of the nearest older entry hold, whatever versions the profile knows besides; none before the first."""
+    rules = load_engine(name).windows_of(version)
+
+    assert (rules and rules.since) == since
+
+
+def test_entries_of_windows_are_in_ascending_order() -> None:
+    """The last that fits is the newest."""
+    for name in ("vllm", "sglang"):
+        keys = [version_key(entry.since) for entry in load_engine(name).windowed_kv]
+
+        assert keys == sorted(set(keys))

@@ -140,7 +140,7 @@ def test_gpt_oss_alternates_and_keeps_its_head_dim() -> None:
     model = read("openai--gpt-oss-120b")
 
     assert (model.sliding_window, model.num_sliding_layers, model.head_dim) == (128, 18, 64)
-    assert model.checkpoint_quantization == "mxfp4"
+    assert model.stored.format == "mxfp4"
 
 
 def test_llama_4_reads_the_text_part() -> None:
@@ -155,7 +155,7 @@ def test_a_configuration_agrees_with_the_bundled_profile() -> None:
     """Mixtral's config.json gives the bundled profile, except for name and source."""
     model, bundled = read("mistralai--Mixtral-8x7B-v0.1"), load_model("mixtral-8x7b")
 
-    ignored = {"name", "source", "huggingface_id", "num_parameters_advertised"}
+    ignored = {"name", "source", "checkpoints", "num_parameters_advertised"}
     assert model.model_dump(exclude=ignored) == bundled.model_dump(exclude=ignored)
 
 
@@ -239,7 +239,7 @@ def test_falcon_switches_are_read() -> None:
     model = from_hf_config(config)
     falcon_7b = from_hf_config(config | old | {"new_decoder_architecture": False, "multi_query": True})
 
-    ignored = {"name", "source", "huggingface_id", "num_parameters_advertised"}
+    ignored = {"name", "source", "checkpoints", "num_parameters_advertised"}
     assert model.model_dump(exclude=ignored) == load_model("falcon-40b").model_dump(exclude=ignored)
     assert falcon_7b.num_parameters == 6_921_720_704
     assert falcon_7b.kv_bytes_per_token(2) == 32 * 2 * 64 * 2
@@ -406,7 +406,7 @@ def test_a_hybrid_of_linear_attention_is_read() -> None:
     """Qwen3-Next: states in 36 of 48 layers, keys in 12; what the configuration says is the bundled profile."""
     model, bundled = from_hf_config(QWEN3_NEXT), load_model("qwen3-next-80b-a3b")
 
-    ignored = {"name", "source", "huggingface_id", "num_parameters_advertised", "num_mtp_layers", "fp8_scales"}
+    ignored = {"name", "source", "checkpoints", "num_parameters_advertised", "num_mtp_layers"}
     assert model.model_dump(exclude=ignored) == bundled.model_dump(exclude=ignored)
     assert model.num_parameters == pytest.approx(80e9, rel=0.01)
     assert model.num_active_parameters == pytest.approx(3.9e9, rel=0.02)

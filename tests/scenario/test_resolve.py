@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,6 +14,7 @@ from simserve.scenario.fit import check_fit, memory_report, remedies
 from simserve.scenario.load import from_mapping, load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
+from simserve.scenario.schema import Scenario
 from tests.scenario.builders import make_scenario, scenario_mapping
 
 _LARGE = {"model": "llama-3.1-70b"}
@@ -44,7 +46,10 @@ def test_the_scenario_s_price_wins_over_the_profile_s() -> None:
 
     assert (own.gpu_hour_usd, own.gpu_hour_source) == (1.5, "scenario")
     assert default.gpu_hour_usd == default.shape.hardware.default_price
-    assert "median on-demand price of h100-sxm-80gb, seen" in default.gpu_hour_source
+    assert (
+        "fitted on-demand price of h100-sxm-80gb at specialised clouds, from 8 offers (4 there), seen"
+        in default.gpu_hour_source
+    )
 
 
 def test_a_profile_path_is_relative_to_the_scenario(tmp_path: Path) -> None:
@@ -202,7 +207,11 @@ def test_memory_report_adds_up() -> None:
     ("model", "engine", "message"),
     [
         ("llama-3.2-1b", "vllm", "enable_expert_parallel: True needs a model with experts, and llama-3.2-1b has none"),
-        ("gpt-oss-20b", "llama.cpp", "enable_expert_parallel: True does not run under llama.cpp"),
+        (
+            "gpt-oss-20b",
+            "llama.cpp",
+            "enable_expert_parallel: True .* llama.cpp b8000 has no expert parallelism",
+        ),
     ],
 )
 def test_experts_are_placed_only_where_there_are_some(model: str, engine: str, message: str) -> None:
@@ -224,7 +233,7 @@ def test_more_ranks_than_experts_are_refused() -> None:
 def test_a_published_format_is_offered_first_where_nothing_fits() -> None:
     """gpt-oss in BF16 does not fit on one H100; in MXFP4, as it is published, it does."""
     overrides = [f"deployment.engine.{key}" for key in ("max_model_len=8192", "gpu_memory_utilization=0.97")]
-    resolved = resolve(make_scenario(overrides, model="gpt-oss-120b"))
+    resolved = resolve(make_scenario([*overrides, "deployment.quantization=none"], model="gpt-oss-120b"))
 
     assert "deployment.quantization=mxfp4" in remedies(resolved)
 
@@ -233,7 +242,10 @@ def test_a_published_format_is_offered_first_where_nothing_fits() -> None:
     ("overrides", "message"),
     [
         (["deployment.data_parallel_size=2"], "has no experts that the ranks could share; raise replicas"),
-        ([*EXPERTS, "deployment.engine.name=tgi", "deployment.engine.version=3.0"], "does not run under tgi"),
+        (
+            [*EXPERTS, "deployment.engine.name=tgi", "deployment.engine.version=3.0"],
+            "has no data-parallel attention",
+        ),
         ([*EXPERTS, "deployment.pipeline_parallel_size=2"], "must be 1 with pipeline stages"),
         ([*EXPERTS, "deployment.engine.kv_allocation=static"], "needs continuous batching and paged"),
     ],
@@ -256,7 +268,10 @@ def test_ranks_of_data_parallel_attention_serve_together() -> None:
     assert sum(parts.values()) == pytest.approx(result.simulation.totals.busy_seconds, rel=1e-6)
 
 
-BALANCED = ["deployment.engine.name=tensorrt-llm", "deployment.engine.attention_dp_timeout_iters=30"]
+BALANCED = [
+    "deployment.engine={name: tensorrt-llm, version: '1.2'}",
+    "deployment.engine.attention_dp_timeout_iters=30",
+]
 
 
 def test_ranks_whose_prompts_wait_for_each_other_compute_them_in_fewer_steps() -> None:
@@ -273,10 +288,16 @@ def test_ranks_whose_prompts_wait_for_each_other_compute_them_in_fewer_steps() -
     assert balanced.summary["completed"] == plain.summary["completed"] == 96
 
 
-@pytest.mark.parametrize("overrides", [BALANCED, [*EXPERTS, BALANCED[1]]])
-def test_prompts_wait_for_each_other_only_in_ranks_of_tensorrt_llm(overrides: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("overrides", "rule"),
+    [
+        (BALANCED, "has no meaning without data_parallel_size above 1"),
+        ([*EXPERTS, BALANCED[1]], "vllm 0.12 has no waiting of prompts"),
+    ],
+)
+def test_prompts_wait_for_each_other_only_in_ranks_of_tensorrt_llm(overrides: list[str], rule: str) -> None:
     """On one rank, and under another engine, the knob is refused."""
-    with pytest.raises(InputError, match=r"attention_dp_timeout_iters.*without TensorRT-LLM and data_parallel_size"):
+    with pytest.raises(InputError, match=f"attention_dp_timeout_iters.*{rule}"):
         resolve(make_scenario(overrides))
 
 
@@ -286,7 +307,7 @@ def test_a_layer_partition_reaches_the_replica() -> None:
     scenario = make_scenario(model="llama-3.1-8b", deployment=deployment)
 
     assert resolve(scenario).shape.layers_per_stage == (10, 22)
-    with pytest.raises(ScenarioError, match=r"pipeline_layer_partition.*does not run under tgi"):
+    with pytest.raises(ScenarioError, match=r"pipeline_layer_partition.*tgi 3\.0 has no choice"):
         resolve(make_scenario(model="llama-3.1-8b", deployment={**deployment, "engine": {"name": "tgi"}}))
 
 
@@ -346,3 +367,61 @@ def test_nodes_of_older_gpus_have_slower_cores_unless_told_otherwise() -> None:
 
     assert seconds[1] == pytest.approx(1.4 * seconds[0])
     assert seconds[2] == seconds[0]
+
+
+def windowed_scenario(changes: dict[str, Any] | None = None, **engine: Any) -> Scenario:
+    """Return gpt-oss-20b, half of whose layers see 128 tokens, under vLLM 0.21, with top-level keys replaced."""
+    settings = {"name": "vllm", "version": "0.21", **engine}
+    deployment = {"hardware": "h100-sxm-80gb", "quantization": "mxfp4", "engine": settings}
+    return make_scenario(model="gpt-oss-20b", deployment=deployment, **(changes or {}))
+
+
+def test_windows_reach_the_scheduler() -> None:
+    """Blocks of the pool instead of blocks of tokens: two for each, and nine at most in layers with a window."""
+    resolved = resolve(windowed_scenario())
+
+    assert resolved.memory.windows is not None
+    assert resolved.engine.num_blocks == resolved.memory.windows.num_blocks
+    assert resolved.engine.num_blocks // 2 == resolved.memory.num_kv_blocks
+    assert (resolved.engine.window_groups, resolved.engine.window_blocks) == (1, 9)
+    assert resolved.shape.engine.sources["windowed_kv"].startswith("kept: 12 layers")
+
+
+def test_a_second_tier_keeps_everything_where_connectors_do() -> None:
+    """vLLM 0.21 turns windows off beside a KV connector, and says so."""
+    workload = {**scenario_mapping()["workload"], "shared_prefix": {"num_groups": 2, "tokens": 50}}
+    resolved = resolve(windowed_scenario({"workload": workload}, kv_offload={"size": "64 GiB"}))
+
+    assert resolved.engine.window_blocks == 0
+    assert resolved.shape.engine.sources["windowed_kv"] == "not kept: vllm 0.21 does not with kv_offload"
+
+
+@pytest.mark.parametrize(("version", "is_kept"), [("0.21", False), ("0.33", True)])
+def test_pools_that_hand_caches_over_keep_windows_from_0_24_on(version: str, is_kept: bool) -> None:
+    """Both roles move caches through a connector."""
+    scenario = windowed_scenario(version=version)
+    pools = [{"name": role, "role": role} for role in ("prefill", "decode")]
+    changed = {**scenario.deployment.model_dump(exclude_unset=True), "pools": pools, "disaggregation": {}}
+    resolved = resolve(make_scenario(model="gpt-oss-20b", deployment=changed))
+
+    assert [pool.engine.window_blocks > 0 for pool in resolved.pools] == [is_kept, is_kept]
+
+
+def test_long_requests_share_the_room_that_windows_leave() -> None:
+    """Gemma-3-27B on one GPU: with windows kept, prompts of 8,000 tokens are preempted less and wait less."""
+    workload = {
+        "arrivals": {"process": "all_at_once"},
+        "prompt_tokens": {"distribution": "fixed", "value": 8000},
+        "output_tokens": {"distribution": "fixed", "value": 50},
+        "num_requests": 12,
+    }
+
+    def together(version: str) -> float:
+        deployment = {
+            "hardware": "h100-sxm-80gb",
+            "engine": {"name": "vllm", "version": version, "max_model_len": 9000},
+        }
+        scenario = make_scenario(model="gemma-3-27b", deployment=deployment, workload=workload)
+        return float(run(scenario).summary["duration"])
+
+    assert together("0.10.2") < 0.95 * together("0.9")

@@ -10,7 +10,7 @@ import pytest
 
 from simserve.errors import ScenarioError
 from simserve.perf.quantization import KV_BITS, WEIGHT_FORMATS
-from simserve.scenario import deployment_spec, schema
+from simserve.scenario import deployment_spec, formats, schema
 from simserve.scenario.load import from_mapping
 from simserve.scenario.schema import Scenario, json_schema
 from simserve.validation import FrozenModel
@@ -26,12 +26,13 @@ def test_committed_schema_is_the_code_s() -> None:
 
 def test_every_field_is_documented() -> None:
     """The text below a field is its entry in the reference, so none may lack it."""
-    json_schema()  # which reads the texts
     models = [
         each
         for each in {**vars(deployment_spec), **vars(schema)}.values()
         if isinstance(each, type) and issubclass(each, FrozenModel)
     ]
+    for model in models:
+        model.model_json_schema()  # which reads the texts
     undocumented = [
         f"{model.__name__}.{name}"
         for model in models
@@ -44,12 +45,12 @@ def test_every_field_is_documented() -> None:
 
 def test_weight_formats_are_those_that_can_be_priced() -> None:
     """A scenario may ask for every weight format the step-time model knows, and for no other."""
-    assert set(get_args(deployment_spec.Quantization)) == set(WEIGHT_FORMATS)
+    assert set(get_args(formats.Quantization)) == {"auto", *WEIGHT_FORMATS}
 
 
 def test_kv_formats_are_those_that_can_be_priced() -> None:
     """A scenario may ask for every KV format the step-time model knows, and for no other."""
-    assert set(get_args(deployment_spec.KVCacheDtype)) == set(KV_BITS)
+    assert set(get_args(formats.KVCacheDtype)) == set(KV_BITS)
 
 
 def test_resolved_mapping_gives_the_same_scenario_back() -> None:

@@ -38,7 +38,7 @@ export function number(value, digits = 3) {
   return value.toLocaleString("en-US", { minimumFractionDigits: Math.min(decimals, 6), maximumFractionDigits: Math.min(decimals, 6) });
 }
 // Weights as the model's files hold them are `none` in a scenario: no quantisation.
-export const formatName = (format) => format === "none" ? "model's own" : format;
+export const formatName = (format) => ({ auto: "as stored", none: "16 bit" })[format] ?? format;
 export const share = (value) => (value === null || value === undefined ? "–" : value > 0.9995 && value < 1 ? "99.9%" : `${number(100 * value, value >= 0.1 ? 3 : 2)}%`);
 export const gigabytes = (bytes) => (bytes >= 1e12 ? `${number(bytes / 1e12)} TB` : bytes >= 1e9 ? `${number(bytes / 1e9)} GB` : `${number(bytes / 1e6)} MB`);
 export const whole = (value) => Math.floor(value).toLocaleString("en-US");

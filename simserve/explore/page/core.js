@@ -118,7 +118,12 @@ function control(tab, name, values, base, change) {
   const field = fields(tab)[name], id = `${tab.id}-${base ? "b" : "a"}-${name}`;
   const label = LABELS[name] ?? name.replaceAll("_", " ");
   const mark = base && text(base[name]) !== text(values[name]) ? " changed" : "";
-  const set = (value) => { values[name] = value; change(name); };
+  const set = (value) => {
+    values[name] = value;
+    // Another model is stored in another format: what was chosen for this one may be none of its.
+    if (name === "model" && values.quantization) { values.quantization = "auto"; const chosen = document.getElementById(`${tab.id}-${base ? "b" : "a"}-quantization`); if (chosen) chosen.value = "auto"; }
+    change(name);
+  };
   if (typeof field.default === "boolean")
     return node("label", { class: `check${mark}`, title: field.about }, [node("input", { type: "checkbox", id, checked: values[name], onchange: (event) => set(event.target.checked) }), document.createTextNode(label)]);
   const isMany = Array.isArray(field.default) && typeof field.default[0] === "string";

@@ -119,7 +119,7 @@ function answer(found, load, values, base, baseLoad, scale) {
   return [top, [
     node("div", { class: "charts" }, [loadFigure(load, base ? baseLoad : null, values, Boolean(scale)), ...charts(found, values, scale, base)]),
     equations([...found.equations, ...(load?.equations ?? [])]),
-    node("p", { class: "note", text: `vllm ${found.engine}; ${found.fidelity.join("; ")}.` }),
+    node("p", { class: "note", text: `vllm ${found.engine}; ${found.formats}; ${found.fidelity.join("; ")}.` }),
     node("p", { class: "note", text: `${values.num_requests.toLocaleString("en-US")} requests and ${found.step.count.toLocaleString("en-US")} engine steps, answered in ${number(found.milliseconds, 2)} ms.` }),
   ].filter(Boolean)];
 }

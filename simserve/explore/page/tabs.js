@@ -106,7 +106,7 @@ function paging(found) {
 
 function quantization(found, values) {
   const name = (row) => formatName(row.format);
-  const rows = found.rows.map((row) => ({ ...row, chosen: row.format === values.quantization }));
+  const rows = found.rows.map((row) => ({ ...row, chosen: row.format === (values.quantization === "auto" ? found.stored : values.quantization) }));
   const chosen = rows.find((row) => row.chosen) ?? rows[0], base = rows[0];
   const quality = (row) => row.loss === null ? "–" : row.loss[0] === row.loss[1] ? `${number(-100 * row.loss[0], 2)}%` : `${number(-100 * row.loss[1], 2)} to ${number(-100 * row.loss[0], 2)}%`;
   return [

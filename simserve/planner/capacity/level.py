@@ -35,6 +35,7 @@ class Trial:
         met: Whether each measured request met every bound, in order of arrival.
         has_settled: Whether it is long enough to show a steady state (`simserve.metrics.summary.settled`); None where
             the load ratio is not known.
+        num_simulated: Requests of the run, the warm-up's too.
     """
 
     attainment: float
@@ -48,6 +49,7 @@ class Trial:
     in_flight: float = math.nan
     met: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_), repr=False)
     has_settled: bool | None = None
+    num_simulated: int = 0
 
 
 Prober = Callable[[float, int, int], Trial]

@@ -98,20 +98,31 @@ class LoadProbe:
             self._stays[load] = found.in_flight / found.throughput
         return found
 
+    def num_simulated(self, load: float, num_requests: int) -> int:
+        """Return how many requests a run at ``load`` would take, by what is known of the nearest other load."""
+        if self.ramp is not None:
+            return ceil(load * self._grown_seconds(self.ramp, load, num_requests)[1])
+        return self._length(load, num_requests)
+
     def _grown(self, ramp: Ramp, load: float, replication: int, num_requests: int) -> tuple[RequestSpecs, float]:
         """Return conversations whose requests come at ``load`` on average after a warm-up, and its seconds."""
         from simserve.planner.capacity.ramp import REACHED, mean_rate
 
         stay = self._stay(load)
-        start = ramp.seconds(stay)
-        if not isinstance(self.warmup, str):
-            start = max(start, self.warmup)
-        end = start + max(ramp.window(stay), STAYS_PER_OPEN_RUN * stay, num_requests / load)
+        start, end = self._grown_seconds(ramp, load, num_requests)
         nominal = load / REACHED
         for _ in range(RATE_STEPS):
             specs = at_load(self._first(replication, ceil(nominal * end)), nominal)
             nominal *= load / max(mean_rate(specs, start, stay), load / 4)
         return replace(at_load(specs, nominal), offered_rate=load), start
+
+    def _grown_seconds(self, ramp: Ramp, load: float, num_requests: int) -> tuple[float, float]:
+        """Return until when conversations grow to their rate, and when the run ends."""
+        stay = self._stay(load)
+        start = ramp.seconds(stay)
+        if not isinstance(self.warmup, str):
+            start = max(start, self.warmup)
+        return start, start + max(ramp.window(stay), STAYS_PER_OPEN_RUN * stay, num_requests / load)
 
     def _stay(self, load: float) -> float:
         """Return how long a request stayed at the nearest of the other loads that were tried; 0 before the first."""
@@ -166,6 +177,7 @@ def trial(simulation: Simulation, slo: SLO, warmup: str | float, offered: Offere
         in_flight=float(np.mean(measured.stays.num_in_system_at_arrivals())) if len(measured.stays) else np.nan,
         met=met[window.has_arrived],
         has_settled=settled(measured, offered),
+        num_simulated=len(records),
     )
 
 
@@ -186,7 +198,7 @@ def probe_of(asked: Scenario | ResolvedScenario, finishable: Finishable | None =
     resolved = resolve(asked)
     deployment = deploy(resolved)
     known = finishable or find_finishable(resolved, deployment)
-    has_clock = has_own_clock(scenario)
+    has_clock, has_trace = has_own_clock(scenario), scenario.workload.trace is not None
     slo = objective(scenario)
     assert slo is not None  # check_load
     return LoadProbe(
@@ -195,9 +207,9 @@ def probe_of(asked: Scenario | ResolvedScenario, finishable: Finishable | None =
         draw=lambda replication, num_requests: _draw(scenario, replication, num_requests),
         warmup=scenario.run.warmup,
         is_closed_loop=is_closed_loop(scenario),
-        ramp=None if has_clock or scenario.workload.trace is not None else _ramp(scenario),
+        ramp=None if has_clock or has_trace else _ramp(scenario),
         finishable=known,
-        is_steady=known is not None and not has_clock and scenario.workload.trace is None,
+        is_steady=known is not None and not has_clock and not has_trace and scenario.deployment.liveness is None,
         draw_whole=None if not has_clock else lambda load, replication: _whole(scenario, load, replication),
     )
 

@@ -5,21 +5,22 @@ Knows no engine's flags.
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.errors import ScenarioError
-from simserve.perf.weights import weights_bytes
+from simserve.perf.weights import checkpoint_bytes
+from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
-from simserve.profiles.model import ModelProfile
+from simserve.profiles.engine_options import EngineOptions
+from simserve.profiles.model import ModelProfile, load_model
 from simserve.scenario.fit import check_fit
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
+from simserve.scenario.speculative import SpeculativeSpec
 
-_FULL_PRECISION = ("none", "fp32", "fp16", "bf16")
 _KNOBS = (
     "max_model_len",
     "gpu_memory_utilization",
@@ -32,6 +33,8 @@ _KNOBS = (
 )
 """Knobs that some engine has a flag for, in the order that a command line is read."""
 
+
+_EAGLE_PLACEHOLDER = "ORG/EAGLE-HEAD"
 
 _SAID = frozenset(
     {
@@ -81,6 +84,7 @@ class Export:
         files: Name -> text of the files it reads.
         main_file: The file that is the answer, where the command only hands it over; None: the command is.
         notes: What the command cannot say, or a person has to know.
+        formats: Number formats of weights and KV cache, and where they come from.
     """
 
     target: str
@@ -90,6 +94,7 @@ class Export:
     files: Mapping[str, str] = field(default_factory=dict)
     main_file: str | None = None
     notes: tuple[str, ...] = ()
+    formats: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def line(self) -> str:
@@ -180,20 +185,30 @@ class Deployment:
             raise ScenarioError(
                 f"needs a checkpoint that holds it, and {self.checkpoint} does not: {why}",
                 key="deployment.quantization",
-                value=self.scenario.deployment.quantization,
+                value=self.quantization,
                 remedy="name one: --checkpoint ORG/NAME",
             )
 
     @property
+    def quantization(self) -> str:
+        """Weight format that was simulated."""
+        return self.resolved.shape.quantization
+
+    @property
     def stored_quantization(self) -> str:
-        """Format that the model's own checkpoint is stored in."""
-        return self.model.checkpoint_quantization or "none"
+        """Format that the checkpoint is stored in which is loaded where the user names none."""
+        return self.loaded.format
+
+    @property
+    def loaded(self) -> Checkpoint:
+        """The model's public checkpoint that is loaded: of the simulated format, else the one its name stands for."""
+        return self.model.checkpoint(self.quantization) or self.model.stored
 
     @property
     def loaded_bytes(self) -> float:
         """Bytes of the checkpoint that is loaded: the model's own in its format, the user's in the simulated one."""
         own = self.stored_quantization
-        return weights_bytes(self.model, self.scenario.deployment.quantization if self.is_own_checkpoint else own)
+        return checkpoint_bytes(self.model, self.quantization if self.is_own_checkpoint else own)
 
     @property
     def is_beyond_model(self) -> bool:
@@ -203,7 +218,7 @@ class Deployment:
     @property
     def is_full_precision(self) -> bool:
         """Whether the weights are simulated in 16 or 32 bit."""
-        return self.scenario.deployment.quantization in _FULL_PRECISION
+        return self.quantization in WIDE_FORMATS
 
 
 def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> Deployment:
@@ -219,11 +234,12 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
     engine, model = resolved.shape.engine, resolved.shape.model
     version = engine.requested_version or engine.version
     notes = []
-    if checkpoint is None and model.huggingface_id is None:
+    loaded = model.checkpoint(resolved.shape.quantization) or model.stored
+    if checkpoint is None and loaded.repository is None:
         notes.append(f"{model.name} has no Hugging Face repository on record: put the path of its weights instead")
     if "scenario" not in engine.sources["version"] and engine.requested_version is None:
         notes.append(f"no version of {engine.name} is named: written for {version}, the newest known")
-    is_exact = engine.requested_version is None or engine.sources["version"] == "scenario"
+    is_exact = engine.requested_version is None or engine.sources["version"].startswith("scenario")
     if not is_exact:
         notes.append(f"defaults of {engine.name} {version} are taken from {engine.version}, so every knob is said")
     if scenario.deployment.engine.frontend_latency is not None:
@@ -241,11 +257,23 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
         needed=needed,
         says=frozenset(_KNOBS) if explicit or not is_exact else needed,
         is_explicit=explicit,
-        checkpoint=checkpoint or model.huggingface_id or model.name,
+        checkpoint=checkpoint or loaded.repository or model.name,
         is_own_checkpoint=checkpoint is not None,
         notes=notes,
         unsaid=_rare_keys(scenario),
     )
+
+
+def draft_checkpoint(deployment: Deployment, asked: SpeculativeSpec) -> str | None:
+    """Return what the drafter is loaded from: a repository, or a place for one; None where the engine has it."""
+    if asked.method == "draft_model":
+        assert asked.draft_model is not None
+        draft = load_model(asked.draft_model, deployment.scenario.folder)
+        return draft.huggingface_id or draft.name
+    if asked.method == "eagle":
+        deployment.note(f"put the repository of the EAGLE head of {deployment.checkpoint} for {_EAGLE_PLACEHOLDER}")
+        return _EAGLE_PLACEHOLDER
+    return None
 
 
 def _rare_keys(scenario: Scenario) -> dict[str, Any]:
@@ -258,8 +286,8 @@ def _rare_keys(scenario: Scenario) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value not in (None, False, [], ())}
 
 
-def _engine_with(resolved: ResolvedScenario, overrides: Mapping[str, Any]) -> ResolvedEngine:
-    """Return the engine of a deployment with other overrides, without their sources."""
+def _engine_with(resolved: ResolvedScenario, options: EngineOptions) -> ResolvedEngine:
+    """Return the engine of a deployment with other options, without their sources."""
     deployment, shape = resolved.scenario.deployment, resolved.shape
     engine = resolve_engine(
         load_engine(deployment.engine.name, resolved.scenario.folder),
@@ -267,27 +295,27 @@ def _engine_with(resolved: ResolvedScenario, overrides: Mapping[str, Any]) -> Re
         gpu_memory_bytes=shape.hardware.memory.total,
         gpu_name=shape.hardware.name,
         model_max_len=shape.model.max_position_embeddings,
-        overrides=overrides,
+        options=options,
         tensor_parallel_size=shape.tensor_parallel_size,
         pipeline_parallel_size=shape.pipeline_parallel_size,
         host_slowdown=shape.hardware.host_slowdown,
     )
-    return dataclasses.replace(engine, sources={})
+    return engine.model_copy(update={"sources": {}})
 
 
 def _needed_knobs(resolved: ResolvedScenario) -> frozenset[str]:
     """Return the knobs of the scenario without which the engine would resolve to something else."""
-    asked = resolved.scenario.deployment.engine.overrides()
-    wanted = dataclasses.replace(resolved.shape.engine, sources={})
-    for key in [key for key in _KNOBS if key in asked]:
-        without = {each: value for each, value in asked.items() if each != key}
+    asked: EngineOptions = resolved.scenario.deployment.engine
+    wanted = resolved.shape.engine.model_copy(update={"sources": {}})
+    for key in [key for key in _KNOBS if getattr(asked, key) is not None]:
+        without = asked.model_copy(update={key: None})
         try:
             is_default = _engine_with(resolved, without) == wanted
         except ScenarioError:  # the others contradict each other without it
             is_default = False
         if is_default:
             asked = without
-    return frozenset(asked) & frozenset(_KNOBS)
+    return frozenset(asked.overrides()) & frozenset(_KNOBS)
 
 
 def _refuse_unreal(resolved: ResolvedScenario) -> None:
@@ -298,14 +326,15 @@ def _refuse_unreal(resolved: ResolvedScenario) -> None:
     """
     engine, scenario = resolved.shape.engine, resolved.scenario
     label = f"{engine.name} {engine.requested_version or engine.version}"
-    own = _engine_with(resolved, {})
+    own = _engine_with(resolved, EngineOptions())
     for key in ("batching", "kv_allocation"):
         _refuse_other(key, getattr(engine, key), getattr(own, key), label)
-    asked = scenario.deployment.engine.overrides()
+    asked = scenario.deployment.engine
     for key in ("scheduler", "admission"):
-        if key in asked:
-            rest = {each: value for each, value in asked.items() if each != key}
-            _refuse_other(key, asked[key], getattr(_engine_with(resolved, rest), key), label)
+        value = getattr(asked, key)
+        if value is not None:
+            rest = asked.model_copy(update={key: None})
+            _refuse_other(key, value, getattr(_engine_with(resolved, rest), key), label)
     if engine.name != "vllm":
         _refuse_other("scheduling_policy", engine.scheduling_policy, "fcfs", label)
         _refuse_other("preemption_mode", engine.preemption_mode, "recompute", label)

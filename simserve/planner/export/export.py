@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simserve.errors import ScenarioError, UsageError, nearest
 from simserve.planner.export.deployment import Deployment, Export, prepare
 from simserve.planner.export.kubernetes import export_kubernetes
@@ -11,6 +13,8 @@ from simserve.planner.export.tgi import export_tgi
 from simserve.planner.export.trtllm import export_trtllm
 from simserve.planner.export.vllm import export_vllm
 from simserve.profiles.engine import load_engine
+from simserve.scenario.formats import formats_line
+from simserve.scenario.resolve import leading_warnings
 from simserve.scenario.schema import Scenario
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tgi": "tgi", "ollama": "ollama"}
@@ -48,9 +52,13 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
         raise UsageError("is not a target", key="--to", value=target, remedy=nearest(target, TARGETS))
     if target == KUBERNETES:
         deployment = prepare(scenario, explicit=explicit, checkpoint=checkpoint)
-        return export_kubernetes(deployment, _EXPORTERS[_engine_target(deployment)](deployment))
-    deployment = _prepared(scenario, ENGINES[target], explicit=explicit, checkpoint=checkpoint)
-    return _EXPORTERS[target](deployment)
+        written = export_kubernetes(deployment, _EXPORTERS[_engine_target(deployment)](deployment))
+    else:
+        deployment = _prepared(scenario, ENGINES[target], explicit=explicit, checkpoint=checkpoint)
+        written = _EXPORTERS[target](deployment)
+    formats = deployment.resolved.formats
+    notes = (*leading_warnings(scenario), f"simulated with {formats_line(formats)}", *written.notes)
+    return replace(written, formats=formats, notes=notes)
 
 
 def _prepared(scenario: Scenario, engine: str, *, explicit: bool, checkpoint: str | None) -> Deployment:

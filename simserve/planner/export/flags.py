@@ -70,7 +70,7 @@ class FlagFile(FrozenModel):
     flags: tuple[FlagGroup, ...]
     """Every flag."""
     choices: dict[str, tuple[Choices, ...]] = Field(default_factory=dict)
-    """Flag -> what it accepts, where that is a closed list."""
+    """Flag, or flag and key of the JSON that it takes -> what it accepts, where that is a closed list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,11 @@ class Flags:
 
     def has(self, flag: str, value: str | None = None) -> bool:
         """Return whether the version has a flag, and accepts ``value`` for it."""
-        accepted = self.choices.get(flag)
-        return flag in self.takes and (value is None or accepted is None or value in accepted)
+        return flag in self.takes and (value is None or self.accepts(flag, value))
+
+    def accepts(self, flag: str, value: str) -> bool:
+        """Return whether a value is among those listed for a flag or a key of its JSON; True where none are."""
+        return value in self.choices.get(flag, (value,))
 
     def render(self, flag: str, value: object, *, key: str) -> list[str]:
         """Return a flag set to a value, as words of a command line.

@@ -16,7 +16,7 @@ _KV_FLAG = "--kv-cache-dtype"
 
 def arithmetic_dtype(deployment: Deployment) -> str:
     """Return the format in which a deployment computes where its weights are not quantised."""
-    quantization = deployment.scenario.deployment.quantization
+    quantization = deployment.quantization
     return quantization if quantization in DTYPES else deployment.model.dtype
 
 

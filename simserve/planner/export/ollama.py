@@ -67,7 +67,7 @@ def _source(deployment: Deployment) -> str:
     """Return what the Modelfile starts from: the user's weights, or a folder that the checkpoint is loaded to."""
     if deployment.is_own_checkpoint:
         return deployment.checkpoint
-    quantization = deployment.scenario.deployment.quantization
+    quantization = deployment.quantization
     if not deployment.is_full_precision and quantization not in _QUANTIZE:
         deployment.needs_checkpoint(f"ollama create does not quantise to {quantization}")
     folder = "./" + deployment.checkpoint.rsplit("/", 1)[-1]
@@ -76,7 +76,7 @@ def _source(deployment: Deployment) -> str:
 
 
 def _create(deployment: Deployment, name: str) -> str:
-    quantization = deployment.scenario.deployment.quantization
+    quantization = deployment.quantization
     flag = f" --quantize {_QUANTIZE[quantization]}" if quantization in _QUANTIZE else ""
     if deployment.is_own_checkpoint:
         flag = ""

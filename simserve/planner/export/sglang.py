@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simserve.errors import ScenarioError
-from simserve.planner.export.deployment import Deployment, Export
+from simserve.planner.export.deployment import Deployment, Export, draft_checkpoint
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.export.number_formats import DTYPES, arithmetic_dtype, kv_cache_words
 from simserve.profiles.engine_profile import version_key
@@ -20,6 +20,8 @@ _NUMBERS = {
 _TORCHAO = {"int8-wo": "int8wo", "int4": "int4wo-128"}
 """Formats that SGLang makes while it loads, through torchao."""
 _NOT_CHUNKED = -1
+_DRAFTERS = {"eagle": "EAGLE", "mtp": "NEXTN", "draft_model": "STANDALONE", "ngram": "NGRAM"}
+"""Who drafts -> what `--speculative-algorithm` calls it."""
 
 
 def export_sglang(deployment: Deployment) -> Export:
@@ -31,6 +33,7 @@ def export_sglang(deployment: Deployment) -> Export:
     flags = flags_of("sglang", deployment.version)
     command = ["python", "-m", "sglang.launch_server", "--model-path", deployment.checkpoint]
     command += _parallel(deployment, flags) + _formats(deployment, flags) + _knobs(deployment, flags)
+    command += _speculative(deployment, flags)
     return Export(
         target="sglang",
         version=deployment.version,
@@ -69,7 +72,7 @@ def _formats(deployment: Deployment, flags: Flags) -> list[str]:
 
 
 def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
-    quantization, key = deployment.scenario.deployment.quantization, "deployment.quantization"
+    quantization, key = deployment.quantization, "deployment.quantization"
     if deployment.is_full_precision:
         if deployment.stored_quantization != "none":
             deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
@@ -121,10 +124,33 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
         words += flags.render("--disable-overlap-schedule", True, key="deployment.engine.async_scheduling")
     if deployment.take("engine.enforce_eager"):
         words += flags.render("--disable-cuda-graph", True, key="deployment.engine.enforce_eager")
+    blocks = deployment.take("engine.num_gpu_blocks_override")
+    if blocks:
+        key = "deployment.engine.num_gpu_blocks_override"
+        words += flags.render("--max-total-tokens", blocks * engine.block_size, key=key)
     offloaded = deployment.take("cpu_offload_gb") or deployment.take("engine.cpu_offload_gb")
     if offloaded:
         words += flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb")
     is_other_default = version_key(deployment.version) < _FCFS_SINCE
     if is_other_default or deployment.is_explicit or deployment.scenario.deployment.engine.scheduling_policy:
         words += flags.render("--schedule-policy", engine.scheduling_policy, key="deployment.engine.scheduling_policy")
+    return words
+
+
+def _speculative(deployment: Deployment, flags: Flags) -> list[str]:
+    """Return who drafts and how many tokens; the tokens that SGLang verifies count the one before the drafts."""
+    asked, key = deployment.take("speculative"), "deployment.speculative"
+    if asked is None:
+        return []
+    words = flags.render("--speculative-algorithm", _DRAFTERS[asked.method], key=key)
+    drafter = draft_checkpoint(deployment, asked)
+    if drafter is not None:
+        words += flags.render("--speculative-draft-model-path", drafter, key=key)
+    if asked.method != "ngram":
+        words += flags.render("--speculative-num-steps", asked.num_speculative_tokens, key=key)
+        words += flags.render("--speculative-eagle-topk", 1, key=key)
+    words += flags.render("--speculative-num-draft-tokens", asked.num_speculative_tokens + 1, key=key)
+    if asked.method == "eagle" and flags.accepts("--speculative-algorithm", "EAGLE3"):
+        deployment.note("--speculative-algorithm EAGLE3 for an EAGLE-3 head")
+    deployment.note("acceptance is measured, not set: compare SGLang's accept length with the scenario's")
     return words

@@ -55,7 +55,7 @@ def _refuse(deployment: Deployment) -> None:
 
 def _formats(deployment: Deployment, flags: Flags) -> list[str]:
     asked, words = deployment.scenario.deployment, []
-    quantization, key = asked.quantization, "deployment.quantization"
+    quantization, key = deployment.quantization, "deployment.quantization"
     if deployment.is_full_precision:
         if deployment.stored_quantization != "none":
             deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
@@ -68,7 +68,7 @@ def _formats(deployment: Deployment, flags: Flags) -> list[str]:
             remedy="it takes none, " + ", ".join(_QUANTIZE),
         )
     else:
-        if quantization not in _ONLINE:
+        if quantization not in _ONLINE and quantization != deployment.stored_quantization:
             deployment.needs_checkpoint(f"TGI does not quantise to {quantization} while it loads")
         words += flags.render("--quantize", _QUANTIZE[quantization], key=key)
     if asked.kv_cache_dtype in ("fp8", "int8", "int4"):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
 from simserve.errors import ScenarioError
-from simserve.planner.export.deployment import Deployment, Export
+from simserve.planner.export.deployment import Deployment, Export, draft_checkpoint
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.profiles.engine_profile import version_key
 
@@ -21,6 +22,10 @@ _NUMBERS = {
     "max_num_seqs": "--max_batch_size",
     "max_num_batched_tokens": "--max_num_tokens",
 }
+_DRAFTERS = {"eagle": "Eagle", "mtp": "MTP", "draft_model": "DraftTarget", "ngram": "NGram"}
+"""Who drafts -> `speculative_config.decoding_type`."""
+_NGRAM_TOKENS = 4
+"""Longest look-up of the prompt that TensorRT-LLM's documentation uses for n-gram speculation."""
 _HEADER = "# For trtllm-serve --extra_llm_api_options\n"
 
 
@@ -39,7 +44,8 @@ def export_trtllm(deployment: Deployment) -> Export:
         )
     flags = flags_of("tensorrt-llm", deployment.version)
     command = ["trtllm-serve", deployment.checkpoint, *_flags(deployment, flags)]
-    options = _options(deployment)
+    options = _options(deployment) | _speculative(deployment)
+    _check_options(options, flags)
     files = {}
     if options:
         command += flags.render("--extra_llm_api_options", OPTIONS_FILE, key="deployment.engine")
@@ -100,14 +106,52 @@ def _options(deployment: Deployment) -> dict[str, Any]:
         kv_cache["enable_block_reuse"] = engine.enable_prefix_caching
     if "block_size" in says:
         kv_cache["tokens_per_block"] = engine.block_size
+    blocks = deployment.take("engine.num_gpu_blocks_override")
+    if blocks:
+        kv_cache["max_tokens"] = blocks * engine.block_size
     if kv_cache:
         options["kv_cache_config"] = kv_cache
     return options
 
 
+def _speculative(deployment: Deployment) -> dict[str, Any]:
+    """Return who drafts and how many tokens; a drafter outside the model runs without the overlapped scheduler."""
+    asked = deployment.take("speculative")
+    if asked is None:
+        return {}
+    count, drafter = asked.num_speculative_tokens, draft_checkpoint(deployment, asked)
+    settings: dict[str, Any] = {"decoding_type": _DRAFTERS[asked.method], "max_draft_len": count}
+    if drafter is not None:
+        settings["speculative_model_dir"] = drafter
+    elif asked.method == "mtp":
+        settings["num_nextn_predict_layers"] = count
+    else:
+        settings["max_matching_ngram_size"] = _NGRAM_TOKENS
+    deployment.note("acceptance is measured, not set: compare the server's acceptance length with the scenario's")
+    is_outside = asked.method in ("draft_model", "ngram")
+    return {"speculative_config": settings} | ({"disable_overlap_scheduler": True} if is_outside else {})
+
+
+def _check_options(options: Mapping[str, Any], flags: Flags) -> None:
+    """Insist that the version has every key of the options file.
+
+    Raises:
+        ScenarioError: It lacks one.
+    """
+    parts = [f"{key}.{part}" for key, block in options.items() if isinstance(block, dict) for part in block]
+    for name in [*options, *parts]:
+        if not flags.has(name):
+            rule = f"cannot be told to TensorRT-LLM {flags.version}, whose options have no such key"
+            raise ScenarioError(rule, key=name)
+    kind = options.get("speculative_config", {}).get("decoding_type")
+    if kind is not None and not flags.accepts("speculative_config.decoding_type", kind):
+        rule = f"cannot be told to TensorRT-LLM {flags.version}, which has no decoding_type {kind}"
+        raise ScenarioError(rule, key="deployment.speculative.method")
+
+
 def _check_weights(deployment: Deployment) -> None:
     """Insist on a checkpoint in the simulated format: the PyTorch backend takes weights as they are stored."""
-    quantization = deployment.scenario.deployment.quantization
+    quantization = deployment.quantization
     if deployment.is_full_precision:
         if deployment.stored_quantization != "none":
             deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
@@ -117,7 +161,7 @@ def _check_weights(deployment: Deployment) -> None:
                 key="deployment.quantization",
                 value=quantization,
             )
-    elif quantization != deployment.stored_quantization or deployment.is_own_checkpoint:
+    elif quantization != deployment.model.stored.format or deployment.is_own_checkpoint:
         deployment.needs_checkpoint("trtllm-serve takes weights as they are stored (ModelOpt makes such checkpoints)")
         deployment.note(
             f"{deployment.checkpoint} must hold {quantization} weights; trtllm-serve reads the format from it"

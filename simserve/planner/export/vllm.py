@@ -6,11 +6,10 @@ import json
 from typing import Any
 
 from simserve.errors import ScenarioError
-from simserve.planner.export.deployment import Deployment, Export
+from simserve.planner.export.deployment import Deployment, Export, draft_checkpoint
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.export.number_formats import DTYPES, arithmetic_dtype, kv_cache_words
 from simserve.profiles.engine_profile import version_key
-from simserve.profiles.model import load_model
 
 _SERVE_SINCE = version_key("0.5.5")
 """`vllm serve` is in the oldest release read since then; before, the module of the API server was started."""
@@ -25,9 +24,17 @@ _KNOB_FLAGS = {
     "enable_prefix_caching": "--enable-prefix-caching",
     "async_scheduling": "--async-scheduling",
 }
+_METHOD = "--speculative-config.method"
 _NGRAM_TOKENS = 4
 """Longest look-up of the prompt that vLLM's documentation uses for n-gram speculation."""
-_EAGLE_PLACEHOLDER = "ORG/EAGLE-HEAD"
+_METHODS = {"draft_model": ("draft_model",), "ngram": ("ngram",), "eagle": ("eagle",), "mtp": ("mtp", "deepseek_mtp")}
+"""Who drafts -> what `--speculative-config` has called it, the newest name first."""
+_RARE_FLAGS = {
+    "num_gpu_blocks_override": "--num-gpu-blocks-override",
+    "kv_cache_memory_bytes": "--kv-cache-memory-bytes",
+    "long_prefill_token_threshold": "--long-prefill-token-threshold",
+    "max_cudagraph_capture_size": "--max-cudagraph-capture-size",
+}
 _ONLINE = {"int8-wo": "int8_per_channel_weight_only", "nf4": "bitsandbytes"}
 """Formats besides FP8 that vLLM makes while it loads, where the version has the method."""
 
@@ -84,7 +91,7 @@ def _formats(deployment: Deployment, flags: Flags) -> list[str]:
 
 def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
     """Return how the weights are quantised: by the server while it loads, or by whoever made the checkpoint."""
-    quantization, key = deployment.scenario.deployment.quantization, "deployment.quantization"
+    quantization, key = deployment.quantization, "deployment.quantization"
     if deployment.is_full_precision:
         if deployment.stored_quantization != "none":
             deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
@@ -141,10 +148,10 @@ def _rare(deployment: Deployment, flags: Flags) -> list[str]:
     words = []
     if deployment.take("engine.enforce_eager"):
         words += flags.render("--enforce-eager", True, key="deployment.engine.enforce_eager")
-    captured = deployment.take("engine.max_cudagraph_capture_size")
-    if captured:
-        key = "deployment.engine.max_cudagraph_capture_size"
-        words += flags.render("--max-cudagraph-capture-size", captured, key=key)
+    for key, flag in _RARE_FLAGS.items():
+        value = deployment.take(f"engine.{key}")
+        if value:
+            words += flags.render(flag, value, key=f"deployment.engine.{key}")
     offloaded = deployment.take("cpu_offload_gb") or deployment.take("engine.cpu_offload_gb")
     if offloaded:
         words += flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb")
@@ -164,17 +171,19 @@ def _speculative(deployment: Deployment, flags: Flags, asked: Any) -> list[str]:
     """Return who drafts and how many tokens: as JSON from 0.8 on, before as flags of their own."""
     count, key = asked.num_speculative_tokens, "deployment.speculative"
     settings: dict[str, Any] = {"method": asked.method, "num_speculative_tokens": count}
-    if asked.method == "draft_model":
-        draft = load_model(asked.draft_model, deployment.scenario.folder)
-        settings["model"] = draft.huggingface_id or draft.name
-    elif asked.method == "eagle":
-        settings["model"] = _EAGLE_PLACEHOLDER
-        deployment.note(f"put the repository of the EAGLE head of {deployment.checkpoint} for {_EAGLE_PLACEHOLDER}")
+    drafter = draft_checkpoint(deployment, asked)
+    if drafter is not None:
+        settings["model"] = drafter
     elif asked.method == "ngram":
         settings["prompt_lookup_max"] = _NGRAM_TOKENS
     deployment.note("acceptance is measured, not set: compare vllm:spec_decode_num_accepted_tokens with the scenario's")
     if flags.has("--speculative-config"):
-        return flags.render("--speculative-config", json.dumps(settings), key=key)
+        names = (name for name in _METHODS[asked.method] if flags.accepts(_METHOD, name))
+        method = next(names, None)
+        if method is None:
+            rule = f"cannot be told to {deployment.label}, which has no such drafter"
+            raise ScenarioError(rule, key=key, value=asked.method, remedy=", ".join(flags.choices[_METHOD]))
+        return flags.render("--speculative-config", json.dumps({**settings, "method": method}), key=key)
     if asked.method in ("eagle", "mtp"):
         raise ScenarioError(
             f"cannot be told to {deployment.label}, which has no such drafter", key=key, value=asked.method

@@ -80,6 +80,7 @@ def import_bench(
     deployment: dict[str, Any] = {"hardware": hardware or ASSUMED_HARDWARE}
     if found is not None and found.quantization is not None:
         deployment["quantization"] = found.quantization
+    if found is not None and found.quantization is not None and not found.is_exact:
         notes.append(f"Weights are {found.quantization}, by the name of {served}.")
     deployment["engine"] = {"name": engine} | ({"version": version} if version else {})
     mapping = {

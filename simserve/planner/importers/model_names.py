@@ -29,6 +29,7 @@ _FORMATS = (
     ("w8a8", "int8"),
     ("int8", "int8"),
     ("int4", "int4"),
+    ("bf16", "none"),
 )
 """Part of a name -> format, the first that is found."""
 _SUFFIX = re.compile(
@@ -61,7 +62,7 @@ class NamedModel:
 
     Attributes:
         model: What the `model` key of a scenario says: a profile or the path of a configuration.
-        quantization: Format that the name says the weights are stored in; None: it says nothing.
+        quantization: Format that the weights are stored in, by the profile or by the name; None: that of the profile.
         is_exact: Whether the profile is of this very repository.
     """
 
@@ -86,10 +87,14 @@ def find_model(name: str, file: object) -> NamedModel:
     path = Path(name).expanduser()
     if (path / "config.json").is_file():
         return NamedModel(str(path), stored_format(name), is_exact=True)
-    repositories = {each: load_model(each).huggingface_id for each in catalog.names("model")}
-    for profile, repository in repositories.items():
-        if name.lower() in (profile, (repository or "").lower()):
+    models = {each: load_model(each) for each in catalog.names("model")}
+    repositories = {each: model.huggingface_id for each, model in models.items()}
+    for profile, model in models.items():
+        if name.lower() == profile:
             return NamedModel(profile, None, is_exact=True)
+        of_name = next((each for each in model.checkpoints if (each.repository or "").lower() == name.lower()), None)
+        if of_name is not None:
+            return NamedModel(profile, None if of_name is model.stored else of_name.format, is_exact=True)
     wanted = _plain(name)
     if wanted in _SAME_SHAPE:
         return NamedModel(_SAME_SHAPE[wanted], stored_format(name), is_exact=False)

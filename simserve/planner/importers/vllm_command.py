@@ -12,10 +12,10 @@ from simserve.errors import ScenarioError
 from simserve.planner.export.flags import Flags, Word, flags_of, read_words, similar
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.model_names import NamedModel, find_model, stored_format
-from simserve.planner.importers.speculation import read_speculation, settings_of
+from simserve.planner.importers.speculation import read_speculation, settings_of, unsimulated_note
 from simserve.planner.importers.traffic import PLACEHOLDER_NOTE, placeholder_workload
 from simserve.profiles.engine_profile import load_engine
-from simserve.profiles.model import load_model
+from simserve.profiles.model import ModelProfile, load_model
 from simserve.scenario.deployment_spec import DeploymentSpec
 
 ASSUMED_HARDWARE = "h100-sxm-80gb"
@@ -35,6 +35,9 @@ _NUMBERS = {
 }
 _ENGINE_NUMBERS = {
     "--max-num-seqs": "max_num_seqs",
+    "--num-gpu-blocks-override": "num_gpu_blocks_override",
+    "--kv-cache-memory-bytes": "kv_cache_memory_bytes",
+    "--long-prefill-token-threshold": "long_prefill_token_threshold",
     "--max-num-batched-tokens": "max_num_batched_tokens",
     "--max-cudagraph-capture-size": "max_cudagraph_capture_size",
     "--block-size": "block_size",
@@ -277,8 +280,8 @@ def _kv_cache_dtype(reading: _Reading, value: object) -> None:
 
 
 def _scheduling_policy(reading: _Reading, value: object) -> None:
-    if value == "fcfs":
-        reading.engine["scheduling_policy"] = "fcfs"
+    if value in ("fcfs", "priority"):
+        reading.engine["scheduling_policy"] = value
     else:
         reading.not_simulated.append(f"--scheduling-policy {value}")
 
@@ -323,10 +326,10 @@ def _draft(reading: _Reading, served: str, model: str | None, *, hardware: str, 
     notes = reading.notes
     if not named.is_exact:
         notes.append(f"{served} is taken to have the architecture of {named.model}, by its name; --model says another.")
-    quantization = _format(reading, named, profile.dtype, profile.checkpoint_quantization, served)
+    quantization = _format(reading, named, profile, served)
     deployment: dict[str, Any] = {"hardware": hardware, **reading.deployment}
     deployment |= _ranks(reading, has_experts=profile.moe is not None)
-    if quantization != "none":
+    if quantization != "auto":
         deployment["quantization"] = quantization
     if reading.engine.get("preemption_mode") == "swap" and reading.swap_space is not None:
         reading.engine["swap_space"] = f"{reading.swap_space:g} GiB"
@@ -335,7 +338,7 @@ def _draft(reading: _Reading, served: str, model: str | None, *, hardware: str, 
     if reading.speculation:
         found = read_speculation(reading.speculation, _WHERE)
         if found is None:
-            reading.not_simulated.append(f"speculation {reading.speculation}")
+            reading.notes.append(unsimulated_note(reading.speculation, version))
         else:
             deployment["speculative"], note = found
             notes.append(note)
@@ -374,18 +377,19 @@ def _shares_experts() -> bool:
     return True
 
 
-def _format(reading: _Reading, named: NamedModel, dtype: str, checkpoint: str | None, served: str) -> str:
-    """Return the weight format: of the flag, else of the model's name, else of the model's own checkpoint."""
+def _format(reading: _Reading, named: NamedModel, profile: ModelProfile, served: str) -> str:
+    """Return the weight format: of the flag, else of the model's name, else as the model is stored."""
     if reading.quantization is not None:
         known = _QUANTIZATIONS.get(reading.quantization)
         if known is None and reading.quantization in ("compressed-tensors", "gguf"):
             known = named.quantization
         if known is None:
             reading.not_simulated.append(f"--quantization {reading.quantization}")
-        return known or "none"
+        return known or "auto"
     if named.quantization is not None:
-        reading.notes.append(f"Weights are {named.quantization}, by the name of {served}.")
-        return named.quantization
-    if checkpoint is not None:
-        return checkpoint
-    return reading.dtype if reading.dtype is not None and reading.dtype != dtype else "none"
+        if not named.is_exact:
+            reading.notes.append(f"Weights are {named.quantization}, by the name of {served}.")
+        return "auto" if named.quantization == profile.stored.format else named.quantization
+    if reading.dtype is not None and reading.dtype != profile.dtype and profile.stored.is_wide:
+        return reading.dtype
+    return "auto"

@@ -104,11 +104,25 @@ def all_at_once(num_requests: int, prompt: Mapping[str, Any], output: Mapping[st
     }
 
 
+_CHECKPOINTS = {
+    ("llama-3.1-405b", "fp8", "tensorrt-llm"): "nvidia/Llama-3.1-405B-Instruct-FP8",
+    ("qwen3-32b", "fp8", "tensorrt-llm"): "Qwen/Qwen3-32B-FP8-Static-PerTensor",
+}
+"""Checkpoints that servers ran which are not the first of their format: model, weight format and engine. ModelOpt's,
+which TensorRT-LLM's pages and NVIDIA's own measurements name, have all linear layers in FP8 and one scale a tensor."""
+
+
+def served_model(model: str, deployed: Mapping[str, Any]) -> str:
+    """Return what a scenario calls the weights that a server of a model ran: its name, or a checkpoint of it."""
+    served = (model, str(deployed.get("quantization")), str(deployed.get("engine", {}).get("name")))
+    return _CHECKPOINTS.get(served, model)
+
+
 def scenario(name: str, model: str, deployed: Mapping[str, Any], workload: Mapping[str, Any]) -> dict[str, Any]:
     """Return a scenario whose every request counts; ``name`` is made a valid one."""
     return {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100],
-        "model": model,
+        "model": served_model(model, deployed),
         "deployment": dict(deployed),
         "workload": dict(workload),
         "run": {"warmup": "none"},

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError
+from simserve.planner.measured import build
 from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric, Protocol
 from simserve.profiles import catalog
 from simserve.units import Seconds
@@ -85,7 +86,7 @@ def _point(figure: _PublishedFigure, publication: _Publication, file: str) -> Me
         load=float("nan") if figure.load is None else figure.load,
         scenario={
             "name": figure.name,
-            "model": figure.model,
+            "model": build.served_model(figure.model, figure.deployment),
             "deployment": figure.deployment,
             "workload": figure.workload,
             "run": {"warmup": "none"},

@@ -40,6 +40,7 @@ from simserve.planner.space.space import Space, default_hardware, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.planner.workers import each_result
 from simserve.profiles.hardware import hardware_name
+from simserve.scenario.formats import with_stored_format
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
@@ -104,6 +105,7 @@ class _Planning:
         self, scenario: Scenario, options: PlanOptions, reference: Sequence[str], progress: Progress | None
     ) -> None:
         check_options(options)
+        scenario = with_stored_format(scenario)
         self.scenario = scenario
         self.options = options
         self.goal = _goal(scenario, options)
@@ -152,7 +154,7 @@ class _Planning:
         for key, values in options.choices.items():
             for value in values:
                 with_overrides(self.scenario, {key: value})  # An unknown key or value is refused here, by its name.
-        formats = replica_shape(self.scenario).engine.supported_quantizations
+        engine = replica_shape(self.scenario).engine
         traffic = traffic_of(self.borne)
         own_pools = any(pool.hardware is not None for pool in self.scenario.deployment.pools)
         own_hardware = [self.scenario.deployment.hardware] if own_pools else []
@@ -170,7 +172,7 @@ class _Planning:
                 name,
                 price.overrides,
                 options.choices,
-                formats,
+                engine,
                 traffic,
                 wants_latency=options.objective == "latency",
                 has_spares=options.spare_replicas > 0,

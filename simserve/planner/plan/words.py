@@ -53,7 +53,8 @@ def _replica(deployment: DeploymentSpec) -> str:
         parts.append(" x ".join(sizes))
     if deployment.enable_expert_parallel:
         parts.append("EP")
-    parts.append("16-bit" if deployment.quantization == "none" else deployment.quantization)
+    if deployment.quantization != "auto":
+        parts.append("16-bit" if deployment.quantization == "none" else deployment.quantization)
     if deployment.kv_cache_dtype != "auto":
         parts.append(f"KV {deployment.kv_cache_dtype}")
     return ", ".join(parts)

@@ -20,9 +20,12 @@ from simserve.planner.space.options import options_of
 from simserve.planner.space.traffic import Traffic
 from simserve.planner.split import split_values
 from simserve.profiles import catalog
+from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
-from simserve.scenario.resolve import ENGINES_WITH_DATA_PARALLEL, replica_shape
+from simserve.scenario.features import lack_of
+from simserve.scenario.formats import formats_available
+from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
 Kind = Literal["shape", "knob", "option"]
@@ -48,8 +51,8 @@ SEATS = (64, 256, 1024)
 TOKEN_BUDGETS = (2048, 8192, 16384)
 NATIVE_FORMATS = (("fp8", "fp8"), ("int8", "int8"))
 """Weight formats that multiply in 8 bit, each with the arithmetic that a GPU must have for it."""
-FOUR_BIT_FORMAT = "awq-int4"
-"""The 4-bit format of the search: what most published checkpoints use."""
+FOUR_BIT_FORMATS = ("awq-int4", "gptq-int4", "int4", "mxfp4", "nvfp4")
+"""4-bit formats of the search: those of published checkpoints."""
 FEWEST_BITS = 4.0
 
 
@@ -61,13 +64,13 @@ class Context:
         scenario: The scenario, already on the GPU in question.
         hardware: The GPU.
         model: The model.
-        formats: Weight formats that the engine runs.
+        engine: The engine.
     """
 
     scenario: Scenario
     hardware: HardwareProfile
     model: ModelProfile
-    formats: tuple[str, ...]
+    engine: ResolvedEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +81,15 @@ class Dimension:
         key: Dotted key of the scenario.
         kind: Whether it is part of the shape, or a knob of the engine.
         values: Values worth trying besides the scenario's own.
+        feature: What these take of the engine; "": nothing.
+        lever: How they are called where the engine has it not.
     """
 
     key: str
     kind: Kind
     values: Callable[[Context], Sequence[Any]]
+    feature: str = ""
+    lever: str = ""
 
 
 def _tensor_sizes(context: Context) -> Sequence[int]:
@@ -96,15 +103,17 @@ def _expert_parallel(context: Context) -> Sequence[bool]:
 def _data_parallel_sizes(context: Context) -> Sequence[int]:
     """Return the ranks of data-parallel attention: for models whose tensor ranks would hold copies of the KV cache."""
     has_use = context.model.moe is not None and context.model.mla is not None
-    return DATA_SIZES if has_use and context.scenario.deployment.engine.name in ENGINES_WITH_DATA_PARALLEL else ()
+    return DATA_SIZES if has_use else ()
 
 
 def _formats(context: Context) -> Sequence[str]:
+    """Return the formats that the model can be had in: the stored one, one that multiplies in 8 bit, one of 4 bit."""
+    there = formats_available(context.model, context.engine, context.hardware)
     peaks = context.hardware.supported_dtypes
-    native = [name for name, dtype in NATIVE_FORMATS if dtype in peaks and name in context.formats]
-    four_bit = [FOUR_BIT_FORMAT] if FOUR_BIT_FORMAT in context.formats and context.model.moe is None else []
     # One 8-bit format is enough: FP8 where the GPU has it, as its checkpoints lose least.
-    return ["none", *native[:1], *four_bit]
+    native = [each.format for name, dtype in NATIVE_FORMATS for each in there if each.format == name and dtype in peaks]
+    four_bit = [each.format for each in there if each.how == "checkpoint" and each.format in FOUR_BIT_FORMATS]
+    return [*(each.format for each in there if each.how == "stored"), *native[:1], *four_bit[:1]]
 
 
 def _kv_formats(context: Context) -> Sequence[str]:
@@ -114,13 +123,13 @@ def _kv_formats(context: Context) -> Sequence[str]:
 DIMENSIONS = (
     Dimension(TENSOR_KEY, "shape", _tensor_sizes),
     Dimension(PIPELINE_KEY, "shape", lambda _: PIPELINE_SIZES),
-    Dimension(DATA_KEY, "shape", _data_parallel_sizes),
-    Dimension("deployment.enable_expert_parallel", "shape", _expert_parallel),
+    Dimension(DATA_KEY, "shape", _data_parallel_sizes, "data_parallel_attention", "data_parallel"),
+    Dimension("deployment.enable_expert_parallel", "shape", _expert_parallel, "expert_parallel", "expert_parallel"),
     Dimension("deployment.quantization", "shape", _formats),
-    Dimension("deployment.kv_cache_dtype", "shape", _kv_formats),
+    Dimension("deployment.kv_cache_dtype", "shape", _kv_formats, "kv_cache_fp8", "quantise_kv"),
     Dimension("deployment.engine.max_num_seqs", "knob", lambda _: SEATS),
     Dimension("deployment.engine.max_num_batched_tokens", "knob", lambda _: TOKEN_BUDGETS),
-    Dimension("deployment.engine.enable_chunked_prefill", "knob", lambda _: (True, False)),
+    Dimension("deployment.engine.enable_chunked_prefill", "knob", lambda _: (True, False), "chunked_prefill", "chunk"),
 )
 """What is searched, besides the GPU, its price, the number of replicas and the options."""
 
@@ -257,7 +266,7 @@ def space_on(
     hardware: str,
     price: Overrides,
     own_choices: Mapping[str, Sequence[Any]],
-    formats: Sequence[str],
+    engine: ResolvedEngine,
     traffic: Traffic,
     *,
     wants_latency: bool = False,
@@ -270,7 +279,7 @@ def space_on(
         hardware: The GPU.
         price: Overrides that set its price.
         own_choices: Key -> values that the user wants to be searched instead of the default ones.
-        formats: Weight formats that the engine runs.
+        engine: The engine.
         traffic: What the requests are like.
         wants_latency: Whether latency itself is to be small.
         has_spares: Whether replicas must be to spare.
@@ -284,15 +293,19 @@ def space_on(
         scenario=there,
         hardware=load_hardware(hardware, scenario.folder),
         model=load_model(scenario.model, scenario.folder),
-        formats=tuple(formats),
+        engine=engine,
     )
     kinds: dict[str, Kind] = {each.key: each.kind for each in DIMENSIONS}
     kinds.update({key: "shape" for key in own_choices if key not in kinds})
     values: dict[str, tuple[Any, ...]] = {}
+    lacking: dict[str, str] = {}
     for each in DIMENSIONS:
         if each.key not in own_choices:
             own, default = value_of(there, each.key), _default_of(there, each)
             others = [value for value in each.values(context) if value not in (own, default)]
+            lack = lack_of(there, each.feature) if each.feature and others else None
+            if lack is not None:
+                others, lacking[each.lever] = [], lack
             values[each.key] = (own, *others)
     for key, asked in own_choices.items():
         values[key] = tuple(asked)
@@ -310,7 +323,7 @@ def space_on(
         kinds=kinds,
         largest_replica=_largest_replica(context),
         base=base,
-        left_out=left_out,
+        left_out=lacking | left_out,
     )
 
 

@@ -24,7 +24,7 @@ Task = tuple[int, dict[str, Any], dict[str, Any], str | None]
 OK = "ok"
 INFEASIBLE = "infeasible"
 INVALID = "invalid"
-TEXTS = ("stability", "binding", "load", "fidelity")
+TEXTS = ("stability", "binding", "load", "fidelity", "weights_format", "kv_cache_format")
 """Columns of words, besides those of every row."""
 
 
@@ -62,6 +62,8 @@ def run_task(task: Task) -> Row:
         "binding": inner["bottleneck"]["binding"],
         "load": inner["load"],
         "fidelity": inner["fidelity"],
+        "weights_format": inner["formats"]["weights"],
+        "kv_cache_format": inner["formats"]["kv_cache"],
         "num_gpus": float(scenario.deployment.num_gpus),
     }
     return row | {name: figure_at(summary, key) for name, key in FIGURES.items()}

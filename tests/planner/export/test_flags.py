@@ -66,7 +66,8 @@ def test_vllm_flags_come_and_go(version: str, flag: str, takes: str | None) -> N
 
 def test_a_version_between_two_counts_as_the_older() -> None:
     """And one older than all as the oldest."""
-    assert flags_of("vllm", "0.15.1").version == "0.12"
+    assert flags_of("vllm", "0.15.1").version == "0.15"
+    assert flags_of("vllm", "0.7.3").version == "0.6.6"
     assert flags_of("vllm", "0.1").version == "0.2.7"
     assert flags_of("vllm", "99").version == "0.33"
 

@@ -73,7 +73,6 @@ def test_a_command_parses_with_the_flags_of_its_version(version: str, explicit: 
 
 _NOT_OF_VLLM = {
     "static-vs-continuous": "'static' cannot be exported: vllm 0.12 knows continuous only",
-    "batch-size-sweet-spot": "needs a checkpoint that holds it",
 }
 
 
@@ -110,11 +109,11 @@ def test_a_default_that_another_knob_moves_is_said() -> None:
 
 def test_a_version_whose_defaults_are_not_known_says_every_knob() -> None:
     """The simulation took those of the nearest older version."""
-    result = export(make_scenario(["deployment.engine.version=0.15.1"]), "vllm")
+    result = export(make_scenario(["deployment.engine.version=0.10.1"]), "vllm")
 
     assert "--max-num-seqs 1024" in result.line
-    assert result.version == "0.15.1"
-    assert any("taken from 0.14" in note for note in result.notes)
+    assert result.version == "0.10.1"
+    assert any("taken from 0.9" in note for note in result.notes)
 
 
 def test_old_versions_are_started_as_a_module() -> None:
@@ -131,7 +130,8 @@ def test_parallel_sizes_and_formats_are_said() -> None:
     assert command("deployment.quantization=fp16").endswith("--dtype float16")
     assert command("deployment.kv_cache_dtype=fp8").endswith("--kv-cache-dtype fp8")
     assert command("deployment.kv_cache_dtype=bf16") == command()
-    assert "--quantization fp8" in command("deployment.quantization=fp8")
+    assert "--quantization fp8" in command("model=llama-2-7b", "deployment.quantization=fp8")
+    assert command("deployment.quantization=fp8") == "vllm serve RedHatAI/Llama-3.2-1B-Instruct-FP8"
     experts = ("model=mixtral-8x7b", "deployment.tensor_parallel_size=4", "deployment.enable_expert_parallel=true")
     assert command(*experts).endswith("--tensor-parallel-size 4 --enable-expert-parallel")
 
@@ -150,7 +150,7 @@ def test_switches_are_negated_as_the_version_does() -> None:
 
 def test_low_bit_kv_depends_on_the_version() -> None:
     """int8 and int4 came late."""
-    assert "no int4 KV cache; it stores auto, bfloat16, fp8" in refusal("deployment.kv_cache_dtype=int4")
+    assert "versions with it: 0.20 and newer" in refusal("deployment.kv_cache_dtype=int4")
     newest = "deployment.engine.version=0.33"
     assert "--kv-cache-dtype int4_per_token_head" in command("deployment.kv_cache_dtype=int4", newest)
     assert "--kv-cache-dtype int8_per_token_head" in command("deployment.kv_cache_dtype=int8", newest)
@@ -169,8 +169,14 @@ def test_a_checkpoint_that_is_stored_so_needs_no_flag() -> None:
     """gpt-oss is published in MXFP4; a 16-bit one would be another checkpoint."""
     model = "model=gpt-oss-20b"
 
-    assert command(model, "deployment.quantization=mxfp4") == "vllm serve openai/gpt-oss-20b"
-    assert "it is stored in mxfp4" in refusal(model)
+    assert command(model, "deployment.quantization=mxfp4") == command(model) == "vllm serve openai/gpt-oss-20b"
+    assert command(model, "deployment.quantization=none") == "vllm serve unsloth/gpt-oss-20b-BF16"
+    assert "it is stored in fp8" in refusal(
+        "model=deepseek-r1",
+        "deployment.quantization=none",
+        "deployment.hardware=h200-sxm-141gb",
+        "deployment.tensor_parallel_size=16",
+    )
 
 
 def test_int8_weights_are_quantised_on_loading_where_vllm_can() -> None:
@@ -239,7 +245,7 @@ _SPECULATIVE = "speculative" in DeploymentSpec.model_fields
             '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}',
         ),
         (
-            "0.12",
+            "0.20",
             "{method: draft_model, draft_model: llama-3.2-1b, num_speculative_tokens: 3, acceptance_rate: 0.5}",
             '"num_speculative_tokens": 3, "model": "meta-llama/Llama-3.2-1B"',
         ),
@@ -287,7 +293,8 @@ def test_another_engines_scenario_is_written_with_a_note() -> None:
     result = export(make_scenario(["deployment.engine.name=sglang", "deployment.engine.version=0.5.4"]), "vllm")
 
     assert result.version == "0.33"
-    assert "simulates sglang 0.5.4" in result.notes[0]
+    assert "weights bf16, as stored in meta-llama/Llama-3.2-1B" in result.notes[0]
+    assert "simulates sglang 0.5.4" in result.notes[1]
 
 
 def test_a_second_kv_tier_is_said_where_the_version_has_one() -> None:

@@ -12,9 +12,11 @@ from simserve.errors import ScenarioError
 from simserve.planner.export.export import export
 from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.vllm_command import import_vllm_command
+from simserve.scenario.bundled import scenario_names
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
+from simserve.workload.arrival_spec import AllAtOnceArrivals
 from tests.scenario.builders import make_scenario
 
 GPU = "h100-sxm-80gb"
@@ -28,7 +30,7 @@ def imported(text: str, version: str | None = "0.12", model: str | None = None) 
 def resolved_part(scenario: Scenario) -> tuple[object, ...]:
     """Return everything that decides what one replica does."""
     shape = resolve(scenario).shape
-    engine = dataclasses.replace(shape.engine, sources={}, requested_version=None)
+    engine = shape.engine.model_copy(update={"sources": {}, "requested_version": None})
     return engine, dataclasses.replace(shape, engine=engine)
 
 
@@ -60,6 +62,24 @@ def test_an_exported_command_comes_back_as_the_same_deployment(overrides: tuple[
     assert resolved_part(back.scenario) == resolved_part(scenario)
 
 
+_NOT_OF_VLLM = ("batch-size-sweet-spot", "static-vs-continuous")
+"""No vLLM server does what these ask for, or no checkpoint is known that holds it."""
+
+
+@pytest.mark.parametrize("name", sorted({*scenario_names()} - {*_NOT_OF_VLLM}))
+def test_the_command_of_a_bundled_scenario_comes_back(name: str) -> None:
+    """The same replica, but for what no flag says; requests that are all there at once stream to nobody."""
+    scenario = load(name, ["deployment.engine.priority_preemption=false"])
+    line = export(scenario, "vllm")
+
+    back = import_vllm_command(line.lines, hardware=resolve(scenario).shape.hardware.name, version=line.version)
+    served = back.scenario
+    if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
+        workload = served.workload.model_copy(update={"arrivals": scenario.workload.arrivals})
+        served = served.model_copy(update={"workload": workload})
+    assert resolved_part(served) == resolved_part(scenario)
+
+
 _RANKS = ("model=deepseek-v3", "deployment.quantization=fp8", "deployment.hardware=h200-sxm-141gb")
 
 
@@ -74,6 +94,7 @@ _RANKS = ("model=deepseek-v3", "deployment.quantization=fp8", "deployment.hardwa
             (
                 "deployment.speculative={method: draft_model, draft_model: llama-3.2-1b, num_speculative_tokens: 5, "
                 "acceptance_rate: 0.6}",
+                "deployment.engine.version='0.20'",
             ),
             '"model": "meta-llama/Llama-3.2-1B"',
         ),
@@ -89,7 +110,7 @@ def test_rare_keys_come_back_too(overrides: tuple[str, ...], words: str) -> None
 
     line = export(scenario, "vllm")
     assert words in line.line
-    back = import_vllm_command(line.line, hardware=scenario.deployment.hardware, version="0.12")
+    back = import_vllm_command(line.line, hardware=scenario.deployment.hardware, version=line.version)
     assert resolved_part(back.scenario) == resolved_part(scenario)
     assert back.scenario.deployment.speculative == scenario.deployment.speculative
 
@@ -196,14 +217,14 @@ def test_nothing_is_lost_in_silence() -> None:
     """Unknown, not simulated and without effect are named apart."""
     draft = imported(
         "vllm serve meta-llama/Llama-3.1-8B extra --frobnicate 3 --enable-expert-paralel --enable-lora "
-        "--max-loras 4 --port 8000 --scheduling-policy priority --quantization bitsandbytes --swap-space 8"
+        "--max-loras 4 --port 8000 --scheduling-policy lottery --quantization bitsandbytes --swap-space 8"
     )
 
     notes = "\n".join(draft.notes)
     assert "has no --frobnicate: --frobnicate 3 is left out." in notes
     assert "did you mean --enable-expert-parallel?" in notes
     assert (
-        "Not simulated: --enable-lora, --max-loras 4, --scheduling-policy priority, --swap-space 8, "
+        "Not simulated: --enable-lora, --max-loras 4, --scheduling-policy lottery, --swap-space 8, "
         "--quantization bitsandbytes." in notes
     )
     assert "Without effect on the simulation: --port." in notes
@@ -215,26 +236,30 @@ def test_nothing_is_lost_in_silence() -> None:
 @pytest.mark.parametrize(
     ("served", "model", "quantization"),
     [
-        ("meta-llama/Llama-3.1-70B-Instruct", "llama-3.1-70b", "none"),
-        ("meta-llama/Meta-Llama-3.1-70B-Instruct", "llama-3.1-70b", "none"),
-        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b", "none"),
-        ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b", "none"),
+        ("meta-llama/Llama-3.1-70B-Instruct", "llama-3.1-70b", "auto"),
+        ("meta-llama/Meta-Llama-3.1-70B-Instruct", "llama-3.1-70b", "auto"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b", "auto"),
+        ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b", "auto"),
         ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", "llama-3.1-8b", "fp8"),
         ("neuralmagic/Meta-Llama-3.1-8B-Instruct-quantized.w8a8", "llama-3.1-8b", "int8"),
         ("hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4", "llama-3.1-8b", "awq-int4"),
         ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "qwen2.5-7b", "gptq-int4"),
         ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "qwen3-235b-a22b", "fp8"),
-        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b", "none"),
-        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b", "none"),
-        ("openai/gpt-oss-120b", "gpt-oss-120b", "mxfp4"),
-        ("deepseek-ai/DeepSeek-R1", "deepseek-r1", "fp8"),
-        ("google/gemma-3-27b-it", "gemma-3-27b", "none"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b", "auto"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b", "auto"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b", "auto"),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-r1", "auto"),
+        ("google/gemma-3-27b-it", "gemma-3-27b", "auto"),
         ("Qwen/Qwen3-30B-A3B-Thinking-2507-FP8", "qwen3-30b-a3b", "fp8"),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", "qwen2.5-14b", "none"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", "qwen2.5-14b", "auto"),
         ("neuralmagic/DeepSeek-R1-Distill-Llama-70B-quantized.w8a8", "llama-3.3-70b", "int8"),
         ("unsloth/Llama-3.3-70B-Instruct-bnb-4bit", "llama-3.3-70b", "nf4"),
-        ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3", "fp8"),
-        ("deepseek-ai/DeepSeek-V3-0324", "deepseek-v3", "fp8"),
+        ("zai-org/GLM-5", "glm-5", "none"),
+        ("zai-org/GLM-5-FP8", "glm-5", "auto"),
+        ("unsloth/gpt-oss-20b-BF16", "gpt-oss-20b", "none"),
+        ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3", "auto"),
+        ("deepseek-ai/DeepSeek-V3-0324", "deepseek-v3", "auto"),
+        ("deepseek-ai/DeepSeek-V3.2", "deepseek-v3.2", "auto"),
     ],
 )
 def test_published_weights_find_their_profile_and_format(served: str, model: str, quantization: str) -> None:
@@ -244,11 +269,9 @@ def test_published_weights_find_their_profile_and_format(served: str, model: str
     assert (scenario.model, scenario.deployment.quantization) == (model, quantization)
 
 
-@pytest.mark.parametrize(
-    "served", ["deepseek-ai/DeepSeek-V2.5", "deepseek-ai/DeepSeek-V3.2", "deepseek-ai/DeepSeek-V2"]
-)
+@pytest.mark.parametrize("served", ["deepseek-ai/DeepSeek-V2.5", "zai-org/GLM-4.6", "deepseek-ai/DeepSeek-V2"])
 def test_another_version_is_another_model(served: str) -> None:
-    """DeepSeek-V2 has 236 B parameters and V3.2 sparse attention: neither is V3."""
+    """DeepSeek-V2 has 236 B parameters, and GLM-4.6 three times those of GLM-4.5-Air: neither is another's profile."""
     with pytest.raises(ScenarioError, match="is no model that has a profile"):
         imported(f"vllm serve {served} -tp 8")
 
@@ -310,3 +333,37 @@ def test_what_is_no_command_is_refused(text: str, message: str) -> None:
     """On one line."""
     with pytest.raises(ScenarioError, match=message):
         imported(text)
+
+
+@pytest.mark.parametrize(
+    ("config", "version", "note"),
+    [
+        (
+            '{"method": "suffix", "num_speculative_tokens": 3}',
+            "0.33",
+            "vllm 0.33 knows speculative decoding by suffixes",
+        ),
+        (
+            '{"method": "draft_model", "model": "org/pard", "parallel_drafting": true, "num_speculative_tokens": 3}',
+            "0.33",
+            "(PARD) (method draft_model), which is not simulated",
+        ),
+        ('{"method": "dflash", "num_speculative_tokens": 3}', "0.12", "versions with it: 0.20 and newer"),
+        ('{"method": "telepathy", "num_speculative_tokens": 3}', "0.33", "Method telepathy of speculative decoding"),
+    ],
+)
+def test_drafts_that_nothing_simulates_are_named(config: str, version: str, note: str) -> None:
+    """Whether that vLLM knows them is said; the scenario comes without."""
+    draft = imported(f"vllm serve meta-llama/Llama-3.1-8B --speculative-config '{config}'", version=version)
+
+    assert draft.scenario.deployment.speculative is None
+    assert any(note in each for each in draft.notes)
+
+
+def test_limits_by_hand_are_read() -> None:
+    """KV blocks, KV bytes, and the prompt tokens of one request in a step."""
+    line = "vllm serve meta-llama/Llama-3.1-8B --num-gpu-blocks-override 4000 --long-prefill-token-threshold 512"
+    engine = imported(f"{line} --kv-cache-memory-bytes 20000000000").scenario.deployment.engine
+
+    assert (engine.num_gpu_blocks_override, engine.long_prefill_token_threshold) == (4000, 512)
+    assert engine.kv_cache_memory_bytes == 20_000_000_000

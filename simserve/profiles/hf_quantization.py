@@ -1,0 +1,434 @@
+"""From what a Hugging Face repository says of its number formats to a `Checkpoint`.
+
+Reads ``quantization_config`` or ``compression_config`` of ``config.json`` and ``hf_quant_config.json`` beside it
+(ModelOpt), and resolves the modules they name against those of the architecture. Knows no bytes.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from simserve.errors import ProfileError
+from simserve.profiles.architecture import ModelProfile
+from simserve.profiles.checkpoint import PARTS, WIDE_FORMATS, Checkpoint, OtherFormat, Part, WeightFormatName
+
+_BLOCKS = ("quantization_config", "compression_config", "hf_quant_config.json")
+_ALGORITHMS: Mapping[str, WeightFormatName] = {
+    "fp8": "fp8",
+    "fp8_per_channel_per_token": "fp8",
+    "fp8_pb_wo": "fp8",
+    "mxfp8": "fp8",
+    "nvfp4": "nvfp4",
+    "nvfp4_awq": "nvfp4",
+    "w4a16_nvfp4": "nvfp4",
+    "mxfp4": "mxfp4",
+    "w4a8_mxfp4_fp8": "mxfp4",
+    "w4a16_mxfp4": "mxfp4",
+    "w4a16": "gptq-int4",
+    "w4a16_gptq": "gptq-int4",
+    "w4a16_awq": "awq-int4",
+    "w4a8_awq": "awq-int4",
+    "w8a16": "int8-wo",
+    "w8a8_sq_per_channel": "int8",
+    "int8_sq": "int8",
+}
+"""ModelOpt's ``quant_algo`` (its documentation and TensorRT-LLM's precision matrix) -> format. MXFP8 adds a scale of 8
+bit to 32 weights, 3 %, which is left out."""
+_METHODS: Mapping[str, WeightFormatName] = {
+    "fp8": "fp8",
+    "fbgemm_fp8": "fp8",
+    "mxfp4": "mxfp4",
+    "eetq": "int8-wo",
+}
+"""``quant_method`` that alone says the format."""
+_BLOCK_SCALED = ("fp8_pb_wo",)
+_NVFP4_GROUP, _MXFP4_GROUP = 16, 32
+"""Weights a scale by which the two 4-bit floats are told apart (NVIDIA's; OCP Microscaling formats 1.0)."""
+
+_INPUTS = ("q_proj", "k_proj", "v_proj")
+_LATENT_INPUTS = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
+_GATED = ("gate_proj", "up_proj", "down_proj")
+_MIXTRAL = ("w1", "w2", "w3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Modules:
+    """Where an architecture's checkpoints keep the matrices of a layer, below ``layers.N``.
+
+    From the names in their ``model.safetensors.index.json``; in a home with a ``{}`` a matrix's name goes there.
+    """
+
+    attention: str = "self_attn"
+    linear_attention: str = "linear_attn"
+    mlp: str = "mlp"
+    shared: Sequence[str] = ("mlp.shared_experts", "mlp.shared_expert")
+    experts: Sequence[str] = ("mlp.experts.0", "mlp.experts")
+    matrices: Sequence[str] = _GATED
+
+
+_HOMES: Mapping[str, _Modules] = {
+    "mixtral": _Modules(experts=("block_sparse_moe.experts.0",), matrices=_MIXTRAL),
+    "minimax_m2": _Modules(experts=("block_sparse_moe.experts.0",), matrices=_MIXTRAL),
+    "minimax_m3": _Modules(
+        experts=("block_sparse_moe.experts.0",), shared=("block_sparse_moe.shared_experts",), matrices=_MIXTRAL
+    ),
+    "deepseek_v4": _Modules(
+        attention="attn", mlp="ffn", shared=("ffn.shared_experts",), experts=("ffn.experts.0",), matrices=_MIXTRAL
+    ),
+    "nemotron_h": _Modules(
+        attention="mixer",
+        linear_attention="mixer",
+        mlp="mixer",
+        shared=("mixer.shared_experts",),
+        experts=("mixer.experts.0",),
+        matrices=("up_proj", "down_proj"),
+    ),
+    "llama4": _Modules(
+        mlp="feed_forward",
+        shared=("feed_forward.shared_expert",),
+        experts=("feed_forward.experts", "feed_forward.experts.0"),
+    ),
+    "gemma4": _Modules(shared=("mlp",), experts=("experts", "moe.experts", "experts.0")),
+    "step3p7": _Modules(shared=("share_expert",), experts=("moe",)),
+}
+"""Families whose checkpoints are laid out in another way than Llama's and DeepSeek's; a ``model_type`` counts as the
+longest of these that it begins with."""
+
+
+@dataclass(slots=True)
+class _Rule:
+    """How one repository stores its modules.
+
+    Attributes:
+        base: Format of a linear layer that nothing else speaks of.
+        groups: Target patterns and the format of what they match; later ones win.
+        excluded: Patterns of modules that stay 16-bit.
+        named: Module below ``layers.`` -> its format.
+    """
+
+    base: WeightFormatName
+    groups: list[tuple[Sequence[str], WeightFormatName]] = field(default_factory=list)
+    excluded: list[str] = field(default_factory=list)
+    named: Mapping[str, WeightFormatName] = field(default_factory=dict)
+    roots: Sequence[str] = ("model.",)
+
+    def format_of(self, module: str) -> WeightFormatName:
+        """Return the format of a module, named from ``layers.`` on."""
+        if self.named:
+            below = module.removeprefix("layers.")
+            while below:
+                if below in self.named:
+                    return self.named[below]
+                below = below.rpartition(".")[0]
+        names = [root + module for root in self.roots]
+        if any(_matches(pattern, name) for pattern in self.excluded for name in names):
+            return "none"
+        found = self.base
+        for targets, stored in self.groups:
+            if any(target == "Linear" or _matches(target, name) for target in targets for name in names):
+                found = stored
+        return found
+
+
+def read_checkpoint(
+    config: Mapping[str, Any],
+    model: ModelProfile,
+    *,
+    repository: str | None = None,
+    beside: Mapping[str, Any] | None = None,
+    file: object = None,
+) -> Checkpoint:
+    """Return the checkpoint that a configuration describes.
+
+    It is named for the low-bit format of the routed experts, in a dense model of the MLP: of most of its weights.
+
+    Args:
+        config: ``config.json``, the text part's fields over those of the whole.
+        model: The architecture read from it.
+        repository: Where it is on huggingface.co.
+        beside: ``hf_quant_config.json`` of the same folder; None: there is none.
+        file: Where it was read from, for errors.
+
+    Raises:
+        ProfileError: The format is none that simserve has figures for; names what would be.
+    """
+    key, block = _block(config, beside, file)
+    if block is None:
+        return Checkpoint(format="none", repository=repository, source=f"{model.source}, no quantization_config")
+    rule, group_size = _rule(block, key, file)
+    if str(config.get("expert_dtype")) == "fp4" and not rule.named:
+        rule.named = _experts_in(model, "mxfp4", str(config.get("model_type") or ""))
+    homes = _homes(str(config.get("model_type") or ""))
+    stored = {
+        part: [_format_of(rule, f"layers.{layer}", _leaves(part, homes, model)) for layer in layers]
+        for part, layers in _parts(model).items()
+    }
+    main = _main_format(stored)
+    others = list(_others(stored, model, main))
+    if model.num_mtp_layers:
+        mtp = _mtp_format(rule, model, homes)
+        others += [] if mtp == main else [OtherFormat(parts=("mtp",), format=mtp)]
+    has_blocks = bool(block.get("weight_block_size")) or _algorithm(block) in _BLOCK_SCALED or _has_block_groups(block)
+    return Checkpoint(
+        format=main,
+        repository=repository,
+        method=_method(block),
+        other_formats=tuple(others),
+        fp8_scales="block" if has_blocks else "tensor",
+        group_size=group_size if "int" in main else None,
+        kv_cache="fp8" if _has_narrow_kv(block, beside) else None,
+        source=f"{key} of {model.source}",
+    )
+
+
+def _main_format(stored: Mapping[Part, Sequence[WeightFormatName]]) -> WeightFormatName:
+    """Return the low-bit format of most layers of the experts, else of the MLP, else of the rest; none: 16 bit."""
+    for parts in (("experts",), ("mlp",), PARTS):
+        narrow = [each for part in parts for each in stored.get(part, ()) if each not in WIDE_FORMATS]
+        if narrow:
+            return Counter(narrow).most_common(1)[0][0]
+    return "none"
+
+
+def _block(
+    config: Mapping[str, Any], beside: Mapping[str, Any] | None, file: object
+) -> tuple[str, Mapping[str, Any] | None]:
+    """Return what says how the weights are stored, and under which name; None: nothing does."""
+    inner = None if beside is None else beside.get("quantization", beside)
+    for key, value in zip(_BLOCKS, (config.get(_BLOCKS[0]), config.get(_BLOCKS[1]), inner), strict=True):
+        if value is None:
+            continue
+        if not isinstance(value, Mapping):
+            raise ProfileError("must be a mapping", file=file, key=key, value=value)
+        if value:
+            return key, value
+    return _BLOCKS[0], None
+
+
+def _method(block: Mapping[str, Any]) -> str:
+    """Return who made the checkpoint, as engines tell them apart; ModelOpt's files leave it out at times."""
+    is_modelopt = "quant_algo" in block and "quant_method" not in block
+    producer = block.get("producer")
+    if is_modelopt or (isinstance(producer, Mapping) and producer.get("name") == "modelopt"):
+        return "modelopt"
+    return str(block.get("quant_method") or "unknown").lower()
+
+
+def _algorithm(block: Mapping[str, Any]) -> str:
+    return str(block.get("quant_algo") or "").lower()
+
+
+def _rule(block: Mapping[str, Any], key: str, file: object) -> tuple[_Rule, int | None]:
+    """Return how the modules of a repository are stored, and the group size of its integer formats."""
+    method = _method(block)
+    excluded = [
+        str(name)
+        for names in ("modules_to_not_convert", "ignore", "exclude_modules", "exclude", "llm_int8_skip_modules")
+        for name in block.get(names) or ()
+    ]
+    excluded += [f"re:{name[2:]}" for name in block.get("dynamic") or () if str(name).startswith("-:")]
+    named = block.get("quantized_layers")
+    group_size = block.get("group_size")
+    groups = [_group(each, file, key) for each in (block.get("config_groups") or {}).values()]
+    if isinstance(named, Mapping) and named:
+        modules = {
+            name.partition("layers.")[2]: _known(str(each.get("quant_algo")), key, file)
+            for name, each in named.items()
+            if "layers." in name
+        }
+        # A ModelOpt checkpoint over one that was FP8 already (quant_method fp8) leaves the rest as it was.
+        is_over_fp8 = str(block.get("quant_method") or "").lower() == "fp8"
+        rule = _Rule("fp8" if is_over_fp8 else "none", excluded=[] if is_over_fp8 else excluded, named=modules)
+    elif groups:
+        rule = _Rule("none", groups=[(targets, stored) for targets, stored, _ in groups], excluded=excluded)
+        group_size = next((size for _, _, size in groups if size), None)
+    else:
+        rule = _Rule(_format(block, method, key, file), excluded=excluded)
+    rule.roots = _roots([*excluded, *(target for targets, _ in rule.groups for target in targets)])
+    return rule, group_size if isinstance(group_size, int) and group_size > 0 else None
+
+
+def _format(block: Mapping[str, Any], method: str, key: str, file: object) -> WeightFormatName:
+    """Return the format of a repository that has one for all linear layers."""
+    if _algorithm(block):
+        return _known(_algorithm(block), key, file)
+    if method in _METHODS:
+        return _METHODS[method]
+    if method == "bitsandbytes":
+        if block.get("load_in_4bit") or block.get("_load_in_4bit"):
+            return "nf4"
+        return "int8-wo"
+    if method in ("gptq", "awq", "auto-round", "intel/auto-round"):
+        bits = block.get("bits", 4)
+        wide: Mapping[object, WeightFormatName] = {3: "int3", 4: "awq-int4" if method == "awq" else "gptq-int4"}
+        wide = {**wide, 8: "int8-wo"}
+        if bits in wide:
+            return wide[bits]
+        raise ProfileError(f"of {method} must be 3, 4 or 8", file=file, key=f"{key}.bits", value=bits)
+    if method == "quark":
+        weights = (block.get("global_quant_config") or {}).get("weight") or {}
+        weights = weights[0] if isinstance(weights, list) and weights else weights
+        named = str(weights.get("dtype") if isinstance(weights, Mapping) else "")
+        quark: Mapping[str, WeightFormatName] = {"fp8_e4m3": "fp8", "fp4": "mxfp4", "int8": "int8", "int4": "int4"}
+        if named in quark:
+            return quark[named]
+    raise _unknown(method, f"{key}.quant_method", file)
+
+
+def _known(algorithm: str, key: str, file: object) -> WeightFormatName:
+    if algorithm.lower() not in _ALGORITHMS:
+        raise _unknown(algorithm, f"{key}.quant_algo", file)
+    return _ALGORITHMS[algorithm.lower()]
+
+
+def _unknown(name: str, key: str, file: object) -> ProfileError:
+    return ProfileError(
+        "is a number format that simserve has no figures for",
+        file=file,
+        key=key,
+        value=name,
+        remedy="take the quantization block out of a copy of the file and say deployment.quantization",
+    )
+
+
+def _group(group: Mapping[str, Any], file: object, key: str) -> tuple[Sequence[str], WeightFormatName, int | None]:
+    """Return what a group of compressed-tensors targets, its format and its group size."""
+    weights, inputs = group.get("weights"), group.get("input_activations")
+    targets = [str(each) for each in group.get("targets") or ("Linear",)]
+    if not isinstance(weights, Mapping):
+        return targets, "none", None
+    kind, bits, size = str(weights.get("type") or "int"), weights.get("num_bits"), weights.get("group_size")
+    size = size if isinstance(size, int) and size > 0 else None
+    formats: Mapping[tuple[str, object], WeightFormatName] = {
+        ("float", 8): "fp8",
+        ("float", 4): "mxfp4" if size == _MXFP4_GROUP else "nvfp4",
+        ("int", 8): "int8" if isinstance(inputs, Mapping) else "int8-wo",
+        ("int", 4): "int4" if weights.get("symmetric", True) else "awq-int4",
+        ("int", 3): "int3",
+    }
+    if (kind, bits) not in formats:
+        raise _unknown(f"{kind}{bits}", f"{key}.config_groups", file)
+    return targets, formats[kind, bits], size
+
+
+def _has_block_groups(block: Mapping[str, Any]) -> bool:
+    weights = (each.get("weights") for each in (block.get("config_groups") or {}).values())
+    return any(isinstance(each, Mapping) and each.get("strategy") == "block" for each in weights)
+
+
+def _has_narrow_kv(block: Mapping[str, Any], beside: Mapping[str, Any] | None) -> bool:
+    """Return whether a checkpoint asks for a KV cache of 8 bit."""
+    inner = {} if beside is None else beside.get("quantization") or {}
+    named = block.get("kv_cache_quant_algo") or inner.get("kv_cache_quant_algo")
+    scheme = block.get("kv_cache_scheme")
+    if isinstance(scheme, Mapping):
+        return bool(scheme.get("num_bits") == 8 and scheme.get("type") == "float")
+    return str(named or scheme or "").upper() == "FP8"
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Return whether a pattern speaks of a module: a regular expression, a glob, or a name or part of one."""
+    if pattern.startswith("re:"):
+        return re.match(pattern[3:], name) is not None
+    if "*" in pattern:
+        return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"{pattern}.*")
+    return f".{pattern}." in f".{name}."
+
+
+def _roots(patterns: Sequence[str]) -> Sequence[str]:
+    """Return what stands before ``layers.`` in the names that patterns spell out."""
+    found = (each.partition("layers.")[0] for each in patterns if "layers." in each and not each.startswith("re:"))
+    return tuple(dict.fromkeys(("model.", *(root for root in found if "mtp" not in root))))
+
+
+def _homes(model_type: str) -> _Modules:
+    fitting = [name for name in _HOMES if model_type.startswith(name)]
+    return _HOMES[max(fitting, key=len)] if fitting else _Modules()
+
+
+def _leaves(part: Part, homes: _Modules, model: ModelProfile) -> list[list[str]]:
+    """Return the modules of a part below a layer: each matrix under all names that it is known by."""
+    if part == "attention":
+        fused = "qkv_proj" if model.mla is None else "fused_qkv_a_proj_with_mqa"
+        inputs = _INPUTS if model.mla is None else _LATENT_INPUTS
+        return [[f"{homes.attention}.{each}", f"{homes.attention}.{fused}"] for each in inputs]
+    if part == "attention_output":
+        return [[f"{homes.attention}.{each}" for each in ("o_proj", "out_proj", "dense")]]
+    if part == "indexer":
+        below = f"{homes.attention}.indexer"
+        return [
+            [f"{below}.wq_b", f"{homes.attention}.index_q_proj"],
+            [f"{below}.wk", f"{homes.attention}.index_k_proj"],
+        ]
+    if part == "linear_attention":
+        names = (("in_proj_qkvz", "in_proj_qkv", "in_proj"), ("out_proj",))
+        return [[f"{homes.linear_attention}.{each}" for each in spelled] for spelled in names]
+    if part == "mlp":
+        return [[f"{homes.mlp}.{each}"] for each in (_GATED if homes.mlp != "mixer" else homes.matrices)]
+    places, matrices = (homes.shared, _GATED) if part == "shared_experts" else (homes.experts, homes.matrices)
+    return [[f"{place}.{each}" for place in places] for each in dict.fromkeys((*matrices,))]
+
+
+def _parts(model: ModelProfile) -> dict[Part, Sequence[int]]:
+    """Return the parts that a model has, each with the layers that have it or, of hybrids, may have it."""
+    has = {
+        "indexer": model.indexer is not None,
+        "linear_attention": model.num_linear_layers > 0,
+        "mlp": model.num_dense_layers > 0,
+        "shared_experts": model.moe is not None and model.moe.num_shared_experts > 0,
+        "experts": model.moe is not None,
+    }
+    return {part: model.layers_with(part) for part in PARTS if has.get(part, True)}
+
+
+def _format_of(rule: _Rule, layer: str, leaves: Sequence[Sequence[str]]) -> WeightFormatName:
+    """Return the format of most matrices of a part in a layer; of a matrix known by several names, the rarer one."""
+    found = []
+    for names in leaves:
+        formats = [rule.format_of(f"{layer}.{name}") for name in names]
+        odd = [each for each in formats if each != rule.base]
+        found.append(odd[0] if rule.named and odd else "none" if "none" in formats else formats[0])
+    return Counter(found).most_common(1)[0][0]
+
+
+def _others(
+    stored: Mapping[Part, Sequence[WeightFormatName]], model: ModelProfile, main: WeightFormatName
+) -> Iterator[OtherFormat]:
+    """Yield the parts that are in another format than the main one, those of one format and layers together."""
+    together: dict[tuple[WeightFormatName, tuple[int, ...] | None], list[Part]] = {}
+    for part, formats in stored.items():
+        layers = _parts(model)[part]
+        for kind in dict.fromkeys(formats):
+            chosen = tuple(layer for layer, each in zip(layers, formats, strict=True) if each == kind)
+            if kind != main:
+                everywhere = len(chosen) >= _num_layers(part, model)
+                together.setdefault((kind, None if everywhere else chosen), []).append(part)
+    for (kind, chosen_layers), parts in together.items():
+        yield OtherFormat(parts=tuple(parts), format=kind, layers=chosen_layers)
+
+
+def _num_layers(part: Part, model: ModelProfile) -> int:
+    """Return how many layers have a part."""
+    if part == "linear_attention":
+        return model.num_linear_layers
+    return model.num_attention_layers if part.startswith("attention") else len(model.layers_with(part))
+
+
+def _mtp_format(rule: _Rule, model: ModelProfile, homes: _Modules) -> WeightFormatName:
+    """Return the format of the layers for multi-token prediction, named after the last layer or ``mtp``."""
+    part: Part = "experts" if model.moe is not None else "mlp"
+    leaves = _leaves(part, homes, model)
+    last = _format_of(rule, f"layers.{model.num_hidden_layers}", leaves)
+    apart = [pattern for pattern in rule.excluded if pattern.startswith(("mtp", "re:.*mtp", "re:mtp", "model.mtp"))]
+    return "none" if apart else last
+
+
+def _experts_in(model: ModelProfile, kind: WeightFormatName, model_type: str) -> dict[str, WeightFormatName]:
+    """Return the routed experts of every layer in a format, by their modules below ``layers.``."""
+    homes = _homes(model_type).experts
+    return {f"{layer}.{home}": kind for layer in model.layers_with("experts") for home in homes}

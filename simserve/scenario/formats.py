@@ -1,0 +1,223 @@
+"""Number formats of a deployment: from ``auto`` to what its checkpoint holds, and which others there are.
+
+Knows names of formats and where they come from; what they cost is `simserve.perf.quantization`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from simserve.errors import InputError, ScenarioError
+from simserve.perf.shape import ReplicaShape
+from simserve.profiles import catalog
+from simserve.profiles.checkpoint import WIDE_FORMATS, WeightFormatName
+from simserve.profiles.engine import ResolvedEngine
+from simserve.profiles.engine_profile import load_engine
+from simserve.profiles.hardware import HardwareProfile
+from simserve.profiles.model import ModelProfile
+
+if TYPE_CHECKING:
+    from simserve.scenario.schema import Scenario
+
+Quantization = Literal["auto", WeightFormatName]
+KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
+
+How = Literal["stored", "checkpoint", "quantised on load", "quantised before loading"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvailableFormat:
+    """A weight format that a model can be served in.
+
+    Attributes:
+        format: Its name.
+        how: Where weights of it come from: the checkpoint that the model's name stands for, another public one, the
+            engine while it loads, or a tool of the engine.
+        repository: Where the checkpoint is; None where none is on record.
+    """
+
+    format: WeightFormatName
+    how: How
+    repository: str | None = None
+
+    @property
+    def label(self) -> str:
+        """In words: ``stored``, ``checkpoint ORG/NAME``, ``quantised on load``."""
+        return f"checkpoint {self.repository}" if self.how == "checkpoint" and self.repository else self.how
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formats:
+    """The number formats of a deployment, and where they come from.
+
+    Attributes:
+        weights: Weight format, 16 bit by the dtype's name.
+        weights_source: ``as stored``, ``checkpoint ORG/NAME``, ``quantised on load``, ``dequantised`` or ``as asked``.
+        checkpoint: Repository of the weights; None where none is on record.
+        kv_cache: KV format.
+        kv_cache_source: ``16 bit by default``, ``as the checkpoint asks``, ``the engine's default`` or ``as asked``.
+    """
+
+    weights: str
+    weights_source: str
+    checkpoint: str | None
+    kv_cache: str
+    kv_cache_source: str
+
+
+def formats_line(formats: Mapping[str, Any]) -> str:
+    """Return a block ``formats`` in words: ``weights mxfp4, as stored in openai/gpt-oss-120b; KV bf16``."""
+    pools = {name: formats_line({**each, "pools": {}}) for name, each in formats["pools"].items()}
+    if len(set(pools.values())) > 1:
+        return "; ".join(f"{name}: {line}" for name, line in pools.items())
+    source, repository = formats["weights_source"], formats["checkpoint"]
+    if repository and source == "as stored":
+        source = f"{source} in {repository}"
+    kv_source = formats["kv_cache_source"]
+    kv = formats["kv_cache"] + ("" if kv_source == "16 bit by default" else f", {kv_source}")
+    return f"weights {formats['weights']}, {source}; KV {kv}"
+
+
+def with_formats(shape: ReplicaShape, weights: Quantization, kv_cache: KVCacheDtype) -> ReplicaShape:
+    """Return a replica in the formats that were asked for, ``auto`` resolved.
+
+    Raises:
+        ScenarioError: The stored format does not run here; names what does.
+    """
+    model, engine = shape.model, shape.engine
+    if weights != "auto":
+        chosen = replace(shape, quantization=weights)
+        return replace(chosen, kv_cache_dtype=_kv_cache(chosen, kv_cache))
+    stored = replace(shape, quantization=model.stored.format)
+    try:
+        kept = _kv_cache(stored, kv_cache)
+    except InputError as failure:
+        where = f" in {model.stored.repository}" if model.stored.repository else ""
+        rule = f"is {model.stored.format}, as {model.name} is stored{where}, which {failure.rule}"
+        remedy = _remedy(model, engine, shape.hardware)
+        raise ScenarioError(rule, key="quantization", value="auto", remedy=remedy) from None
+    return replace(stored, kv_cache_dtype=kept)
+
+
+def _kv_cache(shape: ReplicaShape, asked: KVCacheDtype) -> str:
+    """Return the KV format that an engine makes of a checkpoint.
+
+    Raises:
+        InputError: The engine does not run the weights, or the GPU has no arithmetic for them.
+    """
+    wide = shape.precision.wide_arithmetic
+    _ = shape.precisions
+    if asked != "auto":
+        return asked
+    if _kv_of_checkpoint(shape) is not None:
+        return str(_kv_of_checkpoint(shape))
+    if _keeps_sparse_keys_narrow(shape):
+        return "fp8"
+    return "fp16" if wide == "fp32" else wide
+
+
+def _kv_of_checkpoint(shape: ReplicaShape) -> str | None:
+    """Return the KV format that the weights' checkpoint asks for, where the engine heeds it."""
+    checkpoint = shape.model.checkpoint(shape.quantization)
+    if checkpoint is None or checkpoint.method not in shape.engine.kv_cache_of_methods:
+        return None
+    return checkpoint.kv_cache
+
+
+def _keeps_sparse_keys_narrow(shape: ReplicaShape) -> bool:
+    since, capability = shape.engine.narrow_sparse_kv_capability, shape.hardware.compute_capability
+    if since is None or capability is None or shape.model.indexer is None:
+        return False
+    return float(capability) >= since
+
+
+def _remedy(model: ModelProfile, engine: ResolvedEngine, hardware: HardwareProfile) -> str:
+    """Return what runs instead of the stored format: another checkpoint, a later version, another engine or GPU."""
+    others = [each for each in formats_available(model, engine, hardware) if each.how != "stored"]
+    found = [f"deployment.quantization={each.format} ({each.label})" for each in others]
+    if not found and catalog.has("engine", engine.name):
+        profile = load_engine(engine.name)
+        since = next(
+            (known.version for known in profile.versions if model.stored.format in known.kernels.quantizations), None
+        )
+        found += [] if since is None else [f"{engine.name} runs it from {since} on, on GPUs that have its arithmetic"]
+    found.append("another engine or GPU runs it")
+    return "; ".join(found)
+
+
+def formats_available(
+    model: ModelProfile, engine: ResolvedEngine, hardware: HardwareProfile
+) -> tuple[AvailableFormat, ...]:
+    """Return the weight formats that a model can be served in on a GPU, the stored one first.
+
+    Those of its public checkpoints and, where there is one of 16 bit, those that the engine makes of it; of them what
+    the engine runs and the GPU has arithmetic for.
+    """
+    stored = model.stored
+    found = {stored.format: AvailableFormat(format=stored.format, how="stored", repository=stored.repository)}
+    for checkpoint in model.checkpoints[1:]:
+        public = AvailableFormat(format=checkpoint.format, how="checkpoint", repository=checkpoint.repository)
+        found.setdefault(checkpoint.format, public)
+    if any(name in WIDE_FORMATS for name in found):
+        for name in engine.quantises_on_load:
+            found.setdefault(name, AvailableFormat(format=name, how="quantised on load"))
+        for name in engine.quantises_before_loading:
+            found.setdefault(name, AvailableFormat(format=name, how="quantised before loading"))
+    shape = ReplicaShape(hardware=hardware, model=model, engine=engine)
+    return tuple(each for each in found.values() if _runs(replace(shape, quantization=each.format)))
+
+
+def _runs(shape: ReplicaShape) -> bool:
+    try:
+        _ = shape.precisions
+    except InputError:
+        return False
+    return True
+
+
+def formats_of(shape: ReplicaShape, asked_kv_cache: str) -> Formats:
+    """Return the formats of a replica and where they come from.
+
+    Args:
+        shape: The replica, its formats resolved.
+        asked_kv_cache: What the scenario says of the KV cache.
+    """
+    how = next(
+        (each for each in formats_available(shape.model, shape.engine, shape.hardware) if _is_of(each, shape)), None
+    )
+    kv_source = "16 bit by default"
+    if asked_kv_cache != "auto":
+        kv_source = "as asked"
+    elif _kv_of_checkpoint(shape) is not None:
+        kv_source = "as the checkpoint asks"
+    elif _keeps_sparse_keys_narrow(shape):
+        kv_source = f"{shape.engine.name}'s default for sparse attention"
+    source = "as asked" if how is None else "as stored" if how.how == "stored" else how.label
+    if how is None and shape.quantization in WIDE_FORMATS and not shape.model.stored.is_wide:
+        source = "dequantised"
+    return Formats(
+        weights=shape.precision.wide_arithmetic if shape.quantization == "none" else shape.quantization,
+        weights_source=source,
+        checkpoint=None if how is None else how.repository,
+        kv_cache=shape.kv_cache_dtype,
+        kv_cache_source=kv_source,
+    )
+
+
+def _is_of(available: AvailableFormat, shape: ReplicaShape) -> bool:
+    asked = shape.quantization
+    return available.format == ("none" if asked == shape.model.dtype else asked)
+
+
+def with_stored_format(scenario: Scenario) -> Scenario:
+    """Return a scenario that names the weight format which ``auto`` stands for: where a search starts from."""
+    from simserve.profiles.model import load_model
+
+    if scenario.deployment.quantization != "auto":
+        return scenario
+    with scenario.blaming("model"):
+        stored = load_model(scenario.model, scenario.folder).stored.format
+    deployment = scenario.deployment.model_copy(update={"quantization": stored})
+    return scenario.model_copy(update={"deployment": deployment})

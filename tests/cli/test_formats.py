@@ -1,0 +1,157 @@
+"""One model that is stored in four bits, through every command: each answer names the same formats."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+import yaml
+
+from simserve.explore.lessons import resolved_query
+from simserve.explore.queries import MemoryQuery, SimulatorQuery, WizardQuery
+from simserve.explore.simulator import simulator
+from simserve.explore.wizard import first
+from simserve.report.plan_lines import answer_lines
+from tests.cli.conftest import Simserve
+from tests.scenario.builders import scenario_mapping
+
+STORED = {
+    "weights": "mxfp4",
+    "weights_source": "as stored",
+    "checkpoint": "openai/gpt-oss-20b",
+    "kv_cache": "bf16",
+    "kv_cache_source": "16 bit by default",
+    "pools": {},
+}
+LINE = "weights mxfp4, as stored in openai/gpt-oss-20b; KV bf16"
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> str:
+    """Return a scenario of gpt-oss-20b that says nothing of formats."""
+    engine = {"name": "vllm", "version": "0.33", "max_model_len": 8192, "max_num_seqs": 64}
+    mapping = scenario_mapping(
+        model="gpt-oss-20b",
+        deployment={"hardware": "h100-sxm-80gb", "engine": engine},
+        slo={"ttft": "2 s", "tpot": "100 ms", "attainment": 0.9},
+    )
+    path = tmp_path / "stored.yaml"
+    path.write_text(yaml.safe_dump(mapping))
+    return str(path)
+
+
+def answer(simserve: Simserve, *words: str) -> dict[str, Any]:
+    """Return what a command prints with --json."""
+    outcome = simserve(*words, "--json")
+    assert (outcome.code, outcome.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(outcome.stdout)
+    return found
+
+
+def test_run_names_the_formats(simserve: Simserve, stored: str, tmp_path: Path) -> None:
+    """In result.json, on the terminal, and in the report."""
+    out = ("--out", str(tmp_path / "out"))
+    assert answer(simserve, "run", stored, *out)["simserve"]["formats"] == STORED
+
+    assert LINE in " ".join(simserve("run", stored, *out).stdout.split())
+    assert LINE in (tmp_path / "out" / "report.html").read_text()
+    asked = yaml.safe_load((tmp_path / "out" / "scenario.resolved.yaml").read_text())["deployment"]
+    assert asked["quantization"] == "auto"
+
+
+def test_a_run_by_flags_names_the_formats(simserve: Simserve, tmp_path: Path) -> None:
+    """One line and no file: as stored too."""
+    flags = ("--model", "gpt-oss-20b", "--hardware", "h100-sxm-80gb", "--rate", "1")
+    tokens = ("--prompt-tokens", "100", "--output-tokens", "20", "--num-requests", "20")
+    length = ("--set", "deployment.engine.max_model_len=8192", "--out", str(tmp_path / "out"))
+
+    assert answer(simserve, "run", *flags, *tokens, *length)["simserve"]["formats"] == STORED
+
+
+def test_memory_names_the_formats(simserve: Simserve, stored: str) -> None:
+    """Beside the bytes that follow from them."""
+    assert answer(simserve, "memory", stored)["formats"] == STORED
+    assert LINE in " ".join(simserve("memory", stored).stdout.split())
+
+
+def test_capacity_names_the_formats(simserve: Simserve, stored: str) -> None:
+    """Of the deployment whose load it is."""
+    fast = ("--requests", "100", "--replications", "2", "--max", "40")
+
+    assert answer(simserve, "capacity", stored, *fast)["formats"] == STORED
+    assert LINE in " ".join(simserve("capacity", stored, *fast).stdout.split())
+
+
+def test_plan_names_the_formats(simserve: Simserve, stored: str) -> None:
+    """Of the fleet that it recommends, which starts from the stored one."""
+    one_each = (
+        "deployment.kv_cache_dtype=auto",
+        "deployment.tensor_parallel_size=1",
+        "deployment.pipeline_parallel_size=1",
+        "deployment.enable_expert_parallel=false",
+        "deployment.engine.max_num_seqs=64",
+        "deployment.engine.max_num_batched_tokens=8192",
+        "deployment.engine.enable_chunked_prefill=true",
+    )
+    words = ("plan", stored, "--hardware", "h100-sxm-80gb", "--max-gpus", "2", "--trials", "0", "--jobs", "1")
+    choices = [word for each in one_each for word in ("--over", each)]
+
+    found = answer(simserve, *words, *choices)
+    assert found["best"]["formats"] == STORED
+    assert "mxfp4" in found["best"]["label"]
+    assert f"W{LINE[1:]}." in answer_lines(found)
+
+
+def test_compare_names_the_formats_of_each(simserve: Simserve, stored: str) -> None:
+    """Of the base, and of a variant in another."""
+    words = ("compare", stored, "--with", "wide: deployment.quantization=none", "--replications", "2")
+
+    found = answer(simserve, *words)
+    assert found["base"]["formats"] == STORED
+    wide = found["variants"][0]["formats"]
+    assert (wide["weights"], wide["weights_source"]) == ("bf16", "checkpoint unsloth/gpt-oss-20b-BF16")
+    assert LINE in " ".join(simserve(*words).stdout.split())
+
+
+def test_cost_names_the_formats(simserve: Simserve, stored: str) -> None:
+    """Of the GPUs of one's own."""
+    words = ("cost", stored, "--api", "gpt-4o", "--set", "pricing.gpu_hour_usd=3")
+
+    found = answer(simserve, *words)
+    assert found["formats"] == STORED
+    assert LINE in found["question"]
+
+
+def test_export_names_the_formats(simserve: Simserve, stored: str) -> None:
+    """And loads the checkpoint that is stored so."""
+    found = answer(simserve, "export", stored, "--to", "vllm")
+
+    assert found["formats"] == STORED
+    assert any(LINE in note for note in found["notes"])
+    assert "openai/gpt-oss-20b" in found["command"]
+
+
+def test_sweep_names_the_formats_of_each_point(simserve: Simserve, stored: str, tmp_path: Path) -> None:
+    """A column of weights and one of KV."""
+    out = tmp_path / "points.parquet"
+    answer(simserve, "sweep", stored, "--grid", "deployment.quantization=auto,none", "--out", str(out))
+
+    rows = duckdb.sql(f"SELECT weights_format, kv_cache_format FROM '{out}' ORDER BY point").fetchall()
+    assert rows == [("mxfp4", "bf16"), ("bf16", "bf16")]
+
+
+def test_the_page_names_the_formats() -> None:
+    """The simulator, the lessons and the wizard of `simserve explore`."""
+    model = {"model": "gpt-oss-20b", "hardware": "h100-sxm-80gb", "gpus": 1}
+    run = simulator(SimulatorQuery(**model, quantization="auto", num_requests=50), lambda _done, _total: None)
+    lesson = resolved_query(MemoryQuery(**model))
+    asked = WizardQuery(model="gpt-oss-20b", hardware=("h100-sxm-80gb",), rate=1.0)
+    plan = first(asked, lambda _done, _total: None)
+
+    assert run["formats"] == LINE
+    assert lesson.formats == STORED
+    assert plan is not None
+    assert any("mxfp4, as stored" in line for line in plan["parts"][0]["lines"])

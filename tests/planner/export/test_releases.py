@@ -1,0 +1,196 @@
+"""What is written for a release is known to its own parser: every bundled scenario, every version, every plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+import simserve as ss
+from simserve.errors import InfeasibleError, InputError, ScenarioError
+from simserve.planner.export.deployment import Export, prepare
+from simserve.planner.export.export import ENGINES, export
+from simserve.planner.export.flags import Flags, flags_of, read_words
+from simserve.planner.export.sglang import export_sglang
+from simserve.planner.export.trtllm import export_trtllm
+from simserve.planner.export.vllm import export_vllm
+from simserve.profiles.engine_profile import load_engine
+from simserve.scenario.bundled import scenario_names
+from simserve.scenario.load import load
+from simserve.scenario.resolve import resolve
+from tests.scenario.builders import make_scenario
+
+TARGETS = ("vllm", "sglang", "trtllm")
+RELEASES = [(target, known.version) for target in TARGETS for known in load_engine(ENGINES[target]).versions]
+FEW = ("kv-offload", "speculative-decoding", "urgent-first")
+"""Scenarios that set the knobs which releases differ in."""
+DRAFTS = {
+    "ngram": {"method": "ngram"},
+    "eagle": {"method": "eagle"},
+    "mtp": {"method": "mtp"},
+    "draft_model": {"method": "draft_model", "draft_model": "llama-3.2-1b"},
+}
+
+
+def unknown_words(result: Export, flags: Flags) -> list[str]:
+    """Return the flags and values of an export that the release's parser does not know."""
+    words, _ = read_words(flags, result.command)
+    unknown = [word.flag for word in words if not word.is_known and word.flag != "-m"]
+    for word in words:
+        values = word.value if isinstance(word.value, list) else [word.value]
+        unknown += [f"{word.flag} {value}" for value in values if isinstance(value, str) and word.is_known]
+    known = {f"{word.flag} {word.value}" for word in words if flags.has(word.flag, str(word.value))}
+    return [each for each in unknown if each not in known] + [
+        key for key in _settings(result) if not (flags.has(key) or key in flags.choices)
+    ]
+
+
+def _settings(result: Export) -> Iterator[str]:
+    """Yield the keys of the options file of TensorRT-LLM, dotted."""
+    for text in result.files.values():
+        options = yaml.safe_load(text)
+        yield from options
+        yield from (f"{key}.{part}" for key, block in options.items() if isinstance(block, dict) for part in block)
+
+
+def exported(name: str, target: str, version: str) -> Export | None:
+    """Return the export of a bundled scenario for a release; None where it cannot be told to it, with a reason."""
+    scenario = load(name, [f"deployment.engine.name={ENGINES[target]}", f"deployment.engine.version={version}"])
+    try:
+        return export(scenario, target)
+    except (InputError, InfeasibleError):
+        return None
+
+
+@pytest.mark.parametrize(("target", "version"), RELEASES)
+def test_few_scenarios_are_told_to_every_release_in_its_own_flags(target: str, version: str) -> None:
+    """Those that set what releases differ in; the others in the slow tier."""
+    flags = flags_of(ENGINES[target], version)
+
+    results = [exported(name, target, version) for name in FEW]
+    assert [unknown_words(result, flags) for result in results if result is not None] == [[]] * sum(
+        result is not None for result in results
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", scenario_names())
+def test_every_scenario_is_told_to_every_release_in_its_own_flags(name: str) -> None:
+    """Or refused with a reason, and never by all of them."""
+    written = 0
+    for target, version in RELEASES:
+        result = exported(name, target, version)
+        if result is not None:
+            assert unknown_words(result, flags_of(ENGINES[target], version)) == [], f"{target} {version}"
+            written += 1
+    assert written or name in ("batch-size-sweet-spot", "static-vs-continuous")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", scenario_names())
+def test_the_plan_of_a_scenario_is_exported_in_the_flags_of_its_release(name: str) -> None:
+    """On the scenario's own GPU with few trials, where something holds that a server can be told."""
+    scenario = load(name)
+    gpu = resolve(scenario).shape.hardware.name
+    try:
+        best = ss.plan(scenario, hardware=[gpu], max_gpus=16, trials=2).summary["best"]
+    except InputError:
+        pytest.skip("not planned")
+    if best is None:
+        pytest.skip("nothing holds")
+    result = export(load(name, best["overrides"]), "vllm", checkpoint="ORG/NAME")
+
+    assert unknown_words(result, flags_of("vllm", result.version)) == []
+
+
+def speculating(target: str, version: str, draft: dict[str, Any]) -> Export:
+    """Return the export of speculation under a release."""
+    model = "deepseek-v3" if draft["method"] == "mtp" else "llama-3.1-8b"
+    engine = {"name": ENGINES[target], "version": version, "max_model_len": 4096}
+    deployment: dict[str, Any] = {
+        "hardware": "h200-sxm-141gb",
+        "engine": engine,
+        "speculative": {**draft, "num_speculative_tokens": 3, "acceptance_rate": 0.7},
+    }
+    if model == "deepseek-v3":
+        deployment |= {"tensor_parallel_size": 8, "quantization": "fp8"}
+    return export(make_scenario(model=model, deployment=deployment), target)
+
+
+@pytest.mark.parametrize(
+    ("version", "method", "written"),
+    [
+        ("0.5.9", "eagle", "--speculative-algorithm EAGLE --speculative-draft-model-path ORG/EAGLE-HEAD"),
+        ("0.5.9", "mtp", "--speculative-algorithm NEXTN --speculative-num-steps 3 --speculative-eagle-topk 1"),
+        ("0.5.9", "draft_model", "--speculative-algorithm STANDALONE --speculative-draft-model-path meta-llama/Ll"),
+        ("0.5.9", "ngram", "--speculative-algorithm NGRAM --speculative-num-draft-tokens 4"),
+        ("0.5.23", "mtp", "--speculative-num-draft-tokens 4"),
+    ],
+)
+def test_sglang_is_told_who_drafts(version: str, method: str, written: str) -> None:
+    """By algorithm, steps and the tokens that are verified, the one before the drafts among them."""
+    assert written in speculating("sglang", version, DRAFTS[method]).line
+
+
+@pytest.mark.parametrize(("version", "method"), [("0.5.1", "draft_model"), ("0.5.2", "ngram"), ("0.3", "eagle")])
+def test_sglang_refuses_drafters_that_the_release_lacks(version: str, method: str) -> None:
+    """STANDALONE came with 0.5.2 and NGRAM with 0.5.3; 0.3 has none."""
+    with pytest.raises(ScenarioError, match="--speculative-algorithm"):
+        speculating("sglang", version, DRAFTS[method])
+
+
+@pytest.mark.parametrize("method", DRAFTS)
+def test_tensorrt_llm_is_told_who_drafts(method: str) -> None:
+    """In its options file; look-ups and small models need the plain scheduler."""
+    result = speculating("trtllm", "1.2", DRAFTS[method])
+    options = yaml.safe_load(result.files["extra_llm_api_options.yaml"])
+
+    kinds = {"ngram": "NGram", "eagle": "Eagle", "mtp": "MTP", "draft_model": "DraftTarget"}
+    assert options["speculative_config"]["decoding_type"] == kinds[method]
+    assert options["speculative_config"]["max_draft_len"] == 3
+    assert options.get("disable_overlap_scheduler", False) is (method in ("ngram", "draft_model"))
+
+
+@pytest.mark.parametrize(
+    ("version", "method", "name"),
+    [("0.10.2", "mtp", "deepseek_mtp"), ("0.12", "mtp", "mtp"), ("0.9", "eagle", "eagle"), ("0.33", "ngram", "ngram")],
+)
+def test_vllm_is_told_who_drafts_by_the_name_of_the_release(version: str, method: str, name: str) -> None:
+    """Multi-token prediction had the model's name first."""
+    words = speculating("vllm", version, DRAFTS[method]).command
+
+    assert json.loads(words[words.index("--speculative-config") + 1])["method"] == name
+
+
+def test_vllm_before_0_9_has_no_multi_token_prediction() -> None:
+    """It is refused with the drafters that it has."""
+    with pytest.raises(ScenarioError, match="no such drafter; ngram, eagle, medusa"):
+        speculating("vllm", "0.8.5", DRAFTS["mtp"])
+
+
+@pytest.mark.parametrize(
+    ("target", "version", "key", "value", "written"),
+    [
+        ("vllm", "0.33", "num_gpu_blocks_override", 500, "--num-gpu-blocks-override 500"),
+        ("vllm", "0.33", "kv_cache_memory_bytes", 2**33, "--kv-cache-memory-bytes 8589934592"),
+        ("vllm", "0.33", "long_prefill_token_threshold", 512, "--long-prefill-token-threshold 512"),
+        ("sglang", "0.5.23", "num_gpu_blocks_override", 50000, "--max-total-tokens 50000"),
+        ("trtllm", "1.2", "num_gpu_blocks_override", 100, "max_tokens: 3200"),
+    ],
+)
+def test_kv_room_and_prompt_limits_set_by_hand_are_written(
+    target: str, version: str, key: str, value: int, written: str
+) -> None:
+    """As each engine calls them; SGLang and TensorRT-LLM count tokens."""
+    exporter = {"vllm": export_vllm, "sglang": export_sglang, "trtllm": export_trtllm}[target]
+    engine = {"name": ENGINES[target], "version": version, "max_model_len": 4096}
+    scenario = make_scenario(deployment={"hardware": "h100-sxm-80gb", "engine": engine})
+    deployment = prepare(scenario, explicit=False, checkpoint=None)
+    deployment.unsaid[f"engine.{key}"] = value
+
+    result = exporter(deployment)
+    assert written in result.line + "".join(result.files.values())
+    assert unknown_words(result, flags_of(ENGINES[target], version)) == []

@@ -1,0 +1,273 @@
+"""Number formats as Hugging Face repositories state them: formats, what stays 16-bit, scales, KV."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simserve.errors import ProfileError
+from simserve.profiles.checkpoint import Checkpoint
+from simserve.profiles.hf_config import from_hf_config
+from simserve.profiles.model import load_model
+
+CONFIGS = Path(__file__).resolve().parents[2] / "../shared/data/model_configs"
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+EXPERTS: dict[str, Any] = {
+    **LLAMA,
+    "model_type": "deepseek_v3",
+    "kv_lora_rank": 16,
+    "q_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "num_nextn_predict_layers": 1,
+}
+BITS4 = {"num_bits": 4, "type": "float", "group_size": 16}
+
+
+def stored(
+    quantization: dict[str, Any] | None, config: dict[str, Any] = LLAMA, beside: dict[str, Any] | None = None
+) -> Checkpoint:
+    """Return the checkpoint of a small model whose configuration says so."""
+    block = {} if quantization is None else {"quantization_config": quantization}
+    return from_hf_config({**config, **block}, beside=beside).stored
+
+
+def kept(checkpoint: Checkpoint) -> list[tuple[tuple[str, ...], str, tuple[int, ...] | None]]:
+    """Return what is in another format than the checkpoint's own."""
+    return [(each.parts, each.format, each.layers) for each in checkpoint.other_formats]
+
+
+def test_without_a_word_weights_are_in_their_dtype() -> None:
+    """No quantization_config, nothing beside it."""
+    assert stored(None).format == "none"
+    assert stored(None).is_wide
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, ("fp8", "block", None)),
+        ({"quant_method": "fp8", "activation_scheme": "static"}, ("fp8", "tensor", None)),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, ("gptq-int4", "tensor", 128)),
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, ("int8-wo", "tensor", None)),
+        ({"quant_method": "gptq", "bits": 3, "group_size": 128}, ("int3", "tensor", 128)),
+        ({"quant_method": "awq", "bits": 4, "group_size": 64}, ("awq-int4", "tensor", 64)),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, ("nf4", "tensor", None)),
+        ({"quant_method": "mxfp4"}, ("mxfp4", "tensor", None)),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ("nvfp4", "tensor", None)),
+        ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, ("fp8", "block", None)),
+        (
+            {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4"}}, "exclude": ["lm_head"]},
+            ("mxfp4", "tensor", None),
+        ),
+    ],
+)
+def test_a_method_says_the_format(block: dict[str, Any], expected: tuple[str, str, int | None]) -> None:
+    """As its tool writes it: format, scales of FP8, group of integers."""
+    found = stored(block)
+
+    assert (found.format, found.fp8_scales, found.group_size) == expected
+
+
+@pytest.mark.parametrize(
+    ("weights", "inputs", "expected"),
+    [
+        ({"num_bits": 8, "type": "float", "strategy": "channel"}, {"num_bits": 8}, ("fp8", "tensor", None)),
+        ({"num_bits": 8, "type": "float", "strategy": "block"}, {"num_bits": 8}, ("fp8", "block", None)),
+        (BITS4, {"num_bits": 4}, ("nvfp4", "tensor", None)),
+        ({**BITS4, "group_size": 32}, None, ("mxfp4", "tensor", None)),
+        ({"num_bits": 8, "type": "int"}, {"num_bits": 8}, ("int8", "tensor", None)),
+        ({"num_bits": 8, "type": "int"}, None, ("int8-wo", "tensor", None)),
+        ({"num_bits": 4, "type": "int", "group_size": 32, "symmetric": True}, None, ("int4", "tensor", 32)),
+        ({"num_bits": 4, "type": "int", "group_size": 128, "symmetric": False}, None, ("awq-int4", "tensor", 128)),
+    ],
+)
+def test_compressed_tensors_say_bits_and_groups(
+    weights: dict[str, Any], inputs: dict[str, Any] | None, expected: tuple[str, str, int | None]
+) -> None:
+    """Bits, type and group of weights, and whether inputs are rounded too."""
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    found = stored({"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, "ignore": ["lm_head"]})
+
+    assert (found.format, found.fp8_scales, found.group_size) == expected
+    assert kept(found) == []
+
+
+def test_layers_that_stay_wide_are_named() -> None:
+    """As Meta's 405B in FP8: attention of all layers, the MLP of the first and the last."""
+    names = [
+        *(f"model.layers.{layer}.self_attn.{each}_proj" for layer in range(4) for each in "qkvo"),
+        *(f"model.layers.{layer}.mlp.{each}_proj" for layer in (0, 3) for each in ("gate", "up", "down")),
+    ]
+    found = stored({"quant_method": "fbgemm_fp8", "modules_to_not_convert": names})
+
+    assert (found.format, found.method) == ("fp8", "fbgemm_fp8")
+    assert kept(found) == [(("attention", "attention_output"), "none", None), (("mlp",), "none", (0, 3))]
+    assert found.formats("mlp", range(4)) == {"none": 0.5, "fp8": 0.5}
+
+
+def test_a_router_or_a_norm_that_stays_wide_is_no_matrix_of_a_layer() -> None:
+    """`mlp.gate` is the router, not the projection `mlp.gate_proj`; a bare `gate` as little."""
+    names = ["model.layers.1.mlp.gate", "model.layers.1.input_layernorm", "gate", "lm_head"]
+
+    assert kept(stored({"quant_method": "fp8", "modules_to_not_convert": names}, EXPERTS)) == []
+
+
+def test_regular_expressions_name_modules() -> None:
+    """As Kimi-K2.5: routed experts in groups of 32, all else in 16 bit."""
+    group = {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 32, "symmetric": True}}
+    ignored = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"]
+    found = stored(
+        {"quant_method": "compressed-tensors", "config_groups": {"g": group}, "ignore": ignored},
+        {**EXPERTS, "num_nextn_predict_layers": 0},
+    )
+
+    assert (found.format, found.group_size) == ("int4", 32)
+    assert kept(found) == [(("attention", "attention_output", "mlp", "shared_experts"), "none", None)]
+
+
+def test_modelopt_says_it_beside_the_configuration() -> None:
+    """hf_quant_config.json: part of attention, the layer behind the last, FP8 KV."""
+    projections = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
+    excluded = [f"model.layers.{layer}.self_attn.{each}" for layer in range(4) for each in projections]
+    algorithm = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": [*excluded, "model.layers.4*"]}
+    found = stored(None, EXPERTS, {"producer": {"name": "modelopt"}, "quantization": algorithm})
+
+    assert (found.format, found.method, found.kv_cache) == ("nvfp4", "modelopt", "fp8")
+    assert kept(found) == [(("attention",), "none", None), (("mtp",), "none", None)]
+    assert found.mtp_format == "none"
+
+
+def test_modelopt_mixes_formats_by_layer() -> None:
+    """quantized_layers: attention in FP8, experts in NVFP4, the rest in 16 bit."""
+    layers = {
+        **{f"model.layers.{n}.self_attn.{each}_proj": {"quant_algo": "FP8"} for n in range(4) for each in "qkvo"},
+        **{f"model.layers.{n}.mlp.experts.{e}.up_proj": {"quant_algo": "NVFP4"} for n in range(4) for e in range(8)},
+        **{f"model.layers.{n}.mlp.experts.{e}.down_proj": {"quant_algo": "NVFP4"} for n in range(4) for e in range(8)},
+        **{f"model.layers.{n}.mlp.experts.{e}.gate_proj": {"quant_algo": "NVFP4"} for n in range(4) for e in range(8)},
+    }
+    config = {**LLAMA, "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2}
+    found = stored(
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers},
+        {**config, "moe_intermediate_size": 32},
+    )
+
+    assert found.format == "nvfp4"
+    assert kept(found) == [(("attention", "attention_output"), "fp8", None)]
+
+
+def test_the_text_part_may_say_it() -> None:
+    """A multimodal configuration holds the block inside text_config."""
+    nested = {"model_type": "llama", "text_config": {**LLAMA, "quantization_config": {"quant_method": "fp8"}}}
+
+    assert from_hf_config(nested).stored.format == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ({"quant_method": "aqlm"}, "quantization_config.quant_method: 'aqlm' is a number format that simserve has no"),
+        ({"quant_algo": "W2A2"}, "quantization_config.quant_algo: 'w2a2' is a number format"),
+        ({"quant_method": "gptq", "bits": 5}, "quantization_config.bits: 5 of gptq must be 3, 4 or 8"),
+        ({"config_groups": {"g": {"weights": {"num_bits": 6, "type": "float"}}}}, "'float6' is a number format"),
+    ],
+)
+def test_a_format_without_figures_is_refused_by_name(block: dict[str, Any], message: str) -> None:
+    """With the key, the value and what to do."""
+    with pytest.raises(ProfileError, match=message):
+        stored(block)
+
+
+PUBLISHED: list[tuple[str, str, str, dict[str, str], str | None]] = [
+    ("Qwen--Qwen3-235B-A22B-FP8", "fp8", "block", {}, None),
+    ("Qwen--Qwen3-32B-FP8-Static-PerTensor", "fp8", "tensor", {}, "fp8"),
+    ("deepseek-ai--DeepSeek-R1", "fp8", "block", {}, None),
+    ("zai-org--GLM-5-FP8", "fp8", "block", {}, None),
+    ("openai--gpt-oss-120b", "mxfp4", "tensor", {"attention": "none", "attention_output": "none"}, None),
+    (
+        "moonshotai--Kimi-K2.5",
+        "int4",
+        "tensor",
+        dict.fromkeys(("attention", "attention_output", "mlp", "shared_experts"), "none"),
+        None,
+    ),
+    ("nvidia--Llama-3.1-70B-Instruct-FP8", "fp8", "tensor", {}, "fp8"),
+    ("nvidia--Qwen3-235B-A22B-NVFP4", "nvfp4", "tensor", {}, "fp8"),
+    ("nvidia--DeepSeek-V3.1-NVFP4", "nvfp4", "tensor", {"attention": "none", "mtp": "none"}, "fp8"),
+    (
+        "nvidia--DeepSeek-V3.2-NVFP4",
+        "nvfp4",
+        "tensor",
+        {"attention": "none", "indexer": "none", "mtp": "none"},
+        "fp8",
+    ),
+    (
+        "nvidia--GLM-5-NVFP4",
+        "nvfp4",
+        "tensor",
+        dict.fromkeys(("attention", "attention_output", "indexer", "mtp"), "none"),
+        "fp8",
+    ),
+    ("nvidia--Kimi-K2.5-NVFP4", "nvfp4", "tensor", dict.fromkeys(("attention", "attention_output"), "none"), "fp8"),
+    (
+        "nvidia--Qwen3.5-397B-A17B-NVFP4",
+        "nvfp4",
+        "tensor",
+        dict.fromkeys(("attention", "attention_output", "linear_attention", "shared_experts", "mtp"), "none"),
+        "fp8",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "form", "scales", "others", "kv_cache"), PUBLISHED)
+def test_published_configurations_are_read(
+    name: str, form: str, scales: str, others: dict[str, str], kv_cache: str | None
+) -> None:
+    """What their repositories say, resolved against the modules of their family."""
+    path = CONFIGS / f"{name}_config.json"
+    if not path.is_file():
+        pytest.skip("the reference configurations are not here")
+    found = load_model(str(path)).stored
+
+    assert (found.format, found.fp8_scales, found.kv_cache) == (form, scales, kv_cache)
+    assert {part: each.format for each in found.other_formats for part in each.parts} == others
+    assert all(each.layers is None for each in found.other_formats)
+
+
+@pytest.mark.parametrize(
+    ("repository", "name", "form"),
+    [
+        ("zai-org/GLM-5", "glm-5", "none"),
+        ("zai-org/GLM-5-FP8", "glm-5", "fp8"),
+        ("nvidia/Llama-3.1-405B-Instruct-FP8", "llama-3.1-405b", "fp8"),
+        ("meta-llama/llama-3.1-405b-instruct-fp8", "llama-3.1-405b", "fp8"),
+    ],
+)
+def test_a_repository_is_the_model_as_it_is_stored_there(repository: str, name: str, form: str) -> None:
+    """A short name stands for one checkpoint, a repository for itself."""
+    model = load_model(repository)
+
+    assert (model.name, model.stored.format) == (name, form)
+    assert model.huggingface_id is not None
+    assert model.huggingface_id.lower() == repository.lower()
+    assert len(model.checkpoints) == len(load_model(name).checkpoints)

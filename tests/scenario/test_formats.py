@@ -1,0 +1,221 @@
+"""`auto`: what a checkpoint is stored in, what an engine makes of it, and what the answer says of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simserve.errors import ScenarioError
+from simserve.profiles import catalog
+from simserve.profiles.engine import load_engine
+from simserve.profiles.model import load_model
+from simserve.scenario.formats import AvailableFormat, formats_available, formats_line, with_stored_format
+from simserve.scenario.resolve import ResolvedScenario, resolve
+from tests.perf.shapes import make_shape
+from tests.scenario.builders import make_scenario
+
+
+def resolved(*overrides: str, model: str = "llama-3.1-8b", **blocks: Any) -> ResolvedScenario:
+    """Return a scenario of a model with overrides of its deployment, resolved."""
+    return resolve(make_scenario([f"deployment.{each}" for each in overrides], model=model, **blocks))
+
+
+BIG = ("hardware=h200-sxm-141gb", "tensor_parallel_size=8")
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides", "weights", "repository"),
+    [
+        ("llama-3.1-8b", (), "bf16", "meta-llama/Llama-3.1-8B"),
+        ("gpt-oss-20b", (), "mxfp4", "openai/gpt-oss-20b"),
+        ("deepseek-r1", BIG, "fp8", "deepseek-ai/DeepSeek-R1"),
+        ("glm-5", BIG, "fp8", "zai-org/GLM-5-FP8"),
+        ("qwen3-235b-a22b", BIG, "bf16", "Qwen/Qwen3-235B-A22B"),
+        ("Qwen/Qwen3-235B-A22B-FP8", BIG, "fp8", "Qwen/Qwen3-235B-A22B-FP8"),
+    ],
+)
+def test_a_model_runs_as_it_is_stored(model: str, overrides: tuple[str, ...], weights: str, repository: str) -> None:
+    """Nothing is said of formats: the checkpoint that the name stands for, which fits."""
+    found = resolved(*overrides, model=model)
+
+    assert found.scenario.deployment.quantization == "auto"
+    assert found.formats["weights"] == weights
+    assert found.formats["weights_source"] == "as stored"
+    assert found.formats["checkpoint"] == repository
+    assert found.memory.weights_bytes > 0
+    assert found.memory.fits
+
+
+def test_what_is_asked_for_wins() -> None:
+    """16 bit of a checkpoint with fewer bits is a dequantised one, and larger."""
+    stored, wide = resolved(*BIG, model="minimax-m2"), resolved("quantization=none", *BIG, model="minimax-m2")
+
+    assert (wide.shape.quantization, wide.formats["weights"], wide.formats["weights_source"]) == (
+        "none",
+        "bf16",
+        "dequantised",
+    )
+    assert wide.memory.weights_bytes > 1.9 * stored.memory.weights_bytes
+
+
+@pytest.mark.parametrize(
+    ("asked", "source"),
+    [
+        ("fp8", "checkpoint RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8"),
+        ("nf4", "quantised on load"),
+        ("int3", "as asked"),
+        ("bf16", "as stored"),
+    ],
+)
+def test_the_answer_says_where_a_format_comes_from(asked: str, source: str) -> None:
+    """A public checkpoint, the engine while it loads, or the user."""
+    found = resolved(f"quantization={asked}", "engine.version=0.20")
+
+    assert found.formats["weights_source"] == source
+
+
+def test_what_an_engine_cannot_run_names_the_stored_format_and_what_would() -> None:
+    """vLLM before MXFP4: the format, where it is stored, the 16-bit checkpoint, and the version that has it."""
+    with pytest.raises(ScenarioError) as refusal:
+        resolved("engine.version=0.8.5", model="gpt-oss-120b")
+
+    text = str(refusal.value)
+    assert "deployment.quantization: 'auto' is mxfp4, as gpt-oss-120b is stored in openai/gpt-oss-120b" in text
+    assert "does not run under vllm" in text
+    assert "deployment.quantization=none (checkpoint unsloth/gpt-oss-120b-BF16)" in text
+
+
+def test_without_another_checkpoint_a_later_version_is_named() -> None:
+    """Of a model that exists in one format alone."""
+    with pytest.raises(ScenarioError, match=r"vllm runs it from 0\.4\.3 on"):
+        resolved("engine.version=0.2.7", *BIG, model="kimi-k2")
+
+
+MODELOPT = "nvidia/Llama-3.1-8B-Instruct-FP8"
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides", "kv_cache", "source"),
+    [
+        (MODELOPT, ("engine.name=tensorrt-llm", "engine.version=1.0"), "fp8", "as the checkpoint asks"),
+        (MODELOPT, ("engine.name=sglang", "engine.version=0.5.4"), "fp8", "as the checkpoint asks"),
+        (MODELOPT, ("engine.version=0.14",), "fp8", "as the checkpoint asks"),
+        (MODELOPT, ("engine.version=0.12",), "bf16", "16 bit by default"),
+        (MODELOPT, ("engine.version=0.14", "kv_cache_dtype=bf16"), "bf16", "as asked"),
+        ("llama-3.1-8b", ("engine.name=tensorrt-llm", "engine.version=1.0"), "bf16", "16 bit by default"),
+        ("llama-3.1-8b", ("hardware=v100s-32gb",), "fp16", "16 bit by default"),
+        ("glm-5", (*BIG, "engine.name=sglang"), "bf16", "16 bit by default"),
+        (
+            "glm-5",
+            ("hardware=b200-sxm-180gb", "tensor_parallel_size=8", "engine.name=sglang"),
+            "fp8",
+            "sglang's default for sparse attention",
+        ),
+    ],
+)
+def test_auto_is_what_the_engine_makes_of_the_checkpoint(
+    model: str, overrides: tuple[str, ...], kv_cache: str, source: str
+) -> None:
+    """16 bit, or FP8 where a checkpoint asks for it and the version heeds it."""
+    found = resolved(*overrides, model=model)
+
+    assert (found.formats["kv_cache"], found.formats["kv_cache_source"]) == (kv_cache, source)
+    assert found.shape.kv_cache_dtype == kv_cache
+
+
+def test_narrow_kv_of_a_checkpoint_halves_the_bytes() -> None:
+    """What is resolved is what memory and steps are reckoned with."""
+    narrow, wide = (resolved(f"engine.version={version}", model=MODELOPT) for version in ("0.14", "0.12"))
+
+    assert wide.memory.kv_bytes_per_token == 2 * narrow.memory.kv_bytes_per_token
+
+
+def test_each_pool_has_the_formats_of_its_own_model() -> None:
+    """One scenario, two models, two formats; a pool may ask for another."""
+    pools = [
+        {"name": "large", "model": "gpt-oss-20b"},
+        {"name": "small", "model": "llama-3.1-8b", "quantization": "fp8"},
+        {"name": "plain", "model": "llama-3.1-8b"},
+    ]
+    deployment = {"hardware": "h100-sxm-80gb", "pools": pools, "engine": {"max_model_len": 8192}}
+    found = resolve(make_scenario(deployment=deployment))
+
+    assert {name: each["weights"] for name, each in found.formats["pools"].items()} == {
+        "large": "mxfp4",
+        "small": "fp8",
+        "plain": "bf16",
+    }
+    assert formats_line(found.formats).startswith(
+        "large: weights mxfp4, as stored in openai/gpt-oss-20b; KV bf16; small"
+    )
+
+
+def test_a_draft_runs_as_it_is_stored() -> None:
+    """A draft model in its own format, an MTP layer in that of the target's checkpoint; a word changes the first."""
+    drafts = {
+        "method": "draft_model",
+        "draft_model": "gpt-oss-20b",
+        "num_speculative_tokens": 3,
+        "acceptance_rate": 0.6,
+    }
+    engine = {"version": "0.33", "max_model_len": 4096}
+
+    def draft(speculative: dict[str, Any], model: str, **deployment: Any) -> str:
+        whole = {"hardware": "h200-sxm-141gb", "engine": engine, "speculative": speculative, **deployment}
+        speculation = resolve(make_scenario(model=model, deployment=whole)).shape.speculation
+        assert speculation is not None
+        assert speculation.draft is not None
+        return speculation.draft.quantization
+
+    assert draft(drafts, "gpt-oss-120b") == "mxfp4"
+    assert draft({**drafts, "draft_quantization": "none"}, "gpt-oss-120b") == "none"
+    layer = {"method": "mtp", "num_speculative_tokens": 1, "acceptance_rate": 0.8}
+    assert draft(layer, "deepseek-r1", tensor_parallel_size=8) == "fp8"
+    on_blackwell = {"hardware": "b200-sxm-180gb", "tensor_parallel_size": 8}
+    assert draft(layer, "nvidia/DeepSeek-R1-0528-NVFP4-v2", **on_blackwell) == "none"
+
+
+def test_formats_that_can_be_had_are_listed_with_where_they_come_from() -> None:
+    """Stored, other public checkpoints, and what the engine makes of 16 bit; nothing that does not run."""
+    shape = make_shape("a100-sxm-80gb", "llama-2-7b", version="0.20")
+
+    found = formats_available(shape.model, shape.engine, shape.hardware)
+    assert found[0] == AvailableFormat(format="none", how="stored", repository="meta-llama/Llama-2-7b-hf")
+    assert {each.format: each.label for each in found[1:]} == {
+        "awq-int4": "checkpoint TheBloke/Llama-2-7B-AWQ",
+        "gptq-int4": "checkpoint TheBloke/Llama-2-7B-GPTQ",
+        "gguf-q4_k_m": "checkpoint TheBloke/Llama-2-7B-GGUF",
+        "fp8": "quantised on load",
+        "nf4": "quantised on load",
+        "int8-wo": "quantised on load",
+    }
+
+
+def test_no_engine_quantises_what_is_quantised() -> None:
+    """DeepSeek-V3 is stored in FP8: no 16-bit weights to make others of."""
+    shape = make_shape("h200-sxm-141gb", "deepseek-v3", tensor_parallel_size=8)
+
+    assert {each.format for each in formats_available(shape.model, shape.engine, shape.hardware)} == {"fp8", "nvfp4"}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi", "transformers", "llama.cpp", "ollama"])
+def test_what_an_engine_makes_it_runs(engine: str) -> None:
+    """Every format that a version quantises to is one of those it has kernels for."""
+    for known in load_engine(engine).versions:
+        made = {*known.checkpoints.quantises_on_load, *known.checkpoints.quantises_before_loading}
+        assert made <= set(known.kernels.quantizations), known.version
+
+
+def test_a_search_starts_from_the_stored_format_by_name() -> None:
+    """So that what it finds says what it is."""
+    assert with_stored_format(make_scenario(model="glm-5")).deployment.quantization == "fp8"
+    asked = make_scenario(["deployment.quantization=none"], model="glm-5")
+    assert with_stored_format(asked) is asked
+
+
+def test_every_stored_checkpoint_is_a_model_of_its_own() -> None:
+    """Each repository of the catalogue stands in one profile only."""
+    models = [load_model(name) for name in catalog.names("model")]
+    repositories = [each.repository for model in models for each in model.checkpoints if each.repository]
+    assert len(repositories) == len(set(repositories))
