@@ -14,6 +14,7 @@ from simserve.cli.options import (
     print_json,
     print_lines,
     print_table,
+    print_fit_notes,
     print_version_notes,
 )
 
@@ -46,6 +47,7 @@ def show_memory(resolved: ResolvedScenario, *, as_json: bool, quiet: bool = Fals
     from simserve.scenario.fit import check_fit, memory_report
 
     print_version_notes([resolved.scenario], as_json=as_json, quiet=quiet)
+    print_fit_notes([resolved], as_json=as_json, quiet=quiet)
     report = memory_report(resolved)
     if as_json:
         print_json(report)

@@ -58,6 +58,7 @@ _MEMORY_KEYS = (
     "block_size",
     "max_concurrent_full_length",
     "longest_sequence",
+    "shortage_bytes",
     "host_bytes",
 )
 
@@ -103,6 +104,7 @@ class RunFacts:
         users: How many users send the requests, None where the scenario does not say.
         offered: How the traffic compares with what the deployment can finish; None where it is not offered at a rate.
         finishable: Requests a second that it finishes with its queue never empty; None likewise.
+        fit_notes: What fits only with less than was asked, in sentences that lead the answer.
     """
 
     version: str
@@ -136,6 +138,7 @@ class RunFacts:
     users: UsersFacts | None = None
     offered: Offered | None = None
     finishable: float | None = None
+    fit_notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +275,10 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "replicas": replica_figures(simulation, facts.num_gpus),
             "requests": {**fates(records), "resent": 0 if timeline is None else timeline.num_resent},
             "rejected": {"by_reason": reasons(records), "refusals": {} if timeline is None else timeline.refusals},
-            "memory": {key: getattr(facts.memory, key) for key in _MEMORY_KEYS},
+            "memory": {
+                **{key: getattr(facts.memory, key) for key in _MEMORY_KEYS},
+                "notes": list(facts.fit_notes),
+            },
             "quality": list(facts.quality),
             "thresholds": evaluate_thresholds(facts.thresholds, figures),
         },

@@ -86,9 +86,9 @@ def steady_state_caveat(result: RunResult) -> str | None:
 
 
 def warnings(result: RunResult) -> list[str]:
-    """Return what limits the answer, the worst first: one sentence each."""
+    """Return what limits the answer, one sentence each: what did not fit as asked, then the worst first."""
     simserve = result.summary["simserve"]
-    found: list[str | None] = []
+    found: list[str | None] = [_sentence(note) for note in simserve["memory"]["notes"]]
     if result.simulation.was_interrupted:
         found.append("Interrupted: only what was finished until then is counted.")
     if simserve["stability"] == "overloaded":

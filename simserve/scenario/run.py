@@ -23,7 +23,7 @@ from simserve.profiles.engine_profile import version_note
 from simserve.profiles.expected_errors import UNVALIDATED, expected_error, generation_of, load_expected_errors
 from simserve.scenario.control import control_of
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
-from simserve.scenario.fit import check_fit, quality_of
+from simserve.scenario.fit import check_fit, fit_notes, quality_of
 from simserve.scenario.objective import objective
 from simserve.scenario.pools import pool_setups
 from simserve.scenario.pricing import grid
@@ -315,6 +315,7 @@ def _facts(
         },
         formats=resolved.formats,
         memory=resolved.memory,
+        fit_notes=fit_notes(resolved, specs),
         num_gpus=resolved.num_gpus,
         gpu_hour_usd=resolved.gpu_hour_usd,
         gpu_hour_source=resolved.gpu_hour_source,

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.errors import ScenarioError
+from simserve.perf.memory import is_context_cut
 from simserve.perf.weights import checkpoint_bytes
 from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.model import ModelProfile, load_model
-from simserve.scenario.fit import check_fit
+from simserve.scenario.fit import check_fit, fit_notes
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import SpeculativeSpec
@@ -246,6 +247,7 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
         notes.append("deployment.engine.frontend_latency describes the host and is no flag")
     if scenario.deployment.engine.host_slowdown is not None:
         notes.append("deployment.engine.host_slowdown describes the host and is no flag")
+    notes += fit_notes(resolved)
     needed = _needed_knobs(resolved)
     replicas = scenario.deployment.replicas
     if replicas > 1:
@@ -306,6 +308,8 @@ def _engine_with(resolved: ResolvedScenario, overrides: Mapping[str, Any]) -> Re
 def _needed_knobs(resolved: ResolvedScenario) -> frozenset[str]:
     """Return the knobs of the scenario without which the engine would resolve to something else."""
     asked = resolved.scenario.deployment.engine.overrides()
+    if is_context_cut(resolved.shape.engine):
+        asked = {**asked, "max_model_len": resolved.shape.engine.max_model_len}
     wanted = dataclasses.replace(resolved.shape.engine, sources={})
     for key in [key for key in _KNOBS if key in asked]:
         without = {each: value for each, value in asked.items() if each != key}
