@@ -49,26 +49,29 @@ def test_sglang_share_holds_weights_and_kv() -> None:
     assert plan.kv_bytes == pytest.approx(0.8 * (plan.total_bytes - plan.non_torch_bytes) - plan.weights_bytes)
 
 
-@pytest.mark.parametrize("engine", ["sglang", "vllm"])
-def test_a_default_context_is_the_longest_that_fits(engine: str) -> None:
+@pytest.mark.parametrize(
+    ("engine", "hardware", "model", "full"),
+    [("sglang", "a100-sxm-80gb", "qwen3-32b", 40_960), ("vllm", "l4-24gb", "llama-3.1-8b", 131_072)],
+)
+def test_a_default_context_is_the_longest_that_fits(engine: str, hardware: str, model: str, full: int) -> None:
     """With a KV cache that is too small, the default length is what it holds, and the plan says so."""
 
     def at_length(length: int) -> ReplicaShape:
-        return make_shape("a100-sxm-80gb", "qwen3-32b", engine=engine, max_model_len=length)
+        return make_shape(hardware, model, engine=engine, max_model_len=length)
 
-    shape = make_shape("a100-sxm-80gb", "qwen3-32b", engine=engine)
+    shape = make_shape(hardware, model, engine=engine)
     assert not plan_memory(shape).fits
 
     cut = with_room_for_context(shape, at_length)
     plan = plan_memory(cut)
 
     assert plan.fits
-    assert plan.max_model_len == plan.longest_sequence == plan_memory(shape).longest_sequence < 40_960
+    assert plan.max_model_len == plan.longest_sequence == plan_memory(shape).longest_sequence < full
     assert not plan_memory(at_length(plan.max_model_len + shape.engine.block_size)).fits
     assert not is_context_cut(shape.engine)
     assert context_cut_note(shape.engine) is None
     assert is_context_cut(cut.engine)
-    note = f"max_model_len {plan.max_model_len:,} of 40,960: the longest that fits in the KV cache"
+    note = f"max_model_len {plan.max_model_len:,} of {full:,}: the longest that fits in the KV cache"
     assert context_cut_note(cut.engine) == note
     assert "max_model_len (the longest that fits in the KV cache) = 1.00 requests" in plan.arithmetic[-1]
 
