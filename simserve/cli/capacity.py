@@ -16,7 +16,6 @@ from simserve.cli.options import (
     check_page,
     console,
     print_json,
-    print_fit_notes,
     print_version_notes,
     share,
     write_html,
@@ -69,7 +68,6 @@ def capacity(
     changes = [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
     loaded = api.load(scenario, changes)
     print_version_notes([loaded], as_json=as_json, quiet=quiet)
-    print_fit_notes([loaded], as_json=as_json, quiet=quiet)
     with progress(is_shown=not quiet) as tell:
         answer = api.capacity(
             loaded,

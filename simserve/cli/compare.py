@@ -16,7 +16,6 @@ from simserve.cli.options import (
     check_page,
     console,
     print_json,
-    print_fit_notes,
     print_version_notes,
     write_html,
 )
@@ -71,7 +70,6 @@ def compare(
         )
     compared = [answer.base.scenario, *(variant.scenario for variant in answer.variants)]
     print_version_notes(compared, as_json=as_json, quiet=quiet)
-    print_fit_notes(compared, as_json=as_json, quiet=quiet)
     write_html(answer, html, context)
     if as_json:
         print_json(answer.summary)

@@ -17,7 +17,6 @@ from simserve.cli.options import (
     check_page,
     console,
     print_json,
-    print_fit_notes,
     print_version_notes,
     write_html,
 )
@@ -212,7 +211,6 @@ def _by_simulation(
 
     asked = load(scenario, changes)
     print_version_notes([asked], as_json=as_json, quiet=quiet)
-    print_fit_notes([asked], as_json=as_json, quiet=quiet)
     try:
         with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as progress:
             return price(

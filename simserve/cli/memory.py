@@ -14,7 +14,6 @@ from simserve.cli.options import (
     print_json,
     print_lines,
     print_table,
-    print_fit_notes,
     print_version_notes,
 )
 
@@ -47,7 +46,6 @@ def show_memory(resolved: ResolvedScenario, *, as_json: bool, quiet: bool = Fals
     from simserve.scenario.fit import check_fit, memory_report
 
     print_version_notes([resolved.scenario], as_json=as_json, quiet=quiet)
-    print_fit_notes([resolved], as_json=as_json, quiet=quiet)
     report = memory_report(resolved)
     if as_json:
         print_json(report)
@@ -58,9 +56,11 @@ def show_memory(resolved: ResolvedScenario, *, as_json: bool, quiet: bool = Fals
 
 def _render(report: Mapping[str, Any]) -> None:
     from simserve.profiles.quality import quality_lines
+    from simserve.report.answer import warning_lines
     from simserve.scenario.formats import formats_line
     from simserve.units import format_bytes
 
+    print_lines(warning_lines(report))
     verdict = "fits" if report["fits"] else "[red]does not fit[/red]"
     out = console()
     out.print(f"[bold]{report['model']} on {report['num_gpus']} x {report['hardware']}[/bold]: {verdict}")

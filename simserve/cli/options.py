@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from simserve.report.page import WritesPage
-    from simserve.scenario.resolve import ResolvedScenario
     from simserve.scenario.schema import Scenario
 
 _PIPE_WIDTH = 160
@@ -122,29 +121,6 @@ def print_version_notes(scenarios: Iterable[Scenario], *, as_json: bool, quiet: 
         note = version_note(profile.base or profile.name, asked.version, profile.version_source(asked.version))
         if note:
             notes[note] = None
-    if not quiet:
-        out = Console(highlight=False, stderr=True) if as_json else console()
-        for note in notes:
-            out.print(note, style="yellow", markup=False, soft_wrap=True)
-
-
-def print_fit_notes(scenarios: Iterable[Scenario | ResolvedScenario], *, as_json: bool, quiet: bool) -> None:
-    """Say before the answer what of a deployment fits only with less than was asked; on stderr beside JSON.
-
-    What cannot be resolved says nothing here: the answer itself is then its error.
-    """
-    from rich.console import Console
-
-    from simserve.errors import InputError
-    from simserve.scenario.fit import fit_notes
-    from simserve.scenario.resolve import resolve
-
-    notes: dict[str, None] = {}
-    for scenario in scenarios:
-        try:
-            notes.update(dict.fromkeys(fit_notes(resolve(scenario))))
-        except InputError:
-            continue
     if not quiet:
         out = Console(highlight=False, stderr=True) if as_json else console()
         for note in notes:

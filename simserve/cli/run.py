@@ -18,7 +18,6 @@ from simserve.cli.options import (
     SetOption,
     console,
     print_json,
-    print_fit_notes,
     print_version_notes,
 )
 from simserve.cli.progress import progress
@@ -139,7 +138,6 @@ def _run(scenario: Scenario, out: Path | None, files: dict[str, Any], *, as_json
     from simserve.metrics.files import summary_text
 
     print_version_notes([scenario], as_json=as_json, quiet=quiet)
-    print_fit_notes([scenario], as_json=as_json, quiet=quiet)
     folder = out if out is not None else api.default_folder(scenario)
     try:
         with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as told:

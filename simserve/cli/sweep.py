@@ -18,7 +18,6 @@ from simserve.cli.options import (
     check_page,
     console,
     print_json,
-    print_fit_notes,
     print_version_notes,
     write_html,
 )
@@ -68,7 +67,6 @@ def sweep(
         raise UsageError("has no meaning with --scheduler: a cluster has its own", key="--workers")
     loaded = api.load(scenario, [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])])
     print_version_notes([loaded], as_json=as_json, quiet=quiet)
-    print_fit_notes([loaded], as_json=as_json, quiet=quiet)
     with progress(is_shown=not quiet) as tell:
         answer = api.sweep(
             loaded,

@@ -102,9 +102,9 @@ class RunFacts:
         pool_gpu_hour_usd: Price of one GPU for an hour by pool, where there are several.
         gpus_per_replica: GPUs of one replica.
         users: How many users send the requests, None where the scenario does not say.
+        warnings: What a reader has to know before all else, such as a model whose architecture is assumed.
         offered: How the traffic compares with what the deployment can finish; None where it is not offered at a rate.
         finishable: Requests a second that it finishes with its queue never empty; None likewise.
-        fit_notes: What fits only with less than was asked, in sentences that lead the answer.
     """
 
     version: str
@@ -136,9 +136,9 @@ class RunFacts:
     pool_gpu_hour_usd: Mapping[str, float | None] = field(default_factory=dict)
     gpus_per_replica: int = 1
     users: UsersFacts | None = None
+    warnings: Sequence[str] = ()
     offered: Offered | None = None
     finishable: float | None = None
-    fit_notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,10 +275,7 @@ def _headline(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
             "replicas": replica_figures(simulation, facts.num_gpus),
             "requests": {**fates(records), "resent": 0 if timeline is None else timeline.num_resent},
             "rejected": {"by_reason": reasons(records), "refusals": {} if timeline is None else timeline.refusals},
-            "memory": {
-                **{key: getattr(facts.memory, key) for key in _MEMORY_KEYS},
-                "notes": list(facts.fit_notes),
-            },
+            "memory": {key: getattr(facts.memory, key) for key in _MEMORY_KEYS},
             "quality": list(facts.quality),
             "thresholds": evaluate_thresholds(facts.thresholds, figures),
         },
@@ -347,6 +344,7 @@ def _money(simulation: Simulation, facts: RunFacts, measured: Measured, rates: T
 
 def _identity(facts: RunFacts) -> dict[str, Any]:
     return {
+        "warnings": list(facts.warnings),
         "version": facts.version,
         "seed": facts.seed,
         "scenario_name": facts.scenario_name,

@@ -16,16 +16,13 @@ from simserve.perf.quantization import format_name, kv_element_bytes, part_bits
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.speculation import draft_weights_bytes
 from simserve.perf.weights import layer_weights_bytes, weights_bytes_per_gpu
-from simserve.perf.windowed_kv import WindowLayout, window_layout
+from simserve.perf.windowed_kv import WindowLayout, pool_block_bytes, window_layout
 from simserve.profiles.engine import ResolvedEngine
 from simserve.units import format_bytes
 
 STATE_SHARE = 0.9 / 1.9
 """Share of what weights leave that goes to the states of linear attention where nobody sets the seats: SGLang's
 ``mamba_full_memory_ratio`` of 0.9 to 1 (docs.sglang.io, hybrid model memory)."""
-
-STATES_WITH_PREFIXES = 3
-"""States that SGLang holds for each seat beside a prefix cache (``resolve_max_num_reqs``); one without."""
 
 _LEAST_CONTEXT = 7
 """Tokens of KV below which SGLang does not start: a prompt of one, five that it keeps free, and the last."""
@@ -111,7 +108,7 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     if shape.speculation is not None and shape.speculation.draft is not None:
         lines.append(_draft_line(shape, shape.speculation.draft, needs["draft_weights"]))
     if "states" in needs:
-        size = f"{format_bytes(state_bytes(shape))} in {shape.model.num_linear_layers} layers of linear attention"
+        size = f"{format_bytes(state_bytes(shape))} in {_stateful_layers(shape)}"
         lines.append(f"states: {state_slots(shape):,} x {size} = {format_bytes(needs['states'])}")
     lines.append(line)
     if physical < left:
@@ -122,7 +119,12 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
         lines.append(f"simulated with {NEAR_FIT_SHARE:.0%} of the GPU more: {format_bytes(kv_bytes)} for KV")
     per_token = kv_bytes_per_token(shape)
     num_blocks = min(max(int(kv_bytes // (per_token * engine.block_size)), 0), _host_blocks(shape))
-    windows = window_layout(shape, max(kv_bytes, 0.0), draft_kv_bytes_per_token(shape))
+    is_short = _asked_kv_bytes(shape) is not None and physical < left
+    if is_short:
+        num_blocks = 0  # the engine does not start with less than it was told to take
+    elif engine.num_gpu_blocks_override is not None:
+        num_blocks = engine.num_gpu_blocks_override
+    windows = window_layout(shape, 0.0 if is_short else max(kv_bytes, 0.0), draft_kv_bytes_per_token(shape))
     if windows is not None:
         num_blocks = windows.num_full_context_blocks
     num_tokens = num_blocks * engine.block_size
@@ -165,9 +167,23 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
 
 
 def _small_shortage(shape: ReplicaShape, kv_bytes: float) -> float:
-    """Return the bytes that lack before anything is left for KV, 0 where none or too many do."""
+    """Return the bytes that lack before anything is left for KV, 0 where none or too many do.
+
+    A KV cache whose size the scenario sets is that of a real server: nothing is added to its memory.
+    """
     lack = -kv_bytes
-    return lack if 0.0 <= lack < NEAR_FIT_SHARE * shape.hardware.memory.total else 0.0
+    is_small = 0.0 <= lack < NEAR_FIT_SHARE * shape.hardware.memory.total
+    return lack if is_small and _asked_kv_bytes(shape) is None else 0.0
+
+
+def _asked_kv_bytes(shape: ReplicaShape) -> float | None:
+    """Return the KV bytes of a GPU that the scenario sets itself; None: the engine's rule sets them."""
+    engine = shape.engine
+    if engine.num_gpu_blocks_override is not None:
+        block_bytes = pool_block_bytes(shape, draft_kv_bytes_per_token(shape))
+        block_bytes = engine.block_size * kv_bytes_per_token(shape) if block_bytes is None else block_bytes
+        return engine.num_gpu_blocks_override * block_bytes
+    return None if engine.kv_cache_memory_bytes is None else float(engine.kv_cache_memory_bytes)
 
 
 def _full_length_requests(shape: ReplicaShape, num_blocks: int, num_tokens: int) -> float:
@@ -199,7 +215,7 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
     }
     if shape.speculation is not None and shape.speculation.draft is not None:
         needs["draft_weights"] = draft_weights_bytes(shape.speculation)
-    if shape.model.linear_attention is not None:
+    if shape.model.has_states:
         needs["states"] = state_slots(shape) * state_bytes(shape)
     relaid = relaid_expert_bytes(shape)
     if sum(needs.values()) + relaid < shape.hardware.memory.total:
@@ -226,7 +242,7 @@ def relaid_expert_bytes(shape: ReplicaShape) -> float:
 
 
 def state_bytes(shape: ReplicaShape) -> float:
-    """Return the bytes of the states of one sequence on the fullest GPU; 0 without linear attention."""
+    """Return the bytes of the states of one sequence on the fullest GPU, compressed attention's window among them."""
     share = shape.num_layers_per_stage / shape.model.num_hidden_layers
     return share * shape.model.state_bytes(shape.tensor_parallel_size)
 
@@ -237,12 +253,22 @@ def state_slots(shape: ReplicaShape) -> int:
 
 
 def _states_per_seat(shape: ReplicaShape) -> int:
-    return STATES_WITH_PREFIXES if shape.engine.name == "sglang" and shape.engine.enable_prefix_caching else 1
+    if not shape.model.num_linear_layers:
+        return 1
+    return shape.engine.linear_states_per_cached_seat if shape.engine.enable_prefix_caching else 1
+
+
+def _stateful_layers(shape: ReplicaShape) -> str:
+    model = shape.model
+    if model.compressed_attention is not None:
+        window = f"a window of {model.compressed_attention.window:,} tokens and what is not yet compressed"
+        return f"{model.num_attention_layers} layers: {window}"
+    return f"{model.num_linear_layers} layers of {'Mamba-2' if model.mamba is not None else 'linear attention'}"
 
 
 def state_seats(shape: ReplicaShape) -> int:
     """Return the most seats whose states leave the KV cache its share of the memory; those asked for without states."""
-    if shape.model.linear_attention is None:
+    if not shape.model.has_states:
         return shape.engine.max_num_seqs
     needs = _needs(shape) | {"states": 0.0}
     room = STATE_SHARE * max(_left_for_kv(shape, needs)[1], 0.0)
@@ -255,7 +281,7 @@ def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
     if source == "scenario" or seats == shape.engine.max_num_seqs:
         return shape
     sources = {**shape.engine.sources, "max_num_seqs": f"{source}, as many as have room for their states"}
-    return replace(shape, engine=replace(shape.engine, max_num_seqs=seats, sources=sources))
+    return replace(shape, engine=shape.engine.model_copy(update={"max_num_seqs": seats, "sources": sources}))
 
 
 def with_room_for_context(shape: ReplicaShape, at_length: Callable[[int], ReplicaShape]) -> ReplicaShape:
@@ -279,7 +305,8 @@ def with_room_for_context(shape: ReplicaShape, at_length: Callable[[int], Replic
         return shape
     cut = at_length(longest)
     source = f"of {most:,}{_CUT} ({engine.sources['max_model_len']})"
-    return replace(cut, engine=replace(cut.engine, sources={**cut.engine.sources, "max_model_len": source}))
+    sources = {**cut.engine.sources, "max_model_len": source}
+    return replace(cut, engine=cut.engine.model_copy(update={"sources": sources}))
 
 
 def _longest_that_fits(at_length: Callable[[int], ReplicaShape], least: int, most: int) -> int | None:
@@ -389,6 +416,10 @@ def _unpacked_bytes(shape: ReplicaShape) -> float:
 def _left_for_kv(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float, float, str]:
     """Return usable bytes, bytes left for KV by the engine's rule, and the rule in numbers."""
     engine, total, share = shape.engine, shape.hardware.memory.total, shape.engine.gpu_memory_utilization
+    asked = _asked_kv_bytes(shape)
+    if asked is not None:
+        key = "kv_cache_memory_bytes" if engine.num_gpu_blocks_override is None else "num_gpu_blocks_override"
+        return sum(needs.values()) + asked, asked, f"{key} {getattr(engine, key):,}: {format_bytes(asked)} for KV"
     whole = f"{format_bytes(total)} total"
     if engine.memory_rule == "static_fraction":
         runtime, stored = (

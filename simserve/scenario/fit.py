@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,21 +12,20 @@ from simserve.engine.limits import Limited, limited
 from simserve.errors import InfeasibleError, InputError
 from simserve.perf.memory import NEAR_FIT_SHARE, MemoryPlan, context_cut_note, is_context_cut, plan_memory
 from simserve.perf.shape import ReplicaShape
+from simserve.perf.windowed_kv import pool_block_bytes
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.quality import published_quality
 from simserve.scenario.formats import formats_available
 from simserve.scenario.kv_offload import offload_lines
-from simserve.scenario.resolve import ResolvedScenario, replica_shape
+from simserve.scenario.resolve import ResolvedScenario, assumed_architectures, replica_shape, resolve
 from simserve.scenario.schema import Scenario
 from simserve.units import format_bytes
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
 _LARGEST_TENSOR_PARALLEL = 64
-_LARGEST_SHARE = 0.95
-"""Most of a GPU's memory that is advised: above, a peak of another process ends the server."""
-_CPU_LAYERS = {"llama.cpp": "n_gpu_layers", "ollama": "num_gpu"}
-"""Engines that leave layers to the CPU, and the knob: the most layers on the GPU first."""
+_GPU_LAYERS = ("n_gpu_layers", "num_gpu")
+"""Options that leave layers to the CPU, of engines that have them: the most layers on the GPU first."""
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 """Limits that activations grow with."""
 
@@ -44,27 +42,40 @@ def check_fit(resolved: ResolvedScenario) -> None:
         raise InfeasibleError(reason, remedy=_remedy(resolved))
 
 
-def fit_notes(resolved: ResolvedScenario, specs: RequestSpecs | None = None) -> list[str]:
-    """Return what an answer says first of a deployment that fits only with less than was asked, by pool.
+def leading_warnings(*scenarios: Scenario) -> list[str]:
+    """Return what leads every answer about scenarios: architectures that are assumed, and what fits only with less.
 
-    Args:
-        resolved: The deployment.
-        specs: Its traffic; None: it is drawn where it matters.
+    A scenario that cannot be resolved adds nothing: its own answer is the error.
+
+    Raises:
+        ProfileError: A model is missing or invalid.
+    """
+    found = dict.fromkeys(assumed_architectures(*scenarios))
+    for scenario in scenarios:
+        try:
+            found.update(dict.fromkeys(fit_notes(resolve(scenario))))
+        except InputError:
+            continue
+    return list(found)
+
+
+def fit_notes(resolved: ResolvedScenario) -> list[str]:
+    """Return what an answer says first of a deployment that fits only with less than was asked, by pool.
 
     Raises:
         InputError: A trace is missing or invalid.
     """
     if not resolved.pools:
-        return _own_notes(resolved, specs)
+        return _own_notes(resolved)
     names = [spec.name for spec in resolved.scenario.deployment.pools]
     return [
         f"pool {name}: {note}"
         for name, pool in zip(names, resolved.pools, strict=True)
-        for note in _own_notes(pool, specs)
+        for note in _own_notes(pool)
     ]
 
 
-def _own_notes(resolved: ResolvedScenario, specs: RequestSpecs | None) -> list[str]:
+def _own_notes(resolved: ResolvedScenario) -> list[str]:
     memory, notes = resolved.memory, []
     if not memory.fits:
         return []
@@ -79,7 +90,7 @@ def _own_notes(resolved: ResolvedScenario, specs: RequestSpecs | None) -> list[s
     cut = context_cut_note(resolved.shape.engine)
     if cut is None and not _takes_prompts_whole(resolved):
         return notes
-    specs = _traffic(resolved) if specs is None else specs
+    specs = _traffic(resolved)
     if cut is not None:
         notes.append(cut + _beyond(_within_limits(resolved, specs), len(specs)))
     return notes + _whole_prompt_notes(resolved, specs)
@@ -185,25 +196,39 @@ def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
     engine = shape.engine
     if asked.max_model_len is not None and resolved.memory.longest_sequence >= 2:
         yield [("engine.max_model_len", resolved.memory.longest_sequence)]
+    yield from _smaller_caches(resolved)
     for key in _LIMITS:
         below = int(getattr(engine, key)) - 1
         yield [(f"engine.{key}", 2**power) for power in reversed(range(below.bit_length()))]
     first = int(engine.gpu_memory_utilization * 100) + 1
     yield [("engine.gpu_memory_utilization", cent / 100) for cent in range(first, round(_LARGEST_SHARE * 100) + 1)]
-    if engine.name in _CPU_LAYERS and shape.num_gpus == 1:
+    if shape.num_gpus == 1:
         layers = range(shape.model.num_hidden_layers - 1, 0, -1)
-        yield [(f"engine.{_CPU_LAYERS[engine.name]}", each) for each in layers]
+        for key in (each for each in _GPU_LAYERS if each in engine.features):
+            yield [(f"engine.{key}", each) for each in layers]
     known = [each.format for each in formats_available(shape.model, engine, shape.hardware)]
     yield [("quantization", each) for each in known if each != shape.quantization and each not in WIDE_FORMATS]
     yield from _more_gpus(shape)
 
 
 def _more_gpus(shape: ReplicaShape) -> Iterator[list[tuple[str, Any]]]:
-    """Yield more tensor-parallel ranks within a node, and more stages, which may be nodes."""
+    """Yield more tensor-parallel ranks, and more stages."""
     ranks, stages = shape.tensor_parallel_size, shape.pipeline_parallel_size
     sizes = [ranks * factor for factor in (2, 4, 8, 16, 32) if ranks * factor <= _LARGEST_TENSOR_PARALLEL]
     yield [("tensor_parallel_size", each) for each in sizes]
     yield [("pipeline_parallel_size", stages * factor) for factor in (2, 4)]
+
+
+def _smaller_caches(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
+    """Yield the largest KV cache that there is room for, where the scenario sets its size."""
+    engine, memory = resolved.shape.engine, resolved.memory
+    room = memory.total_bytes - sum(value for name, value in memory.parts.items() if name not in ("kv", "unused"))
+    block_bytes = pool_block_bytes(resolved.shape, memory.draft_kv_bytes_per_token)
+    block_bytes = memory.kv_bytes_per_token * memory.block_size if block_bytes is None else block_bytes
+    for key, unit in (("num_gpu_blocks_override", block_bytes), ("kv_cache_memory_bytes", 1.0)):
+        most = int(room // unit)
+        if getattr(engine, key) is not None and most > 0:
+            yield [(f"engine.{key}", most)]
 
 
 def _fitting(scenario: Scenario, variants: list[tuple[str, Any]], needed: int) -> Iterator[str]:
@@ -239,6 +264,7 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
     memory, shape = resolved.memory, resolved.shape
     fits = _reason(resolved) is None
     return {
+        "warnings": leading_warnings(resolved.scenario),
         "fits": fits,
         "model": shape.model.name,
         "hardware": shape.hardware.name,
@@ -269,7 +295,6 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
         ],
         "open_limits": open_limits(resolved),
         "quality": quality_of(shape),
-        "notes": fit_notes(resolved) if fits else [],
         "what_fits": [] if fits and not memory.shortage_bytes else remedies(resolved),
-        "engine_resolved": asdict(shape.engine),
+        "engine_resolved": shape.engine.model_dump(),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,8 +22,9 @@ from simserve.perf.pricing import price
 from simserve.profiles.engine_profile import version_note
 from simserve.profiles.expected_errors import UNVALIDATED, expected_error, generation_of, load_expected_errors
 from simserve.scenario.control import control_of
+from simserve.scenario.features import feature_notes
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
-from simserve.scenario.fit import check_fit, fit_notes, quality_of
+from simserve.scenario.fit import check_fit, leading_warnings, quality_of
 from simserve.scenario.objective import objective
 from simserve.scenario.pools import pool_setups
 from simserve.scenario.pricing import grid
@@ -309,13 +310,18 @@ def _facts(
         fidelity=priced.fidelity,
         fidelity_by_operator=dict(priced.operators),
         expected_error=_expected_error(resolved, simulation),
+        warnings=leading_warnings(scenario),
         engine_resolved={
-            **asdict(resolved.shape.engine),
-            "notes": [*_version_notes(resolved), *priced.notes, *without_effect(scenario, specs)],
+            **resolved.shape.engine.model_dump(),
+            "notes": [
+                *_version_notes(resolved),
+                *priced.notes,
+                *feature_notes(scenario),
+                *without_effect(scenario, specs),
+            ],
         },
         formats=resolved.formats,
         memory=resolved.memory,
-        fit_notes=fit_notes(resolved, specs),
         num_gpus=resolved.num_gpus,
         gpu_hour_usd=resolved.gpu_hour_usd,
         gpu_hour_source=resolved.gpu_hour_source,
@@ -375,8 +381,9 @@ def _speculation(
 def _expected_error(resolved: ResolvedScenario, simulation: Simulation) -> dict[str, Any] | str:
     """Return how wrong runs of this class were, by the requests that were in flight on average."""
     shape = resolved.shape
-    if shape.speculation is not None:
-        # No server that decodes speculatively has been compared.
+    models = [pool.shape.model for pool in resolved.pools] or [shape.model]
+    if shape.speculation is not None or any(model.has_unmeasured_layers for model in models):
+        # No server that decodes speculatively, or has such layers, has been compared.
         return UNVALIDATED
     deployment = resolved.scenario.deployment
     replicas = sum(pool.replicas for pool in deployment.pools) or deployment.replicas
