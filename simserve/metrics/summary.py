@@ -58,6 +58,7 @@ _MEMORY_KEYS = (
     "block_size",
     "max_concurrent_full_length",
     "longest_sequence",
+    "shortage_bytes",
     "host_bytes",
 )
 
