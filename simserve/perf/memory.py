@@ -7,7 +7,7 @@ window alone (`simserve.perf.windowed_kv`).
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from simserve.perf.attention import score_bytes
@@ -27,7 +27,11 @@ STATE_SHARE = 0.9 / 1.9
 _LEAST_CONTEXT = 7
 """Tokens of KV below which SGLang does not start: a prompt of one, five that it keeps free, and the last."""
 
-_CUT = ", cut to what the KV cache holds"
+_CUT = ": the longest that fits in the KV cache"
+
+NEAR_FIT_SHARE = 0.02
+"""Share of a GPU by which weights and activations may exceed what the engine allows itself and still be simulated: what
+activations and runtime take is reckoned within about that (`simserve validate`, memory logs)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,9 @@ class MemoryPlan:
         max_model_len: Longest request that the engine admits, tokens.
         max_concurrent_full_length: Requests of ``max_model_len`` that fit at once, as the engine reckons.
         longest_sequence: Tokens that one request can hold, 0 when nothing is left.
+        shortage_bytes: What weights, runtime and activations exceed the engine's room by, where that is less than
+            `NEAR_FIT_SHARE` of the GPU: the KV cache is then what is left with that share more. 0: nothing lacks, or
+            too much.
         windows: How layers with a sliding window share the room, where they keep their window alone; None: they hold
             everything.
         host_bytes: Host memory that the replica's weights and KV outside the GPUs take; 0 without.
@@ -79,6 +86,7 @@ class MemoryPlan:
     max_model_len: int
     max_concurrent_full_length: float
     longest_sequence: int
+    shortage_bytes: float = 0.0
     windows: WindowLayout | None = None
     host_bytes: float
     arithmetic: tuple[str, ...]
@@ -105,6 +113,10 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     lines.append(line)
     if physical < left:
         lines.append(f"but only {format_bytes(total)} total{_subtracted(needs)} = {_signed(physical)} are there")
+    shortage = _small_shortage(shape, kv_bytes)
+    if shortage:
+        kv_bytes += NEAR_FIT_SHARE * total
+        lines.append(f"simulated with {NEAR_FIT_SHARE:.0%} of the GPU more: {format_bytes(kv_bytes)} for KV")
     per_token = kv_bytes_per_token(shape)
     num_blocks = min(max(int(kv_bytes // (per_token * engine.block_size)), 0), _host_blocks(shape))
     is_short = _asked_kv_bytes(shape) is not None and physical < left
@@ -147,10 +159,21 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
         if windows is not None
         else _full_length_requests(shape, num_blocks, num_tokens),
         longest_sequence=longest,
+        shortage_bytes=shortage,
         windows=windows,
         arithmetic=(*lines, *_kv_lines(shape, kv_bytes, per_token, num_tokens, windows), *_host_lines(shape, in_host)),
         parts=parts | {"unused": total - sum(parts.values())},
     )
+
+
+def _small_shortage(shape: ReplicaShape, kv_bytes: float) -> float:
+    """Return the bytes that lack before anything is left for KV, 0 where none or too many do.
+
+    A KV cache whose size the scenario sets is that of a real server: nothing is added to its memory.
+    """
+    lack = -kv_bytes
+    is_small = 0.0 <= lack < NEAR_FIT_SHARE * shape.hardware.memory.total
+    return lack if is_small and _asked_kv_bytes(shape) is None else 0.0
 
 
 def _asked_kv_bytes(shape: ReplicaShape) -> float | None:
@@ -261,25 +284,59 @@ def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
     return replace(shape, engine=shape.engine.model_copy(update={"max_num_seqs": seats, "sources": sources}))
 
 
-def with_room_for_context(shape: ReplicaShape) -> ReplicaShape:
-    """Return a deployment whose default context length is at most what its KV cache holds, where the engine does so.
+def with_room_for_context(shape: ReplicaShape, at_length: Callable[[int], ReplicaShape]) -> ReplicaShape:
+    """Return a deployment whose default context length is the longest that its KV cache holds, where all do not fit.
 
     SGLang starts with any KV cache and refuses what is longer than it (``max_req_len`` of its ``TpModelWorker``); vLLM
-    does not start. A length that the scenario sets has to fit.
+    starts so with ``--max-model-len -1``. A length that the scenario sets has to fit. Where nothing fits, the deployment
+    is returned as it is.
+
+    Args:
+        shape: The deployment at its default length.
+        at_length: Return the deployment with a shorter length, and all that follows from it.
     """
-    engine, source = shape.engine, shape.engine.sources["max_model_len"]
-    if not engine.cuts_max_model_len or source == "scenario":
+    engine = shape.engine
+    plan, most = plan_memory(shape), engine.max_model_len
+    if plan.fits:
         return shape
-    longest = plan_memory(shape).longest_sequence
-    if not _LEAST_CONTEXT <= longest < engine.max_model_len:
+    least = max(_LEAST_CONTEXT, engine.block_size if engine.kv_allocation == "paged" else 0)
+    longest = _longest_that_fits(at_length, least, min(plan.longest_sequence or most, most - 1))
+    if longest is None:
         return shape
-    sources = {**engine.sources, "max_model_len": f"{source}{_CUT}"}
-    return replace(shape, engine=engine.model_copy(update={"max_model_len": longest, "sources": sources}))
+    cut = at_length(longest)
+    source = f"of {most:,}{_CUT} ({engine.sources['max_model_len']})"
+    sources = {**cut.engine.sources, "max_model_len": source}
+    return replace(cut, engine=cut.engine.model_copy(update={"sources": sources}))
+
+
+def _longest_that_fits(at_length: Callable[[int], ReplicaShape], least: int, most: int) -> int | None:
+    """Return the longest context of ``least`` to ``most`` tokens that fits, by bisection; None where none does.
+
+    A shorter context may leave more for KV: without chunked prefill, the token budget follows it.
+    """
+    if most < least or not plan_memory(at_length(least)).fits:
+        return None
+    if plan_memory(at_length(most)).fits:
+        return most
+    while most - least > 1:
+        middle = (least + most) // 2
+        if plan_memory(at_length(middle)).fits:
+            least = middle
+        else:
+            most = middle
+    return least
 
 
 def is_context_cut(engine: ResolvedEngine) -> bool:
     """Return whether a KV cache smaller than the model's context set the longest request."""
-    return engine.sources.get("max_model_len", "").endswith(_CUT)
+    return _CUT in engine.sources.get("max_model_len", "")
+
+
+def context_cut_note(engine: ResolvedEngine) -> str | None:
+    """Return ``max_model_len 41,216 of 131,072: the longest that fits in the KV cache``; None where it is not cut."""
+    if not is_context_cut(engine):
+        return None
+    return f"max_model_len {engine.max_model_len:,} {engine.sources['max_model_len'].partition(' (')[0]}"
 
 
 def offloaded_weights_bytes(shape: ReplicaShape) -> float:

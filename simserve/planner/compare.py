@@ -15,7 +15,7 @@ from simserve.metrics.latency import LATENCIES
 from simserve.metrics.replications import pool
 from simserve.planner.statistics import Difference, independent_difference, paired_difference
 from simserve.scenario.load import Overrides, from_mapping
-from simserve.scenario.resolve import leading_warnings
+from simserve.scenario.fit import leading_warnings
 from simserve.scenario.run import Replicator
 from simserve.scenario.schema import Scenario
 

@@ -132,8 +132,6 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     (`max_num_batched_tokens` x hidden) still live. The two peaks do not add up: the larger counts."""
     activation_base_bytes: float
     """Bytes of that peak however many seats there are."""
-    cuts_max_model_len: bool
-    """Whether it starts with a KV cache smaller than the longest request, which it cuts to fit."""
     linear_states_per_cached_seat: int
     """States of linear attention that a seat holds beside a prefix cache; one without."""
     relaid_expert_formats: tuple[str, ...]
@@ -516,7 +514,6 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         "activation_token_bytes_factor": runtime.activation_token_factor,
         "activation_logit_bytes": runtime.activation_logit,
         "activation_base_bytes": runtime.activation_base,
-        "cuts_max_model_len": memory.cuts_max_model_len,
         "linear_states_per_cached_seat": runtime.linear_states_per_cached_seat,
         "relaid_expert_formats": runtime.relaid_expert_formats,
         "cuda_graph_bytes": graphs.memory if graph_sizes else 0.0,

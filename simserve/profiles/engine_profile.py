@@ -179,8 +179,6 @@ class Memory(FrozenModel):
     """The share; absent: computed from `static_reserve`."""
     static_reserve: tuple[StaticReserve, ...] = ()
     """SGLang's reserve by GPU memory, the largest GPU first; the first that fits counts."""
-    cuts_max_model_len: bool = False
-    """Whether the engine starts with a KV cache smaller than the longest request, which it cuts to fit."""
     source: str
     """Where the rule and the share come from."""
 

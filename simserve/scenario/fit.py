@@ -1,52 +1,185 @@
-"""Why a deployment does not fit, and what would: the arithmetic, more GPUs, fewer bits, shorter requests."""
+"""Whether a deployment fits its memory and its traffic: what an answer says first, what lacks, and what would fit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine.limits import Limited, limited
 from simserve.errors import InfeasibleError, InputError
-from simserve.perf.memory import MemoryPlan, plan_memory
+from simserve.perf.memory import NEAR_FIT_SHARE, MemoryPlan, context_cut_note, is_context_cut, plan_memory
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.windowed_kv import pool_block_bytes
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.quality import published_quality
 from simserve.scenario.formats import formats_available
 from simserve.scenario.kv_offload import offload_lines
-from simserve.scenario.resolve import ResolvedScenario, leading_warnings, replica_shape
+from simserve.scenario.resolve import ResolvedScenario, assumed_architectures, replica_shape, resolve
 from simserve.scenario.schema import Scenario
+from simserve.units import format_bytes
+from simserve.workload.generate import generate
+from simserve.workload.requests import RequestSpecs
 
 _LARGEST_TENSOR_PARALLEL = 64
 _GPU_LAYERS = ("n_gpu_layers", "num_gpu")
 """Options that leave layers to the CPU, of engines that have them: the most layers on the GPU first."""
-_LIMITS = ("max_num_batched_tokens", "max_num_seqs")
-"""Limits that activations grow with; blamed only where the scenario sets them itself."""
+_LIMITS = ("max_num_seqs", "max_num_batched_tokens")
+"""Limits that activations grow with."""
 
 
 def check_fit(resolved: ResolvedScenario) -> None:
-    """Do nothing if the deployment fits.
+    """Do nothing if the deployment fits, and a request of the traffic's mean length fits its KV cache.
 
     Raises:
         InfeasibleError: It does not; the message carries the arithmetic and what would fit.
+        InputError: A trace is missing or invalid.
     """
-    if not resolved.memory.fits:
-        raise InfeasibleError(_reason(resolved), remedy=_remedy(resolved))
+    reason = _reason(resolved)
+    if reason is not None:
+        raise InfeasibleError(reason, remedy=_remedy(resolved))
+
+
+def leading_warnings(*scenarios: Scenario) -> list[str]:
+    """Return what leads every answer about scenarios: architectures that are assumed, and what fits only with less.
+
+    A scenario that cannot be resolved adds nothing: its own answer is the error.
+
+    Raises:
+        ProfileError: A model is missing or invalid.
+    """
+    found = dict.fromkeys(assumed_architectures(*scenarios))
+    for scenario in scenarios:
+        try:
+            found.update(dict.fromkeys(fit_notes(resolve(scenario))))
+        except InputError:
+            continue
+    return list(found)
+
+
+def fit_notes(resolved: ResolvedScenario) -> list[str]:
+    """Return what an answer says first of a deployment that fits only with less than was asked, by pool.
+
+    Raises:
+        InputError: A trace is missing or invalid.
+    """
+    if not resolved.pools:
+        return _own_notes(resolved)
+    names = [spec.name for spec in resolved.scenario.deployment.pools]
+    return [
+        f"pool {name}: {note}"
+        for name, pool in zip(names, resolved.pools, strict=True)
+        for note in _own_notes(pool)
+    ]
+
+
+def _own_notes(resolved: ResolvedScenario) -> list[str]:
+    memory, notes = resolved.memory, []
+    if not memory.fits:
+        return []
+    if memory.shortage_bytes:
+        change = next(iter(remedies(resolved)), None)
+        notes.append(
+            f"does not quite fit: {format_bytes(memory.shortage_bytes)} lack on each GPU "
+            f"({memory.shortage_bytes / memory.total_bytes:.1%} of it), which is within the error of the estimate; "
+            f"simulated as if {NEAR_FIT_SHARE:.0%} of the GPU more were there"
+            + ("" if change is None else f"; what fits: --set {change}")
+        )
+    cut = context_cut_note(resolved.shape.engine)
+    if cut is None and not _takes_prompts_whole(resolved):
+        return notes
+    specs = _traffic(resolved)
+    if cut is not None:
+        notes.append(cut + _beyond(_within_limits(resolved, specs), len(specs)))
+    return notes + _whole_prompt_notes(resolved, specs)
+
+
+def _beyond(limits: Limited, num_requests: int) -> str:
+    """Return how many requests a context length cuts or refuses, as the end of a sentence."""
+    too_long, cut = int(limits.is_too_long.sum()), int(limits.is_truncated.sum())
+    parts = [f"{too_long:,} fail (prompt_too_long)"] if too_long else []
+    parts += [f"{cut:,} are cut short"] if cut else []
+    return f"; of {num_requests:,} requests {' and '.join(parts)}" if parts else ""
+
+
+def _takes_prompts_whole(resolved: ResolvedScenario) -> bool:
+    config = resolved.engine
+    is_batched = config.batching == "continuous" and config.kv_allocation != "none"
+    return is_batched and not config.enable_chunked_prefill and config.max_num_batched_tokens < config.max_model_len
+
+
+def _whole_prompt_notes(resolved: ResolvedScenario, specs: RequestSpecs) -> list[str]:
+    """Return that prompts fill the token budget of an engine that does not split them, and the knobs."""
+    budget, prompts = resolved.engine.max_num_batched_tokens, specs.prompt_tokens
+    if not _takes_prompts_whole(resolved) or not len(prompts) or int(prompts.max()) < budget:
+        return []
+    longer = int((prompts > budget).sum())
+    failing = f", and {longer:,} of {len(prompts):,} requests are longer and fail (prompt_too_long)" if longer else ""
+    return [
+        f"without chunked prefill, prompts that fill the token budget of {budget:,} run one at a time{failing}; "
+        "--set deployment.engine.enable_chunked_prefill=true, or a larger deployment.engine.max_num_batched_tokens"
+    ]
+
+
+def _traffic(resolved: ResolvedScenario) -> RequestSpecs:
+    """Return the requests of the scenario's first run."""
+    scenario = resolved.scenario
+    with scenario.blaming("workload"):
+        return generate(scenario.workload, seed=scenario.run.seed, base_path=scenario.folder)
+
+
+def _within_limits(resolved: ResolvedScenario, specs: RequestSpecs) -> Limited:
+    return limited(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, resolved.engine)
+
+
+def _request_tokens(specs: RequestSpecs) -> NDArray[np.int64]:
+    """Return prompt and answer of each request, with no limit but its own."""
+    answers = np.where(specs.max_tokens < 0, specs.output_tokens, np.minimum(specs.output_tokens, specs.max_tokens))
+    tokens: NDArray[np.int64] = specs.prompt_tokens + answers
+    return tokens
 
 
 def remedies(resolved: ResolvedScenario) -> list[str]:
-    """Return changes of one key that make the deployment fit, as ``KEY=VALUE``, the mildest of each kind."""
-    found = [next(_fitting(resolved.scenario, variants), None) for variants in _variants(resolved)]
+    """Return changes of one key that make the deployment fit, as ``KEY=VALUE``: the mildest of each kind, cheapest first.
+
+    Length, seats and token budget, share of the memory, layers on the CPU, a smaller format that there is a checkpoint
+    of or that the engine makes, more GPUs.
+    """
+    needed = 0
+    if resolved.scenario.deployment.engine.max_model_len is None:
+        needed = min(int(_request_tokens(_traffic(resolved)).max(initial=0)), _full_length(resolved))
+    found = [next(_fitting(resolved.scenario, variants, needed), None) for variants in _variants(resolved)]
     return [change for change in found if change is not None]
 
 
-def _reason(resolved: ResolvedScenario) -> str:
+def _full_length(resolved: ResolvedScenario) -> int:
+    return resolved.shape.model.max_position_embeddings
+
+
+def _reason(resolved: ResolvedScenario) -> str | None:
+    """Return why a deployment does not fit, with the arithmetic; None where it does."""
     memory, shape = resolved.memory, resolved.shape
     arithmetic = "; ".join(memory.arithmetic)
+    if memory.fits:
+        return _mean_beyond(resolved, arithmetic) if is_context_cut(shape.engine) else None
     if memory.longest_sequence == 0:
         return f"{shape.model.name} does not fit on {shape.num_gpus} x {shape.hardware.name} ({arithmetic})"
     return (
         f"KV cache smaller than one full-length request of {memory.max_model_len:,} tokens: the longest that "
         f"fits is {memory.longest_sequence:,} ({arithmetic})"
+    )
+
+
+def _mean_beyond(resolved: ResolvedScenario, arithmetic: str) -> str | None:
+    """Return that the KV cache holds not even one request of the traffic's mean length; None where it does."""
+    tokens, longest = _request_tokens(_traffic(resolved)), resolved.memory.max_model_len
+    if not len(tokens) or float(tokens.mean()) <= longest:
+        return None
+    return (
+        f"KV cache smaller than one request of {tokens.mean():,.0f} tokens, the mean of the traffic: the longest that "
+        f"fits is {longest:,} ({arithmetic})"
     )
 
 
@@ -58,23 +191,32 @@ def _remedy(resolved: ResolvedScenario) -> str:
 
 
 def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
-    size = resolved.shape.tensor_parallel_size
-    sizes = [size * factor for factor in (2, 4, 8, 16, 32) if size * factor <= _LARGEST_TENSOR_PARALLEL]
-    yield [("tensor_parallel_size", each) for each in sizes]
-    shape = resolved.shape
-    known = [each.format for each in formats_available(shape.model, shape.engine, shape.hardware)]
-    yield [("quantization", each) for each in known if each != shape.quantization and each not in WIDE_FORMATS]
-    if resolved.memory.longest_sequence >= 2:
+    """Yield the changes to try, a list a kind: the mildest first, and kinds by what they cost."""
+    shape, asked = resolved.shape, resolved.scenario.deployment.engine
+    engine = shape.engine
+    if asked.max_model_len is not None and resolved.memory.longest_sequence >= 2:
         yield [("engine.max_model_len", resolved.memory.longest_sequence)]
-    asked = resolved.scenario.deployment.engine.overrides()
-    if resolved.shape.num_gpus == 1:
-        layers = resolved.shape.model.num_hidden_layers
-        for key in (each for each in _GPU_LAYERS if each in resolved.shape.engine.features):
-            yield [(f"engine.{key}", each) for each in range(layers - 1, 0, -1)]
     yield from _smaller_caches(resolved)
     for key in _LIMITS:
-        below = int(asked.get(key, 1)) - 1
+        below = int(getattr(engine, key)) - 1
         yield [(f"engine.{key}", 2**power) for power in reversed(range(below.bit_length()))]
+    first = int(engine.gpu_memory_utilization * 100) + 1
+    yield [("engine.gpu_memory_utilization", cent / 100) for cent in range(first, round(_LARGEST_SHARE * 100) + 1)]
+    if shape.num_gpus == 1:
+        layers = range(shape.model.num_hidden_layers - 1, 0, -1)
+        for key in (each for each in _GPU_LAYERS if each in engine.features):
+            yield [(f"engine.{key}", each) for each in layers]
+    known = [each.format for each in formats_available(shape.model, engine, shape.hardware)]
+    yield [("quantization", each) for each in known if each != shape.quantization and each not in WIDE_FORMATS]
+    yield from _more_gpus(shape)
+
+
+def _more_gpus(shape: ReplicaShape) -> Iterator[list[tuple[str, Any]]]:
+    """Yield more tensor-parallel ranks, and more stages."""
+    ranks, stages = shape.tensor_parallel_size, shape.pipeline_parallel_size
+    sizes = [ranks * factor for factor in (2, 4, 8, 16, 32) if ranks * factor <= _LARGEST_TENSOR_PARALLEL]
+    yield [("tensor_parallel_size", each) for each in sizes]
+    yield [("pipeline_parallel_size", stages * factor) for factor in (2, 4)]
 
 
 def _smaller_caches(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
@@ -89,10 +231,10 @@ def _smaller_caches(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]
             yield [(f"engine.{key}", most)]
 
 
-def _fitting(scenario: Scenario, variants: list[tuple[str, Any]]) -> Iterator[str]:
+def _fitting(scenario: Scenario, variants: list[tuple[str, Any]], needed: int) -> Iterator[str]:
     for key, value in variants:
         plan = _plan(scenario, key, value)
-        if plan is not None and plan.fits:
+        if plan is not None and plan.fits and not plan.shortage_bytes and plan.max_model_len >= needed:
             yield f"deployment.{key}={value}"
 
 
@@ -120,9 +262,10 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
     from simserve.scenario.limits import open_limits
 
     memory, shape = resolved.memory, resolved.shape
+    fits = _reason(resolved) is None
     return {
         "warnings": leading_warnings(resolved.scenario),
-        "fits": memory.fits,
+        "fits": fits,
         "model": shape.model.name,
         "hardware": shape.hardware.name,
         "num_gpus": resolved.num_gpus,
@@ -142,6 +285,7 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
         "num_kv_blocks": memory.num_kv_blocks,
         "max_model_len": memory.max_model_len,
         "longest_sequence": memory.longest_sequence,
+        "shortage_bytes": memory.shortage_bytes,
         "host_bytes": memory.host_bytes,
         "max_concurrent_full_length": memory.max_concurrent_full_length,
         "parts": dict(memory.parts),
@@ -151,6 +295,6 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
         ],
         "open_limits": open_limits(resolved),
         "quality": quality_of(shape),
-        "what_fits": [] if memory.fits else remedies(resolved),
+        "what_fits": [] if fits and not memory.shortage_bytes else remedies(resolved),
         "engine_resolved": shape.engine.model_dump(),
     }

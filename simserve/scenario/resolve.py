@@ -83,8 +83,8 @@ class ResolvedScenario:
         return self.scenario.deployment.num_gpus
 
 
-def leading_warnings(*scenarios: Scenario) -> list[str]:
-    """Return what leads every answer about scenarios: which of their models has an architecture that is assumed.
+def assumed_architectures(*scenarios: Scenario) -> list[str]:
+    """Return which models of scenarios have an architecture that is assumed, a warning each.
 
     Raises:
         ProfileError: A model is missing or invalid.
@@ -222,9 +222,26 @@ def _check_handover(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> No
 def replica_shape(scenario: Scenario, connector: str | None = None) -> ReplicaShape:
     """Return one replica of the scenario, checked; ``connector`` as of `resolve`.
 
+    Where the scenario sets no ``max_model_len`` and the engine's default does not fit, it is the longest that does.
+
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
     """
+    shape = _shape_as_asked(scenario, connector)
+    if scenario.deployment.engine.max_model_len is not None:
+        return shape
+    return with_room_for_context(shape, lambda length: _shape_as_asked(_with_length(scenario, length), connector))
+
+
+def _with_length(scenario: Scenario, length: int) -> Scenario:
+    """Return the scenario as if it set ``max_model_len``."""
+    deployment = scenario.deployment
+    engine = deployment.engine.model_copy(update={"max_model_len": length})
+    return scenario.model_copy(update={"deployment": deployment.model_copy(update={"engine": engine})})
+
+
+def _shape_as_asked(scenario: Scenario, connector: str | None) -> ReplicaShape:
+    """Return one replica at the length that the scenario or the engine sets, whether it fits or not."""
     deployment, folder = scenario.deployment, scenario.folder
     with scenario.blaming("deployment.hardware"):
         hardware = load_hardware(deployment.hardware, folder)
@@ -250,7 +267,7 @@ def replica_shape(scenario: Scenario, connector: str | None = None) -> ReplicaSh
         if deployment.speculative is not None:
             shape = with_speculation(shape, deployment.speculative, folder)
         rules = load_engine(deployment.engine.name, folder).windows_of(engine.requested_version)
-        return with_room_for_context(with_windowed_kv(shape, rules, _connector(scenario, connector)))
+        return with_windowed_kv(shape, rules, _connector(scenario, connector))
 
 
 def _connector(scenario: Scenario, connector: str | None) -> str | None:

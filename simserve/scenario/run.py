@@ -24,12 +24,12 @@ from simserve.profiles.expected_errors import UNVALIDATED, expected_error, gener
 from simserve.scenario.control import control_of
 from simserve.scenario.features import feature_notes
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
-from simserve.scenario.fit import check_fit, quality_of
+from simserve.scenario.fit import check_fit, leading_warnings, quality_of
 from simserve.scenario.objective import objective
 from simserve.scenario.pools import pool_setups
 from simserve.scenario.pricing import grid
 from simserve.scenario.replication import replicate
-from simserve.scenario.resolve import ResolvedScenario, leading_warnings, resolve
+from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.seats import limit_gains, seats_curve
 from simserve.scenario.speculative import speculation_facts

@@ -99,7 +99,7 @@ INNER = {
     "rejected": "by_reason refusals",
     "memory": "fits total_bytes usable_bytes weights_bytes draft_weights_bytes states_bytes kv_bytes "
     "activation_bytes non_torch_bytes cuda_graph_bytes kv_bytes_per_token draft_kv_bytes_per_token num_kv_blocks "
-    "block_size max_concurrent_full_length longest_sequence host_bytes",
+    "block_size max_concurrent_full_length longest_sequence shortage_bytes host_bytes",
     "quality": None,
     "thresholds": None,
 }

@@ -8,12 +8,15 @@ import pytest
 
 from simserve.errors import InputError
 from simserve.perf.memory import (
+    NEAR_FIT_SHARE,
+    context_cut_note,
     is_context_cut,
     kv_bytes_per_token,
     plan_memory,
     relaid_expert_bytes,
     with_room_for_context,
 )
+from simserve.perf.shape import ReplicaShape
 from simserve.perf.weights import weights_bytes, weights_bytes_per_gpu
 from tests.perf.shapes import bare_shape, make_hardware, make_model, make_shape
 
@@ -46,24 +49,79 @@ def test_sglang_share_holds_weights_and_kv() -> None:
     assert plan.kv_bytes == pytest.approx(0.8 * (plan.total_bytes - plan.non_torch_bytes) - plan.weights_bytes)
 
 
-def test_sglang_starts_with_less_kv_than_the_context() -> None:
-    """Its default length is what the cache holds; a length asked for has to fit, and vLLM's does in any case."""
-    shape = make_shape("a100-sxm-80gb", "qwen3-32b", engine="sglang")
+@pytest.mark.parametrize(
+    ("engine", "hardware", "model", "full"),
+    [("sglang", "a100-sxm-80gb", "qwen3-32b", 40_960), ("vllm", "l4-24gb", "llama-3.1-8b", 131_072)],
+)
+def test_a_default_context_is_the_longest_that_fits(engine: str, hardware: str, model: str, full: int) -> None:
+    """With a KV cache that is too small, the default length is what it holds, and the plan says so."""
+
+    def at_length(length: int) -> ReplicaShape:
+        return make_shape(hardware, model, engine=engine, max_model_len=length)
+
+    shape = make_shape(hardware, model, engine=engine)
     assert not plan_memory(shape).fits
 
-    cut = with_room_for_context(shape)
+    cut = with_room_for_context(shape, at_length)
     plan = plan_memory(cut)
-    assert plan.fits
-    assert is_context_cut(cut.engine)
-    assert not is_context_cut(shape.engine)
-    assert plan.max_model_len == plan.longest_sequence == plan_memory(shape).longest_sequence < 40_960
-    assert "max_model_len (cut to what the KV cache holds) = 1.00 requests" in plan.arithmetic[-1]
 
-    asked = make_shape("a100-sxm-80gb", "qwen3-32b", engine="sglang", max_model_len=32_768)
-    other, roomy = make_shape("a100-sxm-80gb", "qwen3-32b"), make_shape(engine="sglang")
-    nothing = make_shape("l4-24gb", "qwen3-32b", engine="sglang")
-    for same in (asked, other, roomy, nothing):
-        assert with_room_for_context(same) is same
+    assert plan.fits
+    assert plan.max_model_len == plan.longest_sequence == plan_memory(shape).longest_sequence < full
+    assert not plan_memory(at_length(plan.max_model_len + shape.engine.block_size)).fits
+    assert not is_context_cut(shape.engine)
+    assert context_cut_note(shape.engine) is None
+    assert is_context_cut(cut.engine)
+    note = f"max_model_len {plan.max_model_len:,} of {full:,}: the longest that fits in the KV cache"
+    assert context_cut_note(cut.engine) == note
+    assert "max_model_len (the longest that fits in the KV cache) = 1.00 requests" in plan.arithmetic[-1]
+
+
+@pytest.mark.parametrize(("hardware", "model"), [("h100-sxm-80gb", "llama-3.1-8b"), ("l4-24gb", "qwen3-32b")])
+def test_a_context_that_fits_or_never_will_is_left_alone(hardware: str, model: str) -> None:
+    """Room for all of it, and weights beyond the GPU."""
+    shape = make_shape(hardware, model)
+
+    assert with_room_for_context(shape, lambda length: make_shape(hardware, model, max_model_len=length)) is shape
+
+
+def test_a_shorter_context_counts_with_the_activations_that_it_saves() -> None:
+    """Where vLLM does not chunk prefill the token budget follows the length, and more is left for KV."""
+
+    def at_length(length: int) -> ReplicaShape:
+        return make_shape("l4-24gb", "qwen2.5-7b", version="0.4", max_model_len=length)
+
+    shape = at_length(32_768)
+    at_full_length = plan_memory(shape).longest_sequence
+    source = {**shape.engine.sources, "max_model_len": "the model's"}
+    unset = dataclasses.replace(shape, engine=dataclasses.replace(shape.engine, sources=source))
+
+    cut = with_room_for_context(unset, at_length)
+
+    assert plan_memory(cut).fits
+    assert cut.engine.max_num_batched_tokens == cut.engine.max_model_len
+    assert plan_memory(cut).longest_sequence > at_full_length
+
+
+def test_a_small_shortage_is_simulated_and_said() -> None:
+    """gpt-oss-120b on one H100 at vLLM 0.11's defaults lacks about 1 % of the GPU; a tenth more GPU lacks nothing."""
+    near, roomy, far = (
+        plan_memory(make_shape("h100-sxm-80gb", "gpt-oss-120b", quantization="mxfp4", version="0.11", **given))
+        for given in (
+            {"max_model_len": 4096},
+            {"max_model_len": 4096, "gpu_memory_utilization": 0.95},
+            {"max_model_len": 4096, "gpu_memory_utilization": 0.85},
+        )
+    )
+
+    assert near.fits
+    assert 0.0 < near.shortage_bytes < NEAR_FIT_SHARE * near.total_bytes
+    assert near.kv_bytes == pytest.approx(NEAR_FIT_SHARE * near.total_bytes - near.shortage_bytes)
+    assert sum(near.parts.values()) == pytest.approx(near.total_bytes)
+    assert any("simulated with 2% of the GPU more" in line for line in near.arithmetic)
+    assert roomy.fits
+    assert roomy.shortage_bytes == 0.0
+    assert not far.fits
+    assert far.shortage_bytes == 0.0
 
 
 def test_kv_never_takes_memory_that_is_not_there() -> None:

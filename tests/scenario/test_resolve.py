@@ -162,8 +162,8 @@ def test_weights_that_do_not_fit_say_the_arithmetic_and_what_would() -> None:
 
 
 def test_a_kv_cache_below_one_full_request_says_the_longest_that_fits() -> None:
-    """The weights fit, one request of full length does not."""
-    resolved = resolve(make_scenario(_SHORT_OF_KV, **_LARGE))
+    """The weights fit, one request of the length that the scenario sets does not."""
+    resolved = resolve(make_scenario([*_SHORT_OF_KV, "deployment.engine.max_model_len=131072"], **_LARGE))
 
     with pytest.raises(InfeasibleError, match="KV cache smaller than one full-length request") as caught:
         check_fit(resolved)

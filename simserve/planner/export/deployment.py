@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.errors import ScenarioError
+from simserve.perf.memory import is_context_cut
 from simserve.perf.weights import checkpoint_bytes
 from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
@@ -322,6 +323,8 @@ def _engine_with(resolved: ResolvedScenario, options: EngineOptions) -> Resolved
 def _needed_knobs(resolved: ResolvedScenario) -> frozenset[str]:
     """Return the knobs of the scenario without which the engine would resolve to something else."""
     asked: EngineOptions = resolved.scenario.deployment.engine
+    if is_context_cut(resolved.shape.engine):
+        asked = asked.model_copy(update={"max_model_len": resolved.shape.engine.max_model_len})
     wanted = resolved.shape.engine.model_copy(update={"sources": {}})
     for key in [key for key in _KNOBS if getattr(asked, key) is not None]:
         without = asked.model_copy(update={key: None})

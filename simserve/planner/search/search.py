@@ -121,7 +121,7 @@ class Search:
             scenario = self.space.apply(overrides)
             resolved = resolve(scenario)
             for each in resolved.pools or (resolved,):
-                if not each.memory.fits:
+                if not each.memory.fits or each.memory.shortage_bytes:
                     return Member(overrides=overrides, status="does_not_fit", reason=shortage(each))
             priced = price(resolved.shape)
         except InputError as refusal:

@@ -12,6 +12,7 @@ from simserve.perf.memory import is_context_cut
 from simserve.planner.search.bound import Bound, loosest_limits
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
+from simserve.units import format_bytes
 from simserve.workload.requests import RequestSpecs
 
 
@@ -34,6 +35,8 @@ def bound_reason(bound: Bound, scenario: Scenario) -> str:
 def shortage(resolved: ResolvedScenario) -> str:
     """Return what a deployment that does not fit lacks."""
     memory = resolved.memory
+    if memory.shortage_bytes:
+        return f"does not quite fit: {format_bytes(memory.shortage_bytes)} lack on each GPU"
     if memory.longest_sequence == 0:
         return f"does not fit: {memory.arithmetic[-2] if len(memory.arithmetic) > 1 else memory.arithmetic[-1]}"
     return (

@@ -16,7 +16,7 @@ from simserve.planner.sweep.file import Finished, column_table, save_table
 from simserve.planner.sweep.point import OK, Row, failed_row, task_of
 from simserve.planner.sweep.workers import check_backend, rows_of
 from simserve.scenario.load import from_mapping, parse_override
-from simserve.scenario.resolve import leading_warnings
+from simserve.scenario.fit import leading_warnings
 from simserve.scenario.schema import Scenario
 
 if TYPE_CHECKING:
