@@ -388,7 +388,7 @@ def test_one_change_is_measured_on_the_deployment_as_it_is() -> None:
     times = [each["times"] for each in single["changes"] if each["times"] is not None]
     assert times == sorted(times, reverse=True)
     variants = {each["variant"]: each for each in single["changes"]}
-    fp8 = variants["FP8 weights"]
+    fp8 = next(each for name, each in variants.items() if name.startswith("fp8 weights, checkpoint "))
     assert fp8["output_throughput"] == pytest.approx(fp8["times"] * single["output_throughput"])
     assert fp8["times"] > 1
     assert "1,024 requests at a time" in variants
