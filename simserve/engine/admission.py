@@ -8,6 +8,7 @@ from __future__ import annotations
 from simserve.engine.numbers import sum_around
 from simserve.engine.prefix_cache import find_prefix
 from simserve.engine.state import ESTIMATE_CLIP, Replica, RequestTable
+from simserve.engine.windows import most_window_blocks
 
 
 def estimate_of(requests: RequestTable, index: int) -> int:
@@ -17,7 +18,14 @@ def estimate_of(requests: RequestTable, index: int) -> int:
 
 
 def has_room(
-    replica: Replica, requests: RequestTable, index: int, need: int, free: int, uncommitted: int, cached: int = 0
+    replica: Replica,
+    requests: RequestTable,
+    index: int,
+    need: int,
+    free: int,
+    free_window: int,
+    uncommitted: int,
+    cached: int = 0,
 ) -> bool:
     """Return whether the head of the queue may be admitted as far as blocks go.
 
@@ -25,8 +33,9 @@ def has_room(
         replica: The replica; its free blocks are passed as ``free`` because this step has taken some.
         requests: The table.
         index: The head of the queue.
-        need: Blocks of its first chunk, without those of the cached prefix.
+        need: Blocks of its first chunk, without those of the cached prefix that it shares.
         free: Blocks free after all that this step takes already, and after the cached prefix is in use.
+        free_window: The same of the windows' own pool, where they have one.
         uncommitted: ``estimate``: tokens the prefilling requests may still take.
         cached: Tokens of its cached prefix.
     """
@@ -38,10 +47,22 @@ def has_room(
             return True
         target = requests.prompt_tokens[index] + requests.generated_tokens[index] - cached
         committed = replica.new_token_ratio * replica.estimate_sum + uncommitted
+        if replica.keeps_windows:
+            free //= replica.block_weight
+            if replica.has_window_pool:
+                free = min(free, free_window)
         return target + estimate_of(requests, index) < free * config.block_size - committed
     if config.reserve_full_prompt:
         target = requests.prompt_tokens[index] + requests.generated_tokens[index] - cached
-        need = -(-target // config.block_size)
+        whole = -(-target // config.block_size)
+        if replica.keeps_windows:
+            found = min(cached // config.block_size, replica.window_blocks)
+            windowed = most_window_blocks(replica, whole + found)
+            if replica.has_window_pool and windowed > free_window:
+                return False
+            need = max(need, replica.full_weight * whole + replica.window_weight * windowed)
+        else:
+            need = whole
     return free - need >= (config.watermark_blocks if replica.num_running else 0)
 
 
@@ -50,10 +71,11 @@ def steps_until_admitted(replica: Replica, requests: RequestTable, num_steps: in
 
     With k steps the need is met when ``need < free(k) * block_size - ratio(k) * estimate(k)``. The right side is
     at most a concave function of k (exact for blocks of one token), so bisection finds where it can first
-    hold; from there the exact condition is checked. With speculative decoding, 1.
+    hold; from there the exact condition is checked. With speculative decoding, 1. Where windows have a pool of their
+    own, the head may have to wait for that one longer.
     """
     config = replica.config
-    if replica.progress is not None:
+    if replica.progress is not None or replica.block_weight != 1:
         # Free blocks fall in uneven steps: look again after every one.
         return 1
     index = replica.waiting[0]

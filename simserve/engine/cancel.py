@@ -17,6 +17,7 @@ from simserve.engine.paces import leave_at_pace
 from simserve.engine.prefix_cache import leave_prefix
 from simserve.engine.state import SHIFT, Replica, RequestTable
 from simserve.engine.swap import forget_swap
+from simserve.engine.windows import give_back
 
 
 def end_leap(replica: Replica, now: float) -> bool:
@@ -59,7 +60,7 @@ def _leave_prefill(replica: Replica, requests: RequestTable, index: int) -> None
     replica.prefilling.remove(index)
     replica.prefilled_tokens -= done
     if replica.grows:
-        replica.free_blocks += -(-done // replica.block_size)
+        give_back(replica, -(-done // replica.block_size))
     leave_prefix(replica, index, done)
     requests.computed_tokens[index] = 0
 

@@ -21,6 +21,7 @@ from simserve.engine.state import (
     Replica,
     RequestTable,
 )
+from simserve.engine.windows import give_back, window_growth_of_step
 
 
 def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, may_admit: bool) -> bool:
@@ -32,11 +33,21 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     budget = replica.token_budget - num_decodes * replica.tokens_per_decode
     max_chunk = config.max_chunk_tokens
     grows, block_size = replica.grows, replica.block_size
+    keeps_windows, has_window_pool = replica.keeps_windows, replica.has_window_pool
     # Blocks that the decodes of this step take come first.
     growth = 0
     if num_decodes and grows:
-        growth = replica.residues[replica.step % block_size] if replica.progress is None else growth_of_step(replica)
+        if replica.progress is not None or keeps_windows:
+            growth = growth_of_step(replica)
+        else:
+            growth = replica.residues[replica.step % block_size]
     free = replica.free_blocks - growth
+    # Of a pool that layers with a window have to themselves: what is free, and what the chunks take.
+    free_window = windows_taken = 0
+    if has_window_pool:
+        free_window = replica.free_window_blocks
+        if num_decodes:
+            free_window -= window_growth_of_step(replica)
     prompt_tokens, generated_tokens = requests.prompt_tokens, requests.generated_tokens
     computed_tokens = requests.computed_tokens
     uncommitted = 0  # estimate: new tokens and prompt tokens still to come of the prefilling ones
@@ -53,14 +64,21 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             remaining = prompt_tokens[index] + generated_tokens[index] - done
             chunk = min(remaining, max_chunk, budget)
             if chunk > 0 and grows:
-                need = -(-(done + chunk) // block_size) + (-done // block_size)
-                while need > free:
+                blocks = -(-(done + chunk) // block_size) + (-done // block_size)
+                need = blocks
+                if keeps_windows:
+                    need *= replica.block_weight
+                while need > free or (has_window_pool and blocks > free_window):
                     if cache is not None:
                         evict(cache, free)
                     victim = preempt(replica, requests)
                     has_preempted = True
                     growth = growth_of_step(replica) if num_decodes else 0
                     free = replica.free_blocks - growth - taken
+                    if has_window_pool:
+                        free_window = replica.free_window_blocks - windows_taken
+                        if num_decodes:
+                            free_window -= window_growth_of_step(replica)
                     if victim == index:
                         chunk = -1
                         break
@@ -70,6 +88,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     continue
                 free -= need
                 taken += need
+                if has_window_pool:
+                    free_window -= blocks
+                    windows_taken += blocks
             if replica.uses_estimate:
                 uncommitted += estimate_of(requests, index) + remaining - max(chunk, 0)
             if chunk > 0:
@@ -118,15 +139,24 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 break
             if grows:
                 need = -(-chunk // block_size)
+                window = 0
+                if keeps_windows:
+                    # Its own window of the prefix, beside the blocks that it shares.
+                    window = need + min(blocks, replica.window_blocks)
+                    need = replica.full_weight * need + replica.window_weight * window
                 if is_plain:
                     has_space = need + idle <= free
                 else:
-                    has_space = has_room(replica, requests, index, need, free - idle, uncommitted, cached)
+                    has_space = has_room(replica, requests, index, need, free - idle, free_window, uncommitted, cached)
+                if has_window_pool and window > free_window:
+                    has_space = False
                 if not has_space:
                     replica.blocked_by = BLOCKED_BY_BLOCKS
                     break
                 free -= need + idle
                 taken += need
+                if has_window_pool:
+                    free_window -= window
                 replica.running.append(index)
                 if replica.uses_estimate:
                     uncommitted += estimate_of(requests, index) + target - chunk
@@ -153,6 +183,11 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                         load_prefix(replica, requests, index, blocks)
                     if grows:
                         replica.free_blocks -= idle
+                        if keeps_windows:
+                            own = min(blocks, replica.window_blocks)
+                            replica.free_blocks -= replica.window_weight * own
+                            if has_window_pool:
+                                replica.free_window_blocks -= own
                     use_prefix(cache, index, blocks, idle)
                     computed_tokens[index] = cached
                     replica.prefilled_tokens += cached
@@ -252,6 +287,9 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
     index, chunk = replica.chunk_requests[0], replica.chunk_tokens[0]
     done = requests.computed_tokens[index]
     num_steps = (requests.prompt_tokens[index] + requests.generated_tokens[index] - done - 1) // chunk
+    if replica.keeps_windows:
+        # What a chunk leaves outside the window is free before the next one.
+        return 1
     if num_steps < 2 or (replica.prefilling and (len(replica.prefilling) > 1 or replica.prefilling[0] != index)):
         return 1
     if replica.waiting and (
@@ -350,7 +388,7 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
         generated += 1
         if generated == requests.output_tokens[index]:
             if replica.grows:
-                replica.free_blocks += -(-computed // replica.block_size)
+                give_back(replica, -(-computed // replica.block_size))
             finish(replica, requests, index)
             num_finished += 1
         else:

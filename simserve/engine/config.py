@@ -49,7 +49,15 @@ class EngineConfig:
         offload_block_seconds: Seconds that loading one of them adds to a step.
         offload_latency: Seconds that a step with loads waits besides.
         block_size: Tokens a KV block.
-        num_blocks: KV blocks of the replica; ``num_blocks * block_size`` tokens of KV.
+        num_blocks: KV blocks of the replica; ``num_blocks * block_size`` tokens of KV, of ``full_groups +
+            window_groups`` groups of layers where windows are kept.
+        full_groups: Blocks of the pool that a KV block takes in the layers that see everything: 1, or 0 where no layer
+            does.
+        window_groups: Blocks of the pool that it takes in the layers with a window: groups of layers that share the
+            pool (vLLM). 0 with a pool of their own.
+        window_blocks: Blocks that a layer with a window holds of a request at most, but for the chunk that is being
+            computed (`simserve.engine.windows`); 0: all layers keep everything.
+        num_window_blocks: Blocks of the pool that layers with a window have to themselves (SGLang); 0: they share.
         watermark_blocks: Blocks that ``on_demand`` admission leaves free (vLLM V0 kept 1 %).
         static_batch_size: Most requests of a static batch.
         static_max_wait: Longest wait of a static batch's first request, seconds.
@@ -96,6 +104,10 @@ class EngineConfig:
     offload_latency: float = 0.0
     block_size: int
     num_blocks: int
+    full_groups: int = 1
+    window_groups: int = 0
+    window_blocks: int = 0
+    num_window_blocks: int = 0
     watermark_blocks: int = 0
     static_batch_size: int = 1
     static_max_wait: float = 0.0

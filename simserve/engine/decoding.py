@@ -9,6 +9,7 @@ from simserve.engine.kv import release_fixed
 from simserve.engine.paces import generated_at_pace, join_at_pace, leave_at_pace
 from simserve.engine.prefix_cache import leave_prefix
 from simserve.engine.state import COMPLETED, ESTIMATE_CLIP, SHIFT, Replica, RequestTable
+from simserve.engine.windows import join_window, leave_window, window_growth_of_step
 
 
 def join_decoding(replica: Replica, requests: RequestTable, index: int, context: int, generated: int) -> None:
@@ -23,6 +24,8 @@ def join_decoding(replica: Replica, requests: RequestTable, index: int, context:
     """
     if replica.progress is not None:
         join_at_pace(replica, requests, replica.progress, index, context, generated)
+        if replica.keeps_windows:
+            join_window(replica, requests, index, context)
         return
     step = replica.step
     finish_step = step + requests.output_tokens[index] - generated
@@ -35,6 +38,8 @@ def join_decoding(replica: Replica, requests: RequestTable, index: int, context:
     heappush(replica.finish_heap, finish_step << SHIFT | index)
     if replica.grows:
         replica.residues[(step - context) % replica.block_size] += 1
+        if replica.keeps_windows:
+            join_window(replica, requests, index, context)
         if replica.uses_estimate:
             most = requests.max_tokens[index]
             if most > ESTIMATE_CLIP:
@@ -61,7 +66,10 @@ def leave_decoding(replica: Replica, requests: RequestTable, index: int, context
     replica.context_sum -= context
     if replica.grows:
         block_size = replica.block_size
-        replica.free_blocks += -(-context // block_size)
+        if replica.keeps_windows:
+            leave_window(replica, requests, index, -(-context // block_size))
+        else:
+            replica.free_blocks += -(-context // block_size)
         replica.residues[(replica.step - context) % block_size] -= 1
         if replica.uses_estimate:
             most = requests.max_tokens[index]
@@ -96,10 +104,14 @@ def generated_by_now(replica: Replica, requests: RequestTable, index: int) -> in
 
 
 def growth_of_step(replica: Replica) -> int:
-    """Return the blocks that the next step's decodes take."""
+    """Return the blocks of the pool that the next step's decodes take."""
     if replica.progress is not None:
-        return replica.progress.growth(replica.step, 1)
-    return replica.residues[replica.step % replica.block_size]
+        growth = replica.progress.growth(replica.step, 1)
+    else:
+        growth = replica.residues[replica.step % replica.block_size]
+    if replica.keeps_windows:
+        return replica.full_weight * growth + replica.window_weight * window_growth_of_step(replica)
+    return growth
 
 
 def steps_until_dry(replica: Replica) -> int:

@@ -6,6 +6,7 @@ from simserve.engine.decoding import growth_of_step, join_decoding
 from simserve.engine.kv import take_fixed
 from simserve.engine.numbers import remove_all
 from simserve.engine.state import Replica, RequestTable
+from simserve.engine.windows import pool_blocks, take_blocks, window_growth_of_step
 
 
 def strike(replica: Replica, index: int) -> None:
@@ -26,11 +27,16 @@ def take_in(replica: Replica, requests: RequestTable, index: int, now: float) ->
         return False
     prompt, block_size = requests.prompt_tokens[index], replica.block_size
     if replica.grows:
-        need = -(-prompt // block_size)
+        blocks = -(-prompt // block_size)
         grown = growth_of_step(replica) if replica.num_decoding else 0
-        if need + grown + (prompt % block_size == 0) > replica.free_blocks:
+        need = pool_blocks(replica, blocks + (prompt % block_size == 0))
+        if need + grown > replica.free_blocks:
             return False
-        replica.free_blocks -= need
+        if replica.has_window_pool:
+            grown = window_growth_of_step(replica) if replica.num_decoding else 0
+            if min(blocks + 1, replica.window_blocks) + grown > replica.free_window_blocks:
+                return False
+        take_blocks(replica, blocks)
         replica.running.append(index)
     elif not take_fixed(replica, requests, index):
         return False

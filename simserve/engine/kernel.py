@@ -46,6 +46,7 @@ from simserve.engine.state import (
 from simserve.engine.static import complete_static, plan_static, submit_static
 from simserve.engine.swap import end_swaps, swap_in
 from simserve.engine.uncached import complete_uncached, plan_uncached
+from simserve.engine.windows import affordable_steps, cross, held_tokens, take_chunks, take_leap
 from simserve.errors import InvariantError
 
 
@@ -126,6 +127,9 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     has_extras = replica.has_extras
     if has_extras and replica.cache is not None:
         held -= replica.cache.num_duplicates * block_size
+    keeps_windows = replica.keeps_windows
+    if keeps_windows:
+        held = held_tokens(replica, requests, held)
     used_before = used_after = (
         (replica.num_blocks - replica.free_blocks) * block_size if grows else used_tokens(replica)
     )
@@ -154,9 +158,9 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         if progress is not None:
             advance = progress.total / GRID
             replica.advances.append(advance)
-            if grows:
+            if grows and not keeps_windows:
                 taken = progress.take(step, num_steps)
-        elif grows:
+        elif grows and not keeps_windows:
             if num_steps == 1:
                 taken = replica.residues[step % block_size]
             else:
@@ -164,7 +168,11 @@ def complete(replica: Replica, requests: RequestTable) -> int:
                 remainder = num_steps % block_size
                 if remainder:
                     taken += sum_around(replica.residues, step % block_size, remainder)
+        if keeps_windows:
+            taken = take_leap(replica, num_steps)
         replica.step = step + num_steps
+        if keeps_windows:
+            cross(replica, requests)
         replica.context_sum = context_sum + advance * num_steps
         replica.last_decode_time = now
         if replica.estimate_sum:
@@ -175,7 +183,9 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     num_chunks = len(chunks)
     prefill_tokens = replica.prefill_tokens
     if grows:
-        if num_chunks:
+        if num_chunks and keeps_windows:
+            taken += take_chunks(replica, requests)
+        elif num_chunks:
             blocks = replica.scheduled_blocks
             taken += blocks if num_steps == 1 and blocks >= 0 else chunk_blocks(replica, requests, num_steps)
         if taken:
@@ -264,7 +274,9 @@ def plan(replica: Replica, requests: RequestTable) -> None:
                 is_restless = True
         else:
             # No step takes more blocks than requests decode.
-            if replica.grows and (replica.num_decoding > replica.free_blocks or progress is not None):
+            if replica.grows and (
+                replica.num_decoding > replica.free_blocks or progress is not None or replica.keeps_windows
+            ):
                 has_preempted = make_room(replica, requests)
             if replica.swaps and not has_preempted and swap_in(replica, requests):
                 is_restless = True
@@ -279,7 +291,9 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     else:
         if replica.chunk_requests:
             forget_chunks(replica)
-        if replica.grows and (replica.num_decoding > replica.free_blocks or progress is not None):
+        if replica.grows and (
+            replica.num_decoding > replica.free_blocks or progress is not None or replica.keeps_windows
+        ):
             is_restless = make_room(replica, requests)
 
     num_decoding = replica.num_decoding
@@ -292,7 +306,9 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     if not is_restless:
         num_steps = (replica.finish_heap[0] >> SHIFT) - replica.step
         if replica.grows:
-            if progress is not None:
+            if replica.keeps_windows:
+                num_steps = affordable_steps(replica, num_steps)
+            elif progress is not None:
                 num_steps = progress.affordable_steps(replica.step, num_steps, replica.free_blocks)
             elif num_decoding * (num_steps // replica.block_size + 1) > replica.free_blocks:
                 num_steps = min(num_steps, steps_until_dry(replica))

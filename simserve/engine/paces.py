@@ -9,6 +9,7 @@ from heapq import heappush
 
 from simserve.engine.progress import GRID, Progress
 from simserve.engine.state import ESTIMATE_CLIP, SHIFT, Replica, RequestTable
+from simserve.engine.windows import leave_window
 
 
 def join_at_pace(
@@ -39,7 +40,10 @@ def leave_at_pace(replica: Replica, requests: RequestTable, progress: Progress, 
     replica.context_sum -= context
     held = progress.leave(base, pace, step, requests.joined_step[index])
     if replica.grows:
-        replica.free_blocks += held
+        if replica.keeps_windows:
+            leave_window(replica, requests, index, held)
+        else:
+            replica.free_blocks += held
         if replica.uses_estimate:
             _estimate(replica, requests, index, -1, context - requests.prompt_tokens[index] + 1)
 

@@ -14,6 +14,7 @@ from simserve.engine.prefix_cache import find_prefix, leave_prefix
 from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import EVICTED, MASK, SHIFT, UNFINISHED, Replica, RequestTable
 from simserve.engine.swap import swap_out
+from simserve.engine.windows import give_back, window_growth_of_step
 
 RETRACT_DECODE_STEPS = 20
 """Steps of head-room in SGLang's new-token ratio after a retraction (``SGLANG_RETRACT_DECODE_STEPS``)."""
@@ -22,9 +23,15 @@ RETRACT_DECODE_STEPS = 20
 def make_room(replica: Replica, requests: RequestTable) -> bool:
     """Preempt until the next step's decodes have their blocks; return whether anyone had to go."""
     has_preempted = False
-    if replica.progress is not None and replica.progress.most_growth(1) <= replica.free_blocks:
+    if (
+        replica.progress is not None
+        and replica.block_weight * replica.progress.most_growth(1) <= replica.free_blocks
+        and not replica.has_window_pool
+    ):
         return False
-    while growth_of_step(replica) > replica.free_blocks:
+    while growth_of_step(replica) > replica.free_blocks or (
+        replica.has_window_pool and window_growth_of_step(replica) > replica.free_window_blocks
+    ):
         # The chunks of the step before: nobody has one in this step yet.
         replica.chunk_requests.clear()
         preempt(replica, requests)
@@ -64,9 +71,14 @@ def make_way(replica: Replica, requests: RequestTable) -> bool:
         if swapped:
             chunk = swapped + 1
         growth = 0 if replica.is_prefill_first else growth_of_step(replica)
-        need = -(-chunk // replica.block_size) + idle + growth
+        window = min(blocks, replica.window_blocks)
+        need = replica.block_weight * -(-chunk // replica.block_size) + replica.window_weight * window + idle + growth
         if replica.num_running < replica.max_num_seqs and need <= replica.free_blocks:
-            return True
+            window += -(-chunk // replica.block_size)
+            if replica.has_window_pool and not replica.is_prefill_first:
+                window += window_growth_of_step(replica)
+            if not replica.has_window_pool or window <= replica.free_window_blocks:
+                return True
         victim = max(worse)
         worse.remove(victim)
         running.remove(victim[2])
@@ -85,7 +97,7 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         computed = done = requests.computed_tokens[index]
         replica.prefilling.remove(index)
         replica.prefilled_tokens -= done
-        replica.free_blocks += -(-done // replica.block_size)
+        give_back(replica, -(-done // replica.block_size))
         requests.computed_tokens[index] = 0
     else:
         finish_step = requests.finish_step[index]

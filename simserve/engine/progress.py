@@ -96,6 +96,10 @@ class Progress:
                 high = middle
         return low
 
+    def steps_to_hold(self, base: int, pace: int, step: int, blocks: int) -> int:
+        """Return after how many steps, the first of them ``step``, a request holds so many blocks, at least one."""
+        return max(-((base + pace * step + self._offset - blocks * self._period) // pace), 0) + 1
+
     def num_requests(self) -> int:
         """Return how many requests are counted."""
         return sum(count[0] for count, _ in self._groups.values())

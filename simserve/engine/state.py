@@ -182,6 +182,7 @@ class Replica:
         "attended_pairs",
         "batch_rows",
         "block_size",
+        "block_weight",
         "blocked_by",
         "cache",
         "chunk_requests",
@@ -189,6 +190,7 @@ class Replica:
         "config",
         "context_squares",
         "context_sum",
+        "crossing_heap",
         "decode_attention_base",
         "decode_base",
         "decode_slope",
@@ -202,6 +204,8 @@ class Replica:
         "free_blocks",
         "free_ranges",
         "free_swap_blocks",
+        "free_window_blocks",
+        "full_weight",
         "gap_leaps",
         "gap_values",
         "grows",
@@ -210,6 +214,7 @@ class Replica:
         "has_plain_admission",
         "has_priorities",
         "has_slots",
+        "has_window_pool",
         "identity",
         "increment_seconds",
         "irregular_gaps",
@@ -217,6 +222,7 @@ class Replica:
         "is_open",
         "is_ordered",
         "is_prefill_first",
+        "keeps_windows",
         "last_decode_time",
         "late_arrivals_sum",
         "late_tokens",
@@ -228,6 +234,7 @@ class Replica:
         "new_token_ratio",
         "num_blocks",
         "num_decoding",
+        "num_growing_windows",
         "num_outstanding",
         "num_queued",
         "num_running",
@@ -257,6 +264,12 @@ class Replica:
         "tokens_per_decode",
         "uses_estimate",
         "waiting",
+        "window_blocks",
+        "window_context",
+        "window_progress",
+        "window_residues",
+        "window_sum",
+        "window_weight",
     )
 
     def __init__(self, identity: int, config: EngineConfig, times: StepTimes) -> None:
@@ -319,6 +332,24 @@ class Replica:
         self.num_blocks = capacity // config.max_model_len if config.kv_allocation == "static" else config.num_blocks
         self.free_blocks = self.num_blocks
         self.residues = [0] * config.block_size
+        # Layers with a window (`simserve.engine.windows`): a block weighs so much in the pool, and the window is full
+        # from so many blocks, or tokens, on.
+        self.keeps_windows = self.grows and config.window_blocks > 0
+        self.full_weight = config.full_groups if self.keeps_windows else 1
+        self.window_weight = config.window_groups if self.keeps_windows else 0
+        self.block_weight = self.full_weight + self.window_weight
+        self.window_blocks = config.window_blocks
+        self.window_context = (config.window_blocks - 1) * config.block_size + 1
+        self.has_window_pool = self.keeps_windows and config.num_window_blocks > 0
+        self.free_window_blocks = config.num_window_blocks
+        # Decoding requests whose windows are not full yet, and the tokens that windows hold of all decoding ones.
+        self.num_growing_windows = 0
+        self.window_residues = [0] * config.block_size
+        self.window_sum: float = 0
+        self.crossing_heap: list[int] = []
+        self.window_progress: Progress | None = None
+        if self.keeps_windows and config.num_speculative_tokens:
+            self.window_progress = Progress(config.num_speculative_tokens, config.block_size)
         self.swaps = config.preemption_mode == "swap"
         # A prefix cache or swapping: one question on the hot path instead of several.
         self.has_extras = self.swaps

@@ -1,6 +1,7 @@
 """What fits on a GPU: weights, activations, runtime, and the KV blocks in the rest, with the arithmetic.
 
-"Does not fit" is an answer. Sliding-window layers are charged like full ones.
+"Does not fit" is an answer. Layers with a sliding window are charged like all others, unless the engine keeps their
+window alone (`simserve.perf.windowed_kv`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from simserve.perf.quantization import format_name, kv_element_bytes, part_bits
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.speculation import draft_weights_bytes
 from simserve.perf.weights import layer_weights_bytes, weights_bytes_per_gpu
+from simserve.perf.windowed_kv import WindowLayout, window_layout
 from simserve.profiles.engine import ResolvedEngine
 from simserve.units import format_bytes
 
@@ -47,13 +49,16 @@ class MemoryPlan:
         activation_bytes: Peak of activations.
         non_torch_bytes: CUDA context, libraries and communication buffers.
         cuda_graph_bytes: Captured graphs.
-        kv_bytes_per_token: KV of one token, in what drafts too.
+        kv_bytes_per_token: KV of one token that every layer holds, those with a sliding window too, and what drafts.
         draft_kv_bytes_per_token: The drafts' part of it.
-        num_kv_blocks: Whole blocks in ``kv_bytes``, 0 when nothing is left.
+        num_kv_blocks: Whole blocks of tokens that every layer holds, 0 when nothing is left; where layers with a window
+            keep no more (`windows`), requests that outgrow it find room for more.
         block_size: Tokens a block.
         max_model_len: Longest request that the engine admits, tokens.
-        max_concurrent_full_length: KV tokens over ``max_model_len``.
+        max_concurrent_full_length: Requests of ``max_model_len`` that fit at once, as the engine reckons.
         longest_sequence: Tokens that one request can hold, 0 when nothing is left.
+        windows: How layers with a sliding window share the room, where they keep their window alone; None: they hold
+            everything.
         host_bytes: Host memory that the replica's weights and KV outside the GPUs take; 0 without.
         arithmetic: Lines a person can check.
         parts: Name -> bytes: ``weights, kv, activations, runtime, cuda_graphs, unused`` and, with speculative
@@ -77,6 +82,7 @@ class MemoryPlan:
     max_model_len: int
     max_concurrent_full_length: float
     longest_sequence: int
+    windows: WindowLayout | None = None
     host_bytes: float
     arithmetic: tuple[str, ...]
     parts: Mapping[str, float]
@@ -104,11 +110,18 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
         lines.append(f"but only {format_bytes(total)} total{_subtracted(needs)} = {_signed(physical)} are there")
     per_token = kv_bytes_per_token(shape)
     num_blocks = min(max(int(kv_bytes // (per_token * engine.block_size)), 0), _host_blocks(shape))
+    windows = window_layout(shape, max(kv_bytes, 0.0), draft_kv_bytes_per_token(shape))
+    if windows is not None:
+        num_blocks = windows.num_full_context_blocks
     num_tokens = num_blocks * engine.block_size
     if engine.kv_allocation == "none":
         num_tokens = engine.max_model_len if kv_bytes >= 0 else 0
     # The last drafts of a request reach beyond its end and need slots all the same.
-    longest = max(num_tokens - shape.num_speculative_tokens, 0)
+    one_request = num_tokens
+    if windows is not None:
+        most = -(-(engine.max_model_len + shape.num_speculative_tokens) // engine.block_size)
+        one_request = max(windows.longest_blocks(most) * engine.block_size, num_tokens)
+    longest = max(one_request - shape.num_speculative_tokens, 0)
     parts = {**needs, "kv": max(kv_bytes, 0.0)}
     in_host, host = host_bytes(shape, num_tokens), shape.hardware.host_of_node
     return MemoryPlan(
@@ -128,9 +141,12 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
         num_kv_blocks=num_blocks,
         block_size=engine.block_size,
         max_model_len=engine.max_model_len,
-        max_concurrent_full_length=_full_length_requests(shape, num_blocks, num_tokens),
+        max_concurrent_full_length=windows.max_concurrent_full_length
+        if windows is not None
+        else _full_length_requests(shape, num_blocks, num_tokens),
         longest_sequence=longest,
-        arithmetic=(*lines, *_kv_lines(shape, kv_bytes, per_token, num_tokens), *_host_lines(shape, in_host)),
+        windows=windows,
+        arithmetic=(*lines, *_kv_lines(shape, kv_bytes, per_token, num_tokens, windows), *_host_lines(shape, in_host)),
         parts=parts | {"unused": total - sum(parts.values())},
     )
 
@@ -379,7 +395,9 @@ def _draft_line(shape: ReplicaShape, draft: ReplicaShape, weights: float) -> str
     )
 
 
-def _kv_lines(shape: ReplicaShape, kv_bytes: float, per_token: float, num_tokens: int) -> list[str]:
+def _kv_lines(
+    shape: ReplicaShape, kv_bytes: float, per_token: float, num_tokens: int, windows: WindowLayout | None
+) -> list[str]:
     engine = shape.engine
     if kv_bytes <= 0:
         return ["nothing is left for KV"]
@@ -387,6 +405,9 @@ def _kv_lines(shape: ReplicaShape, kv_bytes: float, per_token: float, num_tokens
         return ["no KV cache: every step computes its prefixes anew"]
     block, num_blocks = engine.block_size, num_tokens // engine.block_size
     length = f"{engine.max_model_len:,} max_model_len" + (f" ({_CUT[2:]})" if is_context_cut(engine) else "")
+    if windows is not None:
+        requests = f"{windows.max_concurrent_full_length:.2f} requests of {length}"
+        return [*windows.lines, f"{num_tokens:,} tokens that every layer holds, or {requests} with windows kept"]
     return [
         f"{format_bytes(kv_bytes)} / ({per_token:,.0f} B a token x {block} tokens a block) = "
         f"{num_blocks:,} blocks = {num_tokens:,} tokens",

@@ -19,6 +19,7 @@ from simserve.perf.quantization import Precision, format_name, kv_format_note, r
 from simserve.perf.weights import layer_weights_bytes
 from simserve.profiles.checkpoint import PARTS, Part, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
+from simserve.profiles.engine_memory import WindowedKV
 from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.model import ModelProfile
 from simserve.units import GIB, format_bytes
@@ -69,6 +70,7 @@ class ReplicaShape:
         operator_tables: Folder of measured operator tables; None: fitted curves and rooflines alone.
         attention: ``flash`` (scores stay on the chip) or ``standard`` (scores go through memory).
         speculation: Speculative decoding; None: one token a step.
+        windowed_kv: How layers with a sliding window keep no more than their window; None: they keep everything.
     """
 
     hardware: HardwareProfile
@@ -84,6 +86,7 @@ class ReplicaShape:
     operator_tables: Path | None = None
     attention: Attention = "flash"
     speculation: Speculation | None = None
+    windowed_kv: WindowedKV | None = None
 
     @property
     def num_gpus(self) -> int:

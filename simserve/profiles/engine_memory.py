@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from simserve.units import Bytes
 from simserve.validation import FrozenModel
@@ -71,3 +71,40 @@ class RuntimeMemory(FrozenModel):
     """Weight formats whose experts are laid out anew on the GPU, where their first matrices then stay twice."""
     source: str
     """Where the figures come from."""
+
+
+class WindowedKV(FrozenModel):
+    """From which version on an engine keeps no more of a layer with a sliding window than the window, and how.
+
+    Two layouts: groups of equally many layers that share one pool of blocks (vLLM), or a pool of its own for the
+    layers with a window (SGLang).
+    """
+
+    since: str
+    """Version from which this holds, until the next entry."""
+    own_pool_ratio: float | None = Field(default=None, gt=0, le=1)
+    """Tokens of the pool of layers with a window for each of the other pool; absent: all share one pool."""
+    padding_limit: float = Field(default=1.0, ge=1)
+    """One pool: where one kind has fewer times this as many layers as the other, groups are as large as the larger kind
+    and the smaller one is padded; otherwise as large as the smaller kind."""
+    recheck_windows: NonNegativeInt = 0
+    """Windows that a request grows by before the engine looks for tokens that have left its window."""
+    recheck_tokens: NonNegativeInt = 0
+    """The same in tokens."""
+    keeps_with_connector: bool = False
+    """Whether it does so too where a KV connector moves caches between servers."""
+    counts_steps_ahead: bool = False
+    """Whether the start-up check also counts the chunk of a step that is scheduled ahead."""
+    families: tuple[str, ...] = ()
+    """Families of models, by the beginnings of their names, that alone are kept so; empty: all."""
+    except_families: tuple[str, ...] = ()
+    """Families that are not."""
+    below_capability: float | None = None
+    """CUDA compute capability from which on it is off; absent: none."""
+    source: str
+    """Where the rules come from."""
+
+    def keeps(self, family: str) -> bool:
+        """Return whether models of a family are kept so."""
+        is_named = not self.families or family.startswith(self.families)
+        return is_named and not family.startswith(self.except_families or ("\0",))

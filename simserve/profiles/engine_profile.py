@@ -17,7 +17,7 @@ from simserve.errors import InputError, ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.checkpoint import WeightFormatName
 from simserve.profiles.engine_blocks import complete_versions
-from simserve.profiles.engine_memory import RuntimeMemory, SizeRange, StaticReserve
+from simserve.profiles.engine_memory import RuntimeMemory, SizeRange, StaticReserve, WindowedKV
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel, validate
 
@@ -319,10 +319,22 @@ class EngineProfile(FrozenModel):
     """Engine that it is a calibration of, whose kernels, weight formats and flags hold; absent: itself."""
     description: str
     """What it is and what the profile leaves out."""
+    windowed_kv: tuple[WindowedKV, ...] = ()
+    """How the KV of layers with a sliding window is kept, oldest first; empty: like that of all others."""
     devices: Devices | None = None
     """Whose devices it runs on; none: not known, any is accepted."""
     versions: tuple[EngineVersion, ...] = Field(min_length=1)
     """Known versions, oldest first."""
+
+    def windows_of(self, version: str | None) -> WindowedKV | None:
+        """Return how a version keeps layers with a sliding window; None: like all others. The newest without one.
+
+        Raises:
+            InputError: ``version`` is not a version number.
+        """
+        wanted = version_key(version or self.versions[-1].version)
+        fitting = [known for known in self.windowed_kv if version_key(known.since) <= wanted]
+        return fitting[-1] if fitting else None
 
     def nearest_version(self, requested: str | None) -> EngineVersion:
         """Return the defaults of the nearest version that is not newer than ``requested``.

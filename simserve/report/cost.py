@@ -185,11 +185,23 @@ def _api_lines(summary: Mapping[str, Any]) -> list[str]:
             f"{_tokens(prompt)} of prompts {_exact(api['input_usd_per_month'])} + {_tokens(output)} "
             f"of answers {_exact(api['output_usd_per_month'])} = {_exact(api['usd_per_month'])} a month"
         )
+    if api.get("cached_share"):
+        lines.append(f"{share(api['cached_share'])} of the prompt tokens from its cache{_caching(api)}")
     prices = _unit_prices(api)
     seen = "" if api["date"] is None else f"; {api['name']}, price seen {api['date']}"
     if api.get("is_old"):
         seen += ", more than a year before the newest of the catalogue"
     return [*lines, *([prices + seen] if prices else [])]
+
+
+def _caching(api: Mapping[str, Any]) -> str:
+    """Return the rules of an API's prompt cache; nothing where the provider states none."""
+    offer = api.get("prompt_caching")
+    if offer is None:
+        return ""
+    dearer = offer["write_factor"]
+    written = f"; what is written costs {dearer:g} times the input price" if dearer > 1 else ""
+    return f", which keeps prefixes from {offer['min_tokens']:,} tokens on for {offer['lifetime']} after use{written}"
 
 
 def _break_even_lines(summary: Mapping[str, Any]) -> list[str]:

@@ -74,7 +74,7 @@ def _long_request(resolved: ResolvedScenario) -> _Problem | None:
     if asked is not None or full is None or full >= FEW_FULL_LENGTH:
         return None
     longest = memory.max_model_len
-    size = longest * memory.kv_bytes_per_token
+    size = longest * memory.kv_bytes_per_token if memory.windows is None else memory.kv_bytes / full
     wrong = (
         f"without a maximum length a request may take {longest:,} tokens, {format_bytes(size)} a GPU, and {full:.1f} "
         "of those fill the KV cache, so that the others wait or are preempted"

@@ -77,6 +77,10 @@ def kv_layout(resolved: ResolvedScenario) -> str:
 
 
 def transferred_bytes_per_token(resolved: ResolvedScenario) -> float:
-    """Return the bytes of KV cache of one token over all layers and heads: what crosses a link."""
+    """Return the bytes of KV cache of one token over all layers and heads: what crosses a link.
+
+    Layers with a sliding window count like all others: an upper bound for prompts that outgrow it, where the engine
+    keeps, and sends, the window alone.
+    """
     shape = resolved.shape
     return shape.model.kv_bytes_per_token(KV_BITS[shape.kv_cache_dtype] / 8)

@@ -13,6 +13,7 @@ from simserve.errors import ScenarioError
 from simserve.perf.measured import measured_operators
 from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_context, with_room_for_states
 from simserve.perf.shape import ReplicaShape
+from simserve.perf.windowed_kv import with_windowed_kv
 from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.engine_profile import EngineProfile
@@ -105,10 +106,14 @@ def leading_warnings(*scenarios: Scenario) -> list[str]:
     return list(dict.fromkeys(each for each in named.values() if each is not None))
 
 
-def resolve(scenario: Scenario | ResolvedScenario) -> ResolvedScenario:
+def resolve(scenario: Scenario | ResolvedScenario, connector: str | None = None) -> ResolvedScenario:
     """Return the scenario with its profiles loaded and its engine and memory resolved; a resolved one as it is.
 
     That it does not fit is a value: ``memory.fits`` is false, and `simserve.scenario.fit` says what would.
+
+    Args:
+        scenario: The scenario.
+        connector: For one pool of several: what moves KV caches between them, in words; None: nothing does.
 
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
@@ -119,7 +124,7 @@ def resolve(scenario: Scenario | ResolvedScenario) -> ResolvedScenario:
     _check_apis(scenario)
     if scenario.deployment.pools:
         return _resolve_pools(scenario)
-    shape = replica_shape(scenario)
+    shape = replica_shape(scenario, connector)
     with scenario.blaming("deployment"):
         memory = plan_memory(shape)
     with scenario.blaming("pricing"):
@@ -151,7 +156,10 @@ def _check_apis(scenario: Scenario) -> None:
 
 
 def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
-    pools = tuple(resolve(_alone(scenario, number)) for number in range(len(scenario.deployment.pools)))
+    pools = tuple(
+        resolve(_alone(scenario, number), None if pool.role == "both" else "a KV connector between pools")
+        for number, pool in enumerate(scenario.deployment.pools)
+    )
     if scenario.deployment.streaming is not None:
         pools = tuple(replace(pool, engine=replace(pool.engine, api_token_seconds=0.0)) for pool in pools)
     for pool in pools:
@@ -206,8 +214,8 @@ def _check_handover(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> No
             raise ScenarioError(rule, remedy="give both roles one model, kv_cache_dtype and region")
 
 
-def replica_shape(scenario: Scenario) -> ReplicaShape:
-    """Return one replica of the scenario, checked.
+def replica_shape(scenario: Scenario, connector: str | None = None) -> ReplicaShape:
+    """Return one replica of the scenario, checked; ``connector`` as of `resolve`.
 
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
@@ -236,7 +244,15 @@ def replica_shape(scenario: Scenario) -> ReplicaShape:
         shape = with_room_for_states(shape)
         if deployment.speculative is not None:
             shape = with_speculation(shape, deployment.speculative, folder)
-        return with_room_for_context(shape)
+        rules = load_engine(deployment.engine.name, folder).windows_of(engine.requested_version)
+        return with_room_for_context(with_windowed_kv(shape, rules, _connector(scenario, connector)))
+
+
+def _connector(scenario: Scenario, connector: str | None) -> str | None:
+    """Return what moves KV caches in and out of the engine, in words; None: nothing does."""
+    if scenario.deployment.engine.kv_offload is not None:
+        return "kv_offload"
+    return connector
 
 
 def _check_layout(shape: ReplicaShape) -> None:
@@ -414,9 +430,12 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         reserve_full_prompt=engine.reserve_full_prompt,
         enable_prefix_caching=engine.enable_prefix_caching,
         block_size=engine.block_size,
-        num_blocks=memory.num_kv_blocks,
+        num_blocks=memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks,
+        **_window_fields(memory),
         data_parallel_size=shape.data_parallel_size,
-        watermark_blocks=int(engine.watermark * memory.num_kv_blocks),
+        watermark_blocks=int(
+            engine.watermark * (memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks)
+        ),
         static_batch_size=engine.static_batch_size,
         static_max_wait=engine.static_max_wait,
         new_token_ratio_initial=engine.new_token_ratio_initial,
@@ -434,6 +453,19 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         tokenization_per_token=engine.tokenization_per_token,
         api_token_seconds=engine.api_server_seconds_per_token,
     )
+
+
+def _window_fields(memory: MemoryPlan) -> dict[str, int]:
+    """Return what the scheduler obeys where layers with a window keep their window alone."""
+    layout = memory.windows
+    if layout is None:
+        return {}
+    return {
+        "full_groups": layout.full_groups,
+        "window_groups": layout.window_groups,
+        "window_blocks": layout.window_blocks,
+        "num_window_blocks": layout.num_window_blocks,
+    }
 
 
 def _launching_seconds(shape: ReplicaShape) -> float:

@@ -399,3 +399,39 @@ def _can_swap(case: Case) -> bool:
     is_plain = config.num_speculative_tokens == 0 and config.data_parallel_size == 1
     is_on_demand = (config.kv_allocation, config.admission) == ("paged", "on_demand")
     return is_plain and is_on_demand and not config.enable_prefix_caching
+
+
+@st.composite
+def windowed_cases(draw: st.DrawFn) -> Case:
+    """Draw a replica whose layers keep a window of each request, in the pool of the others or in one of their own."""
+    kinds = [pressed_cases(), pressed_cases(), cases(), shared_cases(), speculative_cases(), ranked_cases()]
+    case = draw(st.one_of(*kinds, ordered_cases(), offloading_cases()).filter(_grows))
+    config = case.config
+    full_groups = 1 if config.enable_prefix_caching else draw(st.sampled_from([1, 1, 1, 0]))
+    longest = math.ceil((config.max_model_len + config.num_speculative_tokens) / config.block_size)
+    window = draw(st.integers(1, longest + 1))
+    chunk = config.max_chunk_tokens if config.enable_chunked_prefill else config.max_model_len
+    # What a lone request needs: its window, and the chunk or the drafts that it computes beside it.
+    beside = math.ceil(max(chunk, 1 + config.num_speculative_tokens) / config.block_size)
+    most = min(longest, window + beside)
+    has_pool = full_groups == 1 and draw(st.booleans())
+    groups = 0 if has_pool else draw(st.integers(1, 4))
+    spare = draw(st.integers(0, 2 * (longest + groups * window)))
+    return Case(
+        replace(
+            config,
+            full_groups=full_groups,
+            window_groups=groups,
+            window_blocks=window,
+            num_window_blocks=most + draw(st.integers(0, longest)) if has_pool else 0,
+            num_blocks=full_groups * longest + groups * most + spare,
+        ),
+        case.times,
+        case.specs,
+    )
+
+
+def _grows(case: Case) -> bool:
+    config = case.config
+    is_growing = config.kv_allocation == "paged" and config.admission in ("on_demand", "estimate")
+    return _is_continuous(case) and is_growing and config.preemption_mode == "recompute"

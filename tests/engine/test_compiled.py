@@ -38,6 +38,7 @@ from tests.engine.strategies import (
     shared_cases,
     speculative_cases,
     swapping_cases,
+    windowed_cases,
 )
 from tests.engine.test_fuzz import CHECKS
 
@@ -56,6 +57,7 @@ KINDS = {
     "shared": shared_cases,
     "speculative": speculative_cases,
     "swapping": swapping_cases,
+    "windowed": windowed_cases,
 }
 
 

@@ -21,6 +21,7 @@ from tests.engine.strategies import (
     shared_cases,
     speculative_cases,
     swapping_cases,
+    windowed_cases,
 )
 from tests.oracle import walk
 
@@ -83,6 +84,13 @@ def test_the_kernel_agrees_with_the_walker_when_blocks_go_to_a_second_tier(case:
     agree_or_discard(case)
 
 
+@given(windowed_cases())
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker_when_layers_keep_a_window(case: Case) -> None:
+    """The same where some layers hold no more of a request than its window, and the chunk that is being computed."""
+    agree_or_discard(case)
+
+
 @pytest.mark.slow
 @given(
     st.one_of(
@@ -94,6 +102,7 @@ def test_the_kernel_agrees_with_the_walker_when_blocks_go_to_a_second_tier(case:
         ordered_cases(),
         swapping_cases(),
         offloading_cases(),
+        windowed_cases(),
     )
 )
 @settings(max_examples=5000, deadline=None, database=None, print_blob=True, suppress_health_check=CHECKS)

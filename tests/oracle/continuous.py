@@ -83,7 +83,7 @@ class ContinuousReplica(Replica):
         while True:
             decoding = [request for request in self.running if request.is_decoding]
             needs = [self.blocks_needed(request) for request in decoding]
-            if sum(needs) <= self.free:
+            if self.fits(sum(needs), sum(self.window_growth(request) for request in decoding)):
                 break
             self.preempt(step)
         if not step.has_preempted:
@@ -91,7 +91,7 @@ class ContinuousReplica(Replica):
             decoding = [request for request in self.running if request.is_decoding]
             needs = [self.blocks_needed(request) for request in decoding]
         for request, blocks in zip(decoding, needs, strict=True):
-            self.take(request, blocks)
+            self.take(request, blocks, self.window_growth(request))
         step.decoding = decoding
         if self.config.scheduler == "mixed":
             step.budget -= self.tokens_per_decode * len(decoding)
@@ -104,7 +104,7 @@ class ContinuousReplica(Replica):
             if growth + self.blocks_of(head.computed + 1) > self.free:
                 break
             self.running.append(self.waiting.popleft())
-            self.take(head, self.blocks_of(head.computed))
+            self.take(head, self.blocks_of(head.computed), 0)
             head.is_swapped = False
             self.free_in_host += head.blocks
             step.moved_blocks += head.blocks
@@ -119,6 +119,11 @@ class ContinuousReplica(Replica):
         if not self.is_growing:
             return 0
         return self.blocks_of(request.computed + self.tokens_per_decode) - request.blocks
+
+    def window_growth(self, request: Request) -> int:
+        """Return the blocks that it opens in a layer with a window: those of the others, until its window is full."""
+        is_full = request.window_blocks >= self.config.window_blocks
+        return 0 if is_full else self.blocks_needed(request)
 
     def tokens_gained(self, request: Request) -> float:
         """Return what a decode step brings a request, in tokens: its mean, drawn beforehand."""
@@ -135,10 +140,10 @@ class ContinuousReplica(Replica):
             blocks = 0
             if self.is_growing:
                 blocks = self.blocks_of(request.computed + chunk) - self.blocks_of(request.computed)
-            while request in self.running and blocks > self.free:
+            while request in self.running and not self.fits(blocks, blocks):
                 self.preempt(step)
             if request in self.running:
-                self.take(request, blocks)
+                self.take(request, blocks, blocks)
                 self.cache(request, request.computed + chunk)
                 step.chunks.append((request, chunk))
                 step.budget -= chunk
@@ -151,11 +156,12 @@ class ContinuousReplica(Replica):
                 break
             request = self.enter(step)
             if self.is_growing:
-                self.take(request, self.blocks_of(request.computed + chunk) - request.blocks)
+                blocks = self.blocks_of(request.computed + chunk) - request.blocks
+                self.take(request, blocks, blocks + self.window_of(request.blocks))
             elif self.config.kv_allocation == "paged":
-                self.take(request, self.blocks_of(self.longest(request)) - request.blocks)
+                self.take(request, self.blocks_of(self.longest(request)) - request.blocks, 0)
             elif self.config.kv_allocation == "static":
-                self.take(request, 1)
+                self.take(request, 1, 0)
             else:
                 address, size = self.first_fit(self.span_of(request)), self.span_of(request)
                 assert address is not None
@@ -199,21 +205,32 @@ class ContinuousReplica(Replica):
 
     def has_space(self, step: Step, head: Request, target: int, chunk: int, found: list[tuple[int, int]]) -> bool:
         """Whether the admission rule finds room for ``target`` tokens of the head behind its cached prefix."""
-        free = self.free - len(set(found) - self.in_use)
+        free = self.free - self.in_pool(len(set(found) - self.in_use), 0)
+        window = self.window_of(len(found))
         if self.config.kv_allocation == "static":
             return free >= 1
         if self.config.kv_allocation in ("pow2", "oracle"):
             return self.first_fit(self.span_of(head)) is not None
         if self.config.admission == "reserve":
             return free >= self.blocks_of(self.longest(head)) - len(found)
+        blocks = self.blocks_of(chunk)
+        needed, needed_window = self.in_pool(blocks, blocks + window), blocks + window
         if self.config.admission == "on_demand":
-            checked = self.blocks_of(target if self.config.reserve_full_prompt else chunk)
-            return free - checked >= self.config.watermark_blocks or (not self.running and free >= checked)
-        if free < self.blocks_of(chunk):
+            if self.config.reserve_full_prompt:
+                # A window never holds more than itself and a chunk of the prompt.
+                blocks = self.blocks_of(target)
+                longest_chunk = self.blocks_of(self.config.max_chunk_tokens)
+                whole_window = min(blocks + window, self.config.window_blocks + longest_chunk)
+                needed = max(needed, self.in_pool(blocks, whole_window))
+                needed_window = max(needed_window, whole_window)
+            if needed_window > self.free_window:
+                return False
+            return free - needed >= self.config.watermark_blocks or (not self.running and free >= needed)
+        if free < needed or self.free_window < needed_window:
             return False
         return not self.running or self.is_within_estimate(step, head, target, free)
 
-    def is_within_estimate(self, step: Step, head: Request, target: int, free: int) -> bool:
+    def is_within_estimate(self, step: Step, head: Request, target: int, free: float) -> bool:
         """Whether the expected new tokens of all leave room for the head (``estimate``)."""
         chunk_of = {request.index: chunk for request, chunk in step.chunks}
         decoding = sum(estimated_tokens(request) for request in self.running if request.is_decoding)
@@ -223,6 +240,9 @@ class ContinuousReplica(Replica):
             if not request.is_decoding
         )
         asked = target + estimated_tokens(head)
+        if self.keeps_windows:
+            # Blocks of the pool that are one block in every layer.
+            free = min(free // self.in_pool(1, 1), self.free_window)
         room = free * self.config.block_size - self.ratio * decoding - prefilling
         if self.ratio * decoding != round(self.ratio) * decoding:
             self.closest_estimate = min(self.closest_estimate, abs(asked - room))
@@ -296,10 +316,12 @@ class ContinuousReplica(Replica):
                 chunk = min(chunk, config.max_chunk_tokens, step.budget)
             if head.is_swapped:
                 chunk = head.computed + 1
-            free = self.free - len(set(found) - self.in_use)
-            if config.scheduler == "mixed":
-                free -= sum(self.blocks_needed(request) for request in self.running if request.is_decoding)
-            if len(self.running) < config.max_num_seqs and self.blocks_of(chunk) <= free:
+            decoding = [request for request in self.running if request.is_decoding and config.scheduler == "mixed"]
+            blocks = len(set(found) - self.in_use) + self.blocks_of(chunk)
+            blocks += sum(self.blocks_needed(request) for request in decoding)
+            window_blocks = self.window_of(len(found)) + self.blocks_of(chunk)
+            window_blocks += sum(self.window_growth(request) for request in decoding)
+            if len(self.running) < config.max_num_seqs and self.fits(blocks, window_blocks):
                 break
             self.preempt(step, max(worse, key=lambda one: (one.priority, one.ready, one.index)))
         step.has_preempted = False
@@ -363,6 +385,9 @@ class ContinuousReplica(Replica):
             request.computed += gained[request]
         for request, chunk in step.chunks:
             request.computed += chunk
+        for request in self.running:
+            # What no query sees any more is free again.
+            request.window_blocks = self.window_of(request.window_blocks)
         finished = []
         for request in [request for request, _ in step.chunks] + sorted(step.decoding, key=lambda one: one.index):
             if request.is_decoding:
@@ -409,8 +434,9 @@ class ContinuousReplica(Replica):
         assert step.requests, "a step that holds nothing"
         assert len(set(step.requests)) == len(step.requests)
         assert all(request in self.running for request in step.requests)
-        assert sum(request.blocks - len(request.shared) for request in self.running) + len(self.cached) <= self.capacity
+        assert self.own + self.in_pool(len(self.cached), 0) <= self.capacity
         assert self.free >= 0
+        assert self.free_window >= 0
         assert len(self.running) <= config.max_num_seqs
         assert all(request.blocks == 0 for request in self.waiting)
         if config.kv_allocation == "none":
@@ -439,6 +465,8 @@ class ContinuousReplica(Replica):
                 assert request.blocks * self.config.block_size >= after
             elif self.config.kv_allocation != "static":
                 assert request.span[1] - request.span[0] >= after
+            if self.keeps_windows:
+                assert request.window_blocks >= self.window_of(self.blocks_of(after))
         edges = [edge for span in sorted(self.spans) for edge in span]
         assert edges == sorted(edges)
         assert not edges or (edges[0] >= 0 and edges[-1] <= self.kv_tokens)

@@ -40,6 +40,7 @@ class Request:
     generated: int = 0
     fraction: float = 0.0
     blocks: int = 0
+    window_blocks: int = 0
     shared: list[tuple[int, int]] = field(default_factory=list)
     is_private: bool = False
     cached_tokens: int = -1
@@ -234,21 +235,55 @@ class Replica(ABC):
 
     @property
     def free(self) -> int:
-        """Blocks (or slots) that no running request holds, alone or with others."""
-        own = sum(request.blocks - len(request.shared) for request in self.running)
-        return self.capacity - own - len(self.in_use)
+        """Blocks (or slots) of the pool that no running request holds, alone or with others."""
+        return self.capacity - self.own - self.in_pool(len(self.in_use), 0)
+
+    @property
+    def own(self) -> int:
+        """Blocks (or slots) of the pool that running requests hold each for itself."""
+        return sum(
+            self.in_pool(request.blocks - len(request.shared), request.window_blocks) for request in self.running
+        )
+
+    @property
+    def free_window(self) -> float:
+        """Blocks free in the pool that layers with a window have to themselves; any number where they have none."""
+        if not self.keeps_windows or not self.config.num_window_blocks:
+            return math.inf
+        return self.config.num_window_blocks - sum(request.window_blocks for request in self.running)
+
+    @property
+    def keeps_windows(self) -> bool:
+        """Whether layers with a window keep no more of a request than their window."""
+        is_growing = self.config.kv_allocation == "paged" and self.config.admission in ("on_demand", "estimate")
+        return is_growing and self.config.window_blocks > 0
+
+    def in_pool(self, blocks: int, window_blocks: int) -> int:
+        """Return what so many blocks of a layer that sees everything, and of one with a window, are in the pool."""
+        if not self.keeps_windows:
+            return blocks
+        return self.config.full_groups * blocks + self.config.window_groups * window_blocks
+
+    def fits(self, blocks: int, window_blocks: int) -> bool:
+        """Whether so many are free in every pool."""
+        return self.in_pool(blocks, window_blocks) <= self.free and window_blocks <= self.free_window
+
+    def window_of(self, blocks: int) -> int:
+        """Return the blocks of a layer with a window, of a request that has so many blocks in the others."""
+        return min(blocks, self.config.window_blocks)
 
     @property
     def in_use(self) -> set[tuple[int, int]]:
         """Cached blocks that running requests use."""
         return {block for request in self.running for block in request.shared}
 
-    def take(self, request: Request, blocks: int) -> None:
+    def take(self, request: Request, blocks: int, window_blocks: int) -> None:
         """Give blocks (or slots) to a request; what was cached gives way, least recently used first."""
         request.blocks += blocks
+        request.window_blocks += window_blocks
         assert self.free >= 0
-        own = sum(each.blocks - len(each.shared) for each in self.running)
-        while own + len(self.cached) > self.capacity:
+        assert self.free_window >= 0
+        while self.own + self.in_pool(len(self.cached), 0) > self.capacity:
             idle = self.cached - self.in_use
             oldest = min({segment for segment, _ in idle}, key=lambda segment: self.last_used[segment])
             block = max(block for block in idle if block[0] == oldest)
@@ -293,7 +328,7 @@ class Replica(ABC):
     def release(self, request: Request) -> None:
         """Take back everything a request holds."""
         segments = list(dict.fromkeys(segment for segment, _ in request.shared))
-        request.blocks, request.shared, request.is_private = 0, [], False
+        request.blocks, request.window_blocks, request.shared, request.is_private = 0, 0, [], False
         for segment in reversed(segments):
             self.last_used[segment] = 1 + max(self.last_used.values(), default=0)
         if request.span in self.spans:

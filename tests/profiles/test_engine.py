@@ -682,3 +682,31 @@ def test_ranks_that_have_to_agree_lengthen_every_step() -> None:
 
     assert parallel == pytest.approx(single + 3e-3)
     assert resolve("tensorrt-llm", "1.0", tensor_parallel_size=2).host_seconds_per_step == pytest.approx(0.8e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "since"),
+    [
+        ("vllm", "0.8.5", None),
+        ("vllm", "0.10.2", "0.9.2"),
+        ("vllm", "0.19", "0.12"),
+        ("vllm", "v0.24.0", "0.24"),
+        ("vllm", None, "0.33"),
+        ("sglang", "0.5.7", None),
+        ("sglang", "0.5.14", "0.5.12"),
+        ("tensorrt-llm", None, None),
+    ],
+)
+def test_windows_follow_the_version_asked_for(name: str, version: str | None, since: str | None) -> None:
+    """The rules of the nearest older entry hold, whatever versions the profile knows besides; none before the first."""
+    rules = load_engine(name).windows_of(version)
+
+    assert (rules and rules.since) == since
+
+
+def test_entries_of_windows_are_in_ascending_order() -> None:
+    """The last that fits is the newest."""
+    for name in ("vllm", "sglang"):
+        keys = [version_key(entry.since) for entry in load_engine(name).windowed_kv]
+
+        assert keys == sorted(set(keys))

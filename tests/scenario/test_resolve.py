@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,6 +14,7 @@ from simserve.scenario.fit import check_fit, memory_report, remedies
 from simserve.scenario.load import from_mapping, load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
+from simserve.scenario.schema import Scenario
 from tests.scenario.builders import make_scenario, scenario_mapping
 
 _LARGE = {"model": "llama-3.1-70b"}
@@ -44,7 +46,10 @@ def test_the_scenario_s_price_wins_over_the_profile_s() -> None:
 
     assert (own.gpu_hour_usd, own.gpu_hour_source) == (1.5, "scenario")
     assert default.gpu_hour_usd == default.shape.hardware.default_price
-    assert "median on-demand price of h100-sxm-80gb, seen" in default.gpu_hour_source
+    assert (
+        "fitted on-demand price of h100-sxm-80gb at specialised clouds, from 8 offers (4 there), seen"
+        in default.gpu_hour_source
+    )
 
 
 def test_a_profile_path_is_relative_to_the_scenario(tmp_path: Path) -> None:
@@ -346,3 +351,61 @@ def test_nodes_of_older_gpus_have_slower_cores_unless_told_otherwise() -> None:
 
     assert seconds[1] == pytest.approx(1.4 * seconds[0])
     assert seconds[2] == seconds[0]
+
+
+def windowed_scenario(changes: dict[str, Any] | None = None, **engine: Any) -> Scenario:
+    """Return gpt-oss-20b, half of whose layers see 128 tokens, under vLLM 0.21, with top-level keys replaced."""
+    settings = {"name": "vllm", "version": "0.21", **engine}
+    deployment = {"hardware": "h100-sxm-80gb", "quantization": "mxfp4", "engine": settings}
+    return make_scenario(model="gpt-oss-20b", deployment=deployment, **(changes or {}))
+
+
+def test_windows_reach_the_scheduler() -> None:
+    """Blocks of the pool instead of blocks of tokens: two for each, and nine at most in layers with a window."""
+    resolved = resolve(windowed_scenario())
+
+    assert resolved.memory.windows is not None
+    assert resolved.engine.num_blocks == resolved.memory.windows.num_blocks
+    assert resolved.engine.num_blocks // 2 == resolved.memory.num_kv_blocks
+    assert (resolved.engine.window_groups, resolved.engine.window_blocks) == (1, 9)
+    assert resolved.shape.engine.sources["windowed_kv"].startswith("kept: 12 layers")
+
+
+def test_a_second_tier_keeps_everything_where_connectors_do() -> None:
+    """vLLM 0.21 turns windows off beside a KV connector, and says so."""
+    workload = {**scenario_mapping()["workload"], "shared_prefix": {"num_groups": 2, "tokens": 50}}
+    resolved = resolve(windowed_scenario({"workload": workload}, kv_offload={"size": "64 GiB"}))
+
+    assert resolved.engine.window_blocks == 0
+    assert resolved.shape.engine.sources["windowed_kv"] == "not kept: vllm 0.21 does not with kv_offload"
+
+
+@pytest.mark.parametrize(("version", "is_kept"), [("0.21", False), ("0.33", True)])
+def test_pools_that_hand_caches_over_keep_windows_from_0_24_on(version: str, is_kept: bool) -> None:
+    """Both roles move caches through a connector."""
+    scenario = windowed_scenario(version=version)
+    pools = [{"name": role, "role": role} for role in ("prefill", "decode")]
+    changed = {**scenario.deployment.model_dump(exclude_unset=True), "pools": pools, "disaggregation": {}}
+    resolved = resolve(make_scenario(model="gpt-oss-20b", deployment=changed))
+
+    assert [pool.engine.window_blocks > 0 for pool in resolved.pools] == [is_kept, is_kept]
+
+
+def test_long_requests_share_the_room_that_windows_leave() -> None:
+    """Gemma-3-27B on one GPU: with windows kept, prompts of 8,000 tokens are preempted less and wait less."""
+    workload = {
+        "arrivals": {"process": "all_at_once"},
+        "prompt_tokens": {"distribution": "fixed", "value": 8000},
+        "output_tokens": {"distribution": "fixed", "value": 50},
+        "num_requests": 12,
+    }
+
+    def together(version: str) -> float:
+        deployment = {
+            "hardware": "h100-sxm-80gb",
+            "engine": {"name": "vllm", "version": version, "max_model_len": 9000},
+        }
+        scenario = make_scenario(model="gemma-3-27b", deployment=deployment, workload=workload)
+        return float(run(scenario).summary["duration"])
+
+    assert together("0.10.2") < 0.95 * together("0.9")

@@ -116,7 +116,7 @@ def _add_methods() -> None:
     """Give `Progress` its methods in compiled code, and a tier, which is never there, names that can be called."""
     rebinding = _Rebinding()
     own = {"growth": replacements.growth, "_count": replacements.count_pace, "num_requests": replacements.num_requests}
-    for name in ("affordable_steps", "join", "leave", "most_growth", "take", "_first_growth"):
+    for name in ("affordable_steps", "join", "leave", "most_growth", "steps_to_hold", "take", "_first_growth"):
         own[name] = getattr(Progress, name)
     for name in ("drop", "keep"):
         own[name] = replacements.UNREACHED["load_prefix"]

@@ -92,6 +92,7 @@ _REPLICA: dict[str, Kind] = {
             "late_arrivals_sum",
             "new_token_ratio",
             "start_time",
+            "window_sum",
         ),
         FLOAT,
     ),
@@ -106,7 +107,9 @@ _REPLICA: dict[str, Kind] = {
             "is_contiguous",
             "is_open",
             "is_ordered",
+            "has_window_pool",
             "is_prefill_first",
+            "keeps_windows",
             "swaps",
             "uses_estimate",
         ),
@@ -116,6 +119,7 @@ _REPLICA: dict[str, Kind] = {
         (
             "chunk_requests",
             "chunk_tokens",
+            "crossing_heap",
             "finish_heap",
             "finished",
             "gap_leaps",
@@ -126,6 +130,7 @@ _REPLICA: dict[str, Kind] = {
             "stall_counts",
             "stall_leaps",
             "swapped_in",
+            "window_residues",
         ),
         Items("q"),
     ),
@@ -138,6 +143,7 @@ _REPLICA: dict[str, Kind] = {
     "progress": Pointer(PROGRESS),
     "times": Pointer(TIMES),
     "waiting": Queue(),
+    "window_progress": Pointer(PROGRESS),
 }
 _UNSEEN = ("batch_rows", "free_ranges")
 # What most leaps of most runs touch, in about the order in which they do: sixteen replicas share a small cache.
@@ -151,7 +157,7 @@ _HOT = (
     *("identity", "config", "times", "cache", "progress", "gap_values", "gap_leaps", "residues", "finish_heap"),
     *("chunk_requests", "chunk_tokens", "leaps", "running", "prefilling", "late_tokens", "stall_leaps", "finished"),
     *("evictions", "decode_slope", "decode_base", "decode_attention_base", "sequence_seconds", "token_seconds"),
-    *("waiting",),
+    *("waiting", "keeps_windows", "block_weight"),
 )
 _OTHERS = tuple(name for name in Replica.__slots__ if name not in (*_HOT, *_UNSEEN))
 REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in (*_HOT, *_OTHERS)})

@@ -30,6 +30,7 @@ from simserve.engine.compiled.view import View
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_plane import DataPlane
 from simserve.engine.leaps import LEAP_WIDTH, turn_into
+from simserve.engine.progress import Progress
 from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import CONTINUOUS, Replica, RequestTable
 from simserve.engine.tables import StepTimes
@@ -107,8 +108,8 @@ class Compiled:
                 self._replicas.put(name, common.config, number)
             elif name == "times":
                 self._replicas.put(name, common.times, number)
-            elif name == "progress":
-                self._replicas.put(name, _progress(replica, self._table), number)
+            elif name in ("progress", "window_progress"):
+                self._replicas.put(name, _progress(getattr(replica, name), self._table), number)
             elif name == "cache":
                 self._replicas.put(name, self._cache(replica), number)
             elif not isinstance(kind, Pointer):
@@ -302,14 +303,14 @@ def _numbers(record: Record, values: EngineConfig | StepTimes) -> Memory:
     return memory
 
 
-def _progress(replica: Replica, requests: RequestTable) -> Memory | None:
+def _progress(progress: Progress | None, requests: RequestTable) -> Memory | None:
     """Return the counts by pace of a replica that has not begun, None where it does not speculate."""
-    if replica.progress is None:
+    if progress is None:
         return None
     memory = Memory(fields.PROGRESS)
     for name, kind in fields.PROGRESS.fields.items():
         if kind == INTEGER:
-            memory.put(name, getattr(replica.progress, name))
+            memory.put(name, getattr(progress, name))
     num_paces = max(requests.pace) + 1
     memory.put("counts", np.zeros(num_paces, dtype=np.int64))
     memory.put("remainders", np.zeros(2 * memory.get("_period") * num_paces, dtype=np.int64))

@@ -106,7 +106,9 @@ class _Steps:
             table = np.concatenate((table, more))
         self.token = table[: budget + 1]
         self.tokens = np.arange(budget + 1.0)
-        self.capacity = float(config.num_blocks * config.block_size)
+        # Contexts at most: layers with a window hold less of each, and where all have one, only the seats limit them.
+        blocks = config.num_blocks * config.block_size
+        self.capacity = float(blocks if config.full_groups else config.max_num_seqs * config.max_model_len)
         self.highest_token_price = float(((self.token[1:] + head[1]) / self.tokens[1:]).min())
         self._least_left: dict[float, Array] = {}
 

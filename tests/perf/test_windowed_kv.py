@@ -1,0 +1,257 @@
+"""Windowed KV: groups and pools by hand, and what engines said when they started."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from simserve.perf.memory import plan_memory, with_room_for_context
+from simserve.perf.shape import ReplicaShape
+from simserve.perf.windowed_kv import WindowLayout, window_layout, with_windowed_kv
+from simserve.profiles.engine import load_engine
+from simserve.units import GIB
+from tests.perf.shapes import make_hardware, make_model, make_shape
+
+
+def windowed(
+    model: str = "gpt-oss-120b",
+    engine: str = "vllm",
+    version: str = "0.12",
+    connector: str | None = None,
+    quantization: str = "mxfp4",
+    **rest: Any,
+) -> ReplicaShape:
+    """Return a deployment that keeps windows as that version does."""
+    shape = make_shape(
+        model=rest.pop("profile", model), engine=engine, version=version, quantization=quantization, **rest
+    )
+    return with_windowed_kv(shape, load_engine(engine).windows_of(version), connector)
+
+
+def laid_out(shape: ReplicaShape, kv_bytes: float = 10 * GIB) -> WindowLayout:
+    """Return the layout of so many bytes."""
+    layout = window_layout(shape, kv_bytes, 0.0)
+    assert layout is not None
+    return layout
+
+
+def test_gpt_oss_makes_two_groups_of_eighteen_layers() -> None:
+    """18 layers x 2,048 B x 16 tokens is a block; tokens that all layers hold cost 73,728 B, as vLLM counts them."""
+    layout = laid_out(windowed(), 10 * GIB)
+
+    assert (layout.full_groups, layout.window_groups) == (1, 1)
+    assert layout.num_blocks == 10 * GIB // 589_824
+    assert layout.num_full_context_blocks == layout.num_blocks // 2
+    # 128 tokens lie across 9 blocks of 16 at most.
+    assert layout.window_blocks == 9
+
+
+@pytest.mark.parametrize(
+    ("model", "full_bytes", "window_bytes", "layers", "groups"),
+    [
+        # 5 layers of 2 heads of 512 and 25 of 8 of 256: 5 groups of 5 with a window, each two blocks
+        ("gemma-4-26b-a4b", 2 * 2 * 512 * 2, 2 * 8 * 256 * 2, 5, 10),
+        # 9 layers of 4 heads and 39 of 8, keys of 192 and values of 128: 5 groups of 9, each two blocks
+        ("mimo-v2-flash", 4 * 320 * 2, 8 * 320 * 2, 9, 10),
+    ],
+)
+def test_wider_heads_of_a_window_take_several_blocks(
+    model: str, full_bytes: int, window_bytes: int, layers: int, groups: int
+) -> None:
+    """A block of the pool is one of the layers that see everything; those of a window are twice as long."""
+    layout = laid_out(windowed(model, quantization="none"))
+
+    assert window_bytes == 2 * full_bytes
+    assert (layout.full_groups, layout.window_groups) == (1, groups)
+    assert layout.num_blocks == int(10 * GIB // (layers * full_bytes * 16))
+
+
+def test_two_pools_have_the_bytes_of_their_own_heads() -> None:
+    """SGLang: 9 layers of 2,560 B a token and 0.8 x 39 of 5,120 for MiMo-V2-Flash."""
+    layout = laid_out(windowed("mimo-v2-flash", "sglang", "0.5.9", quantization="none"))
+    block = make_shape(model="mimo-v2-flash", engine="sglang", version="0.5.9", quantization="none").engine.block_size
+
+    assert layout.num_blocks == int(10 * GIB // ((9 * 2560 + 0.8 * 39 * 5120) * block))
+
+
+def test_full_length_is_reckoned_as_vllm_does() -> None:
+    """8,192 blocks of the layers that see all, and 127 + 8,192 tokens in blocks and one more of the others."""
+    layout = laid_out(windowed(max_num_batched_tokens=8192))
+
+    assert layout.max_concurrent_full_length == layout.num_blocks / (8192 + 521)
+    assert layout.longest_blocks(10**6) == layout.num_blocks - 521
+
+
+def test_the_newest_check_counts_the_step_ahead() -> None:
+    """From 0.33 on, with asynchronous scheduling, two budgets are in flight."""
+    layout = laid_out(windowed(version="0.33", max_num_batched_tokens=8192))
+
+    assert layout.max_concurrent_full_length == layout.num_blocks / (8192 + 1033)
+
+
+def test_gemma_pads_its_layers_to_seven_groups() -> None:
+    """10 layers see everything and 52 have a window: one group and six, 70 layers with the padding."""
+    layout = laid_out(windowed("gemma-3-27b", quantization="none"))
+
+    assert (layout.full_groups, layout.window_groups) == (1, 6)
+    assert layout.num_blocks == 10 * GIB // (10 * 8192 * 16)
+    assert layout.window_blocks == 65
+
+
+@pytest.mark.parametrize(("version", "size", "groups"), [("0.10.2", 13, (1, 2)), ("0.12", 20, (1, 1))])
+def test_nearly_equal_kinds_are_padded_from_0_12_on(version: str, size: int, groups: tuple[int, int]) -> None:
+    """13 and 20 layers stay 13 each; 17 and 20 become 20 and 20 where padding costs less than a group."""
+    full = 13 if version == "0.10.2" else 17
+    profile = make_model("gpt-oss-20b", num_hidden_layers=full + 20, num_sliding_layers=20)
+    layout = laid_out(windowed(profile=profile, version=version))
+
+    assert (layout.full_groups, layout.window_groups) == groups
+    assert layout.num_blocks == 10 * GIB // (size * 2048 * 16)
+
+
+def test_several_groups_that_see_everything_share_a_block() -> None:
+    """30 layers see everything and 10 have a window: blocks of 30 layers, and a window is charged as much."""
+    profile = make_model("gpt-oss-20b", num_hidden_layers=40, num_sliding_layers=10)
+    layout = laid_out(windowed(profile=profile))
+
+    assert (layout.full_groups, layout.window_groups) == (1, 1)
+    assert layout.num_blocks == 10 * GIB // (30 * 2048 * 16)
+
+
+def test_a_model_whose_layers_all_have_the_window_is_never_too_long() -> None:
+    """Mistral 7B holds 4,096 tokens of any request; with a prefix cache it is charged everything."""
+    shape = windowed("mistral-7b", quantization="none", enable_prefix_caching=False)
+    layout = laid_out(shape, 2 * GIB)
+
+    assert (layout.full_groups, layout.window_groups) == (0, 1)
+    assert layout.longest_blocks(2048) == 2048
+    assert windowed("mistral-7b", quantization="none").windowed_kv is None
+
+
+def test_sglang_splits_memory_in_two_pools() -> None:
+    """Full tokens x (18 + 0.8 x 18) layers; the pool of the windows has 0.8 tokens for each, and 256 a request."""
+    layout = laid_out(windowed(engine="sglang", version="0.5.9"))
+
+    assert layout.num_blocks == int(10 * GIB // (2048 * 18 * 1.8))
+    assert layout.num_window_blocks == int(0.8 * layout.num_blocks)
+    assert (layout.full_groups, layout.window_groups, layout.window_blocks) == (1, 0, 256)
+
+
+def test_drafts_count_as_layers_that_see_everything() -> None:
+    """An EAGLE layer beside 12 + 12: 13 and 12, padded to two groups of 13 (vLLM's own example)."""
+    layout = window_layout(windowed("gpt-oss-20b"), 10 * GIB, 2048.0)
+
+    assert layout is not None
+    assert layout.num_blocks == 10 * GIB // (13 * 2048 * 16)
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ({"version": "0.8.5", "quantization": "none"}, "keeps every token"),
+        ({"engine": "tensorrt-llm", "version": "1.2"}, "keeps every token"),
+        ({"engine": "sglang", "version": "0.5.4"}, "keeps every token"),
+        (
+            {"engine": "sglang", "version": "0.5.9", "model": "gemma-3-27b", "quantization": "none"},
+            "gemma3_text models",
+        ),
+        ({"engine": "sglang", "version": "0.5.9", "hardware": "b200-sxm-180gb"}, "compute capability 10.0"),
+        ({"model": "llama-4-scout", "quantization": "none"}, "llama4_text models"),
+        ({"connector": "a KV connector between pools"}, "a KV connector between pools"),
+        ({"engine_fields": {"plugin": "tpu-inference"}}, "tpu-inference"),
+        ({"admission": "reserve"}, "taken on demand"),
+        ({"preemption_mode": "swap"}, "held whole"),
+    ],
+)
+def test_where_everything_is_kept_the_engine_says_why(what: dict[str, Any], reason: str) -> None:
+    """Version, family, GPU, connector or setting: the layout is as without windows, and the source names it."""
+    shape = windowed(**what)
+
+    assert shape.windowed_kv is None
+    assert shape.engine.sources["windowed_kv"].startswith("not kept: ")
+    assert reason in shape.engine.sources["windowed_kv"]
+    assert plan_memory(shape).windows is None
+
+
+def test_connectors_keep_windows_from_0_24_on() -> None:
+    """vLLM's connectors keep the hybrid manager on since."""
+    assert windowed(version="0.24", connector="a KV connector between pools").windowed_kv is not None
+
+
+def test_models_without_a_window_say_nothing() -> None:
+    """Llama has none: shape and sources are as they were."""
+    shape = make_shape(version="0.12")
+
+    assert with_windowed_kv(shape, load_engine("vllm").windows_of("0.12")) is shape
+
+
+LOGS = [
+    # model, share of the GPU, further settings, tokens logged or bytes / 73,728 B a token
+    ("gpt-oss-120b", 0.95, {}, 3.33 * GIB / 73_728, "llm-d-planner, empirical vLLM memory results, vLLM 0.11, H100"),
+]
+
+
+@pytest.mark.parametrize(("model", "share", "settings", "tokens", "source"), LOGS)
+def test_kv_tokens_are_those_of_start_up_logs(
+    model: str, share: float, settings: dict[str, Any], tokens: float, source: str
+) -> None:
+    """Within 10 % of every log that could be found of one H100 with the weights as they are stored."""
+    plan = plan_memory(windowed(model, gpu_memory_utilization=share, **settings))
+
+    assert plan.num_kv_blocks * plan.block_size == pytest.approx(tokens, rel=0.1), source
+
+
+def test_tokens_of_a_log_are_its_bytes_by_every_layer() -> None:
+    """hf-mem issue 60: 5.38 GiB under vLLM are 78.4 thousand tokens of gpt-oss-120b."""
+    layout = laid_out(windowed(), 5.38 * GIB)
+
+    assert layout.num_full_context_blocks * 16 == pytest.approx(78_400, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("version", "settings"),
+    [("0.10.2", {}), ("0.11", {"gpu_memory_utilization": 0.95, "max_num_batched_tokens": 1024})],
+)
+def test_servers_that_did_not_start_do_not_fit(version: str, settings: dict[str, Any]) -> None:
+    """vLLM issues 23278 (0.10.1, defaults: no KV at all) and 27508 (0.11.0: 1.71 GiB) of gpt-oss-120b on one H100."""
+    plan = plan_memory(windowed(version=version, **settings))
+
+    assert not plan.fits
+
+
+def test_the_full_context_of_gpt_oss_fits_where_windows_are_kept() -> None:
+    """On one H200; and on an H100 that leaves 5.5 GiB, where charging every layer in full would need 9 GiB."""
+    assert plan_memory(windowed(hardware="h200-sxm-141gb", version="0.21")).fits
+
+    shape = windowed(version="0.21", gpu_memory_utilization=0.94)
+    plan = plan_memory(shape)
+    assert plan.fits
+    assert plan.kv_bytes < 131_072 * 73_728
+    assert not plan_memory(dataclasses.replace(shape, windowed_kv=None)).fits
+
+
+def test_sglang_cuts_the_context_to_what_its_pools_hold() -> None:
+    """The longest request is what the pool of the layers that see everything holds."""
+    shape = with_room_for_context(windowed(engine="sglang", version="0.5.9"))
+    plan = plan_memory(shape)
+
+    assert plan.windows is not None
+    assert plan.fits
+    assert plan.max_model_len == plan.windows.num_blocks
+
+
+def test_pipeline_stages_split_both_kinds() -> None:
+    """Half of 18 and 18 layers on each of two GPUs."""
+    layout = laid_out(windowed(pipeline_parallel_size=2))
+
+    assert layout.num_blocks == 10 * GIB // (9 * 2048 * 16)
+
+
+def test_lines_say_what_a_block_is() -> None:
+    """A person can divide bytes by layers, bytes and tokens, and sees what a window holds."""
+    lines = plan_memory(windowed(hardware=make_hardware("h200-sxm-141gb"))).arithmetic
+
+    assert any("18 layers x 2,048 B a token x 16 tokens a block" in line for line in lines)
+    assert any("at most 9 each, 521 while its prompt is computed" in line for line in lines)
