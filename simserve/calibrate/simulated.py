@@ -134,7 +134,7 @@ class ServingModel:
             if len(self._priced) > 64:
                 self._priced.clear()
             with self.scenario.blaming("deployment"):
-                self._priced[parameters] = price(replace(shape, engine=replace(shape.engine, **values)))
+                self._priced[parameters] = price(replace(shape, engine=shape.engine.model_copy(update=values)))
         return self._priced[parameters]
 
 

@@ -21,6 +21,7 @@ from simserve.perf.pricing import price
 from simserve.perf.shape import ReplicaShape, Speculation, SpeculativeMethod
 from simserve.perf.speculation import decode_speedup, draft_shape, layer_shape
 from simserve.profiles.engine import load_engine, resolve_engine
+from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 
@@ -165,16 +166,16 @@ def _replica(model: ModelProfile, *, is_eager: bool) -> ReplicaShape:
         gpu_memory_bytes=hardware.memory.total,
         gpu_name=hardware.name,
         model_max_len=model.max_position_embeddings,
-        overrides={"max_num_seqs": 8},
+        options=EngineOptions(max_num_seqs=8),
     )
     if is_eager:
-        engine = replace(
-            engine,
-            cuda_graph_sizes=(),
-            cuda_graph_max_batch=0,
-            cuda_graph_max_prompt_tokens=0,
-            eager_seconds_per_layer=EAGER_SECONDS_PER_LAYER,
-        )
+        without_graphs = {
+            "cuda_graph_sizes": (),
+            "cuda_graph_max_batch": 0,
+            "cuda_graph_max_prompt_tokens": 0,
+            "eager_seconds_per_layer": EAGER_SECONDS_PER_LAYER,
+        }
+        engine = engine.model_copy(update=without_graphs)
     return ReplicaShape(hardware=hardware, model=model, engine=engine)
 
 

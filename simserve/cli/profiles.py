@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -145,7 +144,7 @@ def engines(
     if name is not None:
         resolved = _resolved(name, version, hardware or _HARDWARE, model or _MODEL)
         if as_json:
-            print_json(asdict(resolved))
+            print_json(resolved.model_dump())
         else:
             print_resolved(resolved)
         return
@@ -263,6 +262,7 @@ def _model(profile: ModelProfile) -> dict[str, Any]:
 
 def _resolved(name: str, version: str | None, hardware: str, model: str) -> ResolvedEngine:
     from simserve.profiles.engine import load_engine, resolve_engine
+    from simserve.profiles.engine_options import EngineOptions
     from simserve.profiles.hardware import load_hardware
     from simserve.profiles.model import load_model
 
@@ -273,14 +273,14 @@ def _resolved(name: str, version: str | None, hardware: str, model: str) -> Reso
         gpu_memory_bytes=gpu.memory.total,
         gpu_name=gpu.name,
         model_max_len=load_model(model).max_position_embeddings,
-        overrides={},
+        options=EngineOptions(),
         host_slowdown=gpu.host_slowdown,
     )
 
 
 def print_resolved(resolved: ResolvedEngine) -> None:
     """Print every knob of an engine, its value, and where the value comes from: what is common is said once."""
-    settings = asdict(resolved)
+    settings = resolved.model_dump()
     sources = settings.pop("sources")
     common = _common_source(resolved)
     print_lines([f"default: {common}"])

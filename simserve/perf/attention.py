@@ -39,9 +39,6 @@ UNSHARED_BANDWIDTH = 3.7e12
 """Bytes/s at which the query heads of a group, each for itself, read keys through the L2 cache: what the decode steps
 of TensorRT-LLM 0.5 to 0.7 leave for attention, Llama-2-70B on H100 (3.0 to 4.0 TB/s)."""
 
-PAGED_ATTENTION_ENGINES = ("vllm", "tgi")
-"""Engines that decode with vLLM's PagedAttention kernel where FlashAttention-2 does not run."""
-
 FLASH_CAPABILITY = 8.0
 """CUDA compute capability from which FlashAttention-2 runs (Ampere)."""
 
@@ -160,7 +157,7 @@ def reads_keys_by_query_head(shape: ReplicaShape) -> bool:
     """
     capability = shape.hardware.compute_capability
     is_old = capability is not None and float(capability) < FLASH_CAPABILITY
-    return is_old and shape.engine.name in PAGED_ATTENTION_ENGINES
+    return is_old and shape.engine.has_paged_attention_kernel
 
 
 def unshared_key_seconds(

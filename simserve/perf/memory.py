@@ -16,16 +16,13 @@ from simserve.perf.quantization import format_name, kv_element_bytes, part_bits
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.speculation import draft_weights_bytes
 from simserve.perf.weights import layer_weights_bytes, weights_bytes_per_gpu
-from simserve.perf.windowed_kv import WindowLayout, window_layout
+from simserve.perf.windowed_kv import WindowLayout, pool_block_bytes, window_layout
 from simserve.profiles.engine import ResolvedEngine
 from simserve.units import format_bytes
 
 STATE_SHARE = 0.9 / 1.9
 """Share of what weights leave that goes to the states of linear attention where nobody sets the seats: SGLang's
 ``mamba_full_memory_ratio`` of 0.9 to 1 (docs.sglang.io, hybrid model memory)."""
-
-STATES_WITH_PREFIXES = 3
-"""States that SGLang holds for each seat beside a prefix cache (``resolve_max_num_reqs``); one without."""
 
 _LEAST_CONTEXT = 7
 """Tokens of KV below which SGLang does not start: a prompt of one, five that it keeps free, and the last."""
@@ -110,7 +107,12 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
         lines.append(f"but only {format_bytes(total)} total{_subtracted(needs)} = {_signed(physical)} are there")
     per_token = kv_bytes_per_token(shape)
     num_blocks = min(max(int(kv_bytes // (per_token * engine.block_size)), 0), _host_blocks(shape))
-    windows = window_layout(shape, max(kv_bytes, 0.0), draft_kv_bytes_per_token(shape))
+    is_short = _asked_kv_bytes(shape) is not None and physical < left
+    if is_short:
+        num_blocks = 0  # the engine does not start with less than it was told to take
+    elif engine.num_gpu_blocks_override is not None:
+        num_blocks = engine.num_gpu_blocks_override
+    windows = window_layout(shape, 0.0 if is_short else max(kv_bytes, 0.0), draft_kv_bytes_per_token(shape))
     if windows is not None:
         num_blocks = windows.num_full_context_blocks
     num_tokens = num_blocks * engine.block_size
@@ -149,6 +151,16 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
         arithmetic=(*lines, *_kv_lines(shape, kv_bytes, per_token, num_tokens, windows), *_host_lines(shape, in_host)),
         parts=parts | {"unused": total - sum(parts.values())},
     )
+
+
+def _asked_kv_bytes(shape: ReplicaShape) -> float | None:
+    """Return the KV bytes of a GPU that the scenario sets itself; None: the engine's rule sets them."""
+    engine = shape.engine
+    if engine.num_gpu_blocks_override is not None:
+        block_bytes = pool_block_bytes(shape, draft_kv_bytes_per_token(shape))
+        block_bytes = engine.block_size * kv_bytes_per_token(shape) if block_bytes is None else block_bytes
+        return engine.num_gpu_blocks_override * block_bytes
+    return None if engine.kv_cache_memory_bytes is None else float(engine.kv_cache_memory_bytes)
 
 
 def _full_length_requests(shape: ReplicaShape, num_blocks: int, num_tokens: int) -> float:
@@ -220,7 +232,7 @@ def state_slots(shape: ReplicaShape) -> int:
 def _states_per_seat(shape: ReplicaShape) -> int:
     if not shape.model.num_linear_layers:
         return 1
-    return STATES_WITH_PREFIXES if shape.engine.name == "sglang" and shape.engine.enable_prefix_caching else 1
+    return shape.engine.linear_states_per_cached_seat if shape.engine.enable_prefix_caching else 1
 
 
 def _stateful_layers(shape: ReplicaShape) -> str:
@@ -246,7 +258,7 @@ def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
     if source == "scenario" or seats == shape.engine.max_num_seqs:
         return shape
     sources = {**shape.engine.sources, "max_num_seqs": f"{source}, as many as have room for their states"}
-    return replace(shape, engine=replace(shape.engine, max_num_seqs=seats, sources=sources))
+    return replace(shape, engine=shape.engine.model_copy(update={"max_num_seqs": seats, "sources": sources}))
 
 
 def with_room_for_context(shape: ReplicaShape) -> ReplicaShape:
@@ -256,13 +268,13 @@ def with_room_for_context(shape: ReplicaShape) -> ReplicaShape:
     does not start. A length that the scenario sets has to fit.
     """
     engine, source = shape.engine, shape.engine.sources["max_model_len"]
-    if engine.name != "sglang" or source == "scenario":
+    if not engine.cuts_max_model_len or source == "scenario":
         return shape
     longest = plan_memory(shape).longest_sequence
     if not _LEAST_CONTEXT <= longest < engine.max_model_len:
         return shape
     sources = {**engine.sources, "max_model_len": f"{source}{_CUT}"}
-    return replace(shape, engine=replace(engine, max_model_len=longest, sources=sources))
+    return replace(shape, engine=engine.model_copy(update={"max_model_len": longest, "sources": sources}))
 
 
 def is_context_cut(engine: ResolvedEngine) -> bool:
@@ -347,6 +359,10 @@ def _unpacked_bytes(shape: ReplicaShape) -> float:
 def _left_for_kv(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float, float, str]:
     """Return usable bytes, bytes left for KV by the engine's rule, and the rule in numbers."""
     engine, total, share = shape.engine, shape.hardware.memory.total, shape.engine.gpu_memory_utilization
+    asked = _asked_kv_bytes(shape)
+    if asked is not None:
+        key = "kv_cache_memory_bytes" if engine.num_gpu_blocks_override is None else "num_gpu_blocks_override"
+        return sum(needs.values()) + asked, asked, f"{key} {getattr(engine, key):,}: {format_bytes(asked)} for KV"
     whole = f"{format_bytes(total)} total"
     if engine.memory_rule == "static_fraction":
         runtime, stored = (

@@ -1,6 +1,6 @@
 """Weights outside the GPU: seconds and bytes of layers on the CPU, and of weights that cross the host link each step.
 
-Knows bytes, links and cores; which engine does which is `simserve.profiles.engine_offload`'s.
+Knows bytes, links and cores; which engine does which stands in its profile, under `features`.
 """
 
 from __future__ import annotations

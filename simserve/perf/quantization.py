@@ -12,7 +12,6 @@ from typing import Literal
 from simserve.errors import InputError, nearest
 from simserve.profiles.architecture import ModelProfile
 from simserve.profiles.checkpoint import Part, WeightFormatName
-from simserve.profiles.engine_profile import version_key
 
 DTYPE_BITS: Mapping[str, float] = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0}
 
@@ -164,12 +163,6 @@ WEIGHT_FORMATS: Mapping[WeightFormatName, WeightFormat] = {
 """Formats of the scenario key ``quantization``. GGUF bits: of llama.cpp's k-quants the mean over the tensors of a
 model; Q8_0 and Q4_0 are codes of 8 and 4 bits with an FP16 scale for 32 of them."""
 
-ENGINES_WITHOUT_MARLIN = ("tensorrt-llm", "fastertransformer")
-"""Engines whose weight-only kernels pad to plain tiles: the tables of TensorRT-LLM fit 64 rows (calibration/LOG.md)."""
-
-ENGINES_WITHOUT_WEIGHT_ONLY_FLOATS = ("tensorrt-llm",)
-"""Engines that refuse FP8 and NVFP4 weights on a GPU without arithmetic for them (precision matrix)."""
-
 KV_BITS: Mapping[str, float] = {
     "auto": 16.0,
     "fp16": 16.0,
@@ -180,37 +173,6 @@ KV_BITS: Mapping[str, float] = {
 }
 """Bits of a KV element of the scenario key ``kv_cache_dtype``; FP8 and INT8 with one scale a tensor, INT4
 with an FP16 scale for 128 elements (one head)."""
-
-WIDE_KV_FORMATS = ("auto", "fp16", "bf16")
-"""KV formats of 16 bit, which every engine has."""
-
-NARROW_KV_FORMATS: Mapping[str, Mapping[str, str]] = {
-    "vllm": {"fp8": "0", "int8": "0.20", "int4": "0.20"},
-    "sglang": {"fp8": "0"},
-    "tensorrt-llm": {"fp8": "0", "int8": "0"},
-    "tgi": {"fp8": "2"},
-    "transformers": {"int8": "0", "int4": "0"},
-    "fastertransformer": {"int8": "0"},
-    "llama.cpp": {"int8": "0", "int4": "0"},
-    "ollama": {"int8": "0", "int4": "0"},
-    "orca": {},
-}
-"""KV formats below 16 bit by engine, and the version they are there from (0: all that are known here). vLLM
---kv-cache-dtype (int8 and int4 a token and head), SGLang --kv-cache-dtype, TensorRT-LLM precision matrix, TGI
---kv-cache-dtype, transformers QuantizedCache, FasterTransformer GPT guide, llama.cpp --cache-type-k (q8_0, q4_0),
-Ollama OLLAMA_KV_CACHE_TYPE."""
-
-
-def kv_format_note(engine_name: str, engine_version: str, kv_cache_dtype: str) -> str:
-    """Return that an engine has no such KV cache, or "": the figures are then those of an engine that had."""
-    known = NARROW_KV_FORMATS.get(engine_name)
-    if kv_cache_dtype in WIDE_KV_FORMATS or known is None:
-        return ""
-    since = known.get(kv_cache_dtype)
-    if since is not None and version_key(engine_version) >= version_key(since):
-        return ""
-    offered = ", ".join((*WIDE_KV_FORMATS, *(name for name in known if name != kv_cache_dtype)))
-    return f"{engine_name} {engine_version} has no {kv_cache_dtype} KV cache ({offered}): priced as if it had"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,6 +295,8 @@ def resolve_precision(
     hardware_name: str,
     engine_name: str,
     engine_formats: Sequence[str],
+    has_marlin: bool = True,
+    has_weight_only_floats: bool = True,
     has_block_scales: bool = False,
     group_size: int | None = None,
     compute_capability: str | None = None,
@@ -352,6 +316,8 @@ def resolve_precision(
         hardware_name: For messages.
         engine_name: Engine profile.
         engine_formats: Weight formats that the engine runs.
+        has_marlin: Whether the engine's kernels that unpack weights have Marlin's small tiles.
+        has_weight_only_floats: Whether it runs FP8 and NVFP4 weights on a GPU without arithmetic for them.
         has_block_scales: Whether the model's FP8 checkpoint has a scale for 128 x 128 weights.
         group_size: Weights that share a scale in its checkpoint, as `weight_bits` takes it.
         compute_capability: CUDA compute capability of the GPU; none for other makers.
@@ -365,7 +331,7 @@ def resolve_precision(
     """
     chosen = weight_format(name)
     is_old = compute_capability is not None and float(compute_capability) < MARLIN_CAPABILITY
-    if name == "gptq-int4" and is_old and engine_name not in ENGINES_WITHOUT_MARLIN:
+    if name == "gptq-int4" and is_old and has_marlin:
         chosen = WEIGHT_FORMATS["gptq-int4-exllama"]
     usable = [each for each in WEIGHT_FORMATS if each in engine_formats and _has_arithmetic(each, model_dtype, peaks)]
     remedy = "choose from " + ", ".join(usable)
@@ -376,7 +342,7 @@ def resolve_precision(
     share, smallest = chosen.compute_share, chosen.min_tile_rows
     note = _conversion_note(wide, _wide_dtype(name, model_dtype), hardware_name)
     bits, other_bits = weight_bits(name, model_dtype, group_size)
-    only = None if engine_name in ENGINES_WITHOUT_WEIGHT_ONLY_FLOATS else chosen.weight_only_share
+    only = chosen.weight_only_share if has_weight_only_floats else None
     if arithmetic not in peaks and only is not None:
         note = f"{hardware_name} has no {arithmetic} arithmetic: {int(bits)}-bit weights, {wide} arithmetic"
         arithmetic, share, smallest = wide, only, MARLIN_TILE_ROWS
@@ -386,7 +352,7 @@ def resolve_precision(
     if arithmetic == "fp4" and "fp4" in peaks and compute_capability is None:
         rule = f"has scales for 16 weights, which NVIDIA's GPUs multiply; the FP4 of {hardware_name} is MXFP4"
         raise InputError(rule, key="quantization", value=name, remedy="choose mxfp4 or fp8")
-    if engine_name in ENGINES_WITHOUT_MARLIN:
+    if not has_marlin:
         smallest = PLAIN_TILE_ROWS
     unpacked_from, unpacked_rows = chosen.unpacked_from_rows, chosen.unpacked_rows
     if unpacking is not None and arithmetic == wide and bits < DTYPE_BITS[wide]:

@@ -15,7 +15,7 @@ from simserve.errors import InputError
 from simserve.perf.collectives import Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Machine
 from simserve.perf.parallelism import layers_per_stage
-from simserve.perf.quantization import Precision, format_name, kv_format_note, resolve_precision
+from simserve.perf.quantization import Precision, format_name, resolve_precision
 from simserve.perf.weights import layer_weights_bytes
 from simserve.profiles.checkpoint import PARTS, Part, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
@@ -219,6 +219,8 @@ class ReplicaShape:
             hardware_name=self.hardware.name,
             engine_name=self.engine.name,
             engine_formats=self.engine.supported_quantizations,
+            has_marlin=self.engine.has_marlin,
+            has_weight_only_floats=self.engine.has_weight_only_floats,
             has_block_scales=checkpoint is not None and checkpoint.fp8_scales == "block",
             group_size=None if checkpoint is None else checkpoint.group_size,
             compute_capability=self.hardware.compute_capability,
@@ -229,9 +231,8 @@ class ReplicaShape:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the result should know, such as arithmetic other than a format's name says."""
-        kv = kv_format_note(self.engine.name, self.engine.version, self.kv_cache_dtype)
         fitted = self.hardware.calibration.note if self.hardware.calibration else ""
-        return tuple(note for note in (self.precision.note, kv, self._offload_note, self._plugin_note, fitted) if note)
+        return tuple(note for note in (self.precision.note, self._offload_note, self._plugin_note, fitted) if note)
 
     @property
     def _plugin_note(self) -> str:

@@ -151,7 +151,7 @@ def draft_shape(target: ReplicaShape, model: ModelProfile, quantization: str, nu
         target,
         model=model,
         tensor_parallel_size=num_ranks,
-        engine=replace(target.engine, cpu_offload_gb=0.0, n_gpu_layers=None, num_gpu=None),
+        engine=target.engine.model_copy(update={"cpu_offload_gb": 0.0, "n_gpu_layers": None, "num_gpu": None}),
         pipeline_parallel_size=1,
         pipeline_layer_partition=None,
         quantization=quantization,
@@ -167,7 +167,7 @@ def passing_shape(shape: ReplicaShape) -> ReplicaShape | None:
     """
     if shape.speculation is None or shape.speculation.draft is None:
         return None
-    engine = replace(shape.engine, host_seconds_per_step=0.0, host_seconds_per_request=0.0)
+    engine = shape.engine.model_copy(update={"host_seconds_per_step": 0.0, "host_seconds_per_request": 0.0})
     return replace(shape.speculation.draft, engine=engine)
 
 

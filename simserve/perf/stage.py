@@ -367,7 +367,7 @@ def _experts(stage: Stage, precision: Precision, load: ExpertLoad, tokens: Array
     model, machine = stage.shape.model, stage.machine
     parts = np.zeros((len(PART_NAMES), len(tokens)))
     up, down = model.expert_gemms(stage.shape.expert_slices)
-    if precision.name == "mxfp4" and stage.shape.engine.name == "vllm":
+    if precision.name in stage.shape.engine.padded_expert_formats:
         up, down = marlin_padded(up, down)
     shape = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
     speed = stage.shape.engine.expert_speed.get(precision.name, 1.0)

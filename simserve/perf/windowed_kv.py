@@ -69,7 +69,7 @@ def with_windowed_kv(shape: ReplicaShape, rules: WindowedKV | None, connector: s
     reason = _reason_against(shape, rules, connector)
     kept = f"kept: {model.num_sliding_layers} layers hold the last {model.sliding_window:,} tokens of a request"
     sources = {**shape.engine.sources, "windowed_kv": kept if reason is None else f"not kept: {reason}"}
-    engine = replace(shape.engine, sources=dict(sorted(sources.items())))
+    engine = shape.engine.model_copy(update={"sources": dict(sorted(sources.items()))})
     return replace(shape, engine=engine, windowed_kv=rules if reason is None else None)
 
 
@@ -111,6 +111,16 @@ def window_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: f
     if shape.windowed_kv.own_pool_ratio is None:
         return _one_pool(shape, shape.windowed_kv, kv_bytes, draft_bytes_per_token)
     return _two_pools(shape, shape.windowed_kv.own_pool_ratio, kv_bytes, draft_bytes_per_token)
+
+
+def pool_block_bytes(shape: ReplicaShape, draft_bytes_per_token: float) -> float | None:
+    """Return the bytes of a block of the one pool that all layers share; None where there is no such pool."""
+    rules = shape.windowed_kv
+    if rules is None or rules.own_pool_ratio is not None:
+        return None
+    full, windowed, layer, _ = _layers(shape)
+    size, full_groups, _ = _groups(full - int(-draft_bytes_per_token // layer), windowed, rules.padding_limit)
+    return size * max(full_groups, 1) * layer * shape.engine.block_size
 
 
 def _layers(shape: ReplicaShape) -> tuple[int, int, float, float]:
@@ -187,6 +197,8 @@ def _one_pool(shape: ReplicaShape, rules: WindowedKV, kv_bytes: float, draft_byt
     unit = max(full_groups, 1)
     full_groups, window_groups = min(full_groups, 1), -(-window_groups // unit) * -int(-of_window // layer)
     num_blocks = max(int(kv_bytes // (size * unit * layer * block)), 0)
+    if engine.num_gpu_blocks_override is not None and kv_bytes > 0:
+        num_blocks = engine.num_gpu_blocks_override
     # The start-up check counts the window before a chunk of the whole budget, and one block more.
     checked = min(window - 1 + engine.max_num_batched_tokens * _steps_ahead(shape, rules), engine.max_model_len)
     checked_blocks = -(-checked // block) + 1

@@ -1,222 +1,261 @@
-"""ResolvedEngine: every knob of one deployment's engine as a plain number, and where each came from.
+"""ResolvedEngine: every option of one deployment's engine as a plain number, and where each came from.
 
 Joins an engine profile with what the user set; knows neither the model's shapes nor what a step costs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from simserve.profiles.checkpoint import WeightFormatName
-from simserve.profiles.engine_offload import resolve_offload
-from simserve.profiles.engine_overrides import Choices, read_overrides
-from simserve.profiles.engine_profile import (
-    EngineProfile,
-    MemoryRule,
-    load_engine,
+from simserve.profiles.engine_memory import SizeRange
+from simserve.profiles.engine_options import (
+    Admission,
+    Batching,
+    EngineOptions,
+    KVAllocation,
+    PreemptionMode,
+    Sampling,
+    Scheduler,
+    SchedulingPolicy,
+    check_options,
+    refuse,
+    refuse_admission,
+    refuse_order,
+    refuse_sharing,
+    refuse_static_keys,
+    refuse_threshold,
 )
-from simserve.profiles.engine_resolution import (
-    Place,
-    resolve_host,
-    resolve_limits,
-    resolve_memory,
-    resolve_new_token_ratio,
-    resolve_scheduling,
+from simserve.profiles.engine_profile import (
+    FORMAT_FEATURES,
+    Checkpoints,
+    CudaGraphs,
+    EngineProfile,
+    EngineVersion,
+    KernelTraits,
+    MemoryRule,
+    NewTokenRatio,
+    Tiered,
+    load_engine,
 )
 
 __all__ = ["EngineProfile", "ResolvedEngine", "load_engine", "resolve_engine"]
 
+_ValueT = TypeVar("_ValueT")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedEngine:
-    """An engine as deployed; times in seconds, memory in bytes a GPU, lengths in tokens.
+_SGLANG_RATIO = NewTokenRatio(
+    initial=0.7, minimum_factor=0.14, decay_steps=600, source="SGLang 0.5's, as this engine does not estimate"
+)
 
-    Attributes:
-        name: Engine.
-        version: Known version whose defaults hold.
-        requested_version: What the user asked for; None: nothing.
-        batching: ``continuous`` or ``static``.
-        scheduler: ``mixed`` or ``prefill_first``.
-        admission: ``on_demand``, ``estimate`` or ``reserve``.
-        scheduling_policy: ``fcfs``, ``priority`` or ``shortest_first``.
-        priority_ageing: ``priority``: seconds of waiting that outweigh one level; 0: it does not count.
-        priority_preemption: ``priority``: whether running requests make way for a better one.
-        preemption_mode: ``recompute`` or ``swap``.
-        swap_space: ``swap``: host memory for KV, bytes a GPU; else 0.
-        kv_allocation: ``paged``, ``static``, ``pow2``, ``oracle`` or ``none``.
-        max_num_seqs: Most requests that hold KV at once.
-        max_num_batched_tokens: Token budget of a step.
-        max_chunk_tokens: Most prefill tokens of one request in a step.
-        max_model_len: Longest prompt plus output.
-        enable_chunked_prefill: Whether a prompt may be split over steps.
-        enable_prefix_caching: Whether equal prefixes share blocks.
-        reserve_full_prompt: Whether ``on_demand`` admits only if the whole prompt fits.
-        watermark: Share of the blocks that admission leaves free.
-        block_size: Tokens a KV block.
-        micro_batch_tokens: Tokens of a step that a pipeline stage hands on at once; None: all of them.
-        static_batch_size: Most requests of a static batch.
-        static_max_wait: Longest wait of a static batch's first request.
-        new_token_ratio_initial: ``estimate``: share of ``max_tokens`` expected at first.
-        new_token_ratio_minimum: ``estimate``: where it stops decaying.
-        new_token_ratio_decay: ``estimate``: fall a decode step.
-        memory_rule: What ``gpu_memory_utilization`` is a share of: ``total``, ``free_after_load``, or
-            ``static_fraction`` (of the total, for weights and KV; the rest stays free for everything else).
-        gpu_memory_utilization: The share.
-        non_torch_bytes_single: CUDA context and libraries at tensor-parallel size 1.
-        non_torch_bytes_parallel: The same above 1.
-        activation_token_bytes_factor: Activation peak of a forward pass: this times
-            ``max_num_batched_tokens`` x (hidden + intermediate / TP) x bytes an element. 3 reproduces vLLM
-            issue 10517 within 1 %.
-        activation_logit_bytes: Peak of sampling: this times ``max_num_seqs`` x vocabulary, while the hidden
-            states of the step (``max_num_batched_tokens`` x hidden) still live. The two peaks do not add up:
-            the larger counts.
-        activation_base_bytes: Bytes of that peak however many seats there are.
-        relaid_expert_formats: Weight formats whose experts' first matrices stay in memory twice.
-        cuda_graph_bytes: Memory of the captured graphs.
-        counts_cuda_graphs: Whether that is subtracted before KV; otherwise it comes out of the unused share.
-        cuda_graph_sizes: Captured decode batches, ascending; a batch pads up to the next. Empty: no graphs.
-        cuda_graph_max_batch: The last of them, 0 without graphs.
-        cuda_graph_max_prompt_tokens: Tokens up to which a step that prefills runs on graphs too.
-        enforce_eager: Whether nothing is captured in CUDA graphs; every step then waits for its launches.
-        max_cudagraph_capture_size: Tokens of the largest captured batch as asked for, else of the largest there is.
-        sampling: ``greedy`` or ``nucleus`` (by top-k or top-p), what clients ask for.
-        async_scheduling: Whether the host prepares the next step while the GPU computes.
-        attention_dp_timeout_iters: Steps for which the prompts of data-parallel ranks wait for each other; 0: none.
-        async_output: Whether tokens are handed over while the next step runs, once its kernels have been launched.
-        host_slowdown: Times as long as in the engine's profile that work on the CPU takes; the times below hold it.
-        host_seconds_per_step: CPU time of a step.
-        row_split_seconds_per_layer: What a layer takes longer whose products one thread gathers from the ranks.
-        host_seconds_per_request: CPU time a request of a step.
-        host_seconds_per_streamed_request: Part of it that hands tokens over one by one.
-        eager_seconds_per_layer: Least seconds of a layer in a step that no CUDA graph covers.
-        eager_prompt_seconds_per_layer: The same in steps that hold prompts; None: as much.
-        eager_gap_seconds_per_layer: Idle time of the GPU in a layer without routed experts of such a step.
-        eager_gap_seconds_per_linear_layer: The same in a layer of linear attention.
-        eager_seconds_per_expert_layer: What routed experts add to it.
-        eager_expert_formats: Weight formats whose experts do; empty: all.
-        host_overlap: Share of both hidden behind the GPU; 0 without ``async_scheduling``.
-        frontend_latency: From arrival to the scheduler.
-        tokenization_per_token: What a token of the prompt adds to it; 0 where the scenario sets the latency.
-        api_server_seconds_per_token: Seconds of the API server for a token of a stream.
-        compute_efficiency: Scale on the hardware profile's kernel efficiencies.
-        memory_share: Times that, the scale on its bandwidths.
-        shared_decode_groups: Query heads a key-value head for which decode attention reads keys once for all of
-            them, others read them each; None: any number.
-        all_reduce: ``nccl``, or None for one of the engine's own.
-        all_reduce_host_from: Bytes from which it also crosses the host link; infinite where it never does.
-        mixed_decode_tile: Rows of queries that a decode fills beside a prompt under FlashAttention-2; 0: its own.
-        fuses_all_reduce_norm: Whether the norm behind a small all-reduce is part of its kernel.
-        fuses_activation_quantisation: Whether norms and activation functions round their results to 8 bits.
-        narrow_kv_slowdown: Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels.
-        expert_speed: Weight format -> times as fast as the fitted kernels experts compute.
-        kernel_starts: Maker of the GPU -> times as long as its profile says that kernels take to start.
-        plugin: What brings the kernels for the GPU's maker, "" where they are the engine's own.
-        latent_attention_gap: Seconds that a layer's latent attention takes longer than the fitted kernels.
-        num_group_router_kernels: Small kernels of a layer whose router chooses groups of experts first.
-        max_bandwidth: Memory bandwidth beyond which the kernels gain nothing; infinite where they follow the GPU.
-        max_flops: The same of the FLOP/s of 16-bit products.
-        max_share_of_fp16: The same as a share of the FP16 rate, accumulated in FP16; None: all of it.
-        supported_quantizations: Weight formats the version can run.
-        quantises_on_load: Weight formats it makes of 16-bit weights while it loads them.
-        quantises_before_loading: Weight formats that a tool of its own makes of 16-bit weights.
-        kv_cache_of_methods: Ways of quantisation whose KV format ``auto`` takes from the checkpoint.
-        narrow_sparse_kv_capability: CUDA compute capability from which ``auto`` keeps the keys of sparse attention in
-            FP8; None: never.
-        cpu_offload_gb: Weights a GPU that stay in host memory and are read over the host link in each step, GiB.
-        n_gpu_layers: Layers on the GPU under llama.cpp, the others run on the CPU; None: all.
-        num_gpu: The same under Ollama.
-        sources: Knob -> ``scenario`` or ``vllm 0.12 default on h100-sxm-80gb``, with what moved a default.
+
+DEFAULT_SWAP_SPACE = 4.0 * 2**30
+"""Bytes of host memory a GPU: vLLM's ``--swap-space 4`` (GiB), in its versions up to 0.17."""
+
+
+_OF_CHECKPOINTS = [name for name in Checkpoints.model_fields if name != "source"]
+"""What an engine makes of checkpoints, under the same names."""
+
+
+class ResolvedEngine(EngineOptions, KernelTraits):
+    """An engine as deployed: its options, each with a value where there is one, and what the version brings with it.
+
+    Times in seconds, memory in bytes a GPU, lengths in tokens. Made by `resolve_engine`, whose inputs were checked.
     """
 
     name: str
+    """Engine."""
     version: str
+    """Known version whose defaults hold."""
     requested_version: str | None
-    batching: Literal["continuous", "static"]
-    scheduler: Literal["mixed", "prefill_first"]
-    admission: Literal["on_demand", "estimate", "reserve"]
-    scheduling_policy: Literal["fcfs", "priority", "shortest_first"]
-    priority_ageing: float
-    priority_preemption: bool
-    preemption_mode: Literal["recompute", "swap"]
-    swap_space: float
-    kv_allocation: Literal["paged", "static", "pow2", "oracle", "none"]
+    """What the user asked for; None: nothing."""
+
+    batching: Batching
+    scheduler: Scheduler
+    admission: Admission
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    priority_ageing: float = 0.0
+    priority_preemption: bool = False
+    preemption_mode: PreemptionMode = "recompute"
+    kv_allocation: KVAllocation
     max_num_seqs: int
     max_num_batched_tokens: int
-    max_chunk_tokens: int
-    max_model_len: int
     enable_chunked_prefill: bool
     enable_prefix_caching: bool
-    reserve_full_prompt: bool
-    watermark: float
+    gpu_memory_utilization: float
     block_size: int
-    micro_batch_tokens: int | None
+    max_model_len: int
+    async_scheduling: bool
+    attention_dp_timeout_iters: int = 0
+    sampling: Sampling = "greedy"
+    enforce_eager: bool = False
+    max_cudagraph_capture_size: int
+    frontend_latency: float
+    host_slowdown: float
     static_batch_size: int
     static_max_wait: float
-    new_token_ratio_initial: float
-    new_token_ratio_minimum: float
-    new_token_ratio_decay: float
-    memory_rule: MemoryRule
-    gpu_memory_utilization: float
-    non_torch_bytes_single: float
-    non_torch_bytes_parallel: float
-    activation_token_bytes_factor: float
-    activation_logit_bytes: float
-    activation_base_bytes: float
-    relaid_expert_formats: tuple[str, ...]
-    cuda_graph_bytes: float
-    counts_cuda_graphs: bool
-    cuda_graph_sizes: tuple[int, ...]
-    cuda_graph_max_batch: int
-    cuda_graph_max_prompt_tokens: int
-    enforce_eager: bool
-    max_cudagraph_capture_size: int
-    sampling: str
-    async_scheduling: bool
-    attention_dp_timeout_iters: int
-    async_output: bool
-    host_slowdown: float
-    host_seconds_per_step: float
-    row_split_seconds_per_layer: float
-    host_seconds_per_request: float
-    host_seconds_per_streamed_request: float
-    eager_seconds_per_layer: float
-    eager_prompt_seconds_per_layer: float | None
-    eager_gap_seconds_per_layer: float
-    eager_gap_seconds_per_linear_layer: float
-    eager_seconds_per_expert_layer: float
-    eager_expert_formats: tuple[str, ...]
-    host_overlap: float
-    frontend_latency: float
-    tokenization_per_token: float
-    api_server_seconds_per_token: float
-    compute_efficiency: float
-    memory_share: float
-    shared_decode_groups: tuple[int, ...] | None
-    all_reduce: str | None
+    cpu_offload_gb: float = 0.0
+    swap_space: float
+
     all_reduce_host_from: float
-    mixed_decode_tile: int
-    fuses_all_reduce_norm: bool
-    fuses_activation_quantisation: bool
-    narrow_kv_slowdown: float
-    expert_speed: Mapping[str, float]
-    kernel_starts: Mapping[str, float]
-    plugin: str
-    latent_attention_gap: float
-    num_group_router_kernels: int
     max_bandwidth: float
     max_flops: float
-    max_share_of_fp16: float | None
+
+    max_chunk_tokens: int
+    """Most prefill tokens of one request in a step."""
+    reserve_full_prompt: bool
+    """Whether `on_demand` admits only if the whole prompt fits."""
+    watermark: float
+    """Share of the blocks that admission leaves free."""
+    micro_batch_tokens: int | None
+    """Tokens of a step that a pipeline stage hands on at once; None: all of them."""
+    new_token_ratio_initial: float
+    """`estimate`: share of `max_tokens` expected at first."""
+    new_token_ratio_minimum: float
+    """`estimate`: where it stops decaying."""
+    new_token_ratio_decay: float
+    """`estimate`: fall a decode step."""
+    memory_rule: MemoryRule
+    """What `gpu_memory_utilization` is a share of: `total`, `free_after_load`, or `static_fraction` (of the total, for
+    weights and KV; the rest stays free for everything else)."""
+    non_torch_bytes_single: float
+    """CUDA context and libraries at tensor-parallel size 1."""
+    non_torch_bytes_parallel: float
+    """The same above 1."""
+    activation_token_bytes_factor: float
+    """Activation peak of a forward pass: this times `max_num_batched_tokens` x (hidden + intermediate / TP) x bytes an
+    element. 3 reproduces vLLM issue 10517 within 1 %."""
+    activation_logit_bytes: float
+    """Peak of sampling: this times `max_num_seqs` x vocabulary, while the hidden states of the step
+    (`max_num_batched_tokens` x hidden) still live. The two peaks do not add up: the larger counts."""
+    activation_base_bytes: float
+    """Bytes of that peak however many seats there are."""
+    cuts_max_model_len: bool
+    """Whether it starts with a KV cache smaller than the longest request, which it cuts to fit."""
+    linear_states_per_cached_seat: int
+    """States of linear attention that a seat holds beside a prefix cache; one without."""
+    relaid_expert_formats: tuple[str, ...]
+    """Weight formats whose experts' first matrices stay in memory twice."""
+    cuda_graph_bytes: float
+    """Memory of the captured graphs."""
+    counts_cuda_graphs: bool
+    """Whether that is subtracted before KV; otherwise it comes out of the unused share."""
+    cuda_graph_sizes: tuple[int, ...]
+    """Captured decode batches, ascending; a batch pads up to the next. Empty: no graphs."""
+    cuda_graph_max_batch: int
+    """The last of them, 0 without graphs."""
+    cuda_graph_max_prompt_tokens: int
+    """Tokens up to which a step that prefills runs on graphs too."""
+    async_output: bool
+    """Whether tokens are handed over while the next step runs, once its kernels have been launched."""
+    host_seconds_per_step: float
+    """CPU time of a step."""
+    row_split_seconds_per_layer: float
+    """What a layer takes longer whose products one thread gathers from the ranks."""
+    host_seconds_per_request: float
+    """CPU time a request of a step."""
+    host_seconds_per_streamed_request: float
+    """Part of it that hands tokens over one by one."""
+    eager_seconds_per_layer: float
+    """Least seconds of a layer in a step that no CUDA graph covers."""
+    eager_prompt_seconds_per_layer: float | None
+    """The same in steps that hold prompts; None: as much."""
+    eager_gap_seconds_per_layer: float
+    """Idle time of the GPU in a layer without routed experts of such a step."""
+    eager_gap_seconds_per_linear_layer: float
+    """The same in a layer of linear attention."""
+    eager_seconds_per_expert_layer: float
+    """What routed experts add to it."""
+    eager_expert_formats: tuple[str, ...]
+    """Weight formats whose experts do; empty: all."""
+    host_overlap: float
+    """Share of both hidden behind the GPU; 0 without `async_scheduling`."""
+    tokenization_per_token: float
+    """What a token of the prompt adds to it; 0 where the scenario sets the latency."""
+    api_server_seconds_per_token: float
+    """Seconds of the API server for a token of a stream."""
+    plugin: str
+    """What brings the kernels for the GPU's maker, "" where they are the engine's own."""
     supported_quantizations: tuple[WeightFormatName, ...]
+    """Weight formats the version can run on this GPU."""
     quantises_on_load: tuple[WeightFormatName, ...]
+    """Weight formats it makes of 16-bit weights while it loads them."""
     quantises_before_loading: tuple[WeightFormatName, ...]
+    """Weight formats that a tool of its own makes of 16-bit weights."""
     kv_cache_of_methods: tuple[str, ...]
+    """Ways of quantisation whose KV format `auto` takes from the checkpoint."""
     narrow_sparse_kv_capability: float | None
-    cpu_offload_gb: float
-    n_gpu_layers: int | None
-    num_gpu: int | None
+    """CUDA compute capability from which `auto` keeps the keys of sparse attention in FP8; None: never."""
+    features: tuple[str, ...]
+    """What the version asked for can do on this GPU, of `simserve.profiles.engine_profile.FEATURES`."""
     sources: Mapping[str, str]
+    """Name -> `scenario` or `vllm 0.12 default on h100-sxm-80gb`, with what moved a default."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """Picks the user's value or the engine's default for one option after another, and records which.
+
+    Attributes:
+        asked: What the user set.
+        default_label: How a default is cited, ``vllm 0.12 default on h100-sxm-80gb``.
+        sources: Option -> where its value came from.
+    """
+
+    asked: EngineOptions
+    default_label: str
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def is_set(self, key: str) -> bool:
+        """Return whether the user set an option."""
+        return getattr(self.asked, key) is not None
+
+    def pick(self, key: str, default: _ValueT, note: str = "") -> _ValueT:
+        """Return the user's value of an option, else ``default``; ``note`` says what moved the default."""
+        value: _ValueT | None = getattr(self.asked, key)
+        if value is not None:
+            self.sources[key] = "scenario"
+            return value
+        return self.default(key, default, note)
+
+    def default(self, key: str, value: _ValueT, note: str = "") -> _ValueT:
+        """Return ``value``, recorded as the engine's default."""
+        self.sources[key] = f"{self.default_label}, {note}" if note else self.default_label
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an engine runs, as far as its defaults depend on it.
+
+    Attributes:
+        gpu_memory_bytes: Total memory of a GPU, bytes.
+        gpu_name: Name of the GPU.
+        tensor_parallel_size: Tensor-parallel ranks.
+        num_ranks: Tensor- times pipeline-parallel ranks.
+        host_slowdown: Times as long as on an H100 node that work on the CPU takes.
+    """
+
+    gpu_memory_bytes: float
+    gpu_name: str
+    tensor_parallel_size: int
+    num_ranks: int
+    host_slowdown: float = 1.0
+
+    def value(self, tiered: Tiered) -> float:
+        """Return the default that holds here."""
+        if not isinstance(tiered, tuple):
+            return tiered
+        fitting = (
+            tier.value for tier in tiered if tier.fits(self.gpu_memory_bytes, self.gpu_name, self.tensor_parallel_size)
+        )
+        return next(fitting, tiered[-1].value)
+
+    def count(self, tiered: Tiered) -> int:
+        """Return the default that holds here, a whole number."""
+        return round(self.value(tiered))
 
 
 def resolve_engine(
@@ -226,12 +265,15 @@ def resolve_engine(
     gpu_memory_bytes: float,
     gpu_name: str,
     model_max_len: int,
-    overrides: Mapping[str, Any],
+    options: EngineOptions,
+    compute_capability: str | None = None,
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     host_slowdown: float = 1.0,
 ) -> ResolvedEngine:
-    """Return every knob of an engine as that version resolves it on that GPU.
+    """Return every option of an engine as that version resolves it on that GPU.
+
+    An option that no rule here looks at is the user's, or else the default that `ResolvedEngine` states.
 
     Args:
         profile: The engine.
@@ -239,35 +281,300 @@ def resolve_engine(
         gpu_memory_bytes: Total memory of a GPU, bytes.
         gpu_name: Name of the GPU, for defaults that except one and for the sources.
         model_max_len: Longest context of the model, tokens.
-        overrides: What the user set, by DESIGN's names, in SI; absent and None are the same.
+        options: What the user set; whether the engine has it is the caller's to check.
+        compute_capability: Of the GPU, for what runs on newer ones alone; none for other makers.
         tensor_parallel_size: For defaults that depend on it (SGLang).
         pipeline_parallel_size: Likewise.
         host_slowdown: Of the node, as its hardware profile has it.
 
     Raises:
-        InputError: A value is out of range or not supported, or two contradict each other.
+        InputError: A value is not supported, or two contradict each other.
     """
     known = profile.nearest_version(version)
     ranks = tensor_parallel_size * pipeline_parallel_size
-    place = Place(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, host_slowdown)
-    choices = Choices(read_overrides(overrides), f"{profile.name} {known.version} default on {gpu_name}")
+    place = _Place(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, host_slowdown)
+    check_options(options)
+    features = profile.features_of(version, compute_capability)
+    choices = _Choices(options, f"{profile.name} {known.version} default on {gpu_name}")
     choices.sources["version"] = profile.version_source(version)
-    scheduling = resolve_scheduling(choices, known)
-    limits = resolve_limits(choices, known, place, model_max_len, scheduling["batching"])
+    scheduling = _scheduling(choices, known)
+    limits = _limits(choices, known, place, model_max_len, scheduling["batching"])
     settings = {
         **scheduling,
         **limits,
-        **resolve_new_token_ratio(choices, known),
-        **resolve_memory(choices, known, place, limits["max_num_batched_tokens"], limits["max_num_seqs"]),
-        **resolve_host(choices, known, place),
-        **resolve_offload(choices, profile.name, known.version),
+        **_new_token_ratio(choices, known),
+        **_memory(choices, known, place, limits["max_num_batched_tokens"], limits["max_num_seqs"]),
+        **_host(choices, known, place),
+        **_kernels(known, features),
+        **{name: getattr(known.checkpoints, name) for name in _OF_CHECKPOINTS},
+        "features": features,
+        "plugin": "",
     }
-    for key in set(settings) - set(choices.sources):
+    for key in EngineOptions.model_fields.keys() - settings.keys():
+        settings[key] = choices.pick(key, ResolvedEngine.model_fields[key].default)
+    for key in settings.keys() - choices.sources.keys():
         choices.default(key, settings[key])
-    return ResolvedEngine(
+    return ResolvedEngine.model_construct(
         name=profile.base or profile.name,
         version=known.version,
         requested_version=version,
         sources=dict(sorted(choices.sources.items())),
         **settings,
     )
+
+
+def _scheduling(choices: _Choices, known: EngineVersion) -> dict[str, Any]:
+    """Return who goes first, what admission requires and how KV memory is given out.
+
+    Raises:
+        ScenarioError: A key of static batching without it, or an admission rule that does not fit the KV.
+    """
+    rules = known.scheduling
+    batching = choices.pick("batching", rules.batching)
+    refuse_static_keys(choices.asked, batching)
+    kv_allocation = choices.pick("kv_allocation", str(rules.kv_allocation))
+    refuse_admission(choices.asked, kv_allocation)
+    admission, note = rules.admission, ""
+    if kv_allocation != "paged" and admission != "on_demand":
+        admission, note = "on_demand", f"as {kv_allocation} KV reserves by itself"
+    shares_blocks, reason = batching == "continuous" and kv_allocation == "paged", ""
+    if not shares_blocks:
+        reason = "as only continuous batching in paged KV shares blocks"
+    elif choices.asked.preemption_mode == "swap":
+        shares_blocks, reason = False, "as swapped blocks are not shared"
+    refuse_sharing(choices.asked, batching, kv_allocation)
+    admission = choices.pick("admission", admission, note)
+    is_by_priority = choices.asked.scheduling_policy == "priority"
+    refuse_order(choices.asked, batching, kv_allocation, admission)
+    return {
+        "batching": batching,
+        "kv_allocation": kv_allocation,
+        "admission": admission,
+        "priority_ageing": choices.pick("priority_ageing", 0.0) if is_by_priority else 0.0,
+        "priority_preemption": choices.pick("priority_preemption", False) if is_by_priority else False,
+        "swap_space": choices.pick("swap_space", DEFAULT_SWAP_SPACE)
+        if choices.asked.preemption_mode == "swap"
+        else choices.default("swap_space", 0.0, "as nothing is swapped"),
+        "enable_prefix_caching": choices.pick(
+            "enable_prefix_caching",
+            rules.enable_prefix_caching and shares_blocks,
+            reason,
+        ),
+        "reserve_full_prompt": rules.reserve_full_prompt,
+        "watermark": rules.watermark,
+        "static_max_wait": choices.pick("static_max_wait", rules.static_max_wait),
+    }
+
+
+def _limits(
+    choices: _Choices, known: EngineVersion, place: _Place, model_max_len: int, batching: str
+) -> dict[str, Any]:
+    """Return seats, budget, chunking, context length, block size and static batch size.
+
+    Raises:
+        ScenarioError: The budget the user set cannot hold a prompt that may not be split.
+    """
+    seats = _seats(choices, known, place, batching)
+    max_model_len = _max_model_len(choices, known, place, model_max_len, seats)
+    chunking = known.chunked_prefill
+    is_long = chunking.enable_above_model_len is not None and max_model_len > chunking.enable_above_model_len
+    is_chunked = choices.pick(
+        "enable_chunked_prefill",
+        chunking.enable_chunked_prefill or is_long,
+        f"as max_model_len exceeds {chunking.enable_above_model_len}" if is_long else "",
+    )
+    refuse_threshold(choices.asked, batching, is_chunked, max_model_len)
+    scheduler, note = known.scheduling.scheduler, ""
+    if is_chunked and chunking.scheduler is not None:
+        scheduler, note = chunking.scheduler, "with chunked prefill"
+    budget = _budget(choices, known, place, seats, max_model_len if not is_chunked else 0, batching)
+    if seats > budget:  # the user set the budget only, or both defaults
+        seats = choices.default("max_num_seqs", budget, "capped at max_num_batched_tokens")
+    size = seats
+    if batching == "static":
+        usual = None if choices.is_set("max_num_seqs") else known.scheduling.static_batch_size
+        size = choices.pick("static_batch_size", min(seats, usual or seats), "" if usual else "max_num_seqs")
+    return {
+        "max_num_seqs": seats,
+        "max_num_batched_tokens": budget,
+        "max_chunk_tokens": min(budget, choices.asked.long_prefill_token_threshold or budget),
+        "max_model_len": max_model_len,
+        "enable_chunked_prefill": is_chunked,
+        "scheduler": choices.pick("scheduler", scheduler, note),
+        "block_size": choices.pick("block_size", known.limits.block_size),
+        "micro_batch_tokens": known.limits.micro_batch_tokens,
+        "static_batch_size": size,
+    }
+
+
+def _seats(choices: _Choices, known: EngineVersion, place: _Place, batching: str) -> int:
+    default, note = place.count(known.limits.max_num_seqs), ""
+    size = choices.asked.static_batch_size
+    if batching == "static" and size is not None:
+        default, note = size, "set to static_batch_size"
+    return choices.pick("max_num_seqs", default, note)
+
+
+def _max_model_len(choices: _Choices, known: EngineVersion, place: _Place, model_max_len: int, seats: int) -> int:
+    limits = known.limits
+    default, note = model_max_len, "the model's"
+    if limits.max_model_len is not None:
+        default, note = place.count(limits.max_model_len), ""
+    if limits.is_model_len_shared:
+        default, note = max(default // seats, 1), f"shared by {seats} slots"
+    if default > model_max_len:
+        default, note = model_max_len, "capped at the model's"
+    chosen = choices.pick("max_model_len", default, note)
+    if chosen > model_max_len:
+        choices.sources["max_model_len"] = f"scenario, beyond the model's {model_max_len}"
+    return chosen
+
+
+def _budget(
+    choices: _Choices, known: EngineVersion, place: _Place, seats: int, unchunked_len: int, batching: str
+) -> int:
+    """Return the token budget; ``unchunked_len`` is ``max_model_len`` while chunking is off, else 0."""
+    chunking = known.chunked_prefill
+    default, note = place.count(known.limits.max_num_batched_tokens), ""
+    if not unchunked_len and chunking.max_num_batched_tokens is not None:
+        default, note = place.count(chunking.max_num_batched_tokens), "with chunked prefill"
+    if chunking.must_cover_model_len and unchunked_len > default:
+        default, note = unchunked_len, "raised to max_model_len, as chunked prefill is off"
+    is_asked = choices.is_set("max_num_seqs") or choices.is_set("static_batch_size")
+    if is_asked and seats > default:
+        default, note = seats, "raised to max_num_seqs"
+    budget = choices.pick("max_num_batched_tokens", default, note)
+    if chunking.must_cover_model_len and budget < unchunked_len and batching == "continuous":
+        rule = f"must be at least max_model_len ({unchunked_len}) while chunked prefill is off"
+        remedy = "set enable_chunked_prefill to true, raise it, or lower max_model_len"
+        raise refuse("max_num_batched_tokens", budget, rule, remedy)
+    return budget
+
+
+def _new_token_ratio(choices: _Choices, known: EngineVersion) -> dict[str, float]:
+    """Return the constants of `estimate` admission."""
+    ratio = known.new_token_ratio or _SGLANG_RATIO
+    minimum = ratio.initial * ratio.minimum_factor
+    constants = {
+        "new_token_ratio_initial": ratio.initial,
+        "new_token_ratio_minimum": minimum,
+        "new_token_ratio_decay": (ratio.initial - minimum) / ratio.decay_steps,
+    }
+    for key, value in constants.items():
+        choices.default(key, value, "" if known.new_token_ratio else ratio.source)
+    return constants
+
+
+def _graph_sizes(graphs: CudaGraphs, place: _Place, max_num_seqs: int, largest: int | None) -> tuple[int, ...]:
+    """Return the captured sizes; ``largest``, where the user says it, in place of the engine's limits."""
+    sizes = {
+        size
+        for entry in graphs.sizes
+        for size in (range(entry.start, entry.stop + 1, entry.step) if isinstance(entry, SizeRange) else (entry,))
+    }
+    if sizes and largest is not None:
+        last, step = max(sizes), _last_step(graphs)
+        sizes |= {largest, *range(last + step, largest, step)}
+        return tuple(sorted(size for size in sizes if size <= largest))
+    if graphs.max_batch is not None:
+        sizes = {size for size in sizes if size <= place.count(graphs.max_batch)}
+    if graphs.max_batch_per_seq is not None:
+        sizes = {size for size in sizes if size <= graphs.max_batch_per_seq * max_num_seqs}
+    return tuple(sorted(sizes))
+
+
+def _last_step(graphs: CudaGraphs) -> int:
+    """Return how far the engine's largest captured sizes are apart."""
+    return next((entry.step for entry in reversed(graphs.sizes) if isinstance(entry, SizeRange)), 8)
+
+
+def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int, max_num_seqs: int) -> dict[str, Any]:
+    """Return the share of GPU memory and the inputs of the rule for what is neither weights nor KV.
+
+    Raises:
+        ScenarioError: A largest CUDA graph where there are none.
+    """
+    memory, runtime, graphs = known.memory, known.runtime_memory, known.cuda_graphs
+    is_eager = bool(choices.asked.enforce_eager)
+    asked = choices.asked.max_cudagraph_capture_size
+    if asked is not None and (is_eager or not graphs.sizes):
+        why = "enforce_eager is on" if is_eager else f"version {known.version} of this engine captures none"
+        raise refuse("max_cudagraph_capture_size", asked, f"needs CUDA graphs, and {why}", "leave it out")
+    graph_sizes = () if is_eager else _graph_sizes(graphs, place, max_num_seqs, asked)
+    largest = graph_sizes[-1] if graph_sizes else 0
+    share = 0.0
+    if memory.gpu_memory_utilization is not None:
+        share = place.value(memory.gpu_memory_utilization)
+    elif memory.static_reserve:
+        share = memory.reserve(place.gpu_memory_bytes).share(place.gpu_memory_bytes, budget, largest, place.num_ranks)
+    return {
+        "max_cudagraph_capture_size": choices.pick("max_cudagraph_capture_size", largest),
+        "memory_rule": memory.rule,
+        "gpu_memory_utilization": choices.pick("gpu_memory_utilization", share),
+        "non_torch_bytes_single": runtime.non_torch_single,
+        "non_torch_bytes_parallel": runtime.non_torch_parallel,
+        "activation_token_bytes_factor": runtime.activation_token_factor,
+        "activation_logit_bytes": runtime.activation_logit,
+        "activation_base_bytes": runtime.activation_base,
+        "cuts_max_model_len": memory.cuts_max_model_len,
+        "linear_states_per_cached_seat": runtime.linear_states_per_cached_seat,
+        "relaid_expert_formats": runtime.relaid_expert_formats,
+        "cuda_graph_bytes": graphs.memory if graph_sizes else 0.0,
+        "counts_cuda_graphs": graphs.is_budgeted,
+        "cuda_graph_sizes": graph_sizes,
+        "cuda_graph_max_batch": largest,
+        "cuda_graph_max_prompt_tokens": largest if graphs.covers_prompts else 0,
+    }
+
+
+def _host(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, Any]:
+    """Return CPU times and their overlap.
+
+    Raises:
+        ScenarioError: Asynchronous scheduling of a version that has none.
+    """
+    host = known.host
+    if choices.asked.enforce_eager and host.enforced_eager_seconds_per_layer is not None:
+        host = host.model_copy(update={"eager_seconds_per_layer": host.enforced_eager_seconds_per_layer})
+    is_async = choices.pick("async_scheduling", known.scheduling.async_scheduling)
+    if is_async and not host.overlap:
+        rule = f"is not possible: version {known.version} of this engine has no asynchronous scheduling"
+        raise refuse("async_scheduling", is_async, rule, "leave it out or use a newer version")
+    sorting = host.seconds_per_nucleus_request if choices.asked.sampling == "nucleus" else 0.0
+    agreeing = host.seconds_per_parallel_step if place.num_ranks > 1 else 0.0
+    prompt_launching = host.eager_prompt_seconds_per_layer
+    ranks = place.tensor_parallel_size if place.tensor_parallel_size > 1 else 0
+    splitting = host.row_split_seconds_per_layer * (ranks > 0) + host.row_split_seconds_per_layer_rank * ranks
+    slowdown: float = choices.pick("host_slowdown", place.host_slowdown)
+    waiting = 1.0 + host.eager_expert_rank_share * math.log2(place.tensor_parallel_size)
+    return {
+        "async_scheduling": is_async,
+        "async_output": known.scheduling.async_output,
+        "host_slowdown": slowdown,
+        "host_seconds_per_step": slowdown * (host.seconds_per_step + agreeing),
+        "row_split_seconds_per_layer": slowdown * splitting,
+        "host_seconds_per_request": slowdown * (host.seconds_per_request + host.seconds_per_streamed_request) + sorting,
+        "host_seconds_per_streamed_request": slowdown * host.seconds_per_streamed_request,
+        "eager_seconds_per_layer": slowdown * host.eager_seconds_per_layer,
+        "eager_prompt_seconds_per_layer": None if prompt_launching is None else slowdown * prompt_launching,
+        "eager_gap_seconds_per_layer": slowdown * host.eager_gap_seconds_per_layer,
+        "eager_gap_seconds_per_linear_layer": slowdown * host.eager_gap_seconds_per_linear_layer,
+        "eager_seconds_per_expert_layer": slowdown * waiting * host.eager_seconds_per_expert_layer,
+        "eager_expert_formats": host.eager_expert_formats,
+        "host_overlap": host.overlap if is_async else 0.0,
+        "frontend_latency": choices.pick("frontend_latency", slowdown * host.frontend_latency),
+        "tokenization_per_token": 0.0 if choices.is_set("frontend_latency") else slowdown * host.tokenization_per_token,
+        "api_server_seconds_per_token": slowdown * host.api_server_seconds_per_token,
+    }
+
+
+def _kernels(known: EngineVersion, features: tuple[str, ...]) -> dict[str, Any]:
+    """Return what the kernels can do; a limit that is absent is none."""
+    kernels = known.kernels
+    return {
+        **{name: getattr(kernels, name) for name in KernelTraits.model_fields},
+        "all_reduce_host_from": kernels.all_reduce_host_from or math.inf,
+        "max_bandwidth": kernels.max_bandwidth or math.inf,
+        "max_flops": kernels.max_flops or math.inf,
+        "supported_quantizations": (*kernels.quantizations, *(name for name in FORMAT_FEATURES if name in features)),
+    }

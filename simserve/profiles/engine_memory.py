@@ -67,6 +67,8 @@ class RuntimeMemory(FrozenModel):
     """Peak of sampling: bytes a logit, times `max_num_seqs` x vocabulary."""
     activation_base: Bytes = 0.0
     """Peak of sampling: bytes beside the logits, however many seats (workspaces of kernels and of the sampler)."""
+    linear_states_per_cached_seat: int = Field(default=1, ge=1)
+    """States of linear attention that a seat holds beside a prefix cache; one without."""
     relaid_expert_formats: tuple[str, ...] = ()
     """Weight formats whose experts are laid out anew on the GPU, where their first matrices then stay twice."""
     source: str

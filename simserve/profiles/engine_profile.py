@@ -6,14 +6,15 @@ Knows what an engine does when nobody sets a knob, not what a user set: that is 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
 from simserve.documents import read_mapping
-from simserve.errors import InputError, ProfileError
+from simserve.errors import InputError, ProfileError, nearest
 from simserve.profiles import catalog
 from simserve.profiles.checkpoint import WeightFormatName
 from simserve.profiles.engine_blocks import complete_versions
@@ -22,6 +23,49 @@ from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel, validate
 
 MemoryRule = Literal["total", "free_after_load", "static_fraction"]
+
+FEATURES: Mapping[str, str] = {
+    "draft_model": "speculative decoding with a draft model",
+    "ngram": "speculative decoding by n-grams",
+    "eagle": "speculative decoding with EAGLE layers",
+    "mtp": "speculative decoding with the model's own MTP layer",
+    "medusa": "speculative decoding with Medusa heads",
+    "mlp_speculator": "speculative decoding with an MLP speculator",
+    "suffix": "speculative decoding by suffixes",
+    "ngram_gpu": "speculative decoding by n-grams on the GPU",
+    "parallel_draft_model": "speculative decoding with a draft model that drafts in parallel (PARD)",
+    "dflash": "speculative decoding with DFlash",
+    "dspark": "speculative decoding with DSpark",
+    "chunked_prefill": "chunked prefill",
+    "prefix_caching": "prefix caching",
+    "priority_scheduling": "queue by priority",
+    "swap": "preemption by swapping",
+    "expert_parallel": "expert parallelism",
+    "data_parallel_attention": "data-parallel attention",
+    "pipeline_layer_partition": "choice of the layers of each pipeline stage",
+    "kv_transfer": "hand-over of KV caches between servers",
+    "kv_offload": "second tier behind the prefix cache",
+    "cpu_offload_gb": "weights kept in host memory",
+    "n_gpu_layers": "choice of the layers on the GPU",
+    "num_gpu": "choice of the layers on the GPU",
+    "num_gpu_blocks_override": "number of KV blocks set by hand",
+    "kv_cache_memory_bytes": "KV memory set in bytes",
+    "long_prefill_token_threshold": "limit on the prompt tokens of one request in a step",
+    "attention_dp_timeout_iters": "waiting of prompts for those of other ranks",
+    "kv_cache_fp8": "FP8 KV cache",
+    "kv_cache_int8": "INT8 KV cache",
+    "kv_cache_int4": "INT4 KV cache",
+    "mxfp4": "MXFP4 weights",
+    "nvfp4": "NVFP4 weights",
+}
+"""What an engine has or has not by version, in words that follow "has no"."""
+
+FORMAT_FEATURES = ("mxfp4", "nvfp4")
+"""Features that are weight formats."""
+
+UNSIMULATED_METHODS = ("medusa", "mlp_speculator", "suffix", "ngram_gpu", "parallel_draft_model", "dflash", "dspark")
+"""Features that are ways to draft which nothing here simulates: known by name, so that an answer can say so."""
+
 _NOT_KNOWN = "defaults of"
 _VERSION = re.compile(r"[vb]?(\d+(?:\.\d+)*)")
 
@@ -135,6 +179,8 @@ class Memory(FrozenModel):
     """The share; absent: computed from `static_reserve`."""
     static_reserve: tuple[StaticReserve, ...] = ()
     """SGLang's reserve by GPU memory, the largest GPU first; the first that fits counts."""
+    cuts_max_model_len: bool = False
+    """Whether the engine starts with a KV cache smaller than the longest request, which it cuts to fit."""
     source: str
     """Where the rule and the share come from."""
 
@@ -217,13 +263,22 @@ class Host(FrozenModel):
     """Where the figures come from."""
 
 
-class Kernels(FrozenModel):
-    """How good the engine's kernels are, and which weight formats they run."""
+class KernelTraits(FrozenModel):
+    """How good the engine's kernels are."""
 
     compute_efficiency: float = Field(gt=0, le=1.5)
     """Scale on the hardware profile's kernel efficiencies; 1: as there."""
     memory_share: float = Field(default=1.0, gt=0, le=2)
     """What that leaves of the bandwidths, times this: above 1 where arithmetic alone is behind."""
+    has_paged_attention_kernel: bool = False
+    """Whether vLLM's PagedAttention, in which a query head reads its keys itself, decodes where FlashAttention-2 does
+    not run (before Ampere)."""
+    has_marlin: bool = True
+    """Whether kernels that unpack weights pad to Marlin's small tiles; otherwise to those of plain products."""
+    has_weight_only_floats: bool = True
+    """Whether FP8 and NVFP4 weights run on a GPU without arithmetic for them, in 16 bit."""
+    padded_expert_formats: tuple[str, ...] = ()
+    """Weight formats whose experts are padded to Marlin's tiles."""
     shared_decode_groups: tuple[int, ...] | None = None
     """Query heads a key-value head for which a decode step reads keys once for all of them; absent: any number."""
     mixed_decode_tile: int = Field(default=0, ge=0)
@@ -253,8 +308,13 @@ class Kernels(FrozenModel):
     """Share of the FP16 rate, accumulated in FP16, beyond which 16-bit products gain nothing; absent: all of it."""
     max_flops: FlopsPerSecond | None = Field(default=None, gt=0)
     """FLOP/s of 16-bit products beyond which the kernels gain nothing; absent: the GPU's."""
+
+
+class Kernels(KernelTraits):
+    """How good the engine's kernels are, and which weight formats they run."""
+
     quantizations: tuple[WeightFormatName, ...]
-    """Weight formats the version can run."""
+    """Weight formats the version can run, besides those of `FORMAT_FEATURES`, whose versions `features` says."""
     source: str
     """Where scale and formats come from."""
 
@@ -310,21 +370,81 @@ class Devices(FrozenModel):
     """Where that is said."""
 
 
+class FeatureRange(FrozenModel):
+    """Versions that have a feature, and the GPUs on which they have it."""
+
+    since: str
+    """First version with it."""
+    until: str | None = None
+    """First version without it again; absent: there is none."""
+    capability_at_least: float | None = Field(default=None, gt=0)
+    """CUDA compute capability from which it runs; of no meaning to other makers' GPUs."""
+    note: str = ""
+    """What a reader of a result with it should know."""
+    source: str
+    """Where first and last version are from."""
+
+    def holds(self, version: str) -> bool:
+        """Return whether a version lies in the range."""
+        wanted = version_key(version)
+        return version_key(self.since) <= wanted and (self.until is None or wanted < version_key(self.until))
+
+    def runs_on(self, compute_capability: str | None) -> bool:
+        """Return whether it runs on a GPU."""
+        least = self.capability_at_least
+        return least is None or compute_capability is None or float(compute_capability) >= least
+
+    @property
+    def words(self) -> str:
+        """The range as a sentence names it."""
+        text = f"{self.since} and newer" if self.until is None else f"{self.since} to before {self.until}"
+        least = self.capability_at_least
+        return text if least is None else f"{text} on GPUs of compute capability {least:g} or newer"
+
+
+def _joined(ranges: Sequence[FeatureRange]) -> list[FeatureRange]:
+    """Return ranges that follow each other on the same GPUs as one."""
+    found: list[FeatureRange] = []
+    for each in ranges:
+        last = found[-1] if found else None
+        if last is not None and (last.until, last.capability_at_least) == (each.since, each.capability_at_least):
+            found[-1] = last.model_copy(update={"until": each.until})
+        else:
+            found.append(each)
+    return found
+
+
 class EngineProfile(FrozenModel):
     """A serving engine: its versions, oldest first, each with every default."""
 
     name: str
     """Catalogue name."""
     base: str | None = None
-    """Engine that it is a calibration of, whose kernels, weight formats and flags hold; absent: itself."""
+    """Engine that it is a calibration of, whose kernels, weight formats, features and flags hold; absent: itself."""
     description: str
     """What it is and what the profile leaves out."""
+    new_from: str | None = None
+    """Version that changed how it serves, so that errors measured before and from it are told apart; absent: none."""
+    features: Mapping[str, tuple[FeatureRange, ...]] = Field(default_factory=dict)
+    """Name, of `FEATURES` -> versions that have it; what is not named the engine has not."""
     windowed_kv: tuple[WindowedKV, ...] = ()
     """How the KV of layers with a sliding window is kept, oldest first; empty: like that of all others."""
     devices: Devices | None = None
     """Whose devices it runs on; none: not known, any is accepted."""
     versions: tuple[EngineVersion, ...] = Field(min_length=1)
     """Known versions, oldest first."""
+
+    @model_validator(mode="after")
+    def _has_a_clear_table(self) -> Self:
+        for name, ranges in self.features.items():
+            if name not in FEATURES:
+                raise ValueError(f"features.{name} is not a known feature; {nearest(name, FEATURES)}")
+            if any(each.until is not None and version_key(each.until) <= version_key(each.since) for each in ranges):
+                raise ValueError(f"features.{name} has a range that ends before it begins")
+            for earlier, later in pairwise(ranges):
+                if earlier.until is None or version_key(later.since) < version_key(earlier.until):
+                    raise ValueError(f"features.{name} has ranges that overlap, or not the oldest first")
+        return self
 
     def windows_of(self, version: str | None) -> WindowedKV | None:
         """Return how a version keeps layers with a sliding window; None: like all others. The newest without one.
@@ -349,6 +469,31 @@ class EngineProfile(FrozenModel):
         wanted = version_key(requested, [known.version for known in self.versions])
         fitting = [known for known in self.versions if version_key(known.version) <= wanted]
         return fitting[-1] if fitting else self.versions[0]
+
+    def feature_range(self, feature: str, version: str | None) -> FeatureRange | None:
+        """Return the range in which a version has a feature; None: it has not.
+
+        The version is the one asked for, also where only an older one's defaults are known.
+        """
+        wanted = self.versions[-1].version if version is None else version
+        return next((each for each in self.features.get(feature, ()) if each.holds(wanted)), None)
+
+    def features_of(self, version: str | None, compute_capability: str | None) -> tuple[str, ...]:
+        """Return the features that a version has on a GPU."""
+        ranges = ((name, self.feature_range(name, version)) for name in self.features)
+        return tuple(sorted(name for name, each in ranges if each is not None and each.runs_on(compute_capability)))
+
+    def lack(self, feature: str, version: str | None, gpu_name: str, compute_capability: str | None) -> str | None:
+        """Return in a clause what a version lacks on a GPU, and the versions that have it; None: it has the feature."""
+        found, asked = self.feature_range(feature, version), version or self.versions[-1].version
+        engine = f"{self.base or self.name} {asked}"
+        if found is not None and found.runs_on(compute_capability):
+            return None
+        if found is not None:
+            least = f"compute capability {found.capability_at_least:g} or newer"
+            return f"{engine} has no {FEATURES[feature]} on {gpu_name} ({compute_capability}): that takes {least}"
+        ranges = ", ".join(each.words for each in _joined(self.features.get(feature, ())))
+        return f"{engine} has no {FEATURES[feature]} ({f'versions with it: {ranges}' if ranges else 'no version has'})"
 
     def version_source(self, requested: str | None) -> str:
         """Return where the version whose defaults hold comes from, for `ResolvedEngine.sources`.
@@ -416,6 +561,8 @@ def _read(file: Path) -> EngineProfile:
     versions = complete_versions(document, file)
     header = {key: value for key, value in document.items() if key not in ("defaults", "versions")}
     profile = validate(EngineProfile, {**header, "versions": versions}, file=file, error=ProfileError)
+    if profile.base is not None and not profile.features:
+        profile = profile.model_copy(update={"features": load_engine(profile.base).features})
     keys = [version_key(known.version) for known in profile.versions]
     if keys != sorted(set(keys)):
         raise ProfileError("must be in ascending order, each version once", file=file, key="versions")

@@ -6,7 +6,6 @@ Knows classes and their errors; neither how they were measured nor what a run is
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from pydantic import Field
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
-from simserve.profiles.engine_profile import version_key
+from simserve.profiles.engine_profile import load_engine, version_key
 from simserve.validation import FrozenModel, validate
 
 UNVALIDATED = "unvalidated"
@@ -32,10 +31,6 @@ FEWEST_POINTS = 8
 
 CONCURRENCY_BANDS = (4, 16, 64, 256)
 """Upper ends of the bands of concurrency, both ends included."""
-
-_GENERATIONS: Mapping[str, str] = {"vllm": "0.8", "tensorrt-llm": "1.0", "sglang": "0.4"}
-"""Engine -> the version that changed how it serves: vLLM's engine V1, TensorRT-LLM's PyTorch backend, SGLang's
-overlapped scheduler."""
 
 
 class ErrorShares(FrozenModel):
@@ -93,7 +88,7 @@ def band_of(concurrency: float) -> str:
 
 def generation_of(engine: str, version: str) -> str:
     """Return engine and generation: ``vllm from 0.8``, ``vllm before 0.8``, ``tgi``."""
-    boundary = _GENERATIONS.get(engine)
+    boundary = load_engine(engine).new_from
     if boundary is None:
         return engine
     side = "from" if version_key(version) >= version_key(boundary) else "before"

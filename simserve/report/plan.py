@@ -144,7 +144,7 @@ def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], 
         title = "What one change does to the deployment as it is (a full queue, latency not asked)"
         yield title, single_lines(summary), single_changes(summary)
     if summary["search"]["left_out"]:
-        yield "Not searched, as this traffic could not profit", [], left_out(summary)
+        yield "Not searched", [], left_out(summary)
     yield "When not to host it yourself", self_host_lines(summary), None
 
 

@@ -20,6 +20,8 @@ LEVERS = {
     "batch": "Batch",
     "chunk": "Chunk prompts",
     "shard": "Shard",
+    "data_parallel": "Share experts among data-parallel ranks",
+    "expert_parallel": "Keep experts whole",
     "speculate": "Speculate",
     "route": "Route",
     "cache": "Cache prefixes",

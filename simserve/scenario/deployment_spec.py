@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.hardware import hardware_name
 from simserve.scenario.formats import KVCacheDtype, Quantization
 from simserve.scenario.kv_offload import KVOffloadSpec
@@ -23,13 +24,7 @@ from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
 from simserve.sim.streaming_spec import StreamingSpec
 from simserve.sim.update_spec import UpdateSpec
-from simserve.units import Bytes, PositiveSeconds, Seconds
 from simserve.validation import FrozenModel
-
-MAX_COUNT = 10**9
-"""Tokens, requests or blocks that a knob may name at most: beyond any engine."""
-
-Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 
 MAX_REPLICAS = 10_000
 """Each replica has a scheduler of its own in memory."""
@@ -43,89 +38,23 @@ def _as_text(value: object) -> object:
     return value
 
 
-class EngineSpec(FrozenModel):
-    """The serving engine: which one, which version, and the knobs that differ from its defaults.
-
-    A knob that is absent resolves as that version sets it on that GPU; `simserve engines NAME` prints them.
-    """
+class EngineChoice(FrozenModel):
+    """Which engine, and which version of it."""
 
     name: str = "vllm"
     """Engine profile: a name that `simserve engines` lists, or the path of a profile file."""
     version: Annotated[str | None, BeforeValidator(_as_text)] = None
     """Version in quotes, such as "0.12"; the nearest older known one is used and named. Absent: newest."""
-    batching: Literal["continuous", "static"] | None = None
-    """`continuous` (requests join and leave at every step) or `static` (collect, pad, answer together)."""
-    scheduler: Literal["mixed", "prefill_first"] | None = None
-    """Who goes first in a step: `mixed` (decodes and prefill chunks share one budget) or `prefill_first`."""
-    admission: Literal["on_demand", "estimate", "reserve"] | None = None
-    """What admission requires blocks for: the next chunk, an estimate of the output, or all `max_tokens`."""
-    scheduling_policy: Literal["fcfs", "priority", "shortest_first"] | None = None
-    """Order of the queue: first come, first served; `priority`: classes with the smaller number first, and who is
-    preempted is the last in that order; `shortest_first`: prompt plus `max_tokens`, the fewest first."""
-    priority_ageing: PositiveSeconds | None = None
-    """`priority`: waiting so long outweighs one level. Absent: waiting changes nothing."""
-    priority_preemption: bool | None = None
-    """`priority`: whether running requests of a worse priority make way for one that finds no seat or no blocks.
-    Absent: they do not, as in vLLM's V1."""
-    preemption_mode: Literal["recompute", "swap"] | None = None
-    """What happens to the KV cache of a preempted request: `recompute`: dropped and computed again; `swap`: copied to
-    host memory and back, over the host link, in the steps that move it (vLLM before V1; without prefix caching)."""
-    kv_allocation: Literal["paged", "static", "pow2", "oracle", "none"] | None = None
-    """`paged` blocks on demand; `static`, `pow2`, `oracle` contiguous reservations; `none`: no KV cache."""
-    max_num_seqs: Count | None = None
-    """Seats: the most requests that run at once on a replica."""
-    max_num_batched_tokens: Count | None = None
-    """Token budget of one step."""
-    enable_chunked_prefill: bool | None = None
-    """Whether a prompt may be split over several steps."""
-    enable_prefix_caching: bool | None = None
-    """Whether requests that begin alike share KV blocks; a workload without `sessions`, `shared_prefix` or a trace that
-    says what prompts share has nothing to share."""
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Share of GPU memory; of which memory is the engine's rule (total, free after load, static)."""
-    block_size: Count | None = None
-    """Tokens in one KV block."""
-    max_model_len: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = None
-    """Longest prompt plus output, tokens. Absent: the model's own limit."""
-    async_scheduling: bool | None = None
-    """Whether the host prepares the next step while the GPU works on this one."""
-    attention_dp_timeout_iters: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = None
-    """TensorRT-LLM with `data_parallel_size`: prompts wait until every rank has one, at most so many steps
-    (attention_dp_config: enable_balance, timeout_iters), so that none is computed while the other ranks idle. Absent:
-    they do not wait."""
-    sampling: Literal["greedy", "nucleus"] | None = None
-    """How clients ask for tokens: `greedy`, or `nucleus`, by top-k or top-p, as a model's generation_config.json makes
-    of clients that ask for nothing; vLLM 0.8 to 0.13 sorts the logits for it. Absent: greedy."""
-    enforce_eager: bool | None = None
-    """Whether to run without CUDA graphs and compilation: a step takes at least the time to launch its kernels."""
-    max_cudagraph_capture_size: Count | None = None
-    """Largest batch, in tokens, that is captured in a CUDA graph; a larger step waits for the launches of its kernels.
-    Absent: as the engine's version has it, vLLM from 0.10 twice `max_num_seqs` and at most 512."""
-    frontend_latency: Seconds | None = None
-    """Time from a request's arrival to the scheduler (HTTP, tokenisation)."""
-    host_slowdown: Annotated[float, Field(gt=0)] | None = None
-    """Times as long as on the nodes that the engine's host times were measured on (H100 nodes of 2024) its work on the
-    CPU takes here: scheduling, launching kernels, handing over tokens. Absent: as in the usual node of the GPU."""
-    static_batch_size: Count | None = None
-    """Static batching: the most requests of one batch."""
-    static_max_wait: Seconds | None = None
-    """Static batching: the longest that the first request of a batch waits for others."""
-    cpu_offload_gb: Annotated[float, Field(ge=0)] | None = None
-    """vLLM and SGLang: GiB of weights a GPU that stay in host memory and cross the host link in every step."""
-    n_gpu_layers: Count | None = None
-    """llama.cpp: layers on the GPU; the others, and their KV cache, are the CPU's. Absent: all."""
-    num_gpu: Count | None = None
-    """Ollama: as `n_gpu_layers` of llama.cpp. Absent: all."""
 
-    swap_space: Bytes | None = None
-    """`swap`: host memory for swapped KV, a GPU; where it is full, victims are computed again. Absent: vLLM's 4 GiB."""
+
+class EngineSpec(EngineOptions, EngineChoice):
+    """The serving engine: which one, which version, and the options that differ from its defaults.
+
+    An option that is absent resolves as that version sets it on that GPU; `simserve engines NAME` prints them.
+    """
+
     kv_offload: KVOffloadSpec | None = None
     """A second tier behind the prefix cache, in host memory or on disk; absent: what gives way is computed again."""
-
-    def overrides(self) -> dict[str, Any]:
-        """Return the knobs that the scenario sets itself, in SI; the second KV tier is none of the engine's profile."""
-        given = self.model_dump(exclude={"name", "version", "kv_offload"})
-        return {key: value for key, value in given.items() if value is not None}
 
 
 HardwareName = Annotated[str, AfterValidator(hardware_name)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.perf.memory import MemoryPlan, plan_memory
 from simserve.perf.shape import ReplicaShape
+from simserve.perf.windowed_kv import pool_block_bytes
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.quality import published_quality
 from simserve.scenario.formats import formats_available
@@ -17,8 +17,8 @@ from simserve.scenario.resolve import ResolvedScenario, leading_warnings, replic
 from simserve.scenario.schema import Scenario
 
 _LARGEST_TENSOR_PARALLEL = 64
-_CPU_LAYERS = {"llama.cpp": "n_gpu_layers", "ollama": "num_gpu"}
-"""Engines that leave layers to the CPU, and the knob: the most layers on the GPU first."""
+_GPU_LAYERS = ("n_gpu_layers", "num_gpu")
+"""Options that leave layers to the CPU, of engines that have them: the most layers on the GPU first."""
 _LIMITS = ("max_num_batched_tokens", "max_num_seqs")
 """Limits that activations grow with; blamed only where the scenario sets them itself."""
 
@@ -67,12 +67,26 @@ def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
     if resolved.memory.longest_sequence >= 2:
         yield [("engine.max_model_len", resolved.memory.longest_sequence)]
     asked = resolved.scenario.deployment.engine.overrides()
-    if resolved.shape.engine.name in _CPU_LAYERS and resolved.shape.num_gpus == 1:
+    if resolved.shape.num_gpus == 1:
         layers = resolved.shape.model.num_hidden_layers
-        yield [(f"engine.{_CPU_LAYERS[resolved.shape.engine.name]}", each) for each in range(layers - 1, 0, -1)]
+        for key in (each for each in _GPU_LAYERS if each in resolved.shape.engine.features):
+            yield [(f"engine.{key}", each) for each in range(layers - 1, 0, -1)]
+    yield from _smaller_caches(resolved)
     for key in _LIMITS:
         below = int(asked.get(key, 1)) - 1
         yield [(f"engine.{key}", 2**power) for power in reversed(range(below.bit_length()))]
+
+
+def _smaller_caches(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
+    """Yield the largest KV cache that there is room for, where the scenario sets its size."""
+    engine, memory = resolved.shape.engine, resolved.memory
+    room = memory.total_bytes - sum(value for name, value in memory.parts.items() if name not in ("kv", "unused"))
+    block_bytes = pool_block_bytes(resolved.shape, memory.draft_kv_bytes_per_token)
+    block_bytes = memory.kv_bytes_per_token * memory.block_size if block_bytes is None else block_bytes
+    for key, unit in (("num_gpu_blocks_override", block_bytes), ("kv_cache_memory_bytes", 1.0)):
+        most = int(room // unit)
+        if getattr(engine, key) is not None and most > 0:
+            yield [(f"engine.{key}", most)]
 
 
 def _fitting(scenario: Scenario, variants: list[tuple[str, Any]]) -> Iterator[str]:
@@ -138,5 +152,5 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
         "open_limits": open_limits(resolved),
         "quality": quality_of(shape),
         "what_fits": [] if memory.fits else remedies(resolved),
-        "engine_resolved": asdict(shape.engine),
+        "engine_resolved": shape.engine.model_dump(),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
 from simserve.scenario.combinations import check_combinations, check_engine
+from simserve.scenario.features import AskedFeature, check_feature, check_features
 from simserve.scenario.formats import formats_of, with_formats
 from simserve.scenario.kv_offload import with_offload
 from simserve.scenario.pricing import GpuHour, gpu_hour
@@ -28,16 +29,8 @@ from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 
-ENGINES_WITHOUT_EXPERT_PARALLEL = ("fastertransformer", "llama.cpp", "ollama", "orca", "tgi", "transformers")
-"""Engines that cut every expert over the ranks, and have no way to place experts whole."""
-
-ENGINES_WITH_DATA_PARALLEL = ("sglang", "tensorrt-llm", "vllm")
-"""Engines with data-parallel attention. vLLM: ``--data-parallel-size``. SGLang and TensorRT-LLM count the GPUs of all
-ranks as tensor parallelism: ``--tp 8 --dp 4 --enable-dp-attention`` is 2 x 4 here."""
-
-
-ENGINES_WITH_PARTITION = ("vllm", "sglang", "tensorrt-llm")
-"""Engines that take the layers of each stage: VLLM_PP_LAYER_PARTITION, SGLANG_PP_LAYER_PARTITION, pp_partition."""
+_OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in ResolvedEngine.model_fields]
+"""What the scheduler obeys that an engine has under the same name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +158,7 @@ def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
     for pool in pools:
         check_engine(scenario, pool.engine)
     if scenario.deployment.disaggregation is not None:
+        _check_transfer(scenario, pools)
         _check_handover(scenario, pools)
     return replace(pools[0], scenario=scenario, gpu_hour=_mean_gpu_hour(scenario, pools), pools=pools)
 
@@ -196,6 +190,17 @@ def _mean_gpu_hour(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> Gpu
     if len(weighted) < len(pools):
         return GpuHour(None, words, pays)
     return GpuHour(sum(weighted) / sum(pool.num_gpus for pool in pools), f"mean over the pools; {words}", pays)
+
+
+def _check_transfer(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> None:
+    """Refuse prefill and decode pools whose engines cannot hand over KV caches."""
+    for number, (pool, spec) in enumerate(zip(pools, scenario.deployment.pools, strict=True)):
+        if spec.role == "both":
+            continue
+        deployment, asked = pool.scenario.deployment, AskedFeature("kv_transfer", f"pools.{number}.role", spec.role)
+        with scenario.blaming("deployment"):
+            profile = load_engine(deployment.engine.name, scenario.folder)
+            check_feature(deployment, profile, pool.shape.hardware, asked)
 
 
 def _check_handover(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> None:
@@ -268,7 +273,7 @@ def _check_layout(shape: ReplicaShape) -> None:
             value=stages,
         )
     if shape.pipeline_layer_partition is not None:
-        _check_partition(shape)
+        _ = shape.layers_per_stage
     if shape.operator_tables is not None:
         measured_operators(shape.operator_tables, shape.engine.name)
     if shape.num_cpu_layers and shape.num_gpus > 1:
@@ -313,25 +318,12 @@ def _partition(asked: Sequence[int] | None) -> tuple[int, ...] | None:
     return None if asked is None else tuple(asked)
 
 
-def _check_partition(shape: ReplicaShape) -> None:
-    if shape.engine.name not in ENGINES_WITH_PARTITION:
-        raise ScenarioError(
-            f"does not run under {shape.engine.name}",
-            key="pipeline_layer_partition",
-            value=list(shape.pipeline_layer_partition or ()),
-            remedy=f"choose from {', '.join(ENGINES_WITH_PARTITION)}, or leave it out",
-        )
-    _ = shape.layers_per_stage
-
-
 def _check_experts(shape: ReplicaShape) -> None:
     if not shape.enable_expert_parallel:
         return
     key, moe = "enable_expert_parallel", shape.model.moe
     if moe is None:
         raise ScenarioError(f"needs a model with experts, and {shape.model.name} has none", key=key, value=True)
-    if shape.engine.name in ENGINES_WITHOUT_EXPERT_PARALLEL:
-        raise ScenarioError(f"does not run under {shape.engine.name}", key=key, value=True)
     if shape.expert_ranks > moe.num_experts:
         rule = f"must be at most the {moe.num_experts} experts of a layer with enable_expert_parallel"
         raise ScenarioError(rule, key="tensor_parallel_size", value=shape.expert_ranks)
@@ -341,16 +333,13 @@ def _check_ranks(shape: ReplicaShape) -> None:
     """Refuse data-parallel attention where it has no meaning, or no scheduler that steps in lockstep."""
     key, size, engine = "data_parallel_size", shape.data_parallel_size, shape.engine
     waits = engine.attention_dp_timeout_iters
-    if waits and (size == 1 or engine.name != "tensorrt-llm"):
-        rule = "has no meaning without TensorRT-LLM and data_parallel_size above 1"
+    if waits and size == 1:
+        rule = "has no meaning without data_parallel_size above 1"
         raise ScenarioError(rule, key="engine.attention_dp_timeout_iters", value=waits, remedy="leave it out")
     if size == 1:
         return
     if shape.model.moe is None:
         rule = f"must be 1: {shape.model.name} has no experts that the ranks could share"
-        raise ScenarioError(rule, key=key, value=size, remedy="raise replicas instead")
-    if engine.name not in ENGINES_WITH_DATA_PARALLEL:
-        rule = f"does not run under {engine.name}; only under {', '.join(ENGINES_WITH_DATA_PARALLEL)}"
         raise ScenarioError(rule, key=key, value=size, remedy="raise replicas instead")
     if shape.pipeline_parallel_size > 1:
         raise ScenarioError("must be 1 with pipeline stages", key=key, value=size)
@@ -386,6 +375,8 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
     with scenario.blaming("deployment.engine.name"):
         profile = load_engine(deployment.engine.name, scenario.folder)
         plugin = _plugin(profile, hardware)
+    with scenario.blaming("deployment"):
+        check_features(deployment, profile, hardware)
     with scenario.blaming("deployment.engine"):
         engine = resolve_engine(
             profile,
@@ -393,64 +384,39 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             gpu_memory_bytes=hardware.memory.total,
             gpu_name=hardware.name,
             model_max_len=model.max_position_embeddings,
-            overrides=deployment.engine.overrides(),
+            options=deployment.engine,
+            compute_capability=hardware.compute_capability,
             tensor_parallel_size=deployment.tensor_parallel_size,
             pipeline_parallel_size=deployment.pipeline_parallel_size,
             host_slowdown=hardware.host_slowdown,
         )
-    engine = replace(engine, plugin=plugin)
+    engine = engine.model_copy(update={"plugin": plugin})
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         # Nobody is served: no threads of an API server keep the engine's own from launching kernels.
-        engine = replace(engine, eager_gap_seconds_per_layer=0.0)
+        engine = engine.model_copy(update={"eager_gap_seconds_per_layer": 0.0})
     is_answering_late = deployment.streaming is not None and not deployment.streaming.stream
     if is_answering_late or isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         seconds = engine.host_seconds_per_request - engine.host_seconds_per_streamed_request
-        engine = replace(engine, host_seconds_per_request=seconds, host_seconds_per_streamed_request=0.0)
+        fewer = {"host_seconds_per_request": seconds, "host_seconds_per_streamed_request": 0.0}
+        engine = engine.model_copy(update=fewer)
     return engine
 
 
 def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
-    """Return what the scheduler of one replica obeys."""
+    """Return what the scheduler of one replica obeys: what the engine has under the same name, and what follows."""
     engine = shape.engine
+    num_blocks = memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks
     return EngineConfig(
-        batching=engine.batching,
-        scheduler=engine.scheduler,
-        admission=engine.admission,
-        scheduling_policy=engine.scheduling_policy,
-        priority_ageing=engine.priority_ageing,
-        priority_preemption=engine.priority_preemption,
-        preemption_mode=engine.preemption_mode,
+        **({name: getattr(engine, name) for name in _OF_ENGINE} | _window_fields(memory)),
         num_swap_blocks=int(engine.swap_space // (memory.kv_bytes_per_token * engine.block_size)),
-        kv_allocation=engine.kv_allocation,
-        max_num_seqs=engine.max_num_seqs,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        max_chunk_tokens=engine.max_chunk_tokens,
-        max_model_len=engine.max_model_len,
-        enable_chunked_prefill=engine.enable_chunked_prefill,
-        reserve_full_prompt=engine.reserve_full_prompt,
-        enable_prefix_caching=engine.enable_prefix_caching,
-        block_size=engine.block_size,
-        num_blocks=memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks,
-        **_window_fields(memory),
-        data_parallel_size=shape.data_parallel_size,
-        watermark_blocks=int(
-            engine.watermark * (memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks)
-        ),
-        static_batch_size=engine.static_batch_size,
-        static_max_wait=engine.static_max_wait,
-        new_token_ratio_initial=engine.new_token_ratio_initial,
-        new_token_ratio_minimum=engine.new_token_ratio_minimum,
-        new_token_ratio_decay=engine.new_token_ratio_decay,
+        num_blocks=num_blocks,
+        watermark_blocks=int(engine.watermark * num_blocks),
         pipeline_parallel_size=shape.pipeline_parallel_size,
-        attention_dp_timeout_iters=engine.attention_dp_timeout_iters,
-        async_scheduling=engine.async_scheduling,
-        async_output=engine.async_output,
+        data_parallel_size=shape.data_parallel_size,
         handover_step_seconds=engine.host_seconds_per_step,
         handover_request_seconds=engine.host_seconds_per_request - engine.host_seconds_per_streamed_request,
         handover_prompt_seconds=_launching_seconds(shape),
         num_speculative_tokens=shape.num_speculative_tokens,
-        frontend_latency=engine.frontend_latency,
-        tokenization_per_token=engine.tokenization_per_token,
         api_token_seconds=engine.api_server_seconds_per_token,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ from simserve.perf.pricing import price
 from simserve.profiles.engine_profile import version_note
 from simserve.profiles.expected_errors import UNVALIDATED, expected_error, generation_of, load_expected_errors
 from simserve.scenario.control import control_of
+from simserve.scenario.features import feature_notes
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.fit import check_fit, quality_of
 from simserve.scenario.objective import objective
@@ -311,8 +312,13 @@ def _facts(
         expected_error=_expected_error(resolved, simulation),
         warnings=leading_warnings(scenario),
         engine_resolved={
-            **asdict(resolved.shape.engine),
-            "notes": [*_version_notes(resolved), *priced.notes, *without_effect(scenario, specs)],
+            **resolved.shape.engine.model_dump(),
+            "notes": [
+                *_version_notes(resolved),
+                *priced.notes,
+                *feature_notes(scenario),
+                *without_effect(scenario, specs),
+            ],
         },
         formats=resolved.formats,
         memory=resolved.memory,

@@ -66,7 +66,8 @@ def limit_gains(resolved: ResolvedScenario, specs: RequestSpecs) -> dict[str, fl
         return {}
     seats, budget = config.max_num_seqs, config.max_num_batched_tokens * config.pipeline_parallel_size
     tokens = 2 * seats * shape.tokens_per_decode
-    engine = replace(shape.engine, max_num_seqs=2 * seats, max_num_batched_tokens=max(budget, tokens))
+    wider = {"max_num_seqs": 2 * seats, "max_num_batched_tokens": max(budget, tokens)}
+    engine = shape.engine.model_copy(update=wider)
     times = price(replace(shape, engine=engine), max_tokens_in_table=2 * budget).step_times
     context = float(specs.prompt_tokens.mean() + specs.output_tokens.mean() / 2)
 
@@ -94,7 +95,7 @@ def _all_at_once(specs: RequestSpecs) -> RequestSpecs:
 
 
 def _throughput(resolved: ResolvedScenario, seats: int, specs: RequestSpecs) -> float:
-    shape = replace(resolved.shape, engine=replace(resolved.shape.engine, max_num_seqs=seats))
+    shape = replace(resolved.shape, engine=resolved.shape.engine.model_copy(update={"max_num_seqs": seats}))
     deployment = Deployment(
         num_replicas=1,
         engine=replace(resolved.engine, max_num_seqs=seats),

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 MAX_SPECULATIVE_TOKENS = 32
 """More drafts than any engine is run with."""
-ENGINES_WITHOUT_SPECULATION = ("fastertransformer", "ollama", "orca")
 
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -135,10 +134,10 @@ def with_speculation(shape: ReplicaShape, spec: SpeculativeSpec, folder: Path | 
             f"max_num_seqs is {seats}, not {engine.max_num_seqs}: max_num_batched_tokens "
             f"{engine.max_num_batched_tokens} holds {1 + count} tokens each of no more sequences"
         )
-        engine = replace(engine, max_num_seqs=seats)
+        engine = engine.model_copy(update={"max_num_seqs": seats})
     if spec.method == "ngram":
         # The look-up needs this step's tokens before the next one is prepared: nothing is hidden behind the GPU.
-        engine = replace(engine, host_overlap=0.0)
+        engine = engine.model_copy(update={"host_overlap": 0.0})
     target = replace(shape, engine=engine)
     draft = _draft(target, spec, folder, notes)
     if draft is not None:
@@ -151,8 +150,6 @@ def with_speculation(shape: ReplicaShape, spec: SpeculativeSpec, folder: Path | 
 
 def _check_engine(shape: ReplicaShape) -> None:
     engine, key = shape.engine, "speculative"
-    if engine.name in ENGINES_WITHOUT_SPECULATION:
-        raise ScenarioError(f"does not run under {engine.name}", key=key)
     if engine.batching == "static":
         raise ScenarioError("needs batching: continuous", key=key, remedy="set deployment.engine.batching=continuous")
     if engine.kv_allocation != "paged":

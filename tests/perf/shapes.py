@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
+from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 
@@ -44,7 +44,7 @@ def make_engine(
         gpu_memory_bytes=hardware.memory.total,
         gpu_name=hardware.name,
         model_max_len=model.max_position_embeddings,
-        overrides=overrides,
+        options=EngineOptions(**overrides),
         tensor_parallel_size=tensor_parallel_size,
     )
 
@@ -73,7 +73,7 @@ def make_shape(
     return ReplicaShape(
         hardware=gpu,
         model=served,
-        engine=dataclasses.replace(resolved, **(engine_fields or {})),
+        engine=resolved.model_copy(update=engine_fields or {}),
         tensor_parallel_size=tensor_parallel_size,
         pipeline_parallel_size=pipeline_parallel_size,
         data_parallel_size=data_parallel_size,

@@ -127,7 +127,7 @@ def test_a_router_of_groups_takes_more_small_kernels() -> None:
         changed = dataclasses.replace(
             shape,
             model=load_model(model),
-            engine=dataclasses.replace(shape.engine, num_group_router_kernels=num_kernels),
+            engine=shape.engine.model_copy(update={"num_group_router_kernels": num_kernels}),
         )
         return float(price(changed).step_times.decode_base[8])
 
@@ -141,7 +141,7 @@ def test_latent_attention_takes_longer_in_older_releases() -> None:
     shape = make_shape("h200-sxm-141gb", "deepseek-r1", engine="tensorrt-llm", version="1.1", tensor_parallel_size=8)
 
     def step(gap: float, model: str) -> float:
-        engine = dataclasses.replace(shape.engine, latent_attention_gap=gap)
+        engine = shape.engine.model_copy(update={"latent_attention_gap": gap})
         changed = dataclasses.replace(shape, engine=engine, model=load_model(model))
         return float(price(changed).step_times.decode_base[8])
 

@@ -41,7 +41,7 @@ def test_small_all_reduces_hold_the_norm(hardware: str, version: str, ranks: int
 def test_a_fused_norm_shortens_decode_steps_alone() -> None:
     """A microsecond or two of each of 160 all-reduces; prompts send more than fits."""
     new = make_shape("h200-sxm-141gb", "llama-3.1-70b", version="0.18", tensor_parallel_size=8)
-    engine = dataclasses.replace(new.engine, fuses_all_reduce_norm=False)
+    engine = new.engine.model_copy(update={"fuses_all_reduce_norm": False})
     fused, apart = price(new), price(dataclasses.replace(new, engine=engine))
 
     assert 0.1e-3 < communication(apart, 1) - communication(fused, 1) < 1e-3

@@ -243,7 +243,7 @@ def test_experts_laid_out_anew_stay_in_memory_twice_where_there_is_room() -> Non
             ("b200-sxm-180gb", "fp8", {}),
         )
     )
-    served = dataclasses.replace(one, engine=dataclasses.replace(one.engine, gpu_memory_utilization=0.85))
+    served = dataclasses.replace(one, engine=one.engine.model_copy(update={"gpu_memory_utilization": 0.85}))
 
     plan = plan_memory(served)
 
@@ -252,3 +252,34 @@ def test_experts_laid_out_anew_stay_in_memory_twice_where_there_is_room() -> Non
     assert relaid_expert_bytes(four) == pytest.approx(relaid_expert_bytes(one) / 4)
     assert plan_memory(small).non_torch_bytes < 1e9
     assert relaid_expert_bytes(dense) == 0.0
+
+
+def test_kv_blocks_set_by_hand_replace_those_that_fit() -> None:
+    """As many as asked for, and their bytes; more than there is room for do not fit, and none are there."""
+    usual, fewer = (plan_memory(make_shape(num_gpu_blocks_override=blocks)) for blocks in (None, 3000))
+    beyond = plan_memory(make_shape(num_gpu_blocks_override=10 * usual.num_kv_blocks))
+
+    assert fewer.num_kv_blocks == 3000
+    assert fewer.kv_bytes == pytest.approx(3000 * fewer.block_size * fewer.kv_bytes_per_token)
+    assert sum(fewer.parts.values()) == pytest.approx(fewer.total_bytes)
+    assert (beyond.fits, beyond.num_kv_blocks) == (False, 0)
+    assert any("are there" in line for line in beyond.arithmetic)
+
+
+def test_kv_bytes_set_by_hand_replace_the_share_of_the_memory() -> None:
+    """Whatever `gpu_memory_utilization` is; the blocks follow."""
+    plans = [
+        plan_memory(make_shape(kv_cache_memory_bytes=20 * 10**9, gpu_memory_utilization=share)) for share in (0.5, 0.9)
+    ]
+
+    assert plans[0].num_kv_blocks == plans[1].num_kv_blocks
+    assert plans[0].kv_bytes == 20e9
+    assert plans[0].num_kv_blocks == int(20e9 // (plans[0].block_size * plans[0].kv_bytes_per_token))
+    assert not plan_memory(make_shape(kv_cache_memory_bytes=200 * 10**9)).fits
+
+
+@pytest.mark.parametrize("option", [{"num_gpu_blocks_override": 10}, {"kv_cache_memory_bytes": 10**9}])
+def test_a_cache_that_is_none_has_no_size(option: dict[str, int]) -> None:
+    """Nothing is accepted that does nothing."""
+    with pytest.raises(InputError, match="needs a KV cache, and kv_allocation is none"):
+        make_shape(kv_allocation="none", **option)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.errors import ScenarioError
 from simserve.perf.memory import plan_memory
 from simserve.perf.offload import HOST_MEMORY_SHARE, link_bandwidth
 from simserve.perf.tables import price
@@ -128,21 +127,6 @@ def test_host_memory_bounds_what_the_cpu_s_layers_cache() -> None:
 
     assert 0 < plan.num_kv_blocks < plan_memory(large).num_kv_blocks
     assert plan.num_kv_blocks * 24 * 4096 < 8e9
-
-
-@pytest.mark.parametrize(
-    ("engine", "knob", "remedy"),
-    [
-        ("vllm", "n_gpu_layers", "write cpu_offload_gb"),
-        ("llama.cpp", "cpu_offload_gb", "write n_gpu_layers"),
-        ("ollama", "n_gpu_layers", "write num_gpu"),
-        ("tensorrt-llm", "cpu_offload_gb", "leave it out"),
-    ],
-)
-def test_each_engine_takes_its_own_knob(engine: str, knob: str, remedy: str) -> None:
-    """Another's is refused, with the name that was meant."""
-    with pytest.raises(ScenarioError, match=f"is no knob of {engine}; {remedy}|is no knob of {engine}.*{remedy}"):
-        make_shape(engine=engine, **{knob: 4})
 
 
 def test_the_result_says_what_lies_outside_the_gpu() -> None:

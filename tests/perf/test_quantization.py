@@ -249,26 +249,6 @@ def test_awq_is_slower_than_fp8_at_large_batch() -> None:
     assert awq[1] > 1.2 * fp8[1]
 
 
-@pytest.mark.parametrize(
-    ("engine", "version", "kv_cache_dtype", "is_noted"),
-    [
-        ("vllm", "0.12", "fp8", False),
-        ("vllm", "0.12", "int8", True),
-        ("vllm", "0.33", "int4", False),
-        ("llama.cpp", None, "int4", False),
-        ("llama.cpp", None, "fp8", True),
-        ("sglang", None, "auto", False),
-    ],
-)
-def test_a_kv_format_that_the_engine_lacks_is_noted(
-    engine: str, version: str | None, kv_cache_dtype: str, is_noted: bool
-) -> None:
-    """The figures are then what an engine with it would do, and say so."""
-    notes = make_shape(engine=engine, version=version, kv_cache_dtype=kv_cache_dtype).notes
-
-    assert any("KV cache" in note for note in notes) == is_noted
-
-
 def test_llama_cpp_writes_k_quants_out_for_every_512_tokens_of_a_prompt() -> None:
     """Twice for 1,024 tokens: 16 + 4.8 bit over the bandwidth each time; up to 32 tokens are read packed."""
     shape = make_shape("rtx-4090-24gb", "llama-3-8b", engine="llama.cpp", quantization="gguf-q4_k_m")

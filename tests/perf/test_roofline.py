@@ -30,6 +30,7 @@ _DEPLOYMENTS = {
     "drafts": (
         "deployment.speculative={method: draft_model, draft_model: llama-3.2-1b, num_speculative_tokens: 3, "
         "acceptance_rate: 0.7}",
+        "deployment.engine.version='0.20'",
         "deployment.quantization=none",
     ),
 }

@@ -339,7 +339,7 @@ def test_an_engines_own_build_of_the_experts_kernels_computes_faster() -> None:
 
     def step(speed: float, quantization: str) -> float:
         shape = make_shape("h200-sxm-141gb", "gpt-oss-120b", engine="tensorrt-llm", quantization=quantization)
-        engine = dataclasses.replace(shape.engine, expert_speed={"mxfp4": speed})
+        engine = shape.engine.model_copy(update={"expert_speed": {"mxfp4": speed}})
         return float(price(dataclasses.replace(shape, engine=engine)).step_times.decode_base[64])
 
     assert make_shape(engine="tensorrt-llm").engine.expert_speed == {"mxfp4": 1.25}

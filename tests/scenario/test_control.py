@@ -111,7 +111,7 @@ def refusal(*overrides: str, name: str = "chatbot") -> str:
         (["deployment.response_cache={hit_share: 1.3}"], "deployment.response_cache.hit_share: 1.3 must be less than"),
         (["deployment.fairness={shares: {a: 1}}"], "must have at least 2 entries, not 1"),
         (
-            [f"deployment.pools={SPLIT}", "deployment.disaggregation={}", "deployment.pools.1.kv_cache_dtype=int8"],
+            [f"deployment.pools={SPLIT}", "deployment.disaggregation={}", "deployment.pools.1.kv_cache_dtype=fp16"],
             "prefills KV caches of llama-3.1-70b in fp8, and no decode pool has these",
         ),
     ],

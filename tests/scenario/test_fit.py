@@ -28,3 +28,12 @@ def test_a_limit_that_the_scenario_does_not_set_is_left_alone() -> None:
 
     assert changes
     assert not [change for change in changes if "max_num" in change]
+
+
+def test_a_cache_too_large_for_the_gpu_comes_with_the_largest_that_fits() -> None:
+    """In the option that the scenario set."""
+    asked = make_scenario(["deployment.engine.num_gpu_blocks_override=100000000"])
+    found = remedies(resolve(asked))
+
+    (change,) = [each for each in found if "num_gpu_blocks_override" in each]
+    assert resolve(make_scenario([change])).memory.fits

@@ -22,7 +22,7 @@ MODEL = {**NGRAM, "method": "draft_model", "draft_model": "llama-3.2-1b"}
 
 def speculating(block: dict[str, Any], *overrides: str, **changes: Any) -> Scenario:
     """Return the small scenario on llama-3.1-8b with drafts."""
-    deployment = {"hardware": "h100-sxm-80gb", "engine": {"name": "vllm", "version": "0.12"}, "speculative": block}
+    deployment = {"hardware": "h100-sxm-80gb", "engine": {"name": "vllm", "version": "0.20"}, "speculative": block}
     return make_scenario(overrides, **{"model": "llama-3.1-8b", "deployment": deployment, **changes})
 
 
@@ -68,7 +68,7 @@ def test_a_block_that_contradicts_itself_is_refused(changes: dict[str, Any], mes
         (NGRAM, ["deployment.engine.batching=static"], "needs batching: continuous"),
         (NGRAM, ["deployment.engine.kv_allocation=pow2"], "needs kv_allocation: paged"),
         (NGRAM, ["deployment.pipeline_parallel_size=2"], "must be 1 with speculative decoding"),
-        (NGRAM, ["deployment.engine={name: orca}"], "does not run under orca"),
+        (NGRAM, ["deployment.engine={name: orca}"], "orca 2022 has no speculative decoding by n-grams"),
         (
             {**MODEL, "draft_tensor_parallel_size": 2},
             ["deployment.tensor_parallel_size=4"],

@@ -5,7 +5,6 @@ Knows no engine's flags.
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from simserve.errors import ScenarioError
 from simserve.perf.weights import checkpoint_bytes
 from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
+from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.scenario.fit import check_fit
 from simserve.scenario.resolve import ResolvedScenario, resolve
@@ -286,8 +286,8 @@ def _rare_keys(scenario: Scenario) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value not in (None, False, [], ())}
 
 
-def _engine_with(resolved: ResolvedScenario, overrides: Mapping[str, Any]) -> ResolvedEngine:
-    """Return the engine of a deployment with other overrides, without their sources."""
+def _engine_with(resolved: ResolvedScenario, options: EngineOptions) -> ResolvedEngine:
+    """Return the engine of a deployment with other options, without their sources."""
     deployment, shape = resolved.scenario.deployment, resolved.shape
     engine = resolve_engine(
         load_engine(deployment.engine.name, resolved.scenario.folder),
@@ -295,27 +295,27 @@ def _engine_with(resolved: ResolvedScenario, overrides: Mapping[str, Any]) -> Re
         gpu_memory_bytes=shape.hardware.memory.total,
         gpu_name=shape.hardware.name,
         model_max_len=shape.model.max_position_embeddings,
-        overrides=overrides,
+        options=options,
         tensor_parallel_size=shape.tensor_parallel_size,
         pipeline_parallel_size=shape.pipeline_parallel_size,
         host_slowdown=shape.hardware.host_slowdown,
     )
-    return dataclasses.replace(engine, sources={})
+    return engine.model_copy(update={"sources": {}})
 
 
 def _needed_knobs(resolved: ResolvedScenario) -> frozenset[str]:
     """Return the knobs of the scenario without which the engine would resolve to something else."""
-    asked = resolved.scenario.deployment.engine.overrides()
-    wanted = dataclasses.replace(resolved.shape.engine, sources={})
-    for key in [key for key in _KNOBS if key in asked]:
-        without = {each: value for each, value in asked.items() if each != key}
+    asked: EngineOptions = resolved.scenario.deployment.engine
+    wanted = resolved.shape.engine.model_copy(update={"sources": {}})
+    for key in [key for key in _KNOBS if getattr(asked, key) is not None]:
+        without = asked.model_copy(update={key: None})
         try:
             is_default = _engine_with(resolved, without) == wanted
         except ScenarioError:  # the others contradict each other without it
             is_default = False
         if is_default:
             asked = without
-    return frozenset(asked) & frozenset(_KNOBS)
+    return frozenset(asked.overrides()) & frozenset(_KNOBS)
 
 
 def _refuse_unreal(resolved: ResolvedScenario) -> None:
@@ -326,14 +326,15 @@ def _refuse_unreal(resolved: ResolvedScenario) -> None:
     """
     engine, scenario = resolved.shape.engine, resolved.scenario
     label = f"{engine.name} {engine.requested_version or engine.version}"
-    own = _engine_with(resolved, {})
+    own = _engine_with(resolved, EngineOptions())
     for key in ("batching", "kv_allocation"):
         _refuse_other(key, getattr(engine, key), getattr(own, key), label)
-    asked = scenario.deployment.engine.overrides()
+    asked = scenario.deployment.engine
     for key in ("scheduler", "admission"):
-        if key in asked:
-            rest = {each: value for each, value in asked.items() if each != key}
-            _refuse_other(key, asked[key], getattr(_engine_with(resolved, rest), key), label)
+        value = getattr(asked, key)
+        if value is not None:
+            rest = asked.model_copy(update={key: None})
+            _refuse_other(key, value, getattr(_engine_with(resolved, rest), key), label)
     if engine.name != "vllm":
         _refuse_other("scheduling_policy", engine.scheduling_policy, "fcfs", label)
         _refuse_other("preemption_mode", engine.preemption_mode, "recompute", label)

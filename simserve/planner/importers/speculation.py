@@ -9,6 +9,7 @@ from typing import Any
 from simserve.errors import ScenarioError
 from simserve.planner.importers.model_names import find_model
 from simserve.planner.space.options import DRAFT_ACCEPTANCE, MTP_ACCEPTANCE
+from simserve.profiles.engine_profile import FEATURES, UNSIMULATED_METHODS, load_engine
 
 _METHODS = {
     "ngram": "ngram",
@@ -17,11 +18,8 @@ _METHODS = {
     "eagle": "eagle",
     "eagle3": "eagle",
     "mtp": "mtp",
-    "deepseek_mtp": "mtp",
-    "glm4_moe_mtp": "mtp",
-    "qwen3_next_mtp": "mtp",
 }
-"""vLLM's names of methods -> the scenario's; others (medusa, suffix, ...) it has not."""
+"""vLLM's names of methods -> the scenario's; what ends in `_mtp` is one model's name for `mtp`."""
 _NGRAM_ACCEPTANCE = 0.41
 """1.7 tokens a step: prompt look-up over all tasks of Spec-Bench (calibration/speculation.md)."""
 _EAGLE_ACCEPTANCE = (0.81, 0.93)
@@ -60,9 +58,8 @@ def read_speculation(settings: Mapping[str, Any], where: str) -> tuple[dict[str,
     Raises:
         ScenarioError: The number of drafts is none, or the draft has no profile.
     """
-    model = settings.get("model")
-    asked = settings.get("method") or (model if model in _METHODS else _by_name(model))
-    method, key = _METHODS.get(str(asked)), "num_speculative_tokens"
+    model, asked = settings.get("model"), _asked(settings)
+    method, key = _METHODS.get(asked), "num_speculative_tokens"
     if method is None:
         return None
     count = settings.get(key)
@@ -85,6 +82,27 @@ def read_speculation(settings: Mapping[str, Any], where: str) -> tuple[dict[str,
         "put your server's in deployment.speculative."
     )
     return block, note
+
+
+def unsimulated_note(settings: Mapping[str, Any], version: str) -> str:
+    """Return what became of a way to draft that nothing here simulates: whether that vLLM knows it, and that it is left
+    out."""
+    asked, profile = _asked(settings), load_engine("vllm")
+    if asked not in UNSIMULATED_METHODS:
+        return f"Method {asked} of speculative decoding is not known here: left out."
+    shown = f"{FEATURES[asked]} (method {settings.get('method', asked)})"
+    if profile.feature_range(asked, version) is not None:
+        return f"vllm {version} knows {shown}, which is not simulated: left out."
+    return f"{profile.lack(asked, version, '', None)}; {shown} is not simulated either: left out."
+
+
+def _asked(settings: Mapping[str, Any]) -> str:
+    """Return the method by vLLM's name, one model's name for `mtp` and parallel drafting by the name of a feature."""
+    model = settings.get("model")
+    asked = str(settings.get("method") or (model if model in _METHODS else _by_name(model)))
+    if asked == "draft_model" and settings.get("parallel_drafting") is True:
+        return "parallel_draft_model"
+    return "mtp" if asked.endswith("_mtp") else asked
 
 
 def _by_name(model: object) -> str:

@@ -12,7 +12,7 @@ from simserve.errors import ScenarioError
 from simserve.planner.export.flags import Flags, Word, flags_of, read_words, similar
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.model_names import NamedModel, find_model, stored_format
-from simserve.planner.importers.speculation import read_speculation, settings_of
+from simserve.planner.importers.speculation import read_speculation, settings_of, unsimulated_note
 from simserve.planner.importers.traffic import PLACEHOLDER_NOTE, placeholder_workload
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.model import ModelProfile, load_model
@@ -35,6 +35,9 @@ _NUMBERS = {
 }
 _ENGINE_NUMBERS = {
     "--max-num-seqs": "max_num_seqs",
+    "--num-gpu-blocks-override": "num_gpu_blocks_override",
+    "--kv-cache-memory-bytes": "kv_cache_memory_bytes",
+    "--long-prefill-token-threshold": "long_prefill_token_threshold",
     "--max-num-batched-tokens": "max_num_batched_tokens",
     "--max-cudagraph-capture-size": "max_cudagraph_capture_size",
     "--block-size": "block_size",
@@ -335,7 +338,7 @@ def _draft(reading: _Reading, served: str, model: str | None, *, hardware: str, 
     if reading.speculation:
         found = read_speculation(reading.speculation, _WHERE)
         if found is None:
-            reading.not_simulated.append(f"speculation {reading.speculation}")
+            reading.notes.append(unsimulated_note(reading.speculation, version))
         else:
             deployment["speculative"], note = found
             notes.append(note)

@@ -18,9 +18,9 @@ from simserve.planner.space.pools import pool_option
 from simserve.profiles import catalog
 from simserve.profiles.api import load_api
 from simserve.profiles.model import ModelProfile, load_model
+from simserve.scenario.features import lack_of
 from simserve.scenario.objective import objective
 from simserve.scenario.resolve import replica_shape
-from simserve.scenario.speculative import ENGINES_WITHOUT_SPECULATION
 
 DRAFT_SHARE = 0.2
 """Active parameters of a draft model over its target's, at most: beyond, drafting eats what it saves."""
@@ -82,11 +82,14 @@ def _speculate(setting: Setting) -> Option | LeftOut:
     if not setting.wants_latency and not setting.has_limit("tpot", "e2e"):
         return "drafts shorten TPOT, and nothing asks for that"
     deployment = scenario.deployment
-    if deployment.engine.name in ENGINES_WITHOUT_SPECULATION or deployment.engine.batching == "static":
-        return "this engine runs no drafts"
+    if deployment.engine.batching == "static":
+        return "static batches run no drafts"
     drafts = _known_drafts(load_model(scenario.model, scenario.folder))
     if drafts is None:
         return f"no draft is known for {scenario.model}: give deployment.speculative"
+    lack = lack_of(scenario, drafts["method"])
+    if lack is not None:
+        return lack
     return Option("speculate", (Choice("no drafts"), Choice(_drafts_label(drafts), {key: drafts})))
 
 
@@ -169,6 +172,9 @@ def _cache(setting: Setting) -> Option | LeftOut:
         is_on = True
     other = "prefix caching off" if is_on else "prefix caching on"
     own = "prefix caching on" if is_on else "prefix caching off"
+    lack = None if is_on else lack_of(setting.scenario, "prefix_caching")
+    if lack is not None:
+        return lack
     return Option("cache", (Choice(own), Choice(other, {"deployment.engine.enable_prefix_caching": not is_on})))
 
 
@@ -182,6 +188,9 @@ def _offload(setting: Setting) -> Option | LeftOut:
         )
     if not setting.traffic.has_prefixes:
         return "no prompt begins like another"
+    lack = lack_of(setting.scenario, "kv_offload")
+    if lack is not None:
+        return lack
     offered = Choice(f"{OFFLOAD_SIZE} of host memory behind the prefix cache", {key: {"size": OFFLOAD_SIZE}})
     return Option("offload", (Choice("no second tier"), offered))
 

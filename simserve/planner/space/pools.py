@@ -7,6 +7,7 @@ from typing import Any
 
 from simserve.planner.space.choices import Choice, LeftOut, Option, Setting
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
+from simserve.scenario.features import lack_of
 from simserve.scenario.schema import Scenario
 
 LONG_PROMPT_TOKENS = 1000.0
@@ -32,12 +33,15 @@ def pool_option(setting: Setting) -> Option | LeftOut:
         return "pools are not simulated with faults, updates or drafts"
     together = Choice("one kind of replica", _together(scenario) if deployment.pools else {})
     choices: list[Choice] = list(_own_pools(scenario)) if deployment.pools else []
-    if deployment.disaggregation is not None or _has_long_prompts(setting):
+    lack = lack_of(scenario, "kv_transfer") if _has_long_prompts(setting) else None
+    if deployment.disaggregation is not None or (_has_long_prompts(setting) and lack is None):
         choices += _disaggregated(scenario)
     if not deployment.disaggregation:
         choices += _by_class(setting)
     choices = _distinct(choices)
     if not choices:
+        if lack is not None:
+            return lack
         return "prompts are short, or TPOT has no limit; and classes ask for the same, or there are none"
     return Option("pool", (together, *choices), own=1 if deployment.pools else 0)
 
@@ -116,6 +120,8 @@ def _by_class(setting: Setting) -> Iterator[Choice]:
         pools = [{"name": each.name, "replicas": weight} for each, weight in zip(classes, weights, strict=True)]
         own = {f"workload.classes.{number}.pool": each.name for number, each in enumerate(classes)}
         yield Choice("a pool for each class", {POOLS_KEY: pools, REPLICAS_KEY: 1, **own})
+    if lack_of(setting.scenario, "priority_scheduling") is not None:
+        return
     if all(each.priority is None for each in classes) and setting.scenario.deployment.engine.scheduling_policy is None:
         order = sorted(range(len(classes)), key=lambda each: (_tightest(classes[each].slo), each))
         ranks = {f"workload.classes.{number}.priority": order.index(number) for number in range(len(classes))}

@@ -23,8 +23,9 @@ from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
+from simserve.scenario.features import lack_of
 from simserve.scenario.formats import formats_available
-from simserve.scenario.resolve import ENGINES_WITH_DATA_PARALLEL, replica_shape
+from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
 Kind = Literal["shape", "knob", "option"]
@@ -80,11 +81,15 @@ class Dimension:
         key: Dotted key of the scenario.
         kind: Whether it is part of the shape, or a knob of the engine.
         values: Values worth trying besides the scenario's own.
+        feature: What these take of the engine; "": nothing.
+        lever: How they are called where the engine has it not.
     """
 
     key: str
     kind: Kind
     values: Callable[[Context], Sequence[Any]]
+    feature: str = ""
+    lever: str = ""
 
 
 def _tensor_sizes(context: Context) -> Sequence[int]:
@@ -98,7 +103,7 @@ def _expert_parallel(context: Context) -> Sequence[bool]:
 def _data_parallel_sizes(context: Context) -> Sequence[int]:
     """Return the ranks of data-parallel attention: for models whose tensor ranks would hold copies of the KV cache."""
     has_use = context.model.moe is not None and context.model.mla is not None
-    return DATA_SIZES if has_use and context.scenario.deployment.engine.name in ENGINES_WITH_DATA_PARALLEL else ()
+    return DATA_SIZES if has_use else ()
 
 
 def _formats(context: Context) -> Sequence[str]:
@@ -118,13 +123,13 @@ def _kv_formats(context: Context) -> Sequence[str]:
 DIMENSIONS = (
     Dimension(TENSOR_KEY, "shape", _tensor_sizes),
     Dimension(PIPELINE_KEY, "shape", lambda _: PIPELINE_SIZES),
-    Dimension(DATA_KEY, "shape", _data_parallel_sizes),
-    Dimension("deployment.enable_expert_parallel", "shape", _expert_parallel),
+    Dimension(DATA_KEY, "shape", _data_parallel_sizes, "data_parallel_attention", "data_parallel"),
+    Dimension("deployment.enable_expert_parallel", "shape", _expert_parallel, "expert_parallel", "expert_parallel"),
     Dimension("deployment.quantization", "shape", _formats),
-    Dimension("deployment.kv_cache_dtype", "shape", _kv_formats),
+    Dimension("deployment.kv_cache_dtype", "shape", _kv_formats, "kv_cache_fp8", "quantise_kv"),
     Dimension("deployment.engine.max_num_seqs", "knob", lambda _: SEATS),
     Dimension("deployment.engine.max_num_batched_tokens", "knob", lambda _: TOKEN_BUDGETS),
-    Dimension("deployment.engine.enable_chunked_prefill", "knob", lambda _: (True, False)),
+    Dimension("deployment.engine.enable_chunked_prefill", "knob", lambda _: (True, False), "chunked_prefill", "chunk"),
 )
 """What is searched, besides the GPU, its price, the number of replicas and the options."""
 
@@ -293,10 +298,14 @@ def space_on(
     kinds: dict[str, Kind] = {each.key: each.kind for each in DIMENSIONS}
     kinds.update({key: "shape" for key in own_choices if key not in kinds})
     values: dict[str, tuple[Any, ...]] = {}
+    lacking: dict[str, str] = {}
     for each in DIMENSIONS:
         if each.key not in own_choices:
             own, default = value_of(there, each.key), _default_of(there, each)
             others = [value for value in each.values(context) if value not in (own, default)]
+            lack = lack_of(there, each.feature) if each.feature and others else None
+            if lack is not None:
+                others, lacking[each.lever] = [], lack
             values[each.key] = (own, *others)
     for key, asked in own_choices.items():
         values[key] = tuple(asked)
@@ -314,7 +323,7 @@ def space_on(
         kinds=kinds,
         largest_replica=_largest_replica(context),
         base=base,
-        left_out=left_out,
+        left_out=lacking | left_out,
     )
 
 

@@ -96,7 +96,7 @@ def test_sglang_differs_by_version() -> None:
 
     assert exported("sglang", fp8, version="0.3").line.endswith("fp8_e5m2 --context-length 4096 --schedule-policy fcfs")
     assert "has no --page-size" in refusal("sglang", "deployment.engine.block_size=16", version="0.3")
-    assert "--enable-ep-moe --ep-size 4" in exported("sglang", *experts, version="0.4").line
+    assert "--enable-ep-moe --ep-size 4" in exported("sglang", *experts, version="0.4.1").line
     assert "--ep-size 4" in exported("sglang", *experts, version="0.5.23").line
     assert "--enable-ep-moe" not in exported("sglang", *experts, version="0.5.23").line
 
@@ -150,7 +150,7 @@ def test_sglang_quantises_or_needs_a_checkpoint() -> None:
     assert "SGLang reads GGUF from a .gguf file only" in refusal("sglang", gguf, version="0.5.4")
     line = exported("sglang", gguf, version="0.5.4", checkpoint="m.gguf").line
     assert "--load-format gguf --quantization gguf" in line
-    assert "has no int8 KV cache" in refusal("sglang", "deployment.kv_cache_dtype=int8", version="0.5.4")
+    assert "sglang 0.5.4 has no INT8 KV cache" in refusal("sglang", "deployment.kv_cache_dtype=int8", version="0.5.4")
     assert "knows prefill_first only" in refusal("sglang", "deployment.engine.scheduler=mixed", version="0.5.4")
 
 
@@ -183,7 +183,7 @@ def test_trtllm_refusals() -> None:
     assert "trtllm-build has made" in refusal("trtllm", version="0.14")
     assert "takes weights as they are stored" in refusal("trtllm", "deployment.quantization=fp8")
     assert "no flag for the dtype" in refusal("trtllm", "deployment.quantization=fp16")
-    assert "has no int8 KV cache" in refusal("trtllm", "deployment.kv_cache_dtype=int8")
+    assert "versions with it: 0.5 to before 1.0" in refusal("trtllm", "deployment.kv_cache_dtype=int8")
     assert "--checkpoint" not in exported("trtllm", "deployment.quantization=fp8", checkpoint="nvidia/x-FP8").line
 
 
@@ -205,12 +205,9 @@ def test_tgi_refusals(explicit: bool) -> None:
     """What it has no flag for, said or not."""
     assert "TGI has no pipeline parallelism" in refusal("tgi", "deployment.pipeline_parallel_size=2", explicit=explicit)
     assert "has no flag for it" in refusal("tgi", "deployment.engine.block_size=32", explicit=explicit)
-    assert "int8 is not accepted by --kv-cache-dtype" in refusal(
-        "tgi", "deployment.kv_cache_dtype=int8", explicit=explicit
-    ).replace("'", "")
-    assert "has no --kv-cache-dtype" in refusal(
-        "tgi", "deployment.kv_cache_dtype=fp8", version="2.0", explicit=explicit
-    )
+    assert "tgi 3.0 has no INT8 KV cache" in refusal("tgi", "deployment.kv_cache_dtype=int8", explicit=explicit)
+    fp8 = "deployment.kv_cache_dtype=fp8"
+    assert "versions with it: 2.4 and newer" in refusal("tgi", fp8, version="2.0", explicit=explicit)
 
 
 def test_ollama_is_variables_and_a_modelfile() -> None:
@@ -238,7 +235,7 @@ def test_ollama_refusals(explicit: bool) -> None:
     """Tensor parallelism, FP8 KV, knobs it has no setting for, formats it does not make."""
     two = "deployment.tensor_parallel_size=2"
     assert "spreads layers over GPUs by itself" in refusal("ollama", two, explicit=explicit)
-    assert "Ollama has no such KV cache" in refusal("ollama", "deployment.kv_cache_dtype=fp8", explicit=explicit)
+    assert "ollama 0.16 has no FP8 KV cache" in refusal("ollama", "deployment.kv_cache_dtype=fp8", explicit=explicit)
     assert "no setting for it" in refusal("ollama", "deployment.engine.block_size=16", explicit=explicit)
     assert "does not quantise to gguf-q2_k" in refusal("ollama", "deployment.quantization=gguf-q2_k", explicit=explicit)
 

@@ -150,7 +150,7 @@ def test_switches_are_negated_as_the_version_does() -> None:
 
 def test_low_bit_kv_depends_on_the_version() -> None:
     """int8 and int4 came late."""
-    assert "no int4 KV cache; it stores auto, bfloat16, fp8" in refusal("deployment.kv_cache_dtype=int4")
+    assert "versions with it: 0.20 and newer" in refusal("deployment.kv_cache_dtype=int4")
     newest = "deployment.engine.version=0.33"
     assert "--kv-cache-dtype int4_per_token_head" in command("deployment.kv_cache_dtype=int4", newest)
     assert "--kv-cache-dtype int8_per_token_head" in command("deployment.kv_cache_dtype=int8", newest)
@@ -245,7 +245,7 @@ _SPECULATIVE = "speculative" in DeploymentSpec.model_fields
             '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}',
         ),
         (
-            "0.12",
+            "0.20",
             "{method: draft_model, draft_model: llama-3.2-1b, num_speculative_tokens: 3, acceptance_rate: 0.5}",
             '"num_speculative_tokens": 3, "model": "meta-llama/Llama-3.2-1B"',
         ),

@@ -30,7 +30,7 @@ def imported(text: str, version: str | None = "0.12", model: str | None = None) 
 def resolved_part(scenario: Scenario) -> tuple[object, ...]:
     """Return everything that decides what one replica does."""
     shape = resolve(scenario).shape
-    engine = dataclasses.replace(shape.engine, sources={}, requested_version=None)
+    engine = shape.engine.model_copy(update={"sources": {}, "requested_version": None})
     return engine, dataclasses.replace(shape, engine=engine)
 
 
@@ -94,6 +94,7 @@ _RANKS = ("model=deepseek-v3", "deployment.quantization=fp8", "deployment.hardwa
             (
                 "deployment.speculative={method: draft_model, draft_model: llama-3.2-1b, num_speculative_tokens: 5, "
                 "acceptance_rate: 0.6}",
+                "deployment.engine.version='0.20'",
             ),
             '"model": "meta-llama/Llama-3.2-1B"',
         ),
@@ -109,7 +110,7 @@ def test_rare_keys_come_back_too(overrides: tuple[str, ...], words: str) -> None
 
     line = export(scenario, "vllm")
     assert words in line.line
-    back = import_vllm_command(line.line, hardware=scenario.deployment.hardware, version="0.12")
+    back = import_vllm_command(line.line, hardware=scenario.deployment.hardware, version=line.version)
     assert resolved_part(back.scenario) == resolved_part(scenario)
     assert back.scenario.deployment.speculative == scenario.deployment.speculative
 
@@ -332,3 +333,37 @@ def test_what_is_no_command_is_refused(text: str, message: str) -> None:
     """On one line."""
     with pytest.raises(ScenarioError, match=message):
         imported(text)
+
+
+@pytest.mark.parametrize(
+    ("config", "version", "note"),
+    [
+        (
+            '{"method": "suffix", "num_speculative_tokens": 3}',
+            "0.33",
+            "vllm 0.33 knows speculative decoding by suffixes",
+        ),
+        (
+            '{"method": "draft_model", "model": "org/pard", "parallel_drafting": true, "num_speculative_tokens": 3}',
+            "0.33",
+            "(PARD) (method draft_model), which is not simulated",
+        ),
+        ('{"method": "dflash", "num_speculative_tokens": 3}', "0.12", "versions with it: 0.20 and newer"),
+        ('{"method": "telepathy", "num_speculative_tokens": 3}', "0.33", "Method telepathy of speculative decoding"),
+    ],
+)
+def test_drafts_that_nothing_simulates_are_named(config: str, version: str, note: str) -> None:
+    """Whether that vLLM knows them is said; the scenario comes without."""
+    draft = imported(f"vllm serve meta-llama/Llama-3.1-8B --speculative-config '{config}'", version=version)
+
+    assert draft.scenario.deployment.speculative is None
+    assert any(note in each for each in draft.notes)
+
+
+def test_limits_by_hand_are_read() -> None:
+    """KV blocks, KV bytes, and the prompt tokens of one request in a step."""
+    line = "vllm serve meta-llama/Llama-3.1-8B --num-gpu-blocks-override 4000 --long-prefill-token-threshold 512"
+    engine = imported(f"{line} --kv-cache-memory-bytes 20000000000").scenario.deployment.engine
+
+    assert (engine.num_gpu_blocks_override, engine.long_prefill_token_threshold) == (4000, 512)
+    assert engine.kv_cache_memory_bytes == 20_000_000_000

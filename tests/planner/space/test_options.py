@@ -41,6 +41,12 @@ FIXED = {
 """One shape: what is left to choose is options."""
 
 
+RECENT = "deployment.engine.version='0.15'"
+"""A vLLM that takes a draft model."""
+DRAFTING = {"engine": {**ENGINE, "version": "0.15"}}
+"""The deployment under it."""
+
+
 def served(*, workload: Mapping[str, Any] | None = None, **changes: Any) -> Scenario:
     """Return steady traffic on small GPUs, with blocks replaced."""
     deployment = {"hardware": "l4-24gb", "engine": ENGINE, **changes.pop("deployment", {})}
@@ -95,7 +101,7 @@ CLASSES = [
 @pytest.mark.parametrize(
     ("name", "scenario"),
     [
-        ("speculate", served()),
+        ("speculate", served(deployment=DRAFTING)),
         ("route", served(workload={"shared_prefix": {"num_groups": 4, "tokens": 200}})),
         ("route", served(deployment={"routing": {"update_interval": "5 s"}})),
         ("cache", served(workload={"shared_prefix": {"num_groups": 4, "tokens": 200}})),
@@ -118,7 +124,7 @@ def test_an_option_enters_where_the_traffic_could_profit(name: str, scenario: Sc
 
 def test_what_the_user_sets_is_not_an_option_as_well() -> None:
     """`--over` decides; so does a key below or above it."""
-    scenario = served(workload={"arrivals": BURSTS})
+    scenario = served(workload={"arrivals": BURSTS}, deployment=DRAFTING)
 
     _, left_out = options_of(
         Setting(scenario=scenario, traffic=traffic_of(scenario)),
@@ -197,7 +203,8 @@ def check_best(scenario: Scenario, choices: Mapping[str, Sequence[Any]], most: i
 
 def test_bursts_drafts_and_refusals_are_planned_as_enumeration_does() -> None:
     """Every combination with every number of replicas, each simulated whole."""
-    summary = check_best(served(workload={"arrivals": BURSTS, "num_requests": 300}), FIXED, 5)
+    drafting = {"engine": {**ENGINE, "version": "0.9.2"}}
+    summary = check_best(served(workload={"arrivals": BURSTS, "num_requests": 300}, deployment=drafting), FIXED, 5)
 
     assert set(summary["search"]["options"]) == {"speculate", "admit"}
     assert {each["lever"] for each in summary["advice"]} >= {"speculate", "admit"}
@@ -316,11 +323,22 @@ def test_spares_and_pools_do_not_go_together() -> None:
     assert offered(scenario, has_spares=True)[1]["pool"] == "spare replicas are of one kind"
 
 
+def test_what_the_version_lacks_is_left_out_with_the_versions_that_have_it() -> None:
+    """Drafts of vLLM 0.12; FP8 KV and chunks of vLLM 0.2.7."""
+    drafts = offered(make_scenario(model="llama-3.1-70b", slo={"tpot": "50 ms"}))[1]["speculate"]
+    old = space_of(make_scenario(["deployment.engine.version='0.2.7'"]), {})
+
+    assert "vllm 0.12 has no speculative decoding with a draft model (versions with it: 0.4.1 to" in drafts
+    assert "vllm 0.2.7 has no FP8 KV cache" in old.left_out["quantise_kv"]
+    assert "vllm 0.2.7 has no chunked prefill" in old.left_out["chunk"]
+    assert old.dimensions["deployment.kv_cache_dtype"] == ("auto",)
+
+
 def test_a_draft_is_known_where_the_catalogue_has_one() -> None:
     """An MTP layer, a small model of the family, or none; the assumption is said with the plan."""
     limits = {"tpot": "50 ms"}
     drafts = {
-        model: offered(make_scenario(model=model, slo=limits))[0].get("speculate")
+        model: offered(make_scenario([RECENT], model=model, slo=limits))[0].get("speculate")
         for model in ("deepseek-v3", "llama-3.1-70b", "mistral-7b")
     }
 

@@ -1,0 +1,218 @@
+"""What a user may set on an engine, each option once: the keys of ``deployment.engine``, and what contradicts itself.
+
+A resolved engine holds the same names (`simserve.profiles.engine`); knows no engine and no version.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from simserve.errors import ScenarioError
+from simserve.units import Bytes, PositiveSeconds, Seconds
+from simserve.validation import FrozenModel
+
+KEY_PREFIX = "deployment.engine."
+
+MAX_COUNT = 10**9
+"""Tokens, requests or blocks that an option may name at most: beyond any engine."""
+
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+
+Batching = Literal["continuous", "static"]
+Scheduler = Literal["mixed", "prefill_first"]
+Admission = Literal["on_demand", "estimate", "reserve"]
+SchedulingPolicy = Literal["fcfs", "priority", "shortest_first"]
+PreemptionMode = Literal["recompute", "swap"]
+KVAllocation = Literal["paged", "static", "pow2", "oracle", "none"]
+Sampling = Literal["greedy", "nucleus"]
+
+
+class EngineOptions(FrozenModel):
+    """The options of an engine, in SI; what is absent resolves as the engine's version has it on that GPU."""
+
+    batching: Batching | None = None
+    """`continuous` (requests join and leave at every step) or `static` (collect, pad, answer together)."""
+    scheduler: Scheduler | None = None
+    """Who goes first in a step: `mixed` (decodes and prefill chunks share one budget) or `prefill_first`."""
+    admission: Admission | None = None
+    """What admission requires blocks for: the next chunk, an estimate of the output, or all `max_tokens`."""
+    scheduling_policy: SchedulingPolicy | None = None
+    """Order of the queue: first come, first served; `priority`: classes with the smaller number first, and who is
+    preempted is the last in that order; `shortest_first`: prompt plus `max_tokens`, the fewest first."""
+    priority_ageing: PositiveSeconds | None = None
+    """`priority`: waiting so long outweighs one level. Absent: waiting changes nothing."""
+    priority_preemption: bool | None = None
+    """`priority`: whether running requests of a worse priority make way for one that finds no seat or no blocks.
+    Absent: they do not, as in vLLM's V1."""
+    preemption_mode: PreemptionMode | None = None
+    """What happens to the KV cache of a preempted request: `recompute`: dropped and computed again; `swap`: copied to
+    host memory and back, over the host link, in the steps that move it (vLLM before V1; without prefix caching)."""
+    kv_allocation: KVAllocation | None = None
+    """`paged` blocks on demand; `static`, `pow2`, `oracle` contiguous reservations; `none`: no KV cache."""
+    max_num_seqs: Count | None = None
+    """Seats: the most requests that run at once on a replica."""
+    max_num_batched_tokens: Count | None = None
+    """Token budget of one step."""
+    enable_chunked_prefill: bool | None = None
+    """Whether a prompt may be split over several steps."""
+    long_prefill_token_threshold: Annotated[int, Field(ge=0, le=MAX_COUNT)] | None = None
+    """vLLM: the most tokens of one prompt in a step, so that others find room beside a long one; with chunked prefill.
+    0 or absent: as many as the budget has left."""
+    enable_prefix_caching: bool | None = None
+    """Whether requests that begin alike share KV blocks; a workload without `sessions`, `shared_prefix` or a trace that
+    says what prompts share has nothing to share."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Share of GPU memory; of which memory is the engine's rule (total, free after load, static)."""
+    num_gpu_blocks_override: Count | None = None
+    """vLLM: KV blocks of a replica, in place of what the memory would hold."""
+    kv_cache_memory_bytes: Annotated[int, Field(ge=1)] | None = None
+    """vLLM: bytes of a GPU for the KV cache; `gpu_memory_utilization` is then not looked at."""
+    block_size: Count | None = None
+    """Tokens in one KV block."""
+    max_model_len: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = None
+    """Longest prompt plus output, tokens. Absent: the model's own limit."""
+    async_scheduling: bool | None = None
+    """Whether the host prepares the next step while the GPU works on this one."""
+    attention_dp_timeout_iters: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = None
+    """TensorRT-LLM with `data_parallel_size`: prompts wait until every rank has one, at most so many steps
+    (attention_dp_config: enable_balance, timeout_iters), so that none is computed while the other ranks idle. Absent:
+    they do not wait."""
+    sampling: Sampling | None = None
+    """How clients ask for tokens: `greedy`, or `nucleus`, by top-k or top-p, as a model's generation_config.json makes
+    of clients that ask for nothing; vLLM 0.8 to 0.13 sorts the logits for it. Absent: greedy."""
+    enforce_eager: bool | None = None
+    """Whether to run without CUDA graphs and compilation: a step takes at least the time to launch its kernels."""
+    max_cudagraph_capture_size: Count | None = None
+    """Largest batch, in tokens, that is captured in a CUDA graph; a larger step waits for the launches of its kernels.
+    Absent: as the engine's version has it, vLLM from 0.10 twice `max_num_seqs` and at most 512."""
+    frontend_latency: Seconds | None = None
+    """Time from a request's arrival to the scheduler (HTTP, tokenisation)."""
+    host_slowdown: Annotated[float, Field(gt=0)] | None = None
+    """Times as long as on the nodes that the engine's host times were measured on (H100 nodes of 2024) its work on the
+    CPU takes here: scheduling, launching kernels, handing over tokens. Absent: as in the usual node of the GPU."""
+    static_batch_size: Count | None = None
+    """Static batching: the most requests of one batch."""
+    static_max_wait: Seconds | None = None
+    """Static batching: the longest that the first request of a batch waits for others."""
+    cpu_offload_gb: Annotated[float, Field(ge=0)] | None = None
+    """vLLM and SGLang: GiB of weights a GPU that stay in host memory and cross the host link in every step."""
+    n_gpu_layers: Count | None = None
+    """llama.cpp: layers on the GPU; the others, and their KV cache, are the CPU's. Absent: all."""
+    num_gpu: Count | None = None
+    """Ollama: as `n_gpu_layers` of llama.cpp. Absent: all."""
+    swap_space: Bytes | None = None
+    """`swap`: host memory for swapped KV, a GPU; where it is full, victims are computed again. Absent: vLLM's 4 GiB."""
+
+    def overrides(self) -> dict[str, Any]:
+        """Return the options that are set, in SI."""
+        values = ((key, getattr(self, key)) for key in EngineOptions.model_fields)
+        return {key: value for key, value in values if value is not None}
+
+
+def refuse(key: str, value: object, rule: str, remedy: str) -> ScenarioError:
+    """Return the error that an engine key violates a rule."""
+    return ScenarioError(rule, key=f"{KEY_PREFIX}{key}", value=value, remedy=remedy)
+
+
+def check_options(asked: EngineOptions) -> None:
+    """Do nothing where the options that are set go together, whatever the engine.
+
+    Raises:
+        ScenarioError: Two of them contradict each other.
+    """
+    if asked.swap_space == 0 and asked.preemption_mode == "swap":
+        raise refuse("swap_space", "0 B", "leaves nothing to swap to", "give some, or use preemption_mode recompute")
+    if asked.enable_prefix_caching and asked.preemption_mode == "swap":
+        rule = "is not simulated with preemption_mode swap: swapped blocks would have to be shared"
+        raise refuse("enable_prefix_caching", True, rule, "leave one of the two out")
+    budget, seats = asked.max_num_batched_tokens, asked.max_num_seqs
+    if budget is not None and seats is not None and budget < seats:
+        rule = f"must be at least max_num_seqs ({seats}): every running request takes a token of each step"
+        raise refuse("max_num_batched_tokens", budget, rule, "raise it or lower max_num_seqs")
+    size = asked.static_batch_size
+    if budget is not None and size is not None and budget < size:
+        rule = f"must be at least static_batch_size ({size}): every sequence takes a token of each step"
+        raise refuse("max_num_batched_tokens", budget, rule, "raise it or lower static_batch_size")
+    if size is not None and seats is not None and size > seats:
+        rule = f"must be at most max_num_seqs ({seats})"
+        raise refuse("static_batch_size", size, rule, "lower it or leave max_num_seqs out")
+    for key in ("num_gpu_blocks_override", "kv_cache_memory_bytes"):
+        if getattr(asked, key) is not None and asked.kv_allocation == "none":
+            raise refuse(
+                key, getattr(asked, key), "needs a KV cache, and kv_allocation is none", "leave one of the two out"
+            )
+    if asked.admission in ("estimate", "reserve") and asked.kv_allocation not in (None, "paged"):
+        rule = f"needs kv_allocation paged, not {asked.kv_allocation}, which reserves by itself"
+        raise refuse("admission", asked.admission, rule, "leave admission out or set kv_allocation to paged")
+
+
+def refuse_static_keys(asked: EngineOptions, batching: str) -> None:
+    """Refuse the keys of static batching on a deployment that batches continuously.
+
+    Raises:
+        ScenarioError: ``static_batch_size`` or ``static_max_wait`` is set and ``batching`` is not static.
+    """
+    for key in ("static_batch_size", "static_max_wait"):
+        value = getattr(asked, key)
+        if value is not None and batching != "static":
+            rule = f"needs batching static, not {batching}"
+            raise refuse(key, value, rule, "set batching to static or leave it out")
+
+
+def refuse_admission(asked: EngineOptions, kv_allocation: str) -> None:
+    """Refuse an admission rule that counts blocks where KV is not given out in blocks.
+
+    Raises:
+        ScenarioError: ``admission`` is set to ``estimate`` or ``reserve`` without paged KV.
+    """
+    if asked.admission in ("estimate", "reserve") and kv_allocation != "paged":
+        rule = f"needs kv_allocation paged, not this engine's {kv_allocation}"
+        raise refuse("admission", asked.admission, rule, "set kv_allocation to paged or leave admission out")
+
+
+def refuse_sharing(asked: EngineOptions, batching: str, kv_allocation: str) -> None:
+    """Refuse prefix caching where requests hold no blocks that another could use.
+
+    Raises:
+        ScenarioError: ``enable_prefix_caching`` is set with static batching or without paged KV.
+    """
+    if asked.enable_prefix_caching and (batching != "continuous" or kv_allocation != "paged"):
+        found = "static batching" if batching != "continuous" else f"kv_allocation {kv_allocation}"
+        rule = f"needs continuous batching and kv_allocation paged, not {found}"
+        raise refuse("enable_prefix_caching", True, rule, "leave it out or set it to false")
+
+
+def refuse_order(asked: EngineOptions, batching: str, kv_allocation: str, admission: str) -> None:
+    """Refuse a queue order, or a kind of preemption, where nothing would follow from it or it is not simulated.
+
+    Raises:
+        ScenarioError: ``scheduling_policy`` with static batching; ``priority_preemption`` or swapping without blocks on
+            demand.
+    """
+    if batching != "continuous" and asked.scheduling_policy not in (None, "fcfs"):
+        rule = "needs continuous batching: a static batch takes whoever waits"
+        raise refuse("scheduling_policy", asked.scheduling_policy, rule, "leave it out")
+    if asked.preemption_mode == "swap" and (batching, kv_allocation, admission) != ("continuous", "paged", "on_demand"):
+        found = "static batching" if batching != "continuous" else f"{admission} and {kv_allocation}"
+        rule = f"needs continuous batching, admission on_demand and kv_allocation paged, not {found}"
+        raise refuse("preemption_mode", "swap", rule, "leave it out or set those")
+    if asked.priority_preemption and (kv_allocation, admission) != ("paged", "on_demand"):
+        rule = f"needs admission on_demand and kv_allocation paged, not {admission} and {kv_allocation}"
+        raise refuse("priority_preemption", True, rule, "leave it out or set the two")
+
+
+def refuse_threshold(asked: EngineOptions, batching: str, is_chunked: bool, max_model_len: int) -> None:
+    """Refuse a limit on the prompt tokens of one request where prompts are not split, or beyond the longest request.
+
+    Raises:
+        ScenarioError: ``long_prefill_token_threshold`` is set so.
+    """
+    key, limit = "long_prefill_token_threshold", asked.long_prefill_token_threshold
+    if not limit:
+        return
+    if batching == "static" or not is_chunked:
+        raise refuse(key, limit, "needs continuous batching and chunked prefill", "leave it out")
+    if limit > max_model_len:
+        raise refuse(key, limit, f"must be at most max_model_len ({max_model_len})", "lower it or leave it out")

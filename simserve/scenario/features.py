@@ -1,0 +1,120 @@
+"""What a deployment asks of its engine that not every version has, and whether the version asked for has it.
+
+The versions stand in the engine profile; knows no mechanism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from simserve.errors import ScenarioError
+from simserve.profiles.engine_options import EngineOptions
+from simserve.profiles.engine_profile import FEATURES, FORMAT_FEATURES, EngineProfile, load_engine
+from simserve.profiles.hardware import HardwareProfile, load_hardware
+
+if TYPE_CHECKING:
+    from simserve.scenario.deployment_spec import DeploymentSpec
+    from simserve.scenario.schema import Scenario
+
+_SWITCHES = {"enable_chunked_prefill": "chunked_prefill", "enable_prefix_caching": "prefix_caching"}
+"""Options of the engine -> the feature that switching them on takes."""
+_CHOICES = {("scheduling_policy", "priority"): "priority_scheduling", ("preemption_mode", "swap"): "swap"}
+"""Options of the engine and a value -> the feature that it takes."""
+
+_HOST_MEMORY = ("cpu_offload_gb", "n_gpu_layers", "num_gpu")
+"""What engines call keeping weights outside the GPU."""
+
+
+class AskedFeature(NamedTuple):
+    """A feature that a deployment uses.
+
+    Attributes:
+        name: Of `simserve.profiles.engine_profile.FEATURES`.
+        key: Key of the deployment that asks for it.
+        value: Its value.
+    """
+
+    name: str
+    key: str
+    value: object
+
+
+def asked_features(deployment: DeploymentSpec) -> Iterator[AskedFeature]:
+    """Yield what a deployment without pools of its own asks of its engine."""
+    yield from _of_options(deployment.engine)
+    if deployment.engine.kv_offload is not None:
+        yield AskedFeature("kv_offload", "engine.kv_offload", None)
+    if deployment.quantization in FORMAT_FEATURES:
+        yield AskedFeature(deployment.quantization, "quantization", deployment.quantization)
+    kv_format = f"kv_cache_{deployment.kv_cache_dtype}"
+    if kv_format in FEATURES:
+        yield AskedFeature(kv_format, "kv_cache_dtype", deployment.kv_cache_dtype)
+    if deployment.data_parallel_size > 1:
+        yield AskedFeature("data_parallel_attention", "data_parallel_size", deployment.data_parallel_size)
+    if deployment.enable_expert_parallel:
+        yield AskedFeature("expert_parallel", "enable_expert_parallel", True)
+    if deployment.pipeline_layer_partition is not None:
+        yield AskedFeature("pipeline_layer_partition", "pipeline_layer_partition", deployment.pipeline_layer_partition)
+    if deployment.speculative is not None:
+        yield AskedFeature(deployment.speculative.method, "speculative.method", deployment.speculative.method)
+
+
+def _of_options(options: EngineOptions) -> Iterator[AskedFeature]:
+    """Yield what options of the engine ask for: each that is called as a feature is asks for it, whatever its value."""
+    for key, value in options.overrides().items():
+        switched = _SWITCHES.get(key) if value is True else None
+        name = key if key in FEATURES else switched or _CHOICES.get((key, str(value)))
+        if name is not None:
+            yield AskedFeature(name, f"engine.{key}", value)
+
+
+def lack_of(scenario: Scenario, feature: str) -> str | None:
+    """Return in a clause that the scenario's engine has no such feature on its GPU; None: it has.
+
+    Raises:
+        InputError: The engine or the GPU has no profile.
+    """
+    deployment = scenario.deployment
+    profile = load_engine(deployment.engine.name, scenario.folder)
+    hardware = load_hardware(deployment.hardware, scenario.folder)
+    return profile.lack(feature, deployment.engine.version, hardware.name, hardware.compute_capability)
+
+
+def check_features(deployment: DeploymentSpec, profile: EngineProfile, hardware: HardwareProfile) -> None:
+    """Do nothing where the engine's version has all that a deployment asks of it on its GPU.
+
+    Raises:
+        ScenarioError: It lacks something; says which versions have it.
+    """
+    for asked in asked_features(deployment):
+        check_feature(deployment, profile, hardware, asked)
+
+
+def check_feature(
+    deployment: DeploymentSpec, profile: EngineProfile, hardware: HardwareProfile, asked: AskedFeature
+) -> None:
+    """Do nothing where the engine's version has one feature on its GPU.
+
+    Raises:
+        ScenarioError: It lacks it; says which versions have it.
+    """
+    lack = profile.lack(asked.name, deployment.engine.version, hardware.name, hardware.compute_capability)
+    if lack is not None:
+        others = [key for key in _HOST_MEMORY if profile.feature_range(key, deployment.engine.version) is not None]
+        remedy = "leave it out"
+        if asked.name in _HOST_MEMORY and others:
+            remedy = f"write deployment.engine.{others[0]}"
+        elif profile.features.get(asked.name):
+            remedy = "set deployment.engine.version to one that has it, or leave it out"
+        raise ScenarioError(f"does not run: {lack}", key=f"deployment.{asked.key}", value=asked.value, remedy=remedy)
+
+
+def feature_notes(scenario: Scenario) -> list[str]:
+    """Return what a reader should know of the features that a scenario uses, as they are in its engine's version."""
+    deployment, notes = scenario.deployment, []
+    for each in [deployment.of_pool(pool) for pool in deployment.pools] or [deployment]:
+        profile = load_engine(each.engine.name, scenario.folder)
+        ranges = (profile.feature_range(asked.name, each.engine.version) for asked in asked_features(each))
+        notes += [found.note for found in ranges if found is not None and found.note]
+    return list(dict.fromkeys(notes))

@@ -1,0 +1,49 @@
+"""The options of an engine: declared once, read by everything, refused one by one and in pairs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simserve.errors import InputError
+from simserve.profiles.engine import ResolvedEngine
+from simserve.profiles.engine_options import EngineOptions
+from simserve.scenario.deployment_spec import EngineSpec
+from simserve.validation import validate
+
+
+def test_options_are_the_keys_of_a_scenario_and_of_a_resolved_engine() -> None:
+    """The scenario adds only which engine, which version, and the second KV tier."""
+    assert EngineSpec.model_fields.keys() - EngineOptions.model_fields.keys() == {"name", "version", "kv_offload"}
+    assert EngineOptions.model_fields.keys() <= ResolvedEngine.model_fields.keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"scheduling_policy": "longest_first"},
+            r"scheduling_policy: 'longest_first' must be 'fcfs', 'priority' or 'shortest_first'",
+        ),
+        ({"preemption_mode": "drop"}, r"preemption_mode: 'drop' must be 'recompute' or 'swap'"),
+        ({"gpu_memory_utilization": 0.0}, r"gpu_memory_utilization: 0.0 must be greater than 0"),
+        ({"gpu_memory_utilization": 1.1}, r"gpu_memory_utilization: 1.1 must be less than or equal to 1"),
+        ({"max_num_seqs": 0}, r"max_num_seqs: 0 must be greater than or equal to 1"),
+        ({"block_size": -16}, r"block_size: -16 must be"),
+        ({"frontend_latency": 1.0}, r"frontend_latency: 1.0 needs a unit of time"),
+        ({"batching": "dynamic"}, r"batching: 'dynamic' must be 'continuous' or 'static'"),
+        ({"max_batch": 3}, r"max_batch: is not a known key"),
+    ],
+)
+def test_values_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    """The error names the key, the value and the rule."""
+    with pytest.raises(InputError, match=message):
+        validate(EngineOptions, options)
+
+
+def test_only_what_is_set_overrides() -> None:
+    """Switches that are off and zeros are set; what is absent is not."""
+    options = validate(EngineOptions, {"enforce_eager": False, "swap_space": "0 GiB", "max_num_seqs": None})
+
+    assert options.overrides() == {"enforce_eager": False, "swap_space": 0.0}

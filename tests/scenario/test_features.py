@@ -1,0 +1,193 @@
+"""What an engine's version lacks is refused with the versions that have it; what it has by a detour is said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from simserve.errors import InputError
+from simserve.profiles.engine_options import EngineOptions
+from simserve.scenario.features import feature_notes
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import run
+from tests.scenario.builders import make_scenario
+
+VLLM = "deployment.engine.version={}"
+NGRAM = "{method: ngram, num_speculative_tokens: 3, acceptance_rate: 0.5}"
+EXPERTS = ["model=qwen3-30b-a3b", "deployment.quantization=none"]
+
+
+def on(version: str, *overrides: str) -> list[str]:
+    """Return overrides on a version of vLLM."""
+    return [f"deployment.engine.version='{version}'", *overrides]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            on(
+                "0.10",
+                f"deployment.speculative={NGRAM.replace('ngram', 'draft_model')[:-1]}, draft_model: llama-3.2-1b}}",
+            ),
+            r"speculative.method: 'draft_model' does not run: vllm 0.10 has no .* \(versions with it: 0.4.1 to "
+            r"before 0.10, 0.15 and newer\); set deployment.engine.version",
+        ),
+        (on("0.4.0", f"deployment.speculative={NGRAM}"), "vllm 0.4.0 has no speculative decoding by n-grams"),
+        (
+            on("0.12", "deployment.engine.preemption_mode=swap"),
+            "engine.preemption_mode: 'swap' .* 0.5.1 to before 0.11",
+        ),
+        (
+            on("0.6.0", "deployment.engine.scheduling_policy=priority"),
+            "scheduling_policy: 'priority' .* 0.6.3 and newer",
+        ),
+        (on("0.12", "deployment.kv_cache_dtype=int8"), "kv_cache_dtype: 'int8' .* vllm 0.12 has no INT8 KV cache"),
+        (on("0.2.7", "deployment.engine.enable_prefix_caching=true"), "vllm 0.2.7 has no prefix caching"),
+        (on("0.2.7", "deployment.engine.enable_chunked_prefill=true"), "vllm 0.2.7 has no chunked prefill"),
+        (on("0.10.1", "deployment.engine.kv_cache_memory_bytes=1000000000"), "0.10.2 and newer"),
+        (on("0.8.0", "deployment.engine.long_prefill_token_threshold=512"), "0.8.3 and newer"),
+        (on("0.6.6", *EXPERTS, "deployment.enable_expert_parallel=true"), "vllm 0.6.6 has no expert parallelism"),
+        (on("0.8.0", *EXPERTS, "deployment.data_parallel_size=2"), "vllm 0.8.0 has no data-parallel attention"),
+        (on("0.5.0", "deployment.engine.cpu_offload_gb=4"), "vllm 0.5.0 has no weights kept in host memory"),
+        (
+            ["deployment.engine={name: llama.cpp}", "deployment.engine.cpu_offload_gb=4"],
+            "cpu_offload_gb.* llama.cpp b8000 has no .* write deployment.engine.n_gpu_layers",
+        ),
+        (["deployment.engine.n_gpu_layers=4"], "vllm 0.12 has no choice .* write deployment.engine.cpu_offload_gb"),
+        (
+            ["deployment.engine={name: tensorrt-llm, version: '1.0'}", "deployment.engine.num_gpu_blocks_override=4"],
+            r"tensorrt-llm 1.0 has no number of KV blocks set by hand \(no version has\); leave it out",
+        ),
+        (
+            on(
+                "0.6.0",
+                "deployment.pools=[{name: p, role: prefill}, {name: d, role: decode}]",
+                "deployment.disaggregation={}",
+            ),
+            "pools.0.role: 'prefill' does not run: vllm 0.6.0 has no hand-over of KV caches",
+        ),
+        (["model=gpt-oss-20b", *on("0.10", "deployment.quantization=mxfp4")], "vllm 0.10 has no MXFP4 weights"),
+        (
+            ["model=gpt-oss-20b", "deployment.hardware=v100s-32gb", *on("0.12", "deployment.quantization=mxfp4")],
+            r"vllm 0.12 has no MXFP4 weights on v100s-32gb \(7.0\): that takes compute capability 8 or newer",
+        ),
+    ],
+)
+def test_what_the_version_lacks_is_refused(overrides: Sequence[str], message: str) -> None:
+    """One line: the key, the value, the version, the versions that have it, and what to do."""
+    with pytest.raises(InputError, match=message) as caught:
+        resolve(make_scenario(overrides))
+
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_version_has_runs_though_its_defaults_are_an_older_ones() -> None:
+    """vLLM 0.10.1 runs MXFP4, and the answer says whose defaults hold."""
+    scenario = make_scenario(["model=gpt-oss-20b", *on("0.10.1", "deployment.quantization=mxfp4")])
+
+    notes = run(scenario).summary["simserve"]["engine_resolved"]["notes"]
+    assert "vllm 0.10.1: defaults of 0.9, the nearest older known" in notes
+
+
+def test_what_runs_on_another_engine_of_the_version_is_noted() -> None:
+    """vLLM 0.9.2 swaps on V0, which is simulated on V1's scheduler."""
+    swapping = make_scenario(on("0.9.2", "deployment.engine.preemption_mode=swap"))
+
+    assert any("engine V0 alone" in note for note in feature_notes(swapping))
+    assert feature_notes(make_scenario(on("0.6.6", "deployment.engine.preemption_mode=swap"))) == []
+
+
+SAMPLES: dict[str, tuple[Any, list[str]]] = {
+    "batching": ("static", []),
+    "scheduler": ("prefill_first", []),
+    "admission": ("reserve", []),
+    "scheduling_policy": ("shortest_first", []),
+    "priority_ageing": ("5 s", ["deployment.engine.scheduling_policy=priority"]),
+    "priority_preemption": ("true", ["deployment.engine.scheduling_policy=priority"]),
+    "preemption_mode": ("swap", on("0.6.6")),
+    "swap_space": ("8 GiB", on("0.6.6", "deployment.engine.preemption_mode=swap")),
+    "kv_allocation": ("static", []),
+    "max_num_seqs": (7, []),
+    "max_num_batched_tokens": (1500, []),
+    "enable_chunked_prefill": ("false", []),
+    "long_prefill_token_threshold": (100, []),
+    "enable_prefix_caching": ("false", []),
+    "gpu_memory_utilization": (0.5, []),
+    "num_gpu_blocks_override": (3000, []),
+    "kv_cache_memory_bytes": (10**10, []),
+    "block_size": (32, []),
+    "max_model_len": (4000, []),
+    "async_scheduling": ("true", []),
+    "attention_dp_timeout_iters": (
+        10,
+        [*EXPERTS, "deployment.engine={name: tensorrt-llm, version: '1.2'}", "deployment.data_parallel_size=2"],
+    ),
+    "sampling": ("nucleus", []),
+    "enforce_eager": ("true", []),
+    "max_cudagraph_capture_size": (64, []),
+    "frontend_latency": ("9 ms", []),
+    "host_slowdown": (2.0, []),
+    "static_batch_size": (3, ["deployment.engine.batching=static"]),
+    "static_max_wait": ("2 s", ["deployment.engine.batching=static"]),
+    "cpu_offload_gb": (4, []),
+    "n_gpu_layers": (8, ["deployment.engine={name: llama.cpp}"]),
+    "num_gpu": (8, ["deployment.engine={name: ollama}"]),
+}
+"""Option -> a value that is no default, and what it goes with."""
+
+
+def test_every_option_has_a_sample() -> None:
+    """A new option cannot be left out of the test below."""
+    assert SAMPLES.keys() == EngineOptions.model_fields.keys()
+
+
+@pytest.mark.parametrize("option", SAMPLES)
+def test_every_option_changes_something_besides_itself(option: str) -> None:
+    """What the scheduler obeys, the memory, or what the engine is priced by."""
+    value, rest = SAMPLES[option]
+    found = [resolve(make_scenario([*rest, *more])) for more in ([], [f"deployment.engine.{option}={value}"])]
+    kept = [
+        (each.engine, each.memory, each.shape.engine.model_dump(exclude={option, "sources", "max_model_len"}))
+        for each in found
+    ]
+
+    assert found[1].shape.engine.sources[option] == "scenario"
+    assert kept[0] != kept[1]
+
+
+def test_a_limit_on_a_long_prompt_lets_short_ones_pass() -> None:
+    """With 256 of 2,048 tokens a step for a prompt, those that come beside long ones have their first token sooner."""
+    load = {
+        "classes": [
+            {"name": "long", "share": 0.2, "prompt_tokens": {"distribution": "fixed", "value": 16000}},
+            {"name": "short", "share": 0.8, "prompt_tokens": {"distribution": "fixed", "value": 100}},
+        ],
+        "arrivals": {"process": "poisson", "rate": 4.0},
+        "prompt_tokens": {"distribution": "fixed", "value": 100},
+        "output_tokens": {"distribution": "fixed", "value": 20},
+        "num_requests": 60,
+    }
+    budget = "deployment.engine.max_num_batched_tokens=2048"
+    limit = "deployment.engine.long_prefill_token_threshold=256"
+    found = [run(make_scenario(["model=llama-3.1-8b", budget, *more], workload=load)) for more in ([], [limit])]
+    short = [result.requests[result.requests["class"] == "short"]["ttft_ms"].mean() for result in found]
+
+    assert found[1].simulation.end_time > 0
+    assert short[1] < short[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["deployment.engine.enable_chunked_prefill=false"], "needs continuous batching and chunked prefill"),
+        (["deployment.engine.batching=static"], "needs continuous batching and chunked prefill"),
+        (["deployment.engine.max_model_len=200"], r"must be at most max_model_len \(200\)"),
+    ],
+)
+def test_a_limit_on_long_prompts_needs_prompts_that_are_split(more: list[str], message: str) -> None:
+    """Nothing is accepted that does nothing."""
+    with pytest.raises(InputError, match=f"long_prefill_token_threshold: 512 {message}"):
+        resolve(make_scenario(["deployment.engine.long_prefill_token_threshold=512", *more]))
