@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import pickle
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,10 @@ MAX_DEPTH = 100
 
 MAX_ALIASED_NODES = 100_000
 """Most values that the aliases of a YAML document may stand for together, when each is written out."""
+
+MEGABYTE = 1_000_000
+MAX_DOCUMENT_BYTES = 16 * MEGABYTE
+"""Largest scenario, profile or result that is read: hundreds of times the largest that there is."""
 
 REMEMBERED_DOCUMENTS = 128
 """Documents that are not parsed again while their text stays the same: a search resolves the same few profiles over
@@ -152,22 +158,40 @@ def _check_size(text: str, file: object, error: type[InputError]) -> None:
             parent.depth = max(parent.depth, 1 + closed.depth)
 
 
-def read_text(path: Path, error: type[InputError] = InputError) -> str:
-    """Return the text of a file.
+def read_bytes(path: Path, error: type[InputError] = InputError, most: int = MAX_DOCUMENT_BYTES) -> bytes:
+    """Return what a file holds, at most so many bytes; a device, which has no end, is not read.
 
     Raises:
-        InputError: (or ``error``) the file is missing, a folder, unreadable or not UTF-8.
+        InputError: (or ``error``) the file is missing, a folder, a device, unreadable or larger.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
+                raise error("is a device, not a file", file=path)
+            content = file.read(most + 1)
     except FileNotFoundError:
         raise error("no such file", file=path) from None
     except IsADirectoryError:
         raise error("is a folder, not a file", file=path) from None
-    except UnicodeDecodeError:
-        raise error("is not UTF-8 text", file=path) from None
     except OSError as failure:
         raise error(f"cannot be read: {failure.strerror or failure}", file=path) from None
+    if len(content) > most:
+        raise error(f"is larger than {most // MEGABYTE:,} MB, the most that is read", file=path)
+    return content
+
+
+def read_text(path: Path, error: type[InputError] = InputError) -> str:
+    """Return the text of a file.
+
+    Raises:
+        InputError: (or ``error``) the file is missing, a folder, unreadable, larger than `MAX_DOCUMENT_BYTES` or not
+            UTF-8.
+    """
+    try:
+        text = read_bytes(path, error).decode("utf-8")
+    except UnicodeDecodeError:
+        raise error("is not UTF-8 text", file=path) from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_mapping(path: Path, error: type[InputError] = InputError) -> dict[str, Any]:

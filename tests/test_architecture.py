@@ -10,7 +10,7 @@ import pytest
 
 _PACKAGE = Path(__file__).resolve().parents[1] / "simserve"
 _LEVELS = (
-    ("errors", "units", "rng", "documents", "validation"),
+    ("errors", "units", "rng", "documents", "unfinished", "validation"),
     ("profiles", "workload", "engine"),
     ("perf",),
     ("sim",),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simserve.documents import parse_yaml, read_mapping, read_text
+from simserve.documents import MAX_DOCUMENT_BYTES, parse_yaml, read_mapping, read_text
 from simserve.errors import InputError, ScenarioError
 
 
@@ -157,3 +157,22 @@ def test_a_value_python_cannot_hold_is_one_line(name: str, text: str, tmp_path: 
     """Digits without end, a date that is none."""
     with pytest.raises(InputError, match="not valid"):
         read_mapping(written(tmp_path, name, text))
+
+
+def test_a_device_is_not_read() -> None:
+    """It has no end."""
+    with pytest.raises(InputError, match="/dev/zero: is a device, not a file"):
+        read_text(Path("/dev/zero"))
+
+
+def test_a_document_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    """16 MB; one byte more is refused."""
+    file = tmp_path / "large.yaml"
+    file.write_bytes(b"#" * MAX_DOCUMENT_BYTES)
+    assert len(read_text(file)) == MAX_DOCUMENT_BYTES
+
+    with file.open("ab") as opened:
+        opened.write(b"#")
+
+    with pytest.raises(InputError, match=r"large\.yaml: is larger than 16 MB, the most that is read"):
+        read_text(file)

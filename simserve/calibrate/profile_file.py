@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from simserve.profiles.hardware import HardwareProfile
+from simserve.unfinished import remove_abandoned, unfinished
 
 
 def profile_text(profile: HardwareProfile, header: str = "") -> str:
@@ -27,9 +28,10 @@ def write_profile(profile: HardwareProfile, file: Path, header: str = "") -> Non
     Raises:
         OSError: The file cannot be written.
     """
-    unfinished = file.with_name(f".{file.name}.unfinished")
+    remove_abandoned(file.parent)
+    beside = unfinished(file)
     try:
-        unfinished.write_text(profile_text(profile, header), encoding="utf-8", newline="\n")
-        os.replace(unfinished, file)
+        beside.write_text(profile_text(profile, header), encoding="utf-8", newline="\n")
+        os.replace(beside, file)
     finally:
-        unfinished.unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)

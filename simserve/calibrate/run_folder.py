@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from simserve.calibrate.kernels.points import TABLES, Size, key_of
+from simserve.documents import read_text
 from simserve.errors import InputError, UsageError
 from simserve.metrics.files import write_table
 from simserve.metrics.tables import Column
@@ -195,13 +196,11 @@ def read_provenance(folder: Path) -> dict[str, Any]:
         InputError: There is no such file, or it is not what `write_provenance` writes.
     """
     file = folder / PROVENANCE_FILE
+    if not file.exists():
+        raise InputError("no such file", file=file, remedy="give a folder that simserve calibrate kernels wrote")
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(
-            "no such file", file=file, remedy="give a folder that simserve calibrate kernels wrote"
-        ) from None
-    except (OSError, ValueError) as failure:
+        document = json.loads(read_text(file))
+    except ValueError as failure:
         raise InputError(f"cannot be read: {failure}", file=file) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT_VERSION:
         raise InputError(f"must hold format {FORMAT_VERSION}", file=file, key="format")

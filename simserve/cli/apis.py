@@ -144,6 +144,7 @@ def _api(profile: ApiProfile, today: str | None) -> dict[str, Any]:
         "cached_input_usd_per_million_tokens": profile.price.cached_input,
         "output_usd_per_million_tokens": profile.price.output,
         "prompt_tiers": [tier.model_dump() for tier in profile.prompt_tiers],
+        "prompt_caching": [each.model_dump(mode="json") for each in profile.prompt_caching],
         "batch_discount": profile.batch_discount,
         "volume_discounts": [each.model_dump() for each in profile.volume_discounts],
         "date": profile.date,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simserve.cli.options import JsonOption, QuietOption, print_json
+from simserve.documents import read_text
 from simserve.errors import ScenarioError, UsageError
 
 if TYPE_CHECKING:
@@ -71,10 +72,7 @@ def _text_of(command: str) -> str:
         is_file = False
     if not is_file:
         return command
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as failure:
-        raise ScenarioError(f"cannot be read: {failure}", file=path) from None
+    return read_text(path, ScenarioError)
 
 
 def deliver(

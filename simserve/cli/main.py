@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import NoReturn
 
 from simserve.errors import EXIT_DONE, InterruptedRunError, InvariantError, SimserveError, UsageError
@@ -61,10 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: What stands after ``simserve``; None: the process's own.
     """
+    interrupts: list[int] = []
     thresholds = gc.get_threshold()
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION, *thresholds[1:])
     try:
-        with _interrupted_by_sigterm():
+        with _noting(interrupts):
             _replace_closed_streams()
             _write_any_text()
             code = _run_app(arguments)
@@ -78,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _abandon_stdout()
         return SimserveError.exit_code
     except Exception as error:  # the one place where a defect becomes an exit code
+        if interrupts:  # A library that was stopped while it was loading may fail on what it has not loaded.
+            return _report(InterruptedRunError("interrupted"))
         if isinstance(error, OSError) and error.errno in _FULL:
             _abandon_stdout()
             return _report(SimserveError(f"the answer or its files cannot be written: {error.strerror}"))
@@ -100,20 +104,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM, with which ``timeout``, batch queues and containers end a process, do what Ctrl-C does.
+def _noting(interrupts: list[int]) -> Iterator[None]:
+    """Note every Ctrl-C, and let SIGTERM, as of ``timeout``, batch queues and containers, do the same.
 
-    What was finished is kept so. One that the process was started to ignore stays ignored.
+    What was finished is kept so. A signal that the process was started to ignore, or that somebody else looks after,
+    stays as it is.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupts.append(number)
+        signal.default_int_handler(number, frame)
+
+    own = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    taken = {number: usual for number, usual in own.items() if signal.getsignal(number) is usual}
+    for number in taken:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number, usual in taken.items():
+            signal.signal(number, usual)
 
 
 def _run_app(arguments: Sequence[str] | None) -> int:

@@ -56,9 +56,11 @@ def show_memory(resolved: ResolvedScenario, *, as_json: bool, quiet: bool = Fals
 
 def _render(report: Mapping[str, Any]) -> None:
     from simserve.profiles.quality import quality_lines
+    from simserve.report.answer import warning_lines
     from simserve.scenario.formats import formats_line
     from simserve.units import format_bytes
 
+    print_lines(warning_lines(report))
     verdict = "fits" if report["fits"] else "[red]does not fit[/red]"
     out = console()
     out.print(f"[bold]{report['model']} on {report['num_gpus']} x {report['hardware']}[/bold]: {verdict}")

@@ -90,8 +90,8 @@ def gpus(
             )
             for row in rows
         ],
-        "16-bit, fp8, fp4: dense peaks, TFLOP/s. USD/h: the median on-demand price, and\n"
-        "the date of the newest one; --offers lists all. Short names (h100, b300, m4-max)\n"
+        "16-bit, fp8, fp4: dense peaks, TFLOP/s. USD/h: on demand at specialised clouds, fitted, and\n"
+        "the date of the newest price; --offers lists all. Short names (h100, b300, m4-max)\n"
         "and a Mac's other memory sizes (m4-max-64gb) mean these too; --json lists them.",
     )
 

@@ -262,7 +262,7 @@ class CostQuery(FrozenModel):
     operations_usd: Annotated[float, Field(ge=0, le=1e7)] = 2000.0
     """Dollars of operations a month."""
     discount: Annotated[float, Field(ge=0, le=0.95)] = 0.0
-    """Off the median on-demand price of a GPU-hour."""
+    """Off the on-demand price of a GPU-hour."""
     api: Annotated[Name, _name_of("api")] = "together-llama-3.1-8b"
     """The API."""
 

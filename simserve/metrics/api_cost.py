@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simserve.profiles.api import PromptTier, TokenPrice, VolumeDiscount
+from simserve.profiles.api import PromptCaching, PromptTier, TokenPrice, VolumeDiscount
 
 if TYPE_CHECKING:
     from simserve.profiles.api import ApiProfile
@@ -25,6 +25,7 @@ class ApiPrices:
         name: How results call it.
         price: Dollars a million tokens.
         prompt_tiers: Prices of long prompts, ascending.
+        prompt_caching: Offers to cache prompts; empty: where cached tokens have a price, prefixes of any length.
         batch_discount: Share taken off for requests that may wait; None: no such offer.
         volume_discounts: Discounts by the spending of a month, ascending.
         date: When the price was seen; None for a price of the user's own.
@@ -34,6 +35,7 @@ class ApiPrices:
     name: str
     price: TokenPrice
     prompt_tiers: Sequence[PromptTier] = ()
+    prompt_caching: Sequence[PromptCaching] = ()
     batch_discount: float | None = None
     volume_discounts: Sequence[VolumeDiscount] = ()
     date: str | None = None
@@ -46,6 +48,7 @@ class ApiPrices:
             name=profile.name,
             price=profile.price,
             prompt_tiers=profile.prompt_tiers,
+            prompt_caching=profile.prompt_caching,
             batch_discount=profile.batch_discount,
             volume_discounts=profile.volume_discounts,
             date=profile.date,
@@ -53,29 +56,38 @@ class ApiPrices:
         )
 
     def tokens_usd(
-        self, prompt_tokens: ArrayLike, output_tokens: ArrayLike, cached_tokens: ArrayLike = 0.0
+        self,
+        prompt_tokens: ArrayLike,
+        output_tokens: ArrayLike,
+        cached_tokens: ArrayLike = 0.0,
+        written_tokens: ArrayLike = 0.0,
+        write_factor: float = 1.0,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the dollars of prompts and of answers, one each a request, before any discount.
 
         Args:
-            prompt_tokens: Tokens of each prompt, cached ones included.
+            prompt_tokens: Tokens of each prompt, cached and written ones included.
             output_tokens: Tokens of each answer.
             cached_tokens: Tokens of each prompt that the API's cache holds.
+            written_tokens: Tokens of each prompt that are put into it.
+            write_factor: Price of those over that of other prompt tokens.
         """
         prompt = np.atleast_1d(np.asarray(prompt_tokens, dtype=np.float64))
-        output = np.broadcast_to(np.asarray(output_tokens, dtype=np.float64), prompt.shape)
-        cached = np.broadcast_to(np.asarray(cached_tokens, dtype=np.float64), prompt.shape)
+        output, cached, written = (
+            np.broadcast_to(np.asarray(each, dtype=np.float64), prompt.shape)
+            for each in (output_tokens, cached_tokens, written_tokens)
+        )
+        full = prompt - cached + written * (write_factor - 1)
         price = self.price
         if not self.prompt_tiers:
-            paid = (prompt - cached) * price.input + cached * price.cached
-            return paid / _MILLION, output * price.output / _MILLION
+            return (full * price.input + cached * price.cached) / _MILLION, output * price.output / _MILLION
         limits = [tier.above_prompt_tokens for tier in self.prompt_tiers]
         tier = np.searchsorted(np.asarray(limits, dtype=np.float64), prompt, side="left")
         prices: list[TokenPrice] = [self.price, *self.prompt_tiers]
         per_input = np.array([each.input for each in prices])[tier]
         per_cached = np.array([each.cached for each in prices])[tier]
         per_output = np.array([each.output for each in prices])[tier]
-        return ((prompt - cached) * per_input + cached * per_cached) / _MILLION, output * per_output / _MILLION
+        return (full * per_input + cached * per_cached) / _MILLION, output * per_output / _MILLION
 
     def batch_factor(self, batch_share: float) -> float:
         """Return what is left of the price when a share of the requests takes the batch discount."""

@@ -19,13 +19,16 @@ from numpy.typing import NDArray
 from simserve.metrics.result import RunResult
 from simserve.metrics.stored import (
     BACKGROUND_KEY,
+    DIGEST_KEY,
     REQUESTS_FILE,
     RESULT_FILE,
     SCENARIO_FILE,
     TIMESERIES_FILE,
     background_text,
+    digest_of,
 )
 from simserve.metrics.tables import Column, request_columns, series_columns
+from simserve.unfinished import remove_abandoned, unfinished
 
 _ENCODING = "PARQUET_VERSION v2, COMPRESSION snappy, DICTIONARY_SIZE_LIMIT 1000"
 """Of Parquet: floats split by byte and whole numbers by difference, before they are compressed. Smaller than one page
@@ -43,14 +46,14 @@ def write_result(result: RunResult, folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     records, series = result.simulation.records, result.simulation.totals.series
+    summary, scenario = summary_text(result.summary), scenario_text(result.scenario)
+    metadata = {BACKGROUND_KEY: background_text(result), DIGEST_KEY: digest_of(summary, scenario)}
     with _database() as database:
         writers: dict[str, Callable[[Path], None]] = {
-            SCENARIO_FILE: lambda path: _write_text(path, scenario_text(result.scenario)),
-            REQUESTS_FILE: lambda path: _write_parquet(
-                database, path, request_columns(records, result.slo), {BACKGROUND_KEY: background_text(result)}
-            ),
+            SCENARIO_FILE: lambda path: _write_text(path, scenario),
+            REQUESTS_FILE: lambda path: _write_parquet(database, path, request_columns(records, result.slo), metadata),
             TIMESERIES_FILE: lambda path: _write_parquet(database, path, series_columns(series)),
-            RESULT_FILE: lambda path: _write_text(path, summary_text(result.summary)),
+            RESULT_FILE: lambda path: _write_text(path, summary),
         }
         for name, write in writers.items():
             _write_whole(folder / name, write)
@@ -78,12 +81,13 @@ def scenario_text(scenario: Mapping[str, Any]) -> str:
 
 
 def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    remove_abandoned(path.parent)
+    beside = unfinished(path)
     try:
-        write(unfinished)
-        os.replace(unfinished, path)
+        write(beside)
+        os.replace(beside, path)
     finally:
-        unfinished.unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -50,6 +50,7 @@ _TOTAL_GROUPS = (
     "simserve.rejected.refusals.",
 )
 _FACTS = (
+    "simserve.warnings",
     "simserve.version",
     "simserve.seed",
     "simserve.scenario_",

@@ -5,6 +5,7 @@ Knows the files of a result, not how a report looks.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import fields
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.documents import read_mapping
+from simserve.documents import read_mapping, read_text
 from simserve.errors import InputError
 from simserve.metrics.codec import decoded, encoded
 from simserve.metrics.latency import MS
@@ -33,6 +34,8 @@ SCENARIO_FILE = "scenario.resolved.yaml"
 
 BACKGROUND_KEY = "simserve"
 """Key of the metadata of `requests.parquet`."""
+DIGEST_KEY = "simserve_digest"
+"""Likewise: SHA-256 of the two text files, so that a page is never made of figures that no run gave."""
 
 Columns = Mapping[str, NDArray[Any]]
 
@@ -75,31 +78,47 @@ def read_result(folder: Path) -> RunResult:
     for name in (RESULT_FILE, REQUESTS_FILE, TIMESERIES_FILE, SCENARIO_FILE):
         if not (folder / name).is_file():
             raise InputError(f"holds no {name}", file=folder, remedy="name the folder that a run wrote")
+    texts = {name: read_text(folder / name) for name in (RESULT_FILE, SCENARIO_FILE)}
     try:
-        summary = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
+        summary = json.loads(texts[RESULT_FILE])
         is_result = isinstance(summary["simserve"]["scenario_hash"], str)
     except (ValueError, KeyError, TypeError, RecursionError):
         is_result = False
     if not is_result:
         raise InputError("is no result of simserve", file=folder / RESULT_FILE)
-    requests, text = _read_table(folder / REQUESTS_FILE)
+    requests, metadata = _read_table(folder / REQUESTS_FILE)
+    text = metadata.get(BACKGROUND_KEY)
     if text is None:
         raise InputError(
             "lacks what a report needs besides its rows", file=folder / REQUESTS_FILE, remedy="run the scenario again"
         )
-    document = json.loads(text)
+    if metadata.get(DIGEST_KEY) not in (None, digest_of(texts[RESULT_FILE], texts[SCENARIO_FILE])):
+        raise _changed(folder, f"{RESULT_FILE} or {SCENARIO_FILE}")
     series, _ = _read_table(folder / TIMESERIES_FILE)
-    return RunResult(
-        summary=summary,
-        scenario=read_mapping(folder / SCENARIO_FILE, InputError),
-        simulation=_simulation(document, requests, series),
-        slo=decoded(document["slo"]),
-        background=document["background"],
-    )
+    try:
+        document = json.loads(text)
+        return RunResult(
+            summary=summary,
+            scenario=read_mapping(folder / SCENARIO_FILE, InputError),
+            simulation=_simulation(document, requests, series),
+            slo=decoded(document["slo"]),
+            background=document["background"],
+        )
+    except (AttributeError, IndexError, KeyError, ValueError):
+        raise _changed(folder, f"{REQUESTS_FILE} or {TIMESERIES_FILE}") from None
 
 
-def _read_table(path: Path) -> tuple[Columns, str | None]:
-    """Return the columns of a Parquet file and its metadata of simserve."""
+def digest_of(summary: str, scenario: str) -> str:
+    """Return by what a reader tells that the text files of a result are as they were written."""
+    return hashlib.sha256(f"{summary}\0{scenario}".encode()).hexdigest()
+
+
+def _changed(folder: Path, files: str) -> InputError:
+    return InputError(f"holds a {files} that is not what the run wrote", file=folder, remedy="run the scenario again")
+
+
+def _read_table(path: Path) -> tuple[Columns, dict[str, str]]:
+    """Return the columns of a Parquet file and its metadata."""
     import duckdb  # lazy: only reports of stored results need it
 
     connection = duckdb.connect(":memory:", config={"threads": 1})
@@ -111,7 +130,7 @@ def _read_table(path: Path) -> tuple[Columns, str | None]:
     finally:
         connection.close()
     texts = {key.decode(): value.decode() for key, value in entries}
-    return {name: np.ma.asarray(column) for name, column in columns.items()}, texts.get(BACKGROUND_KEY)
+    return {name: np.ma.asarray(column) for name, column in columns.items()}, texts
 
 
 def _simulation(document: Mapping[str, Any], requests: Columns, series: Columns) -> Simulation:

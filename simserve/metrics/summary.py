@@ -101,6 +101,7 @@ class RunFacts:
         pool_gpu_hour_usd: Price of one GPU for an hour by pool, where there are several.
         gpus_per_replica: GPUs of one replica.
         users: How many users send the requests, None where the scenario does not say.
+        warnings: What a reader has to know before all else, such as a model whose architecture is assumed.
         offered: How the traffic compares with what the deployment can finish; None where it is not offered at a rate.
         finishable: Requests a second that it finishes with its queue never empty; None likewise.
     """
@@ -134,6 +135,7 @@ class RunFacts:
     pool_gpu_hour_usd: Mapping[str, float | None] = field(default_factory=dict)
     gpus_per_replica: int = 1
     users: UsersFacts | None = None
+    warnings: Sequence[str] = ()
     offered: Offered | None = None
     finishable: float | None = None
 
@@ -341,6 +343,7 @@ def _money(simulation: Simulation, facts: RunFacts, measured: Measured, rates: T
 
 def _identity(facts: RunFacts) -> dict[str, Any]:
     return {
+        "warnings": list(facts.warnings),
         "version": facts.version,
         "seed": facts.seed,
         "scenario_name": facts.scenario_name,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from simserve.perf.efficiency import Machine, attention_efficiency, memory_efficiency
 from simserve.perf.shape import ReplicaShape
-from simserve.profiles.model import ModelProfile
+from simserve.profiles.model import AttentionLayers, ModelProfile
 
 SCORE_PASSES = 4
 """Times a standard kernel moves the score matrix: writes S, reads S, writes P, reads P (algorithm 0 of Dao
@@ -18,6 +18,10 @@ et al., FlashAttention, 2022)."""
 
 SCORE_BYTES = 2.0
 """Bytes of a score or probability that a standard kernel keeps in memory: 16 bit."""
+
+SPARSE_HEADS = 64
+"""Query heads that the sparse kernels of one vector for all heads compute at least, whatever a rank has (FlashMLA's
+sparse prefill, ``h_q`` a multiple of 64, which SGLang pads to)."""
 
 CAUSAL_WASTE = 2.0
 """Pairs a standard kernel computes for each attended one: it fills the whole square and masks half of it."""
@@ -43,18 +47,32 @@ TILE_PAIRS = 128 * 128 / 2
 tiles)."""
 
 
-def growing_share(model: ModelProfile) -> float:
-    """Return what a further token of context costs, as a share of what it does where all layers see all of it.
+def growing_share(model: ModelProfile, layers: AttentionLayers) -> float:
+    """Return what a further token of context costs these layers, as a share of all layers seeing all of it.
 
-    Layers of linear attention see none of it.
+    Layers that choose a fixed number of keys or entries, and those of a short window, see no more of a longer one;
+    those that choose of a latent cache are priced over all of it, an upper bound (`simserve.perf.indexer`).
     """
-    windowed = model.num_sliding_layers / model.num_hidden_layers
-    return model.attention_share - windowed * (1.0 - _window_line(model.sliding_window)[0])
+    share = layers.num_layers / model.num_hidden_layers
+    if layers.compressed is not None:
+        return 0.0 if layers.topk is not None or not layers.ratio else share / layers.ratio
+    if layers.topk is not None and layers.mla is None:
+        return 0.0
+    windowed = layers.num_sliding_layers / model.num_hidden_layers
+    return share - windowed * (1.0 - _window_line(layers.sliding_window)[0])
 
 
-def window_keys(model: ModelProfile) -> float:
-    """Return the keys that a query sees in layers of a window at any context, spread over all layers."""
-    return _window_line(model.sliding_window)[1] * model.num_sliding_layers / model.num_hidden_layers
+def window_keys(model: ModelProfile, layers: AttentionLayers) -> float:
+    """Return the keys that a query sees in these layers at any context, spread over all layers of the model.
+
+    Of a window, and of chosen keys or entries as if every context had so many: an upper bound for shorter ones.
+    """
+    chosen = layers.topk or 0
+    if layers.compressed is not None:
+        return (layers.compressed.window + chosen) * layers.num_layers / model.num_hidden_layers
+    if chosen and layers.mla is None:
+        return chosen * layers.num_layers / model.num_hidden_layers
+    return _window_line(layers.sliding_window)[1] * layers.num_sliding_layers / model.num_hidden_layers
 
 
 def _window_line(window: int | None) -> tuple[float, float]:
@@ -87,7 +105,7 @@ class AttentionShape:
         num_heads: Query heads on the rank.
         prefill_flops_per_pair: Flops a query-key pair in prefill, all heads of the rank.
         decode_flops_per_key: Flops a key read in decode; MLA decodes against the compressed latent.
-        kv_bytes_per_token: Bytes of KV a token on the rank.
+        kv_bytes_per_token: Bytes that a key (of compressed attention an entry) takes, read from memory on the rank.
     """
 
     num_heads: float
@@ -101,19 +119,25 @@ def dot_product_flops(num_heads: float, key_dim: float, value_dim: float) -> flo
     return 2.0 * num_heads * (key_dim + value_dim)
 
 
-def attention_of(model: ModelProfile, tensor_parallel_size: int, kv_element_bytes: float) -> AttentionShape:
-    """Return one attention layer of a model on one rank; MLA decodes in its latent space (absorption)."""
-    heads = model.num_attention_heads / tensor_parallel_size
-    prefill = decode = dot_product_flops(heads, model.head_dim, model.head_dim)
-    if model.mla is not None:
-        latent, rotary = model.mla.kv_lora_rank, model.mla.qk_rope_head_dim
-        prefill = dot_product_flops(heads, model.head_dim, model.mla.v_head_dim)
+def attention_of(layers: AttentionLayers, tensor_parallel_size: int, kv_element_bytes: float) -> AttentionShape:
+    """Return one attention layer on one rank.
+
+    MLA decodes in its latent space (absorption), compressed attention prefills there too.
+    """
+    heads = layers.num_heads / tensor_parallel_size
+    prefill = decode = dot_product_flops(heads, layers.head_dim, layers.v_head_dim)
+    if layers.compressed is not None:
+        prefill = decode = dot_product_flops(max(heads, SPARSE_HEADS), layers.head_dim, layers.head_dim)
+    if layers.mla is not None:
+        latent, rotary = layers.mla.kv_lora_rank, layers.mla.qk_rope_head_dim
+        prefill = dot_product_flops(heads, layers.head_dim, layers.mla.v_head_dim)
         decode = dot_product_flops(heads, latent + rotary, latent)
+    read = layers.entry_bytes if layers.mla is None else layers.kv_bytes_per_token
     return AttentionShape(
         num_heads=heads,
         prefill_flops_per_pair=prefill,
         decode_flops_per_key=decode,
-        kv_bytes_per_token=model.kv_bytes_per_token_per_layer(kv_element_bytes, tensor_parallel_size),
+        kv_bytes_per_token=read(kv_element_bytes, tensor_parallel_size),
     )
 
 
@@ -137,7 +161,7 @@ def reads_keys_by_query_head(shape: ReplicaShape) -> bool:
 
 
 def unshared_key_seconds(
-    model: ModelProfile,
+    layers: AttentionLayers,
     kv_bytes_per_token: float,
     shared_groups: tuple[int, ...] | None,
     bandwidth: float = UNSHARED_BANDWIDTH,
@@ -145,7 +169,7 @@ def unshared_key_seconds(
     """Return the least seconds of one more key of a decode step, one layer, where every query head reads it itself.
 
     Args:
-        model: The model.
+        layers: The layers.
         kv_bytes_per_token: KV of a token in one layer of one rank.
         shared_groups: Query heads a key-value head whose kernel reads keys once; None: any.
         bandwidth: Bytes/s of these reads.
@@ -153,8 +177,8 @@ def unshared_key_seconds(
     Returns:
         0 where the kernel reads keys once.
     """
-    group = model.num_attention_heads // model.num_key_value_heads
-    if shared_groups is None or model.mla is not None or group == 1 or group in shared_groups:
+    group = layers.num_heads // layers.num_kv_heads
+    if shared_groups is None or not layers.has_plain_heads or group == 1 or group in shared_groups:
         return 0.0
     return group * kv_bytes_per_token / bandwidth
 

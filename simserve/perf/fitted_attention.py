@@ -23,7 +23,7 @@ from simserve.perf.efficiency import Array
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.kernel_curves import AttentionKernel
-from simserve.profiles.model import ModelProfile
+from simserve.profiles.model import AttentionLayers
 
 NARROW_KV_BYTES = 1.0
 """Widest KV element that the 8-bit kernels read; narrower ones are widened in them."""
@@ -76,14 +76,14 @@ class FittedAttention:
         return CRITICAL_SHARE * float(tile_key_seconds(self.kernel.prefill, self.prefill, self.gpu))
 
 
-def fitted_attention(shape: ReplicaShape) -> FittedAttention | None:
-    """Return the fitted attention of a deployment; none where its GPU has no curve for it."""
-    curves, model = shape.hardware.attention_curves, shape.model
-    if curves is None:
+def fitted_attention(shape: ReplicaShape, layers: AttentionLayers) -> FittedAttention | None:
+    """Return the fitted attention of some layers of a deployment; none where its GPU has no curve for it."""
+    curves = shape.hardware.attention_curves
+    if curves is None or layers.compressed is not None or (layers.topk is not None and layers.mla is None):
         return None
     element = kv_element_bytes(shape.kv_cache_dtype)
-    decode, prefill = layer_heads(model, shape.tensor_parallel_size, element)
-    kind = "heads" if model.mla is None else "latent"
+    decode, prefill = layer_heads(layers, shape.tensor_parallel_size, element)
+    kind = "heads" if layers.mla is None else "latent"
     bits = 8 if element <= NARROW_KV_BYTES else 16
     kernel = curves.kernel(shape.engine.name, kind, bits, float(decode.group) if kind == "heads" else 1.0)
     if kernel is None:
@@ -97,15 +97,16 @@ def fitted_attention(shape: ReplicaShape) -> FittedAttention | None:
     return FittedAttention(kernel=kernel, gpu=gpu, decode=decode, prefill=prefill)
 
 
-def layer_heads(model: ModelProfile, num_ranks: int, kv_element: float) -> tuple[Heads, Heads]:
+def layer_heads(layers: AttentionLayers, num_ranks: int, kv_element: float) -> tuple[Heads, Heads]:
     """Return the heads of one layer on one rank, of a decode step and of a prompt."""
-    heads = model.num_attention_heads / num_ranks
-    kv_bytes = model.kv_bytes_per_token_per_layer(kv_element, num_ranks)
-    if model.mla is None:
-        kv_heads = float(np.maximum(model.num_key_value_heads / num_ranks, 1.0))
-        plain = Heads(num_heads=heads, num_kv_heads=kv_heads, width=float(model.head_dim), kv_bytes=kv_bytes)
+    heads = layers.num_heads / num_ranks
+    kv_bytes = layers.kv_bytes_per_token(kv_element, num_ranks)
+    if layers.mla is None:
+        kv_heads = float(np.maximum(layers.num_kv_heads / num_ranks, 1.0))
+        width = (layers.head_dim + layers.v_head_dim) / 2.0
+        plain = Heads(num_heads=heads, num_kv_heads=kv_heads, width=width, kv_bytes=kv_bytes)
         return plain, plain
-    latent, rotary = model.mla.kv_lora_rank, model.mla.qk_rope_head_dim
+    latent, rotary = layers.mla.kv_lora_rank, layers.mla.qk_rope_head_dim
     absorbed = Heads(num_heads=heads, num_kv_heads=1.0, width=latent + rotary / 2.0, kv_bytes=kv_bytes)
-    width = (model.mla.qk_nope_head_dim + rotary + model.mla.v_head_dim) / 2.0
+    width = (layers.mla.qk_nope_head_dim + rotary + layers.mla.v_head_dim) / 2.0
     return absorbed, Heads(num_heads=heads, num_kv_heads=heads, width=width, kv_bytes=kv_bytes)

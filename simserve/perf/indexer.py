@@ -1,22 +1,21 @@
-"""Seconds of the indexer of sparse attention (DeepSeek-V3.2, GLM-5): scoring every key, and choosing the best.
+"""Seconds of the indexer of sparse attention (DeepSeek-V3.2 and V4, GLM-5, MiniMax-M3): scoring keys, and choosing.
 
 Its projections are among those of attention. A prompt of up to ``topk`` tokens attends to all of itself; in a longer
 one each token attends to the ``topk`` keys that were chosen for it. Tables know the tokens of a step and not whose they
 are: several short prompts in a step with more than ``topk`` tokens are priced as one long one, an upper bound. Decode
-steps are priced over the whole context, an upper bound beyond ``topk``.
+steps are priced over the whole context, an upper bound beyond ``topk``. Where keys and values are not latent, and of
+compressed entries, prompts and decode steps alike attend to ``topk`` of them, an upper bound for shorter contexts.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from simserve.perf.attention import dot_product_flops
+from simserve.perf.attention import SPARSE_HEADS, dot_product_flops
 from simserve.perf.efficiency import Array, Machine, attention_efficiency, memory_efficiency, start_latency
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.operators import HOST, elementwise_parts
-from simserve.perf.shape import ReplicaShape
-from simserve.profiles.model_blocks import SparseIndexer
-from simserve.profiles.model_shapes import indexer_key_bytes
+from simserve.profiles.model import AttentionLayers, ModelProfile, SparseIndexer
 
 SMALL_CALLS = 8
 """Element-wise kernels of a layer: norm and rotary embedding of the key, a Hadamard transform and rounding to FP8 of
@@ -32,12 +31,8 @@ SCORE_BYTES = 4.0
 SCORE_PASSES = 2.0
 """Times that a score moves through memory: written, and read by the choice."""
 
-SPARSE_HEADS = 64
-"""Query heads that the sparse kernels compute at least, whatever a rank has (FlashMLA's sparse prefill, ``h_q`` a
-multiple of 64, which SGLang pads to)."""
-
 SPARSE_SHARE = 0.65
-"""Share of the 16-bit peak that they reach: 640 TFLOP/s on an H800 (github.com/deepseek-ai/FlashMLA, README)."""
+"""Share of the 16-bit peak that sparse kernels reach: 640 TFLOP/s on an H800 (deepseek-ai/FlashMLA, README)."""
 
 
 def indexer_parts(indexer: SparseIndexer, machine: Machine, tokens: Array) -> Array:
@@ -52,7 +47,7 @@ def index_key_seconds(indexer: SparseIndexer | None, machine: Machine) -> float:
     """Return the seconds of one more key in the context of a decoding sequence, one layer; 0 without an indexer."""
     if indexer is None:
         return 0.0
-    moved = indexer_key_bytes(indexer.head_dim) + SCORE_PASSES * SCORE_BYTES
+    moved = indexer.key_bytes + SCORE_PASSES * SCORE_BYTES
     return max(
         moved / (machine.bandwidth * memory_efficiency(machine, "attention_decode")), _products(indexer, machine)
     )
@@ -73,23 +68,32 @@ def _products(indexer: SparseIndexer, machine: Machine) -> float:
     return flops / (machine.peak(dtype) * attention_efficiency(machine))
 
 
-def sparse_prompt_seconds(shape: ReplicaShape, machine: Machine, tokens: Array, pair: float) -> Array:
+def index_share(model: ModelProfile, layers: AttentionLayers) -> float:
+    """Return the index keys that a further token of context adds in these layers, a share of one in every layer."""
+    if layers.indexer is None:
+        return 0.0
+    return layers.num_layers / model.num_hidden_layers / max(layers.ratio, 1)
+
+
+def sparse_prompt_seconds(
+    layers: AttentionLayers, num_ranks: int, machine: Machine, tokens: Array, pair: float
+) -> Array:
     """Return the seconds of attention of a prompt in one layer, beside the indexer's, shape of ``tokens``.
 
-    0 without an indexer.
+    0 where nothing is chosen of a latent cache.
 
     Args:
-        shape: The deployment.
+        layers: The layers.
+        num_ranks: Ranks that the heads are dealt to.
         machine: One GPU.
         tokens: Tokens of a step.
         pair: Seconds of an attended pair of a prompt that attends to all of itself.
     """
-    model, ranks = shape.model, shape.tensor_parallel_size
-    if model.indexer is None or model.mla is None:
+    if layers.topk is None or layers.mla is None:
         return np.zeros_like(tokens)
-    topk, latent = model.indexer.topk, model.mla.kv_lora_rank
-    heads = max(SPARSE_HEADS, model.num_attention_heads // ranks)
-    flops = dot_product_flops(heads, latent + model.mla.qk_rope_head_dim, latent)
+    topk, latent = layers.topk, layers.mla.kv_lora_rank
+    heads = max(SPARSE_HEADS, layers.num_heads // num_ranks)
+    flops = dot_product_flops(heads, latent + layers.mla.qk_rope_head_dim, latent)
     dtype = "bf16" if "bf16" in machine.peaks else "fp16"
     chosen = topk * max(flops / (machine.peak(dtype) * SPARSE_SHARE * machine.engine_scale), 0.5 * pair)
     return np.where(tokens > topk, tokens * chosen, 0.5 * pair * tokens * tokens)

@@ -24,9 +24,9 @@ def launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_], l
     engine, model = stage.shape.engine, stage.shape.model
     num_launched = 0 if has_one_operator(stage.machine, stage.expert_precision) else model.num_moe_layers
     with_experts = stage.num_layers * num_launched / model.num_hidden_layers
-    gaps = (stage.num_layers - with_experts) * engine.eager_gap_seconds_per_layer
-    gaps += (stage.num_layers - stage.num_attention_layers) * engine.eager_gap_seconds_per_linear_layer
-    launching = stage.num_layers * layer_seconds
+    gaps = max(stage.num_whole_layers - with_experts, 0.0) * engine.eager_gap_seconds_per_layer
+    gaps += stage.num_linear_layers * engine.eager_gap_seconds_per_linear_layer
+    launching = stage.num_whole_layers * layer_seconds
     if not model.is_gated_mlp and model.num_norms_per_layer > 1:
         launching *= UNGATED_LAUNCHES
     if not engine.eager_expert_formats or stage.expert_precision.name in engine.eager_expert_formats:

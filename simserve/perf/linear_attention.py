@@ -6,12 +6,15 @@ keys and values. Prompts pass it in chunks one after another; a decode step read
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from simserve.perf.efficiency import Array, Machine
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.operators import COMPUTE, HOST, elementwise_parts
 from simserve.perf.shape import ReplicaShape
+from simserve.perf.state_space import mamba_state_seconds
 from simserve.profiles.model import LinearAttention
 
 CHUNK_TOKENS = 64
@@ -95,7 +98,7 @@ def state_seconds(
 
 
 def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, *, is_mixed: bool = False) -> Array:
-    """Return the seconds of the states of decoding sequences in a step, shape of ``sequences``; 0 without any.
+    """Return the seconds of the states of decoding sequences in a step, Mamba-2's too, shape of ``sequences``.
 
     Args:
         shape: The deployment.
@@ -103,11 +106,15 @@ def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, 
         sequences: Sequences that decode in one pipeline stage; ``is_mixed``: in all.
         is_mixed: Of a step with prompts: the start is theirs, and all stages of a pipeline count.
     """
-    linear, stages = shape.model.linear_attention, shape.pipeline_parallel_size
-    if linear is None:
-        return np.zeros_like(sequences)
-    layers = shape.num_layers_per_stage * (1.0 - shape.model.attention_share)
+    linear, mamba, stages = shape.model.linear_attention, shape.model.mamba, shape.pipeline_parallel_size
     ranks, width = shape.tensor_parallel_size, shape.tokens_per_decode
+    if linear is not None:
+        seconds = partial(state_seconds, linear)
+    elif mamba is not None:
+        seconds = partial(mamba_state_seconds, mamba)
+    else:
+        return np.zeros_like(sequences)
+    layers = shape.num_layers_per_stage * shape.model.linear_share
     if not is_mixed:
-        return layers * state_seconds(linear, machine, sequences, ranks, width)
-    return layers * stages * state_seconds(linear, machine, np.ceil(sequences / stages), ranks, width, has_start=False)
+        return layers * seconds(machine, sequences, ranks, width)
+    return layers * stages * seconds(machine, np.ceil(sequences / stages), ranks, width, has_start=False)

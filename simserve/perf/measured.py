@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from simserve.perf.efficiency import Array
 from simserve.perf.operator_tables import TableFiles, find_tables, read_columns
 from simserve.perf.quantization import Precision
-from simserve.profiles.model import Gemm, MixtureOfExperts, ModelProfile
+from simserve.profiles.model import AttentionLayers, Gemm, MixtureOfExperts, ModelProfile
 
 SKEWED = ("power_law_1.01", "power_law_1.2", "balanced")
 """Routing that is looked up, most like `simserve.perf.moe.ROUTING_SKEW` first."""
@@ -165,19 +165,19 @@ class MeasuredOperators:
         moe, dtype = model.moe, _gemm_dtype(precision)
         if moe is None or not dtype:
             return None
-        return _expert_line(self.key, dtype, _sizes(model.hidden_size, moe), slices, groups)
+        return _expert_line(self.key, dtype, _sizes(moe.latent_size or model.hidden_size, moe), slices, groups)
 
     def all_reduce(self, num_ranks: int) -> Line | None:
         """Return the times of an all-reduce over its bytes."""
         return _all_reduce_line(self.key, num_ranks)
 
-    def attention(self, table: str, model: ModelProfile, num_ranks: int, is_narrow: bool) -> Samples | None:
+    def attention(self, table: str, layers: AttentionLayers, num_ranks: int, is_narrow: bool) -> Samples | None:
         """Return the measured calls of prompt or decode attention with the heads of one rank."""
-        if model.mla is not None:
+        if not layers.has_plain_heads or layers.head_dim != layers.v_head_dim:
             return None
-        heads = model.num_attention_heads / num_ranks
+        heads = layers.num_heads / num_ranks
         return _attention_samples(
-            self.key, table, heads, max(model.num_key_value_heads / num_ranks, 1.0), model.head_dim, is_narrow
+            self.key, table, heads, max(layers.num_kv_heads / num_ranks, 1.0), layers.head_dim, is_narrow
         )
 
 

@@ -100,7 +100,7 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     if shape.speculation is not None and shape.speculation.draft is not None:
         lines.append(_draft_line(shape, shape.speculation.draft, needs["draft_weights"]))
     if "states" in needs:
-        size = f"{format_bytes(state_bytes(shape))} in {shape.model.num_linear_layers} layers of linear attention"
+        size = f"{format_bytes(state_bytes(shape))} in {_stateful_layers(shape)}"
         lines.append(f"states: {state_slots(shape):,} x {size} = {format_bytes(needs['states'])}")
     lines.append(line)
     if physical < left:
@@ -192,7 +192,7 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
     }
     if shape.speculation is not None and shape.speculation.draft is not None:
         needs["draft_weights"] = draft_weights_bytes(shape.speculation)
-    if shape.model.linear_attention is not None:
+    if shape.model.has_states:
         needs["states"] = state_slots(shape) * state_bytes(shape)
     relaid = relaid_expert_bytes(shape)
     if sum(needs.values()) + relaid < shape.hardware.memory.total:
@@ -219,7 +219,7 @@ def relaid_expert_bytes(shape: ReplicaShape) -> float:
 
 
 def state_bytes(shape: ReplicaShape) -> float:
-    """Return the bytes of the states of one sequence on the fullest GPU; 0 without linear attention."""
+    """Return the bytes of the states of one sequence on the fullest GPU, compressed attention's window among them."""
     share = shape.num_layers_per_stage / shape.model.num_hidden_layers
     return share * shape.model.state_bytes(shape.tensor_parallel_size)
 
@@ -230,12 +230,22 @@ def state_slots(shape: ReplicaShape) -> int:
 
 
 def _states_per_seat(shape: ReplicaShape) -> int:
+    if not shape.model.num_linear_layers:
+        return 1
     return shape.engine.linear_states_per_cached_seat if shape.engine.enable_prefix_caching else 1
+
+
+def _stateful_layers(shape: ReplicaShape) -> str:
+    model = shape.model
+    if model.compressed_attention is not None:
+        window = f"a window of {model.compressed_attention.window:,} tokens and what is not yet compressed"
+        return f"{model.num_attention_layers} layers: {window}"
+    return f"{model.num_linear_layers} layers of {'Mamba-2' if model.mamba is not None else 'linear attention'}"
 
 
 def state_seats(shape: ReplicaShape) -> int:
     """Return the most seats whose states leave the KV cache its share of the memory; those asked for without states."""
-    if shape.model.linear_attention is None:
+    if not shape.model.has_states:
         return shape.engine.max_num_seqs
     needs = _needs(shape) | {"states": 0.0}
     room = STATE_SHARE * max(_left_for_kv(shape, needs)[1], 0.0)

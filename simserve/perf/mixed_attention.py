@@ -29,7 +29,9 @@ def mixed_decode_factor(shape: ReplicaShape, key_seconds: float, pair_seconds: f
         pair_seconds: Of an attended pair of a prompt in one layer.
     """
     rows, capability = shape.engine.mixed_decode_tile, float(shape.hardware.compute_capability or 0.0)
-    if not rows or key_seconds <= 0.0 or shape.attention != "flash" or shape.model.mla is not None:
+    if not rows or key_seconds <= 0.0 or shape.attention != "flash":
+        return 1.0
+    if not all(layers.has_plain_heads for layers in shape.model.attention_layers):
         return 1.0
     if kv_element_bytes(shape.kv_cache_dtype) <= NARROW_KV_BYTES:
         return 1.0  # FlashInfer's kernels

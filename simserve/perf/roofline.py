@@ -20,7 +20,7 @@ from simserve.perf.parallelism import micro_batch
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.stage import Stage, expert_block, layer_kinds, projection, stage_of
+from simserve.perf.stage import Stage, expert_block, projection, stage_of
 from simserve.perf.weights import launched_gemms
 from simserve.profiles.model import Gemm
 
@@ -121,7 +121,7 @@ def _products(stage: Stage, phase: Phase, tokens: Array) -> Iterator[tuple[str, 
     """Yield name, work and seconds of the matrix products with weights: of a layer of each kind, and the LM head."""
     shape, model = stage.shape, stage.shape.model
     gemms = {gemm.name: gemm for gemm in launched_gemms(model.attention_gemms(shape.tensor_parallel_size))}
-    for layer, _ in layer_kinds(model):
+    for layer, _ in model.mlp_kinds():
         gemms |= {gemm.name: gemm for gemm in model.mlp_gemms(layer, shape.tensor_parallel_size)}
     for name, gemm in gemms.items():
         yield name, _work(stage, gemm, tokens), float(projection(stage, gemm, tokens).sum())
@@ -148,23 +148,35 @@ def _work(stage: Stage, gemm: Gemm, tokens: Array) -> Work:
 def _attention(
     stage: Stage, priced: PricedDeployment, decoding: int, context_tokens: int, prompt_tokens: int
 ) -> Iterator[OperatorPoint]:
-    """Yield attention of one layer: of the decode step over its contexts, and of the prompt over itself."""
+    """Yield attention of one layer: of the decode step over its contexts, and of the prompt over itself.
+
+    Where layers differ, the mean of those that see the whole context.
+    """
     shape, times = stage.shape, priced.step_times
     drafts = None if priced.drafting is None else priced.drafting.times
-    layer = attention_of(shape.model, shape.tensor_parallel_size, kv_element_bytes(shape.kv_cache_dtype))
-    share = growing_share(shape.model)
+    element, ranks = kv_element_bytes(shape.kv_cache_dtype), shape.tensor_parallel_size
+    shares = [growing_share(shape.model, each.layers) for each in stage.attentions]
+    share = sum(shares)
     if not share:
         return
+    layers = [
+        (part / share, each, attention_of(each.layers, ranks, element))
+        for part, each in zip(shares, stage.attentions, strict=True)
+        if part
+    ]
     keys = float(decoding * context_tokens)
     slope = times.decode_slope[decoding] - (0.0 if drafts is None else drafts.decode_slope[decoding])
-    start = start_latency(stage.machine, "attention_decode")
-    if stage.attention is not None:
-        groups = np.array([float(-(-decoding // shape.pipeline_parallel_size))])
-        start = float(stage.attention.decode_base_seconds(groups)[0])
+    groups = np.array([float(-(-decoding // shape.pipeline_parallel_size))])
+    one_start = start_latency(stage.machine, "attention_decode")
+    start = sum(
+        part * (one_start if each.kernel is None else float(each.kernel.decode_base_seconds(groups)[0]))
+        for part, each, _ in layers
+    )
+    flops_per_key = shape.tokens_per_decode * sum(part * one.decode_flops_per_key for part, _, one in layers)
     work = Work(
-        flops=np.array([keys * layer.decode_flops_per_key * shape.tokens_per_decode]),
+        flops=np.array([keys * flops_per_key]),
         weight_bytes=np.zeros(1),
-        activation_bytes=np.array([keys * layer.kv_bytes_per_token]),
+        activation_bytes=np.array([keys * sum(part * one.kv_bytes_per_token for part, _, one in layers)]),
     )
     yield _point("attention", "decode", work, start + slope / share * keys / stage.num_layers)
     pairs = prompt_tokens * (prompt_tokens + 1) / 2
@@ -174,11 +186,12 @@ def _attention(
         seconds -= drafts.prefill_request_seconds + drafts.prefill_pair_seconds / share * pairs
         seconds -= drafts.prefill_context_seconds / share * prompt_tokens
     work = Work(
-        flops=np.array([pairs * layer.prefill_flops_per_pair]),
+        flops=np.array([pairs * sum(part * one.prefill_flops_per_pair for part, _, one in layers)]),
         weight_bytes=np.zeros(1),
-        activation_bytes=np.array([prompt_tokens * layer.kv_bytes_per_token]),
+        activation_bytes=np.array([prompt_tokens * sum(part * one.kv_bytes_per_token for part, _, one in layers)]),
     )
-    waves = (
-        0.0 if stage.attention is None else float(stage.attention.prompt_seconds(np.array([1.0 * prompt_tokens]))[0])
+    prompt = np.array([1.0 * prompt_tokens])
+    waves = sum(
+        part * float(each.kernel.prompt_seconds(prompt)[0]) for part, each, _ in layers if each.kernel is not None
     )
     yield _point("attention", "prefill", work, waves + seconds / (stage.num_layers * shape.pipeline_parallel_size))

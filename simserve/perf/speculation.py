@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -107,11 +108,30 @@ def draft_layer(model: ModelProfile, *, is_dense: bool) -> ModelProfile:
         "sliding_window": None,
         "num_sliding_layers": 0,
         "linear_attention": None,
+        "layer_pattern": None,
+        "mamba": None,
+        "sliding_heads": None,
+        **_last_attention(model),
+        "num_residual_streams": 1,
+        "num_other_parameters": 0,
         "moe": moe,
         "num_parameters_nominal": None,
         "checkpoints": () if is_dense else tuple(map(_of_one_layer, model.checkpoints)),
     }
     return model.model_copy(update=changes)
+
+
+def _last_attention(model: ModelProfile) -> dict[str, Any]:
+    """Return the attention of a layer behind the others: its own indexer, and of compressed attention the window."""
+    fields: dict[str, Any] = {}
+    if model.has_attention_sinks == "sliding":
+        fields["has_attention_sinks"] = False
+    if model.compressed_attention is not None:
+        fields["compressed_attention"] = model.compressed_attention.model_copy(update={"ratios": (0,)})
+        fields["indexer"] = None
+    elif model.indexer is not None:
+        fields["indexer"] = model.indexer.model_copy(update={"num_layers": None, "num_unsparse_layers": 0})
+    return fields
 
 
 def _of_one_layer(checkpoint: Checkpoint) -> Checkpoint:

@@ -32,10 +32,11 @@ from simserve.perf.moe import ExpertLoad, expert_curve, layer_parts, routed_load
 from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, PART_NAMES, bound_parts, elementwise_parts
 from simserve.perf.quantization import Precision, kv_element_bytes
 from simserve.perf.shape import ReplicaShape
+from simserve.perf.state_space import mamba_parts
 from simserve.perf.unpacking import unpacked_parts, unpacking_parts
 from simserve.perf.weights import launched_gemms, marlin_padded
 from simserve.profiles.checkpoint import Part
-from simserve.profiles.model import Gemm, MixtureOfExperts, ModelProfile
+from simserve.profiles.model import AttentionLayers, Gemm, MixtureOfExperts
 
 NORM_PASSES = 4
 """Times a fused add-and-norm moves the hidden state: reads input and residual, writes both (vLLM's fused
@@ -50,8 +51,30 @@ ROUTING_PASSES = 2
 GATE_PASSES = 2
 """Kernels that scale a gated shared expert's output: the sigmoid of its gate, and the product."""
 
+STREAM_SUBLAYERS = 2
+"""Sublayers between which residual streams are mixed: attention and MLP."""
+
+STREAM_CALLS = 2
+"""Kernels that mix them around one: before it, with the normalisation of the weights, and after it
+(``deepseek_v4_mhc.py`` of SGLang 0.5.23)."""
+
 LOGIT_BYTES = 4.0
 """Bytes of a logit of the router or in sampling: FP32, as vLLM casts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageAttention:
+    """Attention of layers that are alike, in one stage.
+
+    Attributes:
+        layers: The layers of the whole model.
+        share: Their share of all layers.
+        kernel: Measured or fitted attention of one layer; none: class efficiencies.
+    """
+
+    layers: AttentionLayers
+    share: float
+    kernel: FittedAttention | MeasuredAttention | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +87,7 @@ class Stage:
         precision: Weight format as it runs; of a checkpoint that mixes several, the one that it is named for.
         precisions: The formats of each part of the model, each with its share of the layers that have the part.
         num_layers: Layers of the largest stage, ``ceil(layers / stages)``.
-        attention: Measured or fitted attention of a layer; none: class efficiencies.
+        attentions: Attention, by layers that are alike.
         measured: Operator tables of the user; none: no operator is measured.
     """
 
@@ -73,13 +96,25 @@ class Stage:
     precision: Precision
     precisions: Mapping[Part, tuple[tuple[Precision, float], ...]]
     num_layers: int
-    attention: FittedAttention | MeasuredAttention | None = None
+    attentions: tuple[StageAttention, ...]
     measured: MeasuredOperators | None = None
 
     @property
     def num_attention_layers(self) -> float:
         """Layers of the stage that have attention, where its share of them is the model's."""
         return self.num_layers * self.shape.model.attention_share
+
+    @property
+    def num_linear_layers(self) -> float:
+        """Layers of the stage that have a state instead of keys and values."""
+        if self.shape.model.has_split_layers:
+            return self.num_layers * self.shape.model.linear_share
+        return self.num_layers - self.num_attention_layers
+
+    @property
+    def num_whole_layers(self) -> float:
+        """Layers of the stage that mix tokens and have an MLP; where a layer is either, two count as one."""
+        return self.num_layers / 2.0 if self.shape.model.has_split_layers else self.num_layers
 
     def stored_bytes(self, gemms: Sequence[Gemm]) -> float:
         """Return the bytes of weight matrices as they are stored."""
@@ -104,27 +139,32 @@ def stage_of(shape: ReplicaShape) -> Stage:
         InputError: The GPU, the engine or the links do not support the deployment.
     """
     measured = None if shape.operator_tables is None else measured_operators(shape.operator_tables, shape.engine.name)
-    attention: FittedAttention | MeasuredAttention | None = None
-    if shape.attention == "flash":
-        attention = _measured_attention(shape, measured) or fitted_attention(shape)
+    attentions = []
+    for layers in shape.model.attention_layers:
+        kernel: FittedAttention | MeasuredAttention | None = None
+        if shape.attention == "flash":
+            kernel = _measured_attention(shape, layers, measured) or fitted_attention(shape, layers)
+        attentions.append(StageAttention(layers, layers.num_layers / shape.model.num_hidden_layers, kernel))
     return Stage(
         shape,
         shape.machine,
         shape.precision,
         shape.precisions,
         shape.num_layers_per_stage,
-        attention,
+        tuple(attentions),
         measured,
     )
 
 
-def _measured_attention(shape: ReplicaShape, measured: MeasuredOperators | None) -> MeasuredAttention | None:
+def _measured_attention(
+    shape: ReplicaShape, layers: AttentionLayers, measured: MeasuredOperators | None
+) -> MeasuredAttention | None:
     """Return attention from tables, none where they lack the heads of a rank in decode steps or in prompts."""
     if measured is None:
         return None
     is_narrow = kv_element_bytes(shape.kv_cache_dtype) <= NARROW_KV_BYTES
     decode, prompts = (
-        measured.attention(table, shape.model, shape.tensor_parallel_size, is_narrow)
+        measured.attention(table, layers, shape.tensor_parallel_size, is_narrow)
         for table in ("generation_attention_perf", "context_attention_perf")
     )
     return None if decode is None or prompts is None else measured_attention(decode, prompts)
@@ -133,13 +173,15 @@ def _measured_attention(shape: ReplicaShape, measured: MeasuredOperators | None)
 def measured_parts(stage: Stage) -> dict[str, bool]:
     """Return which operators of a stage the user's tables say: matrix products, attention, experts, all-reduce."""
     model, ranks = stage.shape.model, stage.shape.tensor_parallel_size
-    gemms = launched_gemms(model.attention_gemms(ranks)) + model.linear_attention_gemms(ranks)
-    gemms += [gemm for layer, _ in layer_kinds(model) for gemm in model.mlp_gemms(layer, ranks)]
+    gemms = model.linear_attention_gemms(ranks)
+    for attention in stage.attentions:
+        gemms += launched_gemms(model.attention_gemms(ranks, attention.layers))
+    gemms += [gemm for layer, _ in model.mlp_kinds() for gemm in model.mlp_gemms(layer, ranks)]
     found = {
         "gemm": stage.measured is not None
         and all(_gemm_line(stage, each, gemm) is not None for gemm in gemms for each in _precisions(stage, gemm)),
         "lm_head": _gemm_line(stage, None, model.lm_head_gemm(ranks)) is not None,
-        "attention": isinstance(stage.attention, MeasuredAttention),
+        "attention": all(isinstance(attention.kernel, MeasuredAttention) for attention in stage.attentions),
     }
     if model.moe is not None:
         found["experts"] = all(_expert_line(stage, each) is not None for each, _ in stage.precisions["experts"])
@@ -169,17 +211,6 @@ def _expert_line(stage: Stage, precision: Precision) -> Line | None:
     return stage.measured.experts(precision, shape.model, shape.expert_slices, shape.expert_groups)
 
 
-def layer_kinds(model: ModelProfile) -> list[tuple[int, int]]:
-    """Return one layer of each kind (dense, with experts) and how many layers the model has of it."""
-    layers = range(model.num_hidden_layers)
-    counts = ((False, model.num_dense_layers), (True, model.num_moe_layers))
-    return [
-        (next(layer for layer in layers if model.is_moe_layer(layer) == is_moe), count)
-        for is_moe, count in counts
-        if count
-    ]
-
-
 def stage_parts(stage: Stage, tokens: Array, *, has_prompts: bool = True) -> Array:
     """Return the seconds by part of one stage for each number of tokens, ``[5, len(tokens)]``.
 
@@ -187,13 +218,20 @@ def stage_parts(stage: Stage, tokens: Array, *, has_prompts: bool = True) -> Arr
     fitted, with start, rows and waves of prompts, and not at all without prompts.
     """
     model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
-    parts = stage.num_attention_layers * _attention_block(stage, tokens)
-    if model.linear_attention is not None:
-        parts += (stage.num_layers - stage.num_attention_layers) * _linear_block(stage, tokens, has_prompts=has_prompts)
-    if stage.attention is not None and has_prompts:
-        parts[COMPUTE] += stage.num_attention_layers * stage.attention.prompt_seconds(tokens)
-    for layer, count in layer_kinds(model):
+    parts = np.zeros((len(PART_NAMES), len(tokens)))
+    for attention in stage.attentions:
+        parts += stage.num_layers * attention.share * _attention_block(stage, attention, tokens)
+    if model.num_linear_layers:
+        parts += stage.num_linear_layers * _linear_block(stage, tokens, has_prompts=has_prompts)
+    if model.num_residual_streams > 1:
+        parts += stage.num_layers * _stream_block(stage, tokens)
+    for attention in stage.attentions:
+        if attention.kernel is not None and has_prompts:
+            parts[COMPUTE] += stage.num_layers * attention.share * attention.kernel.prompt_seconds(tokens)
+    for layer, count in model.mlp_kinds():
         block = _mlp_block(stage, model.mlp_gemms(layer, num_ranks), tokens)
+        if model.has_split_layers:
+            block += _norms(stage, tokens)
         if model.moe is not None and model.is_moe_layer(layer) and stage.shape.data_parallel_size == 1:
             block += expert_block(stage, model.moe, tokens)
         parts += stage.num_layers * (count / model.num_hidden_layers) * block
@@ -209,7 +247,7 @@ def _reductions(stage: Stage, tokens: Array) -> Array:
     shape, model = stage.shape, stage.shape.model
     if shape.tensor_parallel_size == 1:
         return np.zeros(len(tokens))
-    num_reductions = stage.num_layers * (1.0 if model.has_parallel_attention else 2.0)
+    num_reductions = stage.num_layers * (1.0 if model.has_parallel_attention or model.has_split_layers else 2.0)
     if shape.data_parallel_size > 1:
         num_reductions -= stage.num_layers * model.num_moe_layers / model.num_hidden_layers
     norm = start_latency(stage.machine, "elementwise")
@@ -249,23 +287,37 @@ def shared_parts(stage: Stage, tokens: Array) -> Array:
     return stage.num_layers * model.num_moe_layers / model.num_hidden_layers * parts
 
 
-def _attention_block(stage: Stage, tokens: Array) -> Array:
+def _attention_block(stage: Stage, attention: StageAttention, tokens: Array) -> Array:
     """Return norms, projections, rotary embedding, KV write and the start-up of attention of one layer."""
-    model, machine = stage.shape.model, stage.machine
-    gemms = model.attention_gemms(stage.shape.tensor_parallel_size)
+    model, machine, layers = stage.shape.model, stage.machine, attention.layers
+    gemms = model.attention_gemms(stage.shape.tensor_parallel_size, layers)
     parts = _norms(stage, tokens)
     for gemm in launched_gemms(gemms):
         parts += projection(stage, gemm, tokens)
     projected = sum(gemm.out_features for gemm in gemms if gemm.name != "output")
     attended = sum(gemm.in_features for gemm in gemms if gemm.name == "output")
     parts += elementwise_parts((2 * projected + attended) * ACTIVATION_BYTES, tokens, machine)
-    if stage.attention is None:
+    if attention.kernel is None:
         calls = 1 if stage.shape.attention == "flash" else STANDARD_ATTENTION_CALLS
         parts[HOST] += calls * start_latency(machine, "attention_decode")
-    if model.mla is not None:
+    if layers.mla is not None or layers.compressed is not None:
         parts[HOST] += stage.shape.engine.latent_attention_gap
-    if model.indexer is not None:
-        parts += indexer_parts(model.indexer, machine, tokens)
+    if layers.indexer is not None:
+        parts += indexer_parts(layers.indexer, machine, tokens)
+    return parts
+
+
+def _stream_block(stage: Stage, tokens: Array) -> Array:
+    """Return the mixing of residual streams around the two sublayers of one layer (mHC of DeepSeek-V4).
+
+    Before each the streams are read, for the weights and for their sum, which is written; after it they are read and
+    written with its output.
+    """
+    model = stage.shape.model
+    moved = STREAM_SUBLAYERS * (3 * model.num_residual_streams + 2) * model.hidden_size * ACTIVATION_BYTES
+    parts = elementwise_parts(moved, tokens, stage.machine, STREAM_SUBLAYERS * STREAM_CALLS)
+    for gemm in model.stream_gemms():
+        parts += projection(stage, gemm, tokens)
     return parts
 
 
@@ -276,13 +328,15 @@ def _norms(stage: Stage, tokens: Array) -> Array:
 
 
 def _linear_block(stage: Stage, tokens: Array, *, has_prompts: bool) -> Array:
-    """Return norms, projections, convolution and, with prompts, the scan of one layer of linear attention."""
+    """Return norms, projections, convolution and, with prompts, the scan of a layer of linear attention or Mamba-2."""
     model, ranks = stage.shape.model, stage.shape.tensor_parallel_size
     parts = _norms(stage, tokens)
     for gemm in model.linear_attention_gemms(ranks):
         parts += projection(stage, gemm, tokens)
     if model.linear_attention is not None:
         parts += mixing_parts(model.linear_attention, stage.machine, tokens, ranks, has_prompts=has_prompts)
+    if model.mamba is not None:
+        parts += mamba_parts(model.mamba, stage.machine, tokens, ranks, has_prompts=has_prompts)
     return parts
 
 

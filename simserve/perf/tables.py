@@ -28,7 +28,7 @@ from simserve.perf.attention import (
 from simserve.perf.efficiency import Array
 from simserve.perf.fitted_attention import NARROW_KV_BYTES
 from simserve.perf.head import head_parts
-from simserve.perf.indexer import index_key_seconds, index_pair_seconds, sparse_prompt_seconds
+from simserve.perf.indexer import index_key_seconds, index_pair_seconds, index_share, sparse_prompt_seconds
 from simserve.perf.launches import launch_wait
 from simserve.perf.linear_attention import step_state_seconds
 from simserve.perf.memory import kv_bytes_per_token
@@ -42,6 +42,7 @@ from simserve.perf.shape import ReplicaShape
 from simserve.perf.speculation import passing_shape, wide_key_seconds, with_drafts
 from simserve.perf.stage import (
     Stage,
+    StageAttention,
     has_fitted_gemms,
     measured_parts,
     shared_parts,
@@ -50,6 +51,7 @@ from simserve.perf.stage import (
     transfer_seconds,
 )
 from simserve.perf.traffic import traffic_of
+from simserve.profiles.model import AttentionLayers
 
 __all__ = ["PART_NAMES", "PricedDeployment", "StepParts", "price"]
 
@@ -75,14 +77,12 @@ def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> Priced
         InputError: The GPU, the engine or the links do not support the deployment.
     """
     stage = stage_of(shape)
-    attention = attention_of(shape.model, shape.tensor_parallel_size, kv_element_bytes(shape.kv_cache_dtype))
     tokens = np.arange(_last_token(shape, max_tokens_in_table) + 1.0)
     sequences = np.arange(shape.engine.max_num_seqs + 1.0)
-    key = _decode_slope(stage, attention, sequences)
-    slope, window = key * growing_share(shape.model), key * (growing_share(shape.model) + window_keys(shape.model))
+    slope, window = _decode_slopes(stage, sequences)
     parts = StepParts(
         decode=_monotone(_decode_rounds(stage, sequences, window)),
-        token=_monotone(_token_rounds(stage, attention, tokens)),
+        token=_monotone(_token_rounds(stage, tokens)),
         token_beyond=_marginal_token(stage),
         sequence=_monotone(_sequence_rounds(stage, sequences)),
         decode_attention=_monotone(_decode_attention(stage, sequences, window)),
@@ -91,7 +91,7 @@ def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> Priced
     )
     operators = _fidelity(stage)
     priced = PricedDeployment(
-        step_times=_step_times(stage, attention, parts, slope),
+        step_times=_step_times(stage, parts, slope),
         parts=parts,
         fidelity=_worst(operators),
         operators=operators,
@@ -112,7 +112,7 @@ def _fidelity(stage: Stage) -> dict[str, Fidelity]:
     curves: dict[str, Fidelity] = {
         "gemm": gemms,
         "lm_head": gemms,
-        "attention": "fitted" if is_own and stage.attention is not None else "roofline",
+        "attention": "fitted" if is_own and all(each.kernel for each in stage.attentions) else "roofline",
         "experts": gemms,
         "all_reduce": collectives,
     }
@@ -122,6 +122,8 @@ def _fidelity(stage: Stage) -> dict[str, Fidelity]:
     }
     if shape.num_gpus > 1 and "all_reduce" not in operators:
         operators["all_reduce"] = curves["all_reduce"]
+    if shape.model.mamba is not None:
+        operators["state_space"] = "roofline"
     return operators
 
 
@@ -139,12 +141,10 @@ def _last_token(shape: ReplicaShape, asked: int | None) -> int:
     return min(max(budget, MIN_TABLE_TOKENS), MAX_TABLE_TOKENS)
 
 
-def _step_times(stage: Stage, attention: AttentionShape, parts: StepParts, slope: Array) -> StepTimes:
-    request, pair, key = _prefill_seconds(stage, attention)
+def _step_times(stage: Stage, parts: StepParts, slope: Array) -> StepTimes:
+    request, pair, attended, key = _prompt_seconds(stage)
     num_layers = stage.num_layers * stage.shape.pipeline_parallel_size
-    factor = mixed_decode_factor(stage.shape, float(slope[1]) / num_layers, pair * growing_share(stage.shape.model))
-    if stage.shape.model.indexer is not None:
-        pair = index_pair_seconds(stage.shape.model.indexer, stage.machine)
+    factor = mixed_decode_factor(stage.shape, float(slope[1]) / num_layers, attended)
     return StepTimes(
         mixed_decode_factor=factor,
         decode_base=_sums(parts.decode),
@@ -153,10 +153,9 @@ def _step_times(stage: Stage, attention: AttentionShape, parts: StepParts, slope
         token_seconds_beyond=float(parts.token_beyond.sum()),
         sequence_seconds=_sums(parts.sequence),
         decode_attention_base=_sums(parts.decode_attention),
-        prefill_request_seconds=request * num_layers * stage.shape.model.attention_share,
-        prefill_pair_seconds=(pair * num_layers + cpu_pair_seconds(stage.shape, attention))
-        * growing_share(stage.shape.model),
-        prefill_context_seconds=key * num_layers * growing_share(stage.shape.model),
+        prefill_request_seconds=request,
+        prefill_pair_seconds=pair,
+        prefill_context_seconds=key,
         swap_block_seconds=kv_bytes_per_token(stage.shape)
         * stage.shape.engine.block_size
         / link_bandwidth(stage.shape),
@@ -165,23 +164,52 @@ def _step_times(stage: Stage, attention: AttentionShape, parts: StepParts, slope
     )
 
 
-def _prefill_seconds(stage: Stage, attention: AttentionShape) -> tuple[float, float, float]:
+def _prompt_seconds(stage: Stage) -> tuple[float, float, float, float]:
+    """Return the seconds of a prefilling request, an attended pair and a key read, in all layers of the replica.
+
+    The third is that of an attended pair in a layer, the mean of all, without indexers.
+    """
+    model, request, pair, attended, key = stage.shape.model, 0.0, 0.0, 0.0, 0.0
+    num_layers = stage.num_layers * stage.shape.pipeline_parallel_size
+    for each in stage.attentions:
+        growing, layers = growing_share(model, each.layers), each.layers
+        of_request, of_pair, of_key = _prefill_seconds(stage, each)
+        request += of_request * num_layers * each.share
+        attended += of_pair * growing
+        key += of_key * num_layers * growing
+        on_cpu = cpu_pair_seconds(stage.shape, _attention_shape(stage, each))
+        if layers.topk is None or layers.mla is None:
+            pair += (of_pair * num_layers + on_cpu) * growing
+            pair += index_pair_seconds(layers.indexer, stage.machine) * num_layers * index_share(model, layers)
+        else:
+            pair += (index_pair_seconds(layers.indexer, stage.machine) * num_layers + on_cpu) * growing
+    return request, pair, attended, key
+
+
+def _attention_shape(stage: Stage, attention: StageAttention) -> AttentionShape:
+    shape = stage.shape
+    return attention_of(attention.layers, shape.tensor_parallel_size, kv_element_bytes(shape.kv_cache_dtype))
+
+
+def _prefill_seconds(stage: Stage, attention: StageAttention) -> tuple[float, float, float]:
     """Return the seconds of a prefilling request, an attended pair and a key read, one layer."""
-    if stage.attention is not None:
-        return stage.attention.request_seconds, stage.attention.pair_seconds, stage.attention.prompt_key_seconds
+    kernel, layer = attention.kernel, _attention_shape(stage, attention)
+    if kernel is not None:
+        return kernel.request_seconds, kernel.pair_seconds, kernel.prompt_key_seconds
     is_flash = stage.shape.attention == "flash"
-    pair = prefill_pair_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
-    return TILE_PAIRS * pair, pair, prefill_key_seconds(attention, stage.machine)
+    pair = prefill_pair_seconds(layer, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
+    return TILE_PAIRS * pair, pair, prefill_key_seconds(layer, stage.machine)
 
 
-def _token_rounds(stage: Stage, attention: AttentionShape, tokens: Array) -> Array:
+def _token_rounds(stage: Stage, tokens: Array) -> Array:
     """Return the seconds by part of a round of ``tokens`` (0 first), without attended keys."""
     shape, num_stages = stage.shape, stage.shape.pipeline_parallel_size
     travelling = micro_batch(tokens[1:], num_stages)
     parts = stage_parts(stage, travelling) + offload_parts(stage, travelling)
-    pair = _prefill_seconds(stage, attention)[1]
-    parts[COMPUTE] += stage.num_layers * travelling * window_keys(shape.model) * pair
-    parts[COMPUTE] += stage.num_layers * sparse_prompt_seconds(shape, stage.machine, travelling, pair)
+    for each in stage.attentions:
+        pair = _prefill_seconds(stage, each)[1]
+        parts[COMPUTE] += stage.num_layers * travelling * window_keys(shape.model, each.layers) * pair
+        parts[COMPUTE] += _sparse_seconds(stage, each, travelling, pair)
     is_eager = travelling > shape.engine.cuda_graph_max_prompt_tokens
     gpu_seconds = _gpu_seconds(stage, parts, travelling)
     launch = shape.engine.eager_prompt_seconds_per_layer
@@ -192,6 +220,13 @@ def _token_rounds(stage: Stage, attention: AttentionShape, tokens: Array) -> Arr
     if num_stages > 1:
         parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(shape, travelling)
     return _with_empty_step(parts)
+
+
+def _sparse_seconds(stage: Stage, attention: StageAttention, tokens: Array, pair: float) -> Array:
+    """Return the seconds of attention to what is chosen of a latent cache, in all layers of a stage."""
+    ranks = stage.shape.tensor_parallel_size
+    chosen = sparse_prompt_seconds(attention.layers, ranks, stage.machine, tokens, pair)
+    return np.asarray(stage.num_layers * attention.share * chosen)
 
 
 def _stage_times(stage: Stage, tokens: Array) -> Array:
@@ -251,8 +286,9 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
         stage_parts(stage, padded, has_prompts=False) + offload_parts(stage, padded),
     )
     parts = parts + in_flight / passes * exposed_head(head.sum(axis=0), parts.sum(axis=0), layers) * head
-    if stage.attention is not None:
-        parts[KV] += stage.num_attention_layers * stage.attention.decode_base_seconds(decoding)
+    for each in stage.attentions:
+        if each.kernel is not None:
+            parts[KV] += stage.num_layers * each.share * each.kernel.decode_base_seconds(decoding)
     parts[KV] += step_state_seconds(shape, stage.machine, decoding)
     parts[KV] += sequences[1:] * slope[1:] / passes
     # Every verified token is sampled, and handed over, as the one token of a plain step is.
@@ -267,35 +303,65 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> Array:
     return _with_empty_step(parts)
 
 
-def _decode_slope(stage: Stage, attention: AttentionShape, sequences: Array) -> Array:
-    """Return the seconds that a token of context costs a round, by sequences.
+def _decode_slopes(stage: Stage, sequences: Array) -> tuple[Array, Array]:
+    """Return the seconds that a token of context costs a round, and those of a sequence's own, by sequences.
 
-    Contexts are spread evenly over the groups in flight, so each stage waits for its share of the sum; fewer
-    sequences than stages leave groups empty.
+    The second is a context of one token: what it grows by, and the keys that are read at any length.
     """
-    width = stage.shape.tokens_per_decode
+    shape, model = stage.shape, stage.shape.model
+    slope, window = np.zeros_like(sequences), np.zeros_like(sequences)
+    for each in stage.attentions:
+        growing, own = growing_share(model, each.layers), window_keys(model, each.layers)
+        key = _decode_slope(stage, each, sequences)
+        slope += key * growing
+        window += key * (growing + own)
+        if each.layers.indexer is not None and not _is_indexed_by_key(each.layers):
+            index = shape.tokens_per_decode * index_key_seconds(each.layers.indexer, stage.machine)
+            keys = _by_groups(stage, index, sequences) * index_share(model, each.layers)
+            slope, window = slope + keys, window + keys
+    return slope, window
+
+
+def _is_indexed_by_key(layers: AttentionLayers) -> bool:
+    """Return whether an indexer scores a key for each that attention reads, so that one price holds both."""
+    return layers.indexer is not None and layers.mla is not None
+
+
+def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array:
+    """Return the seconds of a token of context in a round, were all layers these, by sequences."""
+    width, attention, kernel = stage.shape.tokens_per_decode, _attention_shape(stage, each), each.kernel
     if width > 1:
         # The queries of a sequence read its keys once, each for its own scores.
         num_heads, flops = width * attention.num_heads, width * attention.decode_flops_per_key
         attention = replace(attention, num_heads=num_heads, decode_flops_per_key=flops)
-    if stage.attention is not None:
-        key = stage.attention.decode_key_seconds
+    if kernel is not None:
+        key = kernel.decode_key_seconds
         if width > 1:
             key = max(key, wide_key_seconds(attention, stage.machine, stage.precision.wide_arithmetic))
     else:
         is_flash = stage.shape.attention == "flash"
         key = decode_key_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
-    if kv_element_bytes(stage.shape.kv_cache_dtype) <= NARROW_KV_BYTES:
+    if kv_element_bytes(stage.shape.kv_cache_dtype) <= NARROW_KV_BYTES and each.layers.compressed is None:
         key *= stage.shape.engine.narrow_kv_slowdown
-    read = stage.shape.model, attention.kv_bytes_per_token
+    read = each.layers, attention.kv_bytes_per_token
     unshared = unshared_key_seconds(*read, stage.shape.engine.shared_decode_groups)
     if reads_keys_by_query_head(stage.shape):
         unshared = unshared_key_seconds(*read, (), stage.machine.bandwidth)
-    key = max(key, unshared) + width * index_key_seconds(stage.shape.model.indexer, stage.machine)
-    num_stages = stage.shape.pipeline_parallel_size
-    groups = num_micro_batches(np.maximum(sequences, 1.0), num_stages)
+    key = max(key, unshared)
+    if _is_indexed_by_key(each.layers):
+        key = key + width * index_key_seconds(each.layers.indexer, stage.machine)
+    return _by_groups(stage, key, sequences) + cpu_key_seconds(stage.shape, attention)
+
+
+def _by_groups(stage: Stage, key: float, sequences: Array) -> Array:
+    """Return the seconds of one key in each layer, in a round of a pipeline, by sequences.
+
+    Contexts are spread evenly over the groups in flight, so each stage waits for its share of the sum; fewer
+    sequences than stages leave groups empty.
+    """
+    groups = num_micro_batches(np.maximum(sequences, 1.0), stage.shape.pipeline_parallel_size)
     passes = rounds(groups, stage.shape.layers_per_stage)
-    return np.asarray(key * stage.num_layers * passes / groups + cpu_key_seconds(stage.shape, attention))
+    return np.asarray(key * stage.num_layers * passes / groups)
 
 
 def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> Array:
@@ -305,11 +371,12 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> Array:
     """
     parts = np.zeros((len(PART_NAMES), len(sequences)))
     parts[KV] = sequences * slope
-    if stage.attention is not None:
-        num_stages = stage.shape.pipeline_parallel_size
-        decoding = np.ceil(np.maximum(sequences, 1.0) / num_stages)
-        base = stage.attention.decode_base_seconds(decoding)
-        parts[KV] += stage.num_attention_layers * num_stages * (base - base[0])
+    num_stages = stage.shape.pipeline_parallel_size
+    decoding = np.ceil(np.maximum(sequences, 1.0) / num_stages)
+    for each in stage.attentions:
+        if each.kernel is not None:
+            base = each.kernel.decode_base_seconds(decoding)
+            parts[KV] += stage.num_layers * each.share * num_stages * (base - base[0])
     parts[KV] += step_state_seconds(stage.shape, stage.machine, sequences, is_mixed=True)
     width = stage.shape.tokens_per_decode
     if width > 1:
@@ -325,7 +392,8 @@ def _marginal_token(stage: Stage) -> Array:
     num_stages = stage.shape.pipeline_parallel_size
     far = np.array([FAR_TOKENS, 2.0 * FAR_TOKENS])
     parts = (stage_parts(stage, far) + offload_parts(stage, far)) * num_stages
-    parts[COMPUTE] += num_stages * stage.num_layers * sparse_prompt_seconds(stage.shape, stage.machine, far, 0.0)
+    for each in stage.attentions:
+        parts[COMPUTE] += num_stages * _sparse_seconds(stage, each, far, 0.0)
     if num_stages > 1:
         parts[COMMUNICATION] += (num_stages - 1) * transfer_seconds(stage.shape, far)
     return np.asarray(np.maximum(parts[:, 1] - parts[:, 0], 0.0) / (FAR_TOKENS * num_stages))

@@ -12,7 +12,7 @@ from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.moe import expected_distinct_experts
 from simserve.perf.parallelism import micro_batch, num_micro_batches
 from simserve.perf.quantization import kv_element_bytes
-from simserve.perf.stage import NORM_PASSES, Stage, layer_kinds
+from simserve.perf.stage import NORM_PASSES, Stage
 from simserve.profiles.model import Gemm
 
 
@@ -41,15 +41,21 @@ def traffic_of(stage: Stage, tokens: Array) -> Traffic:
     return Traffic(
         token_flops=layer_flops(stage),
         sequence_flops=2.0 * num_ranks * head.num_weights,
-        pair_flops=attention_of(model, 1, element).prefill_flops_per_pair
-        * model.num_hidden_layers
-        * growing_share(model),
+        pair_flops=sum(
+            attention_of(layers, 1, element).prefill_flops_per_pair
+            * model.num_hidden_layers
+            * growing_share(model, layers)
+            for layers in model.attention_layers
+        ),
         weight_bytes=rounds * read,
         token_bytes=_token_bytes(stage),
-        kv_bytes_per_token=num_ranks
-        * model.num_hidden_layers
-        * model.kv_bytes_per_token_per_layer(element, num_ranks)
-        * growing_share(model),
+        kv_bytes_per_token=sum(
+            num_ranks
+            * model.num_hidden_layers
+            * layers.kv_bytes_per_token(element, num_ranks)
+            * growing_share(model, layers)
+            for layers in model.attention_layers
+        ),
         peak_flops=stage.machine.peak(stage.precision.arithmetic) * shape.num_gpus / shape.data_parallel_size,
         peak_bandwidth=stage.machine.bandwidth * shape.num_gpus / shape.data_parallel_size,
     )
@@ -64,7 +70,7 @@ def _visited(stage: Stage, num_ranks: int) -> list[tuple[float, Gemm]]:
     """Return every matrix a token passes on one rank, with how often, over all layers."""
     model = stage.shape.model
     visited: list[tuple[float, Gemm]] = []
-    for layer, num_layers in layer_kinds(model):
+    for layer, num_layers in model.mlp_kinds():
         mixing = [(count * num_layers / model.num_hidden_layers, gemm) for count, gemm in model.mixing_gemms(num_ranks)]
         visited += [*mixing, *((num_layers, gemm) for gemm in model.mlp_gemms(layer, num_ranks))]
         if model.moe is not None and model.is_moe_layer(layer):
@@ -86,7 +92,7 @@ def layer_weight_bytes(stage: Stage, tokens: Array) -> Array:
     """Return the bytes of weights that a micro-batch reads on all ranks of all stages."""
     model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
     read = np.zeros(len(tokens))
-    for layer, num_layers in layer_kinds(model):
+    for layer, num_layers in model.mlp_kinds():
         mixing = sum(count * stage.stored_bytes([gemm]) for count, gemm in model.mixing_gemms(num_ranks))
         read += num_layers * (mixing / model.num_hidden_layers + stage.stored_bytes(model.mlp_gemms(layer, num_ranks)))
         if model.moe is not None and model.is_moe_layer(layer):

@@ -15,6 +15,7 @@ from simserve.metrics.latency import LATENCIES
 from simserve.metrics.replications import pool
 from simserve.planner.statistics import Difference, independent_difference, paired_difference
 from simserve.scenario.load import Overrides, from_mapping
+from simserve.scenario.resolve import leading_warnings
 from simserve.scenario.run import Replicator
 from simserve.scenario.schema import Scenario
 
@@ -90,6 +91,7 @@ class Comparison:
     def summary(self) -> dict[str, Any]:
         """What `simserve compare --json` prints."""
         return {
+            "warnings": leading_warnings(self.base.scenario, *(variant.scenario for variant in self.variants)),
             "base": _described(self.base),
             "variants": [
                 {

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simserve.documents import read_mapping
+from simserve.documents import read_mapping, read_text
 from simserve.errors import InputError, UsageError, nearest
 from simserve.metrics.figures import or_null
 from simserve.metrics.stored import RESULT_FILE, SCENARIO_FILE
@@ -174,10 +174,12 @@ def diff(
 def _read(path: Path) -> Mapping[str, Any]:
     file = path / RESULT_FILE if path.is_dir() else path
     try:
-        result = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as failure:
+        text = read_text(file)
+    except InputError as failure:
         remedy = f"name the folder of a result, or its {RESULT_FILE}"
-        raise InputError(f"cannot be read: {failure.strerror or failure}", file=file, remedy=remedy) from None
+        raise InputError(failure.rule, file=file, remedy=remedy) from None
+    try:
+        result = json.loads(text)
     except (ValueError, RecursionError):
         raise InputError("is not JSON", file=file) from None
     if not isinstance(result, dict) or not isinstance(result.get("simserve"), dict):

@@ -18,6 +18,8 @@ from simserve.scenario.objective import objective
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy, run
 from simserve.scenario.schema import Scenario
+from simserve.workload.generate import generate
+from simserve.workload.requests import RequestSpecs
 
 NUM_REQUESTS = 2000
 """Requests of one run: percentiles of a load level need no more."""
@@ -123,6 +125,21 @@ class LoadCurve:
         if 0.0 not in self.levels:
             self._run(0.0, self.scenario)
         return self.levels[0.0]
+
+    def first(self) -> tuple[RunResult, RequestSpecs]:
+        """Return the first run, and what arrived in it."""
+        load, result = next(iter(self.results.items()))
+        scenario = self.scenario if self.own_load is None else self._scaled(load)
+        with scenario.blaming("workload"):
+            specs = generate(scenario.workload, seed=scenario.run.seed, base_path=scenario.folder)
+            if len(specs) < len(result.simulation.records):  # clients that stop by time: they came to more
+                specs = generate(
+                    scenario.workload,
+                    seed=scenario.run.seed,
+                    base_path=scenario.folder,
+                    num_requests=len(result.simulation.records),
+                )
+        return result, specs
 
     def _run(self, load: float, scenario: Scenario) -> None:
         once = scenario.model_copy(update={"thresholds": {}, "run": _once(scenario)})

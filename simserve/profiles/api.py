@@ -14,6 +14,7 @@ from simserve.documents import read_mapping
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.price_dates import Date, newest
+from simserve.units import PositiveSeconds
 from simserve.validation import FrozenModel, validate
 
 Usd = Annotated[float, Field(ge=0)]
@@ -33,6 +34,25 @@ class TokenPrice(FrozenModel):
     def cached(self) -> float:
         """Price of cached prompt tokens."""
         return self.input if self.cached_input is None else self.cached_input
+
+
+class PromptCaching(FrozenModel):
+    """How a provider bills what a prompt begins with and an earlier one began with, too."""
+
+    min_tokens: int = Field(ge=1)
+    """Shorter prefixes are neither kept nor found."""
+    step_tokens: int = Field(default=1, ge=1)
+    """Prefixes are kept and found in whole multiples of so many tokens."""
+    lifetime: PositiveSeconds
+    """How long a prefix is kept after its last use."""
+    write_factor: float = Field(default=1.0, ge=1)
+    """Price of tokens that are put into the cache, over that of other prompt tokens."""
+    source: str = Field(min_length=1)
+    """Where the rules were read."""
+
+    def kept(self, tokens: float) -> int:
+        """Return how many of a prefix's tokens the cache takes."""
+        return 0 if tokens < self.min_tokens else int(tokens) // self.step_tokens * self.step_tokens
 
 
 class PromptTier(TokenPrice):
@@ -68,6 +88,9 @@ class ApiProfile(FrozenModel):
     """List price, dollars a million tokens."""
     prompt_tiers: tuple[PromptTier, ...] = ()
     """Prices of long prompts, where the provider sets them; ascending."""
+    prompt_caching: tuple[PromptCaching, ...] = ()
+    """Offers to cache prompts: the cheapest for the traffic is taken, which may be none. Absent, with a price of cached
+    tokens: prefixes of any length, kept for good."""
     batch_discount: float | None = Field(default=None, gt=0, lt=1)
     """Share taken off for requests that may wait (batch interface); none: no such offer is known."""
     volume_discounts: tuple[VolumeDiscount, ...] = ()
@@ -82,6 +105,8 @@ class ApiProfile(FrozenModel):
         limits = [tier.above_prompt_tokens for tier in self.prompt_tiers]
         if limits != sorted(set(limits)):
             raise ValueError("prompt_tiers must ascend in above_prompt_tokens")
+        if self.prompt_caching and self.price.cached_input is None:
+            raise ValueError("has prompt_caching without a price.cached_input; add it, or leave prompt_caching out")
         sums = [each.above_usd_per_month for each in self.volume_discounts]
         if sums != sorted(set(sums)):
             raise ValueError("volume_discounts must ascend in above_usd_per_month")

@@ -5,17 +5,36 @@ Knows no bytes per weight, no hardware and no engine.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from simserve.profiles import model_shapes
+from simserve.profiles.attention_layers import AttentionLayers
 from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, Part, WeightFormatName
-from simserve.profiles.model_blocks import LatentAttention, LinearAttention, MixtureOfExperts, SparseIndexer
+from simserve.profiles.model_blocks import (
+    CompressedAttention,
+    LatentAttention,
+    LinearAttention,
+    Mamba2,
+    MixtureOfExperts,
+    SlidingHeads,
+    SparseIndexer,
+)
 from simserve.profiles.model_shapes import Gemm
 from simserve.validation import FrozenModel
 
 DType = Literal["bf16", "fp16", "fp32"]
+_LETTERS: dict[Part, str] = {
+    "attention": "*",
+    "attention_output": "*",
+    "linear_attention": "M",
+    "mlp": "-",
+    "shared_experts": "E",
+    "experts": "E",
+}
+"""Parts of a checkpoint -> the letter of their layers in ``layer_pattern``."""
 _ELEMENT_BYTES: dict[DType, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
@@ -31,6 +50,8 @@ class ModelProfile(FrozenModel):
     """Architecture family, as the ``model_type`` of a Hugging Face ``config.json`` spells it."""
     source: str
     """Where the figures below come from."""
+    is_assumed: bool = False
+    """Whether its architecture is unknown and taken for a Llama's with other sizes."""
     dtype: DType
     """Type of activations, and of weights that are not quantised."""
     checkpoints: tuple[Checkpoint, ...] = ()
@@ -49,6 +70,8 @@ class ModelProfile(FrozenModel):
     head_dim: PositiveInt
     """Width of a query-key head; not always ``hidden_size / num_attention_heads``. With MLA the sum of the
     rotary part and the rest."""
+    v_head_dim: PositiveInt | None = None
+    """Width of a value head; null: as wide as keys. With MLA ``mla`` says it."""
     intermediate_size: PositiveInt
     """Width of the dense MLP."""
     vocab_size: PositiveInt
@@ -75,10 +98,14 @@ class ModelProfile(FrozenModel):
     """Whether the matrices of the dense MLP have biases."""
     has_lm_head_bias: bool = False
     """Whether the LM head has a bias."""
-    has_attention_sinks: bool = False
-    """Whether each query head has a learned sink (gpt-oss)."""
+    has_attention_sinks: bool | Literal["sliding"] = False
+    """Whether each query head has a learned sink (gpt-oss); ``sliding``: in the layers of a window (MiMo-V2)."""
     has_attention_gate: bool = False
     """Whether the output of attention is scaled by a gate as wide as the queries (Qwen3-Next, Qwen3.5)."""
+    has_head_gate: bool = False
+    """Whether the output of attention is scaled by a gate of one number a head (Step-3.5)."""
+    has_value_projection: bool = True
+    """Whether values have a projection; otherwise layers without a window take the keys before their norm (Gemma 4)."""
     has_parallel_attention: bool = False
     """Whether attention and MLP read the same input and are summed once (Falcon, GPT-J): one all-reduce a
     layer instead of two."""
@@ -88,14 +115,27 @@ class ModelProfile(FrozenModel):
     """Tokens a sliding layer sees (window or attention chunk)."""
     num_sliding_layers: NonNegativeInt = 0
     """Layers that see only the window."""
+    sliding_heads: SlidingHeads | None = None
+    """Heads of those layers where they differ; null: as the others have them."""
+    layer_pattern: str | None = None
+    """One letter a layer where a layer is either attention (``*``), Mamba-2 (``M``), experts (``E``) or a dense MLP
+    (``-``), as ``hybrid_override_pattern`` of Nemotron-H has it; null: every layer mixes tokens and has an MLP."""
     moe: MixtureOfExperts | None = None
     """Routed experts; null for a dense model."""
     mla: LatentAttention | None = None
     """Latent attention; null for MHA, GQA and MQA."""
     indexer: SparseIndexer | None = None
     """Sparse-attention indexer; null for dense attention."""
+    compressed_attention: CompressedAttention | None = None
+    """Compressed attention (DeepSeek-V4); null for every other kind."""
     linear_attention: LinearAttention | None = None
     """Layers with a state instead of keys and values; null where every layer has attention."""
+    mamba: Mamba2 | None = None
+    """The Mamba-2 layers of ``layer_pattern``; null without."""
+    num_residual_streams: PositiveInt = 1
+    """Copies of the hidden state between layers, mixed before and after each sublayer (mHC of DeepSeek-V4)."""
+    num_other_parameters: NonNegativeInt = 0
+    """Parameters of the whole model that no field above says, such as scales of a router."""
     num_parameters_advertised: PositiveFloat | None = None
     """Size as its publisher states it, parameters; for comparison only."""
     num_parameters_nominal: PositiveFloat | None = None
@@ -112,16 +152,45 @@ class ModelProfile(FrozenModel):
             raise ValueError("sliding_window and num_sliding_layers go together")
         if self.linear_attention is not None and self.linear_attention.num_layers >= self.num_hidden_layers:
             raise ValueError(f"linear_attention.num_layers must be below num_hidden_layers (={self.num_hidden_layers})")
-        if self.linear_attention is not None and (self.mla is not None or self.num_sliding_layers):
-            raise ValueError("linear_attention goes with neither mla nor sliding layers")
-        if self.indexer is not None and self.mla is None:
-            raise ValueError("indexer needs mla, whose low-rank query it reads")
         repositories = [each.repository for each in self.checkpoints if each.repository is not None]
         if len(set(repositories)) < len(repositories):
             raise ValueError("checkpoints must name each repository once")
         if self.num_parameters_nominal is not None and self.moe is not None:
             raise ValueError("num_parameters_nominal is for dense models: leave out moe or the nominal size")
+        self._check_kinds()
         return self
+
+    def _check_kinds(self) -> None:
+        kinds = {
+            "mla": self.mla is not None,
+            "compressed_attention": self.compressed_attention is not None,
+            "linear_attention": self.linear_attention is not None,
+            "layer_pattern": self.layer_pattern is not None,
+            "sliding_window": self.sliding_window is not None,
+        }
+        given = [name for name, is_given in kinds.items() if is_given]
+        if len(given) > 1:
+            raise ValueError(f"{given[0]} and {given[1]} do not go together: there is no formula for such a model")
+        if self.sliding_heads is not None and self.sliding_window is None:
+            raise ValueError("sliding_heads needs sliding_window")
+        if self.has_attention_sinks == "sliding" and self.sliding_heads is None:
+            raise ValueError("has_attention_sinks: sliding needs sliding_heads")
+        if self.indexer is not None and set(given) - {"mla", "compressed_attention"}:
+            raise ValueError(f"indexer does not go with {given[0]}")
+        if self.compressed_attention is not None:
+            if len(self.compressed_attention.ratios) != self.num_hidden_layers:
+                raise ValueError(f"compressed_attention.ratios must have one entry a layer (={self.num_hidden_layers})")
+            if (self.compressed_attention.indexed_ratio in self.compressed_attention.ratios) != bool(self.indexer):
+                raise ValueError("indexer and layers of compressed_attention.indexed_ratio go together")
+        pattern = self.layer_pattern
+        if (pattern is not None and "M" in pattern) != (self.mamba is not None):
+            raise ValueError("mamba and layers M of layer_pattern go together")
+        if pattern is not None and (len(pattern) != self.num_hidden_layers or set(pattern) - set("M*E-")):
+            raise ValueError(f"layer_pattern must be {self.num_hidden_layers} letters of M, *, E and -")
+        if pattern is not None and "*" not in pattern:
+            raise ValueError("layer_pattern must have a layer of attention (*)")
+        if pattern is not None and ("E" in pattern) != (self.moe is not None):
+            raise ValueError("moe and layers E of layer_pattern go together")
 
     @property
     def stored(self) -> Checkpoint:
@@ -159,6 +228,11 @@ class ModelProfile(FrozenModel):
     def layers_with(self, part: Part) -> tuple[int, ...]:
         """Return the layers, counted from 0, that have a part; all where the model does not say which."""
         layers = range(self.num_hidden_layers)
+        if self.layer_pattern is not None:
+            letter = _LETTERS.get(part)
+            return tuple(layer for layer in layers if self.layer_pattern[layer] == letter) or tuple(layers)
+        if part == "indexer" and self.indexer is not None:
+            return tuple(layers[self.indexer.num_unsparse_layers :])
         if part in ("experts", "shared_experts"):
             return tuple(layer for layer in layers if self.is_moe_layer(layer)) or tuple(layers)
         if part == "mlp":
@@ -168,6 +242,8 @@ class ModelProfile(FrozenModel):
     def is_moe_layer(self, layer: int) -> bool:
         """Return whether a layer, counted from 0, has experts."""
         moe = self.moe
+        if self.layer_pattern is not None:
+            return self.layer_pattern[layer] == "E"
         if moe is None or layer < moe.first_dense_layers or layer in moe.dense_layers:
             return False
         return (layer + 1) % moe.layer_step == 0
@@ -180,16 +256,22 @@ class ModelProfile(FrozenModel):
     @property
     def num_dense_layers(self) -> int:
         """Layers that have a dense MLP."""
+        if self.layer_pattern is not None:
+            return self.layer_pattern.count("-")
         return self.num_hidden_layers - self.num_moe_layers
 
     @property
     def num_linear_layers(self) -> int:
-        """Layers with a state instead of keys and values."""
+        """Layers with a state instead of keys and values: linear attention or Mamba-2."""
+        if self.layer_pattern is not None:
+            return self.layer_pattern.count("M")
         return 0 if self.linear_attention is None else self.linear_attention.num_layers
 
     @property
     def num_attention_layers(self) -> int:
         """Layers with attention: those that have keys and values."""
+        if self.layer_pattern is not None:
+            return self.layer_pattern.count("*")
         return self.num_hidden_layers - self.num_linear_layers
 
     @property
@@ -198,79 +280,185 @@ class ModelProfile(FrozenModel):
         return self.num_attention_layers / self.num_hidden_layers
 
     @property
+    def linear_share(self) -> float:
+        """Share of the layers that have a state instead of keys and values."""
+        if self.layer_pattern is None:
+            return 1.0 - self.attention_share
+        return self.num_linear_layers / self.num_hidden_layers
+
+    @property
+    def assumption(self) -> str | None:
+        """What a reader has to know first where the architecture is assumed; None where it is known."""
+        if not self.is_assumed:
+            return None
+        return (
+            f"the architecture {self.family!r} of {self.name} is not known: it is read as a Llama with other sizes, "
+            "and its memory and times may be far off"
+        )
+
+    @property
+    def has_unmeasured_layers(self) -> bool:
+        """Whether no measured server has layers of its kind: assumed ones, Mamba-2, compressed or sparse attention."""
+        is_sparse = self.indexer is not None and self.mla is None
+        return self.is_assumed or self.mamba is not None or is_sparse
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a sequence keeps something of fixed size: states, or the window of compressed attention."""
+        return self.num_linear_layers > 0 or self.compressed_attention is not None
+
+    @property
+    def has_split_layers(self) -> bool:
+        """Whether a layer is either a mixer of tokens or an MLP: one sublayer, one norm, one all-reduce."""
+        return self.layer_pattern is not None
+
+    @property
+    def attention_layers(self) -> tuple[AttentionLayers, ...]:
+        """Layers with attention in groups that are alike, the one with the heads of this profile first."""
+        heads = AttentionLayers(
+            num_layers=self.num_attention_layers,
+            hidden_size=self.hidden_size,
+            num_heads=self.num_attention_heads,
+            num_kv_heads=self.num_key_value_heads,
+            head_dim=self.head_dim,
+            v_head_dim=self.v_head_dim or self.head_dim,
+            num_sliding_layers=self.num_sliding_layers,
+            sliding_window=self.sliding_window,
+            has_qkv_bias=self.has_qkv_bias,
+            has_output_bias=self.has_output_bias,
+            has_gate=self.has_attention_gate,
+            has_head_gate=self.has_head_gate,
+            has_value_projection=self.has_value_projection,
+            has_sinks=self.has_attention_sinks is True,
+            mla=self.mla,
+            compressed=self.compressed_attention,
+        )
+        if self.compressed_attention is not None:
+            return self._compressed_layers(heads, self.compressed_attention)
+        if self.sliding_heads is not None:
+            return self._sliding_layers(heads, self.sliding_heads)
+        heads = self._with_head_norms(heads)
+        return (heads,) if self.indexer is None else self._sparse_layers(heads, self.indexer)
+
+    def _with_head_norms(self, layers: AttentionLayers) -> AttentionLayers:
+        heads = {"none": 0, "per_head": 2, "full": layers.num_heads + layers.num_kv_heads}[self.qk_norm]
+        return replace(layers, head_norm_width=heads * layers.head_dim)
+
+    def _compressed_layers(
+        self, heads: AttentionLayers, compressed: CompressedAttention
+    ) -> tuple[AttentionLayers, ...]:
+        groups = []
+        for ratio in sorted(set(compressed.ratios)):
+            indexer = self.indexer if ratio == compressed.indexed_ratio else None
+            topk = None if indexer is None else indexer.topk
+            count = compressed.ratios.count(ratio)
+            groups.append(replace(heads, num_layers=count, ratio=ratio, indexer=indexer, topk=topk, has_sinks=True))
+        return tuple(groups)
+
+    def _sliding_layers(self, heads: AttentionLayers, sliding: SlidingHeads) -> tuple[AttentionLayers, ...]:
+        windowed = replace(
+            heads,
+            num_layers=self.num_sliding_layers,
+            num_heads=sliding.num_attention_heads,
+            num_kv_heads=sliding.num_key_value_heads,
+            head_dim=sliding.head_dim,
+            v_head_dim=sliding.v_head_dim or sliding.head_dim,
+            has_value_projection=True,
+            has_sinks=bool(self.has_attention_sinks),
+        )
+        others = self.num_attention_layers - self.num_sliding_layers
+        whole = replace(heads, num_layers=others, num_sliding_layers=0, sliding_window=None)
+        groups = (whole, windowed) if others else (windowed,)
+        return tuple(map(self._with_head_norms, groups))
+
+    def _sparse_layers(self, heads: AttentionLayers, indexer: SparseIndexer) -> tuple[AttentionLayers, ...]:
+        sparse = heads.num_layers - indexer.num_unsparse_layers
+        own = sparse if indexer.num_layers is None else indexer.num_layers
+        groups = (
+            replace(heads, num_layers=own, indexer=indexer, topk=indexer.topk),
+            replace(heads, num_layers=sparse - own, topk=indexer.topk),
+            replace(heads, num_layers=indexer.num_unsparse_layers),
+        )
+        return tuple(group for group in groups if group.num_layers)
+
+    @property
     def bytes_per_element(self) -> int:
         """Bytes of one element of ``dtype``."""
         return _ELEMENT_BYTES[self.dtype]
 
-    def attention_gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
+    def attention_gemms(self, tensor_parallel_size: int = 1, layers: AttentionLayers | None = None) -> list[Gemm]:
         """Return the projections of attention on one rank; KV heads are replicated when ranks outnumber them.
 
+        Args:
+            tensor_parallel_size: Ranks.
+            layers: Which of `attention_layers`; None: the first.
+
         Raises:
             InputError: The heads do not divide over the ranks.
         """
-        return self._attention_gemms(tensor_parallel_size)
+        return (layers or self.attention_layers[0]).gemms(tensor_parallel_size)
 
     def linear_attention_gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
-        """Return the projections of a linear-attention layer on one rank; empty where there is none.
+        """Return the projections of a layer of linear attention or Mamba-2 on one rank; empty where there is none.
 
         Raises:
             InputError: The heads do not divide over the ranks.
         """
-        linear = self.linear_attention
-        if linear is None:
-            return []
-        return model_shapes.linear_attention_gemms(
-            hidden_size=self.hidden_size,
-            mixed_width=linear.mixed_width,
-            num_value_heads=linear.num_value_heads,
-            value_head_dim=linear.value_head_dim,
-            tensor_parallel_size=tensor_parallel_size,
-        )
-
-    def mixing_gemms(self, tensor_parallel_size: int = 1) -> list[tuple[int, Gemm]]:
-        """Return the projections of attention and of linear attention on one rank, each with its layers."""
-        full = [(self.num_attention_layers, gemm) for gemm in self.attention_gemms(tensor_parallel_size)]
-        linear = [(self.num_linear_layers, gemm) for gemm in self.linear_attention_gemms(tensor_parallel_size)]
-        return full + linear
-
-    def state_bytes(self, tensor_parallel_size: int = 1) -> float:
-        """Return the bytes that one sequence keeps on one rank in all linear-attention layers, whatever its length.
-
-        A matrix a value head, and the convolution's last inputs in ``dtype`` (vLLM, ``MambaStateShapeCalculator``).
-        """
-        linear = self.linear_attention
-        if linear is None:
-            return 0.0
-        seen = linear.mixed_width * (linear.conv_kernel - 1) * self.bytes_per_element
-        layer = linear.state_elements * linear.state_element_bytes + seen
-        return linear.num_layers * layer / tensor_parallel_size
-
-    def _attention_gemms(self, tensor_parallel_size: int) -> list[Gemm]:
-        if self.mla is None:
-            return model_shapes.attention_gemms(
+        linear, mamba = self.linear_attention, self.mamba
+        if linear is not None:
+            return model_shapes.linear_attention_gemms(
                 hidden_size=self.hidden_size,
-                num_heads=self.num_attention_heads,
-                num_kv_heads=self.num_key_value_heads,
-                head_dim=self.head_dim,
-                has_qkv_bias=self.has_qkv_bias,
-                has_output_bias=self.has_output_bias,
-                has_gate=self.has_attention_gate,
+                mixed_width=linear.mixed_width,
+                num_value_heads=linear.num_value_heads,
+                value_head_dim=linear.value_head_dim,
                 tensor_parallel_size=tensor_parallel_size,
             )
-        gemms = model_shapes.latent_attention_gemms(
-            hidden_size=self.hidden_size,
-            num_heads=self.num_attention_heads,
-            tensor_parallel_size=tensor_parallel_size,
-            **self.mla.model_dump(),
-        )
-        if self.indexer is not None:
-            gemms += model_shapes.indexer_gemms(
+        if mamba is not None:
+            return model_shapes.mamba_gemms(
                 hidden_size=self.hidden_size,
-                query_width=self.mla.q_lora_rank or self.hidden_size,
-                num_heads=self.indexer.num_heads,
-                head_dim=self.indexer.head_dim,
+                inner_width=mamba.inner_width,
+                num_heads=mamba.num_heads,
+                group_width=2 * mamba.num_groups * mamba.state_size,
+                tensor_parallel_size=tensor_parallel_size,
             )
-        return gemms
+        return []
+
+    def mixing_gemms(self, tensor_parallel_size: int = 1) -> list[tuple[int, Gemm]]:
+        """Return the projections of attention, linear attention and Mamba-2 on one rank, each with its layers."""
+        attention = [
+            (layers.num_layers, gemm)
+            for layers in self.attention_layers
+            for gemm in self.attention_gemms(tensor_parallel_size, layers)
+        ]
+        linear = [(self.num_linear_layers, gemm) for gemm in self.linear_attention_gemms(tensor_parallel_size)]
+        streams = [(self.num_hidden_layers, gemm) for gemm in self.stream_gemms()]
+        return attention + linear + streams
+
+    def stream_gemms(self) -> list[Gemm]:
+        """Return the matrices that mix the residual streams of one layer, on every rank; empty with one stream.
+
+        One before attention and one before the MLP: weights for collapsing, expanding and mixing n streams, from all of
+        them (``DeepseekV4HyperConnection`` of transformers). Stored in FP32.
+        """
+        streams = self.num_residual_streams
+        if streams == 1:
+            return []
+        rows, width = (2 + streams) * streams, streams * self.hidden_size
+        return [Gemm(name, rows, width, "replicated", has_bias=True) for name in ("attention_streams", "mlp_streams")]
+
+    def state_bytes(self, tensor_parallel_size: int = 1) -> float:
+        """Return the bytes that one sequence keeps on one rank in all layers, whatever its length.
+
+        Of linear attention a matrix a value head, of Mamba-2 one a head, and the convolution's last inputs in
+        ``dtype`` (vLLM, ``MambaStateShapeCalculator``); of compressed attention its window, on every rank.
+        """
+        kept = sum(layers.num_layers * layers.state_bytes for layers in self.attention_layers)
+        linear = self.linear_attention or self.mamba
+        if linear is None:
+            return kept
+        seen = linear.mixed_width * (linear.conv_kernel - 1) * self.bytes_per_element
+        layer = linear.state_elements * linear.state_element_bytes + seen
+        return self.num_linear_layers * layer / tensor_parallel_size
 
     def mlp_gemms(self, layer: int = 0, tensor_parallel_size: int = 1) -> list[Gemm]:
         """Return the matrices that every token passes in one layer, on one rank.
@@ -279,26 +467,38 @@ class ModelProfile(FrozenModel):
         experts, whose routed experts are `expert_gemms`.
         """
         moe = self.moe
+        if not self._has_mlp(layer):
+            return []
         if moe is None or not self.is_moe_layer(layer):
             return self._mlp(self.intermediate_size, self.has_mlp_bias, tensor_parallel_size, "mlp")
         router = Gemm("router", moe.num_experts, self.hidden_size, "replicated", moe.has_router_bias)
+        latent = [] if moe.latent_size is None else self._latent_gemms(moe.latent_size)
         if not moe.num_shared_experts:
-            return [router]
+            return [router, *latent]
         width = moe.num_shared_experts * moe.shared_intermediate_size
         shared = self._mlp(width, False, tensor_parallel_size, "shared_experts")
         gate = [Gemm("shared_gate", 1, self.hidden_size, "replicated")]
-        return [router, *shared, *(gate if moe.has_shared_expert_gate else [])]
+        return [router, *latent, *shared, *(gate if moe.has_shared_expert_gate else [])]
+
+    def _latent_gemms(self, width: int) -> list[Gemm]:
+        """Return the projections to and from the width of routed experts, on every rank (SGLang, ``nemotron_h.py``)."""
+        return [
+            Gemm("latent_in", width, self.hidden_size, "replicated", part="shared_experts"),
+            Gemm("latent_out", self.hidden_size, width, "replicated", part="shared_experts"),
+        ]
 
     def expert_gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
         """Return the matrices of one routed expert on one rank; empty for a dense model."""
         if self.moe is None:
             return []
         width, has_bias = self.moe.moe_intermediate_size, self.moe.has_expert_bias
-        return self._mlp(width, has_bias, tensor_parallel_size, "experts")
+        return self._mlp(width, has_bias, tensor_parallel_size, "experts", self.moe.latent_size)
 
-    def _mlp(self, width: int, has_bias: bool, tensor_parallel_size: int, part: Part) -> list[Gemm]:
+    def _mlp(
+        self, width: int, has_bias: bool, tensor_parallel_size: int, part: Part, hidden_size: int | None = None
+    ) -> list[Gemm]:
         return model_shapes.mlp_gemms(
-            hidden_size=self.hidden_size,
+            hidden_size=hidden_size or self.hidden_size,
             intermediate_size=width,
             is_gated=self.is_gated_mlp,
             part=part,
@@ -353,13 +553,22 @@ class ModelProfile(FrozenModel):
     def gemms_beside_experts(self, tensor_parallel_size: int = 1) -> list[tuple[int, Gemm]]:
         """Return every matrix of the layers but the routed experts, on one rank, with how many layers hold it."""
         counted = self.mixing_gemms(tensor_parallel_size)
-        num_moe = self.num_moe_layers
-        for count, is_moe in ((self.num_hidden_layers - num_moe, False), (num_moe, True)):
-            if not count:
-                continue
-            layer = next(each for each in range(self.num_hidden_layers) if self.is_moe_layer(each) is is_moe)
+        for layer, count in self.mlp_kinds():
             counted += [(count, gemm) for gemm in self.mlp_gemms(layer, tensor_parallel_size)]
         return counted
+
+    def mlp_kinds(self) -> list[tuple[int, int]]:
+        """Return one layer of each kind of MLP (dense, with experts) and how many layers the model has of it."""
+        counts = ((False, self.num_dense_layers), (True, self.num_moe_layers))
+        layers = [layer for layer in range(self.num_hidden_layers) if self._has_mlp(layer)]
+        return [
+            (next(layer for layer in layers if self.is_moe_layer(layer) is is_moe), count)
+            for is_moe, count in counts
+            if count
+        ]
+
+    def _has_mlp(self, layer: int) -> bool:
+        return self.layer_pattern is None or self.layer_pattern[layer] in "E-"
 
     def all_gemms(self) -> list[tuple[int, Gemm]]:
         """Return every matrix of the layers with how often the model holds it."""
@@ -368,29 +577,23 @@ class ModelProfile(FrozenModel):
 
     @property
     def _num_norm_parameters(self) -> int:
+        """Norms, and all else that is neither matrix, bias, embedding nor head."""
         wide = self.num_hidden_layers * self.num_norms_per_layer + 1 + self.has_embedding_norm
-        layer = 0
-        if self.qk_norm == "per_head":
-            layer += 2 * self.head_dim
-        elif self.qk_norm == "full":
-            layer += (self.num_attention_heads + self.num_key_value_heads) * self.head_dim
-        if self.mla is not None:
-            layer += self.mla.kv_lora_rank + (self.mla.q_lora_rank or 0)
-        if self.indexer is not None:
-            layer += 2 * self.indexer.head_dim
-        if self.has_attention_sinks:
-            layer += self.num_attention_heads
-        if self.linear_attention is not None:
-            layer_states = self.num_linear_layers * self.linear_attention.num_small_parameters
-            return wide * self.hidden_size + self.num_attention_layers * layer + layer_states
-        return wide * self.hidden_size * (2 if self.norm == "layer" else 1) + self.num_hidden_layers * layer
+        count = wide * self.hidden_size * (2 if self.norm == "layer" else 1)
+        count += sum(layers.num_layers * layers.num_small_parameters for layers in self.attention_layers)
+        linear = self.linear_attention or self.mamba
+        if linear is not None:
+            count += self.num_linear_layers * linear.num_small_parameters
+        if self.num_residual_streams > 1:
+            # Three scales beside each matrix that mixes streams, and the mixing before the head.
+            streams = self.num_residual_streams
+            count += 2 * 3 * self.num_hidden_layers + streams * streams * self.hidden_size + streams + 1
+        return count + self.num_other_parameters
 
     def kv_bytes_per_token_per_layer(self, bytes_per_element: float, tensor_parallel_size: int = 1) -> float:
-        """Return the KV bytes of one token in one layer on one rank.
+        """Return the KV bytes of one token in one layer on one rank, the mean where layers differ.
 
-        ``2 * heads * head_dim * bytes``, key-value heads replicated when ranks outnumber them. MLA caches
-        ``(kv_lora_rank + qk_rope_head_dim) * bytes`` on every rank. A sliding layer counts
-        like a full one.
+        See `AttentionLayers.kv_bytes_per_token`, which says it of layers that are alike.
 
         Args:
             bytes_per_element: Bytes of one cached element: 2 for FP16, 1 for FP8, 0.5 for INT4.
@@ -399,12 +602,14 @@ class ModelProfile(FrozenModel):
         Raises:
             InputError: The key-value heads do not divide over the ranks.
         """
-        if self.mla is None:
-            heads = model_shapes.kv_heads_per_rank(self.num_key_value_heads, tensor_parallel_size)
-            return 2 * heads * self.head_dim * bytes_per_element
-        latent = (self.mla.kv_lora_rank + self.mla.qk_rope_head_dim) * bytes_per_element
-        return latent + (model_shapes.indexer_key_bytes(self.indexer.head_dim) if self.indexer else 0)
+        groups = self.attention_layers
+        if len(groups) == 1:
+            return groups[0].kv_bytes_per_token(bytes_per_element, tensor_parallel_size)
+        return self.kv_bytes_per_token(bytes_per_element, tensor_parallel_size) / self.num_attention_layers
 
     def kv_bytes_per_token(self, bytes_per_element: float, tensor_parallel_size: int = 1) -> float:
         """Return the KV bytes of one token in all layers on one rank; arguments as one layer's."""
-        return self.num_attention_layers * self.kv_bytes_per_token_per_layer(bytes_per_element, tensor_parallel_size)
+        return sum(
+            layers.num_layers * layers.kv_bytes_per_token(bytes_per_element, tensor_parallel_size)
+            for layers in self.attention_layers
+        )

@@ -5,7 +5,6 @@ Knows data sheets and class defaults, not what an operator, a model or an engine
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
@@ -18,7 +17,7 @@ from simserve.profiles import catalog
 from simserve.profiles.borrowed_kernels import with_kernels_of
 from simserve.profiles.calibration import Calibration
 from simserve.profiles.gemm_curves import ActivationQuantisation, GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
-from simserve.profiles.gpu_prices import GpuPrice, GpuPurchase
+from simserve.profiles.gpu_prices import GpuPrice, GpuPurchase, class_price, dear_reservation
 from simserve.profiles.host import SERVER_HOST, Host, HostCores
 from simserve.profiles.kernel_curves import AttentionCurves, CollectiveCurves
 from simserve.units import (
@@ -247,6 +246,17 @@ class HardwareProfile(FrozenModel):
     purchase: GpuPurchase | None = None
     """What buying one costs; none: no price is known."""
 
+    @model_validator(mode="after")
+    def _check_reservations(self) -> Self:
+        dear = dear_reservation(self.prices)
+        if dear is not None:
+            reserved, price = dear
+            raise ValueError(
+                f"has a reserved price of {reserved.provider} (${reserved.usd_per_hour:g}) above its on-demand price "
+                f"(${price.usd_per_hour:g}); correct one of them"
+            )
+        return self
+
     @property
     def supported_dtypes(self) -> tuple[str, ...]:
         """Dtypes that have a compute peak, in the order of `DTYPES`."""
@@ -254,13 +264,12 @@ class HardwareProfile(FrozenModel):
 
     @property
     def default_price(self) -> float | None:
-        """Median of the on-demand prices, in dollars per GPU-hour; none where the profile has no such price.
+        """Dollars a GPU-hour on demand at specialised clouds, fitted; none where nobody was seen to offer it.
 
-        The median, because list prices of one GPU differ by a factor of five between providers: it is neither
-        the bargain nor the hyperscaler. A scenario's ``pricing.gpu_hour_usd`` replaces it.
+        A scenario's ``pricing.provider`` or ``pricing.gpu_hour_usd`` replaces it.
         """
-        on_demand = [price.usd_per_hour for price in self.prices if price.kind == "on_demand"]
-        return statistics.median(on_demand) if on_demand else None
+        price = class_price(self.prices)
+        return None if price is None else price.usd_per_hour
 
     @property
     def host_slowdown(self) -> float:

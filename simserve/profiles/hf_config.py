@@ -6,19 +6,36 @@ Reads raw JSON, never through transformers, which renames fields on the way. Kno
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from simserve.errors import ProfileError
 from simserve.profiles.architecture import ModelProfile
-from simserve.profiles.hf_families import EXPERT_KEYS, FAMILIES, UNSUPPORTED_KEYS, Family
-from simserve.profiles.hf_layers import dense_layers, linear_layers, sliding_layers
+from simserve.profiles.hf_families import EXPERT_KEYS, FAMILIES, FAMILY_OF_ARCHITECTURE, UNSUPPORTED_KEYS, Family
+from simserve.profiles.hf_layers import (
+    LAYER_KEYS,
+    MTP_KEYS,
+    check_softmax_layers,
+    dense_layers,
+    indexer_layers,
+    layer_pattern,
+    layer_switches,
+    linear_layers,
+    sliding_layers,
+)
 from simserve.profiles.hf_quantization import read_checkpoint
 from simserve.profiles.hf_reader import ConfigReader
 from simserve.validation import validate
 
 _WIDTH_KEYS = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
+_SHARED_WIDTH_KEYS = (
+    "shared_expert_intermediate_size",
+    "shared_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+    "share_expert_dim",
+)
+_CHOSEN_KEYS = ("num_experts_per_tok", "experts_per_token", "moe_k", "moe_top_k", "top_k_experts")
 _PLAIN_MLP_FACTOR = 4  # width of the MLP over hidden_size where GPT-2, GPT-J, BLOOM and Falcon leave it out
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "auto": "bf16"}
 _STATE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
@@ -55,36 +72,200 @@ def from_hf_config(
         ProfileError: A field is missing, has a wrong type, or means layers there is no formula for.
     """
     config = _text_part(mapping, file)
-    model_type = str(config.get("model_type") or "")
+    model_type = _model_type(config)
     family = FAMILIES.get(model_type)
-    _check_unsupported(ConfigReader(config, file))
+    _check_unsupported(ConfigReader(config, file), family)
     if family is None:
         _check_generic(config, model_type, file)
-        family = Family()
-    reader = ConfigReader({**family.defaults, **_present(config)}, file)
+    rules = family or Family()
+    pattern = layer_pattern(ConfigReader(config, file))
+    counted = {} if pattern is None else {"num_hidden_layers": len(pattern)}
+    reader = ConfigReader({**rules.defaults, **counted, **_present(config), "model_type": model_type}, file)
     fields = {
         "name": _name(config, file),
         "family": model_type or "unknown",
+        "is_assumed": family is None,
         "source": _source(model_type, file),
         **_sizes(reader),
-        **_attention(reader, family),
-        **_biases(reader, family),
-        **family.fields,
+        **_attention(reader, rules),
+        **_biases(reader, rules),
+        **rules.fields,
         **_falcon(reader),
         "moe": _experts(reader),
         "linear_attention": _linear_attention(reader),
-        "num_mtp_layers": reader.integer("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, minimum=0),
+        "layer_pattern": pattern,
+        "mamba": _mamba(reader),
+        "num_mtp_layers": reader.integer(*MTP_KEYS, default=0, minimum=0),
     }
+    own = _OWN.get(model_type)
+    fields |= own(reader) if own else {}
     model = validate(ModelProfile, fields, file=file, error=ProfileError)
     repository = _huggingface_id(config, file)
-    stored = read_checkpoint(config, model, repository=repository, beside=beside, file=file)
+    stored = read_checkpoint(
+        {**config, "model_type": model_type}, model, repository=repository, beside=beside, file=file
+    )
     return model.model_copy(update={"checkpoints": (stored,)})
 
 
-def _check_unsupported(reader: ConfigReader) -> None:
+def _model_type(config: Mapping[str, Any]) -> str:
+    """Return the family: what its architecture says where the ``model_type`` is unknown."""
+    model_type = str(config.get("model_type") or "")
+    listed = config.get("architectures")
+    named = [FAMILY_OF_ARCHITECTURE.get(str(name)) for name in listed] if isinstance(listed, list) else []
+    return model_type if model_type in FAMILIES else next((name for name in named if name), model_type)
+
+
+def _check_unsupported(reader: ConfigReader, family: Family | None) -> None:
+    read = frozenset() if family is None else family.reads
     for key in UNSUPPORTED_KEYS:
-        if reader.value(key):
+        if key not in read and reader.value(key):
             raise reader.refusal("means layers that simserve has no formula for", key)
+    check_softmax_layers(reader)
+
+
+def _mamba(reader: ConfigReader) -> dict[str, Any] | None:
+    """Return the Mamba-2 layers (Nemotron-H); None where there are none."""
+    if reader.value("mamba_num_heads") is None:
+        return None
+    for key in ("use_bias", "mamba_proj_bias"):
+        if reader.flag(key):
+            raise reader.refusal("with Mamba-2 has no formula", key)
+    dtype = str(reader.value("dtype", "torch_dtype") or "bfloat16").removeprefix("torch.")
+    return {
+        "num_heads": reader.integer("mamba_num_heads"),
+        "head_dim": reader.integer("mamba_head_dim"),
+        "state_size": reader.integer("ssm_state_size"),
+        "num_groups": reader.integer("n_groups", default=1),
+        "conv_kernel": reader.integer("conv_kernel", default=4),
+        "has_conv_bias": reader.flag("use_conv_bias", default=True),
+        "chunk_size": reader.integer("chunk_size", default=128),
+        "state_element_bytes": reader.choice(_STATE_BYTES, "mamba_ssm_cache_dtype", default=dtype),
+    }
+
+
+def _gemma4(reader: ConfigReader) -> dict[str, Any]:
+    """Return the two kinds of heads, the norms and the router's scales of Gemma 4.
+
+    Layers without a window have heads of another width, whose values are their keys before the norm. With experts the
+    dense MLP is what every token passes beside them (``modeling_gemma4.py``). A scalar a layer is stored too.
+    """
+    heads, kv_heads = reader.integer("num_attention_heads"), reader.integer("num_key_value_heads")
+    width, layers = reader.integer("head_dim"), reader.integer(*LAYER_KEYS)
+    is_shared = reader.flag("attention_k_eq_v")
+    fields: dict[str, Any] = {
+        "num_key_value_heads": reader.integer("num_global_key_value_heads", default=kv_heads)
+        if is_shared
+        else kv_heads,
+        "head_dim": reader.integer("global_head_dim", default=width),
+        "has_value_projection": not is_shared,
+        "sliding_heads": {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": width},
+        "num_norms_per_layer": 4,
+        "num_other_parameters": layers,
+    }
+    if not reader.flag("enable_moe_block"):
+        return fields | {"moe": None}
+    scales = reader.integer("hidden_size") + reader.integer("num_experts")
+    return fields | {"num_norms_per_layer": 7, "num_other_parameters": layers * (1 + scales)}
+
+
+def _minimax_m3(reader: ConfigReader) -> dict[str, Any]:
+    """Return MiniMax-M3's dense MLP and the indexer of its sparse layers, whose keys stay in BF16.
+
+    A query attends to so many blocks of keys (``minimax_m3.py`` of SGLang 0.5.23).
+    """
+    fields: dict[str, Any] = {"intermediate_size": reader.integer("dense_intermediate_size", "intermediate_size")}
+    block = reader.mapping("sparse_attention_config")
+    if not block or not block.get("use_sparse_attention", True):
+        return fields
+    sparse = ConfigReader({"num_hidden_layers": reader.integer(*LAYER_KEYS), **block}, reader.file)
+    layers = layer_switches(sparse, "sparse_attention_freq")
+    if layers is not None and layers != sorted(layers):
+        raise sparse.refusal("must have its layers without sparse attention first", "sparse_attention_freq")
+    fields["indexer"] = {
+        "num_heads": sparse.integer("sparse_num_index_heads"),
+        "head_dim": sparse.integer("sparse_index_dim"),
+        "topk": sparse.integer("sparse_topk_blocks") * sparse.integer("sparse_block_size"),
+        "num_unsparse_layers": 0 if layers is None else layers.count(0),
+        "key_format": "bf16",
+    }
+    return fields
+
+
+def _deepseek_v4(reader: ConfigReader) -> dict[str, Any]:
+    """Return DeepSeek-V4's compressed attention and residual streams (``modeling_deepseek_v4.py`` of transformers).
+
+    The first layers choose experts by the token alone and have no score correction.
+    """
+    layers, ratios = reader.integer(*LAYER_KEYS), reader.sequence("compress_ratios") or []
+    if len(ratios) < layers or any(isinstance(ratio, bool) or not isinstance(ratio, int) for ratio in ratios):
+        raise reader.refusal(f"must give tokens an entry for each of {layers} layers", "compress_ratios")
+    indexed = reader.integer("compress_rate")
+    hashed = reader.integer("num_hash_layers", default=3, minimum=0)
+    return {
+        "sliding_window": None,
+        "num_sliding_layers": 0,
+        "num_residual_streams": reader.integer("hc_mult"),
+        "compressed_attention": {
+            "q_lora_rank": reader.integer("q_lora_rank"),
+            "qk_rope_head_dim": reader.integer("qk_rope_head_dim"),
+            "num_output_groups": reader.integer("o_groups"),
+            "output_lora_rank": reader.integer("o_lora_rank"),
+            "window": reader.integer("sliding_window"),
+            "indexed_ratio": indexed,
+            "ratios": ratios[:layers],
+        },
+        "indexer": _indexer(reader) if indexed in ratios[:layers] else None,
+        "moe": {**(_experts(reader) or {}), "has_router_bias": False},
+        "num_other_parameters": max(layers - hashed, 0) * reader.integer(*EXPERT_KEYS),
+    }
+
+
+def _mimo_v2(reader: ConfigReader) -> dict[str, Any]:
+    """Return the heads of MiMo-V2's layers of a window, and whose sinks are learned."""
+    if reader.flag("add_full_attention_sink_bias") and not reader.flag("add_swa_attention_sink_bias"):
+        raise reader.refusal("without add_swa_attention_sink_bias has no formula", "add_full_attention_sink_bias")
+    sliding = "sliding" if reader.flag("add_swa_attention_sink_bias") else False
+    return {
+        "v_head_dim": reader.integer("v_head_dim", default=reader.integer("head_dim")),
+        "has_attention_sinks": reader.flag("add_full_attention_sink_bias") or sliding,
+        "sliding_heads": {
+            "num_attention_heads": reader.integer("swa_num_attention_heads", "num_attention_heads"),
+            "num_key_value_heads": reader.integer("swa_num_key_value_heads", "num_key_value_heads"),
+            "head_dim": reader.integer("swa_head_dim", "head_dim"),
+            "v_head_dim": reader.integer("swa_v_head_dim", "v_head_dim"),
+        },
+    }
+
+
+def _step3p5(reader: ConfigReader) -> dict[str, Any]:
+    """Return the heads of Step-3.5's layers of a window where the file says that they are others."""
+    block = reader.mapping("attention_other_setting") or {}
+    count = reader.integer("num_sliding_attention_heads", default=0, minimum=0)
+    if not block and not count:
+        return {}
+    own = {"num_attention_heads": count} if count else {}
+    other = ConfigReader({**own, **block}, reader.file)
+    width, kv_heads = reader.integer("head_dim"), reader.integer("num_key_value_heads", "num_attention_groups")
+    return {
+        "sliding_heads": {
+            "num_attention_heads": other.integer("num_attention_heads"),
+            "num_key_value_heads": other.integer("num_attention_groups", default=kv_heads),
+            "head_dim": other.integer("head_dim", default=width),
+        }
+    }
+
+
+_OWN: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
+    "gemma4": _gemma4,
+    "gemma4_text": _gemma4,
+    "minimax_m3": _minimax_m3,
+    "minimax_m3_vl": _minimax_m3,
+    "minimax_m3_vl_text": _minimax_m3,
+    "deepseek_v4": _deepseek_v4,
+    "mimo_v2_flash": _mimo_v2,
+    "step3p5": _step3p5,
+    "step3p7": _step3p5,
+}
 
 
 def _linear_attention(reader: ConfigReader) -> dict[str, Any] | None:
@@ -184,13 +365,13 @@ def _sizes(reader: ConfigReader) -> dict[str, Any]:
     width = _PLAIN_MLP_FACTOR * hidden_size if is_plain else None
     if reader.value(*EXPERT_KEYS) and reader.value("moe_intermediate_size"):
         # No layer keeps a dense MLP: as wide as the experts that a token visits.
-        width = reader.integer("moe_intermediate_size") * reader.integer("num_experts_per_tok", "moe_k")
+        width = reader.integer("moe_intermediate_size") * reader.integer(*_CHOSEN_KEYS)
     width = reader.integer("intermediate_size_mlp", *_WIDTH_KEYS, default=width)
     has_learned_positions = reader.flag("has_learned_positions")
     return {
         "dtype": reader.choice(_DTYPES, "dtype", "torch_dtype", default="bfloat16"),
         "hidden_size": hidden_size,
-        "num_hidden_layers": reader.integer("num_hidden_layers", "n_layer", "num_layers"),
+        "num_hidden_layers": reader.integer(*LAYER_KEYS),
         "intermediate_size": width,
         "vocab_size": reader.integer("vocab_size"),
         "max_position_embeddings": positions,
@@ -206,7 +387,9 @@ def _attention(reader: ConfigReader, family: Family) -> dict[str, Any]:
     window, num_sliding_layers = sliding_layers(reader, family.sliding)
     fields: dict[str, Any] = {
         "num_attention_heads": heads,
-        "num_key_value_heads": reader.integer("num_key_value_heads", "num_kv_heads", "n_head_kv", default=heads),
+        "num_key_value_heads": reader.integer(
+            "num_key_value_heads", "num_kv_heads", "n_head_kv", "num_attention_groups", default=heads
+        ),
         "sliding_window": window,
         "num_sliding_layers": num_sliding_layers,
     }
@@ -214,7 +397,7 @@ def _attention(reader: ConfigReader, family: Family) -> dict[str, Any]:
         return fields | _latent(reader, heads)
     if reader.flag("use_qk_norm") and reader.value("qk_norm_type") is not None:
         fields["qk_norm"] = reader.choice({"per_layer": "full", "per_head": "per_head"}, "qk_norm_type")
-    head_dim = reader.integer("head_dim", default=0, minimum=0)
+    head_dim = reader.integer("head_dim", "attention_head_dim", default=0, minimum=0)
     if not head_dim:
         hidden_size = reader.integer("hidden_size", "n_embd", "n_embed", "d_model")
         if hidden_size % heads:
@@ -243,12 +426,16 @@ def _latent(reader: ConfigReader, heads: int) -> dict[str, Any]:
         },
     }
     if reader.value("index_topk") is not None:
-        fields["indexer"] = {
-            "num_heads": reader.integer("index_n_heads"),
-            "head_dim": reader.integer("index_head_dim"),
-            "topk": reader.integer("index_topk"),
-        }
+        fields["indexer"] = _indexer(reader) | {"num_layers": indexer_layers(reader)}
     return fields
+
+
+def _indexer(reader: ConfigReader) -> dict[str, Any]:
+    return {
+        "num_heads": reader.integer("index_n_heads"),
+        "head_dim": reader.integer("index_head_dim"),
+        "topk": reader.integer("index_topk"),
+    }
 
 
 def _biases(reader: ConfigReader, family: Family) -> dict[str, Any]:
@@ -282,21 +469,25 @@ def _experts(reader: ConfigReader) -> dict[str, Any] | None:
     num_experts = reader.integer(*EXPERT_KEYS, default=0, minimum=0)
     if not num_experts:
         return None
-    if reader.value("moe_layer_freq") not in (None, 1):
-        raise reader.refusal("must be 1; other spacings have no formula", "moe_layer_freq")
+    if layer_switches(reader, "moe_layer_freq") is None and reader.value("moe_layer_freq") not in (None, 1):
+        raise reader.refusal("must be 1 or one switch a layer; other spacings have no formula", "moe_layer_freq")
     width = reader.integer("moe_intermediate_size", "intermediate_size")
     shared, shared_width = _shared_experts(reader, width)
+    first = reader.integer("first_k_dense_replace", "moe_layer_start_index", default=0, minimum=0)
+    dense = dense_layers(reader)
+    if not first and dense == tuple(range(len(dense))):
+        first, dense = len(dense), ()
     return {
         "num_experts": num_experts,
-        "num_experts_per_tok": reader.integer("num_experts_per_tok", "experts_per_token", "moe_k"),
+        "num_experts_per_tok": reader.integer(*_CHOSEN_KEYS),
         "moe_intermediate_size": width,
         "num_shared_experts": shared,
         "shared_intermediate_size": shared_width,
-        "first_dense_layers": reader.integer("first_k_dense_replace", "moe_layer_start_index", default=0, minimum=0),
+        "first_dense_layers": first,
         "layer_step": reader.integer(
             "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", default=1
         ),
-        "dense_layers": dense_layers(reader),
+        "dense_layers": dense,
         "num_router_groups": reader.integer("n_group", default=1),
         "num_router_groups_per_tok": reader.integer("topk_group", default=1),
         "has_router_bias": (
@@ -306,12 +497,15 @@ def _experts(reader: ConfigReader) -> dict[str, Any] | None:
         ),
         "has_expert_bias": reader.flag("has_expert_bias"),
         "has_shared_expert_gate": reader.flag("has_shared_expert_gate"),
+        "latent_size": reader.value("moe_latent_size") and reader.integer("moe_latent_size"),
     }
 
 
 def _shared_experts(reader: ConfigReader, width: int) -> tuple[int, int]:
     """Return how many shared experts a layer has, and the width of one."""
-    own_width = reader.integer("shared_expert_intermediate_size", "shared_intermediate_size", default=0, minimum=0)
+    own_width = reader.integer(*_SHARED_WIDTH_KEYS, default=0, minimum=0)
+    if reader.flag("enable_moe_block"):
+        return 1, reader.integer("intermediate_size")  # Gemma 4's dense MLP, beside the experts
     default = 1 if own_width else 0
     count = reader.integer(
         "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", default=default, minimum=0

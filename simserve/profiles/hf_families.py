@@ -1,7 +1,7 @@
 """What a Hugging Face ``model_type`` implies that its ``config.json`` does not say. A table, no reading.
 
-Sources: ``configuration_*.py`` and ``modeling_*.py`` of huggingface/transformers for each type, and for
-``minimax_m2``, ``kimi_k2`` and ``deepseek_v32`` the modelling files beside their checkpoints and vLLM's.
+Sources: ``configuration_*.py`` and ``modeling_*.py`` of huggingface/transformers for each type (5.23 for the newest),
+and for ``minimax_m2``, ``kimi_k2`` and ``deepseek_v32`` the modelling files beside their checkpoints and vLLM's.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ class Family:
         sliding: Which layers slide where ``layer_types`` does not say: ``all``; those from
             ``max_window_layers`` on (Qwen); every second one (gpt-oss, Gemma 2); all but every
             ``sliding_window_pattern``-th (Gemma 3); all but every fourth, in chunks (Llama 4).
+        reads: Keys among `UNSUPPORTED_KEYS` that are read in this family.
     """
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     has_attention_bias_flag: bool = True
     sliding: SlidingRule = "all"
+    reads: frozenset[str] = frozenset()
 
 
 _TIED = {"tie_word_embeddings": True}
@@ -64,6 +66,23 @@ _GEMMA3 = Family(
 _LLAMA4 = Family(
     defaults={"attention_chunk_size": 8192, "interleave_moe_layer_step": 1, "n_shared_experts": 1},
     sliding="chunked",
+)
+_GEMMA4 = Family(
+    fields={"qk_norm": "per_head"},
+    defaults={"sliding_window": 512, **_TIED},
+)
+_MINIMAX_M3 = Family(
+    fields={"qk_norm": "per_head"}, defaults={"use_routing_bias": True}, reads=frozenset({"sparse_attention_config"})
+)
+_DEEPSEEK_V4 = Family(defaults={"compress_rate": 4, "tie_word_embeddings": False}, reads=frozenset({"compress_ratios"}))
+_NEMOTRON_H = Family(
+    fields={"is_gated_mlp": False, "num_norms_per_layer": 1},
+    defaults={"has_router_bias": True},
+    reads=frozenset({"mamba_num_heads", "ssm_state_size", "hybrid_override_pattern"}),
+)
+_MIMO_V2 = Family(defaults={"n_shared_experts": 0})
+_STEP3P5 = Family(
+    fields={"qk_norm": "per_head", "has_head_gate": True}, defaults={"has_router_bias": True, "num_shared_experts": 1}
 )
 _LAYER_NORM = {"norm": "layer"}
 _ONE_NORM = {"num_norms_per_layer": 1, "has_parallel_attention": True}
@@ -131,7 +150,15 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             defaults={"has_router_bias": True, "has_expert_bias": True},
             sliding="alternating",
         ),
+        "deepseek_v4": _DEEPSEEK_V4,
         "minimax_m2": Family(has_attention_bias_flag=False),
+        "minimax_m3": _MINIMAX_M3,
+        "minimax_m3_vl": _MINIMAX_M3,
+        "minimax_m3_vl_text": _MINIMAX_M3,
+        "mimo_v2_flash": _MIMO_V2,
+        "nemotron_h": _NEMOTRON_H,
+        "step3p5": _STEP3P5,
+        "step3p7": _STEP3P5,
         "phi3": Family(has_attention_bias_flag=False),
         "gemma": Family(defaults=_GEMMA),
         "gemma2": Family(
@@ -141,6 +168,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "gemma3": _GEMMA3,
         "gemma3_text": _GEMMA3,
+        "gemma4": _GEMMA4,
+        "gemma4_text": _GEMMA4,
         "falcon": _FALCON,
         "RefinedWeb": _FALCON,
         "RefinedWebModel": _FALCON,
@@ -172,6 +201,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     }
 )
 
+# Architectures whose files may carry a ``model_type`` of another's making (conversions by sgl-project).
+FAMILY_OF_ARCHITECTURE: Mapping[str, str] = MappingProxyType({"DeepseekV4ForCausalLM": "deepseek_v4"})
+
 # What the counts and widths of experts are called where they are read (`simserve.profiles.hf_config`).
 EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
@@ -189,9 +221,10 @@ UNSUPPORTED_KEYS = (
     "state_size",
     "hybrid_override_pattern",
     "attn_layer_period",
-    "attn_type_list",
     "compress_ratios",
+    "sparse_attention_config",
     "num_kv_shared_layers",
+    "hidden_size_per_layer_input",
     "num_key_value_heads_per_layer",
     "block_configs",
 )

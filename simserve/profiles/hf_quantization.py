@@ -93,7 +93,7 @@ _HOMES: Mapping[str, _Modules] = {
         shared=("feed_forward.shared_expert",),
         experts=("feed_forward.experts", "feed_forward.experts.0"),
     ),
-    "gemma4": _Modules(shared=(), experts=("experts", "moe.experts", "experts.0")),
+    "gemma4": _Modules(shared=("mlp",), experts=("experts", "moe.experts", "experts.0")),
     "step3p7": _Modules(shared=("share_expert",), experts=("moe",)),
 }
 """Families whose checkpoints are laid out in another way than Llama's and DeepSeek's; a ``model_type`` counts as the
@@ -161,8 +161,8 @@ def read_checkpoint(
     if block is None:
         return Checkpoint(format="none", repository=repository, source=f"{model.source}, no quantization_config")
     rule, group_size = _rule(block, key, file)
-    if str(config.get("expert_dtype")) == "fp4":
-        rule.named = {**rule.named, **_experts_in(model, "mxfp4", str(config.get("model_type") or ""))}
+    if str(config.get("expert_dtype")) == "fp4" and not rule.named:
+        rule.named = _experts_in(model, "mxfp4", str(config.get("model_type") or ""))
     homes = _homes(str(config.get("model_type") or ""))
     stored = {
         part: [_format_of(rule, f"layers.{layer}", _leaves(part, homes, model)) for layer in layers]
@@ -378,7 +378,7 @@ def _parts(model: ModelProfile) -> dict[Part, Sequence[int]]:
     """Return the parts that a model has, each with the layers that have it or, of hybrids, may have it."""
     has = {
         "indexer": model.indexer is not None,
-        "linear_attention": model.linear_attention is not None,
+        "linear_attention": model.num_linear_layers > 0,
         "mlp": model.num_dense_layers > 0,
         "shared_experts": model.moe is not None and model.moe.num_shared_experts > 0,
         "experts": model.moe is not None,

@@ -31,7 +31,7 @@ class ConfigReader:
 
     def __init__(self, config: Mapping[str, Any], file: object) -> None:
         self._config = config
-        self._file = file
+        self.file = file
 
     def value(self, *keys: str) -> Any:
         """Return the first of several names that is present, or None."""
@@ -48,7 +48,7 @@ class ConfigReader:
         if key is None:
             if default is None:
                 remedy = f"also read under {', '.join(keys[1:])}" if len(keys) > 1 else None
-                raise ProfileError("is missing", file=self._file, key=keys[0], remedy=remedy)
+                raise ProfileError("is missing", file=self.file, key=keys[0], remedy=remedy)
             return default
         value = self._config[key]
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
@@ -80,7 +80,7 @@ class ConfigReader:
         key = next((key for key in keys if self._config.get(key) is not None), None)
         value = default if key is None else self._config[key]
         if value is None:
-            raise ProfileError("is missing", file=self._file, key=keys[0])
+            raise ProfileError("is missing", file=self.file, key=keys[0])
         text = str(value).removeprefix("torch.")
         if text not in choices:
             raise self.refusal("must be one of " + ", ".join(choices), key or keys[0])
@@ -114,4 +114,4 @@ class ConfigReader:
 
     def refusal(self, rule: str, key: str) -> ProfileError:
         """Return the error that ``key`` breaks ``rule``, with its value, ready to be raised."""
-        return ProfileError(rule, file=self._file, key=key, value=self._config.get(key))
+        return ProfileError(rule, file=self.file, key=key, value=self._config.get(key))

@@ -15,14 +15,17 @@ from simserve import documents
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.architecture import ModelProfile
-from simserve.profiles.model_blocks import LatentAttention, LinearAttention, MixtureOfExperts, SparseIndexer
+from simserve.profiles.attention_layers import AttentionLayers
+from simserve.profiles.model_blocks import LatentAttention, LinearAttention, Mamba2, MixtureOfExperts, SparseIndexer
 from simserve.profiles.model_shapes import Gemm
 from simserve.validation import validate
 
 __all__ = [
+    "AttentionLayers",
     "Gemm",
     "LatentAttention",
     "LinearAttention",
+    "Mamba2",
     "MixtureOfExperts",
     "ModelProfile",
     "SparseIndexer",

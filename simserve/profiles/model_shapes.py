@@ -89,22 +89,39 @@ def attention_gemms(
     num_heads: int,
     num_kv_heads: int,
     head_dim: int,
+    v_head_dim: int | None = None,
     has_qkv_bias: bool = False,
     has_output_bias: bool = False,
     has_gate: bool = False,
+    has_head_gate: bool = False,
+    has_value_projection: bool = True,
     tensor_parallel_size: int = 1,
 ) -> list[Gemm]:
     """Return the projections of one MHA, GQA or MQA layer on one rank: fused ``qkv`` and ``output``.
 
-    ``has_gate``: the queries are projected together with a gate of their width.
+    Args:
+        hidden_size: Width of the layer.
+        num_heads: Query heads.
+        num_kv_heads: Key-value heads.
+        head_dim: Width of a query-key head.
+        v_head_dim: Width of a value head; None: as wide as keys.
+        has_qkv_bias: Whether queries, keys and values have biases.
+        has_output_bias: Whether the output projection has one.
+        has_gate: Whether the queries are projected together with a gate of their width.
+        has_head_gate: Whether a gate of one number a head has a projection of its own.
+        has_value_projection: Whether values have a projection, instead of being the keys before their norm.
+        tensor_parallel_size: Ranks.
     """
     query_heads = heads_per_rank(num_heads, tensor_parallel_size)
     kv_heads = kv_heads_per_rank(num_kv_heads, tensor_parallel_size)
+    value_width = head_dim if v_head_dim is None else v_head_dim
     width = query_heads * head_dim
-    projected = (2 if has_gate else 1) * width + 2 * kv_heads * head_dim
+    projected = (2 if has_gate else 1) * width
+    projected += kv_heads * (head_dim + (value_width if has_value_projection else 0))
     return [
         Gemm("qkv", projected, hidden_size, "column", has_qkv_bias, part="attention"),
-        Gemm("output", hidden_size, width, "row", has_output_bias, part="attention_output"),
+        *([Gemm("head_gate", query_heads, hidden_size, "column")] if has_head_gate else []),
+        Gemm("output", hidden_size, query_heads * value_width, "row", has_output_bias, part="attention_output"),
     ]
 
 
@@ -136,6 +153,62 @@ def linear_attention_gemms(
         Gemm("linear_ba", 2 * heads, hidden_size, "column"),
         Gemm("linear_output", hidden_size, width, "row", part="linear_attention"),
     ]
+
+
+def mamba_gemms(
+    *, hidden_size: int, inner_width: int, num_heads: int, group_width: int, tensor_parallel_size: int = 1
+) -> list[Gemm]:
+    """Return the projections of one Mamba-2 layer on one rank (``NemotronHMamba2Mixer`` of transformers).
+
+    ``mamba_in`` gives the gate, the heads, the matrices of the groups and a time step a head. A rank holds a group of
+    its own at least (vLLM and SGLang copy groups that ranks outnumber); small widths are rounded up.
+
+    Args:
+        hidden_size: Width of the layer.
+        inner_width: Width of all heads together.
+        num_heads: Heads.
+        group_width: Width of both matrices of all groups together.
+        tensor_parallel_size: Ranks.
+    """
+    heads = heads_per_rank(num_heads, tensor_parallel_size)
+    width = inner_width // tensor_parallel_size
+    mixed = 2 * width + -(-group_width // tensor_parallel_size) + heads
+    return [
+        Gemm("mamba_in", mixed, hidden_size, "column", part="linear_attention"),
+        Gemm("mamba_out", hidden_size, width, "row", part="linear_attention"),
+    ]
+
+
+def compressed_attention_gemms(
+    *,
+    hidden_size: int,
+    num_heads: int,
+    head_dim: int,
+    q_lora_rank: int,
+    num_output_groups: int,
+    output_lora_rank: int,
+    tensor_parallel_size: int = 1,
+) -> list[Gemm]:
+    """Return the projections of one layer of DeepSeek-V4's attention on one rank, those of its compressor left out.
+
+    Queries are low-rank, one vector serves as key and value of all heads (replicated), and the output is projected by
+    groups of heads, then to the width of the layer (``deepseek_v4.py`` of SGLang 0.5.23).
+    """
+    heads = heads_per_rank(num_heads, tensor_parallel_size)
+    width, per_group = num_output_groups * output_lora_rank // tensor_parallel_size, num_heads // num_output_groups
+    return [
+        Gemm("q_a", q_lora_rank, hidden_size, "replicated", part="attention"),
+        Gemm("kv_a", head_dim, hidden_size, "replicated", part="attention"),
+        Gemm("q_b", heads * head_dim, q_lora_rank, "column", part="attention"),
+        # The groups' matrices, each over its own heads: as many weights and FLOP as one of their width together.
+        Gemm("output_a", width, per_group * head_dim, "column", part="attention_output"),
+        Gemm("output", hidden_size, width, "row", part="attention_output"),
+    ]
+
+
+def compressor_gemms(*, hidden_size: int, width: int, prefix: str = "") -> list[Gemm]:
+    """Return the two projections that a compressor pools, the vectors and their weights, on every rank, in 16 bit."""
+    return [Gemm(f"{prefix}compressor", 2 * width, hidden_size, "replicated")]
 
 
 def latent_attention_gemms(
@@ -171,19 +244,22 @@ def latent_attention_gemms(
     ]
 
 
-def indexer_gemms(*, hidden_size: int, query_width: int, num_heads: int, head_dim: int) -> list[Gemm]:
+def indexer_gemms(
+    *, hidden_size: int, query_width: int, num_heads: int, head_dim: int, has_head_weights: bool = True
+) -> list[Gemm]:
     """Return the projections of one sparse-attention indexer, replicated on every rank (DeepSeek-V3.2).
 
     Args:
         hidden_size: Width of the layer.
-        query_width: Width of the low-rank query it reads.
+        query_width: Width of the query it reads: a low-rank one, or the layer's.
         num_heads: Heads of the indexer.
         head_dim: Width of one of them; the key is one head shared by all.
+        has_head_weights: Whether a token weighs the heads' scores (not in MiniMax-M3).
     """
     return [
         Gemm("index_q", num_heads * head_dim, query_width, "replicated", part="indexer"),
         Gemm("index_k", head_dim, hidden_size, "replicated", part="indexer"),
-        Gemm("index_weights", num_heads, hidden_size, "replicated"),
+        *([Gemm("index_weights", num_heads, hidden_size, "replicated")] if has_head_weights else []),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from simserve.metrics.result import RunResult
@@ -85,10 +86,15 @@ def steady_state_caveat(result: RunResult) -> str | None:
     return None
 
 
+def warning_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return what leads an answer, one line each: ``'Warning: the architecture ...'``."""
+    return [f"Warning: {each}." for each in summary.get("warnings", ())]
+
+
 def warnings(result: RunResult) -> list[str]:
     """Return what limits the answer, the worst first: one sentence each."""
     simserve = result.summary["simserve"]
-    found: list[str | None] = []
+    found: list[str | None] = [_sentence(each) for each in simserve.get("warnings", ())]
     if result.simulation.was_interrupted:
         found.append("Interrupted: only what was finished until then is counted.")
     if simserve["stability"] == "overloaded":

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.capacity.answer import Capacity
-from simserve.report.answer import share_asked
+from simserve.report.answer import share_asked, warning_lines
 from simserve.report.facts import deployment_title
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, count, counted, number, share
@@ -56,19 +56,21 @@ def capacity_lines(capacity: Capacity) -> list[str]:
     unit = "clients" if capacity.is_closed_loop else "requests/s"
     asked = share_asked(capacity.asked)
     value, interval = found.largest.value, summary["confidence_interval"]
+    warned = warning_lines(summary)
     if not value:
         failing = found.level(found.largest.fails_at)
         shown = share(None if failing is None else failing.attainment)
         return [
+            *warned,
             f"The SLO holds at no load: even at {_load(capacity, found.largest.fails_at)} {unit}, {shown} of requests "
-            f"meet it ({asked} asked); {_breaks(capacity)}."
+            f"meet it ({asked} asked); {_breaks(capacity)}.",
         ]
     within = ""
     if interval is not None:
         low, high = _load(capacity, interval["low"]), _load(capacity, interval["high"])
         is_known = interval["method"] != "bracket"
         within = f" (95% interval {low} to {high})" if is_known else f" (and no longer at {high})"
-    lines = [f"The SLO holds up to {_load(capacity, value)} {unit}{within}; {_breaks(capacity)}."]
+    lines = [*warned, f"The SLO holds up to {_load(capacity, value)} {unit}{within}; {_breaks(capacity)}."]
     failing = found.level(found.largest.fails_at)
     if failing is not None:
         parts = ", ".join(f"{_TERMS[name]} {share(part)}" for name, part in failing.by_metric.items())

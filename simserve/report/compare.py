@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from simserve.metrics.figures import at
 from simserve.planner.compare import FIGURES, Comparison, Variant
 from simserve.planner.statistics import Difference
+from simserve.report.answer import warning_lines
 from simserve.report.facts import deployment_title
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, dollars, listed, number, share
@@ -88,7 +89,7 @@ def header(comparison: Comparison) -> list[str]:
 
 def comparison_lines(comparison: Comparison) -> list[str]:
     """Return one sentence a variant: what it is shown to change, the headline figures only."""
-    lines = []
+    lines = warning_lines(comparison.summary)
     for variant in comparison.variants:
         shown = [_headline(variant, name, label) for name, label in _HEADLINES if _is_headline(variant, name)]
         if len(comparison.base.summaries) == 1:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simserve.report.answer import warning_lines
 from simserve.report.page import Page, Section, html_cells, write_page
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 
@@ -184,11 +185,23 @@ def _api_lines(summary: Mapping[str, Any]) -> list[str]:
             f"{_tokens(prompt)} of prompts {_exact(api['input_usd_per_month'])} + {_tokens(output)} "
             f"of answers {_exact(api['output_usd_per_month'])} = {_exact(api['usd_per_month'])} a month"
         )
+    if api.get("cached_share"):
+        lines.append(f"{share(api['cached_share'])} of the prompt tokens from its cache{_caching(api)}")
     prices = _unit_prices(api)
     seen = "" if api["date"] is None else f"; {api['name']}, price seen {api['date']}"
     if api.get("is_old"):
         seen += ", more than a year before the newest of the catalogue"
     return [*lines, *([prices + seen] if prices else [])]
+
+
+def _caching(api: Mapping[str, Any]) -> str:
+    """Return the rules of an API's prompt cache; nothing where the provider states none."""
+    offer = api.get("prompt_caching")
+    if offer is None:
+        return ""
+    dearer = offer["write_factor"]
+    written = f"; what is written costs {dearer:g} times the input price" if dearer > 1 else ""
+    return f", which keeps prefixes from {offer['min_tokens']:,} tokens on for {offer['lifetime']} after use{written}"
 
 
 def _break_even_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -325,6 +338,8 @@ def render_cost(summary: Mapping[str, Any], console: Console) -> None:
     from rich.text import Text
 
     width = min(console.width, _WIDEST)
+    for line in warning_lines(summary):
+        console.print(Text(line, style="bold yellow"), width=width)
     console.print(Text(answer(summary), style="bold"), width=width)
     if summary.get("question"):
         console.print(Text(summary["question"], style="dim"), width=width)
@@ -369,14 +384,15 @@ def cost_page(summary: Mapping[str, Any], command: str = "") -> Page:
     return Page(
         name=f"simserve cost: {summary.get('scenario') or 'self-host or API'}",
         answer=told,
-        lines=[summary["question"]] if summary.get("question") else [],
+        lines=[*warning_lines(summary), *([summary["question"]] if summary.get("question") else [])],
         sections=[*pictures, *parts],
         command=command,
     )
 
 
 def _body(summary: Mapping[str, Any]) -> str:
-    parts = [f"<h2>{html.escape(answer(summary))}</h2>"]
+    parts = [f"<p>{html.escape(line)}</p>" for line in warning_lines(summary)]
+    parts.append(f"<h2>{html.escape(answer(summary))}</h2>")
     for part in sections(summary):
         parts.append(f"<h3>{html.escape(part.title)}</h3>")
         parts += [f"<p>{html.escape(line)}</p>" for line in part.lines]

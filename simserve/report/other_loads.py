@@ -23,8 +23,8 @@ NUM_REQUESTS = 600
 """Of one run, at least."""
 _FACTORS = (1.0, 1.41, 0.71, 2.0, 0.5, 1.19, 2.83, 1.68)
 """Times the scenario's load, the most telling first."""
-_MOST_REQUESTS = 8_000
-"""Measured requests of all runs, from which on no further load is tried: of a large fleet fewer loads are shown."""
+BUDGET = 20_000
+"""Requests that all runs may simulate together: a load that takes more than what is left is not tried."""
 _LEAST_LOADS = 3
 _MOST_FURTHER = 3
 """Halvings below and doublings above, where goodput is highest at the end of what was tried."""
@@ -34,8 +34,8 @@ _KEPT = ("p95_ttft", "p95_tpot", "goodput", "throughput", "attainment")
 def other_loads(asked: Scenario | ResolvedScenario) -> dict[str, Any] | None:
     """Return what short runs at other loads measured; None without an objective, or without a load to scale.
 
-    A trace, all requests at once, and what happens at times of its own (faults, autoscaling, a day's curve) have no
-    such load; where one load takes too many requests already, it is None too.
+    A trace, all requests at once, and what happens at times of its own (faults, autoscaling, a day's curve, a probe
+    that restarts replicas) have no such load; where the budget does not reach for three loads, it is None too.
 
     Returns:
         ``loads`` ascending, ``own`` the scenario's, ``is_closed`` whether they are clients, ``requests`` of the
@@ -45,7 +45,9 @@ def other_loads(asked: Scenario | ResolvedScenario) -> dict[str, Any] | None:
     scenario = asked if isinstance(asked, Scenario) else asked.scenario
     workload = scenario.workload
     no_load = workload.trace is not None or isinstance(workload.arrivals, AllAtOnceArrivals) or has_two_loads(scenario)
-    if no_load or objective(scenario) is None or has_own_clock(scenario):
+    # A fleet that restarts replicas because they are busy, and tries what they held again, may never come to an end.
+    has_clock = has_own_clock(scenario) or scenario.deployment.liveness is not None
+    if no_load or objective(scenario) is None or has_clock:
         return None
     is_closed, probe = is_closed_loop(scenario), probe_of(asked)
     own = load_of(scenario, own_traffic(scenario))
@@ -53,15 +55,16 @@ def other_loads(asked: Scenario | ResolvedScenario) -> dict[str, Any] | None:
 
     def measure(load: float) -> None:
         load = float(max(1, round(load))) if is_closed else float(f"{load:.4g}")
-        if load not in found and sum(len(each.met) for each in found.values()) < _MOST_REQUESTS:
+        left = BUDGET - sum(trial.num_simulated for trial in found.values())
+        if load not in found and probe.num_simulated(load, NUM_REQUESTS) <= left:
             found[load] = probe(load, 0, NUM_REQUESTS)
 
     for factor in _FACTORS:
         measure(own * factor)
-    for end, factor in ((max, 2.0), (min, 0.5)):
-        _further(found, measure, end, factor)
     if len(found) < _LEAST_LOADS:
         return None
+    for end, factor in ((max, 2.0), (min, 0.5)):
+        _further(found, measure, end, factor)
     loads = sorted(found)
     return {
         "own": own,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from simserve.report.quantities import text_columns
+from simserve.unfinished import remove_abandoned, unfinished
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -95,12 +96,13 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    remove_abandoned(path.parent)
+    beside = unfinished(path)
     try:
-        unfinished.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(unfinished, path)
+        beside.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(beside, path)
     finally:
-        unfinished.unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
 
 
 @cache

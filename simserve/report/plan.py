@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.plan.plan import Plan
+from simserve.report.answer import warning_lines
 from simserve.report.page import Page, Section, html_cells
 from simserve.report.plan_lines import answer_lines, miss_lines, robustness_lines, self_host_lines, single_lines
 from simserve.report.plan_tables import (
@@ -83,7 +84,7 @@ def plan_page(summary: Mapping[str, Any], command: str) -> Page:
         name=f"simserve plan: {summary['scenario']}",
         answer=answer[0],
         verdict="holds" if summary["feasible"] else "missed",
-        lines=answer[1:],
+        lines=[*warning_lines(summary), *answer[1:]],
         sections=sections,
         command=command,
     )
@@ -96,6 +97,8 @@ def render_plan(summary: Mapping[str, Any], console: Console) -> None:
     from rich.text import Text
 
     width = min(console.width, _WIDEST)
+    for line in warning_lines(summary):
+        console.print(Text(line, style="bold yellow"), width=width)
     for position, (title, lines, table) in enumerate(plan_sections(summary)):
         if position:
             console.print()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simserve.planner.sweep.point import OK, Row
 from simserve.planner.sweep.sweep import Sweep
+from simserve.report.answer import warning_lines
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, counted, dollars, listed, number, share
 
@@ -66,7 +67,7 @@ def sweep_lines(answer: Sweep, out: Path | None = None) -> list[str]:
         first = f"{done} of {answer.num_points:,} are done{failed}."
     else:
         first = f"{done}{failed}" + (f": {out}" if out is not None else ".")
-    lines = [first, *_reach_lines(answer)]
+    lines = [*warning_lines(answer.summary), first, *_reach_lines(answer)]
     if answer.num_resumed:
         lines.append(f"{counted(answer.num_resumed, 'point')} had been finished before.")
     if len(answer.rows) > _MOST_ROWS:

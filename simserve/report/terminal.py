@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from simserve.metrics.result import RunResult
 from simserve.profiles.quality import quality_lines
 from simserve.report import facts
-from simserve.report.answer import answer, steady_state_caveat, verdict, warnings
+from simserve.report.answer import answer, steady_state_caveat, verdict, warning_lines, warnings
 from simserve.report.arriving import traffic
 from simserve.report.classes import CLASS_COLUMNS, class_rows
 from simserve.report.fleet import door_lines, fleet_lines, front_lines, stream_lines, user_lines
@@ -48,6 +48,8 @@ def render_run(result: RunResult, console: Console, folder: Path | None) -> None
     from rich.text import Text
 
     width = min(console.width, _WIDEST)
+    for line in warning_lines(result.summary["simserve"]):
+        console.print(Text(line, style="bold yellow"), width=width)
     console.print(Text(answer(result), style=_STYLES[verdict(result)]), width=width)
     if result.summary["completed"]:
         console.print(Text(result.summary["simserve"]["bottleneck"]["explanation"]), width=width)
@@ -125,7 +127,7 @@ def _trust(result: RunResult, folder: Path | None) -> Table:
         "Quality": quality_lines(result.summary["simserve"].get("quality", ())),
     }
     table = _listed(sections)
-    cautions = warnings(result)
+    cautions = warnings(result)[len(result.summary["simserve"].get("warnings", ())) :]
     if cautions:
         _add(table, "Warnings", cautions, style="yellow")
     if folder is not None:

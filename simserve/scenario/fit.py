@@ -13,7 +13,7 @@ from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.quality import published_quality
 from simserve.scenario.formats import formats_available
 from simserve.scenario.kv_offload import offload_lines
-from simserve.scenario.resolve import ResolvedScenario, replica_shape
+from simserve.scenario.resolve import ResolvedScenario, leading_warnings, replica_shape
 from simserve.scenario.schema import Scenario
 
 _LARGEST_TENSOR_PARALLEL = 64
@@ -121,6 +121,7 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
 
     memory, shape = resolved.memory, resolved.shape
     return {
+        "warnings": leading_warnings(resolved.scenario),
         "fits": memory.fits,
         "model": shape.model.name,
         "hardware": shape.hardware.name,

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from simserve.errors import SimserveError, UsageError
+from simserve.documents import read_text
+from simserve.errors import InputError, SimserveError, UsageError
 from simserve.metrics.stored import REQUESTS_FILE, RESULT_FILE, SCENARIO_FILE, TIMESERIES_FILE
 from simserve.scenario.schema import Scenario
+from simserve.unfinished import remove_abandoned, unfinished
 
 RESULTS_FOLDER = Path("results")
 OPTIONAL_FILES = ("timeline.json", "timeline.json.gz", "metrics.prom")
@@ -44,7 +46,8 @@ def staged_folder(folder: Path, scenario: Scenario, *, force: bool = False) -> I
         SimserveError: Writing failed on the way: the disk is full, or the folder went away.
     """
     _check_content(folder, scenario, force)
-    staging = folder.parent / f".{folder.name}.{os.getpid()}.partial"
+    remove_abandoned(folder.parent)
+    staging = unfinished(folder)
     made = _make(staging, folder)
     try:
         yield staging
@@ -88,8 +91,8 @@ def _check_content(folder: Path, scenario: Scenario, force: bool) -> None:
 def _owner(folder: Path) -> object:
     """Return the hash of the scenario whose result a folder holds; None: it holds none."""
     try:
-        return json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))["simserve"]["scenario_hash"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return json.loads(read_text(folder / RESULT_FILE))["simserve"]["scenario_hash"]
+    except (InputError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simserve.errors import ScenarioError
 from simserve.metrics.energy import Grid
-from simserve.profiles.gpu_prices import GpuPrice, RentalKind, listed_offers, offers
+from simserve.profiles.gpu_prices import (
+    GpuPrice,
+    RentalKind,
+    SellerClass,
+    class_price,
+    listed_offers,
+    offers,
+    seller_class,
+)
 from simserve.profiles.hardware import HardwareProfile
 from simserve.scenario.pricing_spec import OwnedSpec, PricingSpec
 
@@ -55,26 +64,45 @@ def gpu_hour(pricing: PricingSpec, hardware: HardwareProfile) -> GpuHour:
     if pricing.purchase == "owned":
         return _owned(pricing.owned or OwnedSpec(), hardware)
     kind: RentalKind = pricing.purchase or "on_demand"
-    found = offers(hardware.prices, kind, pricing.provider)
-    if not found:
+    at = seller_class(pricing.provider)
+    price = _of_seller(pricing, hardware, kind) if at is None else _of_class(at, hardware, kind)
+    if price is None:
         if pricing.purchase is None and pricing.provider is None:
             return GpuHour(None, f"no price in {hardware.name}; set pricing.gpu_hour_usd")
         raise _no_offer(pricing, hardware, kind)
-    if kind == "on_demand" and pricing.provider is None and hardware.default_price is not None:
-        found = [price for price in hardware.prices if price.kind == kind]
-    return _rented(found, hardware, kind, pricing.provider)
+    return price
 
 
-def _rented(found: list[GpuPrice], hardware: HardwareProfile, kind: RentalKind, provider: str | None) -> GpuHour:
-    usd = statistics.median(price.usd_per_hour for price in found)
-    dates = sorted({price.date for price in found})
-    seen = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+def _of_seller(pricing: PricingSpec, hardware: HardwareProfile, kind: RentalKind) -> GpuHour | None:
+    """Return what one seller asks; of several offers of one day the median."""
+    found = offers(hardware.prices, kind, pricing.provider)
+    if not found:
+        return None
     term = f" for {found[0].term}" if len(found) == 1 and found[0].term else ""
-    whose = f"{_TERMS[kind]} price of {hardware.name}"
-    source = (
-        f"median {whose}, seen {seen}" if provider is None else f"{whose}{term} at {found[0].provider}, seen {seen}"
-    )
-    return GpuHour(usd, source, date=dates[-1])
+    source = f"{_TERMS[kind]} price of {hardware.name}{term} at {found[0].provider}, seen {_seen(found)}"
+    return GpuHour(statistics.median(price.usd_per_hour for price in found), source, date=found[0].date)
+
+
+def _of_class(at: SellerClass, hardware: HardwareProfile, kind: RentalKind) -> GpuHour | None:
+    """Return what a class of sellers asks, and what that is fitted to."""
+    price = class_price(hardware.prices, kind, at)
+    if price is None:
+        return None
+    terms = {each.term for each in price.offers}
+    term = f" for {price.offers[0].term}" if len(terms) == 1 and price.offers[0].term else ""
+    whose = f"{_TERMS[kind]} price of {hardware.name}{term}"
+    count = f"{len(price.offers)} offer{'s' if len(price.offers) > 1 else ''}"
+    if price.is_fitted:
+        there = f"{price.num_there or 'none'} there"
+        source = f"fitted {whose} at {at}s, from {count} ({there}), seen {_seen(price.offers)}"
+    else:
+        source = f"median {whose} of {count}, seen {_seen(price.offers)}"
+    return GpuHour(price.usd_per_hour, source, date=max(each.date for each in price.offers))
+
+
+def _seen(found: Sequence[GpuPrice]) -> str:
+    dates = sorted({price.date for price in found})
+    return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
 
 
 def _no_offer(pricing: PricingSpec, hardware: HardwareProfile, kind: str) -> ScenarioError:

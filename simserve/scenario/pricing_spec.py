@@ -62,7 +62,8 @@ class PricingSpec(FrozenModel):
     purchase: Purchase | None = None
     """Terms: `on_demand` (as if absent), `reserved`, `spot`, or `owned`, which is bought and written off."""
     provider: Annotated[str, Field(min_length=1)] | None = None
-    """Whose price, as the hardware profile names it. Absent: the median of all on these terms."""
+    """Whose price: a seller, as the hardware profile names it, or a class of sellers, whose price is fitted:
+    `specialised cloud` (as if absent), `hyperscaler` or `marketplace`."""
     owned: OwnedSpec | None = None
     """Price and years of GPUs that are bought; only with `purchase: owned`."""
     electricity_usd_per_kwh: Usd | None = None

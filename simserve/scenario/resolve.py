@@ -83,6 +83,22 @@ class ResolvedScenario:
         return self.scenario.deployment.num_gpus
 
 
+def leading_warnings(*scenarios: Scenario) -> list[str]:
+    """Return what leads every answer about scenarios: which of their models has an architecture that is assumed.
+
+    Raises:
+        ProfileError: A model is missing or invalid.
+    """
+    named = {}
+    for scenario in scenarios:
+        deployment = scenario.deployment
+        drafts = None if deployment.speculative is None else deployment.speculative.draft_model
+        for name in (scenario.model, *(pool.model for pool in deployment.pools), drafts):
+            if name is not None:
+                named[name] = load_model(name, scenario.folder).assumption
+    return list(dict.fromkeys(each for each in named.values() if each is not None))
+
+
 def resolve(scenario: Scenario | ResolvedScenario, connector: str | None = None) -> ResolvedScenario:
     """Return the scenario with its profiles loaded and its engine and memory resolved; a resolved one as it is.
 

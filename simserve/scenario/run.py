@@ -29,7 +29,7 @@ from simserve.scenario.objective import objective
 from simserve.scenario.pools import pool_setups
 from simserve.scenario.pricing import grid
 from simserve.scenario.replication import replicate
-from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.scenario.resolve import ResolvedScenario, leading_warnings, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.seats import limit_gains, seats_curve
 from simserve.scenario.speculative import speculation_facts
@@ -310,6 +310,7 @@ def _facts(
         fidelity=priced.fidelity,
         fidelity_by_operator=dict(priced.operators),
         expected_error=_expected_error(resolved, simulation),
+        warnings=leading_warnings(scenario),
         engine_resolved={
             **resolved.shape.engine.model_dump(),
             "notes": [
@@ -380,8 +381,9 @@ def _speculation(
 def _expected_error(resolved: ResolvedScenario, simulation: Simulation) -> dict[str, Any] | str:
     """Return how wrong runs of this class were, by the requests that were in flight on average."""
     shape = resolved.shape
-    if shape.speculation is not None:
-        # No server that decodes speculatively has been compared.
+    models = [pool.shape.model for pool in resolved.pools] or [shape.model]
+    if shape.speculation is not None or any(model.has_unmeasured_layers for model in models):
+        # No server that decodes speculatively, or has such layers, has been compared.
         return UNVALIDATED
     deployment = resolved.scenario.deployment
     replicas = sum(pool.replicas for pool in deployment.pools) or deployment.replicas

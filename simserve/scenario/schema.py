@@ -34,6 +34,9 @@ from simserve.workload.class_spec import LatencyLimits
 from simserve.workload.spec import WorkloadSpec
 
 _HASH_LENGTH = 12
+MAX_REPLICATIONS = 1000
+"""Most runs of one scenario: an interval over a thousand is a thirtieth of the spread of one run, and all summaries are
+kept in memory."""
 
 
 class SLOSpec(LatencyLimits):
@@ -71,7 +74,7 @@ class RunSpec(FrozenModel):
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of every random stream; the same seed gives the same result files, byte for byte."""
-    replications: Annotated[int, Field(ge=1)] = 1
+    replications: Annotated[int, Field(ge=1, le=MAX_REPLICATIONS)] = 1
     """Independent runs; two or more give 95 % confidence intervals. With a precision: the least of them."""
     precision: Annotated[
         float | None,
@@ -80,7 +83,7 @@ class RunSpec(FrozenModel):
     ] = None
     """Runs are added until the 95 % interval of every latency is this narrow, half its width over the mean (and that
     of the attainment one percentage point); `2%` or 0.02. Absent: `replications` runs."""
-    max_replications: Annotated[int, Field(ge=2)] = 50
+    max_replications: Annotated[int, Field(ge=2, le=MAX_REPLICATIONS)] = 50
     """With a precision: the most runs."""
     warmup: Annotated[
         Literal["auto", "none"] | float,

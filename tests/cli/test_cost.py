@@ -150,14 +150,24 @@ def test_utilization_divides_what_a_rate_is_worth(cost: Any) -> None:
 
 def test_an_api_alone_has_a_bill(cost: Any, simserve: Simserve) -> None:
     """Without GPUs there is nothing to compare, and still a month's price; cached tokens cost less."""
-    flags = "--api gpt-4o --requests-per-month 1000 --prompt-tokens 1000 --output-tokens 100"
+    flags = "--api gpt-4o --requests-per-month 1000 --prompt-tokens 4000 --output-tokens 100"
 
     plain, cached = cost(flags), cost(flags + " --cached-share 0.5")
 
-    assert plain["api"]["usd_per_month"] == pytest.approx(1000 * (1000 * 2.5 + 100 * 10) / 1e6)
-    assert cached["api"]["usd_per_month"] == pytest.approx(1000 * (500 * 2.5 + 500 * 1.25 + 100 * 10) / 1e6)
+    assert plain["api"]["usd_per_month"] == pytest.approx(1000 * (4000 * 2.5 + 100 * 10) / 1e6)
+    assert cached["api"]["usd_per_month"] == pytest.approx(1000 * (2000 * 2.5 + 2000 * 1.25 + 100 * 10) / 1e6)
     assert plain["self_host"]["usd_per_month"] is None
-    assert simserve("cost", *flags.split()).stdout.startswith("gpt-4o costs $3.50 a month")
+    assert simserve("cost", *flags.split()).stdout.startswith("gpt-4o costs $11.00 a month")
+
+
+def test_a_share_of_cached_tokens_that_the_api_does_not_cache_is_refused(simserve: Simserve) -> None:
+    """250 tokens are fewer than the 1,024 that OpenAI's cache takes: the bill would be too low."""
+    flags = "--api gpt-4o --requests-per-month 1000 --prompt-tokens 500 --output-tokens 100 --cached-share 0.5"
+
+    outcome = simserve("cost", *flags.split())
+
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert "makes a prefix of 250 tokens, and gpt-4o caches from 1,024 on" in outcome.stderr
 
 
 def test_the_documented_keys_are_there(cost: Any) -> None:

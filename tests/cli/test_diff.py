@@ -71,7 +71,7 @@ def test_json_and_markdown_hold_the_same_figures(simserve: Simserve, results: li
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["before", "nowhere"], 104, "cannot be read"),
+        (["before", "nowhere"], 104, "no such file"),
         (["before", "before", "--tolerance", "five"], 2, "--tolerance: 'five' must be a share"),
         (["before", "before", "--tolerance", "p99=5%"], 2, "not a figure"),
         (["before", "before", "--format", "pdf"], 2, "text, md, json"),

@@ -98,6 +98,38 @@ def test_sigterm_keeps_what_is_done_as_an_interrupt_does(folder: Path, small: st
     assert (kept["interrupted"], kept["replications"]["done"]) == (True, 2)
 
 
+_INTERRUPTED_AND_BROKEN = """
+import os, signal, sys
+from simserve.cli import main
+
+def broken(arguments):
+    try:
+        os.kill(os.getpid(), signal.{name})
+        while True:
+            pass
+    except KeyboardInterrupt:
+        raise KeyError("none") from None
+
+main._run_app = broken
+sys.exit(main.main(["gpus"]))
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_what_breaks_because_of_an_interrupt_is_the_interrupt(folder: Path, name: str) -> None:
+    """A library that is stopped half-way through its imports may raise anything afterwards: 105, and no defect."""
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_AND_BROKEN.format(name=name)],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (105, "simserve: error: interrupted\n")
+
+
 @pytest.mark.parametrize(
     "arguments", ["gpus", "gpus --json", "schema", "scenarios chatbot", "memory chatbot", "--help"]
 )

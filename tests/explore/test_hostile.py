@@ -87,6 +87,15 @@ def dribble(client: socket.socket) -> None:
         time.sleep(0.25)
 
 
+def test_idle_connections_keep_nobody_out(address: tuple[str, int]) -> None:
+    """Three hundred of one client, opened again as fast as they are hung up on: others are answered at once."""
+    with ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(address, timeout=20))
+
+        assert [ask(address, "/"), ask(address, "/api/batching", {})] == [200, 200]
+
+
 def test_a_client_that_dribbles_bytes_is_hung_up_on(address: tuple[str, int]) -> None:
     """However regularly it sends."""
     with socket.create_connection(address, timeout=20) as client:

@@ -11,9 +11,10 @@ import pytest
 
 from simserve import api
 from simserve.errors import InputError
-from simserve.metrics.files import write_result
+from simserve.metrics.files import _database, _write_parquet, write_result
 from simserve.metrics.result import RunResult
-from simserve.metrics.stored import read_result
+from simserve.metrics.stored import _read_table, read_result
+from simserve.metrics.tables import Column
 
 _UNTOLD = ("reason", "is_truncated", "itl_max")
 
@@ -96,4 +97,28 @@ def test_a_table_of_an_earlier_version_says_what_to_do(result: RunResult, tmp_pa
     (tmp_path / "other" / "timeseries.parquet").replace(tmp_path / "timeseries.parquet")
 
     with pytest.raises(InputError, match="run the scenario again"):
+        read_result(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["result.json", "scenario.resolved.yaml"])
+def test_figures_that_no_run_gave_are_refused(result: RunResult, tmp_path: Path, name: str) -> None:
+    """A changed digit is told, whichever file it stands in."""
+    write_result(result, tmp_path)
+    text = (tmp_path / name).read_text()
+    changed = next(place for place, letter in enumerate(text) if letter.isdigit())
+    (tmp_path / name).write_text(f"{text[:changed]}{(int(text[changed]) + 1) % 10}{text[changed + 1 :]}")
+
+    with pytest.raises(InputError, match="is not what the run wrote; run the scenario again"):
+        read_result(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["requests.parquet", "timeseries.parquet"])
+def test_a_table_without_a_column_is_refused(result: RunResult, tmp_path: Path, name: str) -> None:
+    """In one line, not as a defect."""
+    write_result(result, tmp_path)
+    metadata = _read_table(tmp_path / name)[1]
+    with _database() as database:
+        _write_parquet(database, tmp_path / name, [Column("mine", np.zeros(3), "DOUBLE")], metadata)
+
+    with pytest.raises(InputError, match=r"requests\.parquet or timeseries\.parquet that is not what the run wrote"):
         read_result(tmp_path)

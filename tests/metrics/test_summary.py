@@ -49,6 +49,7 @@ TOP_LEVEL = [
     "simserve",
 ]
 INNER = {
+    "warnings": None,
     "version": None,
     "seed": None,
     "scenario_name": None,

@@ -80,7 +80,7 @@ def test_a_window_bounds_the_pairs_of_a_prompt() -> None:
 def test_an_engine_gets_its_own_kernel_and_width_of_kv() -> None:
     """vLLM with FP8 KV; an engine without a curve takes the first; a latent model its latent kernel."""
     plain, narrow, other = (
-        fitted_attention(make_shape(engine=engine, kv_cache_dtype=kv))
+        fitted_attention(shape := make_shape(engine=engine, kv_cache_dtype=kv), shape.model.attention_layers[0])
         for engine, kv in (("vllm", "auto"), ("vllm", "fp8"), ("tgi", "auto"))
     )
 
@@ -95,4 +95,6 @@ def test_an_engine_gets_its_own_kernel_and_width_of_kv() -> None:
 
 def test_a_gpu_without_curves_keeps_its_class() -> None:
     """An L4 has no fitted attention."""
-    assert fitted_attention(make_shape("l4-24gb")) is None
+    shape = make_shape("l4-24gb")
+
+    assert fitted_attention(shape, shape.model.attention_layers[0]) is None

@@ -59,8 +59,10 @@ def test_a_long_prompt_pays_for_the_keys_that_were_chosen() -> None:
 
 def test_a_short_prompt_attends_to_all_of_itself() -> None:
     """Up to 2,048 tokens the pairs are those of dense attention, counted with the tokens of the step."""
-    seconds = sparse_prompt_seconds(SPARSE, MACHINE, np.array([0.0, 1024.0, 2048.0, 2049.0, 8192.0]), 1e-12)
+    layers, dense = (shape.model.attention_layers[0] for shape in (SPARSE, make_shape()))
+
+    seconds = sparse_prompt_seconds(layers, 8, MACHINE, np.array([0.0, 1024.0, 2048.0, 2049.0, 8192.0]), 1e-12)
 
     assert seconds[:3] == pytest.approx([0.0, 0.5e-12 * 1024**2, 0.5e-12 * 2048**2])
     assert (np.diff(seconds) > 0).all()
-    assert not sparse_prompt_seconds(make_shape(), MACHINE, np.array([8192.0]), 1e-12).any()
+    assert not sparse_prompt_seconds(dense, 1, MACHINE, np.array([8192.0]), 1e-12).any()

@@ -221,7 +221,8 @@ def test_the_affine_forms_of_real_attention_follow_the_calls() -> None:
     operators = measured_operators(REAL, "vllm")
     model = make_shape().model
     decode, prompts = (
-        operators.attention(f"{kind}_attention_perf", model, 1, False) for kind in ("generation", "context")
+        operators.attention(f"{kind}_attention_perf", model.attention_layers[0], 1, False)
+        for kind in ("generation", "context")
     )
     assert decode is not None
     assert prompts is not None

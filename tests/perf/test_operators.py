@@ -85,14 +85,14 @@ def test_popular_experts_leave_others_unread() -> None:
 
 def test_decode_attention_reads_keys_and_values() -> None:
     """Llama-3.1-8B: 4,096 B a token and layer at the full bandwidth."""
-    attention = attention_of(make_model(), 1, 2.0)
+    attention = attention_of(make_model().attention_layers[0], 1, 2.0)
 
     assert decode_key_seconds(attention, MACHINE, "bf16", is_flash=True) == pytest.approx(4096 / 1e12)
 
 
 def test_standard_attention_moves_the_scores() -> None:
     """Four passes over 16-bit scores of 32 heads cost more than flash, in prefill and in decode."""
-    attention = attention_of(make_model(), 1, 2.0)
+    attention = attention_of(make_model().attention_layers[0], 1, 2.0)
 
     decode = decode_key_seconds(attention, MACHINE, "bf16", is_flash=False)
     flash = prefill_pair_seconds(attention, MACHINE, "bf16", is_flash=True)
@@ -114,7 +114,7 @@ def test_latent_attention_decodes_in_its_latent_space() -> None:
     }
     model = make_model(num_attention_heads=16, num_key_value_heads=16, head_dim=192, mla=latent)
 
-    attention = attention_of(model, 1, 2.0)
+    attention = attention_of(model.attention_layers[0], 1, 2.0)
 
     assert attention.decode_flops_per_key == 2 * 16 * (576 + 512)
     assert attention.prefill_flops_per_pair == 2 * 16 * (192 + 128)
@@ -154,17 +154,21 @@ def test_an_all_reduce_crosses_a_network_twice() -> None:
 
 def test_layers_of_a_short_window_do_not_grow_with_the_context() -> None:
     """gpt-oss: half of its layers see 128 tokens. A window of thousands is priced as the whole context."""
-    model = make_model("gpt-oss-20b")
+    short, long = make_model("gpt-oss-20b"), make_model("mistral-7b")
+    lines = [
+        (growing_share(model, model.attention_layers[0]), window_keys(model, model.attention_layers[0]))
+        for model in (short, long)
+    ]
 
-    assert (growing_share(model), window_keys(model)) == (0.5, 64.0)
-    assert (growing_share(make_model("mistral-7b")), window_keys(make_model("mistral-7b"))) == (1.0, 0.0)
+    assert lines == [(0.5, 64.0), (1.0, 0.0)]
 
 
 def test_a_window_of_a_thousand_tokens_is_a_straight_line() -> None:
     """Gemma-3: 52 of 62 layers see 1,024; up to 4 windows of context at most 0.375 of one off, beyond a quarter."""
     model = make_model("gemma-3-27b")
     contexts = np.array([0.0, 512.0, 1024.0, 4096.0, 8192.0])
-    line = growing_share(model) * contexts + window_keys(model)
+    layers = model.attention_layers[0]
+    line = growing_share(model, layers) * contexts + window_keys(model, layers)
     seen = (10 * contexts + 52 * np.minimum(contexts, 1024.0)) / 62
     everything = contexts
 

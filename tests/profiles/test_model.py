@@ -14,6 +14,8 @@ from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import Gemm
 from simserve.validation import validate
 
+# Of the published checkpoint; where that is stored in few bits, as huggingface/transformers (5.23) builds the model
+# from its configuration, with score corrections of routers and scalars of layers, which are buffers there.
 EXACT_PARAMETERS = {
     "llama-2-7b": 6_738_415_616,
     "llama-2-13b": 13_015_864_320,
@@ -69,6 +71,33 @@ EXACT_PARAMETERS = {
     "mistral-large-123b": 122_610_069_504,
     "deepseek-coder-1.3b": 1_346_471_936,
     "deepseek-coder-6.7b": 6_740_512_768,
+    "deepseek-v3.2": 671_877_944_064,
+    "deepseek-v4-flash": 284_332_240_471,
+    "deepseek-v4-pro": 1_572_997_201_763,
+    "glm-4.5-air": 106_852_251_264,
+    "glm-5.1": 743_911_218_432,
+    "glm-5.2": 743_377_019_904,
+    "glm-5.3": 743_377_019_904,
+    "kimi-k2.5": 1_026_408_232_448,
+    "qwen3.5-27b": 26_895_998_464,
+    "qwen3.5-35b-a3b": 34_660_610_688,
+    "qwen3.5-122b-a10b": 122_111_526_912,
+    "gemma-3-4b": 3_880_263_168,
+    "gemma-3-12b": 11_766_034_176,
+    "gemma-4-26b-a4b": 25_233_141_790,
+    "gemma-4-31b": 30_697_345_340,
+    "mistral-small-24b": 23_572_403_200,
+    "minimax-m2.7": 228_689_764_864,
+    "minimax-m3": 426_174_572_928,
+    "nemotron-3-nano-30b-a3b": 31_577_940_288,
+    "nemotron-3-super-120b-a12b": 120_668_707_840,
+    "nemotron-3-ultra-550b-a55b": 549_308_993_536,
+    "step-3.7-flash": 196_956_130_368,
+    "mimo-v2-flash": 308_778_780_864,
+    "qwen3-vl-235b-a22b": 235_093_634_560,
+    "qwen3-vl-32b": 32_762_123_264,
+    "qwen3-coder-480b-a35b": 480_154_875_392,
+    "llama-4-maverick": 400_711_848_960,
 }
 
 # Parameters that the published checkpoint stores beside the language model of the profile: a tied head a second
@@ -77,10 +106,18 @@ STORED_BESIDE = {
     "falcon-40b": 65_024 * 8192,
     "falcon-180b": 65_024 * 14_848,
     "gemma-3-27b": 423_060_336,
+    "gemma-3-4b": 419_816_304,
+    "gemma-3-12b": 421_290_864,
+    "mistral-small-24b": 438_958_080,
     "llama-4-scout": 871_932_416,
+    "llama-4-maverick": 871_932_416,
 }
 
-# What publishers state, billions, with the tolerance of their rounding. gpt-oss leaves the embedding out.
+# Published to two digits: half of the last one is more than 1 %.
+ROUNDING = {"deepseek-v4-pro": 0.05 / 1.6}
+
+# What publishers state, billions, with the tolerance of their rounding; where they leave the embedding out (gpt-oss,
+# GLM-4.5, Step, MiniMax-M3), or the head too, it is added.
 ADVERTISED_ACTIVE = {
     "mixtral-8x7b": (12.9, 0.005),
     "mixtral-8x22b": (39, 0.005),
@@ -96,6 +133,27 @@ ADVERTISED_ACTIVE = {
     "minimax-m2": (10, 0.11),
     "gpt-oss-20b": (3.61 + 0.58, 0.005),
     "gpt-oss-120b": (5.13 + 0.58, 0.005),
+    "deepseek-v3.2": (37, 0.04),
+    "deepseek-v4-flash": (13 + 0.53, 0.03),
+    "deepseek-v4-pro": (49, 0.02),
+    "glm-4.5-air": (12 + 1.24, 0.02),
+    "glm-5.1": (40, 0.05),
+    "glm-5.2": (40, 0.04),
+    "glm-5.3": (40, 0.04),
+    "kimi-k2.5": (32, 0.03),
+    "qwen3.5-35b-a3b": (3, 0.16),
+    "qwen3.5-122b-a10b": (10, 0.03),
+    "gemma-4-26b-a4b": (3.8, 0.01),
+    "minimax-m2.7": (10, 0.11),
+    "minimax-m3": (23 + 2.46, 0.03),
+    "nemotron-3-nano-30b-a3b": (3.5, 0.03),
+    "nemotron-3-super-120b-a12b": (12, 0.07),
+    "nemotron-3-ultra-550b-a55b": (55, 0.02),
+    "step-3.7-flash": (11 + 1.06, 0.01),
+    "mimo-v2-flash": (15, 0.03),
+    "qwen3-vl-235b-a22b": (22, 0.01),
+    "qwen3-coder-480b-a35b": (35, 0.02),
+    "llama-4-maverick": (17, 0.02),
 }
 
 KV_BYTES_PER_TOKEN_16_BIT = {
@@ -142,11 +200,28 @@ KV_BYTES_PER_TOKEN_16_BIT = {
     "gpt-oss-20b": 24 * 2 * 8 * 64 * 2,
     "gpt-oss-120b": 73_728,
     "llama-4-scout": 48 * 2 * 8 * 128 * 2,
+    # keys of 192, values of 128; 4 key-value heads, 8 in the layers of a window
+    "mimo-v2-flash": (9 * 4 + 39 * 8) * (192 + 128) * 2,
+    "step-3.7-flash": 45 * 2 * 8 * 128 * 2,
+    # 5 layers of 2 heads of 512, 25 of 8 of 256; 10 of 4 of 512, 50 of 16 of 256
+    "gemma-4-26b-a4b": 2 * (5 * 2 * 512 + 25 * 8 * 256) * 2,
+    "gemma-4-31b": 2 * (10 * 4 * 512 + 50 * 16 * 256) * 2,
+    # sparse: a BF16 index key of 128 in 57 of 60 layers
+    "minimax-m3": 60 * 2 * 4 * 128 * 2 + 57 * 128 * 2,
+    # compressed: 584 bytes an entry for 4 tokens with an index key of 132, or for 128
+    "deepseek-v4-flash": 21 * (584 + 132) / 4 + 20 * 584 / 128,
+    "deepseek-v4-pro": 30 * (584 + 132) / 4 + 31 * 584 / 128,
+    # Mamba-2 beside attention in 6, 8 and 12 layers
+    "nemotron-3-nano-30b-a3b": 6 * 2 * 2 * 128 * 2,
+    "nemotron-3-super-120b-a12b": 8 * 2 * 2 * 128 * 2,
+    "nemotron-3-ultra-550b-a55b": 12 * 2 * 2 * 128 * 2,
     # latent: layers x (kv_lora_rank + qk_rope_head_dim) x 2 bytes, with the indexer 132 bytes a layer more
     "deepseek-v3": 70_272,
     "deepseek-r1": 61 * (512 + 64) * 2,
     "kimi-k2": 61 * (512 + 64) * 2,
     "glm-5": 78 * ((512 + 64) * 2 + 132),
+    # an indexer in 21 of 78 layers
+    "glm-5.2": 78 * (512 + 64) * 2 + 21 * 132,
     # hybrid: every fourth layer has keys and values, the others a state
     "qwen3-next-80b-a3b": 12 * 2 * 2 * 256 * 2,
     "qwen3.5-397b-a17b": 15 * 2 * 2 * 256 * 2,
@@ -186,7 +261,7 @@ def test_parameters_are_within_one_percent_of_the_advertised_size(name: str) -> 
     stored = model.num_parameters + STORED_BESIDE.get(name, 0)
 
     assert model.num_parameters_advertised is not None
-    assert stored == pytest.approx(model.num_parameters_advertised, rel=0.01)
+    assert stored == pytest.approx(model.num_parameters_advertised, rel=ROUNDING.get(name, 0.01))
 
 
 @pytest.mark.parametrize("name", sorted(KV_BYTES_PER_TOKEN_16_BIT))
@@ -205,7 +280,11 @@ def test_every_bundled_profile_is_tested() -> None:
     [
         ("falcon-180b", 179_522_565_120),
         ("gemma-3-27b", 27_432_406_640),
+        ("gemma-3-4b", 4_300_079_472),
+        ("gemma-3-12b", 12_187_325_040),
+        ("mistral-small-24b", 24_011_361_280),
         ("llama-4-scout", 108_641_793_536),
+        ("llama-4-maverick", 401_583_781_376),
     ],
 )
 def test_what_checkpoints_store_beside_the_model_is_accounted_for(name: str, total: int) -> None:

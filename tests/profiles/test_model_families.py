@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from simserve.errors import ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.hf_config import from_hf_config
 from simserve.profiles.model import ModelProfile, load_model
+from simserve.validation import validate
 
 CONFIGS = Path(__file__).resolve().parents[2] / "../shared/data/model_configs"
 NOT_ARCHITECTURE = {"name", "source", "checkpoints", "num_parameters_advertised"}
@@ -30,6 +33,28 @@ REFERENCES = [
     ("moonshotai--Kimi-K2-Instruct", "kimi-k2", ()),
     ("moonshotai--Kimi-K2.5", "kimi-k2", ("max_position_embeddings",)),
     ("zai-org--GLM-5-FP8", "glm-5", ()),
+    ("deepseek-ai--DeepSeek-V3.2", "deepseek-v3.2", ()),
+    ("deepseek-ai--DeepSeek-V4-Flash", "deepseek-v4-flash", ()),
+    ("sgl-project--DeepSeek-V4-Flash-FP8", "deepseek-v4-flash", ()),
+    ("deepseek-ai--DeepSeek-V4-Pro", "deepseek-v4-pro", ()),
+    ("zai-org--GLM-5.1", "glm-5.1", ()),
+    ("zai-org--GLM-5.2-FP8", "glm-5.2", ()),
+    ("zai-org--GLM-5.3-FP8", "glm-5.3", ()),
+    ("Qwen--Qwen3.5-27B", "qwen3.5-27b", ()),
+    ("Qwen--Qwen3.5-35B-A3B", "qwen3.5-35b-a3b", ()),
+    ("Qwen--Qwen3.5-122B-A10B", "qwen3.5-122b-a10b", ()),
+    ("MiniMaxAI--MiniMax-M2.7", "minimax-m2.7", ()),
+    ("MiniMaxAI--MiniMax-M3", "minimax-m3", ()),
+    ("nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron-3-nano-30b-a3b", ()),
+    ("nvidia--NVIDIA-Nemotron-3-Super-120B-A12B-FP8", "nemotron-3-super-120b-a12b", ()),
+    ("nvidia--NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", "nemotron-3-ultra-550b-a55b", ()),
+    ("XiaomiMiMo--MiMo-V2-Flash", "mimo-v2-flash", ()),
+    ("stepfun-ai--Step-3.7-Flash", "step-3.7-flash", ("sliding_heads", "max_position_embeddings")),
+    ("nvidia--Gemma-4-26B-A4B-NVFP4", "gemma-4-26b-a4b", ()),
+    ("nvidia--Gemma-4-31B-IT-NVFP4", "gemma-4-31b", ()),
+    ("Qwen--Qwen3-VL-235B-A22B-Instruct", "qwen3-vl-235b-a22b", ()),
+    ("Qwen--Qwen3-VL-32B-Instruct", "qwen3-vl-32b", ()),
+    ("Qwen--Qwen3-Coder-480B-A35B-Instruct", "qwen3-coder-480b-a35b", ()),
 ]
 
 LLAMA: dict[str, Any] = {
@@ -176,6 +201,220 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "torch_dtype": "bfloat16",
         "vocab_size": 250880,
     },
+    "deepseek-v4-flash": {
+        "model_type": "deepseek_ref",
+        "architectures": ["DeepseekV4ForCausalLM"],
+        "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
+        "hc_mult": 4,
+        "head_dim": 512,
+        "hidden_size": 4096,
+        "index_head_dim": 128,
+        "index_n_heads": 64,
+        "index_topk": 512,
+        "max_position_embeddings": 1048576,
+        "moe_intermediate_size": 2048,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_attention_heads": 64,
+        "num_experts_per_tok": 6,
+        "num_hash_layers": 3,
+        "num_hidden_layers": 43,
+        "num_key_value_heads": 1,
+        "num_nextn_predict_layers": 1,
+        "o_groups": 8,
+        "o_lora_rank": 1024,
+        "q_lora_rank": 1024,
+        "qk_rope_head_dim": 64,
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+        "sliding_window": 128,
+        "topk_method": "noaux_tc",
+        "torch_dtype": "bfloat16",
+        "vocab_size": 129280,
+    },
+    "glm-5.2": {
+        "model_type": "glm_moe_dsa",
+        "dtype": "bfloat16",
+        "first_k_dense_replace": 3,
+        "hidden_size": 6144,
+        "index_head_dim": 128,
+        "index_n_heads": 32,
+        "index_skip_topk_offset": 3,
+        "index_topk": 2048,
+        "index_topk_freq": 4,
+        "intermediate_size": 12288,
+        "kv_lora_rank": 512,
+        "max_position_embeddings": 1048576,
+        "moe_intermediate_size": 2048,
+        "moe_layer_freq": 1,
+        "n_group": 1,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_attention_heads": 64,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 78,
+        "num_key_value_heads": 64,
+        "num_nextn_predict_layers": 1,
+        "q_lora_rank": 2048,
+        "qk_nope_head_dim": 192,
+        "qk_rope_head_dim": 64,
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+        "v_head_dim": 256,
+        "vocab_size": 154880,
+    },
+    "minimax-m3": {
+        "model_type": "minimax_m3",
+        "text_config": {
+            "dense_intermediate_size": 12288,
+            "dtype": "bfloat16",
+            "head_dim": 128,
+            "hidden_size": 6144,
+            "intermediate_size": 3072,
+            "max_position_embeddings": 1048576,
+            "moe_layer_freq": [0] * 3 + [1] * 57,
+            "n_shared_experts": 1,
+            "num_attention_heads": 64,
+            "num_experts_per_tok": 4,
+            "num_hidden_layers": 60,
+            "num_key_value_heads": 4,
+            "num_local_experts": 128,
+            "num_nextn_predict_layers": 1,
+            "shared_intermediate_size": 3072,
+            "sparse_attention_config": {
+                "sparse_attention_freq": [0] * 3 + [1] * 57,
+                "sparse_block_size": 128,
+                "sparse_index_dim": 128,
+                "sparse_num_index_heads": 4,
+                "sparse_topk_blocks": 16,
+                "use_sparse_attention": True,
+            },
+            "tie_word_embeddings": False,
+            "use_qk_norm": True,
+            "qk_norm_type": "per_head",
+            "use_routing_bias": True,
+            "vocab_size": 200064,
+        },
+    },
+    "mimo-v2-flash": {
+        "model_type": "mimo_v2_flash",
+        "add_full_attention_sink_bias": False,
+        "add_swa_attention_sink_bias": True,
+        "attention_bias": False,
+        "attention_chunk_size": 128,
+        "head_dim": 192,
+        "hidden_size": 4096,
+        "hybrid_layer_pattern": [0, 1, 1, 1, 1, *[0, 1, 1, 1, 1, 1] * 7, 0],
+        "intermediate_size": 16384,
+        "max_position_embeddings": 262144,
+        "moe_intermediate_size": 2048,
+        "moe_layer_freq": [0] + [1] * 47,
+        "n_routed_experts": 256,
+        "n_shared_experts": None,
+        "num_attention_heads": 64,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 4,
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+        "sliding_window": 128,
+        "swa_head_dim": 192,
+        "swa_num_attention_heads": 64,
+        "swa_num_key_value_heads": 8,
+        "swa_v_head_dim": 128,
+        "tie_word_embeddings": False,
+        "topk_method": "noaux_tc",
+        "torch_dtype": "bfloat16",
+        "v_head_dim": 128,
+        "vocab_size": 152576,
+    },
+    "step-3.7-flash": {
+        "model_type": "step3p7",
+        "text_config": {
+            "model_type": "step3p7",
+            "attention_other_setting": {"num_attention_heads": 96, "num_attention_groups": 8, "head_dim": 128},
+            "head_dim": 128,
+            "hidden_size": 4096,
+            "intermediate_size": 11264,
+            "layer_types": [*(["full_attention"] + ["sliding_attention"] * 3) * 12],
+            "max_position_embeddings": 262144,
+            "moe_intermediate_size": 1280,
+            "moe_layers_enum": ",".join(map(str, range(3, 45))),
+            "moe_num_experts": 288,
+            "moe_top_k": 8,
+            "num_attention_groups": 8,
+            "num_attention_heads": 64,
+            "num_hidden_layers": 45,
+            "num_nextn_predict_layers": 3,
+            "share_expert_dim": 1280,
+            "sliding_window": 512,
+            "tie_word_embeddings": False,
+            "torch_dtype": "bfloat16",
+            "vocab_size": 128896,
+        },
+    },
+    "gemma-4-26b-a4b": {
+        "model_type": "gemma4",
+        "text_config": {
+            "model_type": "gemma4_text",
+            "attention_bias": False,
+            "attention_k_eq_v": True,
+            "dtype": "bfloat16",
+            "enable_moe_block": True,
+            "global_head_dim": 512,
+            "head_dim": 256,
+            "hidden_size": 2816,
+            "hidden_size_per_layer_input": 0,
+            "intermediate_size": 2112,
+            "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5,
+            "max_position_embeddings": 262144,
+            "moe_intermediate_size": 704,
+            "num_attention_heads": 16,
+            "num_experts": 128,
+            "num_global_key_value_heads": 2,
+            "num_hidden_layers": 30,
+            "num_key_value_heads": 8,
+            "num_kv_shared_layers": 0,
+            "sliding_window": 1024,
+            "top_k_experts": 8,
+            "vocab_size": 262144,
+        },
+    },
+    "nemotron-3-super-120b-a12b": {
+        "model_type": "nemotron_h",
+        "attention_bias": False,
+        "chunk_size": 128,
+        "conv_kernel": 4,
+        "dtype": "bfloat16",
+        "head_dim": 128,
+        "hidden_size": 4096,
+        "intermediate_size": 2688,
+        "layers_block_type": [
+            {"M": "mamba", "*": "attention", "E": "moe"}[letter]
+            for letter in "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME"
+        ],
+        "mamba_head_dim": 64,
+        "mamba_num_heads": 128,
+        "mamba_ssm_cache_dtype": "float32",
+        "max_position_embeddings": 262144,
+        "mlp_bias": False,
+        "moe_intermediate_size": 2688,
+        "moe_latent_size": 1024,
+        "moe_shared_expert_intermediate_size": 5376,
+        "n_group": 1,
+        "n_groups": 8,
+        "n_routed_experts": 512,
+        "n_shared_experts": 1,
+        "num_attention_heads": 32,
+        "num_experts_per_tok": 22,
+        "num_key_value_heads": 2,
+        "num_nextn_predict_layers": 1,
+        "ssm_state_size": 128,
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "vocab_size": 131072,
+    },
 }
 
 
@@ -198,6 +437,80 @@ def test_a_reference_configuration_gives_the_bundled_profile(config: str, name: 
 def test_a_published_configuration_gives_the_bundled_profile(name: str) -> None:
     """The fields that the publisher states, with the defaults of the family, are the bundled profile."""
     assert architecture(from_hf_config(PUBLISHED[name])) == architecture(load_model(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "key"),
+    [
+        ("deepseek-v4-flash", {"compress_ratios": [4] * 42}, "compress_ratios"),
+        ("glm-5.2", {"indexer_types": ["full"] * 77}, "indexer_types"),
+        ("glm-5.2", {"indexer_types": ["half"] * 78}, "indexer_types"),
+        ("glm-5.2", {"mlp_layer_types": ["dense"] * 3}, "mlp_layer_types"),
+        ("mimo-v2-flash", {"hybrid_layer_pattern": [0, 1]}, "hybrid_layer_pattern"),
+        ("mimo-v2-flash", {"moe_layer_freq": [2] * 48}, "moe_layer_freq"),
+        (
+            "mimo-v2-flash",
+            {"add_full_attention_sink_bias": True, "add_swa_attention_sink_bias": False},
+            "add_full_attention_sink_bias",
+        ),
+        ("nemotron-3-super-120b-a12b", {"layers_block_type": ["lstm"]}, "layers_block_type"),
+        ("nemotron-3-super-120b-a12b", {"hybrid_override_pattern": "MEX"}, "hybrid_override_pattern"),
+        ("nemotron-3-super-120b-a12b", {"use_bias": True}, "use_bias"),
+        ("deepseek-v4-flash", {"model_type": "deepseek_v3", "architectures": []}, "compress_ratios"),
+    ],
+)
+def test_fields_of_a_family_that_make_no_model_are_named(name: str, fields: dict[str, Any], key: str) -> None:
+    """Wrong lengths, unknown layers and switches without a formula are refused by the name of the field."""
+    with pytest.raises(ProfileError) as refused:
+        from_hf_config({**PUBLISHED[name], **fields})
+
+    assert refused.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_read"), [({"attn_type_list": [1] * 32}, True), ({"attn_type_list": [1, 0] * 16}, False)]
+)
+def test_softmax_layers_are_read_and_linear_ones_of_minimax_are_not(fields: dict[str, Any], is_read: bool) -> None:
+    """MiniMax-M2 lists 1 for each layer; 0 is the linear attention of MiniMax-Text-01."""
+    config = {**PUBLISHED["llama-3.2-3b"], **fields}
+
+    if is_read:
+        assert from_hf_config(config).num_attention_layers == 28
+    else:
+        with pytest.raises(ProfileError, match="linear attention"):
+            from_hf_config(config)
+
+
+@pytest.mark.parametrize("key", ["num_kv_shared_layers", "hidden_size_per_layer_input"])
+def test_gemma_s_shared_keys_and_embeddings_of_layers_are_refused(key: str) -> None:
+    """Gemma 4 E2B and E4B: no formula, and no silent miscount."""
+    text = {**PUBLISHED["gemma-4-26b-a4b"]["text_config"], key: 20}
+
+    with pytest.raises(ProfileError) as refused:
+        from_hf_config({"model_type": "gemma4", "text_config": text})
+
+    assert refused.value.key == key
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_what_is_imported_can_be_read_again(name: str) -> None:
+    """A profile written as YAML and read gives the same model."""
+    model = from_hf_config(PUBLISHED[name])
+
+    assert validate(ModelProfile, yaml.safe_load(yaml.safe_dump(model.model_dump(mode="json")))) == model
+
+
+CONFIG_FILES = sorted(path for path in CONFIGS.glob("*_config.json") if "hf_quant" not in path.name)
+
+
+@pytest.mark.skipif(not CONFIG_FILES, reason="../shared/data is not here")
+@pytest.mark.parametrize("path", CONFIG_FILES, ids=[path.name.removesuffix("_config.json") for path in CONFIG_FILES])
+def test_every_public_configuration_is_read(path: Path) -> None:
+    """None of the folder is refused, taken for a Llama, or without KV of its own."""
+    model = load_model(str(path))
+
+    assert not model.is_assumed
+    assert model.kv_bytes_per_token(2) > 0
 
 
 @pytest.mark.parametrize(("name", "like"), [("llama-3.3-70b", "llama-3.1-70b"), ("deepseek-v3", "deepseek-r1")])

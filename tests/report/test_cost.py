@@ -65,6 +65,18 @@ def test_the_split_is_said_with_both_bills() -> None:
     assert "none is worth it" in text(summary(gpu_hour_usd=100.0), "Hybrid")
 
 
+def test_the_prompt_cache_is_said_with_its_rules() -> None:
+    """How much it finds, from what length on, for how long, and what is paid for it."""
+    rules = {"min_tokens": 1024, "lifetime": "5 min", "write_factor": 1.25}
+    shown = summary()
+    shown["api"] = shown["api"] | {"cached_share": 0.7, "prompt_caching": rules}
+
+    said = text(shown, "API")
+
+    assert "70% of the prompt tokens from its cache, which keeps prefixes from 1,024 tokens on for 5 min" in said
+    assert "what is written costs 1.25 times the input price" in said
+
+
 def test_parts_that_say_nothing_are_left_out() -> None:
     """A bill of an API alone has no break-even, no hybrid, no years."""
     titles = [part.title for part in sections(summary(gpus=None, gpu_hour_usd=None, requests_per_second=None))]

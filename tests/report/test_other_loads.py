@@ -9,10 +9,12 @@ import pytest
 
 import simserve as ss
 from simserve.metrics.stored import read_result
+from simserve.report import other_loads as other_loads_module
 from simserve.report.html import render_report
 from simserve.report.load_plots import borne_words, goodput, knee, knee_words, latency
 from simserve.report.other_loads import NUM_REQUESTS, other_loads
 from simserve.report.sketch import Curve, Level, Note, Rule
+from simserve.sim.simulate import simulate
 from tests.report.builders import run
 
 SMALL = ["workload.num_requests=50"]
@@ -129,19 +131,6 @@ def test_the_page_of_a_run_has_it_and_so_has_one_written_anew(tmp_path: Path) ->
     assert f"{NUM_REQUESTS} requests or more each" in page
 
 
-def test_what_takes_many_requests_is_shown_at_fewer_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run's own among them; at fewer than three there is nothing to see."""
-    scenario = ss.load("chatbot", SMALL)
-    monkeypatch.setattr("simserve.report.other_loads._MOST_REQUESTS", 2000)
-    fewer = other_loads(scenario)
-    monkeypatch.setattr("simserve.report.other_loads._MOST_REQUESTS", 500)
-
-    assert fewer is not None
-    assert 3 <= len(fewer["loads"]) < 8
-    assert fewer["own"] in fewer["loads"]
-    assert other_loads(scenario) is None
-
-
 def test_stopped_meanwhile_the_run_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With its page, which shows one thing less."""
 
@@ -154,3 +143,32 @@ def test_stopped_meanwhile_the_run_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_
 
     assert result.background["loads"] is None
     assert "At other loads" not in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_other_loads_keep_to_their_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in simulated requests: with a third of it fewer loads are shown, with less than three runs none."""
+    simulated: list[int] = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        found = simulate(*arguments, **options)
+        simulated.append(len(found.records))
+        return found
+
+    monkeypatch.setattr("simserve.planner.capacity.probe.simulate", counted)
+    scenario = ss.load("chatbot", SMALL)
+    shown = []
+    for budget in (other_loads_module.BUDGET, 4 * NUM_REQUESTS, NUM_REQUESTS // 2):
+        monkeypatch.setattr(other_loads_module, "BUDGET", budget)
+        simulated.clear()
+
+        found = other_loads(scenario)
+
+        assert sum(simulated) <= budget
+        assert found is None or found["own"] in found["loads"]
+        shown.append(0 if found is None else len(found["loads"]))
+    assert shown[0] > shown[1] > shown[2] == 0
+
+
+def test_a_fleet_that_restarts_busy_replicas_is_not_tried_at_other_loads() -> None:
+    """At twice the load what it holds is lost and tried again for ever: the search would not end."""
+    assert other_loads(ss.load("long-context", ["deployment.liveness.in_flight=retry"])) is None

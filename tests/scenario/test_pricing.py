@@ -13,7 +13,7 @@ from tests.scenario.builders import make_scenario
 
 def hour(*overrides: str) -> tuple[float | None, str]:
     """Return the price of the small scenario's GPU, an H100, and where it is from."""
-    resolved = resolve(make_scenario([f"pricing.{each}" for each in overrides]))
+    resolved = resolve(make_scenario([each[3:] if each.startswith("../") else f"pricing.{each}" for each in overrides]))
     return resolved.gpu_hour_usd, resolved.gpu_hour_source
 
 
@@ -24,12 +24,32 @@ def test_a_provider_s_own_price(spelled: str) -> None:
 
 
 def test_spot_and_reserved_have_their_prices() -> None:
-    """A median over providers, or one provider's, with the term that it binds for."""
-    assert hour("purchase=spot")[0] == pytest.approx((1.25 + 0.8015) / 2)
+    """Fitted at a class of sellers, or one seller's, with the term that it binds for."""
+    usd, source = hour("purchase=spot")
+    assert usd == pytest.approx(((1.25 / 1.025) * (0.8015 / 0.855)) ** 0.5, abs=0.005)
+    assert source == "fitted spot price of h100-sxm-80gb at specialised clouds, from 2 offers (2 there), seen 2026"
     assert hour("purchase=spot", "provider=Verda")[0] == 0.8015
     usd, source = hour("purchase=reserved", "provider=AWS")
     assert usd == 4.916
     assert "capacity block" in source
+
+
+def test_reserved_gpus_are_cheaper_than_on_demand_at_every_class_of_sellers() -> None:
+    """Whoever sells them: a reservation of AWS is set against on-demand prices of its own class."""
+    for at in ("specialised cloud", "hyperscaler", "marketplace"):
+        on_demand, reserved = hour(f"provider={at}")[0], hour(f"provider={at}", "purchase=reserved")[0]
+
+        assert reserved is not None
+        assert on_demand is not None
+        assert reserved < on_demand
+
+
+def test_a_class_of_sellers_has_a_price_where_none_of_them_offers_the_gpu() -> None:
+    """From what the others ask for it; the result says so."""
+    usd, source = hour("provider=hyperscaler", "../deployment.hardware=rtx-4090-24gb")
+
+    assert usd == pytest.approx(1.95, abs=0.1)
+    assert "at hyperscalers, from 2 offers (none there), seen 2026" in source
 
 
 def test_what_is_owned_is_written_off_over_its_years() -> None:

@@ -46,7 +46,10 @@ def test_the_scenario_s_price_wins_over_the_profile_s() -> None:
 
     assert (own.gpu_hour_usd, own.gpu_hour_source) == (1.5, "scenario")
     assert default.gpu_hour_usd == default.shape.hardware.default_price
-    assert "median on-demand price of h100-sxm-80gb, seen" in default.gpu_hour_source
+    assert (
+        "fitted on-demand price of h100-sxm-80gb at specialised clouds, from 8 offers (4 there), seen"
+        in default.gpu_hour_source
+    )
 
 
 def test_a_profile_path_is_relative_to_the_scenario(tmp_path: Path) -> None:

@@ -69,3 +69,20 @@ def test_compiling_is_left_to_a_process_of_its_own(monkeypatch: pytest.MonkeyPat
     acceleration._compile()
 
     assert int(kept.read_text()) != os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("requests", "is_there", "is_loaded"), [(1_000_000, False, False), (5_000_000, False, True), (1_000, True, True)]
+)
+def test_a_kernel_is_compiled_only_for_runs_that_earn_it_back(
+    monkeypatch: pytest.MonkeyPatch, requests: int, is_there: bool, is_loaded: bool
+) -> None:
+    """A million requests take 11 CPU seconds interpreted, compiling takes 40; what lies on disk is used."""
+    loaded: list[int] = []
+    monkeypatch.setattr(acceleration, "find_spec", lambda _: object())
+    monkeypatch.setattr(acceleration, "is_warm", lambda: is_there)
+    monkeypatch.setattr(acceleration, "_load", lambda: (loaded.append(requests), (None, None))[1])
+
+    acceleration.compiled_for("auto", requests, None)
+
+    assert bool(loaded) == is_loaded

@@ -221,3 +221,17 @@ def test_a_trace_is_read_again_only_when_its_file_has_changed(tmp_path):
     assert again is first
     assert not first.prompt_tokens.flags.writeable
     assert len(read_trace(file).prompt_tokens) == 3
+
+
+def test_a_file_that_swells_is_refused(tmp_path):
+    """17 MB out of 17 kB: a hundred times its size is the most, and 16 MB whatever its size."""
+    swollen = gzip.compress(CSV_HEADER.encode() + b"0,1,1\n" * 2_900_000, mtime=0)
+
+    with pytest.raises(TraceError, match="decompresses to more than 100 times its size"):
+        replay(tmp_path, swollen)
+
+
+def test_a_trace_without_an_end_is_refused():
+    """A device is no file, and is not opened."""
+    with pytest.raises(TraceError, match="/dev/zero: no such file"):
+        generate(WorkloadSpec(trace=TraceSpec(path="/dev/zero", format="csv")), seed=1)

@@ -6,12 +6,12 @@ import hashlib
 import os
 import platform
 import sys
-import tempfile
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 import simserve
+from simserve.unfinished import remove_abandoned, unfinished
 
 _DIGEST_BYTES = 32
 
@@ -44,10 +44,10 @@ def write(path: Path, code: bytes) -> None:
     """Keep compiled code, whole or not at all; where the folder cannot be written to, not at all."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(hashlib.sha256(code).digest() + code)
-        Path(name).replace(path)
+        remove_abandoned(path.parent)
+        beside = unfinished(path)
+        beside.write_bytes(hashlib.sha256(code).digest() + code)
+        beside.replace(path)
     except OSError:
         return
 

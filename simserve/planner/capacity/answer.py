@@ -15,7 +15,7 @@ from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, 
 from simserve.planner.capacity.search import Effort, Found, find_capacity
 from simserve.planner.scaling import has_own_clock
 from simserve.scenario.objective import objective, objective_mapping
-from simserve.scenario.resolve import resolve
+from simserve.scenario.resolve import leading_warnings, resolve
 from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import API_POOL
 from simserve.workload.requests import RequestSpecs
@@ -69,6 +69,7 @@ class Capacity:
         found, knee = self.found, self.found.knee
         interval = found.interval
         return {
+            "warnings": leading_warnings(self.scenario),
             f"max_{self.load_key}": self._load(found.largest.value),
             "binding": self.binding,
             "confidence_interval": None

@@ -33,6 +33,7 @@ class Trial:
         output_throughput: Output tokens/s.
         in_flight: Requests in the system on average.
         met: Whether each measured request met every bound, in order of arrival.
+        num_simulated: Requests of the run, the warm-up's too.
     """
 
     attainment: float
@@ -45,6 +46,7 @@ class Trial:
     output_throughput: float = math.nan
     in_flight: float = math.nan
     met: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_), repr=False)
+    num_simulated: int = 0
 
 
 Prober = Callable[[float, int, int], Trial]

@@ -91,20 +91,31 @@ class LoadProbe:
             self._stays[load] = found.in_flight / found.throughput
         return found
 
+    def num_simulated(self, load: float, num_requests: int) -> int:
+        """Return how many requests a run at ``load`` would take, by what is known of the nearest other load."""
+        if self.ramp is not None:
+            return ceil(load * self._grown_seconds(self.ramp, load, num_requests)[1])
+        return self._length(load, num_requests)
+
     def _grown(self, ramp: Ramp, load: float, replication: int, num_requests: int) -> tuple[RequestSpecs, float]:
         """Return conversations whose requests come at ``load`` on average after a warm-up, and its seconds."""
         from simserve.planner.capacity.ramp import REACHED, mean_rate
 
         stay = self._stay(load)
-        start = ramp.seconds(stay)
-        if not isinstance(self.warmup, str):
-            start = max(start, self.warmup)
-        end = start + max(ramp.window(stay), STAYS_PER_OPEN_RUN * stay, num_requests / load)
+        start, end = self._grown_seconds(ramp, load, num_requests)
         nominal = load / REACHED
         for _ in range(RATE_STEPS):
             specs = at_load(self._first(replication, ceil(nominal * end)), nominal)
             nominal *= load / max(mean_rate(specs, start, stay), load / 4)
         return replace(at_load(specs, nominal), offered_rate=load), start
+
+    def _grown_seconds(self, ramp: Ramp, load: float, num_requests: int) -> tuple[float, float]:
+        """Return until when conversations grow to their rate, and when the run ends."""
+        stay = self._stay(load)
+        start = ramp.seconds(stay)
+        if not isinstance(self.warmup, str):
+            start = max(start, self.warmup)
+        return start, start + max(ramp.window(stay), STAYS_PER_OPEN_RUN * stay, num_requests / load)
 
     def _stay(self, load: float) -> float:
         """Return how long a request stayed at the nearest of the other loads that were tried; 0 before the first."""
@@ -158,6 +169,7 @@ def trial(simulation: Simulation, slo: SLO, warmup: str | float) -> Trial:
         output_throughput=rates.output_tokens,
         in_flight=float(np.mean(measured.stays.num_in_system_at_arrivals())) if len(measured.stays) else np.nan,
         met=met[window.has_arrived],
+        num_simulated=len(records),
     )
 
 

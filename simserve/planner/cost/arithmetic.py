@@ -144,6 +144,7 @@ def _check_values(terms: CostTerms) -> None:
 
 def _check(terms: CostTerms) -> None:
     _check_values(terms)
+    _check_cached(terms)
     has_fleet = terms.gpu_usd_per_month is not None
     has_api = terms.api is not None or terms.api_request_usd is not None
     if not has_fleet and terms.gpus is not None:
@@ -156,6 +157,20 @@ def _check(terms: CostTerms) -> None:
         )
     if terms.api is not None and terms.tokens_per_request is None and not _is_flat(terms.api) and not has_fleet:
         raise UsageError("needs --prompt-tokens and --output-tokens", key="--api", remedy="prices are by the token")
+
+
+def _check_cached(terms: CostTerms) -> None:
+    """Refuse a share of cached tokens that the API does not cache: of a prefix that is too short for all its offers."""
+    api, cached = terms.api, (terms.prompt_tokens or 0.0) * terms.cached_share
+    offers = () if api is None else api.prompt_caching
+    if cached and offers and not any(offer.kept(cached) for offer in offers):
+        least = min(offer.min_tokens for offer in offers)
+        raise UsageError(
+            f"makes a prefix of {cached:,.0f} tokens, and {'' if api is None else api.name} caches from {least:,} on",
+            key="--cached-share",
+            value=terms.cached_share,
+            remedy="leave it out",
+        )
 
 
 def _is_flat(api: ApiPrices) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from simserve.errors import InfeasibleError, ScenarioError
 from simserve.metrics.api_cost import ApiPrices
+from simserve.metrics.prompt_caching import request_bills
 from simserve.planner.cost import model as cost_model
 from simserve.planner.cost.daily import day_shape
 from simserve.planner.cost.model import SECONDS_PER_MONTH, Comparison
@@ -18,7 +19,7 @@ from simserve.planner.cost.ways import API, ways
 from simserve.planner.cost.words import caveats, ladder
 from simserve.planner.load_curve import LoadCurve
 from simserve.profiles import catalog
-from simserve.profiles.api import load_api
+from simserve.profiles.api import PromptCaching, load_api
 from simserve.profiles.gpu_prices import offers
 from simserve.scenario.formats import formats_line
 from simserve.scenario.pricing import HOURS_PER_MONTH, grid
@@ -74,6 +75,7 @@ class _Traffic:
     cached_share: float
     input_usd: float
     output_usd: float
+    caching: PromptCaching | None
 
 
 def cost_of_scenario(
@@ -196,19 +198,18 @@ def _most_replicas(scenario: Scenario) -> int:
 
 
 def _traffic(curve: LoadCurve, api: ApiPrices) -> _Traffic:
-    records = next(iter(curve.results.values())).simulation.records
-    done = records.status == COMPLETED
-    prompt, output, cached = (
-        column[done].astype(np.float64)
-        for column in (records.prompt_tokens, records.output_tokens, records.cached_tokens)
-    )
-    inputs, outputs = api.tokens_usd(prompt, output, cached)
+    result, specs = curve.first()
+    records = result.simulation.records
+    rows = np.flatnonzero(records.status == COMPLETED)
+    prompt, output = (column[rows].astype(np.float64) for column in (records.prompt_tokens, records.output_tokens))
+    bills = request_bills(api, records, specs, rows)
     return _Traffic(
         prompt_tokens=float(prompt.mean()),
         output_tokens=float(output.mean()),
-        cached_share=float(cached.sum() / prompt.sum()),
-        input_usd=float(inputs.mean()),
-        output_usd=float(outputs.mean()),
+        cached_share=float(bills.cached_tokens.sum() / prompt.sum()),
+        input_usd=float(bills.input_usd.mean()),
+        output_usd=float(bills.output_usd.mean()),
+        caching=bills.caching,
     )
 
 
@@ -250,6 +251,7 @@ def _summary(
     free = model.beside_overflow().from_one_unit
     simulated = next(iter(curve.results.values())).summary["simserve"]
     return {
+        "warnings": simulated["warnings"],
         "scenario": resolved.scenario.name,
         "question": _question(resolved, day),
         "formats": resolved.formats,
@@ -363,6 +365,7 @@ def _api_side(
         "prompt_tokens": traffic.prompt_tokens,
         "output_tokens": traffic.output_tokens,
         "cached_share": traffic.cached_share,
+        "prompt_caching": None if traffic.caching is None else traffic.caching.model_dump(mode="json"),
         "tokens_per_month": requests * model.tokens_per_request,
         "date": api.date,
         "source": api.source,
@@ -376,7 +379,7 @@ def _ranges(resolved: ResolvedScenario, model: Comparison) -> dict[str, tuple[An
     found = offers(resolved.shape.hardware.prices, "on_demand")
     usd = resolved.gpu_hour_usd
     if usd and pricing.gpu_hour_usd is None and pricing.purchase in (None, "on_demand") and len(found) > 1:
-        prices = sorted(price.usd_per_hour for price in found)
+        prices = sorted({usd, *(price.usd_per_hour for price in found)})
         low, high = (
             replace(model, unit_usd_per_month=model.unit_usd_per_month * p / usd) for p in (prices[0], prices[-1])
         )

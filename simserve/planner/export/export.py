@@ -14,6 +14,7 @@ from simserve.planner.export.trtllm import export_trtllm
 from simserve.planner.export.vllm import export_vllm
 from simserve.profiles.engine import load_engine
 from simserve.scenario.formats import formats_line
+from simserve.scenario.resolve import leading_warnings
 from simserve.scenario.schema import Scenario
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tgi": "tgi", "ollama": "ollama"}
@@ -56,7 +57,8 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
         deployment = _prepared(scenario, ENGINES[target], explicit=explicit, checkpoint=checkpoint)
         written = _EXPORTERS[target](deployment)
     formats = deployment.resolved.formats
-    return replace(written, formats=formats, notes=(f"simulated with {formats_line(formats)}", *written.notes))
+    notes = (*leading_warnings(scenario), f"simulated with {formats_line(formats)}", *written.notes)
+    return replace(written, formats=formats, notes=notes)
 
 
 def _prepared(scenario: Scenario, engine: str, *, explicit: bool, checkpoint: str | None) -> Deployment:

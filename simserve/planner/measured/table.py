@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import gzip
+import io
 import math
 import re
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from simserve.errors import TraceError
 from simserve.planner.measured.point import Metric
+from simserve.workload.traces.table import read_text
 
 MS = 1e-3
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
@@ -70,9 +71,8 @@ def read_rows(path: Path) -> list[Row]:
     Raises:
         TraceError: The file is missing or unreadable.
     """
-    opener = gzip.open if path.suffix == ".gz" else open
+    lines = io.StringIO(read_text(path), newline="")
     try:
-        with opener(path, "rt", encoding="utf-8", newline="") as lines:
-            return [Row(cells, path.name, number) for number, cells in enumerate(csv.DictReader(lines), start=1)]
-    except (OSError, UnicodeDecodeError, csv.Error, EOFError) as failure:
+        return [Row(cells, path.name, number) for number, cells in enumerate(csv.DictReader(lines), start=1)]
+    except csv.Error as failure:
         raise TraceError(f"cannot be read: {failure}", file=path) from None

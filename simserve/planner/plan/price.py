@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from simserve.errors import ScenarioError
 from simserve.planner.space.space import PRICE_KEY
 from simserve.profiles.hardware import load_hardware
+from simserve.scenario.pricing import gpu_hour
 from simserve.scenario.schema import Scenario
+
+PURCHASE_KEY = "pricing.purchase"
 
 Market = Literal["on_demand", "spot"]
 
@@ -27,10 +30,10 @@ class Price:
 
 
 def price_of(scenario: Scenario, hardware: str, market: Market = "on_demand") -> Price:
-    """Return what the scenario would pay for a GPU.
+    """Return what the scenario would pay for a GPU, so that all GPUs of one answer are priced alike.
 
-    On demand: the scenario's own price for its own GPU, for others the median of the catalogue. Spot: the median of the
-    catalogue's spot prices, which a provider may end at any time.
+    On demand: on the scenario's terms, at its seller or class of sellers; a price of its own holds for its own GPU
+    alone. Spot: the same on terms that a seller may end at any time.
 
     Args:
         scenario: The scenario.
@@ -42,10 +45,15 @@ def price_of(scenario: Scenario, hardware: str, market: Market = "on_demand") ->
     """
     profile = load_hardware(hardware, scenario.folder)
     own = scenario.pricing.gpu_hour_usd
+    overrides: dict[str, Any] = {} if own is None else {PRICE_KEY: None}
+    terms: dict[str, Any] = {"gpu_hour_usd": None}
     if market == "spot":
-        spot = [each.usd_per_hour for each in profile.prices if each.kind == "spot"]
-        usd = statistics.median(spot) if spot else None
-        return Price(usd, {} if usd is None else {PRICE_KEY: usd})
-    if hardware == scenario.deployment.hardware:
-        return Price(profile.default_price if own is None else own, {})
-    return Price(profile.default_price, {} if own is None else {PRICE_KEY: None})
+        overrides |= {PURCHASE_KEY: "spot"} | ({} if scenario.pricing.owned is None else {"pricing.owned": None})
+        terms |= {"purchase": "spot", "owned": None}
+    elif own is not None and hardware == scenario.deployment.hardware:
+        return Price(own, {})
+    try:
+        usd = gpu_hour(scenario.pricing.model_copy(update=terms), profile).usd
+    except ScenarioError:  # Nobody the scenario buys from offers it.
+        usd = None
+    return Price(usd, {} if usd is None and market == "spot" else overrides)

@@ -16,7 +16,7 @@ from simserve.planner.search.member import GroupResult, Member
 from simserve.planner.search.trial import HOURS_PER_MONTH, TERMS, Trial, deployed, deployed_overrides, usd_per_month
 from simserve.planner.search.words import plain
 from simserve.scenario.objective import objective_mapping
-from simserve.scenario.resolve import resolve
+from simserve.scenario.resolve import leading_warnings, resolve
 from simserve.scenario.schema import Scenario
 from simserve.workload.generate import generate
 
@@ -35,6 +35,7 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
     """
     best = _best(found)
     return {
+        "warnings": leading_warnings(found.scenario),
         "feasible": best is not None,
         "scenario": found.scenario.name,
         "seed": found.scenario.run.seed,

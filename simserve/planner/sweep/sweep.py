@@ -16,6 +16,7 @@ from simserve.planner.sweep.file import Finished, column_table, save_table
 from simserve.planner.sweep.point import OK, Row, failed_row, task_of
 from simserve.planner.sweep.workers import check_backend, rows_of
 from simserve.scenario.load import from_mapping, parse_override
+from simserve.scenario.resolve import leading_warnings
 from simserve.scenario.schema import Scenario
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Sweep:
         num_resumed: Rows that an earlier, interrupted sweep had left.
         was_interrupted: The user stopped it.
         seed: Of the scenario.
+        warnings: What a reader has to know before all else, of any point.
     """
 
     keys: tuple[str, ...]
@@ -62,6 +64,7 @@ class Sweep:
     num_resumed: int = 0
     was_interrupted: bool = False
     seed: int = 0
+    warnings: tuple[str, ...] = ()
 
     @property
     def num_failed(self) -> int:
@@ -79,6 +82,7 @@ class Sweep:
     def summary(self) -> dict[str, Any]:
         """What `simserve sweep --json` prints."""
         return {
+            "warnings": list(self.warnings),
             "points": self.num_points,
             "done": len(self.rows),
             "failed": self.num_failed,
@@ -158,6 +162,7 @@ def sweep(
         num_resumed=num_resumed,
         was_interrupted=was_interrupted,
         seed=scenario.run.seed,
+        warnings=tuple(leading_warnings(*(point.scenario for point in points if point.scenario is not None))),
     )
     if finished is not None and out is not None and not was_interrupted:
         save_table(out, result.keys, result.rows)

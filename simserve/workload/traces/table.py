@@ -18,12 +18,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.documents import MAX_DOCUMENT_BYTES, MEGABYTE, read_bytes
 from simserve.errors import TraceError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,18}\s*", re.ASCII)
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCII)
 MAX_TOKENS = 1_000_000_000
+MAX_TRACE_BYTES = 1_000 * MEGABYTE
+"""Largest table that is read, decompressed: some twenty million requests."""
+MAX_COMPRESSION = 100
+"""Times that a compressed table may be larger than its file; public traces are 3 to 8 times, and small files of up to
+`MAX_DOCUMENT_BYTES` may be more."""
 LATEST = 1e8
 """Seconds; three years. A later arrival is a date, not a time from the start of the run."""
 
@@ -175,24 +181,34 @@ def read_text(path: Path) -> str:
     """Return the text of a file, decompressed if it is gzip.
 
     Raises:
-        TraceError: The file cannot be read, is damaged, is not UTF-8, or is empty.
+        TraceError: The file cannot be read, is damaged, larger than `MAX_TRACE_BYTES`, compressed more than
+            `MAX_COMPRESSION` times, not UTF-8, or empty.
     """
+    content = read_bytes(path, TraceError, MAX_TRACE_BYTES)
+    if content.startswith(_GZIP_MAGIC):
+        content = _decompressed(path, content)
     try:
-        content = path.read_bytes()
-        if content.startswith(_GZIP_MAGIC):
-            content = gzip.decompress(content)
         text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise TraceError("is not UTF-8 text", file=path) from None
+    if not text.strip():
+        raise TraceError("is empty", file=path)
+    return text
+
+
+def _decompressed(path: Path, content: bytes) -> bytes:
+    most = min(max(MAX_COMPRESSION * len(content), MAX_DOCUMENT_BYTES), MAX_TRACE_BYTES)
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            plain = file.read(most + 1)
     except EOFError:
         raise TraceError("is a truncated gzip file", file=path, remedy="copy or download it again") from None
     except (gzip.BadGzipFile, zlib.error):
         raise TraceError("is a damaged gzip file", file=path, remedy="copy or download it again") from None
-    except UnicodeDecodeError:
-        raise TraceError("is not UTF-8 text", file=path) from None
-    except OSError as failure:
-        raise TraceError(f"cannot be read: {failure.strerror or failure}", file=path) from None
-    if not text.strip():
-        raise TraceError("is empty", file=path)
-    return text
+    if len(plain) > most:
+        times = f"{MAX_COMPRESSION} times its size, or more than {MAX_TRACE_BYTES // MEGABYTE:,} MB"
+        raise TraceError(f"decompresses to more than {times}", file=path, remedy="decompress it, or cut it")
+    return plain
 
 
 def _rows(path: Path, text: str) -> list[list[str]]:

@@ -259,6 +259,7 @@ def test_nothing_is_lost_in_silence() -> None:
         ("unsloth/gpt-oss-20b-BF16", "gpt-oss-20b", "none"),
         ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3", "auto"),
         ("deepseek-ai/DeepSeek-V3-0324", "deepseek-v3", "auto"),
+        ("deepseek-ai/DeepSeek-V3.2", "deepseek-v3.2", "auto"),
     ],
 )
 def test_published_weights_find_their_profile_and_format(served: str, model: str, quantization: str) -> None:
@@ -268,11 +269,9 @@ def test_published_weights_find_their_profile_and_format(served: str, model: str
     assert (scenario.model, scenario.deployment.quantization) == (model, quantization)
 
 
-@pytest.mark.parametrize(
-    "served", ["deepseek-ai/DeepSeek-V2.5", "deepseek-ai/DeepSeek-V3.2", "deepseek-ai/DeepSeek-V2"]
-)
+@pytest.mark.parametrize("served", ["deepseek-ai/DeepSeek-V2.5", "zai-org/GLM-4.6", "deepseek-ai/DeepSeek-V2"])
 def test_another_version_is_another_model(served: str) -> None:
-    """DeepSeek-V2 has 236 B parameters and V3.2 sparse attention: neither is V3."""
+    """DeepSeek-V2 has 236 B parameters, and GLM-4.6 three times those of GLM-4.5-Air: neither is another's profile."""
     with pytest.raises(ScenarioError, match="is no model that has a profile"):
         imported(f"vllm serve {served} -tp 8")
 

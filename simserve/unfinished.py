@@ -1,0 +1,47 @@
+"""Files and folders that are being written, beside where they go: their names, and what a killed process left behind.
+
+A name holds the machine and the process that writes, so that the next one tells litter from the work of another.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from pathlib import Path
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9]+")
+
+
+def unfinished(path: Path) -> Path:
+    """Return where this process writes what will be ``path``: ``.NAME.MACHINE-PROCESS.unfinished`` beside it."""
+    return path.with_name(f".{path.name}.{_machine()}-{os.getpid()}.unfinished")
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what processes of this machine that are gone have left in a folder: killed, they could not."""
+    if os.name != "posix":  # asking for a process by its number would end it elsewhere
+        return
+    for left in folder.glob(f".*.{_machine()}-*.unfinished"):
+        number = left.name.rpartition("-")[2].partition(".")[0]
+        if not number.isdigit() or _lives(int(number)):
+            continue
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
+
+
+def _machine() -> str:
+    return _UNSAFE.sub("", platform.node()) or "here"
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
