@@ -71,9 +71,7 @@ def fit_notes(resolved: ResolvedScenario) -> list[str]:
         return _own_notes(resolved)
     names = [spec.name for spec in resolved.scenario.deployment.pools]
     return [
-        f"pool {name}: {note}"
-        for name, pool in zip(names, resolved.pools, strict=True)
-        for note in _own_notes(pool)
+        f"pool {name}: {note}" for name, pool in zip(names, resolved.pools, strict=True) for note in _own_notes(pool)
     ]
 
 

@@ -124,7 +124,10 @@ def test_remedies_come_in_the_order_of_what_they_cost() -> None:
     """Length, seats and budget, share of the memory, another checkpoint, more GPUs; no format without a checkpoint."""
     changes = [*_UNTIL_0_16, "deployment.engine.max_model_len=65536"]
 
-    keys = [each.partition("=")[0].removeprefix("deployment.") for each in remedies(resolve(make_scenario(changes, **_GPT_OSS)))]
+    keys = [
+        each.partition("=")[0].removeprefix("deployment.")
+        for each in remedies(resolve(make_scenario(changes, **_GPT_OSS)))
+    ]
 
     order = [
         "engine.max_model_len",
