@@ -215,7 +215,7 @@ class Deployment:
     def kv_of_auto(self) -> str:
         """KV format that the engine makes of this checkpoint where nothing is said."""
         shape = self.resolved.shape
-        return with_formats(shape, shape.quantization, "auto").kv_cache_dtype
+        return with_formats(shape, self.scenario.deployment.quantization, "auto").kv_cache_dtype
 
     @property
     def loaded_bytes(self) -> float:

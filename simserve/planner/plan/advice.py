@@ -67,8 +67,8 @@ def format_levers(scenario: Scenario) -> Iterator[Lever]:
     for kept in found.kv_cache:
         if kept != "auto" and lack_of(scenario, f"kv_cache_{kept}") is not None:
             continue
-        name = own if kept == "auto" else kept
-        label = "16-bit KV cache" if name in WIDE_FORMATS else f"{name} KV cache"
+        cache = own if kept == "auto" else kept
+        label = "16-bit KV cache" if cache in WIDE_FORMATS else f"{cache} KV cache"
         yield Lever("quantise_kv", label, ((KV_KEY, kept),))
 
 
