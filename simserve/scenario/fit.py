@@ -24,6 +24,8 @@ from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
 _LARGEST_TENSOR_PARALLEL = 64
+_LARGEST_SHARE = 0.95
+"""Most of a GPU's memory that is advised: above, a peak of another process ends the server."""
 _GPU_LAYERS = ("n_gpu_layers", "num_gpu")
 """Options that leave layers to the CPU, of engines that have them: the most layers on the GPU first."""
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens")
@@ -69,9 +71,7 @@ def fit_notes(resolved: ResolvedScenario) -> list[str]:
         return _own_notes(resolved)
     names = [spec.name for spec in resolved.scenario.deployment.pools]
     return [
-        f"pool {name}: {note}"
-        for name, pool in zip(names, resolved.pools, strict=True)
-        for note in _own_notes(pool)
+        f"pool {name}: {note}" for name, pool in zip(names, resolved.pools, strict=True) for note in _own_notes(pool)
     ]
 
 
@@ -80,7 +80,7 @@ def _own_notes(resolved: ResolvedScenario) -> list[str]:
     if not memory.fits:
         return []
     if memory.shortage_bytes:
-        change = next(iter(remedies(resolved)), None)
+        change = next(_remedies(resolved), None)
         notes.append(
             f"does not quite fit: {format_bytes(memory.shortage_bytes)} lack on each GPU "
             f"({memory.shortage_bytes / memory.total_bytes:.1%} of it), which is within the error of the estimate; "
@@ -142,20 +142,25 @@ def _request_tokens(specs: RequestSpecs) -> NDArray[np.int64]:
 
 
 def remedies(resolved: ResolvedScenario) -> list[str]:
-    """Return changes of one key that make the deployment fit, as ``KEY=VALUE``: the mildest of each kind, cheapest first.
+    """Return changes of one key that make the deployment fit, as ``KEY=VALUE``: of each kind the mildest.
+
+    Those that cost least come first.
 
     Length, seats and token budget, share of the memory, layers on the CPU, a smaller format that there is a checkpoint
     of or that the engine makes, more GPUs.
     """
+    return list(_remedies(resolved))
+
+
+def _remedies(resolved: ResolvedScenario) -> Iterator[str]:
     needed = 0
     if resolved.scenario.deployment.engine.max_model_len is None:
-        needed = min(int(_request_tokens(_traffic(resolved)).max(initial=0)), _full_length(resolved))
-    found = [next(_fitting(resolved.scenario, variants, needed), None) for variants in _variants(resolved)]
-    return [change for change in found if change is not None]
-
-
-def _full_length(resolved: ResolvedScenario) -> int:
-    return resolved.shape.model.max_position_embeddings
+        longest = int(_request_tokens(_traffic(resolved)).max(initial=0))
+        needed = min(longest, resolved.shape.model.max_position_embeddings)
+    for variants in _variants(resolved):
+        change = next(_fitting(resolved.scenario, variants, needed), None)
+        if change is not None:
+            yield change
 
 
 def _reason(resolved: ResolvedScenario) -> str | None:

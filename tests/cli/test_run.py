@@ -238,3 +238,17 @@ def test_a_timeline_and_a_snapshot_are_written_where_asked(simserve: Simserve, f
     assert simserve("run", *small, "--seed", "2", "--force", "--quiet").code == 0
     assert not (folder / "a" / "timeline.json").exists()
     assert not (folder / "a" / "metrics.prom").exists()
+
+
+def test_gpt_oss_runs_on_one_gpu_as_it_is_stored(simserve: Simserve) -> None:
+    """MXFP4 on one H100: a TPOT of 5 to 6.5 ms, and the context that the KV cache holds leads the answer."""
+    traffic = {"--rate": "1", "--prompt-tokens": "1000", "--output-tokens": "200", "--num-requests": "100"}
+    words = [word for pair in traffic.items() for word in pair]
+
+    result = simserve("run", "--model", "gpt-oss-120b", "--hardware", "h100-sxm-80gb", *words, "--json")
+
+    assert result.exit_code == 0
+    answer = json.loads(result.stdout)
+    assert answer["simserve"]["formats"]["weights"] == "mxfp4"
+    assert 5.0 < answer["median_tpot_ms"] < 6.5
+    assert answer["simserve"]["warnings"][0].startswith("max_model_len 118,112 of 131,072: the longest that fits")

@@ -93,7 +93,7 @@ def test_a_shorter_context_counts_with_the_activations_that_it_saves() -> None:
     shape = at_length(32_768)
     at_full_length = plan_memory(shape).longest_sequence
     source = {**shape.engine.sources, "max_model_len": "the model's"}
-    unset = dataclasses.replace(shape, engine=dataclasses.replace(shape.engine, sources=source))
+    unset = dataclasses.replace(shape, engine=shape.engine.model_copy(update={"sources": source}))
 
     cut = with_room_for_context(unset, at_length)
 

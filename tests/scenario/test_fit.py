@@ -1,12 +1,13 @@
-"""What would make a deployment fit."""
+"""Whether a deployment fits, what is said where it hardly does, and what would make it fit."""
 
 from __future__ import annotations
 
 import pytest
 
 from simserve.errors import InfeasibleError
-from simserve.scenario.fit import check_fit, remedies
+from simserve.scenario.fit import check_fit, leading_warnings, memory_report, remedies
 from simserve.scenario.resolve import resolve
+from simserve.scenario.run import run
 from tests.scenario.builders import make_scenario
 
 
@@ -37,3 +38,153 @@ def test_a_cache_too_large_for_the_gpu_comes_with_the_largest_that_fits() -> Non
 
     (change,) = [each for each in found if "num_gpu_blocks_override" in each]
     assert resolve(make_scenario([change])).memory.fits
+
+
+_GPT_OSS = {"model": "gpt-oss-120b"}
+_UNTIL_0_16 = ["deployment.engine.version='0.11'"]
+_NEWEST = ["deployment.engine.version='0.33'"]
+
+
+def _with_traffic(prompt: int, output: int, **more: object) -> dict[str, object]:
+    return {
+        "prompt_tokens": {"distribution": "fixed", "value": prompt},
+        "output_tokens": {"distribution": "fixed", "value": output},
+        "arrivals": {"process": "poisson", "rate": 1.0},
+        "num_requests": 20,
+        **more,
+    }
+
+
+def test_a_context_that_is_cut_leads_the_answer() -> None:
+    """Where nobody sets max_model_len it is what the KV cache holds; sources and warnings say so."""
+    scenario = make_scenario(_NEWEST, **_GPT_OSS)
+
+    resolved = resolve(scenario)
+
+    check_fit(resolved)
+    (warning,) = leading_warnings(scenario)
+    cut = resolved.memory.max_model_len
+    assert warning == f"max_model_len {cut:,} of 131,072: the longest that fits in the KV cache"
+    assert "the longest that fits" in resolved.shape.engine.sources["max_model_len"]
+    assert memory_report(resolved)["warnings"] == [warning]
+    assert list(run(scenario, finishable=None, explain=False).summary["simserve"]["warnings"]) == [warning]
+
+
+def test_a_context_that_is_set_is_not_cut() -> None:
+    """It has to fit: the refusal says the longest that does."""
+    resolved = resolve(make_scenario([*_NEWEST, "deployment.engine.max_model_len=131072"], **_GPT_OSS))
+
+    with pytest.raises(InfeasibleError, match=f"the longest that fits is {resolved.memory.longest_sequence:,}"):
+        check_fit(resolved)
+
+    assert remedies(resolved)[0] == f"deployment.engine.max_model_len={resolved.memory.longest_sequence}"
+
+
+def test_requests_beyond_a_cut_context_are_counted() -> None:
+    """Half of the prompts are beyond what is left; the first line says how many of the run fail."""
+    prompts = {"distribution": "uniform", "min": 1000, "max": 26_000}
+    scenario = make_scenario(_UNTIL_0_16, **_GPT_OSS, workload=_with_traffic(1, 100, prompt_tokens=prompts))
+
+    result = run(scenario, finishable=None, explain=False)
+
+    (failed,) = [line for line in result.summary["simserve"]["warnings"] if "prompt_too_long" in line]
+    count = result.summary["simserve"]["rejected"]["by_reason"]["prompt_too_long"]
+    assert 0 < count < 20
+    assert f"of 20 requests {count} fail (prompt_too_long)" in failed
+
+
+def test_a_kv_cache_below_the_mean_request_is_refused() -> None:
+    """No context is then worth a simulation; each remedy serves the longest request."""
+    changes = {**_GPT_OSS, "workload": _with_traffic(60_000, 100)}
+    resolved = resolve(make_scenario(_UNTIL_0_16, **changes))
+
+    with pytest.raises(InfeasibleError, match="smaller than one request of 60,100 tokens, the mean of the traffic"):
+        check_fit(resolved)
+
+    assert not memory_report(resolved)["fits"]
+    offered = remedies(resolved)
+    assert offered
+    assert resolve(make_scenario([*_UNTIL_0_16, offered[0]], **changes)).memory.max_model_len >= 60_100
+
+
+def test_a_small_shortage_leads_the_answer_with_what_would_fit() -> None:
+    """gpt-oss-120b at the defaults of vLLM 0.11 lacks 1 % of an H100; fewer seats are the cheapest way out."""
+    scenario = make_scenario(_UNTIL_0_16, **_GPT_OSS)
+
+    first = leading_warnings(scenario)[0]
+
+    check_fit(resolve(scenario))
+    assert first.startswith("does not quite fit: 866 MB lack on each GPU")
+    change = first.partition("--set ")[2]
+    assert change == "deployment.engine.max_num_seqs=512"
+    assert resolve(make_scenario([*_UNTIL_0_16, change], **_GPT_OSS)).memory.shortage_bytes == 0.0
+
+
+def test_remedies_come_in_the_order_of_what_they_cost() -> None:
+    """Length, seats and budget, share of the memory, another checkpoint, more GPUs; no format without a checkpoint."""
+    changes = [*_UNTIL_0_16, "deployment.engine.max_model_len=65536"]
+
+    keys = [
+        each.partition("=")[0].removeprefix("deployment.")
+        for each in remedies(resolve(make_scenario(changes, **_GPT_OSS)))
+    ]
+
+    order = [
+        "engine.max_model_len",
+        "engine.max_num_seqs",
+        "engine.max_num_batched_tokens",
+        "engine.gpu_memory_utilization",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+    ]
+    assert keys == [key for key in order if key in keys]
+    assert "engine.max_num_seqs" in keys
+    assert "tensor_parallel_size" in keys
+
+
+@pytest.mark.parametrize(("prompt", "is_said"), [(4000, False), (8192, True)])
+def test_prompts_that_fill_an_unsplit_budget_are_said(prompt: int, *, is_said: bool) -> None:
+    """TensorRT-LLM without chunked prefill runs a prompt of its token budget alone; the knob is named."""
+    overrides = ["deployment.engine.name=tensorrt-llm", "deployment.engine.version='1.1'"]
+    scenario = make_scenario(overrides, model="llama-3.1-8b", workload=_with_traffic(prompt, 20))
+    chunked = make_scenario(
+        [*overrides, "deployment.engine.enable_chunked_prefill=true"],
+        model="llama-3.1-8b",
+        workload=_with_traffic(prompt, 20),
+    )
+
+    found = leading_warnings(scenario)
+
+    assert [("token budget of 8,192 run one at a time" in each) for each in found] == [True] * is_said
+    assert leading_warnings(chunked) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "stages", "longest"), [("deepseek-r1", 1, 163_840), ("glm-5", 1, 202_752), ("kimi-k2", 2, 131_072)]
+)
+def test_public_deployments_fit(model: str, stages: int, longest: int) -> None:
+    """DeepSeek-R1 and GLM-5 on 8 H200, Kimi-K2 on 16, as stored and at their full context."""
+    deployment = {"hardware": "h200-sxm-141gb", "tensor_parallel_size": 8, "pipeline_parallel_size": stages}
+
+    resolved = resolve(make_scenario(model=model, deployment=deployment))
+
+    check_fit(resolved)
+    assert (resolved.memory.max_model_len, resolved.memory.shortage_bytes) == (longest, 0.0)
+
+
+def test_kimi_k2_on_eight_gpus_says_its_longest_context() -> None:
+    """121 GiB of weights a GPU leave room for some 40,000 tokens."""
+    scenario = make_scenario(model="kimi-k2", deployment={"hardware": "h200-sxm-141gb", "tensor_parallel_size": 8})
+
+    (warning,) = leading_warnings(scenario)
+
+    assert warning.startswith("max_model_len 41,568 of 131,072: the longest")
+
+
+def test_llama_405b_as_stored_in_fp8_holds_some_190_000_tokens_on_8_h100() -> None:
+    """Attention stays in 16 bit: 203,000 tokens before 2.1 GiB of runtime a GPU, and 343,000 if all were FP8."""
+    deployment = {"hardware": "h100-sxm-80gb", "tensor_parallel_size": 8, "quantization": "fp8"}
+
+    memory = resolve(make_scenario(model="llama-3.1-405b", deployment=deployment)).memory
+
+    assert memory.num_kv_blocks * memory.block_size == pytest.approx(195_000, rel=0.05)

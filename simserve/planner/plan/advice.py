@@ -69,8 +69,8 @@ def format_levers(scenario: Scenario) -> Iterator[Lever]:
     for kept in found.kv_cache:
         if kept != "auto" and lack_of(scenario, f"kv_cache_{kept}") is not None:
             continue
-        stored = own if kept == "auto" else kept
-        label = "16-bit KV cache" if stored in WIDE_FORMATS else f"{stored} KV cache"
+        cache = own if kept == "auto" else kept
+        label = "16-bit KV cache" if cache in WIDE_FORMATS else f"{cache} KV cache"
         yield Lever("quantise_kv", label, ((KV_KEY, kept),))
 
 
