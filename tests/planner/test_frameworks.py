@@ -52,6 +52,13 @@ def test_with_memory_to_spare_the_others_are_met() -> None:
     assert ratio("vllm", "orca", larger)["simulated"] < ratio("vllm", "orca")["simulated"]
 
 
+def test_each_framework_names_its_formats() -> None:
+    """The same 16-bit weights in all of them, as stored."""
+    formats = [each["formats"] for each in compared()["frameworks"]]
+
+    assert {(each["weights"], each["weights_source"]) for each in formats} == {("fp16", "as stored")}
+
+
 def test_a_ratio_is_tokens_a_step_times_seconds_of_a_step() -> None:
     """The explanation multiplies up to the figure it explains; all requests are there at once, so no step waits."""
     for each in compared()["ratios"]:

@@ -15,7 +15,7 @@ import pytest
 
 import simserve as ss
 from simserve.errors import InputError, UsageError
-from simserve.planner.export.export import export
+from simserve.planner.export.export import ENGINES, export
 from simserve.planner.export.flags import flags_of, read_words
 from simserve.planner.plan.fleet import Fleet, with_room
 from simserve.planner.plan.plan import CEILING, Plan, PlanOptions, plan
@@ -278,6 +278,15 @@ def test_the_advice_measures_each_lever() -> None:
     assert {each["lever"] for each in summary["advice"]} >= {"quantise", "quantise_kv", "batch"}
 
 
+def test_the_plan_says_that_it_chose_the_kv_format() -> None:
+    """Nobody asked for it; what is left at auto is the engine's default."""
+    best = planned()["best"]
+
+    is_chosen = "deployment.kv_cache_dtype" in best["overrides"]
+    assert best["formats"]["kv_cache_source"] == ("chosen by the plan" if is_chosen else "16 bit by default")
+    assert best["formats"]["weights_source"].startswith(("as stored", "checkpoint ", "quantised on load by "))
+
+
 def test_the_front_holds_no_beaten_fleet() -> None:
     """Dollars, p95 TTFT, p95 TPOT: nobody is worse in all three; the plan is on it."""
     summary = planned()
@@ -398,6 +407,22 @@ SMALLER = {"ten-thousand-users": ["workload.arrivals.users=500", "workload.num_r
 """Overrides of scenarios whose fleets are so large that a plan takes many minutes."""
 
 
+def check_export(scenario: Scenario, best: Scenario) -> None:
+    """Insist that a plan is exported where its scenario is: to flags that the release knows."""
+    engine = scenario.deployment.engine.name
+    target = next((target for target, name in ENGINES.items() if name == engine), None)
+    if target is None:
+        return
+    try:
+        export(scenario, target)
+    except InputError:
+        return
+    command = export(best, target)
+    if target in ("vllm", "sglang"):
+        words, _ = read_words(flags_of(engine, command.version), command.command)
+        assert [word.flag for word in words if not word.is_known and word.flag != "-m"] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", catalog.names("scenario"))
 def test_every_bundled_scenario_has_a_plan_or_a_nearest_miss(name: str) -> None:
@@ -413,6 +438,7 @@ def test_every_bundled_scenario_has_a_plan_or_a_nearest_miss(name: str) -> None:
         asked = objective(load(name))
         assert again["completed"] > 0
         assert asked is None or again["simserve"]["slo"]["attainment"] >= asked.attainment
+        check_export(ss.load(name, smaller), ss.load(name, [*smaller, *changes]))
 
 
 def test_longer_requests_get_a_budget_that_holds_them() -> None:
