@@ -288,8 +288,8 @@ def with_room_for_context(shape: ReplicaShape, at_length: Callable[[int], Replic
     """Return a deployment whose default context length is the longest that its KV cache holds, where all do not fit.
 
     SGLang starts with any KV cache and refuses what is longer than it (``max_req_len`` of its ``TpModelWorker``); vLLM
-    starts so with ``--max-model-len -1``. A length that the scenario sets has to fit. Where nothing fits, the deployment
-    is returned as it is.
+    starts so with ``--max-model-len -1``. A length that the scenario sets has to fit. Where nothing fits, the
+    deployment is returned as it is.
 
     Args:
         shape: The deployment at its default length.

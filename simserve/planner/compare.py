@@ -14,8 +14,8 @@ from simserve.metrics.figures import figure_at, or_null
 from simserve.metrics.latency import LATENCIES
 from simserve.metrics.replications import pool
 from simserve.planner.statistics import Difference, independent_difference, paired_difference
-from simserve.scenario.load import Overrides, from_mapping
 from simserve.scenario.fit import leading_warnings
+from simserve.scenario.load import Overrides, from_mapping
 from simserve.scenario.run import Replicator
 from simserve.scenario.schema import Scenario
 

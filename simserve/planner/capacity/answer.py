@@ -14,8 +14,8 @@ from simserve.planner.capacity.level import Level, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import Effort, Found, find_capacity
 from simserve.planner.scaling import has_own_clock
-from simserve.scenario.objective import objective, objective_mapping
 from simserve.scenario.fit import leading_warnings
+from simserve.scenario.objective import objective, objective_mapping
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 from simserve.sim.routing_spec import API_POOL

@@ -13,8 +13,8 @@ from simserve.planner.export.tgi import export_tgi
 from simserve.planner.export.trtllm import export_trtllm
 from simserve.planner.export.vllm import export_vllm
 from simserve.profiles.engine import load_engine
-from simserve.scenario.formats import formats_line
 from simserve.scenario.fit import leading_warnings
+from simserve.scenario.formats import formats_line
 from simserve.scenario.schema import Scenario
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tgi": "tgi", "ollama": "ollama"}

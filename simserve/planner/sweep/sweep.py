@@ -15,8 +15,8 @@ from simserve.planner.split import split_values
 from simserve.planner.sweep.file import Finished, column_table, save_table
 from simserve.planner.sweep.point import OK, Row, failed_row, task_of
 from simserve.planner.sweep.workers import check_backend, rows_of
-from simserve.scenario.load import from_mapping, parse_override
 from simserve.scenario.fit import leading_warnings
+from simserve.scenario.load import from_mapping, parse_override
 from simserve.scenario.schema import Scenario
 
 if TYPE_CHECKING:
